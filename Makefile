@@ -1,0 +1,59 @@
+# make train   SFT warm-up, then GRPO on random arithmetic, then report.html     (SMOKE=1: minutes become seconds)
+# make test    every test, the slow ones too
+# Each makes its own virtual environment in .venv first. Nothing outside this folder is written.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+# Where the CPU build of torch lives (tests only); one look-up, and harmless when it cannot be reached.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+ifdef SMOKE
+CONFIG := configs/arithmetic.py:smoke
+RUN := runs/smoke
+else
+CONFIG := configs/arithmetic.py
+RUN := runs/arithmetic
+endif
+
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+
+.PHONY: train test lint clean install install-dev
+.DELETE_ON_ERROR:
+
+train: $(VENV)/.installed
+	$(PY) -m experiments.sft --config=$(CONFIG) --workdir=$(RUN)/sft
+	$(PY) -m experiments.grpo --config=$(CONFIG) --workdir=$(RUN)/grpo
+	$(PY) -m experiments.report $(RUN)/grpo
+
+# A worker per core of a small machine; loadfile keeps a file's fixtures and compiled functions in one process,
+# and tests/conftest.py puts the files with slow tests first.
+test: $(VENV)/.installed-dev
+	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(VENV)/bin/ruff check .
+
+install: $(VENV)/.installed
+
+install-dev: $(VENV)/.installed-dev
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(PYTHON) is older than Python 3.11: name a newer one, as in  make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -e .
+	touch $@
+
+$(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
+	$(PIP) install --no-deps --retries 1 --extra-index-url $(TORCH_INDEX) "$$(grep -o '^torch==[0-9.]*' requirements-dev.txt)"
+	$(PIP) install -r requirements.txt -r requirements-dev.txt
+	$(PIP) check
+	touch $@
+
+clean:
+	rm -rf build *.egg-info .pytest_cache .ruff_cache $(VENV) runs/smoke
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

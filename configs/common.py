@@ -1,0 +1,120 @@
+"""The fields that every run has, with their defaults. A config file starts from `base()` and sets what differs.
+
+Every field stands here, so that a misspelt one on the command line is an error and not a silent new field.
+"""
+
+from ml_collections import ConfigDict
+
+
+def optimizer(**changes) -> ConfigDict:
+    """AdamW as rl_jax.train.make_optimizer takes it; decay_steps=0 keeps the rate constant."""
+    fields = dict(
+        learning_rate=1e-3,
+        warmup_steps=0,
+        decay_steps=0,
+        final_fraction=1.0,
+        b1=0.9,
+        b2=0.999,
+        eps=1e-8,
+        weight_decay=0.0,
+    )
+    return ConfigDict(_known(fields, changes))
+
+
+def transformer(**changes) -> ConfigDict:
+    """A model from scratch; the task's tokenizer gives the vocabulary. checkpoint: a llama2.c file to start from,
+    which then gives the sizes."""
+    fields = dict(
+        checkpoint="",
+        embed_dim=128,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        mlp_dim=256,
+        tied_head=True,
+        rope_theta=10_000.0,
+        norm_eps=1e-5,
+        dtype="float32",
+        param_dtype="float32",
+        remat="none",
+    )
+    return ConfigDict(_known(fields, changes))
+
+
+def base(name: str) -> ConfigDict:
+    """A whole run: an SFT warm start, then GRPO, evaluated on held-out prompts. name: the default workdir's name."""
+    return ConfigDict(
+        dict(
+            name=name,
+            seed=0,
+            mesh="",  # "data:2,fsdp:2,tensor:2"; "" is one device
+            task=dict(name=name),
+            model=transformer(),
+            init_from="",  # the workdir of a finished run to take the params from; "" runs the SFT below, if any
+            rollout=dict(
+                completion_length=32, prompt_buckets=(16, 32, 64), temperature=1.0, top_k=0, top_p=1.0
+            ),
+            score=dict(chunk=32),
+            reward=dict(num_workers=2, time_limit_s=1.0, failure_reward=0.0),
+            sft=dict(
+                steps=0,  # 0: no warm start
+                batch_size=128,
+                micro_batches=1,
+                max_grad_norm=1.0,
+                optimizer=optimizer(),
+                eval_every=100,
+                stop_at=1.1,  # stop once the evaluated pass@1 reaches this; above 1 is never
+            ),
+            grpo=dict(
+                steps=100,
+                prompts_per_step=32,
+                group_size=8,
+                epochs=1,
+                minibatches=1,
+                micro_batches=1,
+                max_grad_norm=1.0,
+                mask_truncated=False,  # DAPO's overlong filtering: no loss on rows that were cut off
+                shaping=dict(fn="unchanged"),
+                advantage=dict(fn="group_relative"),
+                surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
+                kl=dict(fn="k3"),
+                kl_coef=0.0,
+                entropy_coef=0.0,
+                aggregate=dict(fn="token_mean"),
+                optimizer=optimizer(learning_rate=1e-4),
+                max_nonfinite_in_a_row=5,
+            ),
+            eval=dict(
+                every=50, num_prompts=256, samples_per_prompt=1, batch_size=256, temperature=1.0, top_k=0, top_p=1.0
+            ),
+            checkpoint=dict(every=50, keep=2),
+            log=dict(progress=True, tensorboard=True, sample_rows=16),
+        )
+    )
+
+
+def smoke(config: ConfigDict) -> ConfigDict:
+    """The same program at the smallest size: a minute of compilation and a handful of steps, for CI."""
+    config.sft.steps = min(config.sft.steps, 20)
+    config.sft.eval_every = 20
+    config.grpo.steps = 4
+    config.grpo.prompts_per_step = 8
+    config.grpo.group_size = 4
+    config.eval.update(every=2, num_prompts=16, samples_per_prompt=1, batch_size=16)
+    config.checkpoint.every = 2
+    return config
+
+
+def parse(arg: str | None, known: tuple[str, ...]) -> set[str]:
+    """The comma-separated words after the config's colon. Raises ValueError for one that the config does not know."""
+    words = set(filter(None, (arg or "").split(",")))
+    if words - set(known):
+        raise ValueError(f"config argument {sorted(words - set(known))} is none of {', '.join(known)}")
+    return words
+
+
+def _known(fields: dict, changes: dict) -> dict:
+    if set(changes) - set(fields):
+        raise ValueError(f"unknown fields {sorted(set(changes) - set(fields))}; known: {', '.join(fields)}")
+    return fields | changes

@@ -1,0 +1,209 @@
+"""What every program does before its loop: flags, mesh, task, model, and placing params on the mesh."""
+
+import json
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from absl import app, flags, logging
+from jax.sharding import Mesh
+from ml_collections import ConfigDict, config_flags
+
+from rl_jax import checkpoint, sharding, tasks, types
+from rl_jax.logging import write_atomically
+from rl_jax.models import llama2c
+from rl_jax.models.transformer import TransformerConfig, make_transformer
+from rl_jax.rollout.sampling import Sampling
+from rl_jax.run_record import write_run_record
+from rl_jax.train import TrainState, init_state, make_schedule
+
+FLAGS = flags.FLAGS
+config_flags.DEFINE_config_file("config", None, "configs/FILE.py:arguments; override fields with --config.a.b=value")
+flags.DEFINE_string("workdir", None, "where the run is written; the same command resumes it. Default: runs/NAME")
+flags.DEFINE_bool("skip_bad_records", False, "leave bad records out and report them, instead of stopping at the first")
+
+
+class Setup(NamedTuple):
+    """A run's fixed parts. init_params: () -> params on the mesh, from the checkpoint or at random."""
+
+    config: ConfigDict
+    mesh: Mesh
+    task: Any
+    model: types.Model
+    init_params: Callable[[], types.Params]
+    param_shardings: Any
+
+
+def main(run: Callable[[ConfigDict, pathlib.Path], None]) -> None:
+    """Parses the flags and calls run(config, workdir)."""
+
+    def start(argv):
+        if len(argv) > 1:
+            raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+        if not any(argument.startswith(("--verbosity", "-v")) for argument in sys.argv):
+            logging.set_verbosity(logging.WARNING)  # orbax tells a page of news a checkpoint
+        config = FLAGS.config
+        if FLAGS.skip_bad_records:
+            with config.unlocked():
+                config.task.skip_bad_records = True
+        run(config, pathlib.Path(FLAGS.workdir or f"runs/{config.name}"))
+
+    flags.mark_flag_as_required("config")
+    app.run(start)
+
+
+def setup(config: ConfigDict) -> Setup:
+    """The mesh, the task and the model that `config` describes."""
+    sizes = sharding.parse_mesh(config.mesh)
+    simulate_devices(int(np.prod(list(sizes.values()))))
+    mesh = sharding.make_mesh(sizes)
+    task = tasks.load(**config.task.to_dict())
+    model, init = load_model(config.model.to_dict(), config.seed, task.tokenizer)
+    shapes = jax.eval_shape(init)
+    shardings = sharding.tree_shardings(shapes, mesh)
+    return Setup(config, mesh, task, model, jax.jit(init, out_shardings=shardings), shardings)
+
+
+def simulate_devices(count: int) -> None:
+    """On a CPU, asks for `count` simulated devices, so that a pod's mesh runs on a laptop. Too late once jax is up."""
+    if count > 1 and (jax.config.jax_platforms or "cpu") == "cpu" and jax.config.jax_num_cpu_devices < count:
+        # Simulated devices wait for each other in a thread pool as wide as the machine: two cores would deadlock.
+        os.environ.setdefault("NPROC", "16")
+        jax.config.update("jax_num_cpu_devices", count)
+
+
+def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callable[[], types.Params]]:
+    """(model, init) from the config's model fields; init() -> params, numpy leaves of a checkpoint or random."""
+    path = fields.pop("checkpoint")
+    if path:
+        loaded, params = llama2c.load(path)
+        model_config = TransformerConfig(**{**vars(loaded), **{k: fields[k] for k in ("dtype", "param_dtype", "remat")}})
+        if model_config.vocab_size != tokenizer.vocab_size:
+            raise ValueError(
+                f"{path} has a vocabulary of {model_config.vocab_size}, the task's tokenizer one of {tokenizer.vocab_size}"
+            )
+        dtype = model_config.param_dtype
+        return make_transformer(model_config), lambda: jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)
+    model = make_transformer(TransformerConfig(vocab_size=tokenizer.vocab_size, **fields))
+    return model, lambda: model.init(jax.random.key(seed))
+
+
+def make_optimizer(fields: ConfigDict) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """(AdamW, its schedule) from a config's optimizer fields (configs.common.optimizer)."""
+    fields = fields.to_dict()
+    adam = {name: fields.pop(name) for name in ("b1", "b2", "eps", "weight_decay")}
+    schedule = make_schedule(**fields)
+    return optax.adamw(schedule, **adam), schedule
+
+
+def place_state(setup: Setup, params: types.Params, optimizer) -> tuple[TrainState, Any]:
+    """A fresh TrainState on the mesh, and its shardings. `params` are given up to it."""
+    key = jax.random.key(setup.config.seed)
+    shardings = sharding.tree_shardings(jax.eval_shape(lambda p: init_state(p, optimizer, key), params), setup.mesh)
+    return jax.jit(lambda p: init_state(p, optimizer, key), out_shardings=shardings, donate_argnums=0)(params), shardings
+
+
+def jit_step(step: Callable, setup: Setup, state_shardings) -> Callable:
+    """`step` compiled for the mesh: the state donated, rows over data and fsdp, metrics everywhere."""
+    rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
+    return jax.jit(
+        step, donate_argnums=0, in_shardings=(state_shardings, rows), out_shardings=(state_shardings, everywhere)
+    )
+
+
+def jit_generate(generate: Callable, setup: Setup) -> Callable:
+    """`generate` compiled for the mesh: prompts and rollouts by rows."""
+    rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
+    return jax.jit(generate, in_shardings=(setup.param_shardings, rows, rows, everywhere), out_shardings=rows)
+
+
+def jit_score(score: Callable, setup: Setup) -> Callable:
+    """`score` compiled for the mesh."""
+    rows = sharding.batch_sharding(setup.mesh)
+    return jax.jit(score, in_shardings=(setup.param_shardings, rows), out_shardings=rows)
+
+
+def sampling_of(fields: ConfigDict) -> Sampling:
+    """The sampling rule among a config's fields."""
+    return Sampling(fields.temperature, fields.top_k, fields.top_p)
+
+
+def check_rows(setup: Setup, **counts: int) -> None:
+    """Raises ValueError where one of `counts` rows does not divide over the mesh's data and fsdp axes."""
+    shards = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
+    for name, count in counts.items():
+        if count % shards:
+            raise ValueError(f"{name}={count} rows do not divide over data x fsdp = {shards} devices")
+
+
+def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
+    """The params of the newest checkpoint of a run, on this run's mesh. FileNotFoundError says how to make one."""
+    folder = pathlib.Path(workdir) / "checkpoints"
+    if not folder.is_dir():
+        raise FileNotFoundError(f"init_from={workdir}: no checkpoints there; run experiments.sft or experiments.grpo first")
+    checkpoints = checkpoint.Checkpointer(folder, every=1)
+    shapes = jax.tree.map(
+        lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
+        jax.eval_shape(setup.init_params),
+        setup.param_shardings,
+    )
+    params = checkpoints.restore({"params": shapes})[0]["params"]
+    checkpoints.close()
+    return params
+
+
+def record_run(setup: Setup, workdir: pathlib.Path, algorithm: str) -> None:
+    """Writes config.json and run.json."""
+    write_run_record(
+        workdir,
+        config=setup.config.to_dict(),
+        command=[sys.executable, *sys.argv],
+        task=setup.config.task.name,
+        algorithm=algorithm,
+        devices=[str(device) for device in setup.mesh.devices.flat],
+    )
+
+
+def log_options(config: ConfigDict) -> dict[str, bool]:
+    """The RunLogger switches among a config's fields."""
+    return {"progress": config.log.progress, "tensorboard": config.log.tensorboard}
+
+
+def write_final(workdir: pathlib.Path, step: int, params: types.Params) -> None:
+    """workdir/final.json: the run is complete, and the checksum of what it ended with."""
+    final = {"step": step, "params_sha256": checkpoint.checksum(params)}
+    write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())
+
+
+class Clock:
+    """Seconds by stage: lap("rollout_s") is what passed since the lap before."""
+
+    def __init__(self):
+        self._start = self._last = time.perf_counter()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """Ends a stage."""
+        now = time.perf_counter()
+        self._laps[name] = now - self._last
+        self._last = now
+
+    def totals(self) -> dict[str, float]:
+        """The stages, and step_s, their sum."""
+        return self._laps | {"step_s": self._last - self._start}
+
+
+def stop_on_nonfinite(state: TrainState, batch, workdir: pathlib.Path, step: int, limit: int) -> None:
+    """Saves the batch and raises FloatingPointError once `limit` gradients in a row were not finite."""
+    if int(state.skipped_in_a_row) < limit:
+        return
+    path = workdir / f"nonfinite_step_{step}.npz"
+    leaves = jax.tree_util.tree_leaves_with_path(batch)
+    np.savez(path, **{sharding.path_name(name): np.asarray(leaf) for name, leaf in leaves})
+    raise FloatingPointError(f"{limit} gradients in a row were not finite; the batch of step {step} is in {path}")

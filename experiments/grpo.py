@@ -1,0 +1,231 @@
+"""GRPO, from prompts to report: the loop that a reader forks.
+
+    python -m experiments.grpo --config=configs/arithmetic.py --workdir=runs/arithmetic
+
+Each step: prompts -> rollouts -> rewards -> advantages -> old and reference log-probs -> updates. The first start
+runs the config's SFT warm start in WORKDIR/sft; the same command resumes whatever was interrupted, bit for bit.
+"""
+
+import pathlib
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import common, sft
+from experiments.evaluate import Judged, judge, make_evaluate, make_pool, sample_rows
+from rl_jax import advantages, checkpoint, data, grpo, shaping
+from rl_jax.binding import bind
+from rl_jax.logging import RunLogger
+from rl_jax.losses import aggregate, kl, policy
+from rl_jax.rollout.engine import make_generate
+from rl_jax.rollout.sampling import Sampling
+from rl_jax.scoring import make_score
+from rl_jax.train import make_train_step
+from rl_jax.types import PolicyBatch, Rollout, Scores
+
+
+def make_objective(config) -> grpo.Objective:
+    """The loss's parts by name, with their keywords, from config.grpo. A notebook builds the same tuple by hand."""
+    settings = config.grpo
+    return grpo.Objective(
+        surrogate=bind(settings.surrogate.to_dict(), policy),
+        kl=bind(settings.kl.to_dict(), kl),
+        kl_coef=settings.kl_coef,
+        entropy_coef=settings.entropy_coef,
+        aggregate=bind(settings.aggregate.to_dict(), aggregate, max_length=config.rollout.completion_length),
+    )
+
+
+def warm_start(setup: common.Setup, workdir: pathlib.Path):
+    """The params that RL starts from: a finished run's, or the SFT's in workdir/sft, or the model's own.
+
+    None where a signal ended the SFT.
+    """
+    config = setup.config
+    if config.init_from:
+        return common.load_params(setup, config.init_from)
+    if not config.sft.steps:
+        return setup.init_params()
+    if not sft.run(config, workdir / "sft"):
+        return None
+    return common.load_params(setup, workdir / "sft")
+
+
+def make_policy_batch(config, rollout: Rollout, rewards, old, reference, key) -> PolicyBatch:
+    """What one step trains on. old (or None), reference: float32 [B, C] log-probs. rewards: float32 [B], unshaped."""
+    settings = config.grpo
+    mask = rollout.completion_mask
+    if settings.mask_truncated:
+        mask = mask & ~rollout.truncated[:, None]
+    shape = bind(settings.shaping.to_dict(), shaping, max_length=config.rollout.completion_length)
+    shaped = shape(rewards, jnp.sum(rollout.completion_mask, axis=1), rollout.truncated, key)
+    return PolicyBatch(
+        batch=rollout.batch,
+        completion_mask=mask,
+        advantages=grpo.token_advantages(
+            shaped, mask, group_size=settings.group_size, advantage=bind(settings.advantage.to_dict(), advantages)
+        ),
+        old_log_probs=old,
+        behavior_log_probs=rollout.sampled_log_probs,
+        ref_log_probs=reference,
+    )
+
+
+def minibatches(config, batch: PolicyBatch, key):
+    """The batches of one step's updates: the rows dealt out anew each epoch, or simply everything at once."""
+    count = config.grpo.minibatches
+    if count == 1:
+        return [batch] * config.grpo.epochs
+    rows = batch.completion_mask.shape[0]
+    orders = [jax.random.permutation(jax.random.fold_in(key, epoch), rows) for epoch in range(config.grpo.epochs)]
+    return [jax.tree.map(lambda x, i=i: x[i], batch) for order in orders for i in jnp.split(order, count)]
+
+
+def step_metrics(config, judged: Judged, updates: list[dict[str, float]]) -> dict[str, float]:
+    """A step's row of metrics: the data's health, the first update's view of the sampler, the mean of the updates."""
+    result, rollout = judged.result, judged.rollout
+    groups = result.rewards.reshape(-1, config.grpo.group_size)
+    metrics = {name: np.mean([update[name] for update in updates]) for name in updates[0]}
+    del metrics["sampler/weight"], metrics["sampler/weight_squared"]  # they stand in sampler/ess
+    metrics |= {
+        "ratio/first_max_dev": updates[0]["ratio/max_dev"],
+        "sampler/gap_max": updates[0]["sampler/gap_max"],
+        "sampler/ess": updates[0]["sampler/weight"] ** 2 / updates[0]["sampler/weight_squared"],
+        "reward/mean": result.rewards.mean(),
+        "reward/std": result.rewards.std(),
+        "reward/timeouts": result.num_timeouts,
+        "reward/errors": result.num_errors,
+        "group/zero_variance": np.mean(np.ptp(groups, axis=1) == 0),
+        "finished": rollout.finished.mean(),
+        "truncated": rollout.truncated.mean(),
+        "completion_length": rollout.completion_mask.sum(axis=1).mean(),
+        "mask_occupancy": rollout.completion_mask.mean(),
+    }
+    return metrics | {f"reward/{name}": column.mean() for name, column in result.components.items()}
+
+
+def group_view(setup: common.Setup, judged: Judged, batch: PolicyBatch, before: Scores, after: Scores) -> dict:
+    """The step's first group with a signal, token by token. before, after: the scores around the step's updates."""
+    size = setup.config.grpo.group_size
+    groups = judged.result.rewards.reshape(-1, size)
+    chosen = int(np.argmax(np.ptp(groups, axis=1) > 0)) * size
+    length = judged.rollout.completion_mask.shape[1]
+    rows = []
+    for i in range(chosen, chosen + size):
+        # The head of the padding is left out of the picture; one masked column shows where it begins.
+        used = min(int(judged.rollout.completion_mask[i].sum()) + 1, length)
+        tokens = judged.rollout.batch.tokens[i, -length:][:used].tolist()
+        columns = {
+            "mask": batch.completion_mask[i],
+            "log_prob": before.log_probs[i],
+            "log_ratio": after.log_probs[i] - before.log_probs[i],
+            "advantage": batch.advantages[i],
+            "entropy": before.entropy[i],
+        }
+        row = {name: np.asarray(values)[:used].tolist() for name, values in columns.items()}
+        row |= {"tokens": [setup.task.tokenizer.token_text(t) for t in tokens], "reward": float(judged.result.rewards[i])}
+        rows.append(row)
+    return {"prompt": judged.records[chosen]["prompt"], "rows": rows}
+
+
+def run(config, workdir: pathlib.Path) -> None:
+    """The whole of it: warm start, restore if there is something, loop, save."""
+    settings = config.grpo
+    setup = common.setup(config)
+    rows = settings.prompts_per_step * settings.group_size
+    common.check_rows(setup, prompts_per_step=settings.prompts_per_step, minibatch=rows // settings.minibatches)
+    common.record_run(setup, workdir, "grpo")
+    params = warm_start(setup, workdir)
+    if params is None:
+        return
+    length, tokenizer = config.rollout.completion_length, setup.task.tokenizer
+    sampling = common.sampling_of(config.rollout)
+    generate = common.jit_generate(
+        make_generate(
+            setup.model, completion_length=length, group_size=settings.group_size, sampling=sampling,
+            eos_ids=tokenizer.eos_ids, pad_id=tokenizer.pad_id,
+        ),
+        setup,
+    )  # fmt: skip
+    # The policy that is trained is the model at the rollout's temperature; where top-k or top-p cut off more, the
+    # sampler's log-probs are of another distribution, and sampler/gap_max and sampler/ess show by how much.
+    policy_score = make_score(
+        setup.model, completion_length=length, sampling=Sampling(sampling.temperature), chunk=config.score.chunk
+    )
+    score = common.jit_score(policy_score, setup)
+    several = settings.epochs * settings.minibatches > 1  # then old log-probs are not the current ones
+    objective = make_objective(config)
+    optimizer, schedule = common.make_optimizer(settings.optimizer)
+
+    def loss_fn(params, batch):
+        return grpo.loss(policy_score(params, batch.batch), batch, objective)
+
+    reference_params = jax.tree.map(jnp.copy, params)
+    state, state_shardings = common.place_state(setup, params, optimizer)
+    step_fn = make_train_step(
+        loss_fn, optimizer, num_micro_batches=settings.micro_batches, max_grad_norm=settings.max_grad_norm, schedule=schedule
+    )
+    train_step = common.jit_step(step_fn, setup, state_shardings)
+    compiled = [generate, score, train_step]
+    prompts = data.train_iterator(setup.task.data_source("train"), batch_size=settings.prompts_per_step, seed=config.seed)
+    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", every=config.checkpoint.every, keep=config.checkpoint.keep)
+    step = 0
+    if checkpoints.latest_step() is not None:
+        like = {"params": state.params, "rest": state._replace(params=()), "reference": reference_params}
+        restored, host = checkpoints.restore(like)
+        state, reference_params = restored["rest"]._replace(params=restored["params"]), restored["reference"]
+        prompts.set_state(host["data"])
+        step = host["step"]
+    stop = checkpoint.StopSignal()
+    log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
+    with make_pool(setup) as pool, log:
+        evaluate = make_evaluate(setup, pool)
+        if step == 0:
+            metrics, samples = evaluate(state.params)
+            log.log(0, metrics)
+            log.samples(0, samples)
+        while step < settings.steps and not stop.received:
+            step += 1
+            clock = common.Clock()
+            rollout_key, shaping_key, order_key = jax.random.split(jax.random.fold_in(state.rng, step), 3)
+            records = next(prompts)
+            tokens, mask = data.encode_prompts(tokenizer, [r["prompt"] for r in records], buckets=config.rollout.prompt_buckets)
+            rollout = jax.block_until_ready(generate(state.params, tokens, mask, rollout_key))
+            clock.lap("rollout_s")
+            judged = judge(setup, pool, rollout, records)
+            clock.lap("reward_s")
+            looking = step % config.eval.every == 0 or step == settings.steps
+            before = jax.block_until_ready(score(state.params, rollout.batch)) if several or looking else None
+            reference = jax.block_until_ready(score(reference_params, rollout.batch))
+            batch = make_policy_batch(
+                config, rollout, judged.result.rewards, before.log_probs if several else None, reference.log_probs, shaping_key
+            )
+            clock.lap("score_s")
+            updates = []
+            for minibatch in minibatches(config, batch, order_key):
+                state, metrics = train_step(state, minibatch)
+                updates.append(jax.device_get(metrics))
+                common.stop_on_nonfinite(state, minibatch, workdir, step, settings.max_nonfinite_in_a_row)
+            clock.lap("train_s")
+            metrics = step_metrics(config, judged, updates)
+            metrics["data/skipped_records"] = setup.task.data_source("train").num_skipped
+            if looking:
+                evaluated, samples = evaluate(state.params)
+                metrics |= evaluated
+                log.samples(step, samples + sample_rows(judged, "train", config.log.sample_rows))
+                log.group_view(step, group_view(setup, judged, batch, before, score(state.params, rollout.batch)))
+            timings = clock.totals() | {"compile_count": sum(f._cache_size() for f in compiled)}
+            timings["tokens_per_s"] = judged.rollout.completion_mask.sum() / timings["step_s"]
+            log.log(step, metrics, timings)
+            if checkpoints.due(step) or step == settings.steps or stop.received:
+                items = {"params": state.params, "rest": state._replace(params=()), "reference": reference_params}
+                checkpoints.save(step, items, {"step": step, "data": prompts.get_state()})
+    checkpoints.close()
+    if step == settings.steps:
+        common.write_final(workdir, step, state.params)
+
+
+if __name__ == "__main__":
+    common.main(run)

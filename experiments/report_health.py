@@ -1,0 +1,112 @@
+"""The checks that are on by default: for each metric, what it means, when to worry, and what the run shows."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Check(NamedTuple):
+    """When a metric deserves a warning.
+
+    metric: its name in metrics.jsonl. worst: "high" or "low", the side that is bad. limit: warn beyond it.
+    late: judge the mean over the last fifth of the run, instead of the worst value ever (for exactness checks).
+    meaning: one plain line. advice: what to look at when it warns.
+    """
+
+    metric: str
+    worst: str
+    limit: float
+    late: bool
+    meaning: str
+    advice: str
+
+
+CHECKS = (
+    Check("ratio/first_max_dev", "high", 1e-3, False,
+          "On the first minibatch the policy has not moved, so every ratio must be 1.",
+          "Old log-probs come from other weights, another mask or another temperature than the loss uses."),
+    Check("sampler/gap_max", "high", 1e-3, False,
+          "Sampler and trainer must give a sampled token the same log-prob.",
+          "Look at the KV cache, positions and temperature; in bfloat16 a gap near 0.01 is rounding."),
+    Check("sampler/ess", "low", 0.9, False,
+          "Effective share of the samples after correcting for the sampler's own distribution (1 is perfect).",
+          "The sampler is stale or off-policy: synchronise it more often or truncate the importance weights."),
+    Check("clip/low", "high", 0.3, True,
+          "Share of tokens clipped because their ratio fell too far.",
+          "Lower the learning rate or take fewer updates on each batch."),
+    Check("clip/high", "high", 0.3, True,
+          "Share of tokens clipped because their ratio rose too far.",
+          "Lower the learning rate or take fewer updates on each batch."),
+    Check("entropy", "low", 0.05, True,
+          "Mean entropy of the policy's next-token distribution, in nats.",
+          "The policy hardly explores any more: raise the upper clip, the temperature or an entropy bonus."),
+    Check("group/zero_variance", "high", 0.8, True,
+          "Share of groups whose samples all got the same reward: they teach nothing.",
+          "The prompts are too easy or too hard for this policy: change the difficulty or sample more a prompt."),
+    Check("truncated", "high", 0.2, True,
+          "Share of completions cut off at the length limit.",
+          "Raise the limit or reward brevity: a cut-off answer scores as wrong whatever it was."),
+    Check("nonfinite/skipped", "high", 0.0, False,
+          "Updates that were skipped because a gradient was nan or infinite.",
+          "Look at the step before the first skip: learning rate, log of zero, overflow."),
+    Check("reward/timeouts", "high", 0.0, False,
+          "Reward calls that ran into their time limit and got the failure reward.",
+          "Raise the time limit, or look for completions that make the verifier slow."),
+    Check("reward/errors", "high", 0.0, False,
+          "Reward calls that raised or crashed and got the failure reward.",
+          "The run's log holds the first error."),
+    Check("data/skipped_records", "high", 0.0, False,
+          "Records that could not be read and were left out, as the run was told to.",
+          "The run's log names file and line."),
+)
+SHOWN_ONLY = {  # no limit holds for every run; a value that is not finite still warns
+    "kl/k1": "Mean log-ratio to the reference policy (unbiased, noisy).",
+    "kl/k3": "The same divergence by an estimator that is never negative.",
+    "mask_occupancy": "Share of token slots that the loss sees: the rest is padding.",
+    "grad_norm": "Norm of the gradient before clipping.",
+}
+
+
+def assess(metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a health metric, warnings first.
+
+    metrics: the rows of metrics.jsonl. Returns dicts with metric, status ("warning", "ok", "shown", "not logged"),
+    value (what was judged), judged (in words), limit (in words), meaning, advice and points (for a sparkline). A value
+    that was not a finite number counts as a warning.
+    """
+    rows = [_assess_one(check, metrics) for check in CHECKS]
+    unlimited = (Check(name, "high", math.inf, True, meaning, "") for name, meaning in SHOWN_ONLY.items())
+    rows += [_assess_one(check, metrics) for check in unlimited]
+    order = ("warning", "ok", "shown", "not logged")
+    return sorted(rows, key=lambda row: order.index(row["status"]))
+
+
+def points_of(rows: Sequence[dict[str, Any]], name: str) -> list[tuple[float, float | None]]:
+    """(step, value) for each row that has the metric; the value is None where it was not finite."""
+    return [(row["step"], row[name]) for row in rows if name in row]
+
+
+def _assess_one(check: Check, metrics: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    points = points_of(metrics, check.metric)
+    values = [value for _, value in points if value is not None]
+    has_limit = math.isfinite(check.limit)
+    limit = f"{'above' if check.worst == 'high' else 'below'} {check.limit:g}" if has_limit else ""
+    row = {"metric": check.metric, "meaning": check.meaning, "limit": limit, "points": points}
+    row.update(advice="", value=None, judged="")
+    if not points:
+        return {**row, "status": "not logged"}
+    if len(values) < len(points):
+        # The value was nan or infinite: a run may survive it (the step is skipped), but it is never nothing.
+        judged = f"not a finite number at step {next(step for step, value in points if value is None):g}"
+        return {**row, "status": "warning", "judged": judged, "advice": check.advice}
+    if check.late:
+        late = values[-max(len(values) // 5, 1) :]
+        row.update(value=sum(late) / len(late), judged=f"mean of the last {len(late)} logged")
+    else:
+        pick = max if check.worst == "high" else min
+        step, row["value"] = pick(points, key=lambda point: point[1])
+        row["judged"] = f"worst, at step {step:g}"
+    if not has_limit:
+        return {**row, "status": "shown"}
+    bad = row["value"] > check.limit if check.worst == "high" else row["value"] < check.limit
+    return {**row, "status": "warning" if bad else "ok", "advice": check.advice if bad else ""}

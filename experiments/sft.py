@@ -1,0 +1,88 @@
+"""Supervised fine-tuning on a task's own solutions; the warm start of experiments.grpo.
+
+    python -m experiments.sft --config=configs/arithmetic.py --workdir=runs/arithmetic/sft
+
+Runs config.sft.steps steps, or until the evaluated pass@1 reaches config.sft.stop_at. The same command resumes.
+"""
+
+import pathlib
+import time
+
+import jax
+import numpy as np
+
+from experiments import common
+from experiments.evaluate import make_evaluate, make_pool
+from rl_jax import checkpoint, data, sft
+from rl_jax.logging import RunLogger
+from rl_jax.scoring import make_score
+from rl_jax.train import make_train_step
+from rl_jax.types import TokenBatch
+
+
+def make_batch(setup: common.Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarray]:
+    """(TokenBatch [B, P + C], completion_mask bool [B, C]) as the train step reads it."""
+    rollout = setup.config.rollout
+    rows = data.encode_sft(
+        setup.task.tokenizer, records, prompt_buckets=rollout.prompt_buckets, completion_length=rollout.completion_length
+    )
+    tokens = TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"])
+    return tokens, rows["completion_mask"][:, -rollout.completion_length :]
+
+
+def run(config, workdir: pathlib.Path) -> bool:
+    """The whole of it: set up, restore if there is something, loop, save. False where a signal ended it early."""
+    settings = config.sft
+    setup = common.setup(config)
+    common.check_rows(setup, **{"sft.batch_size": settings.batch_size})
+    common.record_run(setup, workdir, "sft")
+    optimizer, schedule = common.make_optimizer(settings.optimizer)
+    score = make_score(setup.model, completion_length=config.rollout.completion_length, chunk=config.score.chunk)
+
+    def loss_fn(params, batch):
+        tokens, completion_mask = batch
+        return sft.loss(score(params, tokens), completion_mask)
+
+    state, state_shardings = common.place_state(setup, setup.init_params(), optimizer)
+    step_fn = make_train_step(
+        loss_fn, optimizer, num_micro_batches=settings.micro_batches, max_grad_norm=settings.max_grad_norm, schedule=schedule
+    )
+    train_step = common.jit_step(step_fn, setup, state_shardings)
+    batches = data.train_iterator(setup.task.data_source("sft_train"), batch_size=settings.batch_size, seed=config.seed)
+    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", every=config.checkpoint.every, keep=1)
+    step, done = 0, settings.steps == 0
+    if checkpoints.latest_step() is not None:
+        restored, host = checkpoints.restore({"params": state.params, "rest": state._replace(params=())})
+        state = restored["rest"]._replace(params=restored["params"])
+        batches.set_state(host["data"])
+        step, done = host["step"], host["done"]
+    stop = checkpoint.StopSignal()
+    log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
+    with make_pool(setup) as pool, log:
+        evaluate = make_evaluate(setup, pool)
+        while not done and not stop.received:
+            step += 1
+            began = time.perf_counter()
+            batch = make_batch(setup, next(batches))
+            state, metrics = train_step(state, batch)
+            metrics = jax.device_get(metrics)
+            timings = {"step_s": time.perf_counter() - began}
+            timings["tokens_per_s"] = float(batch[1].sum()) / timings["step_s"]
+            done = step == settings.steps
+            if step % settings.eval_every == 0 or done:
+                evaluated, rows = evaluate(state.params)
+                metrics |= evaluated
+                log.samples(step, rows)
+                done = done or evaluated.get("eval/pass@1", 0.0) >= settings.stop_at
+            log.log(step, metrics, timings)
+            if done or checkpoints.due(step) or stop.received:
+                host = {"step": step, "done": done, "data": batches.get_state()}
+                checkpoints.save(step, {"params": state.params, "rest": state._replace(params=())}, host)
+    checkpoints.close()
+    if done:
+        common.write_final(workdir, step, state.params)
+    return done
+
+
+if __name__ == "__main__":
+    common.main(run)

@@ -1,0 +1,87 @@
+"""GRPO (arXiv 2402.03300), top to bottom: rewards -> advantages -> per-token terms -> their sum -> one aggregate.
+
+    A_i   = (R_i - mean_g) / (std_g + eps)                                  advantages.group_relative
+    l_it  = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))              losses.policy.clipped_surrogate
+          + kl_coef * k3(logp, ref_logp) - entropy_coef * H                 losses.kl.k3
+    loss  = 1/B sum_i 1/n_i sum_t l_it                                      losses.aggregate.seq_mean_token_mean
+
+Each right-hand side is an argument: another method is another choice, from a config or from a notebook.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rl_jax.advantages import group_relative, to_tokens
+from rl_jax.losses import aggregate as aggregation
+from rl_jax.losses import kl as kl_estimators
+from rl_jax.losses import policy
+from rl_jax.masked import Mean, masked_max, masked_mean
+from rl_jax.types import Metrics, PolicyBatch, Scores
+
+
+class Objective(NamedTuple):
+    """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.binding.bind.
+
+    surrogate: (log_probs, old_log_probs, advantages, mask) -> policy.Surrogate.
+    kl: (log_probs, ref_log_probs, mask) -> float [B, T].
+    kl_coef, entropy_coef: weights of the two regularisers; 0 leaves the term out of the program.
+    aggregate: (per_token, mask) -> Mean.
+    """
+
+    surrogate: Callable = policy.clipped_surrogate
+    kl: Callable = kl_estimators.k3
+    kl_coef: float = 0.04
+    entropy_coef: float = 0.0
+    aggregate: Callable = aggregation.seq_mean_token_mean
+
+
+def token_advantages(
+    rewards: chex.Array, completion_mask: chex.Array, *, group_size: int, advantage: Callable = group_relative
+) -> chex.Array:
+    """Advantages on the tokens of the global batch. float [B], bool [B, T] -> float [B, T], 0 behind the mask."""
+    return to_tokens(advantage(rewards, group_size=group_size), completion_mask)
+
+
+def loss(scores: Scores, batch: PolicyBatch, objective: Objective) -> tuple[Mean, Metrics]:
+    """The GRPO loss and its metrics, all undivided.
+
+    scores: the policy's log_probs and entropy, float [B, T], differentiated.
+    batch: PolicyBatch of the same rows; data, nothing flows into it.
+    """
+    mask = batch.completion_mask
+    chex.assert_equal_shape([scores.log_probs, scores.entropy, mask, batch.advantages])
+    current = jax.lax.stop_gradient(scores.log_probs)
+    old_log_probs = current if batch.old_log_probs is None else batch.old_log_probs
+    surrogate = objective.surrogate(scores.log_probs, old_log_probs, batch.advantages, mask)
+    per_token = surrogate.loss
+    if objective.kl_coef:
+        per_token += objective.kl_coef * objective.kl(scores.log_probs, batch.ref_log_probs, mask)
+    if objective.entropy_coef:
+        per_token -= objective.entropy_coef * scores.entropy
+    return objective.aggregate(per_token, mask), _metrics(surrogate, scores, batch)
+
+
+def _metrics(surrogate: policy.Surrogate, scores: Scores, batch: PolicyBatch) -> Metrics:
+    mask = batch.completion_mask
+    log_probs, entropy = jax.lax.stop_gradient((scores.log_probs, scores.entropy))
+    gap = policy.log_ratio(log_probs, batch.behavior_log_probs, mask)
+    weight = jnp.exp(gap)
+    means = {
+        "kl/k1": kl_estimators.k1(log_probs, batch.ref_log_probs, mask),
+        "kl/k3": kl_estimators.k3(log_probs, batch.ref_log_probs, mask),
+        "entropy": entropy,
+        "ratio/mean": surrogate.ratio,
+        "clip/low": surrogate.clipped_low.astype(jnp.float32),
+        "clip/high": surrogate.clipped_high.astype(jnp.float32),
+        "sampler/weight": weight,  # pi / sampler; with its square it gives the effective sample size
+        "sampler/weight_squared": jnp.square(weight),
+    }
+    metrics = {name: masked_mean(values, mask) for name, values in means.items()}
+    return metrics | {
+        "ratio/max_dev": masked_max(jnp.abs(surrogate.ratio - 1.0), mask),
+        "sampler/gap_max": masked_max(jnp.abs(gap), mask),
+    }

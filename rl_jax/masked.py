@@ -1,0 +1,119 @@
+"""Means that are divided once, and reductions that never look behind a mask.
+
+A loss or a metric is a `Mean(total, count)`. Micro-batches and devices are added up first (`add`), and only the
+train step divides (`Mean.value`). There is no local mean to get wrong.
+"""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+class Mean(NamedTuple):
+    """A mean that has not been divided yet: value = total / count.
+
+    total: float []. The masked sum.
+    count: float []. What to divide by; 0 gives the value 0 and not nan.
+    """
+
+    total: chex.Array
+    count: chex.Array
+
+    def value(self) -> chex.Array:
+        """total / count as float [], and 0 where nothing was counted."""
+        empty = self.count == 0
+        return jnp.where(empty, 0.0, self.total / jnp.where(empty, 1.0, self.count))
+
+
+class Max(NamedTuple):
+    """A largest value, merged by taking the larger. largest: float []; -inf where nothing was seen."""
+
+    largest: chex.Array
+
+    def value(self) -> chex.Array:
+        """The largest value seen, float []."""
+        return self.largest
+
+
+def _is_statistic(x) -> bool:
+    return isinstance(x, Mean | Max)
+
+
+def add(left: Mean | Max, right: Mean | Max) -> Mean | Max:
+    """Two statistics of the same kind as one: totals and counts add up, the larger Max stays."""
+    if isinstance(left, Max):
+        return Max(jnp.maximum(left.largest, right.largest))
+    return Mean(left.total + right.total, left.count + right.count)
+
+
+def merge(left, right):
+    """`add` over two pytrees of Mean and Max."""
+    return jax.tree.map(add, left, right, is_leaf=_is_statistic)
+
+
+def empty_like(statistics):
+    """What changes nothing when merged in: Mean(0, 0) and Max(-inf), in the dtypes of `statistics` (or its shapes)."""
+
+    def empty(x):
+        if isinstance(x, Max):
+            return Max(jnp.full((), -jnp.inf, x.largest.dtype))
+        return Mean(jnp.zeros((), x.total.dtype), jnp.zeros((), x.count.dtype))
+
+    return jax.tree.map(empty, statistics, is_leaf=_is_statistic)
+
+
+def zero_masked(x: chex.Array, mask: chex.Array) -> chex.Array:
+    """`x` where `mask`, 0 elsewhere; a nan behind the mask reaches neither the value nor the gradient.
+
+    x: [...], any dtype. mask: bool [...], the same shape.
+    """
+    chex.assert_equal_shape([x, mask])
+    chex.assert_type(mask, bool)
+    return jnp.where(mask, x, jnp.zeros_like(x))
+
+
+def masked_sum(x: chex.Array, mask: chex.Array, axis: int | None = None) -> chex.Array:
+    """sum_t mask_t x_t along `axis` (all axes when None). x: float [...], mask: bool [...]."""
+    return jnp.sum(zero_masked(x, mask), axis=axis)
+
+
+def masked_max(x: chex.Array, mask: chex.Array) -> Max:
+    """The largest x on the mask, -inf where the mask is empty. x: float [...], mask: bool [...]."""
+    chex.assert_equal_shape([x, mask])
+    return Max(jnp.max(jnp.where(mask, x, -jnp.inf)))
+
+
+def masked_mean(x: chex.Array, mask: chex.Array) -> Mean:
+    """The mean of `x` over the whole mask, undivided: Mean(sum mask*x, sum mask). x: float [...], mask: bool [...]."""
+    return Mean(masked_sum(x, mask), jnp.sum(mask, dtype=x.dtype))
+
+
+def row_means(x: chex.Array, mask: chex.Array) -> chex.Array:
+    """The mean of each row over its mask, 0 for a row without any. x: float [B, T], mask: bool [B, T] -> float [B]."""
+    chex.assert_rank([x, mask], 2)
+    return masked_sum(x, mask, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)
+
+
+def masked_var(x: chex.Array, mask: chex.Array, *, ddof: int) -> chex.Array:
+    """sum mask (x - mean)^2 / (sum mask - ddof) over the whole mask, 0 where that divisor is not positive.
+
+    Two passes: E[x^2] - E[x]^2 loses everything in float32 when the mean is large.
+    x: float [...], mask: bool [...] -> float [].
+    """
+    mean = masked_mean(x, mask).value()
+    squares = masked_sum(jnp.square(zero_masked(x, mask) - mean), mask)
+    divisor = jnp.sum(mask, dtype=x.dtype) - ddof
+    return jnp.where(divisor > 0, squares / jnp.maximum(divisor, 1), 0.0)
+
+
+def masked_whiten(x: chex.Array, mask: chex.Array, *, ddof: int, eps: float, shift_mean: bool = True) -> chex.Array:
+    """(x - mean) / sqrt(var + eps) over the mask, 0 behind it. Batch-coupled: call it on the global batch.
+
+    x: float [...], mask: bool [...]. ddof: 1 in verl, 0 in OpenRLHF. eps: inside the square root (verl 1e-8).
+    shift_mean: when false the mean is added back.
+    """
+    mean = masked_mean(x, mask).value()
+    whitened = (zero_masked(x, mask) - mean) * jax.lax.rsqrt(masked_var(x, mask, ddof=ddof) + eps)
+    return zero_masked(whitened if shift_mean else whitened + mean, mask)

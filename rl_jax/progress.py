@@ -1,0 +1,102 @@
+"""One line that tells how a run is doing: live on a terminal, a plain line every few seconds in a log file."""
+
+import collections
+import sys
+import time
+from collections.abc import Mapping
+
+# (what the line calls it, the names under which a run may log it: the first that is there is shown)
+_SHOWN = (
+    ("reward", ("reward/mean",)),
+    ("pass@1", ("eval/pass@1",)),
+    ("eval", ("eval/reward",)),
+    ("kl", ("kl/k3", "kl/k1")),
+    ("entropy", ("entropy",)),
+    ("loss", ("loss",)),
+    ("tok/s", ("tokens_per_s",)),
+)
+_KEPT = ("eval/pass@1", "eval/reward")  # logged now and then: the last value stays on the line
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration in the two units that matter: 8s, 3m20s, 2h05m. seconds: float, not negative."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def format_status(values: Mapping[str, float]) -> str:
+    """The known metrics of a step as `reward 0.412  kl 0.003`, in a fixed order, leaving out what is not there."""
+    parts = []
+    for label, names in _SHOWN:
+        name = next((name for name in names if name in values), None)
+        if name is not None:
+            value = values[name]
+            parts.append(f"{label} {value:,.0f}" if label == "tok/s" else f"{label} {value:.3g}")
+    return "  ".join(parts)
+
+
+class ProgressLine:
+    """Shows `step 12/200  reward 0.41  kl 0.002  entropy 1.3  tok/s 5,120  ETA 3m20s`.
+
+    total_steps: the last step. first_step: the step a resumed run starts from.
+    interval_s: at most one plain line in so many seconds where the output is not a terminal.
+    stream: where to write; standard output if None.
+    """
+
+    def __init__(self, total_steps: int, *, first_step: int = 0, interval_s: float = 5.0, stream=None):
+        self._stream = sys.stdout if stream is None else stream
+        self._total_steps = total_steps
+        self._interval_s = interval_s
+        self._last_printed = -float("inf")
+        self._kept: dict[str, float] = {}
+        # The first step compiles: a window over recent steps forgets it.
+        self._ends = collections.deque([(first_step, time.monotonic())], maxlen=20)
+        self._bar = _live_bar(self._stream, total_steps, first_step) if self._stream.isatty() else None
+
+    def update(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        """Show a finished step. metrics, timings: name -> number, as they were logged."""
+        now = time.monotonic()
+        self._ends.append((step, now))
+        self._kept.update({name: metrics[name] for name in _KEPT if name in metrics})
+        status = format_status({**self._kept, **metrics, **timings})
+        (old_step, old_time), left = self._ends[0], self._total_steps - step
+        eta = format_seconds((now - old_time) / max(step - old_step, 1) * max(left, 0))
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=step, status=status, eta=eta)
+        elif now - self._last_printed >= self._interval_s or left <= 0:
+            self._last_printed = now
+            print(f"step {step}/{self._total_steps}  {status}  ETA {eta}", file=self._stream, flush=True)
+
+    def message(self, text: str) -> None:
+        """Print a line of its own, above the live line where there is one."""
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Leave the line as it stands and give the terminal back."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _live_bar(stream, total_steps: int, first_step: int):
+    """A started rich progress bar of one task whose fields are `status` and `eta`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    bar = Progress(
+        TextColumn("step"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[status]}", markup=False),
+        TextColumn("ETA {task.fields[eta]}"),
+        console=Console(file=stream),
+    )
+    bar.add_task("steps", total=total_steps, completed=first_step, status="", eta="?")
+    bar.start()
+    return bar

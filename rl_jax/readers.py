@@ -1,0 +1,154 @@
+"""Readers of data files: plain or gzip text, jsonl, labelled lines, stories. Ground layer: no jax, no tfds.
+
+Every problem is a `DataError` that names the file, the line (counted from 1), the field and what to do. A bad
+record can be skipped and counted (`BadRecords(skip=True)`); a file that cannot be read to its end never is,
+since nobody could say how many records are missing.
+"""
+import gzip
+import hashlib
+import json
+import pathlib
+import zlib
+from collections.abc import Iterator, Mapping
+
+NUM_REPORTED = 5  # how many skipped records are kept word for word in the report
+
+
+class DataError(ValueError):
+    """A data file or a record in it is wrong; the message names file, line, field and what to do."""
+
+
+class BadRecords:
+    """What to do with a bad record: raise (the default), or count it and keep the first few messages."""
+
+    def __init__(self, *, skip: bool = False):
+        self.skip = skip
+        self.num_skipped = 0
+        self.first: list[str] = []
+
+    def reject(self, path, line: int, problem: str, *, field: str | None = None, cause=None) -> None:
+        """Raises DataError for the record at `line` of `path`, or counts it where bad records are skipped."""
+        place = f"{path}, line {line}" + (f", field {field!r}" if field else "")
+        message = f"{place}: {problem}. Correct the record, or pass skip_bad_records=True to leave it out"
+        if not self.skip:
+            raise DataError(message) from cause
+        self.num_skipped += 1
+        if len(self.first) < NUM_REPORTED:
+            self.first.append(f"{place}: {problem}")
+
+
+def _open(path: pathlib.Path):
+    try:
+        with open(path, "rb") as file:
+            is_gzip = file.read(2) == b"\x1f\x8b"
+        return gzip.open(path, "rb") if is_gzip else open(path, "rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be opened ({error.strerror}): give the path of an existing "
+                        "readable file") from error
+
+
+def content_hash(paths) -> str:
+    """sha256 (hex) over the contents of the files, in the order given; names and places do not matter."""
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            digest.update(hashlib.sha256(pathlib.Path(path).read_bytes()).digest())
+        except OSError as error:
+            raise DataError(f"{path}: cannot be opened ({error.strerror}): give the path of an existing "
+                            "readable file") from error
+    return digest.hexdigest()
+
+
+def text_hash(text: str) -> str:
+    """sha256 (hex) of a text."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def read_byte_lines(path) -> Iterator[tuple[int, bytes]]:
+    """Yields (line number from 1, line without its newline); a broken gzip stream raises DataError."""
+    path, line = pathlib.Path(path), 0
+    with _open(path) as file:
+        try:
+            for line, text in enumerate(file, start=1):
+                yield line, text.rstrip(b"\r\n")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{path}, after line {line}: the gzip stream is cut or damaged ({error}): "
+                            "fetch the file again (this is not skipped: what is missing is unknown)") from error
+
+
+def read_lines(path, bad: BadRecords) -> Iterator[tuple[int, str]]:
+    """Yields (line number, text) for every line that is UTF-8; others go to `bad`."""
+    for line, raw in read_byte_lines(path):
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            bad.reject(path, line, f"byte {error.start} is not UTF-8", cause=error)
+            continue
+        yield line, text
+
+
+def read_jsonl(path, fields: Mapping[str, type], bad: BadRecords) -> Iterator[tuple[int, dict]]:
+    """Yields (line number, object) for every line that is a JSON object with `fields` of those types."""
+    for line, text in read_lines(path, bad):
+        try:
+            record = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            bad.reject(path, line, f"not valid JSON ({error})", cause=error)
+            continue
+        if not isinstance(record, dict):
+            bad.reject(path, line, f"expected a JSON object, found {type(record).__name__}")
+            continue
+        for name, kind in fields.items():
+            if name not in record:
+                bad.reject(path, line, f"missing (the record has {sorted(record)})", field=name)
+                break
+            # bool is an int in Python, and never what an integer field means
+            wrong_bool = isinstance(record[name], bool) and kind is not bool
+            if wrong_bool or not isinstance(record[name], kind):
+                bad.reject(path, line, f"expected {kind.__name__}, found {type(record[name]).__name__}",
+                           field=name)
+                break
+            if kind is str and not record[name].strip():
+                bad.reject(path, line, "empty text", field=name)
+                break
+        else:
+            yield line, record
+
+
+def read_labelled(path, bad: BadRecords, *, labels=("0", "1")) -> Iterator[tuple[int, int, str]]:
+    """Yields (line number, label index, text) from lines of the form "<label> <text>"."""
+    for line, text in read_lines(path, bad):
+        label, _, sentence = text.partition(" ")
+        if label not in labels:
+            bad.reject(path, line, f"expected one of {list(labels)} before the first space, found {label!r:.40}",
+                       field="label")
+        elif not sentence.strip():
+            bad.reject(path, line, "empty text", field="text")
+        else:
+            yield line, labels.index(label), sentence.strip()
+
+
+def read_stories(path, bad: BadRecords, *, separator: str = "<|endoftext|>") -> Iterator[tuple[int, str]]:
+    """Yields (line where it starts, text) of every story that ends with the separator.
+
+    Text after the last separator is a story cut by the end of the file: it is not a record and is left out.
+    """
+    mark, pieces, start = separator.encode(), [], 1
+    for line, raw in read_byte_lines(path):
+        while mark in raw:
+            head, _, raw = raw.partition(mark)
+            pieces.append(head)
+            try:
+                story = b"\n".join(pieces).decode("utf-8").strip()
+                if story:
+                    yield start, story
+                else:
+                    bad.reject(path, start, f"empty text before {separator}", field="story")
+            except UnicodeDecodeError as error:
+                bad.reject(path, start, f"the story that starts here is not UTF-8 ({error.reason})",
+                           field="story", cause=error)
+            pieces, start = [], line
+        if pieces or raw:
+            pieces.append(raw)
+        else:
+            start = line + 1

@@ -1,0 +1,109 @@
+"""Verifier of the game of 24: an expression over four given numbers with + - * / and parentheses that is exactly 24.
+
+The text is parsed here by recursive descent with exact fractions; nothing is ever evaluated as code. Length, depth and
+size of numbers are bounded, so every text is refused or done in microseconds.
+"""
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+MAX_LENGTH = 100  # characters
+MAX_DEPTH = 12    # nested parentheses
+TARGET = 24
+
+_TOKEN = re.compile(r"\s*([0-9]{1,4}(?![0-9])|[-+*/()])")
+
+
+class ExpressionError(ValueError):
+    """The text is not an expression, or it divides by zero; the message says where."""
+
+
+class Expression(NamedTuple):
+    """Exact value and the integers in the order they are written."""
+    value: Fraction
+    numbers: tuple[int, ...]
+
+
+def parse(text: str) -> Expression:
+    """Parses and evaluates an expression.
+
+        sum := product (("+"|"-") product)*    product := atom (("*"|"/") atom)*    atom := integer | "(" sum ")"
+
+    A sign before a number or a parenthesis is refused: the game has only the four operations. ExpressionError for
+    anything else than one whole expression.
+    """
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(f"over {MAX_LENGTH} characters")
+    tokens, place, text = [], 0, text.rstrip()
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise ExpressionError(f"unexpected {text[place:place + 10]!r} at place {place}")
+        tokens.append(match[1])
+        place = match.end()
+    numbers: list[int] = []
+    value, rest = _sum(tokens, 0, 0, numbers)
+    if rest != len(tokens):
+        raise ExpressionError(f"unexpected {tokens[rest]!r} after the expression")
+    return Expression(value, tuple(numbers))
+
+
+def _sum(tokens: list[str], place: int, depth: int, numbers: list[int]) -> tuple[Fraction, int]:
+    total, place = _product(tokens, place, depth, numbers)
+    while place < len(tokens) and tokens[place] in "+-":
+        term, after = _product(tokens, place + 1, depth, numbers)
+        total = total + term if tokens[place] == "+" else total - term
+        place = after
+    return total, place
+
+
+def _product(tokens: list[str], place: int, depth: int, numbers: list[int]) -> tuple[Fraction, int]:
+    total, place = _atom(tokens, place, depth, numbers)
+    while place < len(tokens) and tokens[place] in "*/":
+        factor, after = _atom(tokens, place + 1, depth, numbers)
+        if tokens[place] == "/" and factor == 0:
+            raise ExpressionError("division by zero")
+        total = total * factor if tokens[place] == "*" else total / factor
+        place = after
+    return total, place
+
+
+def _atom(tokens: list[str], place: int, depth: int, numbers: list[int]) -> tuple[Fraction, int]:
+    if place == len(tokens):
+        raise ExpressionError("the expression ends where a number or '(' should be")
+    token = tokens[place]
+    if token.isdigit():
+        numbers.append(int(token))
+        return Fraction(int(token)), place + 1
+    if token != "(":
+        raise ExpressionError(f"{token!r} where a number or '(' should be")
+    if depth == MAX_DEPTH:
+        raise ExpressionError(f"parentheses nested over {MAX_DEPTH} deep")
+    value, place = _sum(tokens, place + 1, depth + 1, numbers)
+    if place == len(tokens) or tokens[place] != ")":
+        raise ExpressionError("a parenthesis is not closed")
+    return value, place + 1
+
+
+def is_solution(text: str, numbers: Sequence[int]) -> bool:
+    """Whether `text` is an expression that uses exactly `numbers`, once each, and is exactly 24."""
+    try:
+        expression = parse(text)
+    except ExpressionError:
+        return False
+    return expression.value == TARGET and sorted(expression.numbers) == sorted(numbers)
+
+
+def score(prompt: str, completion: str, info: dict) -> dict[str, float]:
+    """reward = solved: 1.0 where the completion is a solution for info["numbers"].
+
+    valid_expression: it is an expression with a value; uses_numbers: and it uses the four numbers once each.
+    """
+    try:
+        expression = parse(completion)
+    except ExpressionError:
+        return {"reward": 0.0, "solved": 0.0, "valid_expression": 0.0, "uses_numbers": 0.0}
+    uses = sorted(expression.numbers) == sorted(info["numbers"])
+    solved = float(uses and expression.value == TARGET)
+    return {"reward": solved, "solved": solved, "valid_expression": 1.0, "uses_numbers": float(uses)}

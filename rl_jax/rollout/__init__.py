@@ -1,0 +1,1 @@
+"""The generation engine: token ids in, token ids out."""

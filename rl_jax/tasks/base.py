@@ -1,0 +1,146 @@
+"""What a task is, and how its records become a TFDS dataset. No jax; tfds is imported inside functions.
+
+Preparing: `record_splits` runs a task's generator once into an array_record dataset (the one TFDS format that works
+without TensorFlow) under `data_dir/<name>/<digest>`. The digest covers the contents of the source files, the task's
+arguments and the code that makes the records, so changed data, arguments or code never read a stale copy. The
+dataset is made in a temporary folder beside it and renamed, so two processes preparing at once cannot harm it.
+"""
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import os
+import pathlib
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rl_jax import readers
+
+DEFAULT_DATA_DIR = "~/.cache/rl_jax/tfds"
+FIELDS = ("prompt", "completion", "info")
+
+
+class Task(NamedTuple):
+    """A tokenizer, records and a reward.
+
+    data_source(split) -> RecordSource of {"prompt", "completion" (an SFT target, may be ""), "info" (JSON)};
+    splits: "sft_train" (records with a completion), "train" and "test" (prompts).
+    reward_fn(prompt, completion, info: dict, **reward_kwargs) -> {"reward": total, named components...}
+    """
+    name: str
+    tokenizer: Any
+    data_source: Callable[[str], "RecordSource"]
+    reward_fn: Callable[..., dict]
+    reward_kwargs: Mapping[str, Any] = {}
+
+
+class RecordSource:
+    """Random access over one split: len(source), source[i] -> {"prompt", "completion", "info"} of str.
+
+    `num_skipped` counts the bad records left out while the dataset was made, `report` says what was counted.
+    """
+
+    def __init__(self, data, *, name: str, split: str, report: Mapping[str, Any]):
+        self._data, self.name, self.split, self.report = data, name, split, dict(report)
+        self.num_skipped = int(self.report.get("num_skipped", 0))
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> dict[str, str]:
+        index = range(len(self))[index]  # negative and out-of-range indices as a list has them
+        record = self._data[index]
+        return {field: record[field].decode("utf-8") for field in FIELDS}
+
+    def __repr__(self) -> str:  # grain puts it in error messages: never the data
+        return f"RecordSource({self.name!r}, {self.split!r}, {len(self)} records)"
+
+
+@functools.cache
+def _builder_class():
+    import tensorflow_datasets as tfds
+
+    class RecordBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        """Records of three texts, in the order they are made."""
+        VERSION = tfds.core.Version("1.0.0")
+        name = "records"
+        # Where TFDS would look for download checksums: there are none, and the search needs the undeclared
+        # package importlib_resources.
+        code_path = None
+
+        def __init__(self, *, splits=None, **kwargs):
+            self._splits_to_write = splits
+            super().__init__(file_format="array_record", **kwargs)
+
+        def _info(self):
+            features = tfds.features.FeaturesDict({field: tfds.features.Text() for field in FIELDS})
+            return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+
+        def _split_generators(self, dl_manager):
+            return {name: self._generate_examples(records) for name, records in self._splits_to_write.items()}
+
+        def _generate_examples(self, records):
+            yield from enumerate(records)
+
+    return RecordBuilder
+
+
+def record_splits(name: str, make: Callable[[], tuple[Mapping[str, Sequence[dict]], dict]], *, arguments: Mapping,
+                  sources: Iterable = (), code: Iterable = (), data_dir=DEFAULT_DATA_DIR
+                  ) -> Callable[[str], RecordSource]:
+    """Prepares a dataset if its digest is not there yet and returns split name -> RecordSource.
+
+    make() -> ({split: records}, report); it runs only where the dataset is missing. `arguments`: JSON values that
+    decide the records; `sources`: data files; `code`: the Python files that make the records.
+    ValueError where a split comes out empty.
+    """
+    identity = {"arguments": dict(arguments), "sources": readers.content_hash(sources),
+                "code": readers.content_hash([__file__, readers.__file__, *code])}
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
+    final = pathlib.Path(data_dir).expanduser() / name / digest
+    if not final.exists():
+        _prepare(final, name, make, identity)
+    report = json.loads((final / "report.json").read_text())
+    builder = _builder_class()(data_dir=str(final))
+
+    @functools.cache
+    def data_source(split: str) -> RecordSource:
+        """Opens one split of the prepared dataset."""
+        stored = report["splits"].get(split)
+        if stored is None:
+            raise ValueError(f"{name} has no split {split!r}; it has {sorted(report['splits'])}")
+        return RecordSource(builder.as_data_source(split=stored), name=name, split=split, report=report)
+
+    return data_source
+
+
+def _prepare(final: pathlib.Path, name: str, make, identity: dict) -> None:
+    import tensorflow_datasets as tfds
+
+    splits, report = make()
+    for split, records in splits.items():
+        if not len(records):
+            raise ValueError(f"{name}: split {split!r} has no records; report: {report}")
+    # A task whose SFT records are its training records does not write them twice.
+    names = {split: split for split in splits} | ({} if "sft_train" in splits else {"sft_train": "train"})
+    report = {**report, "splits": names, "identity": identity,
+              "num_records": {split: len(records) for split, records in splits.items()}}
+    scratch = final.parent / f".{final.name}.{os.getpid()}.{uuid.uuid4().hex}"
+    scratch.mkdir(parents=True)
+    try:
+        tfds.disable_progress_bar()
+        with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints its progress to stdout
+            _builder_class()(data_dir=str(scratch), splits=splits).download_and_prepare()
+        shutil.rmtree(scratch / "downloads", ignore_errors=True)  # TFDS makes it even where nothing is downloaded
+        (scratch / "report.json").write_text(json.dumps(report, sort_keys=True, indent=1))
+        try:
+            scratch.rename(final)
+        except OSError:
+            if not (final / "report.json").exists():
+                raise
+            # Another process finished the same dataset first; the two are equal, keep that one.
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

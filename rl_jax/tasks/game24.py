@@ -1,0 +1,101 @@
+"""The game of 24 from game24_{train,test}.jsonl.gz: "1 1 4 6:" -> "(1+4-1)*6".
+
+Splits: "sft_train" has one record for each (training puzzle, solution), "train" and "test" one for each puzzle, with
+the first of its solutions as completion. The published solutions were found with rounded decimals ("= 23.9999808"), so
+an expression is kept only where it is 24 in fractions (in the published files all are). A test puzzle whose numbers are
+a training puzzle's is dropped.
+"""
+import hashlib
+import json
+import pathlib
+import re
+
+from rl_jax import readers
+from rl_jax.rewards import game24 as reward
+from rl_jax.tasks import base
+from rl_jax.tokenizers import CharTokenizer
+
+ALPHABET = "0123456789+-*/() :"
+_ANSWER = re.compile(r"The answer is (.+) = [^=]+")
+
+
+def read_puzzles(path, bad: readers.BadRecords, *, max_solutions: int) -> tuple[list[dict], int]:
+    """([{"numbers": four ints, "solutions": exact ones, distinct, by hash}], number of inexact solutions left out).
+
+    Solutions are ordered by the hash of (numbers, expression): the first few are a fixed random sample.
+    DataError (or a count in `bad`) for a record whose fields are not those of the published files.
+    """
+    puzzles, num_inexact = [], 0
+    for line, record in readers.read_jsonl(path, {"question": str, "answer": list}, bad):
+        numbers = record["question"].split()
+        if len(numbers) != 4 or not all(re.fullmatch(r"[0-9]{1,4}", number) for number in numbers):
+            bad.reject(path, line, f"expected four integers, found {record['question']!r:.80}", field="question")
+            continue
+        numbers = [int(number) for number in numbers]
+        expressions, problem = _expressions(record["answer"])
+        if problem:
+            bad.reject(path, line, problem, field="answer")
+            continue
+        exact = [text for text in expressions if reward.is_solution(text, numbers)]
+        num_inexact += len(expressions) - len(exact)
+        exact.sort(key=lambda text: hashlib.sha256(f"{numbers} {text}".encode()).digest())  # noqa: B023
+        puzzles.append({"numbers": numbers, "solutions": exact[:max_solutions]})
+    return puzzles, num_inexact
+
+
+def _expressions(answers: list) -> tuple[list[str], str | None]:
+    found: dict[str, None] = {}
+    for place, answer in enumerate(answers):
+        if not isinstance(answer, dict) or not isinstance(answer.get("text"), str):
+            return [], f"entry {place} is not an object with a string 'text'"
+        if not isinstance(answer.get("correct"), bool):
+            return [], f"entry {place} has no boolean 'correct'"
+        match = _ANSWER.fullmatch(answer["text"].rpartition("\n")[2])
+        if match is None:
+            return [], f"the last line of entry {place} is not 'The answer is EXPRESSION = VALUE'"
+        if answer["correct"]:
+            found.setdefault(match[1].replace(" ", ""))
+    return list(found), None
+
+
+def _records(puzzle: dict, count: int) -> list[dict]:
+    numbers = puzzle["numbers"]
+    prompt, info = " ".join(map(str, numbers)) + ":", json.dumps({"numbers": numbers})
+    return [{"prompt": prompt, "completion": solution, "info": info} for solution in puzzle["solutions"][:count]]
+
+
+def load(*, path: str, max_solutions_per_puzzle: int = 20, skip_bad_records: bool = False,
+         data_dir: str = base.DEFAULT_DATA_DIR) -> base.Task:
+    """The game of 24. path: the folder of game24_train.jsonl.gz and game24_test.jsonl.gz.
+
+    max_solutions_per_puzzle bounds the SFT records of a puzzle. The sources' `report` counts what was left out.
+    """
+    if max_solutions_per_puzzle < 1:
+        raise ValueError(f"max_solutions_per_puzzle must be at least 1, got {max_solutions_per_puzzle}")
+    files = {split: pathlib.Path(path) / f"game24_{split}.jsonl.gz" for split in ("train", "test")}
+
+    def make():
+        bad, kept, seen = readers.BadRecords(skip=skip_bad_records), {"train": [], "test": []}, set()
+        report = {"num_inexact_solutions": 0}
+        for split, file in files.items():
+            puzzles, num_inexact = read_puzzles(file, bad, max_solutions=max_solutions_per_puzzle)
+            report["num_inexact_solutions"] += num_inexact
+            report |= {f"num_{split}_duplicates": 0, f"num_{split}_without_solution": 0}
+            for puzzle in puzzles:
+                key = tuple(sorted(puzzle["numbers"]))
+                if key in seen:
+                    report[f"num_{split}_duplicates"] += 1
+                elif not puzzle["solutions"]:
+                    report[f"num_{split}_without_solution"] += 1
+                else:
+                    seen.add(key)  # train is read first: a test puzzle seen there is dropped here
+                    kept[split].append(puzzle)
+        splits = {split: [record for puzzle in kept[split] for record in _records(puzzle, 1)] for split in kept}
+        splits["sft_train"] = [record for puzzle in kept["train"]
+                               for record in _records(puzzle, max_solutions_per_puzzle)]
+        return splits, report | {"num_skipped": bad.num_skipped, "skipped": bad.first}
+
+    arguments = {"max_solutions_per_puzzle": int(max_solutions_per_puzzle), "skip_bad_records": bool(skip_bad_records)}
+    sources = base.record_splits("game24", make, arguments=arguments, sources=files.values(),
+                                 code=[__file__, reward.__file__], data_dir=data_dir)
+    return base.Task("game24", CharTokenizer(ALPHABET), sources, reward.score)

@@ -1,0 +1,70 @@
+"""Continue a children's story (TinyStories); the reward is the sentiment of the continuation.
+
+The prompt is the first sentence, cut at a word where it is over `max_prompt_tokens`; the completion is the rest, so
+prompt + completion is the story, byte for byte. Train or test is a hash of the prompt: neither a story nor a prompt is
+ever on both sides, though many stories share their first sentence.
+"""
+import json
+import pathlib
+import re
+
+from rl_jax import readers, tokenizers
+from rl_jax.rewards import sentiment
+from rl_jax.tasks import base
+
+TEST_ONE_IN = 10  # one distinct prompt in so many is a test prompt
+_FIRST_SENTENCE = re.compile(r".*?[.!?][\"'”’]*(?=\s)", re.DOTALL)
+
+
+def split_story(story: str, tokenizer, *, max_prompt_tokens: int) -> tuple[str, str]:
+    """(prompt, rest): the first sentence, or as many of its first words as fit with BOS; rest may be "".
+
+    Returns ("", story) where not even the first word fits.
+    """
+    match = _FIRST_SENTENCE.match(story)
+    prompt = match[0] if match else story
+    while prompt and len(tokenizer.encode(prompt, bos=True)) > max_prompt_tokens:
+        prompt = re.sub(r"\s*\S+$", "", prompt)
+    return prompt, story[len(prompt):]
+
+
+def split_of(prompt: str) -> str:
+    """"train" or "test", by a hash of the prompt."""
+    return "test" if int(readers.text_hash(prompt)[:16], 16) % TEST_ONE_IN == 0 else "train"
+
+
+def load(*, path: str, tokenizer_path: str, sentiment_path: str, max_prompt_tokens: int = 48,
+         skip_bad_records: bool = False, data_dir: str = base.DEFAULT_DATA_DIR,
+         sentiment_cache_dir: str = sentiment.DEFAULT_CACHE_DIR) -> base.Task:
+    """The stories task.
+
+    path: tinystories text (plain or gzip, stories ended by <|endoftext|>); tokenizer_path: llama2.c tokenizer.bin;
+    sentiment_path: folder of sst2_{train,dev,test}.txt.gz, from which the reward model is trained (a second, cached).
+    """
+    if max_prompt_tokens < 8:
+        raise ValueError(f"max_prompt_tokens must be at least 8, got {max_prompt_tokens}")
+    tokenizer = tokenizers.Llama2cTokenizer(tokenizer_path)
+    path = pathlib.Path(path)
+
+    def make():
+        bad = readers.BadRecords(skip=skip_bad_records)
+        splits, seen = {"train": [], "test": []}, set()
+        report = {"num_duplicates": 0, "num_too_short": 0}
+        for line, story in readers.read_stories(path, bad):
+            prompt, rest = split_story(story, tokenizer, max_prompt_tokens=max_prompt_tokens)
+            if story in seen:
+                report["num_duplicates"] += 1
+            elif not prompt or not rest.strip():
+                report["num_too_short"] += 1  # one sentence: nothing to continue
+            else:
+                seen.add(story)
+                splits[split_of(prompt)].append(
+                    {"prompt": prompt, "completion": rest, "info": json.dumps({"line": line})})
+        return splits, report | {"num_skipped": bad.num_skipped, "skipped": bad.first}
+
+    arguments = {"max_prompt_tokens": int(max_prompt_tokens), "skip_bad_records": bool(skip_bad_records)}
+    # The tokenizer decides how long a prompt may be, so its file and code are part of what the data is.
+    sources = base.record_splits("stories", make, arguments=arguments, sources=[path, tokenizer_path],
+                                 code=[__file__, tokenizers.__file__], data_dir=data_dir)
+    model_path = sentiment.prepare(sentiment_path, cache_dir=sentiment_cache_dir, skip_bad_records=skip_bad_records)
+    return base.Task("stories", tokenizer, sources, sentiment.score, {"model_path": model_path})

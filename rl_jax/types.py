@@ -1,0 +1,97 @@
+"""The arrays that travel between the stages, each a NamedTuple with a shape on every field.
+
+Layout of a row: the prompt is padded on the LEFT to P tokens and the completion on the RIGHT to C tokens, so that
+T = P + C and the completion always begins at column P. Decoding then writes one cache column for all rows, and the
+scorer runs the head on the last C columns only.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+
+Params = Any  # a nested dict of arrays
+Metrics = dict[str, Any]  # name -> masked.Mean, divided once by the train step
+
+
+class TokenBatch(NamedTuple):
+    """Rows of tokens as a model reads them.
+
+    tokens: int32 [B, T].
+    positions: int32 [B, T]. Position of each token inside its own sequence; 0 at the first real token.
+    segment_ids: int32 [B, T]. 0 is padding; tokens attend only inside their own segment (packed rows have several).
+    """
+
+    tokens: chex.Array
+    positions: chex.Array
+    segment_ids: chex.Array
+
+
+class Rollout(NamedTuple):
+    """What the sampler returns for B = prompts x G rows; the G samples of a prompt are neighbours.
+
+    batch: TokenBatch of [B, P + C]: prompt and completion.
+    completion_mask: bool [B, C]. True on sampled tokens, the EOS included.
+    sampled_log_probs: float32 [B, C]. Log-prob under the distribution sampled from (after temperature, top-k, top-p).
+    raw_log_probs: float32 [B, C]. Log-prob under the model itself (temperature 1, nothing cut off).
+    finished: bool [B]. The row ended with an EOS.
+    truncated: bool [B]. The row was cut off at C tokens.
+    """
+
+    batch: TokenBatch
+    completion_mask: chex.Array
+    sampled_log_probs: chex.Array
+    raw_log_probs: chex.Array
+    finished: chex.Array
+    truncated: chex.Array
+
+
+class PolicyBatch(NamedTuple):
+    """What a policy-gradient recipe trains on.
+
+    batch: TokenBatch of [B, P + C].
+    completion_mask: bool [B, C]. The tokens that the loss sees.
+    advantages: float32 [B, C].
+    old_log_probs: float32 [B, C]. The proximal policy's, by the trainer's own forward. None where a batch gets one
+        update only: the policy that is differentiated is then the proximal one, the ratio is 1, a forward is saved.
+    behavior_log_probs: float32 [B, C]. The sampler's own, for corrections and metrics.
+    ref_log_probs: float32 [B, C]. The reference policy's; equal to old_log_probs where no reference is used.
+    """
+
+    batch: TokenBatch
+    completion_mask: chex.Array
+    advantages: chex.Array
+    old_log_probs: chex.Array | None
+    behavior_log_probs: chex.Array
+    ref_log_probs: chex.Array
+
+
+class Scores(NamedTuple):
+    """Per-token results of the trainer's forward on the last C columns.
+
+    log_probs: float32 [B, C]. Of the tokens that stand there.
+    entropy: float32 [B, C]. Of the distribution that each of those tokens was drawn from, in nats.
+    """
+
+    log_probs: chex.Array
+    entropy: chex.Array
+
+
+class Model(NamedTuple):
+    """A network as pure functions over `params` (see models/transformer.py).
+
+    init: (key) -> params.
+    apply: (params, TokenBatch) -> hidden [B, T, D]; never logits, so that nobody forms [B, T, V] by accident.
+    unembed: (params, hidden [..., D]) -> float32 logits [..., V].
+    prefill, decode: the same forward with the KV cache as an explicit argument and result (see rollout/engine.py).
+    init_cache: (batch, length) -> cache.
+    vocab_size: V.
+    """
+
+    init: Callable
+    apply: Callable
+    unembed: Callable
+    prefill: Callable
+    decode: Callable
+    init_cache: Callable
+    vocab_size: int

@@ -1,0 +1,89 @@
+"""The parser against Python's own arithmetic, against random text, and the four components on known answers."""
+import ast
+import random
+import time
+from fractions import Fraction
+
+import pytest
+
+from rl_jax.rewards import game24
+
+INFO = {"numbers": [1, 1, 4, 6]}
+
+
+def reference_value(node) -> Fraction:
+    """Value of a Python syntax tree of + - * / over integers, by fractions; the parser under test has no part in it."""
+    if isinstance(node, ast.Constant):
+        return Fraction(node.value)
+    left, right = reference_value(node.left), reference_value(node.right)
+    if isinstance(node.op, ast.Add):
+        return left + right
+    if isinstance(node.op, ast.Sub):
+        return left - right
+    return left * right if isinstance(node.op, ast.Mult) else left / right
+
+
+def random_expression(rng, depth) -> str:
+    if depth == 0 or rng.random() < 0.2:
+        return str(rng.randint(0, 13))
+    text = rng.choice(["", " "]).join([random_expression(rng, depth - 1), rng.choice("+-*/"),
+                                       random_expression(rng, depth - 1)])
+    return f"({text})" if rng.random() < 0.5 else text
+
+
+def test_generated_expressions_equal_python():
+    rng = random.Random(0)
+    num_valued = 0
+    for _ in range(3000):
+        text = random_expression(rng, 3)
+        tree = ast.parse(text, mode="eval").body
+        try:
+            value = reference_value(tree)
+        except ZeroDivisionError:
+            with pytest.raises(game24.ExpressionError, match="zero"):
+                game24.parse(text)
+            continue
+        num_valued += 1
+        parsed = game24.parse(text)
+        assert parsed.value == value, text
+        assert sorted(parsed.numbers) == sorted(n.value for n in ast.walk(tree) if isinstance(n, ast.Constant))
+    assert num_valued > 2000
+
+
+@pytest.mark.parametrize("alphabet", ["0123456789+-*/() ", "()", "1+", "24()*/ \n\x00é٣²_.e", "-1"])
+def test_random_text_never_raises_and_never_hangs(alphabet):
+    rng, start = random.Random(1), time.monotonic()
+    for _ in range(2000):
+        text = "".join(rng.choice(alphabet) for _ in range(rng.choice([0, 1, 3, 8, 20, 99, 101, 2000])))
+        values = game24.score("1 1 4 6:", text, INFO)
+        assert set(values) == {"reward", "solved", "valid_expression", "uses_numbers"}
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("text, components", [  # solved, valid_expression, uses_numbers
+    ("(1+4-1)*6", (1, 1, 1)), (" ( 1 + 4 - 1 ) * 6 ", (1, 1, 1)), ("6/(1/(1*4))", (1, 1, 1)),
+    ("1*4*6", (0, 1, 0)), ("1*1*1*4*6", (0, 1, 0)), ("4*6*11", (0, 1, 0)), ("24", (0, 1, 0)), ("1+1+4+6", (0, 1, 1)),
+    ("1-1+4*6=24", (0, 0, 0)), ("-1+1+4*6", (0, 0, 0)), ("1/(1-1)*46", (0, 0, 0)), ("4*6+1-1)", (0, 0, 0)),
+    ("(4*6+1-1", (0, 0, 0)), ("", (0, 0, 0)), ("()", (0, 0, 0)), ("1 1 4 6", (0, 0, 0)), ("2**3", (0, 0, 0)),
+    ("4//1", (0, 0, 0)), ("1.0*1*4*6", (0, 0, 0)), ("١*1*4*6", (0, 0, 0)), ("__import__('os')", (0, 0, 0)),
+    ("4*(6)(1)", (0, 0, 0)), ("99999", (0, 0, 0))])
+def test_components(text, components):
+    values = game24.score("1 1 4 6:", text, INFO)
+    assert (values["solved"], values["valid_expression"], values["uses_numbers"]) == components
+    assert values["reward"] == values["solved"]
+
+
+def test_rounded_is_not_solved_and_exact_thirds_are():
+    assert game24.is_solution("8/(3-8/3)", [3, 3, 8, 8])  # through 1/3, which no decimal is
+    assert not game24.is_solution("8/(3-8/3)", [3, 8, 8, 8])
+    near = "9999*9999/9998+3"
+    assert not game24.is_solution(near, list(game24.parse(near).numbers))
+
+
+def test_bounds():
+    deep = "(" * game24.MAX_DEPTH + "1" + ")" * game24.MAX_DEPTH
+    assert game24.parse(deep).value == 1
+    with pytest.raises(game24.ExpressionError, match="nested"):
+        game24.parse(f"({deep})")
+    with pytest.raises(game24.ExpressionError, match="characters"):
+        game24.parse("1" + "+1" * 50)

@@ -1,0 +1,97 @@
+"""The game24 task on the published files, and on small files made here that hold every kind of record to leave out."""
+import gzip
+import json
+
+import pytest
+
+from rl_jax import readers, tasks
+from rl_jax.rewards import game24 as reward
+from tests.paths import shared_data
+
+
+def rows(task, split):
+    source = task.data_source(split)
+    return [source[i] for i in range(len(source))]
+
+
+def answer(expression, value="24", correct=True):
+    return {"text": f"1 - 1 = 0 (left: 0 4 6)\nThe answer is {expression} = {value}", "correct": correct}
+
+
+def puzzle(question, *answers):
+    return {"question": question, "answer": list(answers), "i": 0}
+
+
+def write(folder, train, test):
+    for split, records in (("train", train), ("test", test)):
+        lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
+        (folder / f"game24_{split}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    return tasks.load("game24", path=str(shared_data("math")), data_dir=str(tmp_path_factory.mktemp("tfds")))
+
+
+def test_published_files(published):
+    task = published
+    train, test, sft = rows(task, "train"), rows(task, "test"), rows(task, "sft_train")
+    assert (len(train), len(test)) == (1000, 362)
+    report = task.data_source("train").report
+    assert report["num_test_duplicates"] == report["num_train_duplicates"] == report["num_skipped"] == 0
+    keys = [{tuple(sorted(json.loads(row["info"])["numbers"])) for row in split} for split in (train, test)]
+    assert not keys[0] & keys[1]
+    assert {row["prompt"] for row in sft} == {row["prompt"] for row in train}
+    assert len({(row["prompt"], row["completion"]) for row in sft}) == len(sft)
+    assert max(sum(row["prompt"] == other["prompt"] for other in sft[:500]) for row in sft[:50]) == 20
+    for row in train + test + sft:
+        info = json.loads(row["info"])
+        assert row["prompt"] == " ".join(map(str, info["numbers"])) + ":" and " " not in row["completion"]
+        assert task.reward_fn(row["prompt"], row["completion"], info)["reward"] == 1.0
+        task.tokenizer.encode(row["prompt"] + row["completion"])
+
+
+def test_what_is_left_out_and_counted(tmp_path):
+    # 8/(3-8/3) is exact though its decimals are not; 1*1*4+6 is not 24, whatever the file says
+    train = [puzzle("1 1 4 6", answer("1 - 1 + 4 * 6"), answer("(1 + 4 - 1) * 6", "23.9999808"),
+                    answer("1 - 1 + 4 * 6"), answer("1 * 1 * 4 + 6"), answer("1 * 1 * 4 * 6", correct=False)),
+             puzzle("3 3 8 8", answer("8 / (3 - 8 / 3)", "23.9976")),
+             puzzle("1 1 1 1", answer("1 + 1 + 1 + 1")),
+             puzzle("6 4 1 1", answer("6 * 4 * 1 * 1"))]
+    test = [puzzle("8 3 8 3", answer("8 / (3 - 8 / 3)")), puzzle("4 6 2 2", answer("4 * 6 + 2 - 2"))]
+    write(tmp_path, train, test)
+    task = tasks.load("game24", path=str(tmp_path), data_dir=str(tmp_path))
+    report = task.data_source("test").report
+    assert (report["num_train_duplicates"], report["num_test_duplicates"]) == (1, 1)
+    assert (report["num_train_without_solution"], report["num_inexact_solutions"]) == (1, 2)
+    assert sorted(row["completion"] for row in rows(task, "sft_train")) == [
+        "(1+4-1)*6", "1-1+4*6", "8/(3-8/3)"]
+    assert [row["prompt"] for row in rows(task, "train")] == ["1 1 4 6:", "3 3 8 8:"]
+    assert [row["prompt"] for row in rows(task, "test")] == ["4 6 2 2:"]
+    capped = tasks.load("game24", path=str(tmp_path), data_dir=str(tmp_path), max_solutions_per_puzzle=1)
+    assert len(rows(capped, "sft_train")) == 2
+
+
+@pytest.mark.parametrize("bad, field", [
+    ("{", None), (puzzle("1 2 3"), "question"), (puzzle("1 2 3 x"), "question"), ({"question": "1 2 3 4"}, "answer"),
+    (puzzle("1 2 3 4", "1+2"), "answer"), (puzzle("1 2 3 4", {"text": "The answer is 1 = 1"}), "answer"),
+    (puzzle("1 2 3 4", {"text": "no answer", "correct": True}), "answer")])
+def test_bad_records(tmp_path, bad, field):
+    good = [puzzle("1 1 4 6", answer("1 - 1 + 4 * 6"))], [puzzle("4 6 2 2", answer("4 * 6 + 2 - 2"))]
+    write(tmp_path, [*good[0], bad], good[1])
+    place = "game24_train.jsonl.gz, line 2" + (f", field '{field}'" if field else "")
+    with pytest.raises(readers.DataError, match=place):
+        tasks.load("game24", path=str(tmp_path), data_dir=str(tmp_path))
+    task = tasks.load("game24", path=str(tmp_path), data_dir=str(tmp_path), skip_bad_records=True)
+    source = task.data_source("train")
+    assert source.num_skipped == 1 and "line 2" in source.report["skipped"][0] and len(source) == 1
+
+
+def test_missing_folder(tmp_path):
+    with pytest.raises(readers.DataError, match="cannot be opened"):
+        tasks.load("game24", path=str(tmp_path / "none"), data_dir=str(tmp_path))
+
+
+def test_published_numbers_are_the_prompt(published):
+    row = published.data_source("test")[0]
+    assert reward.is_solution(row["completion"], [int(n) for n in row["prompt"].rstrip(":").split()])

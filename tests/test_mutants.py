@@ -1,0 +1,166 @@
+"""The tests can fail: each fault below is put into a copy of rl_jax, and the test named for it has to go red.
+
+A fault is one string replaced by another; the string has to occur exactly once, so that a rewrite of the code says
+here which mutant lost its place. README.md next to this file has the table.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.paths import REPO_ROOT
+
+pytestmark = pytest.mark.slow
+
+
+class Mutant(NamedTuple):
+    """`old` -> `new` in `file` of rl_jax; `test` is what notices, a node id below tests/."""
+
+    fault: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+MUTANTS = [
+    Mutant(
+        "clip sign",
+        "losses/policy.py",
+        "jnp.maximum(-advantages * ratio, -advantages * clipped)",
+        "jnp.minimum(-advantages * ratio, -advantages * clipped)",
+        "losses/test_policy.py::test_every_side_of_an_asymmetric_clip",
+    ),
+    Mutant(
+        "clip bounds exchanged",
+        "losses/policy.py",
+        "jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)",
+        "jnp.clip(ratio, 1.0 - clip_high, 1.0 + clip_low)",
+        "losses/test_policy.py::test_every_side_of_an_asymmetric_clip",
+    ),
+    Mutant(
+        "mask applied after exp only (ratio)",
+        "losses/policy.py",
+        "return zero_masked(log_probs, mask) - jax.lax.stop_gradient(zero_masked(old_log_probs, mask))",
+        "return log_probs - jax.lax.stop_gradient(old_log_probs)",
+        "test_laws.py::test_contents_of_the_padding_change_nothing[grpo]",
+    ),
+    Mutant(
+        "mask applied after exp only (KL)",
+        "losses/kl.py",
+        "return zero_masked(log_probs, mask) - jax.lax.stop_gradient(zero_masked(ref_log_probs, mask))",
+        "return log_probs - jax.lax.stop_gradient(ref_log_probs)",
+        "test_laws.py::test_contents_of_the_padding_change_nothing[grpo]",
+    ),
+    Mutant(
+        "mean over padding (all tokens)",
+        "masked.py",
+        "return Mean(masked_sum(x, mask), jnp.sum(mask, dtype=x.dtype))",
+        "return Mean(masked_sum(x, mask), jnp.asarray(x.size, x.dtype))",
+        "test_laws.py::test_width_of_the_padding_changes_nothing[clipped_surrogate/token_mean]",
+    ),
+    Mutant(
+        "mean over padding (rows)",
+        "masked.py",
+        "return masked_sum(x, mask, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)",
+        "return masked_sum(x, mask, axis=1) / x.shape[1]",
+        "test_laws.py::test_width_of_the_padding_changes_nothing[grpo]",
+    ),
+    Mutant(
+        "mean over padding (empty rows counted)",
+        "losses/aggregate.py",
+        "return jnp.sum(jnp.any(mask, axis=1), dtype=dtype)",
+        "return jnp.asarray(mask.shape[0], dtype)",
+        "test_laws.py::test_rows_without_a_token_change_nothing[grpo]",
+    ),
+    Mutant(
+        "Dr. GRPO divides by the padded width",
+        "losses/aggregate.py",
+        "masked_sum(per_token, mask) / max_length",
+        "masked_sum(per_token, mask) / mask.shape[1]",
+        "losses/test_aggregate.py::test_padded_width_is_not_a_constant_of_any_mode",
+    ),
+    Mutant(
+        "wrong std ddof (group)",
+        "advantages.py",
+        "/ (group_size - ddof))",
+        "/ group_size)",
+        "test_advantages.py::test_published_numbers",
+    ),
+    Mutant(
+        "wrong std ddof (whitening)",
+        "masked.py",
+        "divisor = jnp.sum(mask, dtype=x.dtype) - ddof",
+        "divisor = jnp.sum(mask, dtype=x.dtype)",
+        "test_masked.py::test_variance_and_whitening_match_the_loops",
+    ),
+    Mutant(
+        "missing stop-gradient (old log-probs)",
+        "losses/policy.py",
+        "- jax.lax.stop_gradient(zero_masked(old_log_probs, mask))",
+        "- zero_masked(old_log_probs, mask)",
+        "test_laws.py::test_nothing_flows_into_the_data[grpo]",
+    ),
+    Mutant(
+        "missing stop-gradient (advantages)",
+        "losses/policy.py",
+        "advantages = jax.lax.stop_gradient(zero_masked(advantages, mask))",
+        "advantages = zero_masked(advantages, mask)",
+        "test_laws.py::test_nothing_flows_into_the_data[grpo]",
+    ),
+    Mutant(
+        "missing stop-gradient (reference)",
+        "losses/kl.py",
+        "- jax.lax.stop_gradient(zero_masked(ref_log_probs, mask))",
+        "- zero_masked(ref_log_probs, mask)",
+        "test_laws.py::test_nothing_flows_into_the_data[grpo]",
+    ),
+]
+
+
+def _copy(folder: Path) -> Path:
+    """A copy of what a test run needs. The tests are copied too: their rootdir comes first on the path of imports."""
+    junk = shutil.ignore_patterns("__pycache__")
+    for name in ("rl_jax", "tests"):
+        shutil.copytree(REPO_ROOT / name, folder / name, ignore=junk)
+    shutil.copy(REPO_ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def _run(folder: Path, tests) -> subprocess.CompletedProcess:
+    """pytest on the copy in a process of its own, without the plug-ins' state of this one."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    return subprocess.run(
+        [*command, *(f"tests/{test}" for test in tests)],
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_unmodified_copy_passes(tmp_path):
+    result = _run(_copy(tmp_path), sorted({mutant.test for mutant in MUTANTS}))
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.fault for mutant in MUTANTS])
+def test_the_fault_is_noticed(mutant, tmp_path):
+    path = _copy(tmp_path) / "rl_jax" / mutant.file
+    source = path.read_text()
+    assert source.count(mutant.old) == 1, (
+        f"{mutant.file} has {source.count(mutant.old)} x {mutant.old!r}: update MUTANTS"
+    )
+    path.write_text(source.replace(mutant.old, mutant.new))
+    result = _run(tmp_path, [mutant.test])
+    # 1 is "a test failed"; a fault that breaks the import or the collection would be 2 to 5 and proves nothing.
+    assert result.returncode == 1 and "1 failed" in result.stdout and "error" not in result.stdout.splitlines()[-1], (
+        f"{mutant.test} did not notice: {mutant.fault}\n{result.stdout[-4000:]}{result.stderr[-2000:]}"
+    )
