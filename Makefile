@@ -5,8 +5,6 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
-# Where the CPU build of torch lives (tests only); one look-up, and harmless when it cannot be reached.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 ifdef SMOKE
 CONFIG := configs/arithmetic.py:smoke
@@ -23,9 +21,8 @@ PIP := $(PY) -m pip --disable-pip-version-check
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.installed
-	$(PY) -m experiments.sft --config=$(CONFIG) --workdir=$(RUN)/sft
-	$(PY) -m experiments.grpo --config=$(CONFIG) --workdir=$(RUN)/grpo
-	$(PY) -m experiments.report $(RUN)/grpo
+	$(PY) -m experiments.grpo --config=$(CONFIG) --workdir=$(RUN)
+	$(PY) -m experiments.report $(RUN)
 
 # A worker per core of a small machine; loadfile keeps a file's fixtures and compiled functions in one process,
 # and tests/conftest.py puts the files with slow tests first.
@@ -49,7 +46,6 @@ $(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
-	$(PIP) install --no-deps --retries 1 --extra-index-url $(TORCH_INDEX) "$$(grep -o '^torch==[0-9.]*' requirements-dev.txt)"
 	$(PIP) install -r requirements.txt -r requirements-dev.txt
 	$(PIP) check
 	touch $@

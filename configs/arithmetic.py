@@ -1,4 +1,4 @@
-"""GRPO (arXiv 2402.03300) on generated arithmetic, from nothing: SFT to a middling accuracy, then RL on one's own answers.
+"""GRPO (arXiv 2402.03300) on generated arithmetic: SFT to a middling accuracy, then RL on the model's own answers.
 
     make train                                                   # or, the same:
     python -m experiments.grpo --config=configs/arithmetic.py --workdir=runs/arithmetic

@@ -1,5 +1,6 @@
 """What every program does before its loop: flags, mesh, task, model, and placing params on the mesh."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -15,7 +16,7 @@ from absl import app, flags, logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict, config_flags
 
-from rl_jax import checkpoint, sharding, tasks, types
+from rl_jax import checkpoint, data, sharding, tasks, types
 from rl_jax.logging import write_atomically
 from rl_jax.models import llama2c
 from rl_jax.models.transformer import TransformerConfig, make_transformer
@@ -83,10 +84,11 @@ def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callabl
     path = fields.pop("checkpoint")
     if path:
         loaded, params = llama2c.load(path)
-        model_config = TransformerConfig(**{**vars(loaded), **{k: fields[k] for k in ("dtype", "param_dtype", "remat")}})
+        policies = {name: fields[name] for name in ("dtype", "param_dtype", "remat")}
+        model_config = dataclasses.replace(loaded, **policies)
         if model_config.vocab_size != tokenizer.vocab_size:
             raise ValueError(
-                f"{path} has a vocabulary of {model_config.vocab_size}, the task's tokenizer one of {tokenizer.vocab_size}"
+                f"{path} has a vocabulary of {model_config.vocab_size}, the tokenizer one of {tokenizer.vocab_size}"
             )
         dtype = model_config.param_dtype
         return make_transformer(model_config), lambda: jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)
@@ -105,8 +107,12 @@ def make_optimizer(fields: ConfigDict) -> tuple[optax.GradientTransformation, op
 def place_state(setup: Setup, params: types.Params, optimizer) -> tuple[TrainState, Any]:
     """A fresh TrainState on the mesh, and its shardings. `params` are given up to it."""
     key = jax.random.key(setup.config.seed)
-    shardings = sharding.tree_shardings(jax.eval_shape(lambda p: init_state(p, optimizer, key), params), setup.mesh)
-    return jax.jit(lambda p: init_state(p, optimizer, key), out_shardings=shardings, donate_argnums=0)(params), shardings
+
+    def init(params):
+        return init_state(params, optimizer, key)
+
+    shardings = sharding.tree_shardings(jax.eval_shape(init, params), setup.mesh)
+    return jax.jit(init, out_shardings=shardings, donate_argnums=0)(params), shardings
 
 
 def jit_step(step: Callable, setup: Setup, state_shardings) -> Callable:
@@ -146,7 +152,7 @@ def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
     """The params of the newest checkpoint of a run, on this run's mesh. FileNotFoundError says how to make one."""
     folder = pathlib.Path(workdir) / "checkpoints"
     if not folder.is_dir():
-        raise FileNotFoundError(f"init_from={workdir}: no checkpoints there; run experiments.sft or experiments.grpo first")
+        raise FileNotFoundError(f"init_from={workdir}: no checkpoints there; run experiments.sft or .grpo first")
     checkpoints = checkpoint.Checkpointer(folder, every=1)
     shapes = jax.tree.map(
         lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
@@ -182,21 +188,39 @@ def write_final(workdir: pathlib.Path, step: int, params: types.Params) -> None:
 
 
 class Clock:
-    """Seconds by stage: lap("rollout_s") is what passed since the lap before."""
+    """Seconds by stage of one step: lap("rollout_s", arrays) is what passed since the lap before."""
 
     def __init__(self):
         self._start = self._last = time.perf_counter()
         self._laps: dict[str, float] = {}
 
-    def lap(self, name: str) -> None:
-        """Ends a stage."""
+    def lap(self, name: str, arrays=()) -> None:
+        """Ends a stage once `arrays`, what it dispatched, are there. (Simulated devices must not run ahead, too.)"""
+        jax.block_until_ready(arrays)
         now = time.perf_counter()
         self._laps[name] = now - self._last
         self._last = now
 
-    def totals(self) -> dict[str, float]:
-        """The stages, and step_s, their sum."""
-        return self._laps | {"step_s": self._last - self._start}
+    def totals(self, num_tokens: int) -> dict[str, float]:
+        """The stages; step_s, their sum; tokens_per_s, num_tokens over that."""
+        seconds = self._last - self._start
+        return self._laps | {"step_s": seconds, "tokens_per_s": float(num_tokens) / seconds}
+
+
+def encode_prompts(setup: Setup, records: list[dict]) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens int32 [B, P], prompt_mask bool [B, P]) of the records' prompts, left-padded to the config's buckets."""
+    buckets = setup.config.rollout.prompt_buckets
+    return data.encode_prompts(setup.task.tokenizer, [record["prompt"] for record in records], buckets=buckets)
+
+
+def checkpoint_items(state: TrainState, **more) -> dict[str, Any]:
+    """What is saved: params as an item of their own, so that another run can load just them, and all the rest."""
+    return {"params": state.params, "rest": state._replace(params=()), **more}
+
+
+def state_of(items: dict[str, Any]) -> TrainState:
+    """The TrainState that checkpoint_items took apart."""
+    return items["rest"]._replace(params=items["params"])
 
 
 def stop_on_nonfinite(state: TrainState, batch, workdir: pathlib.Path, step: int, limit: int) -> None:

@@ -37,17 +37,24 @@ def judge(setup: common.Setup, pool: RewardPool, rollout: Rollout, records: list
     rows, length = rollout.completion_mask.shape
     records = [record for record in records for _ in range(rows // len(records))]
     tokens = rollout.batch.tokens[:, -length:]
-    completions = [setup.task.tokenizer.decode(t[m].tolist()) for t, m in zip(tokens, rollout.completion_mask, strict=True)]
+    sampled = [row[mask].tolist() for row, mask in zip(tokens, rollout.completion_mask, strict=True)]
+    completions = [setup.task.tokenizer.decode(ids) for ids in sampled]
     prompts, infos = [r["prompt"] for r in records], [r["info"] for r in records]
     return Judged(rollout, records, completions, pool(prompts, completions, infos))
 
 
 def sample_rows(judged: Judged, split: str, limit: int) -> list[dict]:
     """The first `limit` completions as rows of samples.jsonl."""
-    fields = zip(judged.records, judged.completions, judged.result.rewards.tolist(), judged.rollout.finished.tolist(), strict=True)
     return [
-        {"split": split, "prompt": r["prompt"], "completion": c, "reward": reward, "finished": f, "truncated": not f}
-        for r, c, reward, f in list(fields)[:limit]
+        {
+            "split": split,
+            "prompt": judged.records[i]["prompt"],
+            "completion": judged.completions[i],
+            "reward": float(judged.result.rewards[i]),
+            "finished": bool(judged.rollout.finished[i]),
+            "truncated": bool(judged.rollout.truncated[i]),
+        }
+        for i in range(min(limit, len(judged.completions)))
     ]
 
 
@@ -78,8 +85,7 @@ def make_evaluate(setup: common.Setup, pool: RewardPool):
         values, rows = {}, []
         for index, records in enumerate(data.eval_batches(source, config.batch_size, config.num_prompts)):
             full = records + records[:1] * (config.batch_size - len(records))  # one shape, one compilation
-            tokens, mask = data.encode_prompts(setup.task.tokenizer, [r["prompt"] for r in full], buckets=rollout.prompt_buckets)
-            rollouts = generate(params, tokens, mask, jax.random.fold_in(key, index))
+            rollouts = generate(params, *common.encode_prompts(setup, full), jax.random.fold_in(key, index))
             kept = len(records) * config.samples_per_prompt
             judged = judge(setup, pool, jax.tree.map(lambda x, n=kept: np.asarray(x)[:n], rollouts), records)
             batch = {"reward": judged.result.rewards, **judged.result.components}
@@ -88,7 +94,7 @@ def make_evaluate(setup: common.Setup, pool: RewardPool):
             for name, column in batch.items():
                 values.setdefault(name, []).append(column)
             rows += sample_rows(judged, "eval", setup.config.log.sample_rows - len(rows))
-        metrics = {f"eval/{name}": float(np.concatenate(columns).mean(dtype=np.float64)) for name, columns in values.items()}
+        metrics = {f"eval/{name}": np.concatenate(columns).mean(dtype=np.float64) for name, columns in values.items()}
         if "eval/correct" in metrics:
             metrics["eval/pass@1"] = metrics.pop("eval/correct")
         return metrics, rows

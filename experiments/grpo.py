@@ -7,7 +7,8 @@ runs the config's SFT warm start in WORKDIR/sft; the same command resumes whatev
 """
 
 import pathlib
-import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rollout.engine import make_generate
 from rl_jax.rollout.sampling import Sampling
 from rl_jax.scoring import make_score
-from rl_jax.train import make_train_step
+from rl_jax.train import TrainState, make_train_step
 from rl_jax.types import PolicyBatch, Rollout, Scores
 
 
@@ -125,59 +126,84 @@ def group_view(setup: common.Setup, judged: Judged, batch: PolicyBatch, before: 
             "entropy": before.entropy[i],
         }
         row = {name: np.asarray(values)[:used].tolist() for name, values in columns.items()}
-        row |= {"tokens": [setup.task.tokenizer.token_text(t) for t in tokens], "reward": float(judged.result.rewards[i])}
+        row["tokens"] = [setup.task.tokenizer.token_text(t) for t in tokens]
+        row["reward"] = float(judged.result.rewards[i])
         rows.append(row)
     return {"prompt": judged.records[chosen]["prompt"], "rows": rows}
+
+
+class Programs(NamedTuple):
+    """The compiled functions of a run; everything else in the loop is Python on the host."""
+
+    generate: Callable
+    score: Callable
+    train_step: Callable
+
+    def compile_count(self) -> int:
+        """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
+        return sum(program._cache_size() for program in self)
+
+
+def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
+    """The programs of this config on this mesh, and the state that they start from. `params` are given up to it."""
+    config, settings = setup.config, setup.config.grpo
+    length, tokenizer = config.rollout.completion_length, setup.task.tokenizer
+    sampling = common.sampling_of(config.rollout)
+    generate = make_generate(
+        setup.model,
+        completion_length=length,
+        group_size=settings.group_size,
+        sampling=sampling,
+        eos_ids=tokenizer.eos_ids,
+        pad_id=tokenizer.pad_id,
+    )
+    # The policy that is trained is the model at the rollout's temperature; where top-k or top-p cut off more, the
+    # sampler's log-probs are of another distribution, and sampler/gap_max and sampler/ess show by how much.
+    score = make_score(
+        setup.model, completion_length=length, sampling=Sampling(sampling.temperature), chunk=config.score.chunk
+    )
+    objective = make_objective(config)
+
+    def loss_fn(params, batch):
+        return grpo.loss(score(params, batch.batch), batch, objective)
+
+    optimizer, schedule = common.make_optimizer(settings.optimizer)
+    state, shardings = common.place_state(setup, params, optimizer)
+    train_step = make_train_step(
+        loss_fn,
+        optimizer,
+        num_micro_batches=settings.micro_batches,
+        max_grad_norm=settings.max_grad_norm,
+        schedule=schedule,
+    )
+    programs = Programs(
+        common.jit_generate(generate, setup), common.jit_score(score, setup), common.jit_step(train_step, setup, shardings)
+    )
+    return programs, state
 
 
 def run(config, workdir: pathlib.Path) -> None:
     """The whole of it: warm start, restore if there is something, loop, save."""
     settings = config.grpo
     setup = common.setup(config)
-    rows = settings.prompts_per_step * settings.group_size
-    common.check_rows(setup, prompts_per_step=settings.prompts_per_step, minibatch=rows // settings.minibatches)
+    minibatch = settings.prompts_per_step * settings.group_size // settings.minibatches // settings.micro_batches
+    common.check_rows(setup, prompts_per_step=settings.prompts_per_step, micro_batch=minibatch)
     common.record_run(setup, workdir, "grpo")
     params = warm_start(setup, workdir)
     if params is None:
         return
-    length, tokenizer = config.rollout.completion_length, setup.task.tokenizer
-    sampling = common.sampling_of(config.rollout)
-    generate = common.jit_generate(
-        make_generate(
-            setup.model, completion_length=length, group_size=settings.group_size, sampling=sampling,
-            eos_ids=tokenizer.eos_ids, pad_id=tokenizer.pad_id,
-        ),
-        setup,
-    )  # fmt: skip
-    # The policy that is trained is the model at the rollout's temperature; where top-k or top-p cut off more, the
-    # sampler's log-probs are of another distribution, and sampler/gap_max and sampler/ess show by how much.
-    policy_score = make_score(
-        setup.model, completion_length=length, sampling=Sampling(sampling.temperature), chunk=config.score.chunk
-    )
-    score = common.jit_score(policy_score, setup)
-    several = settings.epochs * settings.minibatches > 1  # then old log-probs are not the current ones
-    objective = make_objective(config)
-    optimizer, schedule = common.make_optimizer(settings.optimizer)
-
-    def loss_fn(params, batch):
-        return grpo.loss(policy_score(params, batch.batch), batch, objective)
-
     reference_params = jax.tree.map(jnp.copy, params)
-    state, state_shardings = common.place_state(setup, params, optimizer)
-    step_fn = make_train_step(
-        loss_fn, optimizer, num_micro_batches=settings.micro_batches, max_grad_norm=settings.max_grad_norm, schedule=schedule
-    )
-    train_step = common.jit_step(step_fn, setup, state_shardings)
-    compiled = [generate, score, train_step]
-    prompts = data.train_iterator(setup.task.data_source("train"), batch_size=settings.prompts_per_step, seed=config.seed)
-    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", every=config.checkpoint.every, keep=config.checkpoint.keep)
+    programs, state = build(setup, params)
+    source = setup.task.data_source("train")
+    prompts = data.train_iterator(source, batch_size=settings.prompts_per_step, seed=config.seed)
+    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
-        like = {"params": state.params, "rest": state._replace(params=()), "reference": reference_params}
-        restored, host = checkpoints.restore(like)
-        state, reference_params = restored["rest"]._replace(params=restored["params"]), restored["reference"]
+        items, host = checkpoints.restore(common.checkpoint_items(state, reference=reference_params))
+        state, reference_params = common.state_of(items), items["reference"]
         prompts.set_state(host["data"])
         step = host["step"]
+    several = settings.epochs * settings.minibatches > 1  # updates: only then do old log-probs differ from current ones
     stop = checkpoint.StopSignal()
     log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
     with make_pool(setup) as pool, log:
@@ -188,39 +214,36 @@ def run(config, workdir: pathlib.Path) -> None:
             log.samples(0, samples)
         while step < settings.steps and not stop.received:
             step += 1
+            looking = step % config.eval.every == 0 or step == settings.steps
             clock = common.Clock()
             rollout_key, shaping_key, order_key = jax.random.split(jax.random.fold_in(state.rng, step), 3)
             records = next(prompts)
-            tokens, mask = data.encode_prompts(tokenizer, [r["prompt"] for r in records], buckets=config.rollout.prompt_buckets)
-            rollout = jax.block_until_ready(generate(state.params, tokens, mask, rollout_key))
-            clock.lap("rollout_s")
+            rollout = programs.generate(state.params, *common.encode_prompts(setup, records), rollout_key)
+            clock.lap("rollout_s", rollout)
             judged = judge(setup, pool, rollout, records)
             clock.lap("reward_s")
-            looking = step % config.eval.every == 0 or step == settings.steps
-            before = jax.block_until_ready(score(state.params, rollout.batch)) if several or looking else None
-            reference = jax.block_until_ready(score(reference_params, rollout.batch))
-            batch = make_policy_batch(
-                config, rollout, judged.result.rewards, before.log_probs if several else None, reference.log_probs, shaping_key
-            )
-            clock.lap("score_s")
+            before = programs.score(state.params, rollout.batch) if several or looking else None
+            reference = programs.score(reference_params, rollout.batch).log_probs
+            old = before.log_probs if several else None
+            batch = make_policy_batch(config, rollout, judged.result.rewards, old, reference, shaping_key)
+            clock.lap("score_s", batch)
             updates = []
-            for minibatch in minibatches(config, batch, order_key):
-                state, metrics = train_step(state, minibatch)
+            for part in minibatches(config, batch, order_key):
+                state, metrics = programs.train_step(state, part)
                 updates.append(jax.device_get(metrics))
-                common.stop_on_nonfinite(state, minibatch, workdir, step, settings.max_nonfinite_in_a_row)
+                common.stop_on_nonfinite(state, part, workdir, step, settings.max_nonfinite_in_a_row)
             clock.lap("train_s")
-            metrics = step_metrics(config, judged, updates)
-            metrics["data/skipped_records"] = setup.task.data_source("train").num_skipped
+            metrics = step_metrics(config, judged, updates) | {"data/skipped_records": source.num_skipped}
             if looking:
                 evaluated, samples = evaluate(state.params)
                 metrics |= evaluated
                 log.samples(step, samples + sample_rows(judged, "train", config.log.sample_rows))
-                log.group_view(step, group_view(setup, judged, batch, before, score(state.params, rollout.batch)))
-            timings = clock.totals() | {"compile_count": sum(f._cache_size() for f in compiled)}
-            timings["tokens_per_s"] = judged.rollout.completion_mask.sum() / timings["step_s"]
-            log.log(step, metrics, timings)
+                after = programs.score(state.params, rollout.batch)
+                log.group_view(step, group_view(setup, judged, batch, before, after))
+            sampled = judged.rollout.completion_mask.sum()
+            log.log(step, metrics, clock.totals(sampled) | {"compile_count": programs.compile_count()})
             if checkpoints.due(step) or step == settings.steps or stop.received:
-                items = {"params": state.params, "rest": state._replace(params=()), "reference": reference_params}
+                items = common.checkpoint_items(state, reference=reference_params)
                 checkpoints.save(step, items, {"step": step, "data": prompts.get_state()})
     checkpoints.close()
     if step == settings.steps:

@@ -6,7 +6,6 @@ Runs config.sft.steps steps, or until the evaluated pass@1 reaches config.sft.st
 """
 
 import pathlib
-import time
 
 import jax
 import numpy as np
@@ -22,12 +21,12 @@ from rl_jax.types import TokenBatch
 
 def make_batch(setup: common.Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarray]:
     """(TokenBatch [B, P + C], completion_mask bool [B, C]) as the train step reads it."""
-    rollout = setup.config.rollout
+    settings = setup.config.rollout
+    length = settings.completion_length
     rows = data.encode_sft(
-        setup.task.tokenizer, records, prompt_buckets=rollout.prompt_buckets, completion_length=rollout.completion_length
+        setup.task.tokenizer, records, prompt_buckets=settings.prompt_buckets, completion_length=length
     )
-    tokens = TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"])
-    return tokens, rows["completion_mask"][:, -rollout.completion_length :]
+    return TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]), rows["completion_mask"][:, -length:]
 
 
 def run(config, workdir: pathlib.Path) -> bool:
@@ -45,15 +44,20 @@ def run(config, workdir: pathlib.Path) -> bool:
 
     state, state_shardings = common.place_state(setup, setup.init_params(), optimizer)
     step_fn = make_train_step(
-        loss_fn, optimizer, num_micro_batches=settings.micro_batches, max_grad_norm=settings.max_grad_norm, schedule=schedule
+        loss_fn,
+        optimizer,
+        num_micro_batches=settings.micro_batches,
+        max_grad_norm=settings.max_grad_norm,
+        schedule=schedule,
     )
     train_step = common.jit_step(step_fn, setup, state_shardings)
-    batches = data.train_iterator(setup.task.data_source("sft_train"), batch_size=settings.batch_size, seed=config.seed)
+    source = setup.task.data_source("sft_train")
+    batches = data.train_iterator(source, batch_size=settings.batch_size, seed=config.seed)
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", every=config.checkpoint.every, keep=1)
     step, done = 0, settings.steps == 0
     if checkpoints.latest_step() is not None:
-        restored, host = checkpoints.restore({"params": state.params, "rest": state._replace(params=())})
-        state = restored["rest"]._replace(params=restored["params"])
+        items, host = checkpoints.restore(common.checkpoint_items(state))
+        state = common.state_of(items)
         batches.set_state(host["data"])
         step, done = host["step"], host["done"]
     stop = checkpoint.StopSignal()
@@ -62,22 +66,21 @@ def run(config, workdir: pathlib.Path) -> bool:
         evaluate = make_evaluate(setup, pool)
         while not done and not stop.received:
             step += 1
-            began = time.perf_counter()
+            clock = common.Clock()
             batch = make_batch(setup, next(batches))
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
-            timings = {"step_s": time.perf_counter() - began}
-            timings["tokens_per_s"] = float(batch[1].sum()) / timings["step_s"]
+            clock.lap("train_s")
             done = step == settings.steps
             if step % settings.eval_every == 0 or done:
                 evaluated, rows = evaluate(state.params)
                 metrics |= evaluated
                 log.samples(step, rows)
-                done = done or evaluated.get("eval/pass@1", 0.0) >= settings.stop_at
-            log.log(step, metrics, timings)
+                done = done or bool(evaluated.get("eval/pass@1", 0.0) >= settings.stop_at)
+            log.log(step, metrics, clock.totals(batch[1].sum()))
             if done or checkpoints.due(step) or stop.received:
                 host = {"step": step, "done": done, "data": batches.get_state()}
-                checkpoints.save(step, {"params": state.params, "rest": state._replace(params=())}, host)
+                checkpoints.save(step, common.checkpoint_items(state), host)
     checkpoints.close()
     if done:
         common.write_final(workdir, step, state.params)

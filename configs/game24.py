@@ -1,0 +1,28 @@
+"""GRPO on the game of 24: four numbers, each used once, must make 24. Real puzzles, an exact verifier.
+
+    python -m experiments.grpo --config=configs/game24.py
+
+SFT on the enumerated solutions of the training puzzles, then RL on puzzles; the held-out puzzles are never seen. The
+files are read from ../shared/data/math; point elsewhere with --config.task.path. Argument: `smoke`.
+"""
+
+from configs import common
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, ("smoke",))
+    config = common.base("game24")
+    config.task = dict(
+        name="game24", path="../shared/data/math", max_solutions_per_puzzle=20, skip_bad_records=False
+    )
+    config.model = common.transformer(
+        embed_dim=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, mlp_dim=384
+    )
+    config.rollout.update(completion_length=18, prompt_buckets=(16,))
+    config.sft.update(steps=1_000, batch_size=128, eval_every=250)
+    config.sft.optimizer = common.optimizer(learning_rate=1e-3, warmup_steps=50)
+    config.grpo.update(steps=200, prompts_per_step=32, group_size=16)
+    config.grpo.optimizer = common.optimizer(learning_rate=2e-4, warmup_steps=10)
+    config.eval.update(every=50, num_prompts=362, samples_per_prompt=4, batch_size=181)
+    config.checkpoint.every = 50
+    return common.smoke(config) if "smoke" in words else config
