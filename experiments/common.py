@@ -123,6 +123,11 @@ def jit_step(step: Callable, setup: Setup, state_shardings) -> Callable:
     )
 
 
+def place_rows(setup: Setup, batch):
+    """`batch` with its rows over data and fsdp, where a gather or a sort of rows has left it anywhere."""
+    return jax.device_put(batch, sharding.batch_sharding(setup.mesh))
+
+
 def jit_generate(generate: Callable, setup: Setup) -> Callable:
     """`generate` compiled for the mesh: prompts and rollouts by rows."""
     rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
@@ -168,12 +173,21 @@ def record_run(setup: Setup, workdir: pathlib.Path, algorithm: str) -> None:
     """Writes config.json and run.json."""
     write_run_record(
         workdir,
-        config=setup.config.to_dict(),
+        config=_named(setup.config.to_dict()),
         command=[sys.executable, *sys.argv],
         task=setup.config.task.name,
         algorithm=algorithm,
         devices=[str(device) for device in setup.mesh.devices.flat],
     )
+
+
+def _named(value):
+    """A config's values with "module:qualname" for the functions that a notebook may have put among them."""
+    if isinstance(value, dict):
+        return {key: _named(item) for key, item in value.items()}
+    if not callable(value):
+        return value
+    return f"{value.__module__}:{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
 
 
 def log_options(config: ConfigDict) -> dict[str, bool]:

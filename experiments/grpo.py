@@ -39,7 +39,7 @@ def make_objective(config) -> grpo.Objective:
     )
 
 
-def warm_start(setup: common.Setup, workdir: pathlib.Path):
+def warm_start(setup: common.Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal):
     """The params that RL starts from: a finished run's, or the SFT's in workdir/sft, or the model's own.
 
     None where a signal ended the SFT.
@@ -49,7 +49,7 @@ def warm_start(setup: common.Setup, workdir: pathlib.Path):
         return common.load_params(setup, config.init_from)
     if not config.sft.steps:
         return setup.init_params()
-    if not sft.run(config, workdir / "sft"):
+    if not sft.run(config, workdir / "sft", stop):
         return None
     return common.load_params(setup, workdir / "sft")
 
@@ -92,6 +92,7 @@ def step_metrics(config, judged: Judged, updates: list[dict[str, float]]) -> dic
     del metrics["sampler/weight"], metrics["sampler/weight_squared"]  # they stand in sampler/ess
     metrics |= {
         "ratio/first_max_dev": updates[0]["ratio/max_dev"],
+        "nonfinite/skipped": updates[-1]["nonfinite/skipped"],  # a count so far, not to be averaged
         "sampler/gap_max": updates[0]["sampler/gap_max"],
         "sampler/ess": updates[0]["sampler/weight"] ** 2 / updates[0]["sampler/weight_squared"],
         "reward/mean": result.rewards.mean(),
@@ -177,19 +178,22 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
         schedule=schedule,
     )
     programs = Programs(
-        common.jit_generate(generate, setup), common.jit_score(score, setup), common.jit_step(train_step, setup, shardings)
+        generate=common.jit_generate(generate, setup),
+        score=common.jit_score(score, setup),
+        train_step=common.jit_step(train_step, setup, shardings),
     )
     return programs, state
 
 
 def run(config, workdir: pathlib.Path) -> None:
     """The whole of it: warm start, restore if there is something, loop, save."""
+    stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
     settings = config.grpo
     setup = common.setup(config)
     minibatch = settings.prompts_per_step * settings.group_size // settings.minibatches // settings.micro_batches
     common.check_rows(setup, prompts_per_step=settings.prompts_per_step, micro_batch=minibatch)
     common.record_run(setup, workdir, "grpo")
-    params = warm_start(setup, workdir)
+    params = warm_start(setup, workdir, stop)
     if params is None:
         return
     reference_params = jax.tree.map(jnp.copy, params)
@@ -204,9 +208,8 @@ def run(config, workdir: pathlib.Path) -> None:
         prompts.set_state(host["data"])
         step = host["step"]
     several = settings.epochs * settings.minibatches > 1  # updates: only then do old log-probs differ from current ones
-    stop = checkpoint.StopSignal()
     log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
-    with make_pool(setup) as pool, log:
+    with checkpoints, make_pool(setup) as pool, log:
         evaluate = make_evaluate(setup, pool)
         if step == 0:
             metrics, samples = evaluate(state.params)
@@ -229,6 +232,7 @@ def run(config, workdir: pathlib.Path) -> None:
             clock.lap("score_s", batch)
             updates = []
             for part in minibatches(config, batch, order_key):
+                part = common.place_rows(setup, part)
                 state, metrics = programs.train_step(state, part)
                 updates.append(jax.device_get(metrics))
                 common.stop_on_nonfinite(state, part, workdir, step, settings.max_nonfinite_in_a_row)
@@ -245,7 +249,6 @@ def run(config, workdir: pathlib.Path) -> None:
             if checkpoints.due(step) or step == settings.steps or stop.received:
                 items = common.checkpoint_items(state, reference=reference_params)
                 checkpoints.save(step, items, {"step": step, "data": prompts.get_state()})
-    checkpoints.close()
     if step == settings.steps:
         common.write_final(workdir, step, state.params)
 

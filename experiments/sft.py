@@ -29,8 +29,9 @@ def make_batch(setup: common.Setup, records: list[dict]) -> tuple[TokenBatch, np
     return TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]), rows["completion_mask"][:, -length:]
 
 
-def run(config, workdir: pathlib.Path) -> bool:
+def run(config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None) -> bool:
     """The whole of it: set up, restore if there is something, loop, save. False where a signal ended it early."""
+    stop = stop or checkpoint.StopSignal()
     settings = config.sft
     setup = common.setup(config)
     common.check_rows(setup, **{"sft.batch_size": settings.batch_size})
@@ -60,9 +61,8 @@ def run(config, workdir: pathlib.Path) -> bool:
         state = common.state_of(items)
         batches.set_state(host["data"])
         step, done = host["step"], host["done"]
-    stop = checkpoint.StopSignal()
     log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
-    with make_pool(setup) as pool, log:
+    with checkpoints, make_pool(setup) as pool, log:
         evaluate = make_evaluate(setup, pool)
         while not done and not stop.received:
             step += 1
@@ -81,7 +81,6 @@ def run(config, workdir: pathlib.Path) -> bool:
             if done or checkpoints.due(step) or stop.received:
                 host = {"step": step, "done": done, "data": batches.get_state()}
                 checkpoints.save(step, common.checkpoint_items(state), host)
-    checkpoints.close()
     if done:
         common.write_final(workdir, step, state.params)
     return done

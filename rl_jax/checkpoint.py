@@ -53,6 +53,12 @@ class Checkpointer:
         restored = self._manager.restore(step, args=ocp.args.Composite(**targets, host=ocp.args.JsonRestore()))
         return {name: restored[name] for name in like}, restored["host"]
 
+    def __enter__(self) -> "Checkpointer":
+        return self
+
+    def __exit__(self, *_) -> None:  # also where the loop raised: the last save must not be lost with it
+        self.close()
+
     def close(self) -> None:
         """Waits for the last save and lets go of the directory."""
         self._manager.wait_until_finished()

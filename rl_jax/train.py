@@ -104,7 +104,7 @@ def make_train_step(
         # The one division. A batch without a single live token has a zero gradient, not nan.
         divisor = jnp.where(count == 0, 1.0, count)
         gradients = jax.tree.map(lambda g: jnp.where(count == 0, 0.0, g / divisor).astype(g.dtype), gradients)
-        grad_norm = optax.global_norm(gradients)
+        grad_norm = optax.tree.norm(gradients)
         if max_grad_norm is not None:
             scale = jnp.minimum(1.0, max_grad_norm / jnp.maximum(grad_norm, 1e-30))
             gradients = jax.tree.map(lambda g: g * scale, gradients)

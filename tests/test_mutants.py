@@ -120,6 +120,62 @@ MUTANTS = [
         "- zero_masked(ref_log_probs, mask)",
         "test_laws.py::test_nothing_flows_into_the_data[grpo]",
     ),
+    Mutant(
+        "KV-cache off by one (column written)",
+        "rollout/engine.py",
+        "column = prompt_length + step",
+        "column = prompt_length + step + 1",
+        "rollout/test_engine.py::test_greedy_tokens_equal_a_loop_without_a_cache[tiny]",
+    ),
+    Mutant(
+        "KV-cache off by one (columns visible)",
+        "rollout/engine.py",
+        "(columns <= column)",
+        "(columns < column)",
+        "rollout/test_engine.py::test_greedy_tokens_equal_a_loop_without_a_cache[tiny]",
+    ),
+    Mutant(
+        "KV-cache off by one (positions)",
+        "rollout/engine.py",
+        "prompt_lengths + step, cache",
+        "prompt_lengths + step + 1, cache",
+        "rollout/test_engine.py::test_sampler_and_scorer_agree[plain-tiny]",
+    ),
+    Mutant(
+        "draw searches a cumulative sum that is not monotone",
+        "rollout/sampling.py",
+        "jnp.where(probs > 0, jnp.cumsum(probs, axis=-1), 0.0)",
+        "jnp.cumsum(probs, axis=-1)",
+        "rollout/test_sampling.py::test_a_token_without_mass_is_never_drawn[512]",
+    ),
+    Mutant(
+        "missing causal mask",
+        "models/transformer.py",
+        "return (same & jnp.tril(jnp.ones((length, length), bool))[None])[:, None]",
+        "return same[:, None]",
+        "models/test_transformer.py::test_no_position_sees_a_later_one",
+    ),
+    Mutant(
+        "missing segment mask",
+        "models/transformer.py",
+        "same = query_segments[:, :, None] == key_segments[:, None, :]",
+        "same = jnp.ones((*query_segments.shape, key_segments.shape[1]), bool)",
+        "models/test_transformer.py::test_packed_rows_equal_separate_rows",
+    ),
+    Mutant(
+        "temperature not applied in scoring",
+        "scoring.py",
+        "sampled_log_softmax(model.unembed(params, hidden), sampling)",
+        "sampled_log_softmax(model.unembed(params, hidden), sampling._replace(temperature=1.0))",
+        "test_scoring.py::test_temperature_and_entropy_against_numpy",
+    ),
+    Mutant(
+        "divided by the micro-batches once more",
+        "train.py",
+        "0.0, g / divisor)",
+        "0.0, g / divisor / num_micro_batches)",
+        "test_train.py::test_one_division_whatever_the_micro_batches[2]",
+    ),
 ]
 
 
@@ -142,7 +198,7 @@ def _run(folder: Path, tests) -> subprocess.CompletedProcess:
         env={**environment, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,  # the unmodified copy runs every test named above
     )
 
 

@@ -52,9 +52,12 @@ def draw(log_probs: chex.Array, uniforms: chex.Array) -> chex.Array:
     log_probs: float32 [B, V], normalised. uniforms: float32 [B] in [0, 1). Returns int32 [B].
     """
     chex.assert_rank([log_probs, uniforms], [2, 1])
-    cumulative = jnp.cumsum(jnp.exp(log_probs), axis=-1)
-    threshold = uniforms[:, None] * cumulative[:, -1:]  # strictly below the total, since u < 1
-    return jnp.sum(cumulative <= threshold, axis=-1).astype(jnp.int32)
+    # A parallel cumsum is not monotone to the last bit: it may rise, or fall, across tokens of mass 0. Those are
+    # left out of the search, and the largest entry rather than the last one is the total.
+    probs = jnp.exp(log_probs)
+    cumulative = jnp.where(probs > 0, jnp.cumsum(probs, axis=-1), 0.0)
+    threshold = uniforms[:, None] * jnp.max(cumulative, axis=-1, keepdims=True)  # below the total, since u < 1
+    return jnp.argmax(cumulative > threshold, axis=-1).astype(jnp.int32)
 
 
 def take_log_probs(log_probs: chex.Array, tokens: chex.Array) -> chex.Array:

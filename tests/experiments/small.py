@@ -1,0 +1,48 @@
+"""A small in-process run: the smallest model, one device, a reward function that the test gives."""
+
+import signal
+
+import pytest
+
+from configs import arithmetic
+from experiments import common
+from rl_jax import tasks
+
+ALWAYS = dict(num_train=100, num_test=20, digits=1, num_operands=(2, 2))
+
+
+def config(tmp_path, **fields):
+    """configs/arithmetic.py:smoke without a warm start, on one layer of 32. fields: "grpo.steps"=value, dots as __."""
+    found = arithmetic.get_config("smoke")
+    found.task = dict(name="arithmetic", data_dir=str(tmp_path / "data"), **ALWAYS)
+    found.model.update(embed_dim=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16, mlp_dim=64, checkpoint="")
+    found.rollout.update(completion_length=4, prompt_buckets=(8,), temperature=1.0, top_k=0, top_p=1.0)
+    found.sft.steps = 0
+    found.grpo.update(epochs=1, minibatches=1, micro_batches=1, mask_truncated=False)
+    found.grpo.optimizer.update(warmup_steps=0, decay_steps=0)
+    found.eval.update(num_prompts=16, batch_size=16, samples_per_prompt=1)
+    found.log.update(progress=False, tensorboard=False)
+    found.reward.num_workers = 0
+    for name, value in fields.items():
+        *groups, last = name.split("__")
+        group = found
+        for part in groups:
+            group = group[part]
+        assert last in group, f"no field {name}"
+        group[last] = value
+    return found.lock()
+
+
+def set_reward(monkeypatch, reward_fn):
+    """Every task loaded from now on is scored by reward_fn (in this process: reward.num_workers is 0)."""
+    load = tasks.load
+    monkeypatch.setattr(common.tasks, "load", lambda name, **kwargs: load(name, **kwargs)._replace(reward_fn=reward_fn))
+
+
+@pytest.fixture
+def kept_signals():
+    """Puts back the signal handlers that a run replaces."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

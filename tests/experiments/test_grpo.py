@@ -1,0 +1,278 @@
+"""The pieces of experiments.grpo, and the loop itself, in this process and at the smallest size."""
+
+import json
+import signal
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import common, grpo
+from experiments.report_health import CHECKS, SHOWN_ONLY
+from rl_jax.losses import policy
+from rl_jax.rewards.pool import RewardPool
+from rl_jax.types import PolicyBatch, Rollout, TokenBatch
+from tests.experiments.small import config as small_config
+from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+
+ROWS, PROMPT, LENGTH, GROUP = 8, 3, 4, 4
+LENGTHS = np.array([1, 4, 2, 4, 3, 4, 2, 1])
+
+
+def number_of_sevens(prompt, completion, info):
+    """A reward with a signal from the first step."""
+    return {"reward": float(completion.count("7")), "even": float(len(completion) % 2 == 0)}
+
+
+def rollout():
+    """A hand-made rollout of two groups of four; rows of four tokens are cut off."""
+    mask = jnp.arange(LENGTH)[None] < LENGTHS[:, None]
+    tokens = jnp.arange(ROWS * (PROMPT + LENGTH), dtype=jnp.int32).reshape(ROWS, -1) % 15
+    batch = TokenBatch(tokens, jnp.zeros_like(tokens), jnp.ones_like(tokens))
+    log_probs = -jnp.ones((ROWS, LENGTH))
+    truncated = jnp.array(LENGTHS == LENGTH)
+    return Rollout(batch, mask, log_probs, log_probs, ~truncated, truncated)
+
+
+def policy_batch(config, rewards, key=0):
+    blank = jnp.zeros((ROWS, LENGTH))
+    return grpo.make_policy_batch(config, rollout(), jnp.asarray(rewards), None, blank, jax.random.key(key))
+
+
+@pytest.fixture
+def config(tmp_path):
+    return small_config(tmp_path)
+
+
+def test_objective_is_bound_from_the_config(tmp_path):
+    config = small_config(tmp_path, grpo__kl_coef=0.3, grpo__entropy_coef=0.2)
+    config.grpo.surrogate.update(clip_low=0.1, clip_high=0.4)
+    objective = grpo.make_objective(config)
+    assert (objective.kl_coef, objective.entropy_coef) == (0.3, 0.2)
+    old, advantages, mask = jnp.zeros((1, 4)), jnp.array([[1.0, 1.0, -1.0, -1.0]]), jnp.ones((1, 4), bool)
+    found = objective.surrogate(jnp.log(jnp.array([[1.35, 1.45, 0.95, 0.85]])), old, advantages, mask)
+    np.testing.assert_array_equal(found.clipped_high, [[False, True, False, False]])
+    np.testing.assert_array_equal(found.clipped_low, [[False, False, False, True]])
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("surrogate", dict(fn="clipped_surogate"), r"no function 'clipped_surogate'; it has: .*clipped_surrogate"),
+        ("surrogate", dict(fn="clipped_surrogate", clip=0.2), r"no keyword 'clip'; it takes: clip_high, clip_low"),
+        ("kl", dict(fn="k4"), r"no function 'k4'; it has: .*k1.*k2.*k3"),
+        ("aggregate", dict(fn="mean"), r"no function 'mean'; it has: .*token_mean"),
+    ],
+)
+def test_unknown_names_list_the_known_ones(config, place, value, said):
+    with config.unlocked():
+        config.grpo[place] = value
+    with pytest.raises(ValueError, match=said):
+        grpo.make_objective(config)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("shaping", r"'x'; it has: .*shuffled.*unchanged"), ("advantage", r"'x'; it has: .*group_relative")],
+)
+def test_unknown_names_of_the_batch_list_the_known_ones(config, place, said):
+    config.grpo[place].fn = "x"
+    with pytest.raises(ValueError, match=said):
+        policy_batch(config, np.arange(8.0, dtype=np.float32))
+
+
+def test_advantages_and_masks(config):
+    rewards = np.array([1, 0, 0, 0, 2, 2, 2, 2], np.float32)
+    batch = policy_batch(config, rewards)
+    np.testing.assert_array_equal(batch.completion_mask, rollout().completion_mask)
+    found = np.asarray(batch.advantages)
+    assert found[0, 0] > 0 and (found[1:4][np.asarray(batch.completion_mask)[1:4]] < 0).all()
+    assert not found[4:].any() and not found[~np.asarray(batch.completion_mask)].any()
+    assert batch.old_log_probs is None and batch.behavior_log_probs is not None
+
+
+def test_mask_truncated_takes_whole_rows_out_of_the_loss(config):
+    config.grpo.mask_truncated = True
+    rewards = np.arange(8, dtype=np.float32)
+    masked, whole = policy_batch(config, rewards), policy_batch(small := small_copy(config), rewards)
+    assert small.grpo.mask_truncated is False
+    cut_off = LENGTHS == LENGTH
+    assert not np.asarray(masked.completion_mask)[cut_off].any() and not np.asarray(masked.advantages)[cut_off].any()
+    np.testing.assert_array_equal(masked.completion_mask[~cut_off], whole.completion_mask[~cut_off])
+    # Their rewards still count in their group's mean and deviation: only the gradient leaves them out.
+    np.testing.assert_array_equal(masked.advantages[~cut_off], whole.advantages[~cut_off])
+
+
+def small_copy(config):
+    """The same config with mask_truncated off."""
+    copy = config.copy_and_resolve_references()
+    copy.grpo.mask_truncated = False
+    return copy
+
+
+def test_shuffled_shaping_deals_the_rewards_out_anew(config):
+    config.grpo.shaping.fn = "shuffled"
+    config.grpo.advantage = dict(fn=rewards_as_they_are)
+    rewards = np.arange(1, 9, dtype=np.float32)
+    first, again, other = (np.asarray(policy_batch(config, rewards, key).advantages)[:, 0] for key in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(np.sort(first), rewards)
+    assert (first != rewards).any() and (first != other).any()
+
+
+def test_shaping_sees_lengths_and_their_limit(config):
+    config.grpo.shaping = dict(fn="overlong", buffer=2, penalty=1.0)  # max_length comes from the rollout's fields
+    config.grpo.advantage = dict(fn=rewards_as_they_are)
+    found = np.asarray(policy_batch(config, np.zeros(8, np.float32)).advantages)[:, 0]
+    np.testing.assert_allclose(found, -np.maximum(LENGTHS - 2, 0) / 2)
+
+
+def rewards_as_they_are(rewards, *, group_size):
+    """An advantage function of the test's own."""
+    return rewards
+
+
+@pytest.mark.parametrize(("epochs", "count"), [(1, 1), (2, 1), (1, 4), (3, 2)])
+def test_minibatches_cover_every_row_once_an_epoch(config, epochs, count):
+    config.grpo.update(epochs=epochs, minibatches=count)
+    batch = policy_batch(config, np.arange(8, dtype=np.float32))._replace(
+        ref_log_probs=jnp.broadcast_to(jnp.arange(8.0)[:, None], (ROWS, LENGTH))
+    )
+    parts = grpo.minibatches(config, batch, jax.random.key(0))
+    assert len(parts) == epochs * count
+    orders = []
+    for epoch in range(epochs):
+        rows = [np.asarray(part.ref_log_probs)[:, 0] for part in parts[epoch * count : (epoch + 1) * count]]
+        assert {len(row) for row in rows} == {ROWS // count}
+        orders.append(np.concatenate(rows))
+        np.testing.assert_array_equal(np.sort(orders[-1]), np.arange(8))
+    if count > 1 and epochs > 1:
+        assert (orders[0] != orders[1]).any()
+    for part in parts:  # all of a row moves together
+        rows = np.asarray(part.ref_log_probs)[:, 0].astype(int)
+        np.testing.assert_array_equal(part.batch.tokens, np.asarray(batch.batch.tokens)[rows])
+        np.testing.assert_array_equal(part.advantages, np.asarray(batch.advantages)[rows])
+        assert part.old_log_probs is None
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def run(tmp_path, monkeypatch, **fields):
+    """A run scored by number_of_sevens; its workdir."""
+    set_reward(monkeypatch, fields.pop("reward_fn", number_of_sevens))
+    config = small_config(tmp_path, **fields)
+    grpo.run(config, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_several_updates_a_step(tmp_path, monkeypatch):
+    workdir = run(tmp_path, monkeypatch, grpo__epochs=2, grpo__minibatches=2, grpo__micro_batches=2, grpo__kl_coef=0.1)
+    rows = read(workdir / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    for row in rows[1:]:
+        assert "nonfinite" not in row and all(np.isfinite(value) for value in row.values())
+        assert row["ratio/first_max_dev"] < 1e-4 < row["ratio/max_dev"] and row["sampler/gap_max"] < 1e-4
+        assert abs(row["sampler/ess"] - 1) < 1e-4 and row["grad_norm"] > 0 and row["nonfinite/skipped"] == 0
+        expected = {check.metric for check in CHECKS} | set(SHOWN_ONLY)
+        assert expected <= set(row) | {name for name in expected if name.startswith("eval/")}
+        assert {"reward/even", "loss", "lr", "reward/mean", "reward/std", "finished", "completion_length"} <= set(row)
+        assert not {"sampler/weight", "sampler/weight_squared"} & set(row)
+    assert {"eval/reward", "eval/even", "eval/completion_length"} <= set(rows[0]) & set(rows[2]) & set(rows[4])
+    assert not any(name.startswith("eval/") for name in rows[1])
+    views = read(workdir / "group_view.jsonl")
+    assert [view["step"] for view in views] == [2, 4]
+    for view in views:
+        assert len(view["rows"]) == 4 and len({row["reward"] for row in view["rows"]}) > 1, "a group without a signal"
+        for row in view["rows"]:
+            lengths = {len(row[name]) for name in "tokens mask log_prob log_ratio advantage entropy".split()}
+            assert len(lengths) == 1 and lengths.pop() == min(sum(row["mask"]) + 1, 4)
+        assert any(abs(value) > 1e-6 for row in view["rows"] for value in row["log_ratio"])
+    samples = read(workdir / "samples.jsonl")
+    assert {row["split"] for row in samples} == {"train", "eval"}
+    eval_rows = [row for row in samples if row["split"] == "eval"]
+    evaluated = [[row["prompt"] for row in eval_rows if row["step"] == step] for step in (0, 4)]
+    assert evaluated[0] == evaluated[1] and len(evaluated[0]) == 16
+    assert len({row["compile_count"] for row in read(workdir / "timing.jsonl")[2:]}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_function_of_ones_own_in_the_configs_place(tmp_path, monkeypatch):
+    calls = []
+
+    def negated(log_probs, old_log_probs, advantages, mask, *, scale):
+        calls.append(scale)
+        advantages = -scale * advantages
+        return policy.clipped_surrogate(log_probs, old_log_probs, advantages, mask, clip_low=0.2, clip_high=0.2)
+
+    set_reward(monkeypatch, number_of_sevens)
+    config = small_config(tmp_path, grpo__steps=1)
+    with config.unlocked():
+        config.grpo.surrogate = dict(fn=negated, scale=2.0)
+    grpo.run(config, tmp_path / "run")
+    assert calls and set(calls) == {2.0}
+    written = json.loads((tmp_path / "run" / "config.json").read_text())["grpo"]["surrogate"]
+    assert written["scale"] == 2.0 and written["fn"].endswith("negated") and __name__.split(".")[-1] in written["fn"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_gradients_that_are_not_finite_stop_the_run(tmp_path, monkeypatch):
+    settings = dict(grpo__steps=8, grpo__max_nonfinite_in_a_row=3, eval__every=100, grpo__entropy_coef=0.1)
+    set_reward(monkeypatch, number_of_sevens)
+    config = small_config(tmp_path, **settings)
+    config.grpo.optimizer.learning_rate = float("nan")  # the first update ruins the params
+    with pytest.raises(FloatingPointError, match="3 gradients in a row .* the batch of step 4 is in .*step_4.npz"):
+        grpo.run(config, tmp_path / "run")
+    rows = read(tmp_path / "run" / "metrics.jsonl")
+    assert [row.get("nonfinite/skipped") for row in rows[1:]] == [0.0, 1.0, 2.0]
+    assert (tmp_path / "run" / "checkpoints" / "2").is_dir(), "the save in the background was lost"
+    with np.load(tmp_path / "run" / "nonfinite_step_4.npz") as saved:
+        assert {"batch/tokens", "completion_mask", "advantages"} <= set(saved.files)
+        assert saved["batch/tokens"].shape == (32, 12) and saved["completion_mask"].shape == (32, 4)
+
+
+def test_finite_gradients_do_not_stop_the_run(tmp_path):
+    common.stop_on_nonfinite(types.SimpleNamespace(skipped_in_a_row=jnp.int32(2)), None, tmp_path, 7, limit=3)
+    assert not list(tmp_path.iterdir())
+
+
+def test_step_metrics(config):
+    records = [{"prompt": "1+1=", "info": "{}"}] * ROWS
+    completions = ["7", "", "77", "1", "2", "2", "2", "2"]
+    with RewardPool(number_of_sevens, num_workers=0) as pool:
+        result = pool([r["prompt"] for r in records], completions, [r["info"] for r in records])
+    judged = grpo.Judged(jax.tree.map(np.asarray, rollout()), records, completions, result)
+    first = {"ratio/max_dev": 0.0, "sampler/gap_max": 1e-6, "sampler/weight": 0.5, "sampler/weight_squared": 0.5,
+             "nonfinite/skipped": 0.0, "loss": 1.0}
+    second = {**first, "ratio/max_dev": 0.2, "sampler/gap_max": 0.5, "nonfinite/skipped": 1.0, "loss": 3.0}
+    found = grpo.step_metrics(config, judged, [first, second])
+    assert found["loss"] == 2.0 and found["nonfinite/skipped"] == 1.0
+    assert found["ratio/first_max_dev"] == 0.0 and found["sampler/gap_max"] == 1e-6 and found["sampler/ess"] == 0.5
+    assert found["reward/mean"] == pytest.approx(3 / 8) and found["reward/even"] == pytest.approx(2 / 8)
+    assert found["group/zero_variance"] == 0.5 and found["truncated"] == 3 / 8 and found["finished"] == 5 / 8
+    assert found["completion_length"] == LENGTHS.mean() and found["mask_occupancy"] == LENGTHS.sum() / 32
+    assert isinstance(policy_batch(config, np.zeros(8, np.float32)), PolicyBatch)
+
+
+@pytest.mark.usefixtures("kept_signals")
+def test_a_signal_is_noted_and_the_second_one_is_meant():
+    stop = common.checkpoint.StopSignal()
+    assert not stop.received
+    signal.raise_signal(signal.SIGTERM)
+    assert stop.received
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_rows_that_do_not_divide_over_the_mesh_are_named(config):
+    setup = types.SimpleNamespace(mesh=types.SimpleNamespace(shape={"data": 2, "fsdp": 2}))
+    common.check_rows(setup, prompts_per_step=8)
+    with pytest.raises(ValueError, match="prompts_per_step=6 rows do not divide .* 4 devices"):
+        common.check_rows(setup, prompts_per_step=6)

@@ -1,0 +1,68 @@
+"""GRPO learns, and only from the reward: the loop of experiments.grpo on a reward for writing sevens, in seconds.
+
+The policy starts from random params, so a seven comes up now and then (about one token in sixteen). The share of
+completions with a seven must rise by MARGIN; under an advantage of the wrong sign, or rewards dealt out at random to
+the wrong completions, it must not rise by half of that.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments import grpo
+from rl_jax import advantages
+from tests.experiments.small import config as small_config
+from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_signals")]
+
+MARGIN = 0.5
+STEPS = 40
+
+
+def has_a_seven(prompt, completion, info):
+    return {"reward": float("7" in completion)}
+
+
+def against(rewards, *, group_size):
+    """The advantage's sign turned round."""
+    return -advantages.group_relative(rewards, group_size=group_size)
+
+
+def gain(tmp_path, monkeypatch, seed, **choices) -> float:
+    """The mean reward of the last ten steps less that of the first two."""
+    set_reward(monkeypatch, has_a_seven)
+    config = small_config(
+        tmp_path,
+        seed=seed,
+        grpo__steps=STEPS,
+        grpo__group_size=8,
+        grpo__optimizer__learning_rate=5e-3,
+        eval__every=1000,
+        checkpoint__every=1000,
+    )
+    with config.unlocked():
+        for name, choice in choices.items():
+            config.grpo[name] = choice
+    grpo.run(config, tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rewards = [row["reward/mean"] for row in rows[1:]]
+    return float(np.mean(rewards[-10:]) - np.mean(rewards[:2]))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_reward_rises(tmp_path, monkeypatch, seed):
+    found = gain(tmp_path, monkeypatch, seed)
+    assert found > MARGIN
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_shuffled_rewards_teach_nothing(tmp_path, monkeypatch, seed):
+    found = gain(tmp_path, monkeypatch, seed, shaping=dict(fn="shuffled"))
+    assert found < MARGIN / 2
+
+
+def test_the_wrong_sign_does_not_learn(tmp_path, monkeypatch):
+    found = gain(tmp_path, monkeypatch, 0, advantage=dict(fn=against))
+    assert found < 0.0

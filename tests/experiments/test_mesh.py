@@ -1,0 +1,63 @@
+"""The same command on a mesh of 2 x 2 x 2 simulated devices walks the same path as on one device."""
+
+import json
+import math
+
+import pytest
+
+from tests.experiments import programs
+
+pytestmark = pytest.mark.slow
+
+# A pod's program must not hang a laptop: simulated devices that wait for each other can, and then this is a failure.
+TIMEOUT_S = 300.0
+EXTRA = (
+    "sft.steps=60 sft.eval_every=30 sft.optimizer.learning_rate=0.02 "  # long enough for rewards other than 0
+    "grpo.steps=6 eval.every=3 grpo.epochs=2 grpo.minibatches=2"
+).split()
+# What is counted from sampled tokens is equal as long as no token flips; sums over floats are close.
+COUNTED = "reward/mean reward/std completion_length finished truncated group/zero_variance mask_occupancy".split()
+MEASURED = "loss entropy kl/k1 kl/k3 grad_norm".split()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The two runs' workdirs: one device, and eight."""
+    folder = tmp_path_factory.mktemp("mesh")
+    (folder / "home").mkdir()
+    log, variables = folder / "log.txt", programs.environment(folder / "home")
+    del variables["NPROC"]  # conftest sets it for this process; the program must think of it itself
+    for name, mesh in (("one", ""), ("eight", "data:2,fsdp:2,tensor:2")):
+        process = programs.start(programs.command(folder / name, *EXTRA, f"mesh={mesh}"), variables, log)
+        assert programs.finish(process, log, TIMEOUT_S) == 0, programs.tail(log)
+    return folder / "one", folder / "eight"
+
+
+def rows(workdir, name="metrics.jsonl"):
+    return [json.loads(line) for line in (workdir / name).read_text().splitlines()]
+
+
+def test_eight_devices_were_used(runs):
+    devices = [json.loads((workdir / "run.json").read_text())["hardware"]["devices"] for workdir in runs]
+    assert [len(found) for found in devices] == [1, 8]
+
+
+def test_metrics_agree(runs):
+    one, eight = map(rows, runs)
+    assert [row["step"] for row in one] == [row["step"] for row in eight] == list(range(7))
+    for a, b in zip(one, eight, strict=True):
+        assert a.keys() == b.keys()
+        for name in a:
+            if name in COUNTED or name.startswith("eval/"):
+                assert a[name] == b[name], f"{name} of step {a['step']}: a sampled token flipped?"
+            elif name in MEASURED:
+                assert math.isclose(a[name], b[name], rel_tol=2e-4, abs_tol=2e-6), (name, a["step"], a[name], b[name])
+    assert any(row["reward/std"] > 0 for row in one[1:]), "no reward, no advantage"
+    assert one[-1]["kl/k3"] > 1e-5 and one[-1]["grad_norm"] > 1e-4, "nothing moved, so nothing was compared"
+
+
+def test_samples_and_the_warm_start_agree(runs):
+    one, eight = (rows(workdir, "samples.jsonl") for workdir in runs)
+    assert one == eight
+    for a, b in zip(*(rows(workdir / "sft") for workdir in runs), strict=True):
+        assert math.isclose(a["loss"], b["loss"], rel_tol=1e-4)

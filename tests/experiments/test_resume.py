@@ -1,0 +1,150 @@
+"""A run that is killed and started again ends bit for bit where an undisturbed one ends. Real processes, real kills."""
+
+import hashlib
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.experiments import programs
+
+pytestmark = pytest.mark.slow
+
+RESULTS = (
+    "final.json metrics.jsonl samples.jsonl group_view.jsonl sft/final.json sft/metrics.jsonl sft/samples.jsonl".split()
+)
+# Two epochs of two minibatches: shuffled rows, old log-probs and several updates between two checkpoints, too.
+EXTRA = ("grpo.epochs=2", "grpo.minibatches=2")
+TIMEOUT_S = 240.0
+
+
+class Runner:
+    """Starts runs of one command in several workdirs; they share a home and the first run's compiled programs."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.log = folder / "log.txt"
+        self._home, self._cache = folder / "home", folder / "cache"
+        self._home.mkdir()
+
+    def start(self, workdir: Path, *, write_cache: bool = False):
+        """The process of one start."""
+        variables = programs.environment(self._home, compile_cache=self._cache, write_cache=write_cache)
+        return programs.start(programs.command(workdir, *EXTRA), variables, self.log)
+
+    def to_the_end(self, workdir: Path, **options) -> None:
+        """Starts it and waits; it must exit with 0."""
+        status = programs.finish(self.start(workdir, **options), self.log, TIMEOUT_S)
+        assert status == 0, programs.tail(self.log)
+
+    def until(self, workdir: Path, moment, number: signal.Signals) -> int:
+        """Starts it, sends the signal as soon as moment(workdir) is true, and returns the exit status."""
+        process = self.start(workdir)
+        give_up = time.monotonic() + TIMEOUT_S
+        try:
+            while not moment(workdir):
+                assert process.poll() is None, f"it ended before the moment came:\n{programs.tail(self.log)}"
+                assert time.monotonic() < give_up, f"the moment never came:\n{programs.tail(self.log)}"
+                time.sleep(0.002)
+            process.send_signal(number)
+            return programs.finish(process, self.log, TIMEOUT_S)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    return Runner(tmp_path_factory.mktemp("resume"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(runner):
+    """The workdir of a run that nothing happened to."""
+    workdir = runner.folder / "undisturbed"
+    runner.to_the_end(workdir, write_cache=True)
+    return workdir
+
+
+def last_step(path: Path) -> int:
+    """The newest step of a metrics.jsonl; -1 where there is none."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    steps = [json.loads(line)["step"] for line in lines if line.endswith(b"\n")]
+    return max(steps, default=-1)
+
+
+def logged(name: str, step: int):
+    """The moment when a metrics.jsonl has reached `step`."""
+    return lambda workdir: last_step(workdir / name / "metrics.jsonl") >= step
+
+
+def saving(step: int):
+    """The moment when the checkpoint of `step` has begun to appear, finished or not."""
+    return lambda workdir: any((workdir / "checkpoints").glob(f"{step}*"))
+
+
+def saved(step: int):
+    """The moment when the checkpoint of `step` is complete."""
+    return lambda workdir: (workdir / "checkpoints" / str(step)).exists()
+
+
+def assert_equal_results(workdir: Path, undisturbed: Path) -> None:
+    for name in RESULTS:
+        assert (workdir / name).read_bytes() == (undisturbed / name).read_bytes(), f"{name} differs"
+
+
+def fingerprint(workdir: Path) -> dict[str, str]:
+    """The contents of a workdir's results and checkpoints, by name."""
+    files = [workdir / name for name in RESULTS]
+    files += [path for path in sorted(workdir.glob("**/checkpoints/**/*")) if path.is_file()]
+    return {str(path.relative_to(workdir)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_the_run_is_one_that_could_go_wrong(undisturbed):
+    """Its steps differ, its params move, it has rewards: equal files below are not equal for lack of contents."""
+    rows = [json.loads(line) for line in (undisturbed / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(17))
+    assert len({row["entropy"] for row in rows[1:]}) == 16 and len({row["loss"] for row in rows[1:]}) == 16
+    assert min(row["grad_norm"] for row in rows[1:]) > 1e-4
+    assert any(row["reward/mean"] > 0 for row in rows[1:]) and rows[-1]["kl/k3"] > 0
+    assert sum(1 for row in rows if "eval/pass@1" in row) == 5
+    sft = json.loads((undisturbed / "sft" / "final.json").read_text())
+    assert sft["step"] == 20
+    assert sft["params_sha256"] != json.loads((undisturbed / "final.json").read_text())["params_sha256"]
+    assert len((undisturbed / "group_view.jsonl").read_bytes()) > 1000
+
+
+def test_killed_with_9_at_several_moments(runner, undisturbed):
+    workdir = runner.folder / "killed"
+    moments = [logged("sft", 5), logged("sft", 11), logged("", 2), saving(8), saved(12)]
+    for moment in moments:
+        assert runner.until(workdir, moment, signal.SIGKILL) == -signal.SIGKILL
+    assert not (workdir / "final.json").exists(), "it was done before the last kill: nothing was resumed"
+    runner.to_the_end(workdir)
+    assert_equal_results(workdir, undisturbed)
+    assert len(json.loads((workdir / "run.json").read_text())["resumed"]) == len(moments)
+
+
+@pytest.mark.parametrize("moment", [logged("sft", 5), logged("", 5)], ids=["in the warm start", "in GRPO"])
+def test_sigterm_saves_and_exits_with_0(runner, undisturbed, tmp_path, moment):
+    workdir = tmp_path / "terminated"
+    assert runner.until(workdir, moment, signal.SIGTERM) == 0, programs.tail(runner.log)
+    assert not (workdir / "final.json").exists()
+    part = workdir if (workdir / "metrics.jsonl").exists() else workdir / "sft"
+    newest = max(int(path.name) for path in (part / "checkpoints").iterdir() if path.name.isdecimal())
+    assert newest == last_step(part / "metrics.jsonl"), "the last step was not saved"
+    runner.to_the_end(workdir)
+    assert_equal_results(workdir, undisturbed)
+
+
+def test_a_finished_run_started_again_changes_nothing(runner, undisturbed, tmp_path):
+    workdir = tmp_path / "finished"
+    shutil.copytree(undisturbed, workdir)
+    before = fingerprint(workdir)
+    assert any("checkpoints" in name for name in before)
+    runner.to_the_end(workdir)
+    assert fingerprint(workdir) == before

@@ -1,0 +1,151 @@
+"""rollout/sampling.py against loops in numpy, and draw at the ends of [0, 1), where an inverted CDF goes wrong."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax.rollout.sampling import Sampling, draw, sampled_log_softmax, take_log_probs
+
+
+def _reference(logits, temperature=1.0, top_k=0, top_p=1.0):
+    """One row in float64: divide, cut to the k largest, then walk down until the mass reaches top_p. Ties stay."""
+    x = np.asarray(logits, np.float64) / temperature
+    keep = np.ones(len(x), bool)
+    if top_k:
+        keep = x >= np.sort(x)[::-1][top_k - 1]
+    if top_p < 1:
+        probs = np.where(keep, np.exp(x - x.max()), 0.0)
+        probs /= probs.sum()
+        mass, smallest = 0.0, np.inf
+        for token in np.argsort(-probs, kind="stable"):
+            if mass >= top_p:
+                break
+            mass, smallest = mass + probs[token], x[token]
+        keep &= x >= smallest
+    probs = np.where(keep, np.exp(x - x.max()), 0.0)
+    with np.errstate(divide="ignore"):
+        return np.log(probs / probs.sum())
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=0.7),
+        Sampling(temperature=2.0, top_k=5),
+        Sampling(top_k=1),
+        Sampling(top_p=0.9),
+        Sampling(top_p=1e-6),
+        Sampling(temperature=0.6, top_k=7, top_p=0.8),
+    ],
+    ids=str,
+)
+def test_equals_the_loop(sampling):
+    logits = np.random.default_rng(0).normal(size=(20, 3, 17)).astype(np.float32) * 2
+    ours = np.asarray(sampled_log_softmax(jnp.array(logits), sampling))
+    expected = np.apply_along_axis(_reference, -1, logits, *sampling)
+    np.testing.assert_array_equal(np.isneginf(ours), np.isneginf(expected))
+    np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(ours).sum(-1), 1.0, atol=1e-6)
+
+
+def test_the_token_that_crosses_top_p_is_kept():
+    log_probs = jnp.log(jnp.array([0.1, 0.5, 0.25, 0.15]))
+    for top_p, kept in [(0.49, [1]), (0.51, [1, 2]), (0.74, [1, 2]), (0.76, [1, 2, 3]), (0.95, [0, 1, 2, 3])]:
+        out = np.asarray(sampled_log_softmax(log_probs, Sampling(top_p=top_p)))
+        assert np.flatnonzero(np.isfinite(out)).tolist() == kept, top_p
+    exact = jnp.log(jnp.array([0.5, 0.25, 0.25]))  # the mass reaches 0.5 with the first token: none crosses after it
+    assert np.isfinite(sampled_log_softmax(exact, Sampling(top_p=0.5))).tolist() == [True, False, False]
+
+
+def test_top_p_is_the_mass_after_temperature_and_top_k():
+    logits = jnp.log(jnp.array([0.4, 0.3, 0.2, 0.1]))
+    # Of the two that top_k keeps, the first has 4/7 = 0.571 of the mass, and 16/25 = 0.64 at temperature 1/2.
+    for top_p, temperature, kept in [(0.57, 1.0, 1), (0.58, 1.0, 2), (0.63, 0.5, 1), (0.65, 0.5, 2)]:
+        out = sampled_log_softmax(logits, Sampling(temperature, 2, top_p))
+        assert np.isfinite(out).sum() == kept
+
+
+def test_ties_are_kept_together():
+    logits = jnp.array([1.0, 3.0, 3.0, 0.0, 3.0])
+    for sampling in (Sampling(top_k=1), Sampling(top_k=2), Sampling(top_p=0.1)):
+        out = np.asarray(sampled_log_softmax(logits, sampling))
+        np.testing.assert_allclose(np.exp(out), [0, 1 / 3, 1 / 3, 0, 1 / 3], atol=1e-6)
+
+
+def test_a_top_k_of_one_is_greedy_at_any_temperature():
+    logits = jax.random.normal(jax.random.key(0), (50, 31))
+    out = sampled_log_softmax(logits, Sampling(temperature=3.0, top_k=1))
+    for u in (0.0, 0.5, 1 - 2**-24):
+        np.testing.assert_array_equal(draw(out, jnp.full(50, u)), np.argmax(logits, -1))
+    np.testing.assert_array_equal(take_log_probs(out, jnp.argmax(logits, -1)), np.zeros(50))
+
+
+def test_draw_inverts_the_cdf():
+    log_probs = jnp.log(jnp.array([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]]))
+    expected = {0.0: 1, 0.2499: 1, 0.25: 3, 0.7499: 3, 0.75: 4, 0.9999: 4, 1 - 2**-24: 4}
+    for u, token in expected.items():
+        assert draw(log_probs, jnp.array([u], jnp.float32)).tolist() == [token], u
+
+
+@pytest.mark.parametrize("vocab_size", [3, 64, 512, 2000])
+def test_a_token_without_mass_is_never_drawn(vocab_size):
+    """At u = 0, the u just below 1, and where the float32 cumulative sum itself changes between tokens."""
+    rng = np.random.default_rng(vocab_size)
+    logits = jnp.array(rng.normal(size=(200, vocab_size)).astype(np.float32) * 3)
+    log_probs = sampled_log_softmax(logits, Sampling(top_k=min(20, vocab_size - 1)))
+    cumulative = np.asarray(jnp.cumsum(jnp.exp(log_probs), axis=-1))
+    places = rng.integers(0, vocab_size, (30, 200))
+    around = cumulative[np.arange(200), places] / cumulative[:, -1]
+    edges = [np.nextafter(around, np.float32(0)), around, np.nextafter(around, np.float32(2))]
+    uniforms = np.concatenate([np.zeros((1, 200)), np.full((1, 200), 1 - 2**-24), *edges]).clip(0, 1 - 2**-24)
+    tokens = jax.vmap(lambda u: draw(log_probs, u))(jnp.array(uniforms, jnp.float32))
+    assert np.all((np.asarray(tokens) >= 0) & (np.asarray(tokens) < vocab_size))
+    drawn = np.asarray(log_probs)[np.arange(200), np.asarray(tokens)]
+    assert np.all(np.isfinite(drawn)), f"{np.sum(~np.isfinite(drawn))} of {drawn.size} draws have mass 0"
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.7, top_k=8, top_p=0.9)], ids=str)
+def test_frequencies_within_the_chi_square_bound(sampling):
+    number = 50_000
+    log_probs = sampled_log_softmax(jax.random.normal(jax.random.key(1), (1, 12)), sampling)
+    uniforms = jax.random.uniform(jax.random.key(2), (number,))
+    tokens = draw(jnp.broadcast_to(log_probs, (number, 12)), uniforms)
+    counts = np.bincount(np.asarray(tokens), minlength=12)
+    expected = number * np.exp(np.asarray(log_probs[0], np.float64))
+    live = expected > 0
+    assert not counts[~live].any()
+    freedom = live.sum() - 1
+    statistic = np.sum((counts[live] - expected[live]) ** 2 / expected[live])
+    assert statistic < freedom + 4 * np.sqrt(2 * freedom)
+
+
+def test_gradient_is_finite_beside_the_cut():
+    logits = jax.random.normal(jax.random.key(3), (5, 16))
+    kept = jnp.argmax(logits, axis=-1)
+
+    def total(logits):
+        out = sampled_log_softmax(logits, Sampling(temperature=0.8, top_k=6, top_p=0.9))
+        return jnp.sum(take_log_probs(out, kept))
+
+    gradient = np.asarray(jax.grad(total)(logits))
+    cut = np.isneginf(sampled_log_softmax(logits, Sampling(temperature=0.8, top_k=6, top_p=0.9)))
+    assert np.all(np.isfinite(gradient)) and not np.any(gradient[cut]) and np.any(gradient[~cut])
+
+
+@pytest.mark.parametrize(
+    "sampling, message",
+    [
+        (Sampling(temperature=0.0), "temperature=0.0 must be above 0; for greedy decoding use top_k=1"),
+        (Sampling(temperature=float("nan")), "temperature=nan"),
+        (Sampling(top_k=-1), r"top_k=-1 must lie in 0..16"),
+        (Sampling(top_k=17), r"top_k=17 must lie in 0..16"),
+        (Sampling(top_p=0.0), r"top_p=0.0 must lie in \(0, 1\]"),
+        (Sampling(top_p=1.5), r"top_p=1.5"),
+    ],
+)
+def test_senseless_rules_are_named(sampling, message):
+    with pytest.raises(ValueError, match=message):
+        sampling.check(16)
+    assert Sampling(top_k=16).check(16) == Sampling(top_k=16)
