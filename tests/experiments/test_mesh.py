@@ -13,7 +13,9 @@ pytestmark = pytest.mark.slow
 TIMEOUT_S = 300.0
 EXTRA = (
     "sft.steps=60 sft.eval_every=30 sft.optimizer.learning_rate=0.02 "  # long enough for rewards other than 0
-    "grpo.steps=6 eval.every=3 grpo.epochs=2 grpo.minibatches=2"
+    "grpo.steps=6 eval.every=3 grpo.epochs=2 grpo.minibatches=2 "
+    # Adam divides by the gradient's own size: with the usual eps, rounding alone drives two runs apart.
+    "sft.optimizer.eps=1e-3 grpo.optimizer.eps=1e-3"
 ).split()
 # What is counted from sampled tokens is equal as long as no token flips; sums over floats are close.
 COUNTED = "reward/mean reward/std completion_length finished truncated group/zero_variance mask_occupancy".split()
@@ -51,7 +53,7 @@ def test_metrics_agree(runs):
             if name in COUNTED or name.startswith("eval/"):
                 assert a[name] == b[name], f"{name} of step {a['step']}: a sampled token flipped?"
             elif name in MEASURED:
-                assert math.isclose(a[name], b[name], rel_tol=2e-4, abs_tol=2e-6), (name, a["step"], a[name], b[name])
+                assert math.isclose(a[name], b[name], rel_tol=1e-3, abs_tol=1e-5), (name, a["step"], a[name], b[name])
     assert any(row["reward/std"] > 0 for row in one[1:]), "no reward, no advantage"
     assert one[-1]["kl/k3"] > 1e-5 and one[-1]["grad_norm"] > 1e-4, "nothing moved, so nothing was compared"
 
