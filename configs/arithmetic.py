@@ -1,9 +1,12 @@
-"""GRPO (arXiv 2402.03300) on generated arithmetic: SFT to a middling accuracy, then RL on the model's own answers.
+"""GRPO (arXiv 2402.03300) on generated arithmetic: SFT on imperfect demonstrations, then RL on the model's own answers.
 
     make train                                                   # or, the same:
     python -m experiments.grpo --config=configs/arithmetic.py --workdir=runs/arithmetic
 
-Arguments after a colon: `smoke` (a minute), `shuffled` (the wrong-reward control of arXiv 2507.10532).
+"3+5-2+7=" -> "8=6=13": running totals, the last one is the answer. 60 % of the demonstrations stop too early, so the
+model that imitates them is right on about a third of the held-out problems; rewards for right answers teach it to go on
+to the end. A laptop with 2 cores needs a few minutes. Arguments after a colon: `smoke` (seconds, for CI), `shuffled` (the
+wrong-reward control, see configs/papers/spurious_rewards.py).
 """
 
 from configs import common
@@ -12,14 +15,31 @@ from configs import common
 def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke", "shuffled"))
     config = common.base("arithmetic")
-    config.task = dict(name="arithmetic", num_operands=(2, 3), digits=2, operators="+-", num_train=20_000, num_test=1_000, worked=True)
-    config.model = common.transformer(embed_dim=128, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=32, mlp_dim=384)
-    config.rollout.update(completion_length=12, prompt_buckets=(10,))
-    config.sft.update(steps=2_000, batch_size=128, eval_every=50, stop_at=0.35)
-    config.sft.optimizer = common.optimizer(learning_rate=1e-3, warmup_steps=50)
-    config.grpo.update(steps=400, prompts_per_step=64, group_size=8, kl_coef=0.0)
-    config.grpo.optimizer = common.optimizer(learning_rate=3e-4, warmup_steps=10)
-    config.eval.update(every=50, num_prompts=500, batch_size=500)
+    config.task = dict(
+        name="arithmetic",
+        num_operands=(3, 4),
+        digits=1,
+        operators="+-",
+        num_train=40_000,
+        num_test=1_000,
+        worked=True,
+        unfinished_share=0.6,
+        data_dir=common.DATA_DIR,
+    )
+    config.model = common.transformer(
+        embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16, mlp_dim=256, tied_head=False
+    )
+    config.rollout.update(completion_length=12, prompt_buckets=(9,))
+    config.sft.update(steps=1_000, batch_size=128, eval_every=100)
+    config.sft.optimizer = common.optimizer(
+        learning_rate=3e-3, warmup_steps=20, decay_steps=980, final_fraction=0.05
+    )
+    # "+" alone has so few sums that the model learns them by heart and not to add: 0.72 on train, 0.52 held out.
+    config.grpo.update(steps=200, prompts_per_step=32, group_size=8)
+    config.grpo.optimizer = common.optimizer(
+        learning_rate=3e-4, warmup_steps=10, decay_steps=190, final_fraction=0.1
+    )
+    config.eval.update(every=20, num_prompts=1_000, batch_size=500)
     config.checkpoint.every = 50
     if "shuffled" in words:
         config.grpo.shaping = dict(fn="shuffled")

@@ -42,6 +42,9 @@ def transformer(**changes) -> ConfigDict:
     return ConfigDict(_known(fields, changes))
 
 
+DATA_DIR = "~/.cache/rl_jax/tfds"  # where datasets are prepared, once
+
+
 def base(name: str) -> ConfigDict:
     """A whole run: an SFT warm start, then GRPO, evaluated on held-out prompts. name: the default workdir's name."""
     return ConfigDict(

@@ -13,7 +13,11 @@ def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke",))
     config = common.base("game24")
     config.task = dict(
-        name="game24", path="../shared/data/math", max_solutions_per_puzzle=20, skip_bad_records=False
+        name="game24",
+        path="../shared/data/math",
+        max_solutions_per_puzzle=20,
+        skip_bad_records=False,
+        data_dir=common.DATA_DIR,
     )
     config.model = common.transformer(
         embed_dim=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, mlp_dim=384

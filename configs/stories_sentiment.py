@@ -22,6 +22,7 @@ def get_config(arg: str | None = None):
         sentiment_path=f"{DATA}/sentiment",
         max_prompt_tokens=32,
         skip_bad_records=False,
+        data_dir=common.DATA_DIR,
     )
     config.model = common.transformer(checkpoint=f"{DATA}/models/stories260K.bin")
     config.rollout.update(completion_length=64, prompt_buckets=(32,))

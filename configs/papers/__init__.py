@@ -1,1 +1,1 @@
-"""One file a reproduced ablation: the claim, its arms, its seeds, and what must come out. Run by experiments.ablation."""
+"""One file a reproduced ablation: the claim, its arms, its seeds, what must come out. See experiments.ablation."""

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 
 def get_ablation() -> ConfigDict:
-    """Arms share each seed's SFT warm start; gains are last minus first evaluation of `metric`, on held-out problems."""
+    """Arms share each seed's SFT warm start; a gain is the last minus the first evaluation of `metric`, held out."""
     return ConfigDict(
         dict(
             paper="arXiv 2507.10532",

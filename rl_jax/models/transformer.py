@@ -113,10 +113,12 @@ class Block(nn.Module):
         k = rotate(heads(dense(c.num_kv_heads * c.head_dim, name="k")(y)), positions, c.rope_theta)
         v = heads(dense(c.num_kv_heads * c.head_dim, name="v")(y))
         attended, extra = attend(q, k, v)
-        x = x + dense(c.embed_dim, name="o")(attended.reshape(x.shape[0], -1))
+        # What 2 L branches add to the residual stream stays of its own size at the start (GPT-2, section 2.3).
+        into_residual = nn.initializers.variance_scaling(0.5 / c.num_layers, "fan_in", "normal")
+        x = x + dense(c.embed_dim, name="o", kernel_init=into_residual)(attended.reshape(x.shape[0], -1))
         y = norm(name="mlp_norm")(x)
         gated = nn.silu(dense(c.mlp_dim, name="gate")(y)) * dense(c.mlp_dim, name="up")(y)
-        x = x + dense(c.embed_dim, name="down")(gated)
+        x = x + dense(c.embed_dim, name="down", kernel_init=into_residual)(gated)
         return x.reshape(*batch_and_time, -1), extra
 
 
@@ -134,13 +136,18 @@ def make_transformer(config: TransformerConfig) -> Model:
             return block.init(key, x, positions, lambda q, k, v: (q, None))["params"]
 
         shape = (config.vocab_size, config.embed_dim)
+        # A head of D^-1/2 gives logits of unit size. Embeddings of unit size, where the head is not tied to them, keep
+        # the first norm from blowing their gradients up: with 0.02, usual for wide models, Adam's steps on a model of
+        # width 64 are so large there that the noise of a policy gradient undoes what it learns.
+        head_scale = config.embed_dim**-0.5
+        embed_scale = head_scale if config.tied_head else 1.0
         params = {
-            "embed": {"embedding": nn.initializers.normal(0.02)(embed_key, shape, param_dtype)},
+            "embed": {"embedding": nn.initializers.normal(embed_scale)(embed_key, shape, param_dtype)},
             "layers": jax.vmap(init_layer)(jax.random.split(layer_key, config.num_layers)),
             "final_norm": final_norm.init(embed_key, x)["params"],
         }
         if not config.tied_head:
-            params["head"] = {"kernel": nn.initializers.normal(0.02)(head_key, shape[::-1], param_dtype)}
+            params["head"] = {"kernel": nn.initializers.normal(head_scale)(head_key, shape[::-1], param_dtype)}
         return params
 
     def embed(params, tokens):

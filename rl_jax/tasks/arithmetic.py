@@ -1,9 +1,10 @@
-"""Random sums and differences, made here: "37+58=" -> "95", "37+58-12=" -> "95-12=83".
+"""Random sums and differences, made here: "37+58=" -> "95", "37+58-12=" -> "95=83", the running totals.
 
 A problem is a train or a test problem by a hash of its canonical form (its signed operands, sorted), which is a
 pure function of the problem: 37+58 and 58+37 are always on the same side, whatever the seed and the sizes.
 """
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Sequence
@@ -30,13 +31,9 @@ def split_of(problem: Problem) -> str:
 
 
 def render(problem: Problem, *, worked: bool) -> tuple[str, str]:
-    """(prompt, completion): with `worked`, every step that leaves two terms or more is written out."""
-    prompt = _join(problem) + "="
-    steps, terms = [], list(problem)
-    while len(terms) > 1:
-        terms = [terms[0] + terms[1], *terms[2:]]
-        steps.append(_join(terms))
-    return prompt, "=".join(steps) if worked else steps[-1]
+    """(prompt, completion): with `worked`, the running totals one by one, else the answer alone."""
+    totals = list(itertools.accumulate(problem))[1:]
+    return _join(problem) + "=", "=".join(map(str, totals if worked else totals[-1:]))
 
 
 def _join(terms: Sequence[int]) -> str:
@@ -73,11 +70,14 @@ def make_problems(*, num_operands: tuple[int, int], digits: int, operators: str,
 
 
 def load(*, num_operands: Sequence[int] = (2, 3), digits: int = 2, operators: str = "+-", num_train: int = 20_000,
-         num_test: int = 1_000, seed: int = 0, worked: bool = True, data_dir: str = base.DEFAULT_DATA_DIR) -> base.Task:
+         num_test: int = 1_000, seed: int = 0, worked: bool = True, unfinished_share: float = 0.0,
+         data_dir: str = base.DEFAULT_DATA_DIR) -> base.Task:
     """The arithmetic task.
 
     num_operands: (fewest, most), at least 2; digits: most digits of an operand; operators: "+", "-" or "+-";
-    num_train, num_test: distinct problems; worked: completions of three and more operands show their steps.
+    num_train, num_test: distinct problems; worked: completions of three and more operands show their steps;
+    unfinished_share: the share of SFT demonstrations, chosen at random, that stop at a total before the last. A model
+    that imitates them gives up as often; rewards for right answers can teach it to go on to the end.
     """
     fewest, most = num_operands
     if not 2 <= fewest <= most <= 8:
@@ -88,19 +88,30 @@ def load(*, num_operands: Sequence[int] = (2, 3), digits: int = 2, operators: st
         raise ValueError(f"operators must be '+', '-' or '+-', got {operators!r}")
     if num_train < 1 or num_test < 1:
         raise ValueError(f"num_train and num_test must be at least 1, got {num_train} and {num_test}")
+    if not 0 <= unfinished_share <= 1:
+        raise ValueError(f"unfinished_share must lie in [0, 1], got {unfinished_share}")
+    if unfinished_share and (fewest < 3 or not worked):
+        raise ValueError("unfinished_share needs totals to stop at: worked=True and num_operands of 3 or more")
     draw = dict(num_operands=(int(fewest), int(most)), digits=int(digits), operators=operators,
                 num_train=int(num_train), num_test=int(num_test), seed=int(seed))
 
+    def records(problems, share_unfinished):
+        rng = random.Random(seed)
+        for problem in problems:
+            prompt, completion = render(problem, worked=worked)
+            if rng.random() < share_unfinished:
+                totals = completion.split("=")
+                completion = "=".join(totals[: rng.randint(1, len(totals) - 1)])
+            info = json.dumps({"answer": sum(problem), "num_operands": len(problem)})
+            yield {"prompt": prompt, "completion": completion, "info": info}
+
     def make():
-        splits = {}
-        for split, problems in make_problems(**draw).items():
-            splits[split] = []
-            for problem in problems:
-                prompt, completion = render(problem, worked=worked)
-                info = json.dumps({"answer": sum(problem), "num_operands": len(problem)})
-                splits[split].append({"prompt": prompt, "completion": completion, "info": info})
+        problems = make_problems(**draw)
+        splits = {split: list(records(chosen, 0.0)) for split, chosen in problems.items()}
+        if unfinished_share:  # else the SFT records are the training records
+            splits["sft_train"] = list(records(problems["train"], unfinished_share))
         return splits, {}
 
-    sources = base.record_splits("arithmetic", make, arguments={**draw, "worked": bool(worked)}, code=[__file__],
-                                 data_dir=data_dir)
+    arguments = {**draw, "worked": bool(worked), "unfinished_share": float(unfinished_share)}
+    sources = base.record_splits("arithmetic", make, arguments=arguments, code=[__file__], data_dir=data_dir)
     return base.Task("arithmetic", CharTokenizer(ALPHABET), sources, reward.score)

@@ -30,13 +30,11 @@ def test_every_record_is_right_and_every_step_of_it(task):
         rows = records(task, split)
         assert len(rows) == count == len({row["prompt"] for row in rows})
         for row in rows:
-            sides = (row["prompt"] + row["completion"]).split("=")
+            terms = [int(term) for term in re.findall(r"[+-]?\d+", row["prompt"])]
             info = json.loads(row["info"])
-            assert len(sides) == info["num_operands"]
-            # every side of the chain has the same value and one term fewer
-            terms = [key(side) for side in sides]
-            assert {sum(side) for side in terms} == {info["answer"]} and [len(side) for side in terms] == list(
-                range(len(sides), 0, -1))
+            assert len(terms) == info["num_operands"]
+            assert row["completion"] == "=".join(str(sum(terms[:count])) for count in range(2, len(terms) + 1))
+            assert info["answer"] == sum(terms)
             assert task.reward_fn(row["prompt"], row["completion"], info)["reward"] == 1.0
             assert task.reward_fn(row["prompt"], row["completion"] + "0x", info)["reward"] == 0.0
             assert task.tokenizer.decode(task.tokenizer.encode(row["prompt"] + row["completion"])) == (
@@ -55,11 +53,11 @@ def test_splits_share_no_problem_whatever_the_seed(task, tmp_path):
     assert 0.15 < share < 0.25
 
 
-@pytest.mark.parametrize("worked, completion", [(True, "95-12=83"), (False, "83")])
+@pytest.mark.parametrize("worked, completion", [(True, "95=83"), (False, "83")])
 def test_render(worked, completion):
     assert arithmetic.render((37, 58, -12), worked=worked) == ("37+58-12=", completion)
     assert arithmetic.render((37, 58), worked=worked) == ("37+58=", "95")
-    assert arithmetic.render((3, -5, 2), worked=True) == ("3-5+2=", "-2+2=0")
+    assert arithmetic.render((3, -5, 2), worked=True) == ("3-5+2=", "-2=0")
 
 
 @pytest.mark.parametrize("operators, digits, pattern", [
@@ -92,3 +90,28 @@ def test_twenty_thousand_take_seconds(tmp_path):
     start = time.monotonic()
     tasks.load("arithmetic", data_dir=str(tmp_path))
     assert time.monotonic() - start < 30  # about 3 s on a quiet machine
+
+
+def test_some_demonstrations_stop_early_and_prompts_and_rewards_are_the_same(tmp_path):
+    knobs = dict(num_operands=(3, 4), digits=1, num_train=2000, num_test=20, data_dir=str(tmp_path))
+    whole, mixed = tasks.load("arithmetic", **knobs), tasks.load("arithmetic", unfinished_share=0.6, **knobs)
+    stopped = set()
+    count = 0
+    for index in range(2000):
+        full, demo = whole.data_source("sft_train")[index], mixed.data_source("sft_train")[index]
+        assert (full["prompt"], full["info"]) == (demo["prompt"], demo["info"])
+        assert mixed.data_source("train")[index] == full  # RL's prompts know nothing of the mix
+        totals, shown = full["completion"].split("="), demo["completion"].split("=")
+        assert shown == totals[: len(shown)]
+        count += shown != totals
+        stopped |= {(len(shown), len(totals))} if shown != totals else set()
+    assert 0.56 < count / 2000 < 0.64  # 0.6 with a standard deviation of 0.011
+    assert stopped == {(1, 2), (1, 3), (2, 3)}
+
+
+@pytest.mark.parametrize("knobs", [dict(unfinished_share=-0.1), dict(unfinished_share=1.1),
+                                   dict(unfinished_share=0.5, num_operands=(2, 3)),
+                                   dict(unfinished_share=0.5, num_operands=(3, 3), worked=False)])
+def test_a_share_that_makes_no_sense_is_refused(knobs, tmp_path):
+    with pytest.raises(ValueError, match="unfinished_share"):
+        tasks.load("arithmetic", data_dir=str(tmp_path), **knobs)
