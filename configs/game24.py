@@ -20,13 +20,17 @@ def get_config(arg: str | None = None):
         data_dir=common.DATA_DIR,
     )
     config.model = common.transformer(
-        embed_dim=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, mlp_dim=384
+        embed_dim=96, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=24, mlp_dim=288, tied_head=False
     )
-    config.rollout.update(completion_length=18, prompt_buckets=(16,))
-    config.sft.update(steps=1_000, batch_size=128, eval_every=250)
-    config.sft.optimizer = common.optimizer(learning_rate=1e-3, warmup_steps=50)
-    config.grpo.update(steps=200, prompts_per_step=32, group_size=16)
-    config.grpo.optimizer = common.optimizer(learning_rate=2e-4, warmup_steps=10)
-    config.eval.update(every=50, num_prompts=362, samples_per_prompt=4, batch_size=181)
-    config.checkpoint.every = 50
+    config.rollout.update(completion_length=16, prompt_buckets=(14,))
+    config.sft.update(steps=700, batch_size=128, eval_every=350)
+    config.sft.optimizer = common.optimizer(
+        learning_rate=2e-3, warmup_steps=20, decay_steps=680, final_fraction=0.05
+    )
+    config.grpo.update(steps=120, prompts_per_step=32, group_size=16)
+    config.grpo.optimizer = common.optimizer(
+        learning_rate=2e-4, warmup_steps=10, decay_steps=110, final_fraction=0.1
+    )
+    config.eval.update(every=30, num_prompts=362, samples_per_prompt=4, batch_size=181)
+    config.checkpoint.every = 30
     return common.smoke(config) if "smoke" in words else config

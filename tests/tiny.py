@@ -25,6 +25,8 @@ def random_params(config=CONFIG, seed=0):
     for norm in scales:
         norm["scale"] = norm["scale"] * noise.uniform(0.5, 1.5, norm["scale"].shape).astype(np.float32)
     params["embed"]["embedding"] *= 2.0
+    for name in ("o", "down"):  # branches as strong as the stream they add to: else every token repeats itself
+        params["layers"][name]["kernel"] *= 2.0
     if "head" in params:
         params["head"]["kernel"] *= 2.0
     return params

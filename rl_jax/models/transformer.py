@@ -122,33 +122,36 @@ class Block(nn.Module):
         return x.reshape(*batch_and_time, -1), extra
 
 
+def init_params(config: TransformerConfig, key: chex.PRNGKey) -> Params:
+    """Random params of param_dtype, the layers' stacked on a leading axis L. key: a typed key."""
+    embed_key, layer_key, head_key = jax.random.split(key, 3)
+    x, positions = jnp.zeros((1, 1, config.embed_dim), config.dtype), jnp.zeros((1, 1), jnp.int32)
+    block, final_norm = Block(config), RMSNorm(eps=config.norm_eps, param_dtype=config.param_dtype)
+
+    def init_layer(key):
+        return block.init(key, x, positions, lambda q, k, v: (q, None))["params"]
+
+    shape, dtype = (config.vocab_size, config.embed_dim), jnp.dtype(config.param_dtype)
+    # A head of D^-1/2 gives logits of unit size. Embeddings of unit size, where the head is not tied to them, keep
+    # the first norm from blowing their gradients up: with 0.02, usual for wide models, Adam's steps on a model of
+    # width 64 are so large there that the noise of a policy gradient undoes what it learns.
+    head_scale = config.embed_dim**-0.5
+    embed_scale = head_scale if config.tied_head else 1.0
+    params = {
+        "embed": {"embedding": nn.initializers.normal(embed_scale)(embed_key, shape, dtype)},
+        "layers": jax.vmap(init_layer)(jax.random.split(layer_key, config.num_layers)),
+        "final_norm": final_norm.init(embed_key, x)["params"],
+    }
+    if not config.tied_head:
+        params["head"] = {"kernel": nn.initializers.normal(head_scale)(head_key, shape[::-1], dtype)}
+    return params
+
+
 def make_transformer(config: TransformerConfig) -> Model:
     """The model's pure functions, closed over `config` (see types.Model)."""
     block = Block(config)
     final_norm = RMSNorm(eps=config.norm_eps, param_dtype=config.param_dtype)
-    dtype, param_dtype = jnp.dtype(config.dtype), jnp.dtype(config.param_dtype)
-
-    def init(key: chex.PRNGKey) -> Params:
-        embed_key, layer_key, head_key = jax.random.split(key, 3)
-        x, positions = jnp.zeros((1, 1, config.embed_dim), dtype), jnp.zeros((1, 1), jnp.int32)
-
-        def init_layer(key):
-            return block.init(key, x, positions, lambda q, k, v: (q, None))["params"]
-
-        shape = (config.vocab_size, config.embed_dim)
-        # A head of D^-1/2 gives logits of unit size. Embeddings of unit size, where the head is not tied to them, keep
-        # the first norm from blowing their gradients up: with 0.02, usual for wide models, Adam's steps on a model of
-        # width 64 are so large there that the noise of a policy gradient undoes what it learns.
-        head_scale = config.embed_dim**-0.5
-        embed_scale = head_scale if config.tied_head else 1.0
-        params = {
-            "embed": {"embedding": nn.initializers.normal(embed_scale)(embed_key, shape, param_dtype)},
-            "layers": jax.vmap(init_layer)(jax.random.split(layer_key, config.num_layers)),
-            "final_norm": final_norm.init(embed_key, x)["params"],
-        }
-        if not config.tied_head:
-            params["head"] = {"kernel": nn.initializers.normal(head_scale)(head_key, shape[::-1], param_dtype)}
-        return params
+    dtype = jnp.dtype(config.dtype)
 
     def embed(params, tokens):
         return params["embed"]["embedding"].astype(dtype)[tokens]
@@ -205,6 +208,7 @@ def make_transformer(config: TransformerConfig) -> Model:
         logits = jnp.matmul(flat, weights.astype(dtype), preferred_element_type=jnp.float32)
         return logits.reshape(*hidden.shape[:-1], -1)
 
+    init = functools.partial(init_params, config)
     return Model(init, apply, unembed, prefill, decode, init_cache, config.vocab_size)
 
 

@@ -96,14 +96,14 @@ def is_solution(text: str, numbers: Sequence[int]) -> bool:
 
 
 def score(prompt: str, completion: str, info: dict) -> dict[str, float]:
-    """reward = solved: 1.0 where the completion is a solution for info["numbers"].
+    """reward = correct: 1.0 where the completion is a solution for info["numbers"].
 
     valid_expression: it is an expression with a value; uses_numbers: and it uses the four numbers once each.
     """
     try:
         expression = parse(completion)
     except ExpressionError:
-        return {"reward": 0.0, "solved": 0.0, "valid_expression": 0.0, "uses_numbers": 0.0}
+        return {"reward": 0.0, "correct": 0.0, "valid_expression": 0.0, "uses_numbers": 0.0}
     uses = sorted(expression.numbers) == sorted(info["numbers"])
-    solved = float(uses and expression.value == TARGET)
-    return {"reward": solved, "solved": solved, "valid_expression": 1.0, "uses_numbers": float(uses)}
+    correct = float(uses and expression.value == TARGET)
+    return {"reward": correct, "correct": correct, "valid_expression": 1.0, "uses_numbers": float(uses)}

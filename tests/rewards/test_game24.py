@@ -56,11 +56,11 @@ def test_random_text_never_raises_and_never_hangs(alphabet):
     for _ in range(2000):
         text = "".join(rng.choice(alphabet) for _ in range(rng.choice([0, 1, 3, 8, 20, 99, 101, 2000])))
         values = game24.score("1 1 4 6:", text, INFO)
-        assert set(values) == {"reward", "solved", "valid_expression", "uses_numbers"}
+        assert set(values) == {"reward", "correct", "valid_expression", "uses_numbers"}
     assert time.monotonic() - start < 10
 
 
-@pytest.mark.parametrize("text, components", [  # solved, valid_expression, uses_numbers
+@pytest.mark.parametrize("text, components", [  # correct, valid_expression, uses_numbers
     ("(1+4-1)*6", (1, 1, 1)), (" ( 1 + 4 - 1 ) * 6 ", (1, 1, 1)), ("6/(1/(1*4))", (1, 1, 1)),
     ("1*4*6", (0, 1, 0)), ("1*1*1*4*6", (0, 1, 0)), ("4*6*11", (0, 1, 0)), ("24", (0, 1, 0)), ("1+1+4+6", (0, 1, 1)),
     ("1-1+4*6=24", (0, 0, 0)), ("-1+1+4*6", (0, 0, 0)), ("1/(1-1)*46", (0, 0, 0)), ("4*6+1-1)", (0, 0, 0)),
@@ -69,8 +69,8 @@ def test_random_text_never_raises_and_never_hangs(alphabet):
     ("4*(6)(1)", (0, 0, 0)), ("99999", (0, 0, 0))])
 def test_components(text, components):
     values = game24.score("1 1 4 6:", text, INFO)
-    assert (values["solved"], values["valid_expression"], values["uses_numbers"]) == components
-    assert values["reward"] == values["solved"]
+    assert (values["correct"], values["valid_expression"], values["uses_numbers"]) == components
+    assert values["reward"] == values["correct"]
 
 
 def test_rounded_is_not_solved_and_exact_thirds_are():
