@@ -9,7 +9,7 @@ from tests.paths import REPO_ROOT
 
 # Sums of two digits; one layer of 32. The entropy and KL terms move the params where no reward does.
 TINY = (
-    "task.num_train=100 task.num_test=20 task.digits=1 task.num_operands=(2,2) "
+    "task.num_train=100 task.num_test=20 task.digits=1 task.num_operands=(2,2) task.unfinished_share=0.0 "
     "model.embed_dim=32 model.num_layers=1 model.num_heads=2 model.num_kv_heads=2 model.head_dim=16 model.mlp_dim=64 "
     "rollout.completion_length=4 rollout.prompt_buckets=(8,) rollout.temperature=1.0 "
     "sft.steps=20 sft.stop_at=1.1 sft.eval_every=8 sft.batch_size=16 sft.optimizer.learning_rate=0.01 "

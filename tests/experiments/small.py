@@ -8,7 +8,7 @@ from configs import arithmetic
 from experiments import common
 from rl_jax import tasks
 
-ALWAYS = dict(num_train=100, num_test=20, digits=1, num_operands=(2, 2))
+ALWAYS = dict(num_train=100, num_test=20, digits=1, num_operands=(2, 2), unfinished_share=0.0)
 
 
 def config(tmp_path, **fields):
