@@ -1,6 +1,6 @@
-# make train   SFT warm-up, then GRPO on random arithmetic, then report.html     (SMOKE=1: minutes become seconds)
+# make train   SFT warm-up, then GRPO on random arithmetic, then report.html     (SMOKE=1: the same at toy size)
 # make test    every test, the slow ones too
-# Each makes its own virtual environment in .venv first. Nothing outside this folder is written.
+# Each makes its own virtual environment in .venv first; datasets are prepared once, under ~/.cache/rl_jax.
 
 PYTHON ?= python3
 VENV ?= .venv
