@@ -4,7 +4,7 @@
     python -m experiments.grpo --config=configs/arithmetic.py --workdir=runs/arithmetic
 
 "3+5-2+7=" -> "8=6=13": running totals, the last one is the answer. 60 % of the demonstrations stop too early, so the
-model that imitates them is right on about a third of the held-out problems; rewards for right answers teach it to go on
+model that imitates them is right on about a quarter of the held-out problems; rewards for right answers teach it to go on
 to the end. A laptop with 2 cores needs a few minutes. Arguments after a colon: `smoke` (seconds, for CI), `shuffled`
 (the wrong-reward control, see configs/papers/spurious_rewards.py).
 """
@@ -30,16 +30,16 @@ def get_config(arg: str | None = None):
         embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16, mlp_dim=256, tied_head=False
     )
     config.rollout.update(completion_length=12, prompt_buckets=(9,))
-    config.sft.update(steps=1_000, batch_size=128, eval_every=100)
+    config.sft.update(steps=1_500, batch_size=128, eval_every=250)
     config.sft.optimizer = common.optimizer(
-        learning_rate=3e-3, warmup_steps=20, decay_steps=980, final_fraction=0.05
+        learning_rate=3e-3, warmup_steps=20, decay_steps=1_480, final_fraction=0.05
     )
     # "+" alone has so few sums that the model learns them by heart and not to add: 0.72 on train, 0.52 held out.
-    config.grpo.update(steps=200, prompts_per_step=32, group_size=8)
+    config.grpo.update(steps=300, prompts_per_step=32, group_size=8)
     config.grpo.optimizer = common.optimizer(
-        learning_rate=3e-4, warmup_steps=10, decay_steps=190, final_fraction=0.1
+        learning_rate=3e-4, warmup_steps=10, decay_steps=290, final_fraction=0.1
     )
-    config.eval.update(every=20, num_prompts=1_000, batch_size=500)
+    config.eval.update(every=50, num_prompts=1_000, batch_size=500)
     config.checkpoint.every = 50
     if "shuffled" in words:
         config.grpo.shaping = dict(fn="shuffled")
