@@ -4,8 +4,8 @@
     python -m experiments.grpo --config=configs/arithmetic.py --workdir=runs/arithmetic
 
 "3+5-2+7=" -> "8=6=13": running totals, the last one is the answer. 60 % of the demonstrations stop too early, so the
-model that imitates them is right on about a quarter of the held-out problems; rewards for right answers teach it to go on
-to the end. A laptop with 2 cores needs a few minutes. Arguments after a colon: `smoke` (seconds, for CI), `shuffled`
+model that imitates them is right on about a quarter of the held-out problems; rewards for right answers teach it to go
+on to the end. A laptop with 2 cores needs a few minutes. Arguments after a colon: `smoke` (seconds, for CI), `shuffled`
 (the wrong-reward control, see configs/papers/spurious_rewards.py).
 """
 
