@@ -22,7 +22,7 @@ from rl_jax.models import llama2c
 from rl_jax.models.transformer import TransformerConfig, make_transformer
 from rl_jax.rollout.sampling import Sampling
 from rl_jax.run_record import write_run_record
-from rl_jax.train import TrainState, init_state, make_schedule
+from rl_jax.train import TrainState, init_state, make_schedule, make_train_step
 
 FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file("config", None, "configs/FILE.py:arguments; override fields with --config.a.b=value")
@@ -126,6 +126,23 @@ def jit_step(step: Callable, setup: Setup, state_shardings) -> Callable:
 def place_rows(setup: Setup, batch):
     """`batch` with its rows over data and fsdp, where a gather or a sort of rows has left it anywhere."""
     return jax.device_put(batch, sharding.batch_sharding(setup.mesh))
+
+
+def make_trainer(setup: Setup, settings: ConfigDict, loss_fn: Callable, params: types.Params):
+    """(compiled train step, fresh TrainState) for a program's settings: optimizer, micro_batches, max_grad_norm.
+
+    loss_fn: (params, batch) -> (Mean, metrics). `params` are given up to the state.
+    """
+    optimizer, schedule = make_optimizer(settings.optimizer)
+    state, shardings = place_state(setup, params, optimizer)
+    step = make_train_step(
+        loss_fn,
+        optimizer,
+        num_micro_batches=settings.micro_batches,
+        max_grad_norm=settings.max_grad_norm,
+        schedule=schedule,
+    )
+    return jit_step(step, setup, shardings), state
 
 
 def jit_generate(generate: Callable, setup: Setup) -> Callable:

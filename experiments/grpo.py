@@ -23,7 +23,7 @@ from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rollout.engine import make_generate
 from rl_jax.rollout.sampling import Sampling
 from rl_jax.scoring import make_score
-from rl_jax.train import TrainState, make_train_step
+from rl_jax.train import TrainState
 from rl_jax.types import PolicyBatch, Rollout, Scores
 
 
@@ -168,20 +168,8 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     def loss_fn(params, batch):
         return grpo.loss(score(params, batch.batch), batch, objective)
 
-    optimizer, schedule = common.make_optimizer(settings.optimizer)
-    state, shardings = common.place_state(setup, params, optimizer)
-    train_step = make_train_step(
-        loss_fn,
-        optimizer,
-        num_micro_batches=settings.micro_batches,
-        max_grad_norm=settings.max_grad_norm,
-        schedule=schedule,
-    )
-    programs = Programs(
-        generate=common.jit_generate(generate, setup),
-        score=common.jit_score(score, setup),
-        train_step=common.jit_step(train_step, setup, shardings),
-    )
+    train_step, state = common.make_trainer(setup, settings, loss_fn, params)
+    programs = Programs(common.jit_generate(generate, setup), common.jit_score(score, setup), train_step)
     return programs, state
 
 

@@ -15,7 +15,6 @@ from experiments.evaluate import make_evaluate, make_pool
 from rl_jax import checkpoint, data, sft
 from rl_jax.logging import RunLogger
 from rl_jax.scoring import make_score
-from rl_jax.train import make_train_step
 from rl_jax.types import TokenBatch
 
 
@@ -36,22 +35,13 @@ def run(config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None
     setup = common.setup(config)
     common.check_rows(setup, **{"sft.batch_size": settings.batch_size})
     common.record_run(setup, workdir, "sft")
-    optimizer, schedule = common.make_optimizer(settings.optimizer)
     score = make_score(setup.model, completion_length=config.rollout.completion_length, chunk=config.score.chunk)
 
     def loss_fn(params, batch):
         tokens, completion_mask = batch
         return sft.loss(score(params, tokens), completion_mask)
 
-    state, state_shardings = common.place_state(setup, setup.init_params(), optimizer)
-    step_fn = make_train_step(
-        loss_fn,
-        optimizer,
-        num_micro_batches=settings.micro_batches,
-        max_grad_norm=settings.max_grad_norm,
-        schedule=schedule,
-    )
-    train_step = common.jit_step(step_fn, setup, state_shardings)
+    train_step, state = common.make_trainer(setup, settings, loss_fn, setup.init_params())
     source = setup.task.data_source("sft_train")
     batches = data.train_iterator(source, batch_size=settings.batch_size, seed=config.seed)
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", every=config.checkpoint.every, keep=1)
