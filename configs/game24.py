@@ -15,17 +15,18 @@ def get_config(arg: str | None = None):
     config.task = dict(
         name="game24",
         path="../shared/data/math",
-        max_solutions_per_puzzle=20,
+        max_solutions_per_puzzle=50,
+        worked=True,
         skip_bad_records=False,
         data_dir=common.DATA_DIR,
     )
     config.model = common.transformer(
         embed_dim=96, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=24, mlp_dim=288, tied_head=False
     )
-    config.rollout.update(completion_length=16, prompt_buckets=(14,))
-    config.sft.update(steps=700, batch_size=128, eval_every=350)
+    config.rollout.update(completion_length=50, prompt_buckets=(14,))
+    config.sft.update(steps=1_500, batch_size=128, eval_every=500)
     config.sft.optimizer = common.optimizer(
-        learning_rate=2e-3, warmup_steps=20, decay_steps=680, final_fraction=0.05
+        learning_rate=2e-3, warmup_steps=20, decay_steps=1_480, final_fraction=0.05, weight_decay=0.1
     )
     config.grpo.update(steps=120, prompts_per_step=32, group_size=16)
     config.grpo.optimizer = common.optimizer(

@@ -1,7 +1,8 @@
 """Verifier of the game of 24: an expression over four given numbers with + - * / and parentheses that is exactly 24.
 
-The text is parsed here by recursive descent with exact fractions; nothing is ever evaluated as code. Length, depth and
-size of numbers are bounded, so every text is refused or done in microseconds.
+The same may be written in steps, each with what is left after it: "4*6=24:1 1 24,24*1=24:1 24,24*1=24". The text is
+parsed here by recursive descent with exact fractions; nothing is ever evaluated as code. Length, depth and size of
+numbers are bounded, so every text is refused or done in microseconds.
 """
 import re
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ MAX_LENGTH = 100  # characters
 MAX_DEPTH = 12    # nested parentheses
 TARGET = 24
 
+_STEP = re.compile(r"([0-9]{1,4})([-+*/])([0-9]{1,4})=([0-9]{1,4})(?::([0-9]{1,4}(?: [0-9]{1,4})*))?")
 _TOKEN = re.compile(r"\s*([0-9]{1,4}(?![0-9])|[-+*/()])")
 
 
@@ -86,6 +88,41 @@ def _atom(tokens: list[str], place: int, depth: int, numbers: list[int]) -> tupl
     return value, place + 1
 
 
+class Steps(NamedTuple):
+    """A worked solution. valid: every line is well written and its arithmetic is right. uses: every operand was there
+    and `left` is what is left, down to a single number. value: that of the last line, None where there is none."""
+    valid: bool
+    uses: bool
+    value: int | None
+
+
+def parse_steps(text: str, numbers: Sequence[int]) -> Steps:
+    """Follows "a*b=c:LEFT,...,x+y=z" from `numbers` on; LEFT are the numbers then left, in order, not on the last line.
+
+    Whole numbers from 0 to 9999 only, so a solution through a fraction or a negative number cannot be written this way.
+    """
+    if len(text) > MAX_LENGTH:
+        return Steps(False, False, None)
+    there, lines = sorted(numbers), text.split(",")
+    valid, uses, value = True, len(lines) == len(numbers) - 1, None
+    for index, line in enumerate(lines):
+        match = _STEP.fullmatch(line)
+        if match is None:
+            return Steps(False, False, None)
+        left, right, value = int(match[1]), int(match[3]), int(match[4])
+        exact = {"+": left + right, "-": left - right, "*": left * right}
+        result = exact[match[2]] if match[2] in exact else Fraction(left, right) if right else None
+        valid = valid and value == result
+        for number in (left, right):
+            uses = uses and number in there
+            if uses:
+                there.remove(number)
+        there = sorted([*there, value])
+        shown = [int(number) for number in (match[5] or "").split()]
+        uses = uses and shown == (there if index < len(lines) - 1 else [])
+    return Steps(valid, uses, value)
+
+
 def is_solution(text: str, numbers: Sequence[int]) -> bool:
     """Whether `text` is an expression that uses exactly `numbers`, once each, and is exactly 24."""
     try:
@@ -98,8 +135,14 @@ def is_solution(text: str, numbers: Sequence[int]) -> bool:
 def score(prompt: str, completion: str, info: dict) -> dict[str, float]:
     """reward = correct: 1.0 where the completion is a solution for info["numbers"].
 
-    valid_expression: it is an expression with a value; uses_numbers: and it uses the four numbers once each.
+    valid_expression: it is an expression with a value (or steps that are each right); uses_numbers: and it uses the
+    four numbers once each.
     """
+    if "=" in completion:
+        steps = parse_steps(completion, info["numbers"])
+        correct = float(steps.valid and steps.uses and steps.value == TARGET)
+        uses = float(steps.valid and steps.uses)
+        return {"reward": correct, "correct": correct, "valid_expression": float(steps.valid), "uses_numbers": uses}
     try:
         expression = parse(completion)
     except ExpressionError:

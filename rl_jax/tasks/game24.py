@@ -1,4 +1,4 @@
-"""The game of 24 from game24_{train,test}.jsonl.gz: "1 1 4 6:" -> "(1+4-1)*6".
+"""The game of 24 from game24_{train,test}.jsonl.gz: "1 1 4 6:" -> "(1+4-1)*6", or "1+4=5:1 5 6,5-1=4:4 6,4*6=24".
 
 Splits: "sft_train" has one record for each (training puzzle, solution), "train" and "test" one for each puzzle, with
 the first of its solutions as completion. The published solutions were found with rounded decimals ("= 23.9999808"), so
@@ -15,12 +15,16 @@ from rl_jax.rewards import game24 as reward
 from rl_jax.tasks import base
 from rl_jax.tokenizers import CharTokenizer
 
-ALPHABET = "0123456789+-*/() :"
+ALPHABET = "0123456789+-*/() :=,"
+_STEP = re.compile(r"([0-9]+) ([-+*/]) ([0-9]+) = ([0-9]+) \(left: ([0-9 ]+)\)")
 _ANSWER = re.compile(r"The answer is (.+) = [^=]+")
 
 
-def read_puzzles(path, bad: readers.BadRecords, *, max_solutions: int) -> tuple[list[dict], int]:
+def read_puzzles(path, bad: readers.BadRecords, *, max_solutions: int,
+                 worked: bool = False) -> tuple[list[dict], int]:
     """([{"numbers": four ints, "solutions": exact ones, distinct, by hash}], number of inexact solutions left out).
+
+    worked: solutions in steps; those that pass through a fraction or a negative number are left out, too.
 
     Solutions are ordered by the hash of (numbers, expression): the first few are a fixed random sample.
     DataError (or a count in `bad`) for a record whose fields are not those of the published files.
@@ -32,18 +36,18 @@ def read_puzzles(path, bad: readers.BadRecords, *, max_solutions: int) -> tuple[
             bad.reject(path, line, f"expected four integers, found {record['question']!r:.80}", field="question")
             continue
         numbers = [int(number) for number in numbers]
-        expressions, problem = _expressions(record["answer"])
+        expressions, problem = _expressions(record["answer"], worked)
         if problem:
             bad.reject(path, line, problem, field="answer")
             continue
-        exact = [text for text in expressions if reward.is_solution(text, numbers)]
+        exact = [text for text in expressions if reward.score("", text, {"numbers": numbers})["correct"]]
         num_inexact += len(expressions) - len(exact)
         exact.sort(key=lambda text: hashlib.sha256(f"{numbers} {text}".encode()).digest())  # noqa: B023
         puzzles.append({"numbers": numbers, "solutions": exact[:max_solutions]})
     return puzzles, num_inexact
 
 
-def _expressions(answers: list) -> tuple[list[str], str | None]:
+def _expressions(answers: list, worked: bool) -> tuple[list[str], str | None]:
     found: dict[str, None] = {}
     for place, answer in enumerate(answers):
         if not isinstance(answer, dict) or not isinstance(answer.get("text"), str):
@@ -54,8 +58,18 @@ def _expressions(answers: list) -> tuple[list[str], str | None]:
         if match is None:
             return [], f"the last line of entry {place} is not 'The answer is EXPRESSION = VALUE'"
         if answer["correct"]:
-            found.setdefault(match[1].replace(" ", ""))
+            found.setdefault(_steps(answer["text"]) if worked else match[1].replace(" ", ""))
     return list(found), None
+
+
+def _steps(text: str) -> str:
+    """The lines before the answer as the verifier reads them; "" where one is not of whole numbers."""
+    lines = [_STEP.fullmatch(line) for line in text.split("\n")[:-1]]
+    if not lines or None in lines:
+        return ""
+    steps = [f"{a}{sign}{b}={c}:{' '.join(sorted(left.split(), key=int))}" for a, sign, b, c, left in
+             (line.groups() for line in lines)]
+    return ",".join(steps).rpartition(":")[0]  # nothing is left to show after the last one
 
 
 def _records(puzzle: dict, count: int) -> list[dict]:
@@ -64,11 +78,12 @@ def _records(puzzle: dict, count: int) -> list[dict]:
     return [{"prompt": prompt, "completion": solution, "info": info} for solution in puzzle["solutions"][:count]]
 
 
-def load(*, path: str, max_solutions_per_puzzle: int = 20, skip_bad_records: bool = False,
+def load(*, path: str, max_solutions_per_puzzle: int = 20, worked: bool = False, skip_bad_records: bool = False,
          data_dir: str = base.DEFAULT_DATA_DIR) -> base.Task:
     """The game of 24. path: the folder of game24_train.jsonl.gz and game24_test.jsonl.gz.
 
-    max_solutions_per_puzzle bounds the SFT records of a puzzle. The sources' `report` counts what was left out.
+    worked: SFT completions in steps, one operation each. max_solutions_per_puzzle bounds the SFT records of a puzzle.
+    The sources' `report` counts what was left out.
     """
     if max_solutions_per_puzzle < 1:
         raise ValueError(f"max_solutions_per_puzzle must be at least 1, got {max_solutions_per_puzzle}")
@@ -78,7 +93,8 @@ def load(*, path: str, max_solutions_per_puzzle: int = 20, skip_bad_records: boo
         bad, kept, seen = readers.BadRecords(skip=skip_bad_records), {"train": [], "test": []}, set()
         report = {"num_inexact_solutions": 0}
         for split, file in files.items():
-            puzzles, num_inexact = read_puzzles(file, bad, max_solutions=max_solutions_per_puzzle)
+            puzzles, num_inexact = read_puzzles(
+                file, bad, max_solutions=max_solutions_per_puzzle, worked=worked and split == "train")
             report["num_inexact_solutions"] += num_inexact
             report |= {f"num_{split}_duplicates": 0, f"num_{split}_without_solution": 0}
             for puzzle in puzzles:
@@ -95,7 +111,8 @@ def load(*, path: str, max_solutions_per_puzzle: int = 20, skip_bad_records: boo
                                for record in _records(puzzle, max_solutions_per_puzzle)]
         return splits, report | {"num_skipped": bad.num_skipped, "skipped": bad.first}
 
-    arguments = {"max_solutions_per_puzzle": int(max_solutions_per_puzzle), "skip_bad_records": bool(skip_bad_records)}
+    arguments = {"max_solutions_per_puzzle": int(max_solutions_per_puzzle), "worked": bool(worked),
+                 "skip_bad_records": bool(skip_bad_records)}
     sources = base.record_splits("game24", make, arguments=arguments, sources=files.values(),
                                  code=[__file__, reward.__file__], data_dir=data_dir)
     return base.Task("game24", CharTokenizer(ALPHABET), sources, reward.score)

@@ -87,3 +87,56 @@ def test_bounds():
         game24.parse(f"({deep})")
     with pytest.raises(game24.ExpressionError, match="characters"):
         game24.parse("1" + "+1" * 50)
+
+
+SOLVED = "1+4=5:1 5 6,5-1=4:4 6,4*6=24"
+
+
+@pytest.mark.parametrize(
+    ("text", "valid", "uses", "correct"),
+    [
+        (SOLVED, 1, 1, 1),
+        ("6/1=6:1 4 6,6*4=24:1 24,24/1=24", 1, 1, 1),
+        ("1+4=6:1 5 6,5-1=4:4 6,4*6=24", 0, 0, 0),  # wrong arithmetic
+        ("1+4=5:1 5 6,5-1=4:4 6,4+6=10", 1, 1, 0),  # right, but not 24
+        ("2+4=6:1 1 6,6*1=6:1 6,6*1=6", 1, 0, 0),  # a number that is not there
+        ("6*4=24:1 1 24", 1, 0, 0),  # two numbers are left
+        ("6*4=24", 1, 0, 0),
+        ("1+4=5:1 6,5-1=4:4 6,4*6=24", 1, 0, 0),  # what is left is not
+        ("1+4=5:6 5 1,5-1=4:4 6,4*6=24", 1, 0, 0),  # nor in order
+        ("1+4=5:1 5 6,5-1=4:4 6,4*6=24:24", 1, 0, 0),
+        ("1+4=5,5-1=4,4*6=24", 1, 0, 0),
+        ("1/4=0:0 1 6,0+1=1:1 6,1*6=6", 0, 0, 0),  # no rounding
+        ("1-1=0:0 4 6,4/0=0:0 6,0*6=24", 0, 0, 0),  # no division by zero
+        ("1 + 4 = 5:1 5 6,5-1=4:4 6,4*6=24", 0, 0, 0),  # written otherwise
+        ("=", 0, 0, 0),
+        (",".join([SOLVED] * 5), 0, 0, 0),  # too long
+        (f"{SOLVED},24+0=24", 1, 0, 0),
+    ],
+)
+def test_steps(text, valid, uses, correct):
+    values = game24.score("1 1 4 6:", text, INFO)
+    expected = {"reward": correct, "correct": correct, "valid_expression": valid, "uses_numbers": uses}
+    assert values == expected
+
+
+def test_random_steps_agree_with_play():
+    """Random play, written down, is always read as valid; with one digit changed hardly ever."""
+    rng, num_changed = random.Random(2), 0
+    for _ in range(500):
+        numbers = [rng.randint(1, 13) for _ in range(4)]
+        there, lines = list(numbers), []
+        while len(there) > 1:
+            a, b = (there.pop(rng.randrange(len(there))) for _ in range(2))
+            sign, value = rng.choice([("+", a + b), ("*", a * b)] + [("-", a - b)] * (a >= b))
+            there = sorted([*there, value])
+            lines.append(f"{a}{sign}{b}={value}" + (f":{' '.join(map(str, there))}" if len(there) > 1 else ""))
+        text = ",".join(lines)
+        if there[0] > 9999 or len(text) > game24.MAX_LENGTH:
+            continue
+        assert game24.parse_steps(text, numbers) == (True, True, there[0]), text
+        place = rng.choice([i for i, c in enumerate(text) if c.isdigit()])
+        changed = text[:place] + str((int(text[place]) + rng.randint(1, 9)) % 10) + text[place + 1 :]
+        steps = game24.parse_steps(changed, numbers)
+        num_changed += not (steps.valid and steps.uses)
+    assert num_changed > 450

@@ -95,3 +95,15 @@ def test_missing_folder(tmp_path):
 def test_published_numbers_are_the_prompt(published):
     row = published.data_source("test")[0]
     assert reward.is_solution(row["completion"], [int(n) for n in row["prompt"].rstrip(":").split()])
+
+
+def test_worked_solutions_are_steps_that_the_verifier_takes(tmp_path):
+    path = str(shared_data("math"))
+    task = tasks.load("game24", path=path, worked=True, max_solutions_per_puzzle=50, data_dir=str(tmp_path))
+    sft, test = rows(task, "sft_train"), rows(task, "test")
+    assert len(rows(task, "train")) == 1000 and len(test) == 362  # test puzzles all stay
+    assert len(sft) > 15_000 and len({(row["prompt"], row["completion"]) for row in sft}) == len(sft)
+    for row in sft[::50]:
+        assert row["completion"].count("=") == 3 and row["completion"].endswith("=24")
+        assert task.reward_fn(row["prompt"], row["completion"], json.loads(row["info"]))["reward"] == 1.0
+        assert task.tokenizer.decode(task.tokenizer.encode(row["completion"])) == row["completion"]
