@@ -4,9 +4,9 @@
     python -m experiments.grpo --config=configs/arithmetic.py --workdir=runs/arithmetic
 
 "3+5-2+7=" -> "8=6=13": running totals, the last one is the answer. 60 % of the demonstrations stop too early, so the
-model that imitates them is right on about a quarter of the held-out problems; rewards for right answers teach it to go
-on to the end. A laptop with 2 cores needs a few minutes. Arguments after a colon: `smoke` (seconds, for CI), `shuffled`
-(the wrong-reward control, see configs/papers/spurious_rewards.py).
+model that imitates them is right on two of five held-out problems (0.41 to 0.45); rewards for right answers teach it to
+go on to the end (0.90 to 0.94). A laptop with 2 cores needs a few minutes. Arguments after a colon: `smoke` (seconds,
+for CI), `shuffled` (the wrong-reward control, see configs/papers/spurious_rewards.py).
 """
 
 from configs import common
@@ -17,7 +17,8 @@ def get_config(arg: str | None = None):
     config = common.base("arithmetic")
     config.task = dict(
         name="arithmetic",
-        num_operands=(3, 4),
+        # (3, 4) has few sums of 3: half of the test problems are, and 7 % of the training problems.
+        num_operands=(4, 4),
         digits=1,
         operators="+-",
         num_train=40_000,
@@ -35,9 +36,9 @@ def get_config(arg: str | None = None):
         learning_rate=3e-3, warmup_steps=20, decay_steps=1_480, final_fraction=0.05
     )
     # "+" alone has so few sums that the model learns them by heart and not to add: 0.72 on train, 0.52 held out.
-    config.grpo.update(steps=300, prompts_per_step=32, group_size=8)
+    config.grpo.update(steps=200, prompts_per_step=32, group_size=8)
     config.grpo.optimizer = common.optimizer(
-        learning_rate=3e-4, warmup_steps=10, decay_steps=290, final_fraction=0.1
+        learning_rate=3e-4, warmup_steps=10, decay_steps=190, final_fraction=0.1
     )
     config.eval.update(every=50, num_prompts=1_000, batch_size=500)
     config.checkpoint.every = 50

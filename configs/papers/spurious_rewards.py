@@ -11,16 +11,20 @@ from ml_collections import ConfigDict
 
 
 def get_ablation() -> ConfigDict:
-    """Arms share each seed's SFT warm start; a gain is the last minus the first evaluation of `metric`, held out."""
+    """Arms share each seed's SFT warm start; a gain is the last minus the first evaluation of `metric`, held out.
+
+    program: experiments.PROGRAM runs the arms. expected_lead: arm -> over (an arm), at_least (seed by seed)."""
     return ConfigDict(
         dict(
             paper="arXiv 2507.10532",
             claim="correct rewards raise held-out accuracy, shuffled ones do not",
-            scaled_down="a 0.2M-parameter transformer instead of Qwen2.5-7B; sums of 3-4 one-digit numbers",
+            scaled_down="a 0.2M-parameter transformer instead of Qwen2.5-7B; sums of four one-digit numbers",
+            program="grpo",
             warm_start="configs/arithmetic.py",
             arms={"correct": "configs/arithmetic.py", "shuffled": "configs/arithmetic.py:shuffled"},
             seeds=(0, 1, 2),
             metric="eval/pass@1",
             expected_gain={"correct": dict(at_least=0.30), "shuffled": dict(at_most=0.05)},
+            expected_lead={},
         )
     )
