@@ -4,14 +4,17 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import Any
 
 
 def public_functions(module: ModuleType) -> dict[str, Callable]:
-    """The functions that `module` itself defines and does not hide behind an underscore, by name."""
+    """The functions that `module` offers, by name: its own without an underscore, and those a package re-exports."""
     return {
         name: fn
         for name, fn in vars(module).items()
-        if inspect.isfunction(fn) and fn.__module__ == module.__name__ and not name.startswith("_")
+        if inspect.isfunction(fn)
+        and f"{fn.__module__}.".startswith(f"{module.__name__}.")
+        and not name.startswith("_")
     }
 
 
@@ -41,3 +44,27 @@ def bind(spec: str | Callable | Mapping, module: ModuleType, **defaults) -> Call
     already_bound = fn.keywords if isinstance(fn, functools.partial) else {}
     bound = {n: v for n, v in defaults.items() if n in accepted and n not in already_bound} | keywords
     return functools.partial(fn, **bound) if bound else fn
+
+
+def needs(fn: Callable) -> set[str]:
+    """The keywords that a call of `fn` must give: keyword-only, without a default, not bound yet."""
+    parameters = inspect.signature(fn).parameters.values()
+    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
+
+
+def supply(fn: Callable, available: Mapping[str, Any]) -> Callable:
+    """`fn` with the keywords that it needs bound to what is available under their names.
+
+    available: name -> array or number; None means that it is not there.
+    Raises ValueError where `fn` needs something else, and lists what there is.
+    """
+    wanted = needs(fn)
+    there = {name: value for name, value in available.items() if value is not None}
+    missing = sorted(wanted - set(there))
+    if missing:
+        named = fn.func if isinstance(fn, functools.partial) else fn
+        raise ValueError(
+            f"{getattr(named, '__name__', named)} needs {', '.join(missing)}, which cannot be given to it here; "
+            f"what can: {', '.join(sorted(there)) or 'nothing'}"
+        )
+    return functools.partial(fn, **{name: there[name] for name in wanted}) if wanted else fn

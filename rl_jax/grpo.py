@@ -1,11 +1,12 @@
-"""GRPO (arXiv 2402.03300), top to bottom: rewards -> advantages -> per-token terms -> their sum -> one aggregate.
+"""GRPO (arXiv 2402.03300), top to bottom: advantages -> per-token terms -> their sum -> one aggregate.
 
-    A_i   = (R_i - mean_g) / (std_g + eps)                                  advantages.group_relative
-    l_it  = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))              losses.policy.clipped_surrogate
+    A_i   = (R_i - mean_g) / (std_g + eps)                                  advantages.group_relative (credit.assign)
+    l_it  = w_it max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))         losses.policy.clipped_surrogate
           + kl_coef * k3(logp, ref_logp) - entropy_coef * H                 losses.kl.k3
     loss  = 1/B sum_i 1/n_i sum_t l_it                                      losses.aggregate.seq_mean_token_mean
 
-Each right-hand side is an argument: another method is another choice, from a config or from a notebook.
+Each right-hand side is an argument: another method is another choice, from a config or from a notebook, and a choice
+may ask for more arrays by name (rl_jax.binding.supply). w is 1 in GRPO itself.
 """
 
 from collections.abc import Callable
@@ -15,20 +16,22 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.advantages import group_relative, to_tokens
+from rl_jax.binding import supply
 from rl_jax.losses import aggregate as aggregation
 from rl_jax.losses import kl as kl_estimators
 from rl_jax.losses import policy
-from rl_jax.masked import Mean, masked_max, masked_mean
+from rl_jax.losses.policy.base import Surrogate, log_ratio
+from rl_jax.masked import Mean, masked_max, masked_mean, zero_masked
 from rl_jax.types import Metrics, PolicyBatch, Scores
 
 
 class Objective(NamedTuple):
     """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.binding.bind.
 
-    surrogate: (log_probs, old_log_probs, advantages, mask) -> policy.Surrogate.
+    surrogate: (log_probs, old_log_probs, advantages, mask) -> Surrogate.
     kl: (log_probs, ref_log_probs, mask) -> float [B, T].
-    kl_coef, entropy_coef: weights of the two regularisers; 0 leaves the term out of the program.
+    kl_coef, entropy_coef: weights of the two regularisers; 0 leaves the term out of the program. Where the batch
+        has kl_coefs or entropy_coefs, those.
     aggregate: (per_token, mask) -> Mean.
     """
 
@@ -37,13 +40,6 @@ class Objective(NamedTuple):
     kl_coef: float = 0.04
     entropy_coef: float = 0.0
     aggregate: Callable = aggregation.seq_mean_token_mean
-
-
-def token_advantages(
-    rewards: chex.Array, completion_mask: chex.Array, *, group_size: int, advantage: Callable = group_relative
-) -> chex.Array:
-    """Advantages on the tokens of the global batch. float [B], bool [B, T] -> float [B, T], 0 behind the mask."""
-    return to_tokens(advantage(rewards, group_size=group_size), completion_mask)
 
 
 def loss(scores: Scores, batch: PolicyBatch, objective: Objective) -> tuple[Mean, Metrics]:
@@ -56,19 +52,35 @@ def loss(scores: Scores, batch: PolicyBatch, objective: Objective) -> tuple[Mean
     chex.assert_equal_shape([scores.log_probs, scores.entropy, mask, batch.advantages])
     current = jax.lax.stop_gradient(scores.log_probs)
     old_log_probs = current if batch.old_log_probs is None else batch.old_log_probs
-    surrogate = objective.surrogate(scores.log_probs, old_log_probs, batch.advantages, mask)
+    extras = {
+        "behavior_log_probs": batch.behavior_log_probs,
+        "ref_log_probs": batch.ref_log_probs,
+        "old_log_probs": old_log_probs,
+        "entropy": jax.lax.stop_gradient(scores.entropy),
+        "selected": batch.selected,
+    }
+    surrogate = supply(objective.surrogate, extras)(scores.log_probs, old_log_probs, batch.advantages, mask)
     per_token = surrogate.loss
-    if objective.kl_coef:
-        per_token += objective.kl_coef * objective.kl(scores.log_probs, batch.ref_log_probs, mask)
-    if objective.entropy_coef:
-        per_token -= objective.entropy_coef * scores.entropy
-    return objective.aggregate(per_token, mask), _metrics(surrogate, scores, batch)
+    if batch.token_weights is not None:
+        per_token *= jax.lax.stop_gradient(zero_masked(batch.token_weights, mask))
+    if objective.kl_coef or batch.kl_coefs is not None:
+        divergence = supply(objective.kl, extras)(scores.log_probs, batch.ref_log_probs, mask)
+        per_token += _coefficient(objective.kl_coef, batch.kl_coefs) * divergence
+    if objective.entropy_coef or batch.entropy_coefs is not None:
+        per_token -= _coefficient(objective.entropy_coef, batch.entropy_coefs) * zero_masked(scores.entropy, mask)
+    aggregate = supply(objective.aggregate, {"group_tokens": batch.group_tokens, "batch_rows": batch.batch_rows})
+    return aggregate(per_token, mask), _metrics(surrogate, scores, batch)
 
 
-def _metrics(surrogate: policy.Surrogate, scores: Scores, batch: PolicyBatch) -> Metrics:
+def _coefficient(constant: float, by_row: chex.Array | None) -> float | chex.Array:
+    """A regulariser's weight: the objective's, or the one that a controller has set for the rows of this batch."""
+    return constant if by_row is None else jax.lax.stop_gradient(by_row)[:, None]
+
+
+def _metrics(surrogate: Surrogate, scores: Scores, batch: PolicyBatch) -> Metrics:
     mask = batch.completion_mask
     log_probs, entropy = jax.lax.stop_gradient((scores.log_probs, scores.entropy))
-    gap = policy.log_ratio(log_probs, batch.behavior_log_probs, mask)
+    gap = log_ratio(log_probs, batch.behavior_log_probs, mask)
     weight = jnp.exp(gap)
     means = {
         "kl/k1": kl_estimators.k1(log_probs, batch.ref_log_probs, mask),

@@ -7,7 +7,7 @@ added-up count. So neither the number of micro-batches nor the mesh changes what
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -26,6 +26,7 @@ class TrainState(NamedTuple):
     rng: typed PRNG key []. Never changes; step-wise randomness is fold_in(rng, step).
     skipped: int32 []. Steps whose gradient was not finite and changed nothing.
     skipped_in_a_row: int32 []. The same since the last good step.
+    trackers: estimators that the loop carries along (rl_jax.trackers), by name; the train step leaves them alone.
     """
 
     step: chex.Array
@@ -34,11 +35,14 @@ class TrainState(NamedTuple):
     rng: chex.PRNGKey
     skipped: chex.Array
     skipped_in_a_row: chex.Array
+    trackers: Any = ()
 
 
-def init_state(params: Params, optimizer: optax.GradientTransformation, rng: chex.PRNGKey) -> TrainState:
-    """The state before the first step. params: pytree of arrays. rng: a typed key."""
-    return TrainState(jnp.int32(0), params, optimizer.init(params), rng, jnp.int32(0), jnp.int32(0))
+def init_state(
+    params: Params, optimizer: optax.GradientTransformation, rng: chex.PRNGKey, trackers: Any = ()
+) -> TrainState:
+    """The state before the first step. params, trackers: pytrees of arrays. rng: a typed key."""
+    return TrainState(jnp.int32(0), params, optimizer.init(params), rng, jnp.int32(0), jnp.int32(0), trackers)
 
 
 def make_schedule(
@@ -120,7 +124,8 @@ def make_train_step(
         metrics |= {"grad_norm": grad_norm, "nonfinite/skipped": skipped.astype(jnp.float32)}
         if schedule is not None:
             metrics["lr"] = schedule(state.step - state.skipped)
-        return TrainState(state.step + 1, params, opt_state, state.rng, skipped, in_a_row), metrics
+        state = TrainState(state.step + 1, params, opt_state, state.rng, skipped, in_a_row, state.trackers)
+        return state, metrics
 
     return train_step
 

@@ -56,6 +56,12 @@ class PolicyBatch(NamedTuple):
         update only: the policy that is differentiated is then the proximal one, the ratio is 1, a forward is saved.
     behavior_log_probs: float32 [B, C]. The sampler's own, for corrections and metrics.
     ref_log_probs: float32 [B, C]. The reference policy's; equal to old_log_probs where no reference is used.
+    token_weights: float32 [B, C]. What the policy term is multiplied with (not the regularisers). None is 1.
+    selected: bool [B, C]. The tokens that a surrogate treats differently (losses.policy.kl_cov), chosen over the batch.
+    group_tokens: float32 [B]. The tokens of the row's whole group (losses.aggregate.group_token_mean).
+    batch_rows: float32 [B]. How many rows of the whole update have a token (losses.aggregate.token_sum).
+    kl_coefs, entropy_coefs: float32 [B]. Weights of the regularisers where a controller moves them, the same on every
+        row; arrays, so that a new value is no new program. None takes the objective's constants.
     """
 
     batch: TokenBatch
@@ -64,6 +70,12 @@ class PolicyBatch(NamedTuple):
     old_log_probs: chex.Array | None
     behavior_log_probs: chex.Array
     ref_log_probs: chex.Array
+    token_weights: chex.Array | None = None
+    selected: chex.Array | None = None
+    group_tokens: chex.Array | None = None
+    batch_rows: chex.Array | None = None
+    kl_coefs: chex.Array | None = None
+    entropy_coefs: chex.Array | None = None
 
 
 class Scores(NamedTuple):

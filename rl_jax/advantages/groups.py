@@ -6,11 +6,13 @@ Papers and frameworks disagree on ddof, epsilon and the baseline (rewards 1,0,0,
 
 import chex
 import jax.numpy as jnp
+import numpy as np
 
 from rl_jax.masked import zero_masked
 
 
-def _grouped(rewards: chex.Array, group_size: int) -> chex.Array:
+def grouped(rewards: chex.Array, group_size: int) -> chex.Array:
+    """float [B] -> float [B / G, G]. Raises ValueError where groups of `group_size` do not divide B."""
     chex.assert_rank(rewards, 1)
     chex.assert_type(rewards, float)  # integer rewards would truncate fractional baselines
     if group_size < 1 or rewards.shape[0] % group_size:
@@ -24,12 +26,17 @@ def _centered(groups: chex.Array) -> chex.Array:
     return shifted - jnp.mean(shifted, axis=1, keepdims=True)
 
 
+def has_spread(values: chex.Array, std: chex.Array, relative_tolerance: float) -> chex.Array:
+    """Whether they differ by more than rounding: std > relative_tolerance max |value|. [..., N], [...] -> [...]."""
+    return std > relative_tolerance * jnp.max(jnp.abs(values), axis=-1)
+
+
 def group_std(rewards: chex.Array, *, group_size: int, ddof: int = 1) -> chex.Array:
     """Standard deviation of each group: sqrt(sum (R - mean)^2 / (G - ddof)). float [B] -> float [B / G].
 
     Raises ValueError where the groups do not divide B or G <= ddof leaves nothing to divide by.
     """
-    groups = _grouped(rewards, group_size)
+    groups = grouped(rewards, group_size)
     if group_size <= ddof:
         raise ValueError(f"the std of a group of {group_size} with ddof={ddof} is not defined; use group_centered")
     # Two passes: E[x^2] - E[x]^2 leaves a residue in float32 that turns equal rewards into +-1000 (NeMo-RL PR 4161).
@@ -48,16 +55,15 @@ def group_relative(
     Returns float [B]. Raises ValueError for a group size that does not divide B or is not above ddof.
     Source: arXiv 2402.03300, eq. of section 4.1.2.
     """
-    groups = _grouped(rewards, group_size)
-    std = group_std(rewards, group_size=group_size, ddof=ddof)[:, None]
-    centered = _centered(groups)
-    spread = std > relative_tolerance * jnp.max(jnp.abs(groups), axis=1, keepdims=True)
-    return jnp.where(spread, centered / (std + eps), 0.0).reshape(-1)
+    groups = grouped(rewards, group_size)
+    std = group_std(rewards, group_size=group_size, ddof=ddof)
+    spread = has_spread(groups, std, relative_tolerance)
+    return jnp.where(spread[:, None], _centered(groups) / (std[:, None] + eps), 0.0).reshape(-1)
 
 
 def group_centered(rewards: chex.Array, *, group_size: int) -> chex.Array:
     """Dr. GRPO: A_i = R_i - mean_g, no division. float [B] -> float [B]. Source: arXiv 2503.20783."""
-    return _centered(_grouped(rewards, group_size)).reshape(-1)
+    return _centered(grouped(rewards, group_size)).reshape(-1)
 
 
 def leave_one_out(rewards: chex.Array, *, group_size: int) -> chex.Array:
@@ -65,7 +71,7 @@ def leave_one_out(rewards: chex.Array, *, group_size: int) -> chex.Array:
 
     Raises ValueError for a group of one. Source: arXiv 2402.14740.
     """
-    groups = _grouped(rewards, group_size)
+    groups = grouped(rewards, group_size)
     if group_size < 2:
         raise ValueError("leave_one_out needs group_size >= 2: a group of one has no others")
     return (_centered(groups) * (group_size / (group_size - 1))).reshape(-1)
@@ -88,11 +94,74 @@ def group_mean_batch_std(
     centered = group_centered(rewards, group_size=group_size)
     batch = rewards.shape[0]
     std = group_std(rewards, group_size=batch, ddof=ddof)[0]
-    spread = std > relative_tolerance * jnp.max(jnp.abs(rewards))
-    return jnp.where(spread, centered / (std + eps), 0.0)
+    return jnp.where(has_spread(rewards, std, relative_tolerance), centered / (std + eps), 0.0)
+
+
+def nemo_leave_one_out(
+    rewards: chex.Array, *, group_size: int, eps: float = 1e-6, relative_tolerance: float = 1e-6
+) -> chex.Array:
+    """NeMo-RL's GRPO: A_i = (R_i - mean_{-i}) / (std_{-i} + eps), mean and std of the other G - 1 rewards (ddof 1).
+
+    Where those are all the same A_i = R_i - mean_{-i}, undivided: the one right answer of a group gets 1, whatever G,
+    and each wrong one more than its share, so a group does not sum to 0 (1,0,0,0 gives 1 and three times -.577).
+    rewards: float [B]. group_size: G; two samples are never divided. eps: added to the std. relative_tolerance: a
+    std below this share of the largest |reward| of the others is rounding and counts as 0. Returns float [B].
+    Raises ValueError for a group of one. Source: NeMo-RL, the default of its GRPO in August 2026.
+    """
+    groups = grouped(rewards, group_size)
+    if group_size < 2:
+        raise ValueError("nemo_leave_one_out needs group_size >= 2: a group of one has no others")
+    others = groups[:, np.stack([np.delete(np.arange(group_size), i) for i in range(group_size)])]  # [B / G, G, G - 1]
+    shifted = others - others[:, :, :1]
+    own = groups - others[:, :, 0] - jnp.mean(shifted, axis=2)
+    centered = shifted - jnp.mean(shifted, axis=2, keepdims=True)
+    std = jnp.sqrt(jnp.sum(jnp.square(centered), axis=2) / max(group_size - 2, 1))
+    return jnp.where(has_spread(others, std, relative_tolerance), own / (std + eps), own).reshape(-1)
+
+
+def maxrl(rewards: chex.Array, *, group_size: int) -> chex.Array:
+    """MaxRL: A_i = (R_i - mean_g) / mean_g, and 0 where mean_g is not positive. float [B] -> float [B].
+
+    The gradient of log pass rate instead of pass rate: hard prompts weigh 1 / p. rewards: not negative; 0 or 1 in the
+    paper. Raises ValueError where the groups do not divide B. Source: arXiv 2602.02710.
+    """
+    groups = grouped(rewards, group_size)
+    mean = jnp.mean(groups, axis=1, keepdims=True)
+    positive = mean > 0
+    return jnp.where(positive, _centered(groups) / jnp.where(positive, mean, 1.0), 0.0).reshape(-1)
+
+
+def opo(rewards: chex.Array, *, group_size: int, lengths: chex.Array) -> chex.Array:
+    """OPO: A_i = R_i - b_g, b_g = sum_j n_j R_j / sum_j n_j, which minimises sum_j n_j (R_j - b)^2.
+
+    rewards: float [B]. group_size: G. lengths: int [B], n in tokens; of a group without a token A is R_i - mean_g.
+    Returns float [B]. Raises ValueError where the groups do not divide B. Source: arXiv 2505.23585.
+    """
+    chex.assert_equal_shape([rewards, lengths])
+    groups = grouped(rewards, group_size)
+    tokens = lengths.reshape(groups.shape).astype(groups.dtype)
+    tokens = jnp.where(jnp.any(tokens > 0, axis=1, keepdims=True), tokens, 1.0)
+    shifted = groups - groups[:, :1]
+    baseline = jnp.sum(tokens * shifted, axis=1, keepdims=True) / jnp.sum(tokens, axis=1, keepdims=True)
+    return (shifted - baseline).reshape(-1)
+
+
+def gpg(rewards: chex.Array, *, group_size: int, count_groups: bool = False) -> chex.Array:
+    """GPG: A_i = alpha (R_i - mean_g), alpha = B / #(rewards that are not 0), as in verl.
+
+    rewards: float [B]. group_size: G. count_groups: alpha = #groups / #(groups whose rewards differ), as the paper has
+    it: the batch's gradient is not diluted by groups that have none. verl's alpha counts rewards, so it is another one
+    where a wrong answer earns -1 instead of 0; and it is 1 where no reward is 0.
+    Returns float [B]. Raises ValueError where the groups do not divide B. Source: arXiv 2504.02546.
+    """
+    groups = grouped(rewards, group_size)
+    counted = jnp.any(groups != groups[:, :1], axis=1) if count_groups else rewards != 0
+    alpha = counted.size / jnp.maximum(jnp.sum(counted), 1)
+    return (alpha * _centered(groups)).reshape(-1)
 
 
 def to_tokens(advantages: chex.Array, completion_mask: chex.Array) -> chex.Array:
     """The same advantage on every completion token, 0 elsewhere. float [B], bool [B, T] -> float [B, T]."""
     chex.assert_rank([advantages, completion_mask], [1, 2])
+    chex.assert_equal_shape_prefix([advantages, completion_mask], 1)
     return zero_masked(jnp.broadcast_to(advantages[:, None], completion_mask.shape), completion_mask)

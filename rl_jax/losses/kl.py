@@ -1,15 +1,23 @@
 """Per-token estimators [B, T] of KL(pi || pi_ref) from samples of pi (Schulman, "Approximating KL divergence").
 
-As a term of a loss they differ by more than their values: E[grad k1] = 0, E[grad k2] = grad KL(pi || ref) and
-E[grad k3] = grad KL(ref || pi). Use k1 in the reward, k2 for the reverse-KL gradient, k3 for the published GRPO.
-No value is clamped here.
+With d = logp - ref_logp. As a term of a loss they differ by more than their values, on-policy:
+
+    k1, k1_plus           d                 E[grad] = 0                    k1_plus: grad KL(pi || ref)
+    k2                    d^2 / 2           E[grad] = grad KL(pi || ref)
+    k3, k3_plus           e^-d + d - 1      E[grad] = grad KL(ref || pi)   k3_plus: grad KL(pi || ref)
+    ratio_k1, ratio_k3    r d, r k3         E[grad] = grad KL(pi || ref), off-policy too
+    the others            biased in both; what frameworks ship
+
+Use k1 in the reward, k2 or ratio_k3 for the reverse-KL gradient, k3 for the published GRPO. No value is clamped unless
+the name says so. The reference and the old policy are constants. tests/losses/test_kl.py has each one's expected
+gradient beside the exact one.
 """
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.masked import zero_masked
+from rl_jax.masked import row_means, zero_masked
 
 
 def _difference(log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array) -> chex.Array:
@@ -37,3 +45,110 @@ def k3(log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array) -> ch
     """
     difference = _difference(log_probs, ref_log_probs, mask)
     return jnp.expm1(-difference) + difference
+
+
+def absolute(log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array) -> chex.Array:
+    """|logp - ref_logp|: no estimate of the KL, and its expected gradient has another direction (verl's "abs").
+
+    float [B, T] x2, bool [B, T] -> float [B, T]. The gradient at 0 is 0, as in torch; that of jnp.abs would be 1.
+    """
+    difference = _difference(log_probs, ref_log_probs, mask)
+    return jnp.where(difference == 0, 0.0, jnp.abs(difference))
+
+
+def k3_clamped(
+    log_probs: chex.Array,
+    ref_log_probs: chex.Array,
+    mask: chex.Array,
+    *,
+    max_difference: float = 20.0,
+    max_value: float = 10.0,
+) -> chex.Array:
+    """min(k3, max_value), the difference clamped to +-max_difference before: no gradient where either is active.
+
+    The tokens that the reference likes best lose their pull, and the gradient shrinks. float [B, T] x2, bool [B, T].
+    max_difference: in nats, keeps exp finite. max_value: in nats. Defaults: verl's low_var_kl; OpenRLHF and ms-swift
+    also end at 10.
+    """
+    difference = jnp.clip(_difference(log_probs, ref_log_probs, mask), -max_difference, max_difference)
+    return jnp.minimum(jnp.expm1(-difference) + difference, max_value)
+
+
+def _with_gradient_of_k2(value: chex.Array, log_probs, ref_log_probs, mask: chex.Array) -> chex.Array:
+    """`value`, and the gradient of k2: value without gradient plus k2 minus itself, which is 0 exactly."""
+    path = k2(log_probs, ref_log_probs, mask)
+    return jax.lax.stop_gradient(value) + (path - jax.lax.stop_gradient(path))
+
+
+def k1_plus(log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array) -> chex.Array:
+    """The value of k1 with the gradient of k2 (straight-through): verl's "k1+". float [B, T] x2, bool [B, T]."""
+    return _with_gradient_of_k2(k1(log_probs, ref_log_probs, mask), log_probs, ref_log_probs, mask)
+
+
+def k3_plus(
+    log_probs: chex.Array,
+    ref_log_probs: chex.Array,
+    mask: chex.Array,
+    *,
+    max_difference: float = 20.0,
+    max_value: float = 10.0,
+) -> chex.Array:
+    """The value of k3_clamped with the gradient of k2, which no clamp stops: verl's "k3+". Arguments as k3_clamped."""
+    clamps = {"max_difference": max_difference, "max_value": max_value}
+    value = k3_clamped(log_probs, ref_log_probs, mask, **clamps)
+    return _with_gradient_of_k2(value, log_probs, ref_log_probs, mask)
+
+
+def ratio_k1(
+    log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array, *, old_log_probs: chex.Array
+) -> chex.Array:
+    """r k1 with r = exp(logp - old_logp) differentiated: unbiased in value and gradient for samples of pi_old.
+
+    log_probs, ref_log_probs, old_log_probs: float [B, T]. mask: bool [B, T]. open-instruct's kl_estimator 3.
+    """
+    ratio = jnp.exp(_difference(log_probs, old_log_probs, mask))
+    return ratio * k1(log_probs, ref_log_probs, mask)
+
+
+def ratio_k3(
+    log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array, *, old_log_probs: chex.Array
+) -> chex.Array:
+    """r k3 with r = exp(logp - old_logp) differentiated: as ratio_k1, and never negative.
+
+    log_probs, ref_log_probs, old_log_probs: float [B, T]. mask: bool [B, T].
+    Source: arXiv 2512.02556 (DeepSeek-V3.2); TRL's use_bias_correction_kl, on by default since 1.12.
+    """
+    ratio = jnp.exp(_difference(log_probs, old_log_probs, mask))
+    return ratio * k3(log_probs, ref_log_probs, mask)
+
+
+def sequence_ratio_k3(
+    log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array, *, old_log_probs: chex.Array
+) -> chex.Array:
+    """s_i k3 with s_i = exp(mean_t(logp - old_logp)) of the row, differentiated: TRL 1.16 with the sequence ratio.
+
+    No correction: the row's score enters with 1 / n_i, so the expected gradient is that of k3 plus 1 / n_i of what
+    ratio_k3 adds to it. log_probs, ref_log_probs, old_log_probs: float [B, T]. mask: bool [B, T].
+    """
+    ratio = jnp.exp(row_means(_difference(log_probs, old_log_probs, mask), mask))
+    return ratio[:, None] * k3(log_probs, ref_log_probs, mask)
+
+
+def on_policy_k3_clamped(
+    log_probs: chex.Array,
+    ref_log_probs: chex.Array,
+    mask: chex.Array,
+    *,
+    max_difference: float = 20.0,
+    max_value: float = 10.0,
+) -> chex.Array:
+    """min(r k3, max_value) with r = exp(logp - sg(logp)), which is 1 and has the score as its gradient: NeMo-RL's.
+
+    Where the difference is clamped (to +-max_difference) the weight is stopped too, and nothing is left of the
+    gradient. Arguments as k3_clamped; max_value is applied after the weight. Source: arXiv 2506.09477.
+    """
+    difference = _difference(log_probs, ref_log_probs, mask)
+    clamped = jnp.clip(difference, -max_difference, max_difference)
+    ratio = jnp.exp(_difference(log_probs, log_probs, mask))
+    ratio = jnp.where(difference == clamped, ratio, jax.lax.stop_gradient(ratio))
+    return jnp.minimum(ratio * (jnp.expm1(-clamped) + clamped), max_value)

@@ -1,45 +1,59 @@
-"""Policy surrogates: per-token losses [B, T] from log-probs, advantages and a mask.
+"""PPO's clipped surrogate and its relatives that clip the ratio of each token."""
 
-The order of arguments is the same everywhere: (log_probs, old_log_probs, advantages, mask, *, ...).
-"""
-
-from typing import NamedTuple
+import math
 
 import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.losses.policy.base import Surrogate, assert_tokens, log_ratio
 from rl_jax.masked import zero_masked
 
 
-class Surrogate(NamedTuple):
-    """A per-token loss and where its clip is active.
+def finite_exp(log_ratios: chex.Array, where: chex.Array) -> chex.Array:
+    """exp(x), and where `where` never inf: beyond the type's range a large constant, without gradient.
 
-    loss: float [B, T], to minimise; 0 behind the mask.
-    ratio: float [B, T], pi / pi_old without gradient; 1 behind the mask.
-    clipped_low, clipped_high: bool [B, T]. Tokens whose gradient the lower (A < 0) or upper (A > 0) bound removed.
+    An infinite ratio that a clip has replaced would otherwise have the gradient 0 * inf = nan.
+    log_ratios: float [B, T]. where: bool [B, T]; those places come out finite. Returns float [B, T].
     """
-
-    loss: chex.Array
-    ratio: chex.Array
-    clipped_low: chex.Array
-    clipped_high: chex.Array
+    chex.assert_equal_shape([log_ratios, where])
+    largest = math.floor(math.log(jnp.finfo(log_ratios.dtype).max))  # 88 in float32
+    return jnp.exp(jnp.where(where, jnp.minimum(log_ratios, largest), log_ratios))
 
 
-def _assert_tokens(mask: chex.Array, *arrays: chex.Array) -> None:
-    chex.assert_rank(mask, 2)
-    chex.assert_type(mask, bool)
-    chex.assert_equal_shape([mask, *arrays])
-    chex.assert_type(list(arrays), float)
+def ppo_clip(
+    ratio: chex.Array, advantages: chex.Array, mask: chex.Array, *, clip_low: float, clip_high: float
+) -> Surrogate:
+    """max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)) of any ratio: a token's, or its row's on each token.
 
-
-def log_ratio(log_probs: chex.Array, old_log_probs: chex.Array, mask: chex.Array) -> chex.Array:
-    """log pi - log pi_old on the mask, 0 behind it, so that exp never sees what stands in the padding.
-
-    log_probs, old_log_probs: float [B, T]; gradients flow into log_probs only. mask: bool [B, T].
+    ratio: float [B, T], differentiated, 1 behind the mask. advantages: float [B, T], without gradient, 0 behind it.
+    mask: bool [B, T]. Returns a Surrogate.
     """
-    _assert_tokens(mask, log_probs, old_log_probs)
-    return zero_masked(log_probs, mask) - jax.lax.stop_gradient(zero_masked(old_log_probs, mask))
+    assert_tokens(mask, ratio, advantages)
+    clipped = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    loss = jnp.maximum(-advantages * ratio, -advantages * clipped)
+    return Surrogate(
+        loss=zero_masked(loss, mask),
+        ratio=jax.lax.stop_gradient(ratio),
+        clipped_low=mask & (advantages < 0) & (ratio < 1.0 - clip_low),
+        clipped_high=mask & (advantages > 0) & (ratio > 1.0 + clip_high),
+    )
+
+
+def _tokens(log_probs, old_log_probs, advantages, mask) -> tuple[chex.Array, chex.Array]:
+    """The log ratios, and the advantages as data. Both 0 behind the mask."""
+    assert_tokens(mask, log_probs, old_log_probs, advantages)
+    advantages = jax.lax.stop_gradient(zero_masked(advantages, mask))
+    return log_ratio(log_probs, old_log_probs, mask), advantages
+
+
+def _flag_guard(surrogate: Surrogate, log_ratios, advantages, max_log_ratio: float) -> Surrogate:
+    """`surrogate` with the tokens flagged whose gradient the guard of the log ratio removed. A = 0 had none to lose."""
+    pushed = advantages != 0
+    return surrogate._replace(
+        clipped_low=surrogate.clipped_low | (pushed & (log_ratios < -max_log_ratio)),
+        clipped_high=surrogate.clipped_high | (pushed & (log_ratios > max_log_ratio)),
+    )
 
 
 def clipped_surrogate(
@@ -50,22 +64,81 @@ def clipped_surrogate(
     *,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
+    max_log_ratio: float = math.inf,
 ) -> Surrogate:
     """PPO's clipped objective: l = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)), r = exp(logp - old_logp).
 
     log_probs: float [B, T], differentiated. old_log_probs, advantages: float [B, T], stopped here: they are data.
     mask: bool [B, T]. clip_low, clip_high: distances from 1, not bounds; asymmetric is DAPO's clip-higher (.2, .28).
+    max_log_ratio: logp - old_logp is cut off at +- this, and a token beyond it has no gradient; verl has 20. Without
+        it r may overflow: l is then inf where A < 0, and the clip's constant with gradient 0 where A > 0.
     Returns a Surrogate. dl/dlogp = -A r unless (A > 0 and r > 1 + clip_high) or (A < 0 and r < 1 - clip_low).
     Source: arXiv 1707.06347 eq. 7; clip-higher arXiv 2503.14476.
     """
-    _assert_tokens(mask, log_probs, old_log_probs, advantages)
-    advantages = jax.lax.stop_gradient(zero_masked(advantages, mask))
-    ratio = jnp.exp(log_ratio(log_probs, old_log_probs, mask))
-    clipped = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
-    loss = jnp.maximum(-advantages * ratio, -advantages * clipped)
-    return Surrogate(
-        loss=zero_masked(loss, mask),
+    log_ratios, advantages = _tokens(log_probs, old_log_probs, advantages, mask)
+    ratio = finite_exp(jnp.clip(log_ratios, -max_log_ratio, max_log_ratio), advantages >= 0)
+    out = ppo_clip(ratio, advantages, mask, clip_low=clip_low, clip_high=clip_high)
+    return _flag_guard(out, log_ratios, advantages, max_log_ratio)
+
+
+def dual_clip(
+    log_probs: chex.Array,
+    old_log_probs: chex.Array,
+    advantages: chex.Array,
+    mask: chex.Array,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    dual_clip: float = 3.0,
+    max_log_ratio: float = math.inf,
+) -> Surrogate:
+    """PPO with a bound for A < 0 as well: l = min(l_ppo, -c A) where A < 0, l_ppo elsewhere, c = dual_clip.
+
+    log_probs: float [B, T], differentiated. old_log_probs, advantages: float [B, T], data. mask: bool [B, T].
+    clip_low, clip_high, max_log_ratio: as in `clipped_surrogate`. dual_clip: c > 1, a bound on the ratio and not a
+        distance. verl always has it, 3 by default; ROLL's is 1 + 2 clip. inf is `clipped_surrogate`.
+    Returns a Surrogate; clipped_high also where A < 0 and r > c, which has no gradient. Raises ValueError for c <= 1.
+    Source: arXiv 1912.09729.
+    """
+    if dual_clip <= 1:
+        raise ValueError(f"dual_clip = {dual_clip} bounds the ratio from above: it has to be larger than 1")
+    log_ratios, advantages = _tokens(log_probs, old_log_probs, advantages, mask)
+    ratio = finite_exp(jnp.clip(log_ratios, -max_log_ratio, max_log_ratio), mask)
+    out = ppo_clip(ratio, advantages, mask, clip_low=clip_low, clip_high=clip_high)
+    bound = jnp.where(advantages < 0, -dual_clip * advantages, jnp.inf)
+    out = out._replace(
+        loss=jnp.minimum(out.loss, bound),
+        clipped_high=out.clipped_high | ((advantages < 0) & (ratio > dual_clip)),
+    )
+    return _flag_guard(out, log_ratios, advantages, max_log_ratio)
+
+
+def two_sided_clip(
+    log_probs: chex.Array,
+    old_log_probs: chex.Array,
+    advantages: chex.Array,
+    mask: chex.Array,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    delta: float = 4.0,
+) -> Surrogate:
+    """PPO with r cut off at delta outside the clip: l = max(-A min(r, delta), -A clip(r, 1 - clip_low, 1 + clip_high)).
+
+    log_probs: float [B, T], differentiated. old_log_probs, advantages: float [B, T], data. mask: bool [B, T].
+    clip_low, clip_high: as in `clipped_surrogate`. delta: a bound on the ratio, above 1 + clip_high. The same function
+        as `dual_clip` with c = delta, under the name and with the value that INTELLECT-2 and TRL give it.
+    Returns a Surrogate; clipped_high also where A < 0 and r > delta, which has no gradient.
+    Raises ValueError for delta <= 1 + clip_high: between the two, a token with A < 0 would keep its gradient.
+    Source: INTELLECT-2, arXiv 2505.07291; TRL's `delta`.
+    """
+    if delta <= 1.0 + clip_high:
+        raise ValueError(f"delta = {delta} has to lie above the clip, 1 + clip_high = {1.0 + clip_high}")
+    log_ratios, advantages = _tokens(log_probs, old_log_probs, advantages, mask)
+    ratio = finite_exp(log_ratios, mask)
+    # clip(min(r, delta)) is clip(r), since delta lies above the clip.
+    out = ppo_clip(jnp.minimum(ratio, delta), advantages, mask, clip_low=clip_low, clip_high=clip_high)
+    return out._replace(
         ratio=jax.lax.stop_gradient(ratio),
-        clipped_low=mask & (advantages < 0) & (ratio < 1.0 - clip_low),
-        clipped_high=mask & (advantages > 0) & (ratio > 1.0 + clip_high),
+        clipped_high=out.clipped_high | ((advantages < 0) & (ratio > delta)),
     )

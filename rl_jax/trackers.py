@@ -1,0 +1,193 @@
+"""Estimators that remember: pairs of pure functions on a small state that is checkpointed and moves through jit.
+
+A tracker is Tracker(init, update): init() -> state, update(state, ...) -> state. A step reads what it uses (state.coef,
+state.value, ...) from the state that it starts with, which has not seen the step's own samples; only running_moments,
+as published, has seen the rewards that it scales. States are NamedTuples of float32 arrays.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+class Tracker(NamedTuple):
+    """init: () -> state. update: (state, <what this step has measured>) -> state; both pure."""
+
+    init: Callable
+    update: Callable
+
+
+class Coefficient(NamedTuple):
+    """coef: float32 []. The weight of the term that is controlled."""
+
+    coef: chex.Array
+
+
+def adaptive_kl(
+    *, initial: float = 0.001, target: float = 0.1, horizon: float = 10_000.0, max_error: float = 0.2
+) -> Tracker:
+    """A KL coefficient that steers the KL: coef <- coef (1 + e n / horizon), e = clip(KL / target - 1, -.2, .2).
+
+    update: (state, kl, samples) -> state; kl: float [], as measured; samples: float or int [], n, those it is from.
+    initial, target (in nats, of the same kind as `kl`: a token's or a completion's), horizon (in samples): those of
+    verl, whose KL is the mean over completions of their means over tokens. max_error: the bound of e.
+    Source: arXiv 1909.08593; verl's and OpenRLHF's AdaptiveKLController.
+    """
+
+    def update(state: Coefficient, kl: chex.Array, samples: chex.Array) -> Coefficient:
+        chex.assert_rank([kl, samples], 0)
+        error = jnp.clip(kl / target - 1.0, -max_error, max_error)
+        return Coefficient(state.coef * (1.0 + error * samples / horizon))
+
+    return Tracker(lambda: Coefficient(jnp.float32(initial)), update)
+
+
+class EntropyCoefficient(NamedTuple):
+    """The entropy bonus of the next step.
+
+    coef: float32 []. What the controller moves.
+    applied: float32 []. The bonus to use: coef where the entropy was last at or below its target, 0 where it was above.
+    """
+
+    coef: chex.Array
+    applied: chex.Array
+
+
+def adaptive_entropy(
+    *, initial: float = 0.0, target: float = 0.2, step: float = 0.005, low: float = 0.0, high: float = 1.0
+) -> Tracker:
+    """An entropy bonus where it is needed: coef + step where H <= target, coef - step above it, within [low, high].
+
+    update: (state, entropy) -> state; entropy: float [] in nats, the mean over the tokens of the step. Above the target
+    nothing is applied, nor before anything was measured. initial, target, step, low, high: the defaults of TRL.
+    Source: Skywork-OR1, arXiv 2505.22312; TRL's use_adaptive_entropy.
+    """
+
+    def update(state: EntropyCoefficient, entropy: chex.Array) -> EntropyCoefficient:
+        chex.assert_rank(entropy, 0)
+        wanted = entropy <= target
+        coef = jnp.clip(state.coef + jnp.where(wanted, step, -step), low, high)
+        return EntropyCoefficient(coef, jnp.where(wanted, coef, 0.0))
+
+    return Tracker(lambda: EntropyCoefficient(jnp.float32(initial), jnp.float32(0.0)), update)
+
+
+class RunningMean(NamedTuple):
+    """value: float32 []. The mean so far. updates: float32 []. How many batches have entered it."""
+
+    value: chex.Array
+    updates: chex.Array
+
+
+def ema_mean(*, decay: float = 0.9, initial: float = 0.0, replace_initial: bool = True) -> Tracker:
+    """The baseline of REINFORCE: b <- decay b + (1 - decay) mean(R).
+
+    update: (state, rewards) -> state; rewards: float [B]. Use state.value of before the update: a baseline that has
+    seen the rewards it is taken from is biased. initial: b of the first batch. replace_initial: the first update sets b
+    to the mean itself; if not, `initial` is forgotten by and by, by a factor decay a batch.
+    Source: REINFORCE with a baseline (Williams, 1992).
+    """
+
+    def update(state: RunningMean, rewards: chex.Array) -> RunningMean:
+        chex.assert_rank(rewards, 1)
+        mean = jnp.mean(rewards)
+        kept = jnp.where((state.updates == 0) & replace_initial, 0.0, decay)
+        return RunningMean(kept * state.value + (1.0 - kept) * mean, state.updates + 1.0)
+
+    return Tracker(lambda: RunningMean(jnp.float32(initial), jnp.float32(0.0)), update)
+
+
+class Moments(NamedTuple):
+    """Mean and spread of everything seen so far.
+
+    count: float32 []. How many values; exact up to 2^24. mean: float32 []. squares: float32 []. sum (x - mean)^2.
+    """
+
+    count: chex.Array
+    mean: chex.Array
+    squares: chex.Array
+
+    def std(self, *, ddof: int = 1) -> chex.Array:
+        """sqrt(squares / (count - ddof)), float []; 1 while there is no spread to divide by."""
+        known = (self.count > ddof) & (self.squares > 0)
+        return jnp.where(known, jnp.sqrt(self.squares / jnp.where(known, self.count - ddof, 1.0)), 1.0)
+
+
+def running_moments() -> Tracker:
+    """Mean and variance of all rewards so far, as if they were one batch (for shaping.scaled).
+
+    With n_a values seen, n_b new ones and d = mean_b - mean_a,
+
+        mean = mean_a + d n_b / (n_a + n_b),   squares = squares_a + squares_b + d^2 n_a n_b / (n_a + n_b).
+
+    update: (state, rewards) -> state; rewards: float [B]. PPO-max updates first and scales with the state after that.
+    Source: Chan, Golub and LeVeque (1979); arXiv 2307.04964 and its code.
+    """
+
+    def update(state: Moments, rewards: chex.Array) -> Moments:
+        chex.assert_rank(rewards, 1)
+        # Seen from the first one, so that equal rewards have no spread.
+        shifted = rewards - rewards[0]
+        mean = jnp.mean(shifted)
+        squares = jnp.sum(jnp.square(shifted - mean))
+        total = state.count + rewards.size
+        gap = rewards[0] + mean - state.mean
+        share = rewards.size / total
+        return Moments(total, state.mean + gap * share, state.squares + squares + jnp.square(gap) * state.count * share)
+
+    return Tracker(lambda: Moments(*(jnp.float32(0.0) for _ in Moments._fields)), update)
+
+
+class BetaValues(NamedTuple):
+    """For each prompt a Beta distribution of its pass rate. successes, failures: float32 [N], alpha and beta."""
+
+    successes: chex.Array
+    failures: chex.Array
+
+    def values(self, prompts: chex.Array) -> chex.Array:
+        """alpha / (alpha + beta) of these prompts, to be used as their baseline. int [B] -> float32 [B]."""
+        successes, failures = self.successes[prompts], self.failures[prompts]
+        return successes / (successes + failures)
+
+
+def beta_values(
+    *, num_prompts: int, half_life: float = 0.06, low: float = 0.875, high: float = 0.96, prior: float = 0.5
+) -> Tracker:
+    """SPO's value of each prompt: alpha <- rho alpha + R, beta <- rho beta + 1 - R, value alpha / (alpha + beta).
+
+    rho = clip(2^(-D / half_life), low, high) forgets the more the policy has moved since the prompt was last seen: D is
+    the mean |change of log-prob| over the tokens of its last completion, 0 on the first visit.
+    init: (offline_successes=None, offline_samples=0) -> state; without offline samples alpha = beta = prior. With S
+    successes, float [N], in n samples a prompt, alpha = (S + prior) / ((n + 2 prior) (1 - low)), beta likewise, so
+    that they add up to where alpha + beta stays when rho is `low`.
+    update: (state, prompts, rewards, divergence) -> state; prompts: int [B], rewards: float [B] in [0, 1],
+    divergence: float [B], D. Several rows of one prompt add up, and forget once, by their mean D.
+    Source: arXiv 2509.13232 and its code in verl-recipe.
+    """
+
+    def init(offline_successes: chex.Array | None = None, offline_samples: int = 0) -> BetaValues:
+        if offline_successes is None:
+            # Two arrays: one that stands for both could not be donated.
+            return BetaValues(*(jnp.full(num_prompts, prior, jnp.float32) for _ in BetaValues._fields))
+        successes = jnp.asarray(offline_successes, jnp.float32)
+        chex.assert_shape(successes, (num_prompts,))
+        scale = 1.0 / ((offline_samples + 2.0 * prior) * (1.0 - low))
+        return BetaValues((successes + prior) * scale, (offline_samples - successes + prior) * scale)
+
+    def update(state: BetaValues, prompts: chex.Array, rewards: chex.Array, divergence: chex.Array) -> BetaValues:
+        chex.assert_rank([prompts, rewards, divergence], 1)
+        chex.assert_equal_shape([prompts, rewards, divergence])
+
+        def of_prompts(x: chex.Array) -> chex.Array:
+            return jax.ops.segment_sum(x.astype(jnp.float32), prompts, num_segments=num_prompts)
+
+        visits = of_prompts(jnp.ones_like(rewards))
+        mean_divergence = of_prompts(divergence) / jnp.maximum(visits, 1.0)
+        rho = jnp.where(visits > 0, jnp.clip(jnp.exp2(-mean_divergence / half_life), low, high), 1.0)
+        passed = of_prompts(rewards)
+        return BetaValues(rho * state.successes + passed, rho * state.failures + visits - passed)
+
+    return Tracker(init, update)

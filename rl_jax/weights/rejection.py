@@ -1,0 +1,119 @@
+"""Weights of 0 and 1 that leave out the tokens or completions that lie too far from the sampler's policy."""
+
+import chex
+import jax.numpy as jnp
+
+from rl_jax.masked import masked_mean, masked_sum, row_means, zero_masked
+from rl_jax.weights.behavior import behavior_gap, pool_log_weight
+from rl_jax.weights.select import largest_threshold, lowest, ordered_bits
+
+
+def reject_ratio(
+    mask: chex.Array,
+    *,
+    log_probs: chex.Array,
+    behavior_log_probs: chex.Array,
+    level: str = "token",
+    low: float = 0.5,
+    high: float = 2.0,
+    max_log: float = 20.0,
+) -> chex.Array:
+    """w = 1 where low <= exp(-u) <= high, else 0, with -u = behavior_log_probs - log_probs pooled at `level`.
+
+    CAUTION: the bounds are on behavior / policy, the inverse of an importance weight (verl's token_k1, seq_sum_k1 and
+    seq_mean_k1). For bounds that are not reciprocal that is another band: low = .5, high = 5 keeps weights .2 to 2.
+    mask: bool [B, T]. log_probs: float [B, T], the policy at the start of this batch's updates.
+    behavior_log_probs: float [B, T], the sampler's. level: "token" drops tokens; "sequence" (the sum) and "geometric"
+    (the mean) drop rows. max_log: u of each token is clamped to +-max_log first. Returns float [B, T].
+    Defaults: the band of verl's "sequence" preset; its "geometric" one is .999 to 1.001. Raises ValueError for an
+    unknown level.
+    """
+    gap = jnp.clip(behavior_gap(mask, log_probs, behavior_log_probs), -max_log, max_log)
+    inverse = -pool_log_weight(gap, mask, level)
+    # Compared in logs: the sum over a row overflows exp.
+    keep = (inverse >= jnp.log(low)) & (inverse <= jnp.log(high))
+    return (mask & keep).astype(gap.dtype)
+
+
+_ESTIMATORS = {"k2": lambda gap: 0.5 * jnp.square(gap), "k3": lambda gap: jnp.expm1(gap) - gap}
+
+
+def _row_max(x: chex.Array, mask: chex.Array) -> chex.Array:
+    return jnp.max(zero_masked(x, mask), axis=1)  # divergences are not negative, so an empty row has 0
+
+
+_POOLS = {"sum": lambda x, mask: masked_sum(x, mask, axis=1), "mean": row_means, "max": _row_max}
+
+
+def reject_divergence(
+    mask: chex.Array,
+    *,
+    log_probs: chex.Array,
+    behavior_log_probs: chex.Array,
+    estimator: str = "k3",
+    pool: str = "mean",
+    high: float = 0.01,
+    max_log: float = 20.0,
+) -> chex.Array:
+    """w = 1 where the pooled divergence of sampler and policy is <= high, else 0: a hard trust region.
+
+    k2 = u^2 / 2 and k3 = exp(u) - u - 1 with u = log_probs - behavior_log_probs: estimates of KL(behavior || policy).
+    mask: bool [B, T]. log_probs: float [B, T], the policy at the start of this batch's updates.
+    behavior_log_probs: float [B, T], the sampler's. estimator: "k2" or "k3". pool: "token" drops tokens; "sum", "mean"
+    and "max" over the row's tokens drop rows. max_log: u is clamped to +-max_log. Returns float [B, T].
+    Defaults: verl's k3 preset (seq_mean_k3). Raises ValueError for an unknown estimator or pool.
+    """
+    if estimator not in _ESTIMATORS:
+        raise ValueError(f"no estimator {estimator!r}; there are: {', '.join(_ESTIMATORS)}")
+    if pool != "token" and pool not in _POOLS:
+        raise ValueError(f"no pool {pool!r}; there are: token, {', '.join(_POOLS)}")
+    gap = jnp.clip(behavior_gap(mask, log_probs, behavior_log_probs), -max_log, max_log)
+    divergence = _ESTIMATORS[estimator](gap)
+    if pool != "token":
+        divergence = jnp.broadcast_to(_POOLS[pool](divergence, mask)[:, None], mask.shape)
+    return (mask & (divergence <= high)).astype(gap.dtype)
+
+
+def opsm(
+    mask: chex.Array,
+    *,
+    log_probs: chex.Array,
+    behavior_log_probs: chex.Array,
+    advantages: chex.Array,
+    delta: float = 1e-4,
+) -> chex.Array:
+    """w = 0 where A_t < 0 and mean_t(behavior_log_probs - log_probs) > delta, else 1: off-policy sequence masking.
+
+    Only what is to be unlearnt can be dropped. The mean is over the row's tokens and estimates KL(behavior || policy).
+    mask: bool [B, T]. log_probs, behavior_log_probs, advantages: float [B, T]. delta: in nats a token; 1e-4 in slime,
+    none in the paper and in TRL. Returns float [B, T]. TRL asks again at each update, with the log-probs of the moment.
+    Source: arXiv 2512.02556 (DeepSeek-V3.2); TRL's get_off_policy_mask.
+    """
+    chex.assert_equal_shape([mask, advantages])
+    gap = behavior_gap(mask, log_probs, behavior_log_probs)
+    far = jnp.broadcast_to((row_means(-gap, mask) > delta)[:, None], mask.shape)
+    return (mask & ~(far & (zero_masked(advantages, mask) < 0))).astype(gap.dtype)
+
+
+def m2po(
+    mask: chex.Array, *, log_probs: chex.Array, behavior_log_probs: chex.Array, threshold: float = 0.04
+) -> chex.Array:
+    """w = 0 on the tokens with the largest u^2, as many as it takes for the mean of the others to be < threshold.
+
+    u = log_probs - behavior_log_probs, and the mean is over the tokens of the batch (AReaL: of the micro-batch).
+    mask: bool [B, T]. log_probs, behavior_log_probs: float [B, T]. threshold: of the second moment, in nats^2; .04 in
+    AReaL's recipe. Returns float [B, T].
+    Tokens with equal u^2 stay or go together, where AReaL cuts between them. Where no token is below the threshold the
+    first with the smallest u^2 stays, as there.
+    Source: arXiv 2510.01161; AReaL's _get_m2po_loss_mask.
+    """
+    gap = behavior_gap(mask, log_probs, behavior_log_probs)
+    squares = jnp.square(gap)
+    bits = ordered_bits(squares)
+
+    def mean_is_below(bound):
+        kept = mask & (bits < bound)
+        return masked_mean(squares, kept).value() < threshold
+
+    keep = mask & (bits < largest_threshold(mean_is_below, bits.dtype))
+    return jnp.where(jnp.any(keep), keep, lowest(bits, mask, 1)).astype(gap.dtype)
