@@ -78,8 +78,21 @@ def base(name: str) -> ConfigDict:
                 micro_batches=1,
                 max_grad_norm=1.0,
                 mask_truncated=False,  # DAPO's overlong filtering: no loss on rows that were cut off
+                # Draw prompts until prompts_per_step groups have a spread of rewards, at most so many batches; 1: off.
+                dynamic_sampling=dict(max_batches=1),
+                # From rewards to advantages and weights (rl_jax.credit).
                 shaping=dict(fn="unchanged"),
+                reward_kl=dict(fn="k1"),
+                reward_kl_coef=0.0,
                 advantage=dict(fn="group_relative"),
+                behavior_weight=dict(fn="none"),  # from the sampler's log-probs to the trainer's
+                token_weight=dict(fn="none"),
+                selection=dict(fn=""),  # the tokens that a surrogate treats differently; "": it does not ask
+                # Estimators with a memory (rl_jax.trackers), by the place where the loop uses them; "" is none.
+                trackers={
+                    place: dict(fn="") for place in ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
+                },
+                # The loss (rl_jax.grpo).
                 surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
                 kl=dict(fn="k3"),
                 kl_coef=0.0,

@@ -41,12 +41,21 @@ def gain(workdir: pathlib.Path, metric: str) -> tuple[float, float]:
     return values[0], values[-1]
 
 
-def verdict(gains: dict[str, list[float]], expected) -> str:
-    """"reproduced" where every seed of every arm gains what is expected, else "not reproduced"."""
+def verdict(gains: dict[str, list[float]], expected, leads) -> str:
+    """Says "reproduced" where every seed of every arm gains what is expected, else "not reproduced".
+
+    expected: arm -> at_least, at_most of its gain. leads: arm -> over, another arm, and at_least, how much more it
+    gains than that one with the same seed.
+    """
     held = [
         bounds.get("at_least", -float("inf")) <= value <= bounds.get("at_most", float("inf"))
         for arm, bounds in expected.items()
         for value in gains[arm]
+    ]
+    held += [
+        ours - theirs >= lead["at_least"]
+        for arm, lead in leads.items()
+        for ours, theirs in zip(gains[arm], gains[lead["over"]], strict=True)
     ]
     return "reproduced" if held and all(held) else "not reproduced"
 
@@ -73,7 +82,8 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str]) -> dict:
         run_once("sft", ablation.warm_start, warm, [f"--config.seed={seed}", *overrides])
         for arm, config in ablation.arms.items():
             folder = workdir / f"seed{seed}" / arm
-            run_once("grpo", config, folder, [f"--config.seed={seed}", f"--config.init_from={warm}", *overrides])
+            start = [f"--config.seed={seed}", f"--config.init_from={warm}"]
+            run_once(ablation.program, config, folder, [*start, *overrides])
             results[arm].append(gain(folder, ablation.metric))
     gains = {arm: [after - before for before, after in pairs] for arm, pairs in results.items()}
     outcome = {
@@ -82,7 +92,7 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str]) -> dict:
         "claim": ablation.claim,
         "seeds": list(ablation.seeds),
         "before_after": results,
-        "verdict": verdict(gains, ablation.expected_gain),
+        "verdict": verdict(gains, ablation.expected_gain, ablation.expected_lead),
         "table": table(ablation, results),
     }
     write_atomically(workdir / "ablation.json", json.dumps(outcome, indent=2).encode())

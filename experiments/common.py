@@ -104,12 +104,12 @@ def make_optimizer(fields: ConfigDict) -> tuple[optax.GradientTransformation, op
     return optax.adamw(schedule, **adam), schedule
 
 
-def place_state(setup: Setup, params: types.Params, optimizer) -> tuple[TrainState, Any]:
+def place_state(setup: Setup, params: types.Params, optimizer, trackers: Any = ()) -> tuple[TrainState, Any]:
     """A fresh TrainState on the mesh, and its shardings. `params` are given up to it."""
     key = jax.random.key(setup.config.seed)
 
     def init(params):
-        return init_state(params, optimizer, key)
+        return init_state(params, optimizer, key, trackers)
 
     shardings = sharding.tree_shardings(jax.eval_shape(init, params), setup.mesh)
     return jax.jit(init, out_shardings=shardings, donate_argnums=0)(params), shardings
@@ -128,13 +128,15 @@ def place_rows(setup: Setup, batch):
     return jax.device_put(batch, sharding.batch_sharding(setup.mesh))
 
 
-def make_trainer(setup: Setup, settings: ConfigDict, loss_fn: Callable, params: types.Params):
+def make_trainer(
+    setup: Setup, settings: ConfigDict, loss_fn: Callable, params: types.Params, trackers: Any = ()
+) -> tuple[Callable, TrainState]:
     """(compiled train step, fresh TrainState) for a program's settings: optimizer, micro_batches, max_grad_norm.
 
     loss_fn: (params, batch) -> (Mean, metrics). `params` are given up to the state.
     """
     optimizer, schedule = make_optimizer(settings.optimizer)
-    state, shardings = place_state(setup, params, optimizer)
+    state, shardings = place_state(setup, params, optimizer, trackers)
     step = make_train_step(
         loss_fn,
         optimizer,
@@ -229,7 +231,7 @@ class Clock:
         """Ends a stage once `arrays`, what it dispatched, are there. (Simulated devices must not run ahead, too.)"""
         jax.block_until_ready(arrays)
         now = time.perf_counter()
-        self._laps[name] = now - self._last
+        self._laps[name] = self._laps.get(name, 0.0) + now - self._last
         self._last = now
 
     def totals(self, num_tokens: int) -> dict[str, float]:

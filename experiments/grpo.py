@@ -14,17 +14,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import common, sft
-from experiments.evaluate import Judged, judge, make_evaluate, make_pool, sample_rows
-from rl_jax import advantages, checkpoint, data, grpo, shaping
-from rl_jax.binding import bind
+from experiments import common, sft, trackers
+from experiments.evaluate import Judged, make_evaluate, make_pool, sample_rows
+from experiments.rollouts import Collected, collect
+from rl_jax import advantages, checkpoint, data, grpo, shaping, weights
+from rl_jax.binding import bind, needs
+from rl_jax.credit import Credit, assign
 from rl_jax.logging import RunLogger
 from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rollout.engine import make_generate
 from rl_jax.rollout.sampling import Sampling
 from rl_jax.scoring import make_score
 from rl_jax.train import TrainState
-from rl_jax.types import PolicyBatch, Rollout, Scores
+from rl_jax.types import PolicyBatch, Scores
 
 
 def make_objective(config) -> grpo.Objective:
@@ -54,34 +56,70 @@ def warm_start(setup: common.Setup, workdir: pathlib.Path, stop: checkpoint.Stop
     return common.load_params(setup, workdir / "sft")
 
 
-def make_policy_batch(config, rollout: Rollout, rewards, old, reference, key) -> PolicyBatch:
-    """What one step trains on. old (or None), reference: float32 [B, C] log-probs. rewards: float32 [B], unshaped."""
-    settings = config.grpo
-    mask = rollout.completion_mask
-    if settings.mask_truncated:
-        mask = mask & ~rollout.truncated[:, None]
-    shape = bind(settings.shaping.to_dict(), shaping, max_length=config.rollout.completion_length)
-    shaped = shape(rewards, jnp.sum(rollout.completion_mask, axis=1), rollout.truncated, key)
-    return PolicyBatch(
-        batch=rollout.batch,
-        completion_mask=mask,
-        advantages=grpo.token_advantages(
-            shaped, mask, group_size=settings.group_size, advantage=bind(settings.advantage.to_dict(), advantages)
-        ),
-        old_log_probs=old,
-        behavior_log_probs=rollout.sampled_log_probs,
-        ref_log_probs=reference,
+def make_credit(config) -> Credit:
+    """How rewards become advantages and weights, by name, with their keywords, from config.grpo."""
+    settings, length = config.grpo, config.rollout.completion_length
+    return Credit(
+        shape=bind(settings.shaping.to_dict(), shaping, max_length=length),
+        reward_kl=bind(settings.reward_kl.to_dict(), kl),
+        advantage=bind(settings.advantage.to_dict(), advantages, max_length=length),
+        behavior_weight=bind(settings.behavior_weight.to_dict(), weights),
+        token_weight=bind(settings.token_weight.to_dict(), weights),
+        selection=bind(settings.selection.to_dict(), weights) if settings.selection.fn else None,
+        mask_truncated=settings.mask_truncated,
     )
 
 
-def minibatches(config, batch: PolicyBatch, key):
-    """The batches of one step's updates: the rows dealt out anew each epoch, or simply everything at once."""
-    count = config.grpo.minibatches
+def make_policy_batch(
+    config, collected: Collected, before: Scores | None, reference, key, states: trackers.States
+) -> PolicyBatch:
+    """What one step trains on. before: Scores [B, C] of the policy, where something needs them. reference: float32
+    [B, C] log-probs. states: of the trackers, which have seen the rewards where that comes first."""
+    settings, result = config.grpo, collected.judged.result
+    batch = assign(
+        make_credit(config),
+        jax.tree.map(jnp.asarray, collected.judged.rollout),
+        jnp.asarray(result.rewards),
+        group_size=settings.group_size,
+        key=key,
+        ref_log_probs=reference,
+        log_probs=None if before is None else before.log_probs,
+        entropy=None if before is None else before.entropy,
+        greedy_rewards=collected.greedy_rewards,
+        components=np.stack(list(result.components.values()), axis=1) if result.components else None,
+        **trackers.known(config, states),
+    )
+    batch = trackers.weigh(batch, states)
+    several = before is not None and has_several_updates(config)
+    return batch._replace(old_log_probs=before.log_probs if several else None)
+
+
+def has_several_updates(config) -> bool:
+    """Whether a batch gets more than one update; only then do old log-probs differ from current ones."""
+    return config.grpo.epochs * config.grpo.minibatches > 1
+
+
+def minibatches(config, batch, key):
+    """The batches of one step's updates: the rows dealt out anew each epoch, or simply everything at once.
+
+    batch: a PolicyBatch, or a batch that holds one as `policy`.
+    """
+    count, epochs = config.grpo.minibatches, config.grpo.epochs
     if count == 1:
-        return [batch] * config.grpo.epochs
+        return [_count_rows(batch)] * epochs
     rows = batch.completion_mask.shape[0]
-    orders = [jax.random.permutation(jax.random.fold_in(key, epoch), rows) for epoch in range(config.grpo.epochs)]
-    return [jax.tree.map(lambda x, i=i: x[i], batch) for order in orders for i in jnp.split(order, count)]
+    orders = [jax.random.permutation(jax.random.fold_in(key, epoch), rows) for epoch in range(epochs)]
+    return [
+        _count_rows(jax.tree.map(lambda x, i=i: x[i], batch)) for order in orders for i in jnp.split(order, count)
+    ]
+
+
+def _count_rows(batch):
+    """The batch with its number of rows that have a token, which its micro-batches could not know."""
+    if not isinstance(batch, PolicyBatch):
+        return batch._replace(policy=_count_rows(batch.policy))
+    live = jnp.any(batch.completion_mask, axis=1)
+    return batch._replace(batch_rows=jnp.full(live.shape, jnp.sum(live, dtype=jnp.float32)))
 
 
 def step_metrics(config, judged: Judged, updates: list[dict[str, float]]) -> dict[str, float]:
@@ -139,10 +177,11 @@ class Programs(NamedTuple):
     generate: Callable
     score: Callable
     train_step: Callable
+    greedy: Callable | None = None  # one row a prompt, where the advantage asks for its reward
 
     def compile_count(self) -> int:
         """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
-        return sum(program._cache_size() for program in self)
+        return sum(program._cache_size() for program in self if program is not None)
 
 
 def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
@@ -150,14 +189,18 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     config, settings = setup.config, setup.config.grpo
     length, tokenizer = config.rollout.completion_length, setup.task.tokenizer
     sampling = common.sampling_of(config.rollout)
-    generate = make_generate(
-        setup.model,
-        completion_length=length,
-        group_size=settings.group_size,
-        sampling=sampling,
-        eos_ids=tokenizer.eos_ids,
-        pad_id=tokenizer.pad_id,
-    )
+
+    def sampler(group_size: int, sampling: Sampling) -> Callable:
+        generate = make_generate(
+            setup.model,
+            completion_length=length,
+            group_size=group_size,
+            sampling=sampling,
+            eos_ids=tokenizer.eos_ids,
+            pad_id=tokenizer.pad_id,
+        )
+        return common.jit_generate(generate, setup)
+
     # The policy that is trained is the model at the rollout's temperature; where top-k or top-p cut off more, the
     # sampler's log-probs are of another distribution, and sampler/gap_max and sampler/ess show by how much.
     score = make_score(
@@ -168,9 +211,14 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     def loss_fn(params, batch):
         return grpo.loss(score(params, batch.batch), batch, objective)
 
-    train_step, state = common.make_trainer(setup, settings, loss_fn, params)
-    programs = Programs(common.jit_generate(generate, setup), common.jit_score(score, setup), train_step)
-    return programs, state
+    states = trackers.init(trackers.make_trackers(config))
+    train_step, state = common.make_trainer(setup, settings, loss_fn, params, states)
+    return Programs(
+        generate=sampler(settings.group_size, sampling),
+        score=common.jit_score(score, setup),
+        train_step=train_step,
+        greedy=sampler(1, Sampling(top_k=1)) if "greedy_rewards" in needs(make_credit(config).advantage) else None,
+    ), state
 
 
 def run(config, workdir: pathlib.Path) -> None:
@@ -195,7 +243,9 @@ def run(config, workdir: pathlib.Path) -> None:
         state, reference_params = common.state_of(items), items["reference"]
         prompts.set_state(host["data"])
         step = host["step"]
-    several = settings.epochs * settings.minibatches > 1  # updates: only then do old log-probs differ from current ones
+    made = trackers.make_trackers(config)
+    in_reward = bool(settings.reward_kl_coef) or "reward_kl" in made
+    needs_before = has_several_updates(config) or in_reward or make_credit(config).needs_scores()
     log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
     with checkpoints, make_pool(setup) as pool, log:
         evaluate = make_evaluate(setup, pool)
@@ -207,16 +257,16 @@ def run(config, workdir: pathlib.Path) -> None:
             step += 1
             looking = step % config.eval.every == 0 or step == settings.steps
             clock = common.Clock()
-            rollout_key, shaping_key, order_key = jax.random.split(jax.random.fold_in(state.rng, step), 3)
-            records = next(prompts)
-            rollout = programs.generate(state.params, *common.encode_prompts(setup, records), rollout_key)
-            clock.lap("rollout_s", rollout)
-            judged = judge(setup, pool, rollout, records)
-            clock.lap("reward_s")
-            before = programs.score(state.params, rollout.batch) if several or looking else None
-            reference = programs.score(reference_params, rollout.batch).log_probs
-            old = before.log_probs if several else None
-            batch = make_policy_batch(config, rollout, judged.result.rewards, old, reference, shaping_key)
+            rollout_key, credit_key, order_key = jax.random.split(jax.random.fold_in(state.rng, step), 3)
+            collected = collect(
+                setup, pool, programs.generate, programs.greedy, prompts, state.params, rollout_key, clock
+            )
+            judged, tokens = collected.judged, collected.judged.rollout.batch
+            before = programs.score(state.params, tokens) if needs_before or looking else None
+            reference = programs.score(reference_params, tokens).log_probs
+            rewards = judged.result.rewards
+            state = state._replace(trackers=trackers.see_rewards(made, state.trackers, rewards))
+            batch = make_policy_batch(config, collected, before, reference, credit_key, state.trackers)
             clock.lap("score_s", batch)
             updates = []
             for part in minibatches(config, batch, order_key):
@@ -225,12 +275,14 @@ def run(config, workdir: pathlib.Path) -> None:
                 updates.append(jax.device_get(metrics))
                 common.stop_on_nonfinite(state, part, workdir, step, settings.max_nonfinite_in_a_row)
             clock.lap("train_s")
-            metrics = step_metrics(config, judged, updates) | {"data/skipped_records": source.num_skipped}
+            metrics = step_metrics(config, judged, updates) | collected.metrics
+            state = state._replace(trackers=trackers.observe(made, state.trackers, rewards, metrics))
+            metrics |= trackers.metrics_of(state.trackers) | {"data/skipped_records": source.num_skipped}
             if looking:
                 evaluated, samples = evaluate(state.params)
                 metrics |= evaluated
                 log.samples(step, samples + sample_rows(judged, "train", config.log.sample_rows))
-                after = programs.score(state.params, rollout.batch)
+                after = programs.score(state.params, tokens)
                 log.group_view(step, group_view(setup, judged, batch, before, after))
             sampled = judged.rollout.completion_mask.sum()
             log.log(step, metrics, clock.totals(sampled) | {"compile_count": programs.compile_count()})

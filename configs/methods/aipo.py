@@ -1,0 +1,18 @@
+"""AIPO, asynchronous importance-weighted policy optimization, LlamaRL: arXiv 2505.24034.
+
+    l = -sg(min(pi / mu, 2)) A logp,   mu the policy that sampled
+
+Departs from GRPO: the ratio is to the sampler itself, with no proximal policy between, and only its upper end is cut
+off; no KL. The paper gives the range 2 to 10 for the bound.
+
+    python -m experiments.grpo --config=configs/methods/aipo.py
+"""
+
+from configs.methods import _start
+
+
+def get_config(arg: str | None = None):
+    config = _start.grpo("aipo", arg)
+    config.grpo.kl_coef = 0.0
+    config.grpo.surrogate = dict(fn="aipo")
+    return config

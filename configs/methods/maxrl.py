@@ -1,0 +1,18 @@
+"""MaxRL, maximum-likelihood reinforcement learning: arXiv 2602.02710.
+
+    A_i = (R_i - mean_g) / mean_g, and 0 where mean_g is 0
+
+Departs from GRPO: divided by the pass rate in place of the std, so that the gradient is that of the log pass rate: a
+prompt that is solved once in ten weighs ten times as much. No KL.
+
+    python -m experiments.grpo --config=configs/methods/maxrl.py
+"""
+
+from configs.methods import _start
+
+
+def get_config(arg: str | None = None):
+    config = _start.grpo("maxrl", arg)
+    config.grpo.kl_coef = 0.0
+    config.grpo.advantage = dict(fn="maxrl")
+    return config

@@ -1,0 +1,17 @@
+"""OPSM, off-policy sequence masking, DeepSeek-V3.2: arXiv 2512.02556.
+
+    l = 0 on the rows with A < 0 and mean_t(behavior_logp - old_logp) > 1e-4, PPO's clip elsewhere
+
+Departs from GRPO: a wrong answer that the policy would hardly give any more is not unlearnt. The paper has no number
+for the bound; 1e-4 is slime's.
+
+    python -m experiments.grpo --config=configs/methods/opsm.py
+"""
+
+from configs.methods import _start
+
+
+def get_config(arg: str | None = None):
+    config = _start.grpo("opsm", arg)
+    config.grpo.behavior_weight = dict(fn="opsm")
+    return config

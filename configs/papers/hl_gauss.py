@@ -1,0 +1,30 @@
+"""Stop regressing: a critic that classifies returns helps more than one that regresses them, arXiv 2403.03950.
+
+    python -m experiments.ablation hl_gauss
+
+The paper: with a cross-entropy loss on HL-Gauss targets in place of squared errors, value-based agents play Atari,
+chess and Wordle better. Here: the critic of PPO on generated arithmetic; the two arms differ in nothing but the
+critic's loss and the width of its head.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_ablation() -> ConfigDict:
+    """Arms share each seed's SFT warm start; a gain is the last minus the first evaluation of `metric`, held out.
+
+    program: experiments.PROGRAM runs the arms. expected_lead: arm -> over (an arm), at_least (seed by seed)."""
+    return ConfigDict(
+        dict(
+            paper="arXiv 2403.03950",
+            claim="PPO gains more with an HL-Gauss critic than with an MSE critic",
+            scaled_down="the critic of a 0.2M-parameter PPO in place of Q-networks; returns of one 0/1 reward",
+            program="ppo",
+            warm_start="configs/arithmetic_ppo.py",
+            arms={"mse": "configs/arithmetic_ppo.py:mse", "hl_gauss": "configs/arithmetic_ppo.py:hl_gauss"},
+            seeds=(0, 1, 2, 3, 4),
+            metric="eval/pass@1",
+            expected_gain={"mse": dict(at_least=0.05), "hl_gauss": dict(at_least=0.05)},
+            expected_lead={"hl_gauss": dict(over="mse", at_least=0.0)},
+        )
+    )

@@ -1,0 +1,56 @@
+"""Where the presets start: a task's config, with every choice of the objective set anew.
+
+A preset inherits no choice from configs/common.py or configs/methods, so that a default that changes there changes no
+preset; tests/test_presets.py holds each to the letter, defaults of the functions included. What a framework does not
+have stands here. The word after a config's colon names the task, as in configs/methods.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.methods import _start
+
+
+def frozen(
+    key: str,
+    arg: str | None,
+    *,
+    advantage: dict,
+    surrogate: dict,
+    aggregate: dict,
+    kl: dict,
+    kl_coef: float,
+    updates: int,
+    behavior_weight: dict | None = None,
+    overlong_share: float = 0.0,
+    max_batches: int = 1,
+    temperature: float = 1.0,
+) -> ConfigDict:
+    """A task's config with the objective of a framework.
+
+    key: the preset's, for the run's name. arg: a task and `smoke`, or None.
+    advantage, surrogate, aggregate, kl, behavior_weight: functions with their keywords, as in config.grpo.
+    kl_coef: of the KL in the loss. updates: optimizer steps a batch of rollouts, one pass over it.
+    overlong_share: of the generation limit, its last part, where DAPO's soft punishment sets in; 0 is none.
+    max_batches: of dynamic sampling. temperature: of the rollouts, and so of the policy that is trained.
+    Batch sizes, optimizer, warm start and evaluation are the task's.
+    """
+    config, words = _start.task(arg)
+    config.name = "_".join([key, config.name, *(words & {"smoke"})])
+    config.rollout.update(temperature=temperature, top_k=0, top_p=1.0)
+    settings = config.grpo
+    # The schedule counts updates.
+    before = settings.epochs * settings.minibatches
+    settings.optimizer.warmup_steps = settings.optimizer.warmup_steps * updates // before
+    settings.optimizer.decay_steps = settings.optimizer.decay_steps * updates // before
+    settings.update(epochs=1, minibatches=updates, max_grad_norm=1.0, mask_truncated=False)
+    settings.dynamic_sampling = dict(max_batches=max_batches)
+    buffer = round(overlong_share * config.rollout.completion_length)
+    settings.shaping = dict(fn="overlong", buffer=buffer, penalty=1.0) if buffer else dict(fn="unchanged")
+    settings.reward_kl, settings.reward_kl_coef = dict(fn="k1"), 0.0
+    settings.advantage = advantage
+    settings.behavior_weight = behavior_weight or dict(fn="none")
+    settings.token_weight, settings.selection = dict(fn="none"), dict(fn="")
+    settings.surrogate = surrogate
+    settings.kl, settings.kl_coef, settings.entropy_coef = kl, kl_coef, 0.0
+    settings.aggregate = aggregate
+    return config

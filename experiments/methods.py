@@ -1,0 +1,344 @@
+"""The table of the online methods: equation, what each changes against GRPO, defaults, tests and ablations.
+
+    python -m experiments.methods                                             # the table
+    python -m experiments.methods --method=gspo                               # one method's page
+    python -m experiments.methods --html=PATH --markdown=PATH --json=PATH     # the same, written
+
+All of it is read from the files of configs/methods, from the signatures of the functions that they name, from the tests
+and from configs/papers. Nothing is written by hand, so nothing can be out of date.
+"""
+
+import argparse
+import ast
+import functools
+import importlib
+import inspect
+import json
+import pathlib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jinja2
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from configs import ppo_common
+from experiments import grpo, ppo
+from rl_jax import trackers
+from rl_jax.binding import bind
+from rl_jax.logging import write_atomically
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "configs" / "methods"
+BASELINE = "grpo"
+# What the task decides and no method: sizes of batches, the learning rate, the model.
+OF_THE_TASK = ("name", "grpo.optimizer", "critic.optimizer", "critic.warmup_steps", "critic.support")
+DEPARTS = "Departs from GRPO:"
+
+
+class Said(NamedTuple):
+    """What the docstring of a method's file says, paragraph by paragraph."""
+
+    title: str
+    source: str
+    equation: str
+    departs: str
+    command: str
+
+
+class Method(NamedTuple):
+    """A row of the table.
+
+    key: the file's name. papers: arXiv ids. changes: slot -> what stands there, where it is not what GRPO has.
+    defaults: function -> its hyper-parameters, for the functions that GRPO does not use, or uses otherwise.
+    tests: files under tests/ that name one of these functions, and the method's own tests. ablations: files.
+    """
+
+    key: str
+    title: str
+    source: str
+    papers: list[str]
+    equation: str
+    departs: str
+    command: str
+    changes: dict[str, str]
+    defaults: dict[str, dict[str, Any]]
+    tests: list[str]
+    ablations: list[str]
+
+
+def keys() -> list[str]:
+    """The methods, one file each; GRPO, which the others are compared with, is the first."""
+    found = sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
+    return [BASELINE, *(key for key in found if key != BASELINE)]
+
+
+def load(key: str, arg: str | None = None) -> ConfigDict:
+    """The config of a method on the task that `arg` names."""
+    return importlib.import_module(f"configs.methods.{key}").get_config(arg)
+
+
+def read_docstring(text: str) -> Said:
+    """The parts of a method's docstring: a title line "NAME: SOURCE.", indented blocks, "Departs from GRPO: ...".
+
+    The last indented block is the command, those before it the equation. Raises ValueError where a part is missing.
+    """
+    paragraphs = [part.strip("\n") for part in inspect.cleandoc(text).split("\n\n")]
+    blocks = [inspect.cleandoc("\n" + part) for part in paragraphs[1:] if part.startswith("    ")]
+    departs = [part for part in paragraphs if part.startswith(DEPARTS)]
+    title, colon, source = " ".join(paragraphs[0].split()).partition(": ")
+    if not colon or len(departs) != 1 or len(blocks) < 2 or not blocks[-1].startswith("python -m "):
+        raise ValueError(f'not "NAME: SOURCE.", an equation, "{DEPARTS} ..." and a command: {text!r}')
+    said = " ".join(departs[0].removeprefix(DEPARTS).split())
+    return Said(title, source.removesuffix("."), "\n".join(blocks[:-1]), said, blocks[-1])
+
+
+def describe(value: Any) -> str:
+    """A setting in words: a function with its keywords as a call, a number without superfluous digits."""
+    if isinstance(value, ConfigDict):
+        value = value.to_dict()
+    if isinstance(value, dict):
+        arguments = ", ".join(f"{name}={describe(v)}" for name, v in value.items() if name != "fn")
+        return f"{value['fn']}({arguments})" if arguments and "fn" in value else value.get("fn", arguments) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def settings(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
+    """Dotted name -> value of every field; a group with a function in it is one value."""
+    found = {}
+    for name, value in config.items():
+        dotted = prefix + name
+        if dotted in OF_THE_TASK:
+            continue
+        inside = isinstance(value, ConfigDict) and "fn" not in value
+        found |= settings(value, f"{dotted}.") if inside else {dotted: value}
+    return found
+
+
+def changes(config: ConfigDict, baseline: ConfigDict) -> dict[str, str]:
+    """Slot -> what `config` has there, for the slots where `baseline` has something else.
+
+    GRPO has no critic: of a method that has one, it is the two functions and what is not a critic's default.
+    """
+    ours, theirs = settings(config), settings(baseline)
+    if "critic" in config:
+        usual = settings(ConfigDict({"critic": ppo_common.critic()}))
+        theirs |= {name: value for name, value in usual.items() if name not in ("critic.advantage", "critic.loss")}
+    return {
+        name.removeprefix("grpo."): describe(value)
+        for name, value in ours.items()
+        if name not in theirs or describe(theirs[name]) != describe(value)
+    }
+
+
+def bound_functions(config: ConfigDict) -> dict[str, Callable]:
+    """Slot -> the function in it, with its keywords bound."""
+    chosen = grpo.make_credit(config)._asdict() | grpo.make_objective(config)._asdict()
+    if "critic" in config:
+        del chosen["advantage"]  # it is the critic's
+        estimator, objective = ppo.make_estimator(config), ppo.make_objective(config)
+        chosen |= {"critic.advantage": estimator.advantage, "critic.loss": objective.value_loss}
+    for place, spec in config.grpo.trackers.items():
+        chosen |= {f"trackers.{place}": bind(spec.to_dict(), trackers)} if spec.fn else {}
+    return {slot: fn for slot, fn in chosen.items() if callable(fn)}
+
+
+def unwrapped(fn: Callable) -> Callable:
+    """The function itself, without the keywords that are bound to it."""
+    return fn.func if isinstance(fn, functools.partial) else fn
+
+
+def defaults(fn: Callable) -> dict[str, Any]:
+    """The hyper-parameters of a function and their defaults, from its signature."""
+    parameters = inspect.signature(unwrapped(fn)).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
+
+
+def own_functions(config: ConfigDict, baseline: ConfigDict) -> list[Callable]:
+    """The functions of the slots in which a method is not GRPO; all of them for GRPO itself."""
+    theirs = bound_functions(baseline)
+    changed = changes(config, baseline)
+    found = [unwrapped(fn) for slot, fn in bound_functions(config).items() if slot in changed]
+    return list(dict.fromkeys(found or (unwrapped(fn) for fn in theirs.values())))
+
+
+class Named(NamedTuple):
+    """What a test file speaks of. modules: local name -> module. attributes: (local name, attribute). imported:
+    (module, name). strings: the constants, among them the names of functions that a config or a parameter gives."""
+
+    modules: dict[str, str]
+    attributes: set[tuple[str, str]]
+    imported: set[tuple[str, str]]
+    strings: set[str]
+
+    @classmethod
+    def of(cls, tree: ast.AST) -> "Named":
+        """What a syntax tree speaks of."""
+        found = cls({}, set(), set(), set())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                found.imported.update((node.module or "", alias.name) for alias in node.names)
+                found.modules.update(
+                    (alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names
+                )
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                found.attributes.add((node.value.id, node.attr))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.strings.add(node.value)
+        return found
+
+    def has(self, fn: Callable) -> bool:
+        """Whether it names `fn`: imported, as an attribute of its module, or as a string beside that module."""
+        parts = fn.__module__.split(".")
+        homes = {".".join(parts[:count]) for count in range(2, len(parts) + 1)}  # re-exported by its packages
+        local = {name for name, module in self.modules.items() if module in homes}
+        sources = local | {module for module, _ in self.imported if module in homes}
+        return (
+            any((home, fn.__name__) in self.imported for home in homes)
+            or any((name, fn.__name__) in self.attributes for name in local)
+            or (fn.__name__ in self.strings and bool(sources))
+        )
+
+
+@functools.cache
+def test_files() -> dict[str, Named]:
+    """Test file -> what it speaks of."""
+    paths = sorted((ROOT / "tests").rglob("test_*.py"))
+    return {p.relative_to(ROOT).as_posix(): Named.of(ast.parse(p.read_text(encoding="utf-8"))) for p in paths}
+
+
+def tests_of(key: str, functions: Iterable[Callable]) -> list[str]:
+    """The test files that name one of the functions, and the method's own tests."""
+    functions, own = list(functions), "tests/test_methods.py"
+    named = [file for file, said in test_files().items() if file != own and any(said.has(fn) for fn in functions)]
+    return [*named, f"{own}[{key}]"]
+
+
+@functools.cache
+def ablated() -> dict[str, list[str]]:
+    """Config file -> the ablations of configs/papers that have it as an arm."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "configs" / "papers").glob("*.py")):
+        module = importlib.import_module(f"configs.papers.{path.stem}")
+        arms = module.get_ablation().arms.values() if hasattr(module, "get_ablation") else ()
+        for file in sorted({arm.partition(":")[0] for arm in arms}):
+            found.setdefault(file, []).append(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def method(key: str) -> Method:
+    """The row of one method."""
+    config, baseline = load(key), load(BASELINE)
+    said = read_docstring(importlib.import_module(f"configs.methods.{key}").__doc__ or "")
+    functions = own_functions(config, baseline)
+    return Method(
+        key=key,
+        papers=re.findall(r"arXiv (\d{4}\.\d{5})", said.source),
+        **said._asdict(),
+        changes=changes(config, baseline),
+        defaults={fn.__name__: values for fn in functions if (values := defaults(fn))},
+        tests=tests_of(key, functions),
+        ablations=ablated().get(f"configs/methods/{key}.py", []),
+    )
+
+
+def fields(row: Method) -> dict[str, str]:
+    """What a page says below the title, as text; a field with nothing to say is left out."""
+    parts = {
+        "Equation": row.equation,
+        "Departs from GRPO": row.departs,
+        "Against GRPO": "\n".join(f"{slot} = {value}" for slot, value in row.changes.items()),
+        "Defaults": "\n".join(f"{name}({describe(values)})" for name, values in row.defaults.items()),
+        "Tests": "\n".join(row.tests),
+        "Ablations": "\n".join(row.ablations),
+        "Run": row.command,
+    }
+    return {name: text for name, text in parts.items() if text}
+
+
+def terminal(rows: list[Method]) -> Table:
+    """The table that a terminal shows."""
+    table = Table(show_lines=True, expand=True)
+    for title, ratio in (("method", 3), ("equation, and what is not as in GRPO", 6), ("defaults", 3), ("tests", 3)):
+        table.add_column(title, ratio=ratio, overflow="fold")
+    for row in rows:
+        said = fields(row)
+        # Text, and not str: rich would read [B, T] as markup.
+        name = Text.assemble((row.key, "bold"), f"\n{row.title}\n{row.source}", *(f"\n{a}" for a in row.ablations))
+        changed = Text("\n" + said["Against GRPO"], "dim") if "Against GRPO" in said else Text()
+        tests = [file.removeprefix("tests/").removesuffix(".py") for file in row.tests]
+        table.add_row(name, Text(row.equation) + changed, Text(said.get("Defaults", "")), Text(", ".join(tests)))
+    return table
+
+
+def page(row: Method) -> Text:
+    """One method, for a terminal."""
+    text = Text.assemble((row.key, "bold"), f"  {row.title}: {row.source}\n")
+    for name, body in fields(row).items():
+        text.append(f"\n{name}\n", "bold")
+        text.append("\n".join(f"    {line}" for line in body.splitlines()) + "\n")
+    return text
+
+
+def markdown(rows: list[Method]) -> str:
+    """An overview and a section a method."""
+
+    def cell(text: str) -> str:
+        return text.replace("|", "\\|").replace("\n", "<br>")
+
+    lines = [f"# {len(rows)} online methods", "", "Written by `python -m experiments.methods`; do not edit.", ""]
+    lines += ["| method | name | source | against GRPO |", "|---|---|---|---|"]
+    for row in rows:
+        said = fields(row).get("Against GRPO", "")
+        lines.append(f"| [{row.key}](#{row.key}) | {cell(row.title)} | {cell(row.source)} | {cell(said)} |")
+    for row in rows:
+        lines += ["", f"## {row.key}", "", f"{row.title}: {row.source}."]
+        for name, body in fields(row).items():
+            lines += ["", f"{name}:", "", *(f"    {line}" for line in body.splitlines())]
+    return "\n".join(lines) + "\n"
+
+
+def html(rows: list[Method]) -> str:
+    """One page without scripts or requests."""
+    loader = jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates")
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("methods.html").render(rows=rows, fields=fields)
+
+
+def as_json(rows: list[Method]) -> str:
+    """A list of objects with the fields of Method; a number that JSON does not have is written as text."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(v) for name, v in value.items()}
+        if isinstance(value, list):
+            return [plain(v) for v in value]
+        finite = isinstance(value, int | float) and abs(value) != float("inf")
+        return value if finite or value is None or isinstance(value, str) else str(value)
+
+    return json.dumps([plain(row._asdict()) for row in rows], indent=2, allow_nan=False) + "\n"
+
+
+def main() -> None:
+    """Parses the arguments, and writes or prints."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--method", choices=keys(), metavar="KEY", help="only this one")
+    writers = {"html": html, "markdown": markdown, "json": as_json}
+    for name in writers:
+        parser.add_argument(f"--{name}", type=pathlib.Path, metavar="PATH", help=f"write {name} there")
+    arguments = parser.parse_args()
+    rows = [method(key) for key in ([arguments.method] if arguments.method else keys())]
+    wanted = {name: path for name in writers if (path := getattr(arguments, name))}
+    for name, path in wanted.items():
+        write_atomically(path, writers[name](rows).encode())
+    if not wanted:
+        Console().print(page(rows[0]) if arguments.method else terminal(rows))
+
+
+if __name__ == "__main__":
+    main()
