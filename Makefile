@@ -1,5 +1,6 @@
 # make train   SFT warm-up, then GRPO on random arithmetic, then report.html     (SMOKE=1: the same at toy size)
 # make test    every test, the slow ones too
+# make mutants mechanical faults in the objectives: the share that the fast tests notice, and every survivor
 # Each makes its own virtual environment in .venv first; datasets are prepared once, under ~/.cache/rl_jax.
 
 PYTHON ?= python3
@@ -17,7 +18,7 @@ endif
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: train test lint clean install install-dev
+.PHONY: train test mutants lint clean install install-dev
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.installed
@@ -28,6 +29,10 @@ train: $(VENV)/.installed
 # and tests/conftest.py puts the files with slow tests first.
 test: $(VENV)/.installed-dev
 	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
+
+# Hours for all of it; stopped, it goes on where it was. MUTANTS_ARGS="rl_jax/losses/kl.py" or "--sample 50": a part.
+mutants: $(VENV)/.installed-dev
+	$(PY) -m tests.mutate --jobs $(JOBS) $(MUTANTS_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
@@ -45,9 +50,11 @@ $(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/python
 	$(PIP) install -e .
 	touch $@
 
-$(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
+$(VENV)/.installed-dev: requirements-dev.txt requirements-oracles.txt $(VENV)/.installed
 	$(PIP) install -r requirements.txt -r requirements-dev.txt
 	$(PIP) check
+	rm -rf $(VENV)/oracles
+	$(PIP) install --no-deps --target $(VENV)/oracles -r requirements-oracles.txt
 	touch $@
 
 clean:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rl_jax import advantages
+from rl_jax.advantages import groups
 from tests.references import advantages as reference
 
 # rewards of one group -> advantages, measured on the frameworks' own code (shared/atlas/conventions.md, 5.1)
@@ -53,7 +54,7 @@ def test_matches_the_loop(fn, loop, group_size):
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_group_std_matches_numpy(ddof):
     rewards = _rewards(0)
-    out = advantages.group_std(rewards, group_size=4, ddof=ddof)
+    out = groups.group_std(rewards, group_size=4, ddof=ddof)
     np.testing.assert_allclose(out, rewards.reshape(3, 4).std(axis=1, ddof=ddof), rtol=1e-6)
 
 
@@ -148,7 +149,7 @@ def test_one_group_makes_the_batch_std_the_groups_std():
 
 def test_to_tokens_repeats_along_the_mask_and_nowhere_else():
     mask = np.array([[True, True, False], [False, False, False], [True, False, True]])
-    out = advantages.to_tokens(np.float32([1.5, np.nan, -2.0]), mask)
+    out = groups.to_tokens(np.float32([1.5, np.nan, -2.0]), mask)
     np.testing.assert_array_equal(out, [[1.5, 1.5, 0], [0, 0, 0], [-2, 0, -2]])
 
 

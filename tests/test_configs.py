@@ -9,7 +9,7 @@ import sys
 import pytest
 from ml_collections import ConfigDict
 
-from configs import common
+from configs import common, ppo_common
 from tests.paths import REPO_ROOT
 
 FILES = sorted(
@@ -23,7 +23,14 @@ ABLATIONS = sorted(
     if "def get_ablation" in path.read_text(encoding="utf-8")
 )
 # Groups whose fields are the keywords of a function.
-OPEN = ("task", "grpo.shaping", "grpo.advantage", "grpo.surrogate", "grpo.kl", "grpo.aggregate")
+PLACES = ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
+OPEN = (
+    "task",
+    *(f"grpo.{name}" for name in ("shaping", "reward_kl", "advantage", "behavior_weight", "token_weight", "selection")),
+    *(f"grpo.{name}" for name in ("surrogate", "kl", "aggregate")),
+    *(f"grpo.trackers.{place}" for place in PLACES),
+    *("critic.advantage", "critic.loss"),
+)
 
 
 def module_of(path):
@@ -63,14 +70,19 @@ def test_the_files_are_found():
 def test_fields_are_those_of_the_base(path, argument):
     config = module_of(path).get_config(argument)
     base = common.base("x")
+    if "critic" in config:  # a program with a critic has its fields, too
+        base.critic = ppo_common.critic()
     assert names(config) == names(base)
     for name in names(base) - set(OPEN):
         found, wanted = config, base
         for part in name.split("."):
             found, wanted = found[part], wanted[part]
         assert kind(found) is kind(wanted), f"{name} is {found!r}, the base has {wanted!r}"
-    for name in OPEN[1:]:
-        assert "fn" in config.grpo[name.partition(".")[2]]
+    for name in sorted(set(OPEN) & names(base) - {"task"}):
+        found = config
+        for part in name.split("."):
+            found = found[part]
+        assert "fn" in found
     assert "name" in config.task
 
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax import advantages, grpo
+from rl_jax import advantages, credit, grpo
+from rl_jax.advantages import groups
 from rl_jax.losses import aggregate, kl, policy
 from rl_jax.types import PolicyBatch, Scores
 from tests.batches import ragged_batch
@@ -49,7 +50,7 @@ def _loss(log_probs, batch, objective, entropy=None):
 @pytest.mark.parametrize("kl_coef", [0.0, 0.04, 1.0])
 def test_matches_the_double_sum_of_the_paper(seed, kl_coef):
     batch, rewards = ragged_batch(seed), _rewards(seed)
-    a = grpo.token_advantages(rewards, batch.mask, group_size=4)
+    a = credit.token_advantages(rewards, batch.mask, group_size=4)
     objective = grpo.Objective(surrogate=SURROGATE, kl_coef=kl_coef)
     expected = reference.grpo_loss(
         *batch[:2], batch.ref_log_probs, rewards, batch.mask, group_size=4, clip=CLIP, kl_coef=kl_coef
@@ -76,7 +77,7 @@ def test_value_and_gradient_match_torch_from_logits():
         batch = PolicyBatch(
             batch=None,
             completion_mask=mask,
-            advantages=grpo.token_advantages(jnp.asarray(rewards), mask, group_size=4),
+            advantages=credit.token_advantages(jnp.asarray(rewards), mask, group_size=4),
             old_log_probs=np.where(mask, old_log_probs, np.nan),
             behavior_log_probs=np.where(mask, old_log_probs, np.nan),
             ref_log_probs=np.where(mask, ref_log_probs, np.nan),
@@ -98,14 +99,14 @@ def test_defaults_are_the_papers():
     assert objective.aggregate is aggregate.seq_mean_token_mean
     assert (objective.kl_coef, objective.entropy_coef) == (0.04, 0.0)
     mask = ragged_batch(0).mask
-    expected = advantages.to_tokens(advantages.group_relative(_rewards(0), group_size=4), mask)
-    np.testing.assert_array_equal(grpo.token_advantages(_rewards(0), mask, group_size=4), expected)
+    expected = groups.to_tokens(advantages.group_relative(_rewards(0), group_size=4), mask)
+    np.testing.assert_array_equal(credit.token_advantages(_rewards(0), mask, group_size=4), expected)
 
 
 def test_the_advantage_is_an_argument():
     mask = ragged_batch(0).mask
-    out = grpo.token_advantages(_rewards(1), mask, group_size=4, advantage=advantages.leave_one_out)
-    expected = advantages.to_tokens(advantages.leave_one_out(_rewards(1), group_size=4), mask)
+    out = credit.token_advantages(_rewards(1), mask, group_size=4, advantage=advantages.leave_one_out)
+    expected = groups.to_tokens(advantages.leave_one_out(_rewards(1), group_size=4), mask)
     np.testing.assert_array_equal(out, expected)
 
 
@@ -208,7 +209,7 @@ def test_on_policy_metrics_say_so():
 def test_the_value_says_nothing_on_policy_but_the_gradient_does():
     """T4: with centred advantages and one token's weight per row, the loss is 0 while it trains."""
     batch = ragged_batch(7)
-    a = grpo.token_advantages(_rewards(7), batch.mask, group_size=4)
+    a = credit.token_advantages(_rewards(7), batch.mask, group_size=4)
     batch = batch._replace(old_log_probs=batch.log_probs)
     run = jax.value_and_grad(functools.partial(_loss, objective=grpo.Objective(SURROGATE, kl_coef=0.0)))
     value, gradient = run(batch.log_probs, _policy_batch(batch, a))
@@ -220,7 +221,7 @@ def test_equal_rewards_teach_nothing():
     """T6: a group whose rewards are all equal gets a gradient of exactly 0; its neighbour does not."""
     batch, rewards = ragged_batch(8), _rewards(8)
     rewards[:4] = 0.1
-    a = grpo.token_advantages(rewards, batch.mask, group_size=4)
+    a = credit.token_advantages(rewards, batch.mask, group_size=4)
     objective = grpo.Objective(SURROGATE, kl_coef=0.0)
     gradient = jax.grad(lambda x: _loss(x, _policy_batch(batch, a), objective))(batch.log_probs)
     np.testing.assert_array_equal(gradient[:4], 0)
@@ -232,7 +233,7 @@ def test_a_group_may_change_the_order_of_its_samples():
     permuted = type(batch)(*(x[order] for x in batch))
     objective = grpo.Objective(SURROGATE)
     losses = [
-        _loss(b.log_probs, _policy_batch(b, grpo.token_advantages(r, b.mask, group_size=4)), objective)
+        _loss(b.log_probs, _policy_batch(b, credit.token_advantages(r, b.mask, group_size=4)), objective)
         for b, r in [(batch, rewards), (permuted, rewards[order])]
     ]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
@@ -244,7 +245,7 @@ def test_other_methods_are_other_choices():
     batch = batch._replace(old_log_probs=batch.log_probs)
 
     def gradient(advantage, aggregation):
-        a = grpo.token_advantages(rewards, batch.mask, group_size=4, advantage=advantage)
+        a = credit.token_advantages(rewards, batch.mask, group_size=4, advantage=advantage)
         objective = grpo.Objective(SURROGATE, kl_coef=0.0, aggregate=aggregation)
         return jax.grad(lambda x: _loss(x, _policy_batch(batch, a), objective))(batch.log_probs)
 
@@ -262,4 +263,89 @@ def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(AssertionError):
         grpo.loss(scores._replace(entropy=scores.entropy[:, :-1]), _policy_batch(batch), grpo.Objective())
     with pytest.raises(ValueError, match="do not divide"):
-        grpo.token_advantages(_rewards(0), batch.mask, group_size=3)
+        credit.token_advantages(_rewards(0), batch.mask, group_size=3)
+
+
+def test_token_weights_multiply_the_policy_term_and_not_the_regularisers():
+    batch = ragged_batch(8)
+    weights = np.random.default_rng(0).uniform(0, 2, batch.mask.shape).astype(np.float32)
+    plain = _policy_batch(batch)
+    poisoned = np.where(batch.mask, weights, np.nan)
+
+    def gradient(policy_batch, kl_coef):
+        objective = grpo.Objective(surrogate=SURROGATE, kl_coef=kl_coef)
+        return jax.grad(_loss)(batch.log_probs, policy_batch, objective)
+
+    weighted = gradient(plain._replace(token_weights=poisoned), 0.0)
+    np.testing.assert_allclose(weighted, np.where(batch.mask, weights, 0) * gradient(plain, 0.0), rtol=1e-5, atol=1e-8)
+    penalty = gradient(plain, 0.3) - gradient(plain, 0.0)
+    with_penalty = gradient(plain._replace(token_weights=poisoned), 0.3)
+    np.testing.assert_allclose(with_penalty - weighted, penalty, rtol=1e-4, atol=1e-7)
+
+    def through(weights):
+        return _loss(batch.log_probs, plain._replace(token_weights=weights), grpo.Objective(kl_coef=0.0))
+
+    np.testing.assert_array_equal(jax.grad(through)(weights), 0)
+
+
+@pytest.mark.parametrize("field, constant", [("kl_coefs", "kl_coef"), ("entropy_coefs", "entropy_coef")])
+def test_coefficients_of_the_batch_stand_in_for_the_objectives(field, constant):
+    batch = ragged_batch(9)
+    entropy = np.where(batch.mask, -batch.log_probs, np.nan)
+    moved = _policy_batch(batch)._replace(**{field: np.full(8, 0.7, np.float32)})
+    for left_out in (0.0, 0.2):  # the objective's constant does not matter any more, not even as a switch
+        found = _loss(batch.log_probs, moved, grpo.Objective(**{"kl_coef": 0.0, constant: left_out}), entropy)
+        expected = grpo.Objective(**{"kl_coef": 0.0, constant: 0.7})
+        np.testing.assert_allclose(found, _loss(batch.log_probs, _policy_batch(batch), expected, entropy), rtol=1e-6)
+
+    def through(coefficients):
+        changed = moved._replace(**{field: coefficients})
+        return _loss(batch.log_probs, changed, grpo.Objective(kl_coef=0.0), entropy)
+
+    np.testing.assert_array_equal(jax.grad(through)(np.full(8, 0.7, np.float32)), 0)
+
+
+def test_what_a_choice_asks_for_by_name_is_the_batchs():
+    batch = ragged_batch(10)
+    policy_batch = _policy_batch(batch)._replace(
+        selected=batch.mask & (batch.advantages > 0),
+        group_tokens=np.full(8, 11.0, np.float32),
+        batch_rows=np.full(8, 8.0, np.float32),
+    )
+    seen = {}
+
+    def surrogate(log_probs, old_log_probs, advantages, mask, *, behavior_log_probs, ref_log_probs, entropy, selected):
+        seen.update(behavior=behavior_log_probs, ref=ref_log_probs, entropy=entropy, selected=selected)
+        return policy.clipped_surrogate(log_probs + entropy, old_log_probs, advantages, mask)
+
+    def estimator(log_probs, ref_log_probs, mask, *, old_log_probs):
+        seen.update(old=old_log_probs)
+        return kl.k1(log_probs, ref_log_probs, mask)
+
+    def mode(per_token, mask, *, group_tokens, batch_rows):
+        seen.update(group_tokens=group_tokens, batch_rows=batch_rows)
+        return aggregate.token_mean(per_token, mask)
+
+    objective = grpo.Objective(surrogate, estimator, 0.1, 0.0, mode)
+    entropy = np.ones_like(batch.log_probs)
+    gradient = jax.grad(lambda e: _loss(batch.log_probs, policy_batch, objective, e))(entropy)
+    np.testing.assert_array_equal(gradient, 0)  # the entropy that a surrogate sees is data
+    for name, expected in [
+        ("behavior", policy_batch.behavior_log_probs),
+        ("ref", batch.ref_log_probs),
+        ("selected", policy_batch.selected),
+        ("old", batch.old_log_probs),
+        ("group_tokens", policy_batch.group_tokens),
+        ("batch_rows", policy_batch.batch_rows),
+    ]:
+        np.testing.assert_array_equal(seen[name], expected, err_msg=name)
+
+
+def test_what_the_batch_does_not_have_is_refused():
+    batch = ragged_batch(11)
+
+    def surrogate(log_probs, old_log_probs, advantages, mask, *, selected):
+        return policy.clipped_surrogate(log_probs, old_log_probs, advantages, mask)
+
+    with pytest.raises(ValueError, match="surrogate needs selected, .*; what can: behavior_log_probs, entropy"):
+        _loss(batch.log_probs, _policy_batch(batch), grpo.Objective(surrogate=surrogate))

@@ -13,7 +13,7 @@ from tests.paths import REPO_ROOT
 ROWS = {
     "experiments": ["experiments"],
     "configs": ["configs"],
-    "recipes": ["rl_jax.sft", "rl_jax.grpo"],
+    "recipes": ["rl_jax.sft", "rl_jax.grpo", "rl_jax.ppo", "rl_jax.credit"],
     "machinery": [
         "rl_jax.train",
         "rl_jax.sharding",
@@ -26,11 +26,13 @@ ROWS = {
         "rl_jax.progress",
     ],
     "leaves": ["rl_jax.models", "rl_jax.rewards", "rl_jax.tasks", "rl_jax.tokenizers"],
-    "objectives": ["rl_jax.advantages", "rl_jax.shaping", "rl_jax.losses"],
+    "objectives": ["rl_jax.advantages", "rl_jax.shaping", "rl_jax.weights", "rl_jax.trackers", "rl_jax.losses"],
     "ground": ["rl_jax.masked", "rl_jax.types", "rl_jax.binding", "rl_jax.readers", "rl_jax"],
 }
 # Imports within a row, each one wanted; the arrows must not form a circle.
 SIDEWAYS = {
+    ("rl_jax.ppo", "rl_jax.grpo"),
+    ("rl_jax.ppo", "rl_jax.credit"),
     ("rl_jax.run_record", "rl_jax.logging"),
     ("rl_jax.logging", "rl_jax.progress"),
     ("rl_jax.scoring", "rl_jax.rollout"),

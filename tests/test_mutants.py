@@ -31,21 +31,21 @@ class Mutant(NamedTuple):
 MUTANTS = [
     Mutant(
         "clip sign",
-        "losses/policy.py",
+        "losses/policy/clipped.py",
         "jnp.maximum(-advantages * ratio, -advantages * clipped)",
         "jnp.minimum(-advantages * ratio, -advantages * clipped)",
         "losses/test_policy.py::test_every_side_of_an_asymmetric_clip",
     ),
     Mutant(
         "clip bounds exchanged",
-        "losses/policy.py",
+        "losses/policy/clipped.py",
         "jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)",
         "jnp.clip(ratio, 1.0 - clip_high, 1.0 + clip_low)",
         "losses/test_policy.py::test_every_side_of_an_asymmetric_clip",
     ),
     Mutant(
         "mask applied after exp only (ratio)",
-        "losses/policy.py",
+        "losses/policy/base.py",
         "return zero_masked(log_probs, mask) - jax.lax.stop_gradient(zero_masked(old_log_probs, mask))",
         "return log_probs - jax.lax.stop_gradient(old_log_probs)",
         "test_laws.py::test_contents_of_the_padding_change_nothing[grpo]",
@@ -87,7 +87,7 @@ MUTANTS = [
     ),
     Mutant(
         "wrong std ddof (group)",
-        "advantages.py",
+        "advantages/groups.py",
         "/ (group_size - ddof))",
         "/ group_size)",
         "test_advantages.py::test_published_numbers",
@@ -101,14 +101,14 @@ MUTANTS = [
     ),
     Mutant(
         "missing stop-gradient (old log-probs)",
-        "losses/policy.py",
+        "losses/policy/base.py",
         "- jax.lax.stop_gradient(zero_masked(old_log_probs, mask))",
         "- zero_masked(old_log_probs, mask)",
         "test_laws.py::test_nothing_flows_into_the_data[grpo]",
     ),
     Mutant(
         "missing stop-gradient (advantages)",
-        "losses/policy.py",
+        "losses/policy/clipped.py",
         "advantages = jax.lax.stop_gradient(zero_masked(advantages, mask))",
         "advantages = zero_masked(advantages, mask)",
         "test_laws.py::test_nothing_flows_into_the_data[grpo]",

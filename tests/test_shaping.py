@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax import shaping
+from rl_jax import shaping, trackers
 
 REWARDS = jnp.array([1.0, 0.0, 0.5, 1.0, 0.25, 0.0])
 LENGTHS = jnp.array([3, 12, 14, 16, 20, 13])
@@ -39,3 +39,67 @@ def test_overlong_is_linear_inside_the_buffer():
     np.testing.assert_allclose(half, np.asarray(change) / 2, atol=1e-6)
     with pytest.raises(AssertionError):
         shape(REWARDS[:2], LENGTHS, TRUNCATED, jax.random.key(0))
+
+
+# --- Truncation, bounds, scale ---------------------------------------------------------------------------------------
+
+KEY = jax.random.key(0)
+
+
+def _shape(name, rewards=REWARDS, **keywords):
+    return np.asarray(getattr(shaping, name)(rewards, LENGTHS, TRUNCATED, KEY, **keywords))
+
+
+def test_completions_that_were_cut_off_lose_keep_a_part_of_or_replace_their_reward():
+    rest = np.asarray(~TRUNCATED)
+    for name, keywords, expected in [
+        ("missing_eos_penalty", {}, -0.75),
+        ("missing_eos_penalty", {"penalty": 0.5}, -0.25),
+        ("replace_truncated", {}, -1.0),
+        ("replace_truncated", {"reward": -10}, -10.0),
+        ("scale_truncated", {}, 0.0),
+        ("scale_truncated", {"factor": 0.5}, 0.125),
+    ]:
+        found = _shape(name, **keywords)
+        assert found[4] == expected and found.dtype == np.float32, name
+        np.testing.assert_array_equal(found[rest], REWARDS[rest], err_msg=name)
+
+
+def test_clip_rewards():
+    rewards = jnp.float32([-20, -10, -3, 4, 10, 11])
+    np.testing.assert_array_equal(_shape("clip_rewards", rewards), [-10, -10, -3, 4, 10, 10])
+    np.testing.assert_array_equal(_shape("clip_rewards", rewards, low=-3.5, high=2.0), [-3.5, -3.5, -3, 2, 2, 2])
+
+
+def test_scaled_is_that_of_ppo_max():
+    """By the running std, with or without the running mean, and within bounds."""
+    state = trackers.running_moments().update(trackers.running_moments().init(), REWARDS)
+    known = {"reward_mean": state.mean, "reward_std": state.std()}
+    rewards = np.asarray(REWARDS, np.float64)
+    np.testing.assert_allclose(_shape("scaled", **known), rewards / rewards.std(ddof=1), rtol=1e-5)
+    centred = (rewards - rewards.mean()) / rewards.std(ddof=1)
+    np.testing.assert_allclose(_shape("scaled", **known, center=True), centred, rtol=1e-5, atol=1e-6)
+    small = {"reward_mean": jnp.float32(0.5), "reward_std": jnp.float32(0.04)}
+    np.testing.assert_allclose(_shape("scaled", **small), [10, 0, 10, 10, 6.25, 0], rtol=1e-6)
+    np.testing.assert_allclose(_shape("scaled", **small, center=True), [10, -10, 0, 10, -6.25, -10], rtol=1e-6)
+    np.testing.assert_allclose(_shape("scaled", **small, bound=3.0), [3, 0, 3, 3, 3, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["missing_eos_penalty", "replace_truncated", "scale_truncated", "clip_rewards", "scaled"]
+)
+def test_bad_input_is_refused(name):
+    known = {"reward_mean": jnp.float32(0), "reward_std": jnp.float32(1)} if name == "scaled" else {}
+    fn = functools.partial(getattr(shaping, name), **known)
+    for rewards, truncated in (
+        (REWARDS[:2], TRUNCATED),
+        (REWARDS[:, None], TRUNCATED[:, None]),
+        (REWARDS.astype(int), TRUNCATED),
+        (REWARDS, TRUNCATED.astype(int)),
+    ):
+        with pytest.raises(AssertionError):
+            fn(rewards, LENGTHS, truncated, KEY)
+    if name == "scaled":
+        for key in known:
+            with pytest.raises(AssertionError):
+                fn(REWARDS, LENGTHS, TRUNCATED, KEY, **{key: REWARDS})

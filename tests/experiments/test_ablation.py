@@ -15,6 +15,8 @@ def test_every_ablation_is_complete(key):
     paper = importlib.import_module(f"configs.papers.{key}").get_ablation()
     assert paper.paper.startswith("arXiv ") and paper.claim and paper.scaled_down
     assert set(paper.expected_gain) == set(paper.arms) and len(set(paper.seeds)) >= 3
+    assert (REPO_ROOT / "experiments" / f"{paper.program}.py").exists()
+    assert all({arm, lead.over} <= set(paper.arms) and arm != lead.over for arm, lead in paper.expected_lead.items())
     for config in [paper.warm_start, *paper.arms.values()]:
         path, _, argument = config.partition(":")
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
@@ -34,7 +36,20 @@ EXPECTED = {"good": {"at_least": 0.3}, "bad": {"at_most": 0.05}}
     ],
 )
 def test_verdict(gains, said):
-    assert ablation.verdict(gains, EXPECTED) == said
+    assert ablation.verdict(gains, EXPECTED, {}) == said
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ({"good": [0.3, 0.7], "bad": [0.2, 0.6]}, "reproduced"),  # seed by seed: 0.3 is less than the other arm's 0.6
+        ({"good": [0.5, 0.5], "bad": [0.2, 0.45]}, "not reproduced"),
+        ({"good": [0.29, 0.5], "bad": [0.0, 0.0]}, "not reproduced"),  # it leads, but does not gain what it should
+    ],
+)
+def test_verdict_on_a_lead(gains, said):
+    leads = {"good": {"over": "bad", "at_least": 0.0999}}
+    assert ablation.verdict(gains, {"good": {"at_least": 0.3}}, leads) == said
 
 
 def write_metrics(folder: pathlib.Path, values: list[float]) -> None:
@@ -64,6 +79,19 @@ def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeyp
         assert len(arms) == 2 and all(f"--config.init_from={tmp_path}/seed{seed}/sft" in call for call in arms)
     ablation.run("spurious_rewards", tmp_path, [])
     assert len(calls) == 9, "finished runs do not run again"
+
+
+def test_the_arms_are_run_by_the_ablations_own_program(tmp_path, monkeypatch):
+    calls = []
+
+    def fake(command, check):
+        calls.append(command[2:])
+        folder = pathlib.Path(command[4].removeprefix("--workdir="))
+        write_metrics(folder, [0.2, 0.9] if folder.name == "hl_gauss" else [0.2, 0.8])
+
+    monkeypatch.setattr(ablation.subprocess, "run", fake)
+    assert ablation.run("hl_gauss", tmp_path, [])["verdict"] == "reproduced"
+    assert [call[0] for call in calls] == 5 * ["experiments.sft", "experiments.ppo", "experiments.ppo"]
 
 
 def test_a_gain_needs_two_evaluations(tmp_path):

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from experiments import common, grpo
+from experiments.evaluate import Judged
 from experiments.report_health import CHECKS, SHOWN_ONLY
+from experiments.rollouts import Collected
 from rl_jax.losses import policy
-from rl_jax.rewards.pool import RewardPool
+from rl_jax.rewards.pool import RewardPool, RewardResult
 from rl_jax.types import PolicyBatch, Rollout, TokenBatch
 from tests.experiments.small import config as small_config
 from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
@@ -38,7 +40,9 @@ def rollout():
 
 def policy_batch(config, rewards, key=0):
     blank = jnp.zeros((ROWS, LENGTH))
-    return grpo.make_policy_batch(config, rollout(), jnp.asarray(rewards), None, blank, jax.random.key(key))
+    result = RewardResult(np.asarray(rewards), {}, 0, 0, None)
+    collected = Collected(Judged(rollout(), [], [], result), None, {})
+    return grpo.make_policy_batch(config, collected, None, blank, jax.random.key(key), {})
 
 
 @pytest.fixture

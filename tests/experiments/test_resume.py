@@ -17,7 +17,16 @@ RESULTS = (
     "final.json metrics.jsonl samples.jsonl group_view.jsonl sft/final.json sft/metrics.jsonl sft/samples.jsonl".split()
 )
 # Two epochs of two minibatches: shuffled rows, old log-probs and several updates between two checkpoints, too.
-EXTRA = ("grpo.epochs=2", "grpo.minibatches=2")
+# Everything that has a state of its own: the order of minibatches, trackers, prompts drawn again.
+EXTRA = (
+    "grpo.epochs=2",
+    "grpo.minibatches=2",
+    "grpo.dynamic_sampling.max_batches=2",
+    "grpo.trackers.entropy.fn=adaptive_entropy",
+    "grpo.trackers.reward_kl.fn=adaptive_kl",
+    "grpo.trackers.reward_scale.fn=running_moments",
+    "grpo.shaping.fn=scaled",
+)
 TIMEOUT_S = 240.0
 
 

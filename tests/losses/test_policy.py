@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rl_jax.losses import policy
+from rl_jax.losses.policy import base
 from tests.batches import ragged_batch
 from tests.references import policy as reference
 
@@ -143,7 +144,7 @@ def test_data_and_diagnostics_carry_no_gradient():
 def test_log_ratio_is_zero_behind_the_mask():
     batch = ragged_batch(9)
     poisoned = np.where(batch.mask, batch.log_probs, np.nan)
-    out = policy.log_ratio(poisoned, batch.old_log_probs, batch.mask)
+    out = base.log_ratio(poisoned, batch.old_log_probs, batch.mask)
     np.testing.assert_allclose(out, np.where(batch.mask, batch.log_probs - batch.old_log_probs, 0), rtol=1e-6)
 
 

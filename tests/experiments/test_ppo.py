@@ -1,0 +1,282 @@
+"""experiments.ppo: it learns and only from the advantages, it resumes bit for bit, and its pieces."""
+
+import json
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import ppo_common
+from experiments import common, grpo, ppo
+from rl_jax import ppo as recipe
+from rl_jax.advantages import tokens
+from rl_jax.losses import value
+from rl_jax.models import heads
+from tests.experiments import programs
+from tests.experiments.small import config as small_config
+from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.test_resume import Runner, logged, saved, saving
+from tests.tiny import max_difference
+
+SUPPORT = dict(low=-0.5, high=1.0, num_bins=21, padding=3)
+
+
+def with_critic(config, **critic):
+    """The small config with a critic; critic: fields of configs.ppo_common.critic."""
+    found = config.copy_and_resolve_references().unlock()
+    found.critic = ppo_common.critic(**critic)
+    return found.lock()
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# --- Learning: the problem of test_learning.py, 40 steps from random params ------------------------------------------
+
+MARGIN = 0.5
+STEPS = 40
+
+
+def has_a_seven(prompt, completion, info):
+    return {"reward": float("7" in completion)}
+
+
+def against(token_rewards, values, completion_mask, *, bootstrap_values):
+    """GAE's advantages with their sign turned round; the returns as they are."""
+    advantages, returns = tokens.gae(token_rewards, values, completion_mask, bootstrap_values=bootstrap_values)
+    return -advantages, returns
+
+
+def learn(tmp_path, monkeypatch, seed=0, **critic) -> list[dict]:
+    """The rows of metrics of a run."""
+    set_reward(monkeypatch, has_a_seven)
+    config = small_config(
+        tmp_path,
+        seed=seed,
+        grpo__steps=STEPS,
+        grpo__group_size=8,
+        grpo__epochs=2,
+        grpo__optimizer__learning_rate=5e-3,
+        eval__every=1000,
+        checkpoint__every=1000,
+    )
+    rate = ppo_common.common.optimizer(learning_rate=5e-3)
+    ppo.run(with_critic(config, **dict(optimizer=rate, support=SUPPORT) | critic), tmp_path / "run")
+    return read(tmp_path / "run" / "metrics.jsonl")[1:]
+
+
+def gain(rows) -> float:
+    """The mean reward of the last ten steps less that of the first two."""
+    rewards = [row["reward/mean"] for row in rows]
+    return float(np.mean(rewards[-10:]) - np.mean(rewards[:2]))
+
+
+CRITICS = {
+    "clipped": dict(loss=dict(fn="clipped", value_clip=0.2), warmup_steps=3),
+    "hl_gauss": dict(loss=dict(fn="hl_gauss")),
+    "shared": dict(shared=True, value_coef=0.5),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.parametrize("name", CRITICS)
+def test_reward_rises(tmp_path, monkeypatch, name):
+    rows = learn(tmp_path, monkeypatch, **CRITICS[name])
+    assert gain(rows) > MARGIN
+    # Trained rows have the policy's metrics, those of the critic's warm-up have not; all have the critic's.
+    assert ["loss" in row for row in rows] == [row["step"] > CRITICS[name].get("warmup_steps", 0) for row in rows]
+    assert all({"value/loss", "value/clipped", "value/explained_variance", "returns/mean"} <= set(row) for row in rows)
+    assert rows[0]["value/mean"] == pytest.approx(0.25 if name == "hl_gauss" else 0.0, abs=1e-6)
+    assert ("critic/lr" in rows[0]) is (name != "shared") and ("value/outside_support" in rows[0]) is (
+        name == "hl_gauss"
+    )
+    assert (tmp_path / "run" / "final.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_the_wrong_sign_does_not_learn(tmp_path, monkeypatch):
+    rows = learn(tmp_path, monkeypatch, advantage=dict(fn=against))
+    assert gain(rows) < 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path, monkeypatch):
+    rows = learn(tmp_path, monkeypatch, warmup_steps=STEPS, loss=dict(fn="mse"))
+    explained = [row["value/explained_variance"] for row in rows]
+    assert explained[0] == pytest.approx(0.0, abs=1e-6) and min(explained[-10:]) > 0.1
+    assert abs(gain(rows)) < MARGIN / 2 and not {"loss", "grad_norm", "ratio/mean"} & set(rows[-1])
+    setup = common.setup(with_critic(small_config(tmp_path)))
+    assert max_difference(common.load_params(setup, tmp_path / "run"), setup.init_params()) == 0.0
+
+
+# --- Devices -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.parametrize("shared", [False, True])
+def test_eight_devices_walk_the_path_of_one(tmp_path, monkeypatch, shared):
+    set_reward(monkeypatch, has_a_seven)
+    rows = {}
+    for mesh in ("", "data:2,fsdp:2,tensor:2"):
+        config = small_config(tmp_path, mesh=mesh, grpo__steps=3, grpo__epochs=2, grpo__minibatches=2, eval__every=3)
+        rate = ppo_common.common.optimizer(learning_rate=1e-2, eps=1e-3)  # the usual eps blows rounding up
+        with config.unlocked():
+            config.grpo.update(optimizer=rate, reward_kl_coef=0.1)
+        ppo.run(with_critic(config, shared=shared, optimizer=rate), tmp_path / f"run{mesh}")
+        rows[mesh] = read(tmp_path / f"run{mesh}" / "metrics.jsonl")
+    one, eight = rows.values()
+    assert len(one) == len(eight) == 4 and one[-1]["kl/k3"] > 1e-5 and one[-1]["value/loss"] > 1e-3
+    names = (
+        "loss value/loss value/mean value/explained_variance returns/mean reward/optimized reward/mean kl/k3".split()
+    )
+    for left, right in zip(one[1:], eight[1:], strict=True):
+        assert left.keys() == right.keys()
+        for name in names:
+            assert left[name] == pytest.approx(right[name], rel=2e-3, abs=1e-5), (name, left["step"])
+
+
+# --- Resuming --------------------------------------------------------------------------------------------------------
+
+RESULTS = ("final.json", "metrics.jsonl", "samples.jsonl", "group_view.jsonl")
+# Two epochs of two minibatches, the critic alone at first; the warm start's rewards are not all 0.
+EXTRA = "grpo.steps=10 grpo.epochs=2 grpo.minibatches=2 grpo.reward_kl_coef=0.05 checkpoint.every=3".split()
+
+
+class PPORunner(Runner):
+    """Starts experiments.ppo."""
+
+    def start(self, workdir, *, write_cache=False):
+        """The process of one start; `shared` in the workdir's name chooses the critic."""
+        extra = [*EXTRA] if "shared" in workdir.name else [*EXTRA, "critic.warmup_steps=4"]
+        config = "arithmetic_ppo.py:smoke" + (",shared" if "shared" in workdir.name else "")
+        variables = programs.environment(self._home, compile_cache=self._cache, write_cache=write_cache)
+        return programs.start(programs.command(workdir, *extra, program="ppo", config=config), variables, self.log)
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    return PPORunner(tmp_path_factory.mktemp("resume"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "moments"),
+    [("separate", [logged("", 2), saving(6)]), ("shared", [saved(3)])],  # in the critic's warm-up, and behind it
+)
+def test_killed_with_9_it_ends_where_an_undisturbed_run_ends(runner, name, moments):
+    undisturbed, killed = runner.folder / name, runner.folder / f"{name}-killed"
+    runner.to_the_end(undisturbed, write_cache=True)
+    for moment in moments:
+        assert runner.until(killed, moment, signal.SIGKILL) == -signal.SIGKILL
+    assert not (killed / "final.json").exists(), "it was done before the last kill: nothing was resumed"
+    runner.to_the_end(killed)
+    for file in RESULTS:
+        assert (killed / file).read_bytes() == (undisturbed / file).read_bytes(), f"{file} differs"
+    assert len(json.loads((killed / "run.json").read_text())["resumed"]) == len(moments)
+    rows = read(undisturbed / "metrics.jsonl")  # equal contents are not equal for lack of contents
+    assert [row["step"] for row in rows] == list(range(11))
+    assert len({row["value/loss"] for row in rows[1:]}) == 10
+    assert len({row["loss"] for row in rows if "loss" in row}) == (10 if name == "shared" else 6)
+    assert rows[-1]["grad_norm"] > 1e-4 and rows[-1]["kl/k3"] > 0
+
+
+# --- Pieces ----------------------------------------------------------------------------------------------------------
+
+
+def test_objective_and_estimator_are_bound_from_the_config(tmp_path):
+    config = with_critic(
+        small_config(tmp_path, grpo__kl_coef=0.3),
+        loss=dict(fn="hl_gauss", sigma_ratio=0.5),
+        support=SUPPORT,
+        value_coef=0.7,
+        advantage=dict(fn="length_adaptive_gae", alpha=0.1),
+        whiten=False,
+        bootstrap_truncated=True,
+    )
+    objective, estimator = ppo.make_objective(config), ppo.make_estimator(config)
+    assert objective.policy.kl_coef == 0.3 and objective.value_coef == 0.7
+    assert objective.value_loss.func is value.hl_gauss and objective.value_loss.keywords == {"sigma_ratio": 0.5}
+    assert objective.support == value.Support(-0.5, 1.0, 21, 3)
+    assert estimator.advantage.func is tokens.length_adaptive_gae and estimator.advantage.keywords == {"alpha": 0.1}
+    assert (estimator.whiten, estimator.bootstrap_truncated) == (False, True)
+    scalar = ppo.make_objective(with_critic(small_config(tmp_path), loss=dict(fn="huber", delta=1.0)))
+    assert scalar.support is None and scalar.value_loss.keywords == {"delta": 1.0}
+
+
+def test_the_defaults_of_the_config_are_the_recipes(tmp_path):
+    config = with_critic(small_config(tmp_path))
+    objective, estimator = ppo.make_objective(config), ppo.make_estimator(config)
+    assert (
+        objective.value_loss.keywords == {"value_clip": 0.2} and objective.value_coef == recipe.Objective().value_coef
+    )
+    assert estimator.advantage.keywords == {"discount": 1.0, "lam": 0.95}
+    assert estimator._replace(advantage=tokens.gae) == recipe.Estimator()
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("loss", r"no function 'x'; it has: .*clipped.*hl_gauss.*huber.*mse.*two_hot"),
+        ("advantage", r"no function 'x'; it has: .*gae.*length_adaptive_gae.*vtrace"),
+    ],
+)
+def test_unknown_names_list_the_known_ones(tmp_path, field, said):
+    config = with_critic(small_config(tmp_path), **{field: dict(fn="x")})
+    with pytest.raises(ValueError, match=said):
+        ppo.make_objective(config)
+        ppo.make_estimator(config)
+
+
+def test_unknown_fields_of_the_critic():
+    with pytest.raises(ValueError, match="warmup_step'.*warmup_steps"):
+        ppo_common.critic(warmup_step=3)
+
+
+def test_a_shared_critic_cannot_be_trained_alone(tmp_path):
+    setup = common.setup(with_critic(small_config(tmp_path), shared=True, warmup_steps=1))
+    with pytest.raises(ValueError, match="critic.warmup_steps: .* shares the policy's trunk cannot be trained alone"):
+        ppo.build(setup, setup.init_params())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_learner_comes_apart_and_together_again(tmp_path, shared):
+    setup = common.setup(with_critic(small_config(tmp_path), shared=shared))
+    start = setup.init_params()
+    kept = jax.tree.map(jnp.copy, start)
+    _, learner = ppo.build(setup, start)
+    items = learner.checkpoint_items("the reference")
+    assert items["reference"] == "the reference" and ("critic" in items) is not shared
+    assert max_difference(items["params"], kept) == 0.0 and heads.NAME not in items["params"]
+    again = ppo.Learner.of(items)
+    assert jax.tree.structure(again) == jax.tree.structure(learner)
+    for left, right in zip(jax.tree.leaves(again), jax.tree.leaves(learner), strict=True):
+        assert left is right
+    assert max_difference(learner.policy_params(), kept) == 0.0
+    assert max_difference(heads.without_value_head(learner.critic_params()), kept) == 0.0
+    assert heads.NAME in learner.critic_params()
+
+
+def test_step_metrics(tmp_path, monkeypatch):
+    found_idle = []
+    monkeypatch.setattr(
+        grpo, "step_metrics", lambda config, judged, updates: found_idle.append(updates) or dict(updates[0])
+    )
+    state = ppo.TrainState(0, {}, (), None, jnp.int32(2), jnp.int32(0))
+    critic = [{"loss": 1.0, "value/loss": 1.0, "grad_norm": 2.0, "nonfinite/skipped": 0.0, "lr": 0.5}]
+    critic.append({"loss": 3.0, "value/loss": 3.0, "grad_norm": 4.0, "nonfinite/skipped": 1.0, "lr": 0.5})
+    found = ppo.step_metrics(None, None, state, [{"loss": 7.0}], critic)
+    assert found == {
+        "loss": 7.0,
+        "value/loss": 2.0,
+        "critic/grad_norm": 3.0,
+        "critic/nonfinite/skipped": 1.0,
+        "critic/lr": 0.5,
+    }
+    assert ppo.step_metrics(None, None, state, [{"loss": 7.0}], [{}, {}]) == {"loss": 7.0}

@@ -1,0 +1,89 @@
+"""experiments/trackers.py: each estimator is read and fed where the loop says."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import trackers
+from rl_jax.types import PolicyBatch
+from tests.experiments.small import config as small_config
+
+REWARDS = np.float32([1.0, 0.0, 3.0, 0.0])
+METRICS = {"kl/k1": 0.2, "entropy": 0.1}
+
+
+def _run(tmp_path, steps=1, metrics=METRICS, **specs):
+    """(config, trackers, states) after `steps` steps with the same rewards and metrics."""
+    config = small_config(tmp_path)
+    with config.unlocked():
+        config.grpo.reward_kl_coef = 0.5
+        for place, spec in specs.items():
+            config.grpo.trackers[place] = spec
+    made = trackers.make_trackers(config)
+    states = trackers.init(made)
+    for _ in range(steps):
+        states = trackers.see_rewards(made, states, REWARDS)
+        states = trackers.observe(made, states, REWARDS, metrics)
+    return config, made, states
+
+
+def test_without_trackers_the_configs_constants_hold(tmp_path):
+    config, made, states = _run(tmp_path)
+    assert made == states == {}
+    assert trackers.known(config, states) == {"reward_kl_coef": 0.5}
+    assert trackers.metrics_of(states) == {}
+
+
+def test_the_baseline_is_that_of_the_steps_before(tmp_path):
+    config, made, states = _run(tmp_path, 0, baseline=dict(fn="ema_mean", decay=0.5))
+    assert float(trackers.known(config, states)["baseline"]) == 0
+    states = trackers.see_rewards(made, states, REWARDS)
+    assert float(states["baseline"].value) == 0, "it must not see what it is taken from"
+    states = trackers.observe(made, states, REWARDS, METRICS)
+    assert float(trackers.known(config, states)["baseline"]) == 1.0
+
+
+def test_the_scale_has_seen_the_rewards_that_it_scales(tmp_path):
+    config, made, states = _run(tmp_path, 0, reward_scale=dict(fn="running_moments"))
+    states = trackers.see_rewards(made, states, REWARDS)
+    known = trackers.known(config, states)
+    np.testing.assert_allclose(known["reward_mean"], REWARDS.mean(), rtol=1e-6)
+    np.testing.assert_allclose(known["reward_std"], REWARDS.std(ddof=1), rtol=1e-6)
+    after = trackers.observe(made, states, REWARDS, METRICS)
+    np.testing.assert_array_equal(after["reward_scale"].count, 4)  # once a step
+
+
+@pytest.mark.parametrize("place", ["reward_kl", "loss_kl"])
+def test_the_kl_is_steered_by_the_metric(tmp_path, place):
+    spec = dict(fn="adaptive_kl", initial=0.1, target=0.1, horizon=8.0)
+    config, made, states = _run(tmp_path, **{place: spec})
+    # KL / target - 1 = 1, bounded by .2; 4 samples of a horizon of 8
+    np.testing.assert_allclose(states[place].coef, 0.1 * (1 + 0.2 * 4 / 8), rtol=1e-6)
+    in_reward = trackers.known(config, states)["reward_kl_coef"]
+    np.testing.assert_allclose(in_reward, 0.11 if place == "reward_kl" else 0.5, rtol=1e-6)
+    assert trackers.metrics_of(states) == {f"tracker/{place}/coef": pytest.approx(0.11)}
+
+
+def test_weights_of_the_regularisers_reach_the_batch(tmp_path):
+    specs = {
+        "loss_kl": dict(fn="adaptive_kl", initial=0.3),
+        "entropy": dict(fn="adaptive_entropy", initial=0.2, step=0.1, target=0.5),
+    }
+    _, _, states = _run(tmp_path, 1, **specs)
+    mask = jnp.ones((4, 2), bool)
+    batch = trackers.weigh(PolicyBatch(None, mask, *[jnp.zeros((4, 2))] * 4), states)
+    np.testing.assert_allclose(batch.entropy_coefs, np.full(4, 0.3), rtol=1e-6)  # below the target: .2 + .1, applied
+    np.testing.assert_allclose(batch.kl_coefs, np.full(4, states["loss_kl"].coef))
+    plain = trackers.weigh(PolicyBatch(None, mask, *[jnp.zeros((4, 2))] * 4), {})
+    assert plain.kl_coefs is None and plain.entropy_coefs is None
+
+
+def test_a_step_that_did_not_train_the_policy_moves_no_coefficient(tmp_path):
+    _, _, states = _run(tmp_path, 1, {}, reward_kl=dict(fn="adaptive_kl", initial=0.1), baseline=dict(fn="ema_mean"))
+    np.testing.assert_allclose(states["reward_kl"].coef, 0.1)
+    np.testing.assert_allclose(states["baseline"].value, 1.0)
+
+
+def test_an_unknown_tracker_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match="no function 'ema'; it has: .*ema_mean"):
+        _run(tmp_path, baseline=dict(fn="ema"))

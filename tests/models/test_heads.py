@@ -1,0 +1,85 @@
+"""models/heads.py: the value of a state comes from the hidden state before it, and nothing else changes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax.models import heads
+from rl_jax.models.transformer import make_transformer
+from rl_jax.scoring import make_score
+from rl_jax.types import TokenBatch
+from tests.tiny import CONFIG, max_difference, random_params, token_batch
+
+MODEL = make_transformer(CONFIG)
+COMPLETION = 5
+
+
+def critic_params(num_outputs, seed=0):
+    """A policy's params with a head that is no longer at its start."""
+    params = heads.add_value_head(MODEL, random_params(), num_outputs=num_outputs)
+    rng = np.random.default_rng(seed)
+    return params | {
+        heads.NAME: jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params[heads.NAME])
+    }
+
+
+@pytest.mark.parametrize("num_outputs", [1, 3])
+def test_each_column_reads_the_hidden_state_before_it(num_outputs):
+    params, batch = critic_params(num_outputs), token_batch([9, 12, 7], 12)
+    found = heads.make_predict(MODEL, completion_length=COMPLETION)(params, batch)
+    hidden = np.asarray(MODEL.apply(random_params(), batch), np.float64)
+    head = jax.tree.map(np.asarray, params[heads.NAME])
+    assert found.shape == (3, COMPLETION + 1, num_outputs) and found.dtype == jnp.float32
+    for column in range(COMPLETION + 1):
+        expected = hidden[:, 12 - COMPLETION - 1 + column] @ head["kernel"] + head["bias"]
+        np.testing.assert_allclose(found[:, column], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_value_does_not_see_the_token_it_judges():
+    """Changing completion token t changes the values from column t + 1 on, the one after the last token included."""
+    params, batch = critic_params(1), token_batch([12, 12], 12)
+    predict = jax.jit(heads.make_predict(MODEL, completion_length=COMPLETION))
+    before = predict(params, batch)
+    for t in range(COMPLETION):
+        changed = batch._replace(tokens=batch.tokens.at[:, 12 - COMPLETION + t].add(1))
+        moved = np.asarray(jnp.any(predict(params, changed) != before, axis=(0, 2)))
+        assert moved.tolist() == [column > t for column in range(COMPLETION + 1)]
+
+
+def test_the_head_starts_at_0_and_can_leave_it():
+    params, batch = heads.add_value_head(MODEL, random_params(), num_outputs=2), token_batch([12, 8], 12)
+    predict = heads.make_predict(MODEL, completion_length=COMPLETION)
+    np.testing.assert_array_equal(predict(params, batch), 0.0)
+    gradient = jax.grad(lambda p: jnp.sum(predict(p, batch)))(params)[heads.NAME]
+    np.testing.assert_allclose(gradient["bias"], [12, 12])
+    assert (np.abs(np.asarray(gradient["kernel"])) > 0).all()
+
+
+def test_the_policy_is_what_it_was():
+    plain = random_params()
+    params = heads.add_value_head(MODEL, plain)
+    assert max_difference(heads.without_value_head(params), plain) == 0.0 and heads.NAME not in plain
+    assert set(params) == {*plain, heads.NAME}
+    assert {x.shape for x in jax.tree.leaves(params[heads.NAME])} == {(CONFIG.embed_dim, 1), (1,)}
+    batch = token_batch([12, 8], 12)
+    score = make_score(MODEL, completion_length=COMPLETION)
+    assert max_difference(score(params, batch), score(plain, batch)) == 0.0
+
+
+def test_the_head_counts_in_float32_whatever_the_model_does():
+    rough = MODEL._replace(apply=lambda params, batch: MODEL.apply(params, batch).astype(jnp.bfloat16))
+    params, batch = critic_params(1), token_batch([12], 12)
+    found = heads.make_predict(rough, completion_length=COMPLETION)(params, batch)
+    hidden = np.asarray(rough.apply(params, batch)[:, -COMPLETION - 1 :].astype(jnp.float32), np.float64)
+    expected = hidden @ params[heads.NAME]["kernel"] + params[heads.NAME]["bias"]
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_without_a_prompt_are_refused():
+    predict = heads.make_predict(MODEL, completion_length=12)
+    with pytest.raises(ValueError, match="rows of 12 tokens hold no prompt before 12 completion tokens"):
+        predict(critic_params(1), token_batch([12], 12))
+    with pytest.raises(AssertionError):
+        predict(critic_params(1), TokenBatch(*(x[0] for x in token_batch([14], 14))))
