@@ -2,8 +2,9 @@
 
     python -m experiments.grpo --config=configs/game24.py
 
-SFT on the enumerated solutions of the training puzzles, then RL on puzzles; the held-out puzzles are never seen. The
-files are read from ../shared/data/math; point elsewhere with --config.task.path. Argument: `smoke`.
+SFT on the enumerated solutions of the training puzzles, in steps, then RL on puzzles; the held-out puzzles are never
+seen. 0.081 of them are solved after the SFT and 0.162 after RL (seed 0; about 25 minutes on 2 shared cores). The files
+are read from ../shared/data/math; point elsewhere with --config.task.path. Argument: `smoke`.
 """
 
 from configs import common

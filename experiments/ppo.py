@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from experiments import common, grpo
+from experiments import common, grpo, trackers
 from experiments.evaluate import make_evaluate, make_pool, sample_rows
 from experiments.rollouts import collect
 from rl_jax import checkpoint, data, ppo, sharding
@@ -63,6 +63,10 @@ class Learner(NamedTuple):
         """The policy's own params."""
         return without_value_head(self.policy.params)
 
+    def with_trackers(self, states: trackers.States) -> "Learner":
+        """The same with new states of the trackers, which travel with the policy."""
+        return self._replace(policy=self.policy._replace(trackers=states))
+
     def critic_params(self):
         """The params that predict values."""
         return self.policy.params if self.critic is None else self.critic.params
@@ -84,7 +88,7 @@ class Programs(NamedTuple):
     """The compiled functions of a run.
 
     generate, score: of the policy, as in experiments.grpo. predict: (critic params, TokenBatch) -> values [B, C + 1].
-    assign: (rollout, rewards, values, before, reference, key) -> (PPOBatch, metrics).
+    assign: (rollout, rewards, values, before, reference, key, tracker states) -> (PPOBatch, metrics).
     policy_step: (state, PolicyBatch) -> (state, metrics); of both, and from a PPOBatch, where the critic is shared.
     critic_step: (state, PPOBatch) -> (state, metrics), or None.
     """
@@ -114,10 +118,10 @@ class Programs(NamedTuple):
 
 
 def make_assign(config) -> Callable:
-    """(rollout, rewards, values, before, reference, key) -> (PPOBatch, metrics), all of it on the global batch."""
+    """(rollout, rewards, values, before, reference, key, tracker states) -> (PPOBatch, metrics), of a batch."""
     credit, estimator, settings = grpo.make_credit(config), make_estimator(config), config.grpo
 
-    def assign(rollout, rewards, values, before, reference, key):
+    def assign(rollout, rewards, values, before, reference, key, states):
         batch, means = ppo.assign(
             credit,
             estimator,
@@ -129,11 +133,12 @@ def make_assign(config) -> Callable:
             ref_log_probs=reference,
             log_probs=before.log_probs,
             entropy=before.entropy,
-            reward_kl_coef=settings.reward_kl_coef,
+            **trackers.known(config, states),
         )
+        policy = trackers.weigh(batch.policy, states)
         if grpo.has_several_updates(config):
-            batch = batch._replace(policy=batch.policy._replace(old_log_probs=before.log_probs))
-        return batch, {name: mean.value() for name, mean in means.items()}
+            policy = policy._replace(old_log_probs=before.log_probs)
+        return batch._replace(policy=policy), {name: mean.value() for name, mean in means.items()}
 
     return assign
 
@@ -164,7 +169,7 @@ def build(setup: common.Setup, params) -> tuple[Programs, Learner]:
         return ppo.loss(score(params, tokens), predict(params, tokens, model)[:, :-1], batch, objective)
 
     if settings.shared:
-        policy_step, policy = common.make_trainer(setup, config.grpo, joint_loss, critic_params)
+        policy_step, policy = common.make_trainer(setup, config.grpo, joint_loss, critic_params, policy.trackers)
         critic_step, critic = None, None
     else:
         policy_step = of_policy.train_step
@@ -233,6 +238,7 @@ def run(config, workdir: pathlib.Path) -> None:
         learner, reference_params = Learner.of(items), items["reference"]
         prompts.set_state(host["data"])
         step = host["step"]
+    made = trackers.make_trackers(config)
     log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
     with checkpoints, make_pool(setup) as pool, log:
         evaluate = make_evaluate(setup, pool)
@@ -253,7 +259,10 @@ def run(config, workdir: pathlib.Path) -> None:
             reference = programs.score(reference_params, tokens).log_probs
             values = programs.predict(learner.critic_params(), tokens)
             rollout, rewards = common.place_rows(setup, (judged.rollout, judged.result.rewards))
-            batch, batch_metrics = programs.assign(rollout, rewards, values, before, reference, credit_key)
+            learner = learner.with_trackers(trackers.see_rewards(made, learner.policy.trackers, judged.result.rewards))
+            batch, batch_metrics = programs.assign(
+                rollout, rewards, values, before, reference, credit_key, jax.device_get(learner.policy.trackers)
+            )
             clock.lap("score_s", batch)
             updates, critic_updates = [], []
             for part in grpo.minibatches(config, batch, order_key):
@@ -267,7 +276,10 @@ def run(config, workdir: pathlib.Path) -> None:
                     common.stop_on_nonfinite(state, part, workdir, step, settings.max_nonfinite_in_a_row)
             clock.lap("train_s")
             metrics = step_metrics(config, judged, learner.policy, updates, critic_updates)
+            states = trackers.observe(made, learner.policy.trackers, judged.result.rewards, metrics)
+            learner = learner.with_trackers(states)
             metrics |= collected.metrics | jax.device_get(batch_metrics) | {"data/skipped_records": source.num_skipped}
+            metrics |= trackers.metrics_of(states)
             if looking:
                 evaluated, samples = evaluate(learner.policy_params())
                 metrics |= evaluated
