@@ -118,8 +118,8 @@ class Programs(NamedTuple):
 
 
 def make_assign(config) -> Callable:
-    """(rollout, rewards, values, before, reference, key, tracker states) -> (PPOBatch, metrics), of a batch."""
-    credit, estimator, settings = grpo.make_credit(config), make_estimator(config), config.grpo
+    """Programs.assign, all of it on the global batch."""
+    credit, estimator = grpo.make_credit(config), make_estimator(config)
 
     def assign(rollout, rewards, values, before, reference, key, states):
         batch, means = ppo.assign(
@@ -128,7 +128,7 @@ def make_assign(config) -> Callable:
             rollout,
             rewards,
             values,
-            group_size=settings.group_size,
+            group_size=config.grpo.group_size,
             key=key,
             ref_log_probs=reference,
             log_probs=before.log_probs,
@@ -278,8 +278,8 @@ def run(config, workdir: pathlib.Path) -> None:
             metrics = step_metrics(config, judged, learner.policy, updates, critic_updates)
             states = trackers.observe(made, learner.policy.trackers, judged.result.rewards, metrics)
             learner = learner.with_trackers(states)
-            metrics |= collected.metrics | jax.device_get(batch_metrics) | {"data/skipped_records": source.num_skipped}
-            metrics |= trackers.metrics_of(states)
+            metrics |= collected.metrics | jax.device_get(batch_metrics) | trackers.metrics_of(states)
+            metrics |= {"data/skipped_records": source.num_skipped}
             if looking:
                 evaluated, samples = evaluate(learner.policy_params())
                 metrics |= evaluated

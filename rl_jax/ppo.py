@@ -156,7 +156,8 @@ def value_loss(outputs: chex.Array, batch: PPOBatch, objective: Objective) -> tu
     predictions = outputs[..., 0] if objective.support is None else outputs
     available = {"old_values": batch.values, "support": objective.support}
     per_token = supply(objective.value_loss, available)(predictions, batch.returns, mask)
-    aggregate = supply(objective.policy.aggregate, {"group_tokens": batch.policy.group_tokens})
+    counts = {"group_tokens": batch.policy.group_tokens, "batch_rows": batch.policy.batch_rows}
+    aggregate = supply(objective.policy.aggregate, counts)
     result = aggregate(per_token.loss, mask)
     return result, {
         "value/loss": result,

@@ -235,6 +235,7 @@ def report(root: Path, keys: dict[faults.Fault, str], results: dict[str, dict], 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutate", description=__doc__.split("\n")[0])
     parser.add_argument("files", nargs="*", help="files or folders of rl_jax; all of the objectives when there is none")
+    parser.add_argument("--tests", nargs="+", help="only these test files, for a first look")
     parser.add_argument("--sample", type=int, help="run so many faults only, drawn with --seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
@@ -298,6 +299,7 @@ def _run(options) -> int:
     _warm()
     mutated = {fault.file for fault in found}
     tests = [name for name in test_files(root) if imported(root, name) & mutated]
+    tests = [name for name in tests if options.tests is None or name in options.tests]
     known = baseline(root, tests, options.work, options.jobs)
     preload(root, options.work, known)
     results = options.work / "results.jsonl"

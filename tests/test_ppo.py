@@ -133,6 +133,7 @@ def test_an_estimator_may_ask_for_the_two_policies_log_probs():
         batch.mask,
         log_probs=batch.log_probs,
         behavior_log_probs=batch.old_log_probs - 0.1,
+        bootstrap_values=np.zeros(len(values), np.float32),
     )
     np.testing.assert_allclose(found.policy.advantages, advantages, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.returns, returns, rtol=1e-4, atol=1e-5)

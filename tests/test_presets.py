@@ -44,6 +44,7 @@ SHARED = {
     "epochs": "1",
     "dynamic_sampling": "max_batches: 1",
     "max_grad_norm": "1.0",
+    "trackers": "",
     "sampling": "1.0 0 1.0",
 }
 K3_CLAMPED = "k3_clamped(max_difference=20.0, max_value=10.0)"
@@ -129,6 +130,7 @@ def resolved(config) -> dict[str, str]:
     found = {slot: written(value) for slot, value in chosen.items()}
     found |= {name: repr(settings[name]) for name in ("reward_kl_coef", "epochs", "minibatches", "max_grad_norm")}
     found["dynamic_sampling"] = ", ".join(f"{name}: {value}" for name, value in settings.dynamic_sampling.items())
+    found["trackers"] = ", ".join(f"{place}: {spec.fn}" for place, spec in settings.trackers.items() if spec.fn)
     return found | {"sampling": f"{rollout.temperature} {rollout.top_k} {rollout.top_p}"}
 
 
@@ -160,6 +162,7 @@ def test_a_preset_inherits_no_choice(key, monkeypatch):
             config.grpo[slot] = dict(fn="another", keyword=1.0)
         config.grpo.behavior_weight = dict(fn="another", level="row")
         config.grpo.dynamic_sampling = dict(max_batches=7)
+        config.grpo.trackers.baseline = dict(fn="another")
         return config
 
     monkeypatch.setattr(common, "base", moved)

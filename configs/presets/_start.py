@@ -50,6 +50,7 @@ def frozen(
     settings.advantage = advantage
     settings.behavior_weight = behavior_weight or dict(fn="none")
     settings.token_weight, settings.selection = dict(fn="none"), dict(fn="")
+    settings.trackers = {place: dict(fn="") for place in settings.trackers}
     settings.surrogate = surrogate
     settings.kl, settings.kl_coef, settings.entropy_coef = kl, kl_coef, 0.0
     settings.aggregate = aggregate

@@ -93,8 +93,9 @@ def group_mean_batch_std(
     """
     centered = group_centered(rewards, group_size=group_size)
     batch = rewards.shape[0]
-    std = group_std(rewards, group_size=batch, ddof=ddof)[0]
-    return jnp.where(has_spread(rewards, std, relative_tolerance), centered / (std + eps), 0.0)
+    std = group_std(rewards, group_size=batch, ddof=ddof)  # [1]
+    spread = has_spread(grouped(rewards, batch), std, relative_tolerance)
+    return jnp.where(spread, centered / (std + eps), 0.0)
 
 
 def nemo_leave_one_out(
@@ -127,22 +128,21 @@ def maxrl(rewards: chex.Array, *, group_size: int) -> chex.Array:
     """
     groups = grouped(rewards, group_size)
     mean = jnp.mean(groups, axis=1, keepdims=True)
-    positive = mean > 0
-    return jnp.where(positive, _centered(groups) / jnp.where(positive, mean, 1.0), 0.0).reshape(-1)
+    return (_centered(groups) / jnp.where(mean > 0, mean, jnp.inf)).reshape(-1)
 
 
 def opo(rewards: chex.Array, *, group_size: int, lengths: chex.Array) -> chex.Array:
     """OPO: A_i = R_i - b_g, b_g = sum_j n_j R_j / sum_j n_j, which minimises sum_j n_j (R_j - b)^2.
 
-    rewards: float [B]. group_size: G. lengths: int [B], n in tokens; of a group without a token A is R_i - mean_g.
+    rewards: float [B]. group_size: G. lengths: int [B], n in tokens. A group without any has no token to train.
     Returns float [B]. Raises ValueError where the groups do not divide B. Source: arXiv 2505.23585.
     """
     chex.assert_equal_shape([rewards, lengths])
     groups = grouped(rewards, group_size)
     tokens = lengths.reshape(groups.shape).astype(groups.dtype)
-    tokens = jnp.where(jnp.any(tokens > 0, axis=1, keepdims=True), tokens, 1.0)
+    total = jnp.sum(tokens, axis=1, keepdims=True)
     shifted = groups - groups[:, :1]
-    baseline = jnp.sum(tokens * shifted, axis=1, keepdims=True) / jnp.sum(tokens, axis=1, keepdims=True)
+    baseline = jnp.sum(tokens * shifted, axis=1, keepdims=True) / jnp.maximum(total, 1.0)
     return (shifted - baseline).reshape(-1)
 
 

@@ -1,5 +1,6 @@
 """Rewards [B] -> advantages [B] whose baseline is not the mean of a group, or which have more than one reward."""
 
+import functools
 import math
 
 import chex
@@ -103,8 +104,8 @@ def combined_components(
     weights = (1.0,) * count if weights is None else tuple(weights)
     if len(weights) != count:
         raise ValueError(f"{len(weights)} weights for {count} reward components")
-    columns = [group_relative(components[:, k], group_size=group_size, ddof=ddof, eps=eps) for k in range(count)]
-    return sum(weight * column for weight, column in zip(weights, columns, strict=True))
+    normalise = functools.partial(group_relative, group_size=group_size, ddof=ddof, eps=eps)
+    return sum(weights[k] * normalise(components[:, k]) for k in range(count))
 
 
 def beta_normalized(

@@ -132,6 +132,8 @@ def test_gpg_counts_rewards_or_groups(count_groups):
     found = _advantages("gpg", rewards, group_size=G, count_groups=count_groups)
     _close(found, alpha * np.asarray(groups.group_centered(rewards, group_size=G)))
     _close(found, reference.gpg(rewards, G, count_groups))
+    lone = _advantages("gpg", np.arange(ROWS) == 5, group_size=G, count_groups=count_groups)
+    _close(lone[4:8], np.float32([-0.25, 0.75, -0.25, -0.25]) * (3 if count_groups else 12))
     idle = _advantages("gpg", np.zeros(ROWS), group_size=G, count_groups=count_groups)
     np.testing.assert_array_equal(idle, 0)
 
@@ -144,6 +146,7 @@ def test_gpg_counts_rewards_or_groups(count_groups):
         ([1, *[0] * 7], [1.0, *[-0.37796] * 7]),
         ([1, 1, 0, 0], [1.1547, 1.1547, -1.1547, -1.1547]),
         ([1, 0], [1.0, -1.0]),
+        ([1, 0, 3], [-0.5 / 4.5**0.5, -2 / 2**0.5, 2.5 / 0.5**0.5]),
     ],
 )
 def test_published_numbers_of_nemo(rewards, expected):
@@ -307,10 +310,25 @@ def test_beta_normalized_bounds_its_weight():
 # --- Limits and laws -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lengths", [np.full(ROWS, 7, np.int32), np.zeros(ROWS, np.int32)])
-def test_opo_with_equal_lengths_is_centred(lengths):
-    rewards = _rewards("", 12)
+def test_opo_with_equal_lengths_is_centred():
+    rewards, lengths = _rewards("", 12), np.full(ROWS, 7, np.int32)
     _close(_advantages("opo", rewards, group_size=G, lengths=lengths), reference.group_centered(rewards, G), rtol=1e-4)
+
+
+def test_opo_with_few_tokens_or_none():
+    """All tokens in one row, one token in all, none: the first group's baseline is that row's reward."""
+    rewards = _rewards("", 12)
+    lengths = np.int32([0, 0, 9, 0, 0, 1, 0, 0, 0, 0, 0, 0])
+    found = _advantages("opo", rewards, group_size=G, lengths=lengths)
+    _close(found[:8], rewards[:8] - np.repeat(rewards[[2, 5]], G))
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("reward", [0.1, 0.7, 100.1])
+def test_opo_of_equal_rewards_is_zero_whatever_the_lengths(reward):
+    lengths = np.random.default_rng(3).integers(1, 5000, 64).astype(np.int32)
+    found = _advantages("opo", np.full(64, reward), group_size=64, lengths=lengths)
+    np.testing.assert_array_equal(found, 0)
 
 
 def test_opo_minimises_the_weighted_square():
