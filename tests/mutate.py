@@ -14,7 +14,8 @@ rl_jax.binding reads; cosmic-ray edits the working tree and starts a process, so
    of a test with many parameters only some, when a file's tests would take longer than `--budget`. Past a limit of time
    a fault counts as killed. A test that fails without a fault is left out and named.
 4. Faults of mutants_equivalent.txt change nothing that anyone can see, each for the reason given there; they are not
-   run and count apart. Results are kept (`--work`), so that a run can be stopped and taken up again.
+   run and count apart. Results are kept (`--work`), so that a run can be stopped and taken up again; survivors.txt
+   there has the survivors as paragraphs for mutants_equivalent.txt, without a reason.
 """
 
 import argparse
@@ -74,16 +75,27 @@ def all_faults(root: Path, files: list[str]) -> list[faults.Fault]:
 
 
 def equivalents(text: str) -> dict[tuple[str, str, str], str]:
-    """Fault.claim -> why, of mutants_equivalent.txt: paragraphs of file::function, `- line`, `+ line`, reason."""
+    """Fault.claim -> why, of mutants_equivalent.txt: paragraphs of file::function, `- line`, `+ line`s, reason."""
     found = {}
     for paragraph in text.split("\n\n"):
         lines = [line for line in paragraph.splitlines() if line.strip() and not line.startswith("#")]
         if not lines:
             continue
-        if len(lines) < 4 or "::" not in lines[0] or lines[1][:2] != "- " or lines[2][:2] != "+ ":
-            raise ValueError(f"{EQUIVALENT}: expected file::function, - line, + line and a reason, found {lines}")
-        found[lines[0], lines[1][2:], lines[2][2:]] = " ".join(lines[3:])
+        place, old, *rest = [*lines, ""]
+        after = [line[2:] for line in rest if line.startswith("+ ")]
+        reason = " ".join(rest[len(after) :]).strip()
+        if "::" not in place or not old.startswith("- ") or not after or not reason:
+            raise ValueError(f"{EQUIVALENT}: expected file::function, - line, + lines and a reason, found {lines}")
+        found |= {(place, old[2:], new): reason for new in after}
     return found
+
+
+def as_claims(found: list[faults.Fault]) -> str:
+    """Paragraphs for mutants_equivalent.txt that only lack their reasons."""
+    lines = {}
+    for place, before, after in (fault.claim() for fault in found):
+        lines.setdefault((place, before), []).append(f"+ {after}")
+    return "\n".join(f"{place}\n- {before}\n" + "\n".join(new) + "\n" for (place, before), new in lines.items())
 
 
 def fault_keys(root: Path, found: list[faults.Fault]) -> dict[faults.Fault, str]:
@@ -212,13 +224,14 @@ def diff(root: Path, fault: faults.Fault) -> str:
     return "\n".join(f"    {line}" for line in list(lines)[3:])
 
 
-def report(root: Path, keys: dict[faults.Fault, str], results: dict[str, dict], excused: set[faults.Fault]) -> float:
-    """Print the survivors and the shares; the share killed of what is not equivalent."""
+def report(root: Path, work: Path, keys: dict[faults.Fault, str], results: dict[str, dict], excused: set) -> float:
+    """Print the survivors and the shares; the share killed of what is not equivalent (`excused`)."""
     survivors = [f for f in keys if f not in excused and results[keys[f]]["status"] != "killed"]
     for fault in survivors:
         result = results[keys[fault]]
         why = result.get("why") or f"{result['ran']} tests passed"
         print(f"\n{fault.file}:{fault.line} {fault.where} [{fault.kind}] survived: {why}\n{diff(root, fault)}")
+    (work / "survivors.txt").write_text(as_claims(survivors))
     print(f"\n{'file':44} {'faults':>7} {'killed':>7} {'survive':>8} {'equivalent':>11} {'share':>7}")
     rows = {file: [fault for fault in keys if fault.file == file] for file in sorted({fault.file for fault in keys})}
     share = 1.0
@@ -228,7 +241,7 @@ def report(root: Path, keys: dict[faults.Fault, str], results: dict[str, dict], 
         share = killed / max(killed + alive, 1)
         print(f"{name:44} {len(group):7} {killed:7} {alive:8} {same:11} {share:7.1%}")
     slow = sum(results[keys[f]].get("killer") == "timeout" for f in keys if f not in excused)
-    print(f"killed by the limit of time: {slow}")
+    print(f"killed by the limit of time: {slow}; survivors are also in {work / 'survivors.txt'}")
     return share
 
 
@@ -291,9 +304,7 @@ def _run(options) -> int:
         chosen = set(random.Random(options.seed).sample(range(len(found)), min(options.sample, len(found))))
         found = [fault for number, fault in enumerate(found) if number in chosen]
     if options.list:
-        for fault in found:
-            print(f"{fault.file}::{fault.where}  [{fault.kind}]\n- {fault.before}\n+ {fault.after}\n")
-        print(len(found), "faults")
+        print(f"{as_claims(found)}\n{len(found)} faults")
         return 0
     excused = {fault for fault in found if fault.claim() in claims}
     _warm()
@@ -313,7 +324,10 @@ def _run(options) -> int:
         for fault in wrong:
             print(f"not equivalent: {fault.file}:{fault.line} {fault.after}: {run.results[keys[fault]]['killer']}")
         excused -= wrong
-    share = report(root, keys, run.results, excused)
+    share = report(root, options.work, keys, run.results, excused)
+    failed = sum(r["outcome"] == "failed" for result in known.values() for r in result["tests"].values())
+    if failed or len(known) < len(tests):
+        print(f"left out: {failed} tests and {len(tests) - len(known)} test files that fail without a fault")
     return 0 if share >= options.minimum else 1
 
 

@@ -125,8 +125,8 @@ def beta_normalized(
     p = jnp.clip((jnp.mean(rewards.reshape(-1, group_size), axis=1) - low) / (high - low), 0.0, 1.0)
     mu = jnp.mean(p)
     squares = jnp.sum(jnp.square(group_centered(p, group_size=len(p))))
-    fits = squares > 0
-    size = jnp.where(fits, mu * (1.0 - mu) * (len(p) - 1) / jnp.where(fits, squares, 1.0) - 1.0, 0.0)
+    # mu (1 - mu) / v - 1; without a spread -1, and so alpha = beta = 1.
+    size = mu * (1.0 - mu) * (len(p) - 1) / jnp.where(squares > 0, squares, jnp.inf) - 1.0
     alpha = jnp.maximum(1.0 + size * mu / 3.0, 1.0)
     beta = jnp.maximum(1.0 + size * (1.0 - mu) / 3.0, 1.0)
     special = jax.scipy.special

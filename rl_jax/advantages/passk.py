@@ -60,10 +60,11 @@ def pass_at_k(rewards: chex.Array, *, group_size: int, k: int, threshold: float 
 
 def _pass_at_k_table(n: int, k: int, eps: float) -> np.ndarray:
     """A+ and A- for c = 0..n correct samples, from whole numbers: float64 [2, n + 1]."""
-    table = np.zeros((2, n + 1))
-    for c in range(n + 1):
+
+    def pair(c: int) -> tuple[float, float]:
         fails = math.comb(n - c, k) / math.comb(n, k)
-        with_it = math.comb(n - c - 1, k - 1) / math.comb(n - 1, k - 1) if c < n else 0.0
+        with_it = math.comb(max(n - c - 1, 0), k - 1) / math.comb(n - 1, k - 1)
         std = math.sqrt(fails * (1 - fails))
-        table[:, c] = fails / (std + eps), (fails - with_it) / (std + eps)
-    return table
+        return fails / (std + eps), (fails - with_it) / (std + eps)
+
+    return np.array([pair(c) for c in range(n + 1)]).T

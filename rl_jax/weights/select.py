@@ -1,7 +1,7 @@
 """The k lowest of the tokens on a mask, k traced, without sorting: counts of what lies below a threshold.
 
 A float is read as an unsigned integer of the same order, and a threshold is built bit by bit: 32 counts over [B, T]
-find an order statistic exactly, in a tenth of the time of a sort, with static shapes and no temporary beyond [B, T].
+find an order statistic exactly, far faster than a sort, with static shapes and no temporary beyond [B, T].
 """
 
 from collections.abc import Callable
@@ -32,13 +32,24 @@ def largest_threshold(accepts: Callable, dtype) -> chex.Array:
     return jax.lax.fori_loop(0, width, set_bit, jnp.asarray(0, dtype))
 
 
+def _hide(bits: chex.Array, mask: chex.Array) -> chex.Array:
+    """The largest integer behind the mask, which lies below no threshold: one array to read in every count."""
+    return jnp.where(mask, bits, ~jnp.zeros_like(bits))
+
+
+def _num_below(hidden: chex.Array, threshold: chex.Array) -> chex.Array:
+    # A row's sum in float32 is exact to 2^24 columns, and on a CPU three times as fast as one of integers.
+    return jnp.sum(jnp.sum((hidden < threshold).astype(jnp.float32), axis=1).astype(jnp.int32))
+
+
 def at_rank(bits: chex.Array, mask: chex.Array, rank: chex.Array) -> chex.Array:
     """The integer with `rank` others of the mask below it in sorted order. uint [B, T], bool [B, T], int [] -> uint [].
 
     A rank beyond the last one gives the largest integer there is, which no number is above.
     """
     chex.assert_equal_shape([bits, mask])
-    return largest_threshold(lambda threshold: jnp.sum(mask & (bits < threshold)) <= rank, bits.dtype)
+    hidden = _hide(bits, mask)
+    return largest_threshold(lambda threshold: _num_below(hidden, threshold) <= rank, bits.dtype)
 
 
 def lowest(bits: chex.Array, mask: chex.Array, count: chex.Array) -> chex.Array:
@@ -46,7 +57,25 @@ def lowest(bits: chex.Array, mask: chex.Array, count: chex.Array) -> chex.Array:
 
     bits: uint [B, T]. mask: bool [B, T]. count: int []. Returns bool [B, T].
     """
-    threshold = at_rank(bits, mask, count)
-    below, equal = mask & (bits < threshold), mask & (bits == threshold)
-    place = jnp.cumsum(equal.reshape(-1)).reshape(mask.shape)  # 1 for the first of the equals
-    return below | (equal & (place <= count - jnp.sum(below)))
+    chex.assert_equal_shape([bits, mask])
+    hidden, width, one = _hide(bits, mask), 8 * bits.dtype.itemsize, jnp.asarray(1, bits.dtype)
+
+    def set_bit(state):
+        i, threshold, _ = state
+        candidate = threshold | (one << (width - 1 - i).astype(bits.dtype))
+        num_below = _num_below(hidden, candidate)
+        return i + 1, jnp.where(num_below <= count, candidate, threshold), num_below == count
+
+    def going(state):  # a threshold with `count` below it is found before its last bit, unless equals lie across it
+        i, _, found = state
+        return (i < width) & ~found
+
+    _, threshold, found = jax.lax.while_loop(going, set_bit, (0, jnp.zeros((), bits.dtype), jnp.asarray(False)))
+    below = mask & (bits < threshold)
+
+    def with_equals():
+        equal = mask & (bits == threshold)
+        place = jnp.cumsum(equal.reshape(-1)).reshape(mask.shape)  # 1 for the first of the equals
+        return below | (equal & (place <= count - jnp.sum(below)))
+
+    return jax.lax.cond(found, lambda: below, with_equals)

@@ -263,9 +263,10 @@ def test_only_the_best_sample_counts_and_a_tie_counts_for_nobody():
 
 def test_a_flat_beta_is_dr_grpo():
     """Pass rates as wide as the uniform distribution's, or wider: a <= 0, so alpha = beta = 1."""
-    rewards = np.float32([1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0])
-    found = _advantages("beta_normalized", rewards, group_size=4)
-    _close(found, reference.group_centered(rewards, 4))
+    uniform = [1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0]
+    ends = [1, 1, 1, 1, 0, 0, 0, 0] * 2
+    for rewards in (uniform, [*ends, 1, 0, 0, 0], [*ends, 1, 1, 1, 0]):
+        _close(_advantages("beta_normalized", rewards, group_size=4), reference.group_centered(rewards, 4))
 
 
 def test_a_round_beta_is_grpo_but_for_a_constant():

@@ -2,15 +2,14 @@
 
 import json
 import signal
-import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import arithmetic_ppo, ppo_common
-from experiments import common, grpo, ppo, sft
+from configs import ppo_common
+from experiments import common, grpo, ppo
 from rl_jax import ppo as recipe
 from rl_jax.advantages import tokens
 from rl_jax.losses import value
@@ -114,56 +113,6 @@ def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path, monkey
     assert abs(gain(rows)) < MARGIN / 2 and not {"loss", "grad_norm", "ratio/mean"} & set(rows[-1])
     setup = common.setup(with_critic(small_config(tmp_path)))
     assert max_difference(common.load_params(setup, tmp_path / "run"), setup.init_params()) == 0.0
-
-
-# --- Learning: arithmetic, from the warm start that GRPO has -----------------------------------------------------
-
-
-def arithmetic(folder, **grpo_fields):
-    """configs/arithmetic_ppo.py, smaller: sums of three digits, two layers; most demonstrations stop too early."""
-    config = arithmetic_ppo.get_config()
-    config.task.update(num_operands=(3, 3), operators="+", num_train=700, num_test=20, data_dir=str(folder / "data"))
-    config.model.num_layers = 2
-    config.rollout.update(completion_length=6, prompt_buckets=(7,))
-    config.sft.update(steps=200, batch_size=64, eval_every=1000)
-    config.sft.optimizer.decay_steps = 0
-    config.grpo.update(steps=20, prompts_per_step=16, **grpo_fields)
-    config.grpo.optimizer.update(learning_rate=1e-3, warmup_steps=0, decay_steps=0)
-    config.critic.warmup_steps = 3
-    config.eval.update(every=1000, num_prompts=20, batch_size=20)
-    config.checkpoint.every = 1000
-    config.log.update(progress=False, tensorboard=False)
-    config.reward.num_workers = 0
-    return config
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory):
-    """A folder with the warm start in sft/."""
-    folder = tmp_path_factory.mktemp("arithmetic")
-    assert sft.run(arithmetic(folder).lock(), folder / "sft", types.SimpleNamespace(received=False))
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("program", [grpo, ppo], ids=["grpo", "ppo"])
-def test_arithmetic_is_learned_from_the_same_warm_start(warm, program):
-    config = arithmetic(warm, **({"epochs": 1, "minibatches": 1} if program is grpo else {}))
-    config.init_from = str(warm / "sft")
-    program.run(config.lock(), warm / program.__name__)
-    rows = read(warm / program.__name__ / "metrics.jsonl")[1:]
-    assert rows[0]["reward/mean"] < 0.3 and gain(rows) > 0.15
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
-def test_arithmetic_is_not_learned_under_the_wrong_sign(warm):
-    config = arithmetic(warm)
-    config.init_from = str(warm / "sft")
-    config.critic.advantage = dict(fn=against)
-    ppo.run(config.lock(), warm / "against")
-    assert gain(read(warm / "against" / "metrics.jsonl")[1:]) < 0.0
 
 
 # --- Devices -----------------------------------------------------------------------------------------------------

@@ -198,3 +198,12 @@ def test_groups_weigh_the_same_only_as_the_paper_of_dapo_writes_it():
     np.testing.assert_allclose(aggregate.token_mean(first, mask).value(), 4 / 6)
     one_group = aggregate.group_token_mean(first, mask, group_tokens=np.float32([6, 6, 6, 6]))
     np.testing.assert_allclose(one_group.value(), aggregate.token_mean(first, mask).value(), rtol=1e-6)
+
+
+@all_modes
+def test_a_single_token_of_a_single_row(mode, keywords):
+    """Counts of one are not rounded up, and what divides by a number of tokens divides by 1."""
+    x, mask = np.full((1, 3), 2.0, np.float32), np.array([[False, True, False]])
+    mean = _function(mode, keywords, mask)(x, mask)
+    assert mean.count == 1
+    np.testing.assert_allclose(mean.value(), 2.0 / (MAX_LENGTH if mode.endswith("norm") else 1), rtol=1e-6)
