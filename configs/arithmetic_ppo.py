@@ -16,6 +16,10 @@ def get_config(arg: str | None = None):
     config.name = "arithmetic_ppo"
     # Two epochs of two minibatches: the critic needs more updates than GRPO's one a step.
     config.grpo.update(epochs=2, minibatches=2, reward_kl=dict(fn="k1"), reward_kl_coef=0.01)
+    if "smoke" not in words:
+        config.grpo.steps = 100
+        config.grpo.optimizer.decay_steps = 4 * 100 - 10  # updates
+        config.eval.every = 25
     config.critic = ppo_common.critic(
         warmup_steps=10,
         support=dict(low=-0.5, high=1.0, num_bins=51, padding=3),

@@ -3,13 +3,13 @@
     python -m experiments.bench_losses                      # B=256, T=4096
     python -m experiments.bench_losses --rows=64 --only=gspo,cispo
 
-A row is a surrogate, a KL estimator beside the clipped surrogate, or a weight (made on the batch, times the clipped
-surrogate). "time" is the median over rounds in which it takes turns with the clipped surrogate; "arrays" is the
-compiler's temporary memory in float32 arrays [B, T]: a [B, T, T] would show as T of them.
+A row is a surrogate or a KL estimator, value and gradient, or a weight, which has no gradient and is made once for a
+batch, whatever number of epochs follows. "time" is the least over rounds in which it takes turns with the clipped
+surrogate (whatever else the machine does can only add to it); "arrays" is the compiler's temporary memory in float32
+arrays [B, T]: a [B, T, T] would show as T of them.
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -64,7 +64,7 @@ def make_arrays(rows: int, length: int) -> dict[str, jax.Array]:
 
 
 def losses() -> dict[tuple[str, str], Callable]:
-    """(kind, name) -> a function of make_arrays' dict that returns the summed per-token loss."""
+    """(kind, name) -> a function of make_arrays' dict that returns the per-token loss or weight."""
 
     def surrogate(fn):
         def loss(arrays):
@@ -73,22 +73,19 @@ def losses() -> dict[tuple[str, str], Callable]:
 
         return loss
 
-    def with_kl(fn):
+    def estimator(fn):
         def loss(arrays):
-            penalty = supply(fn, arrays)(arrays["log_probs"], arrays["ref_log_probs"], arrays["mask"])
-            return plain(arrays) + 0.1 * penalty
+            return supply(fn, arrays)(arrays["log_probs"], arrays["ref_log_probs"], arrays["mask"])
 
         return loss
 
-    def with_weight(fn):
+    def weight(fn):
         def loss(arrays):
-            data = jax.lax.stop_gradient(arrays) | {"key": jax.random.key(0)}
-            return plain(arrays) * supply(fn, data)(arrays["mask"])
+            return supply(fn, jax.lax.stop_gradient(arrays) | {"key": jax.random.key(0)})(arrays["mask"])
 
         return loss
 
-    plain = surrogate(policy.clipped_surrogate)
-    kinds = {"surrogate": (policy, surrogate), "kl": (kl, with_kl), "weight": (weights, with_weight)}
+    kinds = {"surrogate": (policy, surrogate), "kl": (kl, estimator), "weight": (weights, weight)}
     return {
         (kind, name): wrap(bind(SPECS.get(name, name), module))
         for kind, (module, wrap) in kinds.items()
@@ -127,7 +124,7 @@ def measure(arrays: dict[str, jax.Array], only: set[str], rounds: int) -> list[R
         for warm in (plain, program):
             seconds_of(warm, arguments)
         turns = [(seconds_of(plain, arguments), seconds_of(program, arguments)) for _ in range(rounds)]
-        plain_seconds, seconds = (statistics.median(column) for column in zip(*turns, strict=True))
+        plain_seconds, seconds = (min(column) for column in zip(*turns, strict=True))
         temporary = program.memory_analysis().temp_size_in_bytes / array_bytes
         found.append(Row(kind, name, seconds, plain_seconds, temporary))
     return found

@@ -4,7 +4,7 @@
 
 The paper: with a cross-entropy loss on HL-Gauss targets in place of squared errors, value-based agents play Atari,
 chess and Wordle better. Here: the critic of PPO on generated arithmetic; the two arms differ in nothing but the
-critic's loss and the width of its head.
+critic's loss and the width of its head. Not reproduced (experiments/LOG.md): both gain .46, and neither leads.
 """
 
 from ml_collections import ConfigDict

@@ -1,11 +1,12 @@
 """Weights of 0 and 1 that leave out the tokens or completions that lie too far from the sampler's policy."""
 
 import chex
+import jax
 import jax.numpy as jnp
 
-from rl_jax.masked import masked_mean, masked_sum, row_means, zero_masked
+from rl_jax.masked import masked_sum, row_means
 from rl_jax.weights.behavior import behavior_gap, pool_log_weight
-from rl_jax.weights.select import largest_threshold, lowest, ordered_bits
+from rl_jax.weights.select import lowest, ordered_bits
 
 
 def reject_ratio(
@@ -38,11 +39,11 @@ def reject_ratio(
 _ESTIMATORS = {"k2": lambda gap: 0.5 * jnp.square(gap), "k3": lambda gap: jnp.expm1(gap) - gap}
 
 
-def _row_max(x: chex.Array, mask: chex.Array) -> chex.Array:
-    return jnp.max(zero_masked(x, mask), axis=1)  # divergences are not negative, so an empty row has 0
-
-
-_POOLS = {"sum": lambda x, mask: masked_sum(x, mask, axis=1), "mean": row_means, "max": _row_max}
+_POOLS = {
+    "sum": lambda x, mask: masked_sum(x, mask, axis=1),
+    "mean": row_means,
+    "max": lambda x, mask: jnp.max(x, axis=1),  # a divergence is 0 behind the mask, and nowhere less
+}
 
 
 def reject_divergence(
@@ -92,7 +93,46 @@ def opsm(
     chex.assert_equal_shape([mask, advantages])
     gap = behavior_gap(mask, log_probs, behavior_log_probs)
     far = jnp.broadcast_to((row_means(-gap, mask) > delta)[:, None], mask.shape)
-    return (mask & ~(far & (zero_masked(advantages, mask) < 0))).astype(gap.dtype)
+    return (mask & ~(far & (advantages < 0))).astype(gap.dtype)
+
+
+def _second_moment_bound(squares: chex.Array, threshold: chex.Array) -> chex.Array:
+    """A bound that leaves a mean < threshold of the squares below it, where the next larger square would not.
+
+    squares: float [B, T], inf where not to be counted. threshold: float []. Returns float [].
+    Every square below the threshold may stay. From there on each one more raises sum(square - threshold), which has to
+    stay below 0. The search halves an interval of integers: floats >= 0 have the order of their bits.
+    """
+    dtype = squares.dtype
+    bits = jnp.dtype(f"uint{8 * dtype.itemsize}")
+    threshold = jnp.maximum(jnp.asarray(threshold, dtype), 0.0)
+
+    def as_float(x):
+        return jax.lax.bitcast_convert_type(x, dtype)
+
+    def excess(bound):
+        kept = jnp.where(squares < bound, squares - threshold, 0.0)
+        return jnp.sum(jnp.sum(kept, axis=1))  # by rows: faster on a CPU, and the rounding is less
+
+    def halve(state):
+        low, high, at_low, at_high = state
+        middle = low + (high - low) // 2
+        at_middle = excess(as_float(middle))
+        stays = at_middle < 0
+        low, at_low = jnp.where(stays, middle, low), jnp.where(stays, at_middle, at_low)
+        high, at_high = jnp.where(stays, high, middle), jnp.where(stays, at_high, at_middle)
+        return low, high, at_low, at_high
+
+    def going(state):  # until the one square that is too much stands alone between the ends, if there is one
+        low, high, at_low, at_high = state
+        alone = at_high - at_low < 1.5 * (as_float(low) - threshold)
+        return (at_high >= 0) & (high - low > 1) & ~alone
+
+    everything = jnp.asarray(jnp.inf, dtype)
+    low, high = (jax.lax.bitcast_convert_type(x, bits) for x in (threshold, everything))
+    start = (low, high, jnp.asarray(-jnp.inf, dtype), excess(everything))
+    low, high, _, at_high = jax.lax.while_loop(going, halve, start)
+    return as_float(jnp.where(at_high < 0, high, low))
 
 
 def m2po(
@@ -109,11 +149,6 @@ def m2po(
     """
     gap = behavior_gap(mask, log_probs, behavior_log_probs)
     squares = jnp.square(gap)
-    bits = ordered_bits(squares)
-
-    def mean_is_below(bound):
-        kept = mask & (bits < bound)
-        return masked_mean(squares, kept).value() < threshold
-
-    keep = mask & (bits < largest_threshold(mean_is_below, bits.dtype))
-    return jnp.where(jnp.any(keep), keep, lowest(bits, mask, 1)).astype(gap.dtype)
+    hidden = jnp.where(mask, squares, jnp.inf)
+    keep = hidden < _second_moment_bound(hidden, threshold)
+    return jax.lax.cond(jnp.any(keep), lambda: keep, lambda: lowest(ordered_bits(squares), mask, 1)).astype(gap.dtype)

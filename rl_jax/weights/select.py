@@ -1,10 +1,8 @@
 """The k lowest of the tokens on a mask, k traced, without sorting: counts of what lies below a threshold.
 
-A float is read as an unsigned integer of the same order, and a threshold is built bit by bit: 32 counts over [B, T]
-find an order statistic exactly, far faster than a sort, with static shapes and no temporary beyond [B, T].
+A float is read as an unsigned integer of the same order, and a threshold is built bit by bit: at most 32 counts over
+[B, T] find an order statistic exactly, far faster than a sort, with static shapes and no temporary beyond [B, T].
 """
-
-from collections.abc import Callable
 
 import chex
 import jax
@@ -18,18 +16,7 @@ def ordered_bits(x: chex.Array) -> chex.Array:
     dtype = jnp.dtype(f"uint{width}")
     bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, jnp.zeros_like(x), x), dtype)
     top = jnp.asarray(1, dtype) << (width - 1)
-    return jnp.where(bits >= top, ~bits, bits | top)
-
-
-def largest_threshold(accepts: Callable, dtype) -> chex.Array:
-    """The largest unsigned integer that `accepts`, which is true for 0 and false from some point on. -> dtype []."""
-    width = 8 * jnp.dtype(dtype).itemsize
-
-    def set_bit(i, threshold):
-        candidate = threshold | (jnp.asarray(1, dtype) << (width - 1 - i).astype(dtype))
-        return jnp.where(accepts(candidate), candidate, threshold)
-
-    return jax.lax.fori_loop(0, width, set_bit, jnp.asarray(0, dtype))
+    return jnp.where((bits & top) == 0, bits | top, ~bits)
 
 
 def _hide(bits: chex.Array, mask: chex.Array) -> chex.Array:
@@ -42,27 +29,16 @@ def _num_below(hidden: chex.Array, threshold: chex.Array) -> chex.Array:
     return jnp.sum(jnp.sum((hidden < threshold).astype(jnp.float32), axis=1).astype(jnp.int32))
 
 
-def at_rank(bits: chex.Array, mask: chex.Array, rank: chex.Array) -> chex.Array:
-    """The integer with `rank` others of the mask below it in sorted order. uint [B, T], bool [B, T], int [] -> uint [].
+def _cut(hidden: chex.Array, count: chex.Array, first_bit: chex.Array | int = 0) -> tuple[chex.Array, chex.Array]:
+    """(threshold, found): found where `count` numbers lie below; else, among equals, the largest with fewer below.
 
-    A rank beyond the last one gives the largest integer there is, which no number is above.
+    first_bit: from the top, the first that the threshold may have; the caller has made sure of it.
     """
-    chex.assert_equal_shape([bits, mask])
-    hidden = _hide(bits, mask)
-    return largest_threshold(lambda threshold: _num_below(hidden, threshold) <= rank, bits.dtype)
-
-
-def lowest(bits: chex.Array, mask: chex.Array, count: chex.Array) -> chex.Array:
-    """True on the `count` lowest of the mask, or on all of it where it has fewer; of equals on the first, row by row.
-
-    bits: uint [B, T]. mask: bool [B, T]. count: int []. Returns bool [B, T].
-    """
-    chex.assert_equal_shape([bits, mask])
-    hidden, width, one = _hide(bits, mask), 8 * bits.dtype.itemsize, jnp.asarray(1, bits.dtype)
+    width, one = 8 * hidden.dtype.itemsize, jnp.asarray(1, hidden.dtype)
 
     def set_bit(state):
         i, threshold, _ = state
-        candidate = threshold | (one << (width - 1 - i).astype(bits.dtype))
+        candidate = threshold | (one << (width - 1 - i).astype(hidden.dtype))
         num_below = _num_below(hidden, candidate)
         return i + 1, jnp.where(num_below <= count, candidate, threshold), num_below == count
 
@@ -70,7 +46,38 @@ def lowest(bits: chex.Array, mask: chex.Array, count: chex.Array) -> chex.Array:
         i, _, found = state
         return (i < width) & ~found
 
-    _, threshold, found = jax.lax.while_loop(going, set_bit, (0, jnp.zeros((), bits.dtype), jnp.asarray(False)))
+    _, threshold, found = jax.lax.while_loop(
+        going, set_bit, (first_bit, jnp.zeros((), hidden.dtype), jnp.asarray(False))
+    )
+    return threshold, found
+
+
+def at_rank(bits: chex.Array, mask: chex.Array, rank: chex.Array) -> chex.Array:
+    """The integer with `rank` others of the mask below it in sorted order. uint [B, T], bool [B, T], int [] -> uint [].
+
+    A rank beyond the last one gives the largest integer there is, which no number is above.
+    """
+    chex.assert_equal_shape([bits, mask])
+    hidden = _hide(bits, mask)
+    threshold, _ = _cut(hidden, rank)
+    return jnp.min(jnp.where(hidden >= threshold, hidden, ~jnp.zeros_like(hidden)))
+
+
+def lowest(bits: chex.Array, mask: chex.Array, count: chex.Array, *, uniform: bool = False) -> chex.Array:
+    """True on the `count` lowest of the mask, or on all of it where it has fewer; of equals on the first, row by row.
+
+    bits: uint [B, T]. mask: bool [B, T]. count: int []. uniform: whether `bits` are random; the same result, in half
+    the time where `count` is small, since the threshold's upper bits are then foreseen. Returns bool [B, T].
+    """
+    chex.assert_equal_shape([bits, mask])
+    hidden, first_bit = _hide(bits, mask), 0
+    if uniform:  # about half to a quarter of 2^-skipped of the mask is wanted: one count tells whether that is enough
+        width = 8 * bits.dtype.itemsize
+        wanted = count / jnp.sum(mask, dtype=jnp.float32)
+        skipped = jnp.clip(-jnp.ceil(jnp.log2(wanted)) - 1, 1, width - 1).astype(jnp.int32)
+        ceiling = jnp.asarray(1, bits.dtype) << (width - skipped).astype(bits.dtype)
+        first_bit = jnp.where(_num_below(hidden, ceiling) > count, skipped, 0)
+    threshold, found = _cut(hidden, count, first_bit)
     below = mask & (bits < threshold)
 
     def with_equals():

@@ -332,8 +332,9 @@ def test_arrays_of_other_shapes_are_refused(name):
     rewards, named = _data(20)
     needed = _needed(name, named)
     fn = getattr(advantages, name)
-    with pytest.raises(AssertionError):
-        fn(rewards[:, None], **needed)
+    for other in (rewards[:, None], rewards[:G]):
+        with pytest.raises(AssertionError):
+            fn(other, **needed)
     for key, x in needed.items():
         if isinstance(x, np.ndarray):
             with pytest.raises(AssertionError):

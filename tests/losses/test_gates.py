@@ -246,6 +246,9 @@ def test_dro_and_kl_cov_are_a_gate_and_a_regulariser():
         (functools.partial(gates.dppo_kl_gate, old_log_probs=-1.0, divergence_low=0.0), 1.0, -1.0, 1.0),
         (functools.partial(gates.dppo_kl_gate, old_log_probs=0.0), 1.0, 1.0, 1.0),  # p = p_old = 1: log(0 / 0)
         (functools.partial(gates.dppo_kl_gate, old_log_probs=math.log(0.8)), 1.3, 1.0, 0.0),  # rounded beyond p = 1
+        # 1 - p or 1 - p_old is 0 in float32; the KL is about .001, inside of the bound.
+        (functools.partial(gates.dppo_kl_gate, old_log_probs=math.log(0.9999)), 1.0002, 1.0, 1.0002),
+        (functools.partial(gates.dppo_kl_gate, old_log_probs=0.0), 0.999, -1.0, 0.999),
     ],
 )
 def test_values_of_a_gate(gate, ratio, advantage, weight):

@@ -145,6 +145,7 @@ def test_gspo_token_is_cut_off_at_ten():
         np.testing.assert_allclose(loss, 2.0 * np.exp(min(log_ratio, 10.0)), rtol=1e-9)
         np.testing.assert_allclose(gradient, 2.0 * np.exp(log_ratio) if kept else 0.0, rtol=1e-9)
         assert (low, high) == (False, not kept)
+        assert _one_token("gspo_token", log_ratio, 0.0)[2:] == (False, False)  # no gradient to lose
 
 
 @pytest.mark.parametrize("name", BY_ROW)

@@ -68,8 +68,11 @@ def dppo_kl(
     log_ratios = log_ratio(log_probs, old_log_probs, mask)
     ratio, advantages = detached(log_ratios, advantages, mask)
     old = jnp.exp(zero_masked(old_log_probs, mask))
+    new = old + old * (ratio - 1.0)  # as old * ratio, XLA would take another exp for it
     # Rounding can put a probability a little above 1.
-    rest, old_rest = (jnp.maximum(1.0 - p, 0.0) + _PROBABILITY_EPS for p in (old * ratio, old))
-    divergence = old_rest * jnp.log(old_rest / rest) - old * log_ratios
-    low, high = (divergence > divergence_low) & (ratio < 1), (divergence > divergence_high) & (ratio > 1)
+    rest, old_rest = (jnp.maximum(1.0 - p, 0.0) + _PROBABILITY_EPS for p in (new, old))
+    bound = jnp.where(ratio > 1, divergence_high, divergence_low)
+    # KL > bound, solved for 1 - p: an exp is cheaper than a log.
+    far = rest < old_rest * jnp.exp(-(bound + old * log_ratios) / old_rest)
+    low, high = far & (ratio < 1), far & (ratio > 1)
     return _trust_region(log_probs, ratio, advantages, mask, low=low, high=high, ratio_max=ratio_max)
