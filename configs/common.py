@@ -23,9 +23,12 @@ def optimizer(**changes) -> ConfigDict:
 
 def transformer(**changes) -> ConfigDict:
     """A model from scratch; the task's tokenizer gives the vocabulary. checkpoint: a llama2.c file to start from,
-    which then gives the sizes."""
+    which then gives the sizes. path: a Hugging Face folder, which gives sizes, weights and the tokenizer; chat: prompts
+    are messages in that folder's chat template."""
     fields = dict(
         checkpoint="",
+        path="",
+        chat=False,
         embed_dim=128,
         num_layers=4,
         num_heads=4,
@@ -42,6 +45,7 @@ def transformer(**changes) -> ConfigDict:
     return ConfigDict(_known(fields, changes))
 
 
+SAMPLING = dict(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)  # of the model itself
 DATA_DIR = "~/.cache/rl_jax/tfds"  # where datasets are prepared, once
 
 
@@ -56,9 +60,17 @@ def base(name: str) -> ConfigDict:
             model=transformer(),
             init_from="",  # the workdir of a finished run to take the params from; "" runs the SFT below, if any
             rollout=dict(
-                completion_length=32, prompt_buckets=(16, 32, 64), temperature=1.0, top_k=0, top_p=1.0
+                completion_length=32,
+                prompt_buckets=(16, 32, 64),
+                **SAMPLING,
+                # "lockstep": all rows until the last has ended. "continuous": slots that are refilled, 0 is one a row.
+                engine=dict(name="lockstep", slots=0),
             ),
             score=dict(chunk=32),
+            # What the forwards of GRPO see (experiments.packed): "padded" rows, "packed" ones, or "shared_prefix".
+            # row_length: 0 is about twice a padded row's. min_rows: of a micro-batch on a device; more than it needs
+            # keeps the shape, so that nothing is compiled again.
+            packing=dict(mode="padded", row_length=0, min_rows=1),
             reward=dict(num_workers=2, time_limit_s=1.0, failure_reward=0.0),
             sft=dict(
                 steps=0,  # 0: no warm start
@@ -96,14 +108,13 @@ def base(name: str) -> ConfigDict:
                 surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
                 kl=dict(fn="k3"),
                 kl_coef=0.0,
+                measure_kl=True,  # False: no forward of the reference, and no kl/ metric, where no term asks for it
                 entropy_coef=0.0,
                 aggregate=dict(fn="token_mean"),
                 optimizer=optimizer(learning_rate=1e-4),
                 max_nonfinite_in_a_row=5,
             ),
-            eval=dict(
-                every=50, num_prompts=256, samples_per_prompt=1, batch_size=256, temperature=1.0, top_k=0, top_p=1.0
-            ),
+            eval=dict(every=50, num_prompts=256, samples_per_prompt=1, batch_size=256, **SAMPLING),
             checkpoint=dict(every=50, keep=2),
             log=dict(progress=True, tensorboard=True, sample_rows=16),
         )

@@ -16,10 +16,11 @@ from absl import app, flags, logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict, config_flags
 
-from rl_jax import checkpoint, data, sharding, tasks, types
+from rl_jax import checkpoint, data, sharding, tasks, tokenizers, types
 from rl_jax.logging import write_atomically
-from rl_jax.models import llama2c
+from rl_jax.models import hf, llama2c
 from rl_jax.models.transformer import TransformerConfig, make_transformer
+from rl_jax.rollout.generate import ContinuousGenerate
 from rl_jax.rollout.sampling import Sampling
 from rl_jax.run_record import write_run_record
 from rl_jax.train import TrainState, init_state, make_schedule, make_train_step
@@ -65,10 +66,30 @@ def setup(config: ConfigDict) -> Setup:
     simulate_devices(int(np.prod(list(sizes.values()))))
     mesh = sharding.make_mesh(sizes)
     task = tasks.load(**config.task.to_dict())
+    if config.model.path:
+        return _setup_hf(config, mesh, task)
     model, init = load_model(config.model.to_dict(), config.seed, task.tokenizer)
     shapes = jax.eval_shape(init)
     shardings = sharding.tree_shardings(shapes, mesh)
     return Setup(config, mesh, task, model, jax.jit(init, out_shardings=shardings), shardings)
+
+
+def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
+    """The same for a Hugging Face folder: its model, its tokenizer in place of the task's, its weights into shards."""
+    path = config.model.path
+    policies = {name: config.model[name] for name in ("dtype", "param_dtype", "remat")}
+    model_config = dataclasses.replace(hf.read_config(path), **policies)
+    tokenizer = tokenizers.load_tokenizer(path)
+    tokenizers.check_vocabulary(tokenizer, model_config.vocab_size, path)
+    shardings = sharding.tree_shardings(hf.param_shapes(model_config), mesh)
+
+    def init_params():
+        return hf.load(path, shardings=lambda _: shardings, **policies)[1]
+
+    if config.model.chat:
+        tokenizer = tokenizers.ChatPrompts(tokenizers.ChatTemplate.load(path, tokenizer))
+    task = task._replace(tokenizer=tokenizer)
+    return Setup(config, mesh, task, make_transformer(model_config), init_params, shardings)
 
 
 def simulate_devices(count: int) -> None:
@@ -82,6 +103,7 @@ def simulate_devices(count: int) -> None:
 def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callable[[], types.Params]]:
     """(model, init) from the config's model fields; init() -> params, numpy leaves of a checkpoint or random."""
     path = fields.pop("checkpoint")
+    del fields["path"], fields["chat"]  # of a Hugging Face folder
     if path:
         loaded, params = llama2c.load(path)
         policies = {name: fields[name] for name in ("dtype", "param_dtype", "remat")}
@@ -153,6 +175,19 @@ def jit_generate(generate: Callable, setup: Setup) -> Callable:
     return jax.jit(generate, in_shardings=(setup.param_shardings, rows, rows, everywhere), out_shardings=rows)
 
 
+def continuous_generate(setup: Setup, num_prompts: int, *, group_size: int, **options) -> ContinuousGenerate:
+    """The continuous engine in place of a jitted generate. num_prompts: of a call. options: as for make_generate."""
+    settings = setup.config.rollout
+    return ContinuousGenerate(
+        setup.model,
+        prompt_length=max(settings.prompt_buckets),
+        group_size=group_size,
+        slots=settings.engine.slots or num_prompts * group_size,
+        rows_sharding=sharding.batch_sharding(setup.mesh) if setup.mesh.size > 1 else None,
+        **options,
+    )
+
+
 def jit_score(score: Callable, setup: Setup) -> Callable:
     """`score` compiled for the mesh."""
     rows = sharding.batch_sharding(setup.mesh)
@@ -161,7 +196,7 @@ def jit_score(score: Callable, setup: Setup) -> Callable:
 
 def sampling_of(fields: ConfigDict) -> Sampling:
     """The sampling rule among a config's fields."""
-    return Sampling(fields.temperature, fields.top_k, fields.top_p)
+    return Sampling(fields.temperature, fields.top_k, fields.top_p, fields.min_p)
 
 
 def check_rows(setup: Setup, **counts: int) -> None:
@@ -214,9 +249,17 @@ def log_options(config: ConfigDict) -> dict[str, bool]:
     return {"progress": config.log.progress, "tensorboard": config.log.tensorboard}
 
 
-def write_final(workdir: pathlib.Path, step: int, params: types.Params) -> None:
-    """workdir/final.json: the run is complete, and the checksum of what it ended with."""
-    final = {"step": step, "params_sha256": checkpoint.checksum(params)}
+def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Params, **more: types.Params) -> None:
+    """workdir/final.json: the run is complete, and the checksum of what it ended with. more: beside the model's params.
+
+    A model that came from a Hugging Face folder is saved as one, too: workdir/hf.
+    """
+    path = setup.config.model.path
+    if path and not (workdir / "hf").exists():
+        param_dtype = setup.config.model.param_dtype
+        model_config = dataclasses.replace(hf.read_config(path), param_dtype=param_dtype)
+        hf.save_hf(workdir / "hf", model_config, params, like=path)
+    final = {"step": step, "params_sha256": checkpoint.checksum({"policy": params, **more} if more else params)}
     write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from experiments import common, sft, trackers
 from experiments.evaluate import Judged, make_evaluate, make_pool, sample_rows
+from experiments.packed import Packer
 from experiments.rollouts import Collected, collect
 from rl_jax import advantages, checkpoint, data, grpo, shaping, weights
 from rl_jax.binding import bind, needs
@@ -74,7 +75,7 @@ def make_policy_batch(
     config, collected: Collected, before: Scores | None, reference, key, states: trackers.States
 ) -> PolicyBatch:
     """What one step trains on. before: Scores [B, C] of the policy, where something needs them. reference: float32
-    [B, C] log-probs. states: of the trackers, which have seen the rewards where that comes first."""
+    [B, C] log-probs, or None. states: of the trackers, which have seen the rewards where that comes first."""
     settings, result = config.grpo, collected.judged.result
     batch = assign(
         make_credit(config),
@@ -97,6 +98,14 @@ def make_policy_batch(
 def has_several_updates(config) -> bool:
     """Whether a batch gets more than one update; only then do old log-probs differ from current ones."""
     return config.grpo.epochs * config.grpo.minibatches > 1
+
+
+def compares(config) -> bool:
+    """Whether a step needs the reference's log-probs: some term asks for them, or their KL is to be measured."""
+    settings, objective = config.grpo, make_objective(config)
+    asked = {name for fn in (objective.surrogate, objective.kl, objective.aggregate) for name in needs(fn)}
+    moved = any(tracker.fn for place, tracker in settings.trackers.items() if place not in ("reward_scale", "baseline"))
+    return bool(settings.measure_kl or settings.kl_coef or settings.reward_kl_coef or moved or "ref_log_probs" in asked)
 
 
 def minibatches(config, batch, key):
@@ -191,15 +200,16 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     sampling = common.sampling_of(config.rollout)
 
     def sampler(group_size: int, sampling: Sampling) -> Callable:
-        generate = make_generate(
-            setup.model,
+        options = dict(
             completion_length=length,
             group_size=group_size,
             sampling=sampling,
             eos_ids=tokenizer.eos_ids,
             pad_id=tokenizer.pad_id,
         )
-        return common.jit_generate(generate, setup)
+        if config.rollout.engine.name == "continuous":
+            return common.continuous_generate(setup, settings.prompts_per_step, **options)
+        return common.jit_generate(make_generate(setup.model, **options), setup)
 
     # The policy that is trained is the model at the rollout's temperature; where top-k or top-p cut off more, the
     # sampler's log-probs are of another distribution, and sampler/gap_max and sampler/ess show by how much.
@@ -226,6 +236,7 @@ def run(config, workdir: pathlib.Path) -> None:
     stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
     settings = config.grpo
     setup = common.setup(config)
+    packer = Packer(setup)
     minibatch = settings.prompts_per_step * settings.group_size // settings.minibatches // settings.micro_batches
     common.check_rows(setup, prompts_per_step=settings.prompts_per_step, micro_batch=minibatch)
     common.record_run(setup, workdir, "grpo")
@@ -245,6 +256,7 @@ def run(config, workdir: pathlib.Path) -> None:
         step = host["step"]
     made = trackers.make_trackers(config)
     in_reward = bool(settings.reward_kl_coef) or "reward_kl" in made
+    needs_reference = compares(config)
     needs_before = has_several_updates(config) or in_reward or make_credit(config).needs_scores()
     log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
     with checkpoints, make_pool(setup) as pool, log:
@@ -261,28 +273,28 @@ def run(config, workdir: pathlib.Path) -> None:
             collected = collect(
                 setup, pool, programs.generate, programs.greedy, prompts, state.params, rollout_key, clock
             )
-            judged, tokens = collected.judged, collected.judged.rollout.batch
-            before = programs.score(state.params, tokens) if needs_before or looking else None
-            reference = programs.score(reference_params, tokens).log_probs
+            judged, rows = collected.judged, packer.to_score(collected.judged.rollout)
+            before = programs.score(state.params, rows) if needs_before or looking else None
+            reference = programs.score(reference_params, rows).log_probs if needs_reference else None
             rewards = judged.result.rewards
             state = state._replace(trackers=trackers.see_rewards(made, state.trackers, rewards))
             batch = make_policy_batch(config, collected, before, reference, credit_key, state.trackers)
             clock.lap("score_s", batch)
             updates = []
             for part in minibatches(config, batch, order_key):
-                part = common.place_rows(setup, part)
+                part = common.place_rows(setup, packer.to_train(part))
                 state, metrics = programs.train_step(state, part)
                 updates.append(jax.device_get(metrics))
                 common.stop_on_nonfinite(state, part, workdir, step, settings.max_nonfinite_in_a_row)
             clock.lap("train_s")
-            metrics = step_metrics(config, judged, updates) | collected.metrics
+            metrics = step_metrics(config, judged, updates) | collected.metrics | packer.metrics(part)
             state = state._replace(trackers=trackers.observe(made, state.trackers, rewards, metrics))
             metrics |= trackers.metrics_of(state.trackers) | {"data/skipped_records": source.num_skipped}
             if looking:
                 evaluated, samples = evaluate(state.params)
                 metrics |= evaluated
                 log.samples(step, samples + sample_rows(judged, "train", config.log.sample_rows))
-                after = programs.score(state.params, tokens)
+                after = programs.score(state.params, rows)
                 log.group_view(step, group_view(setup, judged, batch, before, after))
             sampled = judged.rollout.completion_mask.sum()
             log.log(step, metrics, clock.totals(sampled) | {"compile_count": programs.compile_count()})
@@ -290,7 +302,7 @@ def run(config, workdir: pathlib.Path) -> None:
                 items = common.checkpoint_items(state, reference=reference_params)
                 checkpoints.save(step, items, {"step": step, "data": prompts.get_state()})
     if step == settings.steps:
-        common.write_final(workdir, step, state.params)
+        common.write_final(setup, workdir, step, state.params)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from experiments import common, grpo, trackers
 from experiments.evaluate import make_evaluate, make_pool, sample_rows
+from experiments.packed import check_padded
 from experiments.rollouts import collect
 from rl_jax import checkpoint, data, ppo, sharding
 from rl_jax.advantages import tokens as token_advantages
@@ -216,6 +217,7 @@ def step_metrics(config, judged, state: TrainState, updates, critic_updates) -> 
 
 def run(config, workdir: pathlib.Path) -> None:
     """The whole of it: warm start, restore if there is something, loop, save."""
+    check_padded(config)
     stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
     settings = config.grpo
     setup = common.setup(config)
@@ -292,7 +294,7 @@ def run(config, workdir: pathlib.Path) -> None:
                 items = learner.checkpoint_items(reference_params)
                 checkpoints.save(step, items, {"step": step, "data": prompts.get_state()})
     if step == settings.steps:
-        common.write_final(workdir, step, {"policy": learner.policy_params(), "critic": learner.critic_params()})
+        common.write_final(setup, workdir, step, learner.policy_params(), critic=learner.critic_params())
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def run(config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None
                 host = {"step": step, "done": done, "data": batches.get_state()}
                 checkpoints.save(step, common.checkpoint_items(state), host)
     if done:
-        common.write_final(workdir, step, state.params)
+        common.write_final(setup, workdir, step, state.params)
     return done
 
 

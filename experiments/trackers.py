@@ -69,8 +69,10 @@ def observe(made: dict[str, Tracker], states: States, rewards: np.ndarray, metri
     samples = jnp.float32(len(rewards))
     seen = {"baseline": (jnp.asarray(rewards),)}
     if "entropy" in metrics:  # not in a step that trained only a critic
-        kl, entropy = jnp.float32(metrics["kl/k1"]), jnp.float32(metrics["entropy"])
-        seen |= {"reward_kl": (kl, samples), "loss_kl": (kl, samples), "entropy": (entropy,)}
+        seen["entropy"] = (jnp.float32(metrics["entropy"]),)
+    if "kl/k1" in metrics:
+        kl = jnp.float32(metrics["kl/k1"])
+        seen |= {"reward_kl": (kl, samples), "loss_kl": (kl, samples)}
     return {
         place: made[place].update(state, *seen[place]) if place in seen else state for place, state in states.items()
     }

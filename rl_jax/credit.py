@@ -75,7 +75,7 @@ def assign(
     *,
     group_size: int,
     key: chex.PRNGKey,
-    ref_log_probs: chex.Array,
+    ref_log_probs: chex.Array | None = None,
     log_probs: chex.Array | None = None,
     entropy: chex.Array | None = None,
     reward_kl_coef: float | chex.Array = 0.0,
@@ -84,17 +84,20 @@ def assign(
     """The PolicyBatch of a batch of rollouts, with old_log_probs left None.
 
     rewards: float [B], unshaped. log_probs, entropy: float [B, T] of the policy before the updates, or None where
-        nothing needs them. ref_log_probs: float [B, T]. reward_kl_coef: float or float []; needs log_probs unless 0.
+        nothing needs them. ref_log_probs: float [B, T], or None where no term compares with a reference.
+    reward_kl_coef: float or float []; needs log_probs and ref_log_probs unless 0.
     available: further arrays for the advantage (greedy_rewards, components, baseline, values).
     Raises ValueError where a choice asks for an array that is not there.
     """
     mask = rollout.completion_mask
     chex.assert_rank([rewards, mask], [1, 2])
+    if ref_log_probs is None and not (isinstance(reward_kl_coef, (int, float)) and reward_kl_coef == 0):
+        raise ValueError(f"a KL in the reward (reward_kl_coef={reward_kl_coef}) needs ref_log_probs")
     lengths = jnp.sum(mask, axis=1)
     shaped = supply(credit.shape, available)(rewards, lengths, rollout.truncated, key)
     loss_mask = mask & ~rollout.truncated[:, None] if credit.mask_truncated else mask
     penalty = jnp.zeros(mask.shape, shaped.dtype)
-    if log_probs is not None:
+    if log_probs is not None and ref_log_probs is not None:
         penalty = supply(credit.reward_kl, {"old_log_probs": log_probs})(log_probs, ref_log_probs, mask)
     token_rewards = assemble(shaped, penalty, mask, kl_coef=reward_kl_coef)
     advantages = token_advantages(

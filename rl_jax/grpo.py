@@ -46,7 +46,8 @@ def loss(scores: Scores, batch: PolicyBatch, objective: Objective) -> tuple[Mean
     """The GRPO loss and its metrics, all undivided.
 
     scores: the policy's log_probs and entropy, float [B, T], differentiated.
-    batch: PolicyBatch of the same rows; data, nothing flows into it.
+    batch: PolicyBatch of the same rows; data, nothing flows into it. Without ref_log_probs there is no kl/ metric.
+    Raises ValueError where a term asks for an array that the batch has not.
     """
     mask = batch.completion_mask
     chex.assert_equal_shape([scores.log_probs, scores.entropy, mask, batch.advantages])
@@ -64,6 +65,8 @@ def loss(scores: Scores, batch: PolicyBatch, objective: Objective) -> tuple[Mean
     if batch.token_weights is not None:
         per_token *= jax.lax.stop_gradient(zero_masked(batch.token_weights, mask))
     if objective.kl_coef or batch.kl_coefs is not None:
+        if batch.ref_log_probs is None:
+            raise ValueError("a KL term (kl_coef, kl_coefs) needs batch.ref_log_probs")
         divergence = supply(objective.kl, extras)(scores.log_probs, batch.ref_log_probs, mask)
         per_token += _coefficient(objective.kl_coef, batch.kl_coefs) * divergence
     if objective.entropy_coef or batch.entropy_coefs is not None:
@@ -83,8 +86,6 @@ def _metrics(surrogate: Surrogate, scores: Scores, batch: PolicyBatch) -> Metric
     gap = log_ratio(log_probs, batch.behavior_log_probs, mask)
     weight = jnp.exp(gap)
     means = {
-        "kl/k1": kl_estimators.k1(log_probs, batch.ref_log_probs, mask),
-        "kl/k3": kl_estimators.k3(log_probs, batch.ref_log_probs, mask),
         "entropy": entropy,
         "ratio/mean": surrogate.ratio,
         "clip/low": surrogate.clipped_low.astype(jnp.float32),
@@ -92,6 +93,9 @@ def _metrics(surrogate: Surrogate, scores: Scores, batch: PolicyBatch) -> Metric
         "sampler/weight": weight,  # pi / sampler; with its square it gives the effective sample size
         "sampler/weight_squared": jnp.square(weight),
     }
+    if batch.ref_log_probs is not None:
+        means["kl/k1"] = kl_estimators.k1(log_probs, batch.ref_log_probs, mask)
+        means["kl/k3"] = kl_estimators.k3(log_probs, batch.ref_log_probs, mask)
     metrics = {name: masked_mean(values, mask) for name, values in means.items()}
     return metrics | {
         "ratio/max_dev": masked_max(jnp.abs(surrogate.ratio - 1.0), mask),

@@ -141,7 +141,7 @@ def explained_variance(values: chex.Array, returns: chex.Array, mask: chex.Array
     since those of its parts do not add up.
     """
     total = masked_var(returns, mask, ddof=0)
-    return Mean(total - masked_var(zero_masked(returns, mask) - zero_masked(values, mask), mask, ddof=0), total)
+    return Mean(total - masked_var(returns - values, mask, ddof=0), total)
 
 
 def value_loss(outputs: chex.Array, batch: PPOBatch, objective: Objective) -> tuple[Mean, Metrics]:

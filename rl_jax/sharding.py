@@ -15,6 +15,10 @@ RULES = (
     (r"head/kernel$", ("fsdp", "tensor")),  # [D, V]
     (r"layers/(q|k|v|gate|up)/kernel$", (None, "fsdp", "tensor")),  # [L, D, heads or mlp]
     (r"layers/(o|down)/kernel$", (None, "tensor", "fsdp")),  # [L, heads or mlp, D]
+    (r"layers/(q|k|v|gate|up)/bias$", (None, "tensor")),  # [L, heads or mlp]
+    (r"layers/experts/(gate|up)$", (None, None, "fsdp", "tensor")),  # [L, E, D, mlp]
+    (r"layers/experts/down$", (None, None, "tensor", "fsdp")),  # [L, E, mlp, D]
+    (r"layers/experts/router/kernel$", (None, "fsdp", None)),  # [L, D, E]
 )
 
 

@@ -20,11 +20,33 @@ class TokenBatch(NamedTuple):
     tokens: int32 [B, T].
     positions: int32 [B, T]. Position of each token inside its own sequence; 0 at the first real token.
     segment_ids: int32 [B, T]. 0 is padding; tokens attend only inside their own segment (packed rows have several).
+    prefix_ids: int32 [B, T]. A further segment of the row, standing before it, that a token attends to: the prompt
+        that several completions share. 0 is none; None where no token has one.
     """
 
     tokens: chex.Array
     positions: chex.Array
     segment_ids: chex.Array
+    prefix_ids: chex.Array | None = None
+
+
+class Packed(NamedTuple):
+    """The same B rows with the padding taken out: S parts of R rows of T, and where each scored token is read.
+
+    Each part is packed for itself (a device's share of a micro-batch), and holds B / S rows of what was packed; the
+    results of the parts, one after the other, are [B, C] again (see packing.pack).
+    rows: TokenBatch of [S, R, T].
+    sources: int32 [S, N]. The place, in the part's [R * T], whose hidden state predicts scored token n.
+    targets: int32 [S, N]. Those tokens; the first ones are real, the rest is padding.
+    counts: int32 [S]. How many are real.
+    places: int32 [S, B / S, C]. The n of each completion token; -1 where none is scored.
+    """
+
+    rows: TokenBatch
+    sources: chex.Array
+    targets: chex.Array
+    counts: chex.Array
+    places: chex.Array
 
 
 class Rollout(NamedTuple):
@@ -49,13 +71,13 @@ class Rollout(NamedTuple):
 class PolicyBatch(NamedTuple):
     """What a policy-gradient recipe trains on.
 
-    batch: TokenBatch of [B, P + C].
+    batch: TokenBatch of [B, P + C], or the same rows Packed.
     completion_mask: bool [B, C]. The tokens that the loss sees.
     advantages: float32 [B, C].
     old_log_probs: float32 [B, C]. The proximal policy's, by the trainer's own forward. None where a batch gets one
         update only: the policy that is differentiated is then the proximal one, the ratio is 1, a forward is saved.
     behavior_log_probs: float32 [B, C]. The sampler's own, for corrections and metrics.
-    ref_log_probs: float32 [B, C]. The reference policy's; equal to old_log_probs where no reference is used.
+    ref_log_probs: float32 [B, C]. The reference policy's. None where no term compares with one: a forward is saved.
     token_weights: float32 [B, C]. What the policy term is multiplied with (not the regularisers). None is 1.
     selected: bool [B, C]. The tokens that a surrogate treats differently (losses.policy.kl_cov), chosen over the batch.
     group_tokens: float32 [B]. The tokens of the row's whole group (losses.aggregate.group_token_mean).
@@ -64,12 +86,12 @@ class PolicyBatch(NamedTuple):
         row; arrays, so that a new value is no new program. None takes the objective's constants.
     """
 
-    batch: TokenBatch
+    batch: TokenBatch | Packed
     completion_mask: chex.Array
     advantages: chex.Array
     old_log_probs: chex.Array | None
     behavior_log_probs: chex.Array
-    ref_log_probs: chex.Array
+    ref_log_probs: chex.Array | None
     token_weights: chex.Array | None = None
     selected: chex.Array | None = None
     group_tokens: chex.Array | None = None
@@ -96,8 +118,12 @@ class Model(NamedTuple):
     apply: (params, TokenBatch) -> hidden [B, T, D]; never logits, so that nobody forms [B, T, V] by accident.
     unembed: (params, hidden [..., D]) -> float32 logits [..., V].
     prefill, decode: the same forward with the KV cache as an explicit argument and result (see rollout/engine.py).
-    init_cache: (batch, length) -> cache.
+    init_cache: (batch, length) -> cache. Every leaf of a cache has rows first.
     vocab_size: V.
+    extend: (params, TokenBatch [B, T], cache, columns, visible) -> hidden [B, T, D], cache: T tokens a row behind what
+        the cache holds, each row at a column of its own (see models/decoding.py). None: the model has lockstep
+        decoding only.
+    unstack: params -> params that decode, extend and unembed take as well, made once for many steps; None has none.
     """
 
     init: Callable
@@ -107,3 +133,5 @@ class Model(NamedTuple):
     decode: Callable
     init_cache: Callable
     vocab_size: int
+    extend: Callable | None = None
+    unstack: Callable | None = None

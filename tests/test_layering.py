@@ -20,6 +20,7 @@ ROWS = {
         "rl_jax.checkpoint",
         "rl_jax.data",
         "rl_jax.scoring",
+        "rl_jax.packing",
         "rl_jax.rollout",
         "rl_jax.run_record",
         "rl_jax.logging",

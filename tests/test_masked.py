@@ -60,6 +60,14 @@ def test_variance_of_too_few_values_is_zero(count, ddof):
     assert masked.masked_var(np.ones((1, 4), np.float32), mask, ddof=ddof) == 0
 
 
+def test_variance_of_as_few_values_as_there_can_be():
+    """Two values, one degree of freedom: 1/2 (a - b)^2. One value: 0, and its gradient is 0 and not nan."""
+    x, mask = jnp.array([1.0, 4.0, 9.0]), jnp.array([True, True, False])
+    np.testing.assert_allclose(masked.masked_var(x, mask, ddof=1), 4.5)
+    gradient = jax.grad(lambda x: masked.masked_var(x, jnp.array([True, False, False]), ddof=1))(x)
+    np.testing.assert_array_equal(gradient, 0.0)
+
+
 def test_nothing_counted_is_zero_and_has_a_finite_gradient():
     mask = np.zeros((2, 3), bool)
     value, grad = jax.value_and_grad(lambda x: masked.masked_mean(x, mask).value())(jnp.full((2, 3), jnp.nan))

@@ -150,16 +150,16 @@ MUTANTS = [
     ),
     Mutant(
         "missing causal mask",
-        "models/transformer.py",
-        "return (same & jnp.tril(jnp.ones((length, length), bool))[None])[:, None]",
-        "return same[:, None]",
+        "models/attention.py",
+        "return (seen & jnp.tril(jnp.ones((length, length), bool))[None])[:, None]",
+        "return seen[:, None]",
         "models/test_transformer.py::test_no_position_sees_a_later_one",
     ),
     Mutant(
         "missing segment mask",
-        "models/transformer.py",
-        "same = query_segments[:, :, None] == key_segments[:, None, :]",
-        "same = jnp.ones((*query_segments.shape, key_segments.shape[1]), bool)",
+        "models/attention.py",
+        "seen = segments[:, :, None] == segments[:, None, :]",
+        "seen = jnp.ones((*segments.shape, length), bool)",
         "models/test_transformer.py::test_packed_rows_equal_separate_rows",
     ),
     Mutant(

@@ -106,6 +106,7 @@ FROZEN = {
 }
 # Fields of config.grpo that are the task's.
 OF_THE_TASK = {"steps", "prompts_per_step", "group_size", "micro_batches", "optimizer", "max_nonfinite_in_a_row"}
+OF_THE_TASK |= {"measure_kl"}
 PINNED = {"shaping" if slot == "shape" else slot for slot in FROZEN["dapo_paper"]} - {"sampling"}
 
 

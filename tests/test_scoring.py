@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
+from rl_jax import sharding
 from rl_jax.models.transformer import make_transformer
 from rl_jax.rollout.sampling import Sampling
-from rl_jax.scoring import make_score
+from rl_jax.scoring import make_score, map_columns
+from rl_jax.types import Scores
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
 MODEL = make_transformer(CONFIG)
@@ -150,3 +153,89 @@ def test_rows_without_a_prompt_are_refused():
         make_score(MODEL, completion_length=14)(params, batch)
     with pytest.raises(ValueError, match="top_p=2.0"):
         make_score(MODEL, completion_length=4, sampling=Sampling(top_p=2.0))
+
+
+@pytest.mark.slow
+def test_a_mesh_with_a_sharded_vocabulary_equals_one_device():
+    """data:2, fsdp:2, tensor:2: the head is sharded over V and D, rows over data and fsdp."""
+    mesh = sharding.make_mesh(sharding.parse_mesh("data:2,fsdp:2,tensor:2"))
+    model, batch = make_transformer(WIDE), token_batch([40, 31, 38, 33], 40, vocab_size=512)
+    params = random_params(WIDE)
+    score = make_score(model, completion_length=24, sampling=Sampling(temperature=0.7), chunk=4)
+
+    def total(params, batch):
+        scores = score(params, batch)
+        return _total(scores), scores
+
+    function = jax.grad(total, has_aux=True)
+    expected, plain = jax.jit(function)(params, batch)
+    shardings = sharding.tree_shardings(params, mesh)
+    assert shardings["embed"]["embedding"].spec == PartitionSpec("tensor", "fsdp")
+    placed = jax.device_put(params, shardings), jax.device_put(batch, sharding.batch_sharding(mesh))
+    compiled = jax.jit(function).lower(*placed).compile()
+    # What one device holds of logits: its rows (4 / (data x fsdp)), a chunk of columns, at most the whole vocabulary.
+    assert _largest_array(compiled) < 4 * 24 * 512 // 4
+    gradient, scores = compiled(*placed)
+    np.testing.assert_allclose(scores.log_probs, plain.log_probs, atol=2e-5)
+    np.testing.assert_allclose(scores.entropy, plain.entropy, atol=2e-5)
+    largest = max(float(np.max(np.abs(leaf))) for leaf in jax.tree.leaves(expected))
+    assert max_difference(jax.device_get(gradient), expected) < 2e-5 * largest
+
+
+@functools.cache
+def _head_case():
+    """(hidden [2, 7, 3], tokens, weights) for _head."""
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(2, 7, 3)).astype(np.float32)
+    tokens = rng.integers(0, 5, (2, 7)).astype(np.int32)
+    weights = {"used": rng.normal(size=(3, 5)).astype(np.float32), "other": np.ones(3, np.float32)}
+    return hidden, tokens, weights
+
+
+def _head(params, hidden, tokens):
+    log_probs = jax.nn.log_softmax(hidden @ params["used"])
+    picked = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
+    return Scores(picked, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1))
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 7, 100])
+@pytest.mark.parametrize("count", [None, 0, 4, 7])
+def test_map_columns_equals_the_head_on_the_columns_that_count(chunk, count):
+    hidden, tokens, weights = _head_case()
+    cotangent = np.cos(np.arange(14, dtype=np.float32)).reshape(2, 7)
+    wanted = np.arange(7)[None] < (7 if count is None else count)
+
+    def total(weights, hidden, function):
+        scores = function(weights, hidden, tokens)
+        return jnp.sum(jnp.where(wanted, cotangent * (scores.log_probs + 0.3 * scores.entropy), 0.0)), scores
+
+    def mapped(weights, hidden, tokens):
+        return map_columns(_head, weights, hidden, tokens, chunk, None if count is None else jnp.int32(count))
+
+    plain, found = (
+        jax.jit(jax.value_and_grad(functools.partial(total, function=f), argnums=(0, 1), has_aux=True))(weights, hidden)
+        for f in (_head, mapped)
+    )
+    np.testing.assert_allclose(found[0][1].log_probs[:, wanted[0]], plain[0][1].log_probs[:, wanted[0]], rtol=1e-5)
+    np.testing.assert_allclose(found[0][0], plain[0][0], rtol=1e-5, atol=1e-6)
+    assert max_difference(found[1], plain[1]) < 1e-5
+    beyond = -(-int(wanted.sum()) // -(-7 // -(-7 // chunk))) * -(-7 // -(-7 // chunk))  # the slice is finished
+    assert not np.any(np.asarray(found[0][1].log_probs)[:, beyond:]), "columns that nobody wants were computed"
+
+
+def test_a_loss_without_entropy_does_not_differentiate_it():
+    """The program is then smaller, and the gradient the same."""
+    hidden, tokens, weights = _head_case()
+
+    def total(weights, names):
+        scores = map_columns(_head, weights, hidden, tokens, 4)
+        return sum(jnp.sum(getattr(scores, name)) for name in names)
+
+    both, one = (
+        jax.jit(jax.grad(functools.partial(total, names=names))).lower(weights).compile().cost_analysis()["flops"]
+        for names in (("log_probs", "entropy"), ("log_probs",))
+    )
+    assert one < both
+    gradient = jax.grad(functools.partial(total, names=("log_probs",)))(weights)
+    plain = jax.grad(lambda weights: jnp.sum(_head(weights, hidden, tokens).log_probs))(weights)
+    assert max_difference(gradient, plain) < 1e-5

@@ -245,6 +245,8 @@ def test_beta_values_from_offline_samples():
     np.testing.assert_allclose(state.successes, [8 * 8.5 / 9, 8 * 2.5 / 9], rtol=1e-6)
     np.testing.assert_allclose(state.failures, [8 * 0.5 / 9, 8 * 6.5 / 9], rtol=1e-6)
     assert state.successes.dtype == state.failures.dtype == jnp.float32
+    none = [tracker.init(np.zeros(2, np.float32), *samples).failures for samples in ((), (0,))]
+    np.testing.assert_array_equal(*none)
     with pytest.raises(AssertionError):
         tracker.init(np.zeros(3), 8)
 

@@ -87,7 +87,7 @@ def counting_model(vocab_size=16, on_decode=lambda: None) -> Model:
         return 100.0 * jax.nn.one_hot(hidden[..., 0].astype(jnp.int32) + 1, vocab_size)
 
     def prefill(params, batch):
-        empty = jnp.zeros((1, *batch.tokens.shape, 1, 1))
+        empty = jnp.zeros(batch.tokens.shape)
         return apply(params, batch), (empty, empty)
 
     def decode(params, tokens, positions, cache, column, visible):
@@ -95,6 +95,6 @@ def counting_model(vocab_size=16, on_decode=lambda: None) -> Model:
         return tokens[:, None].astype(jnp.float32), cache
 
     def init_cache(batch, length):
-        return jnp.zeros((1, batch, length, 1, 1)), jnp.zeros((1, batch, length, 1, 1))
+        return jnp.zeros((batch, length)), jnp.zeros((batch, length))
 
     return Model(lambda key: {}, apply, unembed, prefill, decode, init_cache, vocab_size)

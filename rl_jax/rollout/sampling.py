@@ -7,14 +7,19 @@ import jax
 import jax.numpy as jnp
 
 NEGATIVE_INFINITY = float("-inf")
+BELOW_ONE = 1.0 - 2.0**-24  # the largest float32 below 1
 
 
 class Sampling(NamedTuple):
-    """temperature > 0; top_k: keep that many tokens, 0 keeps all; top_p: keep the smallest set of that mass."""
+    """temperature > 0; top_k: keep that many tokens, 0 keeps all; top_p: keep the smallest set of that mass; min_p:
+    keep the tokens of at least that share of the likeliest one's probability, 0 keeps all; repetition_penalty: what
+    the logits of tokens that stand in prompt or completion are divided by where positive, multiplied by where not."""
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
     def check(self, vocab_size: int) -> "Sampling":
         """Self, or ValueError naming the field that makes no sense."""
@@ -24,26 +29,89 @@ class Sampling(NamedTuple):
             raise ValueError(f"top_k={self.top_k} must lie in 0..{vocab_size} (0 keeps all)")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} must lie in (0, 1]")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p={self.min_p} must lie in [0, 1] (0 keeps all)")
+        if not self.repetition_penalty > 0:
+            raise ValueError(f"repetition_penalty={self.repetition_penalty} must be above 0 (1 changes nothing)")
         return self
 
+    def cuts(self) -> bool:
+        """Whether anything but the temperature changes the distribution."""
+        return self._replace(temperature=1.0) != Sampling()
 
-def sampled_log_softmax(logits: chex.Array, sampling: Sampling) -> chex.Array:
-    """log of the distribution after temperature, then top-k, then top-p, renormalised; -inf on what is cut off.
 
-    logits: float32 [..., V]. Returns float32 [..., V]. Tokens that tie with the last one kept are kept too. top_p
-    keeps tokens from the most likely down until their mass reaches top_p, the one that crosses it included.
+def sampled_log_softmax(logits: chex.Array, sampling: Sampling, seen: chex.Array | None = None) -> chex.Array:
+    """log of the distribution after repetition penalty, temperature, top-k, top-p, min-p; -inf on what is cut off.
+
+    logits: float32 [..., V]. seen: bool [..., V], the tokens that the repetition penalty is for; without it a penalty
+    other than 1 raises ValueError, since logits alone do not tell. Returns float32 [..., V], renormalised. Tokens that
+    tie with the last one kept are kept too. top_p keeps tokens from the most likely down until their mass reaches
+    top_p, the one that crosses it included; min_p compares with the most likely token. Source: arXiv 1909.05858
+    (repetition penalty), 1904.09751 (top-p), 2407.01082 (min-p); the order is that of `transformers`.
     """
+    if sampling.repetition_penalty != 1.0:
+        if seen is None:
+            raise ValueError(
+                f"repetition_penalty={sampling.repetition_penalty}: the sampled distribution depends on the tokens "
+                "before; compare the raw log-probs instead, which it does not change"
+            )
+        penalty = sampling.repetition_penalty
+        logits = jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
     logits = logits / sampling.temperature
     if sampling.top_k:
         kth = jax.lax.top_k(logits, sampling.top_k)[0][..., -1:]
         logits = jnp.where(logits >= kth, logits, NEGATIVE_INFINITY)
     if sampling.top_p < 1.0:
-        descending = jnp.sort(logits, axis=-1, descending=True)
-        probs = jax.nn.softmax(descending, axis=-1)
-        before = jnp.cumsum(probs, axis=-1) - probs
-        smallest = jnp.min(jnp.where(before < sampling.top_p, descending, jnp.inf), axis=-1, keepdims=True)
-        logits = jnp.where(logits >= jax.lax.stop_gradient(smallest), logits, NEGATIVE_INFINITY)
+        logits = jnp.where(_in_nucleus(jax.lax.stop_gradient(logits), sampling.top_p), logits, NEGATIVE_INFINITY)
+    if sampling.min_p:
+        least = jnp.max(logits, axis=-1, keepdims=True) + jnp.log(jnp.float32(sampling.min_p))
+        logits = jnp.where(logits >= jax.lax.stop_gradient(least), logits, NEGATIVE_INFINITY)
     return jax.nn.log_softmax(logits, axis=-1)
+
+
+def _in_nucleus(logits: chex.Array, top_p: float) -> chex.Array:
+    """Whether the tokens that are likelier than this one have less than top_p of the mass: [..., V] -> bool [..., V].
+
+    The least logit that is kept is found by halving the range of float32, in the order of their bits as integers: on
+    XLA's CPU backend 25 times faster than sorting 4096 logits.
+    """
+    probs = jax.nn.softmax(logits, axis=-1)
+    bits = jax.lax.bitcast_convert_type(logits.astype(jnp.float32), jnp.int32)
+    keys = jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = (low & high) + ((low ^ high) >> 1)  # the mean, rounded down, without overflow
+        above = jnp.sum(jnp.where(keys > middle, probs, 0.0), axis=-1, keepdims=True)
+        return jnp.where(above < top_p, low, middle + 1), jnp.where(above < top_p, middle, high)
+
+    highest = jnp.max(keys, axis=-1, keepdims=True)
+    _, least = jax.lax.fori_loop(0, 32, halve, (jnp.full_like(highest, jnp.iinfo(jnp.int32).min), highest))
+    return keys >= least
+
+
+def sample(
+    logits: chex.Array, uniforms: chex.Array, sampling: Sampling, seen: chex.Array | None = None
+) -> tuple[chex.Array, chex.Array, chex.Array]:
+    """(tokens int32 [B], their log-probs under the distribution sampled from, and under the model itself, [B] each).
+
+    logits: float32 [B, V]. uniforms: float32 [B] in [0, 1). seen: as in sampled_log_softmax. Where nothing is cut off
+    the exponentials are made once, for the draw and for the normaliser.
+    """
+    chex.assert_rank([logits, uniforms], [2, 1])
+    if sampling.cuts():
+        log_probs = sampled_log_softmax(logits, sampling, seen)
+        tokens = draw(log_probs, uniforms)
+        return tokens, take_log_probs(log_probs, tokens), _log_prob(logits, tokens)
+    scaled = logits / sampling.temperature if sampling.temperature != 1.0 else logits
+    largest = jnp.max(scaled, axis=-1)
+    tokens, total = _invert(jnp.exp(scaled - largest[:, None]), uniforms)
+    sampled = take_log_probs(scaled, tokens) - largest - jnp.log(total)
+    return tokens, sampled, sampled if sampling.temperature == 1.0 else _log_prob(logits, tokens)
+
+
+def _log_prob(logits: chex.Array, tokens: chex.Array) -> chex.Array:
+    return take_log_probs(logits, tokens) - jax.nn.logsumexp(logits, axis=-1)
 
 
 def draw(log_probs: chex.Array, uniforms: chex.Array) -> chex.Array:
@@ -52,12 +120,33 @@ def draw(log_probs: chex.Array, uniforms: chex.Array) -> chex.Array:
     log_probs: float32 [B, V], normalised. uniforms: float32 [B] in [0, 1). Returns int32 [B].
     """
     chex.assert_rank([log_probs, uniforms], [2, 1])
-    # A parallel cumsum is not monotone to the last bit: it may rise, or fall, across tokens of mass 0. Those are
-    # left out of the search, and the largest entry rather than the last one is the total.
-    probs = jnp.exp(log_probs)
-    cumulative = jnp.where(probs > 0, jnp.cumsum(probs, axis=-1), 0.0)
-    threshold = uniforms[:, None] * jnp.max(cumulative, axis=-1, keepdims=True)  # below the total, since u < 1
-    return jnp.argmax(cumulative > threshold, axis=-1).astype(jnp.int32)
+    return _invert(jnp.exp(log_probs), uniforms)[0]
+
+
+def _invert(masses: chex.Array, uniforms: chex.Array) -> tuple[chex.Array, chex.Array]:
+    """(the index where the cumulative mass passes u times the total, int32 [B]; the total [B]). masses: [B, V] >= 0.
+
+    First among blocks of about sqrt(V) tokens, then inside that block: two short sums instead of one over V.
+    """
+    rows, vocab_size = masses.shape
+    width = 1 << ((vocab_size - 1).bit_length() + 1) // 2
+    blocks = jnp.pad(masses, ((0, 0), (0, -vocab_size % width))).reshape(rows, -1, width)
+    block_masses = jnp.sum(blocks, axis=-1)
+    total = jnp.sum(block_masses, axis=-1)
+    block, rest = _pass(block_masses, uniforms * total)
+    inside, _ = _pass(jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0], rest)
+    return block * width + inside, total
+
+
+def _pass(masses: chex.Array, threshold: chex.Array) -> tuple[chex.Array, chex.Array]:
+    """(the first index whose cumulative mass exceeds the threshold, what of the threshold falls into it)."""
+    # A parallel cumsum is not monotone to the last bit: it may rise, or fall, across entries of mass 0. Those are
+    # left out of the search, and the threshold stays below the largest entry, however it was rounded.
+    cumulative = jnp.where(masses > 0, jnp.cumsum(masses, axis=-1), 0.0)
+    threshold = jnp.clip(threshold, 0.0, jnp.max(cumulative, axis=-1) * BELOW_ONE)
+    index = jnp.argmax(cumulative > threshold[:, None], axis=-1).astype(jnp.int32)
+    mass, end = (jnp.take_along_axis(x, index[:, None], axis=-1)[:, 0] for x in (masses, cumulative))
+    return index, threshold - (end - mass)
 
 
 def take_log_probs(log_probs: chex.Array, tokens: chex.Array) -> chex.Array:

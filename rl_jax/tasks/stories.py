@@ -8,9 +8,10 @@ import json
 import pathlib
 import re
 
-from rl_jax import readers, tokenizers
+from rl_jax import readers
 from rl_jax.rewards import sentiment
 from rl_jax.tasks import base
+from rl_jax.tokenizers import llama2c
 
 TEST_ONE_IN = 10  # one distinct prompt in so many is a test prompt
 _FIRST_SENTENCE = re.compile(r".*?[.!?][\"'”’]*(?=\s)", re.DOTALL)
@@ -43,7 +44,7 @@ def load(*, path: str, tokenizer_path: str, sentiment_path: str, max_prompt_toke
     """
     if max_prompt_tokens < 8:
         raise ValueError(f"max_prompt_tokens must be at least 8, got {max_prompt_tokens}")
-    tokenizer = tokenizers.Llama2cTokenizer(tokenizer_path)
+    tokenizer = llama2c.Llama2cTokenizer(tokenizer_path)
     path = pathlib.Path(path)
 
     def make():
@@ -65,6 +66,6 @@ def load(*, path: str, tokenizer_path: str, sentiment_path: str, max_prompt_toke
     arguments = {"max_prompt_tokens": int(max_prompt_tokens), "skip_bad_records": bool(skip_bad_records)}
     # The tokenizer decides how long a prompt may be, so its file and code are part of what the data is.
     sources = base.record_splits("stories", make, arguments=arguments, sources=[path, tokenizer_path],
-                                 code=[__file__, tokenizers.__file__], data_dir=data_dir)
+                                 code=[__file__, llama2c.__file__], data_dir=data_dir)
     model_path = sentiment.prepare(sentiment_path, cache_dir=sentiment_cache_dir, skip_bad_records=skip_bad_records)
     return base.Task("stories", tokenizer, sources, sentiment.score, {"model_path": model_path})

@@ -266,6 +266,43 @@ def test_step_metrics(config):
 
 
 @pytest.mark.usefixtures("kept_signals")
+def test_without_a_term_that_compares_the_reference_has_no_forward(tmp_path, monkeypatch):
+    set_reward(monkeypatch, number_of_sevens)
+    rows = {}
+    for measured in (True, False):
+        config = small_config(tmp_path, grpo__measure_kl=measured, grpo__steps=2)
+        grpo.run(config, tmp_path / str(measured))
+        lines = (tmp_path / str(measured) / "metrics.jsonl").read_text().splitlines()
+        rows[measured] = [json.loads(line) for line in lines][-1]
+    assert set(rows[True]) - set(rows[False]) == {"kl/k1", "kl/k3"} and not set(rows[False]) - set(rows[True])
+    assert all(rows[True][name] == rows[False][name] for name in ("loss", "grad_norm", "reward/mean"))
+
+
+def towards_the_reference(log_probs, old_log_probs, advantages, mask, *, ref_log_probs):
+    return policy.clipped_surrogate(log_probs, ref_log_probs, advantages, mask)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        dict(kl_coef=0.1),
+        dict(reward_kl_coef=0.1),
+        dict(trackers=dict(loss_kl=dict(fn="adaptive_kl"))),
+        dict(surrogate=dict(fn=towards_the_reference)),
+    ],
+)
+def test_a_term_that_compares_needs_the_reference(config, fields):
+    fields = dict(fields)
+    with config.unlocked():
+        config.grpo.measure_kl = False
+        assert not grpo.compares(config)
+        config.grpo.trackers.update(fields.pop("trackers", {}))
+        for name, value in fields.items():
+            config.grpo[name] = value  # in its place, since a function is no string
+    assert grpo.compares(config)
+
+
+@pytest.mark.usefixtures("kept_signals")
 def test_a_signal_is_noted_and_the_second_one_is_meant():
     stop = common.checkpoint.StopSignal()
     assert not stop.received

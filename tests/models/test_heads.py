@@ -8,7 +8,6 @@ import pytest
 from rl_jax.models import heads
 from rl_jax.models.transformer import make_transformer
 from rl_jax.scoring import make_score
-from rl_jax.types import TokenBatch
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
 MODEL = make_transformer(CONFIG)
@@ -82,4 +81,4 @@ def test_rows_without_a_prompt_are_refused():
     with pytest.raises(ValueError, match="rows of 12 tokens hold no prompt before 12 completion tokens"):
         predict(critic_params(1), token_batch([12], 12))
     with pytest.raises(AssertionError):
-        predict(critic_params(1), TokenBatch(*(x[0] for x in token_batch([14], 14))))
+        predict(critic_params(1), jax.tree.map(lambda x: x[0], token_batch([14], 14)))

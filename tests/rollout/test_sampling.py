@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.rollout.sampling import Sampling, draw, sampled_log_softmax, take_log_probs
+from rl_jax.rollout.sampling import Sampling, draw, sample, sampled_log_softmax, take_log_probs
 
 
-def _reference(logits, temperature=1.0, top_k=0, top_p=1.0):
-    """One row in float64: divide, cut to the k largest, then walk down until the mass reaches top_p. Ties stay."""
+def _reference(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0):
+    """One row in float64: divide, cut to the k largest, then walk down until the mass reaches top_p, then drop what is
+    less than min_p times as likely as the first. Ties stay."""
+    assert repetition_penalty == 1.0
     x = np.asarray(logits, np.float64) / temperature
     keep = np.ones(len(x), bool)
     if top_k:
@@ -23,6 +25,7 @@ def _reference(logits, temperature=1.0, top_k=0, top_p=1.0):
                 break
             mass, smallest = mass + probs[token], x[token]
         keep &= x >= smallest
+    keep &= np.exp(x - x.max()) >= min_p
     probs = np.where(keep, np.exp(x - x.max()), 0.0)
     with np.errstate(divide="ignore"):
         return np.log(probs / probs.sum())
@@ -38,6 +41,8 @@ def _reference(logits, temperature=1.0, top_k=0, top_p=1.0):
         Sampling(top_p=0.9),
         Sampling(top_p=1e-6),
         Sampling(temperature=0.6, top_k=7, top_p=0.8),
+        Sampling(min_p=0.2),
+        Sampling(temperature=1.5, top_p=0.95, min_p=0.05),
     ],
     ids=str,
 )
@@ -143,9 +148,50 @@ def test_gradient_is_finite_beside_the_cut():
         (Sampling(top_k=17), r"top_k=17 must lie in 0..16"),
         (Sampling(top_p=0.0), r"top_p=0.0 must lie in \(0, 1\]"),
         (Sampling(top_p=1.5), r"top_p=1.5"),
+        (Sampling(min_p=1.5), r"min_p=1.5 must lie in \[0, 1\]"),
+        (Sampling(repetition_penalty=0.0), "repetition_penalty=0.0 must be above 0"),
     ],
 )
 def test_senseless_rules_are_named(sampling, message):
     with pytest.raises(ValueError, match=message):
         sampling.check(16)
     assert Sampling(top_k=16).check(16) == Sampling(top_k=16)
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=0.7), Sampling(top_k=5, min_p=0.1)], ids=["plain", "warm", "cut"]
+)
+def test_sample_equals_its_parts(sampling):
+    """The shared exponentials of the plain case are a saving and nothing else."""
+    logits = 3 * jax.random.normal(jax.random.key(4), (300, 70))
+    uniforms = jax.random.uniform(jax.random.key(5), (300,))
+    tokens, sampled, raw = sample(logits, uniforms, sampling)
+    log_probs = sampled_log_softmax(logits, sampling)
+    np.testing.assert_array_equal(tokens, draw(log_probs, uniforms))
+    np.testing.assert_allclose(sampled, take_log_probs(log_probs, tokens), atol=1e-5)
+    np.testing.assert_allclose(raw, take_log_probs(jax.nn.log_softmax(logits), tokens), atol=1e-5)
+
+
+def test_draw_inverts_the_whole_cdf():
+    """Block by block gives the token that one long float64 sum gives, but for a uniform at the very edge."""
+    rng = np.random.default_rng(6)
+    log_probs = jax.nn.log_softmax(jnp.array(rng.normal(size=(500, 1000)) * 2, jnp.float32))
+    uniforms = rng.uniform(size=500).astype(np.float32)
+    cumulative = np.cumsum(np.exp(np.asarray(log_probs, np.float64)), axis=1)
+    expected = np.argmax(cumulative > (uniforms * cumulative[:, -1])[:, None], axis=1)
+    assert np.mean(np.asarray(draw(log_probs, jnp.array(uniforms))) == expected) > 0.99
+
+
+def test_repetition_penalty_equals_transformers():
+    torch, processors = pytest.importorskip("torch"), pytest.importorskip("transformers.generation.logits_process")
+    rng = np.random.default_rng(7)
+    logits, tokens = rng.normal(size=(6, 20)).astype(np.float32), rng.integers(0, 20, (6, 9))
+    seen = np.zeros((6, 20), bool)
+    np.put_along_axis(seen, tokens, True, axis=1)
+    processor = processors.RepetitionPenaltyLogitsProcessor(1.3)
+    expected = torch.log_softmax(processor(torch.tensor(tokens), torch.tensor(logits)), dim=-1).numpy()
+    rule = Sampling(repetition_penalty=1.3)
+    ours = sampled_log_softmax(jnp.array(logits), rule, jnp.array(seen))
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="repetition_penalty=1.3: the sampled distribution depends on the tokens"):
+        sampled_log_softmax(jnp.array(logits), rule)

@@ -1,9 +1,5 @@
-"""Tokenizers in plain Python: characters, and the llama2.c byte-pair vocabulary. No jax.
+"""The llama2.c byte-pair vocabulary. Plain Python, no jax."""
 
-The protocol (both classes): `vocab_size`, `pad_id`, `bos_id`, `eos_ids` (every id that ends a text), `eos_id` (the one
-the model itself writes at the end of a text; the one to train on), `encode(text, bos=, eos=)`,
-`encode_continuation(text, eos=)` for text that follows a prompt, `decode(ids)`, `token_text(id)`.
-"""
 import functools
 import pathlib
 import re
@@ -11,43 +7,7 @@ import struct
 from collections.abc import Sequence
 
 from rl_jax import readers
-
-
-class CharTokenizer:
-    """One id per character: pad 0, bos 1, eos 2, then the characters of `alphabet` in order."""
-
-    pad_id, bos_id, eos_id = 0, 1, 2
-    eos_ids = (2,)
-
-    def __init__(self, alphabet: str):
-        if len(set(alphabet)) != len(alphabet) or not alphabet:
-            raise ValueError(f"alphabet must be distinct characters, at least one; got {alphabet!r}")
-        self.alphabet = alphabet
-        self._ids = {character: index + 3 for index, character in enumerate(alphabet)}
-        self.vocab_size = len(alphabet) + 3
-
-    def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
-        """Ids of `text`; ValueError names the first unknown character and its place."""
-        ids = [self.bos_id] if bos else []
-        for place, character in enumerate(text):
-            if character not in self._ids:
-                raise ValueError(f"character {character!r} at place {place} of {text!r:.80} is not in the "
-                                 f"alphabet {self.alphabet!r}")
-            ids.append(self._ids[character])
-        return ids + [self.eos_id] if eos else ids
-
-    def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
-        """Ids of text that follows a prompt (here the same as `encode`)."""
-        return self.encode(text, eos=eos)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids`; pad, bos and eos are dropped, and do not stop it."""
-        return "".join(self.alphabet[i - 3] for i in _checked(ids, self.vocab_size) if i >= 3)
-
-    def token_text(self, token: int) -> str:
-        """The token as a person should see it."""
-        (token,) = _checked([token], self.vocab_size)
-        return ("<pad>", "<bos>", "<eos>")[token] if token < 3 else self.alphabet[token - 3]
+from rl_jax.tokenizers.base import checked
 
 
 class Llama2cTokenizer:
@@ -96,7 +56,7 @@ class Llama2cTokenizer:
         are not UTF-8 become U+FFFD.
         """
         parts, after_bos = [], False
-        for token in _checked(ids, self.vocab_size):
+        for token in checked(ids, self.vocab_size):
             if token in (0, 1, 2):
                 after_bos = token == 1 or (after_bos and token == 0)
                 continue
@@ -107,7 +67,7 @@ class Llama2cTokenizer:
 
     def token_text(self, token: int) -> str:
         """The token as a person should see it; a byte that is no character by itself is shown as <0xNN>."""
-        (token,) = _checked([token], self.vocab_size)
+        (token,) = checked([token], self.vocab_size)
         if token < 3:
             return ("<pad>", "<s>", "</s>")[token]
         try:
@@ -134,14 +94,6 @@ class Llama2cTokenizer:
                 return tuple(ids)
             place, token = best
             ids[place:place + 2] = [token]
-
-
-def _checked(ids: Sequence[int], vocab_size: int) -> list[int]:
-    ids = [int(token) for token in ids]
-    for place, token in enumerate(ids):
-        if not 0 <= token < vocab_size:
-            raise ValueError(f"id {token} at place {place} is outside the vocabulary of {vocab_size}")
-    return ids
 
 
 def _read_pieces(path: pathlib.Path) -> tuple[list[bytes], list[float]]:

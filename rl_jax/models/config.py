@@ -1,0 +1,104 @@
+"""What distinguishes one decoder-only transformer from another, as data. `families.py` fills it from a config.json."""
+
+import dataclasses
+
+import jax
+
+REMAT_POLICIES = {
+    "none": None,
+    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+ACTIVATIONS = ("silu", "gelu_tanh")
+NORMS = ("rms", "layer")
+ROPE_SCALINGS = ("none", "linear", "llama3")
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """Sizes, parts and policies. The defaults are Llama's parts (RMSNorm, RoPE, SwiGLU, no biases).
+
+    num_kv_heads divides num_heads. mlp_dim is one expert's where there are experts. norm_eps as in the checkpoint.
+    dtype is what the matmuls run in, param_dtype what is stored and optimised. remat: a key of REMAT_POLICIES.
+
+    Parts: activation, a name in ACTIVATIONS; gated_mlp, act(gate x) * up x instead of act(up x); norm, a name in NORMS;
+    norm_offset, added to every RMSNorm's stored scale (Gemma: 1); post_norms, a norm behind each branch too; qk_norm,
+    an RMSNorm over each head's query and key; qkv_bias, o_bias, mlp_bias.
+    Scales: embed_scale multiplies the embeddings; scores are divided by sqrt(query_pre_attn_scalar), 0 is head_dim;
+    attention_softcap and logit_softcap c give c * tanh(x / c), 0 is none.
+    Positions: learned_positions, the length of a learned table, 0 is RoPE; windows, one a layer: a query sees keys less
+    than that many positions back, 0 sees all, () is 0 everywhere.
+    RoPE: rope_theta, and rope_scaling, a name in ROPE_SCALINGS with its numbers (see attention.rope_frequencies);
+    where local_rope_theta is not 0 the layers with a window use it, unscaled.
+    Experts: num_experts, 0 is a dense MLP; experts_per_token of them, weighted by the router's probabilities, which
+    norm_topk_prob makes sum to 1.
+    """
+
+    vocab_size: int
+    embed_dim: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_dim: int
+    tied_head: bool = True
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    dtype: str = "float32"
+    param_dtype: str = "float32"
+    remat: str = "none"
+    activation: str = "silu"
+    gated_mlp: bool = True
+    norm: str = "rms"
+    norm_offset: float = 0.0
+    post_norms: bool = False
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    embed_scale: float = 1.0
+    query_pre_attn_scalar: float = 0.0
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    learned_positions: int = 0
+    windows: tuple[int, ...] = ()
+    local_rope_theta: float = 0.0
+    rope_scaling: str = "none"
+    rope_factor: float = 1.0
+    rope_low_freq_factor: float = 1.0
+    rope_high_freq_factor: float = 4.0
+    rope_original_length: int = 0
+    num_experts: int = 0
+    experts_per_token: int = 0
+    norm_topk_prob: bool = True
+
+    def __post_init__(self):
+        # A list, as JSON gives it, is not hashable; windows of 0 everywhere are the same model as none.
+        object.__setattr__(self, "windows", tuple(self.windows) if any(self.windows) else ())
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim={self.head_dim} must be even for rotary embeddings")
+        for name, known in [
+            ("remat", tuple(REMAT_POLICIES)),
+            ("activation", ACTIVATIONS),
+            ("norm", NORMS),
+            ("rope_scaling", ROPE_SCALINGS),
+        ]:
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(known)}")
+        if self.windows and (len(self.windows) != self.num_layers or min(self.windows) < 0):
+            raise ValueError(f"windows={self.windows} must hold {self.num_layers} lengths of at least 0, one a layer")
+        if self.num_experts and not 1 <= self.experts_per_token <= self.num_experts:
+            raise ValueError(f"experts_per_token={self.experts_per_token} is not in 1..num_experts={self.num_experts}")
+        if self.num_experts and (self.mlp_bias or not self.gated_mlp):
+            raise ValueError("experts are gated and have no biases: set gated_mlp=True and mlp_bias=False")
+        if self.rope_scaling == "llama3" and self.rope_original_length < 1:
+            raise ValueError("rope_scaling='llama3' needs rope_original_length, the length of the first training")
+        if self.norm == "layer" and self.norm_offset:
+            raise ValueError("norm_offset is for norm='rms' only")
+
+    @property
+    def attention_scale(self) -> float:
+        """What the scores are multiplied with."""
+        return (self.query_pre_attn_scalar or self.head_dim) ** -0.5

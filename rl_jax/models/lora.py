@@ -1,0 +1,158 @@
+"""Low-rank adapters (LoRA, rsLoRA, DoRA) as a transform over params: no model knows of them.
+
+    adapters = init_lora(config, params, key)
+    loss = lambda adapters, batch: ...model.apply(merge(config, params, adapters), batch)...
+
+Only the adapters get a gradient. In a training state both travel as {"base": params, "adapters": adapters}, with
+`with_adapters` around `apply` and `partition.freeze(optimizer, "base")`; rollouts use the model itself on `merge`d
+params, and the reference policy of a KL penalty is the base, for free. The price of not touching the model: a step
+forms the merged kernels and their gradients, as large as the adapted kernels; activations cost nothing extra.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rl_jax.models.hf import path_name
+from rl_jax.models.partition import matches
+from rl_jax.types import Params
+
+VARIANTS = ("lora", "rslora", "dora")
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraConfig:
+    """Which kernels get an adapter, and how it is scaled.
+
+    rank: r. alpha: the delta is scaled by alpha / r, for rslora by alpha / sqrt(r). targets: a pattern over paths of
+    kernels (see partition), "layers/(q|v)". variant: "lora" (arXiv 2106.09685), "rslora" (arXiv 2312.03732) or "dora"
+    (arXiv 2402.09353).
+    """
+
+    rank: int
+    alpha: float
+    targets: str
+    variant: str = "lora"
+
+    def __post_init__(self):
+        if self.rank < 1:
+            raise ValueError(f"rank={self.rank} must be at least 1")
+        if self.variant not in VARIANTS:
+            raise ValueError(f"variant={self.variant!r} is none of {', '.join(VARIANTS)}")
+
+    @property
+    def scale(self) -> float:
+        """What the product of the two factors is multiplied with."""
+        return self.alpha / (self.rank**0.5 if self.variant == "rslora" else self.rank)
+
+
+def kernels(params: Params) -> dict[str, chex.Array]:
+    """The matrices that an adapter can be put on, [..., D_in, D_out], by path without "/kernel"."""
+    found = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        name = path_name(path)
+        if name.endswith("/kernel") or (name.startswith("layers/experts/") and leaf.ndim == 4):
+            found[name.removesuffix("/kernel")] = leaf
+    return found
+
+
+def init_lora(config: LoraConfig, params: Params, key: chex.PRNGKey) -> Params:
+    """Adapters that change nothing yet: a nested dict with, for every adapted kernel W [..., D_in, D_out],
+
+    "a": float32 [..., D_in, r], uniform in +-1/sqrt(D_in); "b": float32 [..., r, D_out], zero; for DoRA "magnitude":
+    float32 [..., D_out], the norms of W's columns. As PEFT initialises them. key: a typed key.
+    Raises ValueError, with the kernels there are, where config.targets matches none.
+    """
+    every = kernels(params)
+    chosen = [name for name in sorted(every) if matches(config.targets, name)]
+    if not chosen:
+        raise ValueError(f"targets={config.targets!r} matches no kernel; there are: {', '.join(sorted(every))}")
+    adapters: Params = {}
+    for name, subkey in zip(chosen, jax.random.split(key, len(chosen)), strict=True):
+        *stack, d_in, d_out = every[name].shape
+        bound = d_in**-0.5
+        adapter = {
+            "a": jax.random.uniform(subkey, (*stack, d_in, config.rank), minval=-bound, maxval=bound),
+            "b": jnp.zeros((*stack, config.rank, d_out)),
+        }
+        if config.variant == "dora":
+            adapter["magnitude"] = _column_norms(jnp.asarray(every[name], jnp.float32))[..., 0, :]
+        _put(adapters, name, adapter)
+    return adapters
+
+
+def merge(config: LoraConfig, params: Params, adapters: Params) -> Params:
+    """Params that a model's `apply` takes: W + scale a b; for DoRA magnitude * (W + scale a b) / |W + scale a b|.
+
+    |.|: the norm of each column, over D_in; no gradient goes through it (DoRA, section 4.3). No gradient goes to
+    `params`. Computed in float32, returned in each kernel's own dtype.
+    Raises ValueError where an adapter's kernel is not there or has another shape, or the variant is another one.
+    """
+    every, merged = kernels(params), jax.tree.map(jax.lax.stop_gradient, params)
+    for name, adapter in adapter_groups(adapters).items():
+        a, b = adapter["a"], adapter["b"]
+        if name not in every or every[name].shape != (*a.shape[:-1], b.shape[-1]):
+            shape = every[name].shape if name in every else None
+            raise ValueError(f"the adapter of {name!r} is {a.shape} by {b.shape}, its kernel in the params {shape}")
+        if ("magnitude" in adapter) != (config.variant == "dora"):
+            raise ValueError(f"variant={config.variant!r}, but the adapter of {name!r} holds {', '.join(adapter)}")
+        chex.assert_axis_dimension(a, -1, config.rank)
+        kernel = jax.lax.stop_gradient(jnp.asarray(every[name]))
+        wide = kernel.astype(jnp.float32) + config.scale * jnp.matmul(
+            a.astype(jnp.float32), b.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST
+        )
+        if config.variant == "dora":
+            magnitude = adapter["magnitude"].astype(jnp.float32)[..., None, :]
+            wide = wide * (magnitude / jax.lax.stop_gradient(_column_norms(wide)))
+        wide = wide.astype(kernel.dtype)
+        merged = _replaced(merged, name.split("/"), wide)
+    return merged
+
+
+def with_adapters(config: LoraConfig, fn: Callable) -> Callable:
+    """`fn(params, ...)`, a model's apply or unembed, as a function of {"base": params, "adapters": adapters}."""
+
+    def adapted(params: Params, *args, **kwargs):
+        return fn(merge(config, params["base"], params["adapters"]), *args, **kwargs)
+
+    return adapted
+
+
+def adapter_groups(adapters: Params, above: str = "") -> dict[str, dict[str, chex.Array]]:
+    """The adapters by the path of their kernel: "layers/q" -> {"a", "b"} or {"a", "b", "magnitude"}."""
+    if "a" in adapters and "b" in adapters:
+        return {above: adapters}
+    found = {}
+    for name, below in adapters.items():
+        found |= adapter_groups(below, f"{above}/{name}" if above else name)
+    return found
+
+
+def nest(groups: dict[str, dict[str, chex.Array]]) -> Params:
+    """The inverse of adapter_groups."""
+    adapters: Params = {}
+    for name, adapter in groups.items():
+        _put(adapters, name, adapter)
+    return adapters
+
+
+def _column_norms(kernel: chex.Array) -> chex.Array:
+    return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=-2, keepdims=True))
+
+
+def _put(tree: Params, name: str, value) -> None:
+    *above, last = name.split("/")
+    for part in above:
+        tree = tree.setdefault(part, {})
+    tree[last] = value
+
+
+def _replaced(params: Params, path: list[str], kernel: chex.Array) -> Params:
+    """A copy of the nested dict with one kernel changed: the caller's own dict stays as it is."""
+    below = params[path[0]]
+    if len(path) > 1:
+        return {**params, path[0]: _replaced(below, path[1:], kernel)}
+    return {**params, path[0]: {**below, "kernel": kernel} if isinstance(below, dict) else kernel}

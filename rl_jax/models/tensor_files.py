@@ -1,0 +1,101 @@
+"""The safetensors files of a folder: one, or shards behind an index. Headers are read and checked at once, tensors
+when they are asked for, and no more of them than is asked for."""
+
+import json
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import safetensors
+from safetensors.numpy import save_file
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as safetensors calls them
+
+
+def read_json(path: pathlib.Path) -> dict:
+    """A JSON object. Raises ValueError that names the file where there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror}): give a Hugging Face model folder") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: not valid JSON ({error}): fetch the file again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected a JSON object, found {type(content).__name__}")
+    return content
+
+
+class TensorFiles:
+    """The tensors of a folder by name.
+
+    shapes, dtypes: of every tensor, from the headers. Raises ValueError where there is no file, a shard is missing or
+    truncated, the index and the shards disagree, or a dtype is none of DTYPES.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        self._files, self._file_of = {}, {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        if (folder / SINGLE).exists():
+            self._open(SINGLE)
+            return
+        if not (folder / INDEX).exists():
+            raise ValueError(
+                f"{folder}: neither {SINGLE} nor {INDEX} is there; other formats (pytorch_model.bin is a pickle) are "
+                "not read: save the model again with safe_serialization"
+            )
+        weight_map = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ValueError(f"{folder / INDEX}, field 'weight_map': expected an object of tensor names and files")
+        for shard in sorted(set(weight_map.values())):
+            if pathlib.PurePath(shard).name != shard or not (folder / shard).exists():
+                raise ValueError(f"{folder / INDEX}: the shard {shard!r} is not in the folder: fetch it")
+            self._open(shard)
+        for name in sorted(set(weight_map) | set(self._file_of)):
+            if weight_map.get(name) != self._file_of.get(name):
+                raise ValueError(
+                    f"{folder / INDEX}: {name!r} should be in {weight_map.get(name)}, but is in "
+                    f"{self._file_of.get(name)}: the folder mixes two checkpoints"
+                )
+
+    def _open(self, file: str) -> None:
+        path = self.folder / file
+        try:
+            self._files[file] = opened = safetensors.safe_open(path, "numpy")
+        except (safetensors.SafetensorError, OSError) as error:
+            raise ValueError(f"{path}: truncated or not a safetensors file ({error}): fetch it again") from error
+        for name in opened.keys():  # noqa: SIM118 (not a dict)
+            header = opened.get_slice(name)
+            self._file_of[name] = file
+            self.shapes[name], self.dtypes[name] = tuple(header.get_shape()), header.get_dtype()
+            if self.dtypes[name] not in DTYPES:
+                raise ValueError(f"{path}: {name!r} is {self.dtypes[name]}, only {', '.join(DTYPES)} are read")
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """A part of one tensor; no other part is read."""
+        return self._files[self._file_of[name]].get_slice(name)[index]
+
+
+def save_tensors(
+    folder: pathlib.Path, sizes: Mapping[str, int], tensors: Iterable[tuple[str, np.ndarray]], max_shard_bytes: int
+) -> None:
+    """Writes one file, or shards of at most `max_shard_bytes` (a larger tensor gets one alone) and their index.
+
+    sizes: bytes of each tensor, in the order in which `tensors` gives them. Host memory: one shard.
+    """
+    shards: list[list[str]] = [[]]
+    for name, size in sizes.items():
+        if shards[-1] and sum(sizes[n] for n in shards[-1]) + size > max_shard_bytes:
+            shards.append([])
+        shards[-1].append(name)
+    names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    names = names if len(shards) > 1 else [SINGLE]
+    stream: Iterator[tuple[str, np.ndarray]] = iter(tensors)
+    for file, shard in zip(names, shards, strict=True):
+        save_file(dict(next(stream) for _ in shard), folder / file, metadata={"format": "pt"})
+    if len(shards) > 1:
+        weight_map = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict(sorted(weight_map.items()))}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

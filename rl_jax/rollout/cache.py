@@ -1,0 +1,85 @@
+"""Which prompt's KV cache stands in which row of the prompt store: a prefix cache by token hash, least used goes first.
+
+Host bookkeeping only; the arrays are in rollout/programs.py. A row holds one prompt from column 0 on, and everything
+that shares its first chunks can copy the row and go on from there.
+"""
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Place(NamedTuple):
+    """Where a prompt is to be filled in. row: its own. source: the row whose first `start` columns it shares."""
+
+    row: int
+    source: int
+    start: int
+
+
+class PromptStore:
+    """`rows` prompts, found by their tokens; `chunk` is the unit in which a beginning is shared."""
+
+    def __init__(self, rows: int, chunk: int):
+        self.rows, self.chunk = rows, chunk
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets every prompt: what stands in the rows is another model's."""
+        self._row_of: dict[bytes, int] = {}  # digest of the first chunks, or of a whole prompt -> row
+        self._digests: list[list[bytes]] = [[] for _ in range(self.rows)]
+        self._used = [0] * self.rows
+        self._clock = 0
+
+    def find(self, prompt: np.ndarray) -> int | None:
+        """The row that holds the whole of `prompt`, int32 [p]; None where there is none."""
+        row = self._row_of.get(_digests(prompt, self.chunk)[-1])
+        if row is not None:
+            self._touch(row)
+        return row
+
+    def add(self, prompt: np.ndarray, kept: set[int]) -> Place:
+        """A row for a prompt that `find` does not know: the least recently used one that is not in `kept`.
+
+        At least the last token is left to compute, since its hidden state is what the first sample needs. Raises
+        LookupError where every row is in `kept`.
+        """
+        free = [row for row in range(self.rows) if row not in kept]
+        if not free:
+            raise LookupError(f"all {self.rows} rows of the prompt store are in use")
+        *chunks, whole = _digests(prompt, self.chunk)
+        source, start = 0, 0
+        for number, digest in enumerate(chunks[: (len(prompt) - 1) // self.chunk], start=1):
+            if digest not in self._row_of:
+                break
+            source, start = self._row_of[digest], number * self.chunk
+        if start:
+            self._touch(source)
+        row = min(free, key=self._used.__getitem__)
+        for digest in self._digests[row]:
+            if self._row_of.get(digest) == row:
+                del self._row_of[digest]
+        self._digests[row] = [*chunks, whole]
+        for digest in chunks:
+            self._row_of.setdefault(digest, row)
+        self._row_of[whole] = row
+        self._touch(row)
+        return Place(row, source if start else row, start)
+
+    def _touch(self, row: int) -> None:
+        self._clock += 1
+        self._used[row] = self._clock
+
+
+def _digests(prompt: np.ndarray, chunk: int) -> list[bytes]:
+    """The digests of the first 1, 2, ... whole chunks, and of all of it, which is marked apart from those."""
+    digest, found = hashlib.blake2b(digest_size=16), []
+    tokens = np.ascontiguousarray(prompt, np.int32)
+    for start in range(0, len(tokens), chunk):
+        part = tokens[start : start + chunk]
+        digest.update(part.tobytes())
+        if len(part) == chunk:
+            found.append(digest.digest())
+    digest.update(b"all")
+    return [*found, digest.digest()]

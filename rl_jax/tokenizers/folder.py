@@ -1,0 +1,160 @@
+"""Reads the tokenizer of a Hugging Face folder: tokenizer.json, else tokenizer.model, else vocab.json + merges.txt.
+
+Which tokens begin, end and pad a text stands in special_tokens_map.json and tokenizer_config.json (by text) and in
+generation_config.json and config.json (by id). Nothing of the folder is executed.
+"""
+
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+from rl_jax import readers
+from rl_jax.tokenizers import hf, spm
+from rl_jax.tokenizers.base import Roles
+
+
+def load_tokenizer(folder: str | pathlib.Path, *, eos_tokens: Sequence[str] | None = None):
+    """The tokenizer of a model's folder, with the protocol of rl_jax.tokenizers.base.
+
+    eos_tokens: texts of the tokens that end a text, instead of what the folder says; the first is `eos_id`.
+    Raises readers.DataError, which names the file, where one is missing, cut, contradicts another, or where
+    nothing says which token ends a text.
+    """
+    folder = pathlib.Path(folder)
+    if not folder.is_dir():
+        raise readers.DataError(f"{folder}: no such folder: give the one that holds tokenizer.json")
+    config = read_json(folder / "tokenizer_config.json") or {}
+    description = read_json(folder / "tokenizer.json")
+    model, vocab, merges = (folder / name for name in ("tokenizer.model", "vocab.json", "merges.txt"))
+    if description is None and model.exists():
+        tokenizer = spm.SentencePieceTokenizer(
+            model.read_bytes(), added=_added_tokens(folder, config), legacy=bool(config.get("legacy", True)), path=model
+        )
+        return tokenizer.with_roles(special_tokens(folder, config, tokenizer.token_to_id, eos_tokens))
+    path = folder / "tokenizer.json"
+    if description is None:
+        missing = [file.name for file in (vocab, merges) if not file.exists()]
+        if missing:
+            instead = f"{missing[0]} is missing" if len(missing) == 1 else "neither are vocab.json and merges.txt"
+            raise readers.DataError(
+                f"{folder}: tokenizer.json and tokenizer.model are not there, {instead}: "
+                "copy the tokenizer's files into the folder"
+            )
+        description, path = hf.gpt2_description(vocab, merges, config.get("tokenizer_class")), vocab
+    description = _with_added(description, _added_tokens(folder, config), config, path)
+    ids = _vocabulary(description, path)
+    roles = special_tokens(folder, config, ids.get, eos_tokens)
+    # Special by name is special in a text too, whether or not tokenizer.json lists it so.
+    named = {text: ids[text] for text in roles.texts.values() if text in ids}
+    return hf.HFTokenizer(_with_added(description, named, config, path), roles, path=path)
+
+
+def check_vocabulary(tokenizer, vocab_size: int, path: str | pathlib.Path) -> None:
+    """Raises readers.DataError where an id of the tokenizer has no row in an embedding of `vocab_size` rows.
+
+    path: the model's folder. Rows beyond the tokenizer's ids are fine: embeddings are padded to round sizes.
+    """
+    if tokenizer.vocab_size > vocab_size:
+        raise readers.DataError(
+            f"{path}: the embedding has {vocab_size} rows, the tokenizer {getattr(tokenizer, 'path', '')} has ids up "
+            f"to {tokenizer.vocab_size - 1}: they belong to different models, or tokens were added without new rows"
+        )
+
+
+def special_tokens(
+    folder: pathlib.Path, config: Mapping, token_to_id: Callable[[str], int | None], eos_tokens: Sequence[str] | None
+) -> Roles:
+    """What the folder's files say about special tokens.
+
+    The tokenizer's own EOS comes first (the one to train on), then every one of generation_config.json (chat models
+    end turns and texts with different tokens). No pad token: the EOS fills rows, which masks keep out of everything.
+    """
+    texts, places = {}, {}
+    for place, data in (
+        ("special_tokens_map.json", read_json(folder / "special_tokens_map.json") or {}),
+        ("tokenizer_config.json", config),
+    ):
+        for name, value in data.items():
+            content = value.get("content") if isinstance(value, Mapping) else value
+            if name.endswith("_token") and isinstance(content, str):
+                texts[name], places[name] = content, place
+    generation = {}
+    for name in ("config.json", "generation_config.json"):
+        fields = read_json(folder / name) or {}
+        generation |= {key: fields[key] for key in ("eos_token_id", "pad_token_id") if fields.get(key) is not None}
+
+    def id_of(name, text):
+        token = token_to_id(text)
+        if token is None:
+            place = places.get(name, name)
+            raise readers.DataError(
+                f"{folder / place}: {name} is {text!r}, which the vocabulary does not hold: the "
+                "files belong to different tokenizers"
+            )
+        return token
+
+    ends = [id_of("eos_token", texts["eos_token"])] if "eos_token" in texts else []
+    listed = generation.get("eos_token_id", [])
+    ends += listed if isinstance(listed, list) else [listed]
+    if eos_tokens is not None:
+        ends = [id_of("eos_tokens", text) for text in eos_tokens]
+    if not ends:
+        raise readers.DataError(
+            f"{folder}: no file says which token ends a text: put eos_token into "
+            "tokenizer_config.json, or pass eos_tokens=[...]"
+        )
+    bos = id_of("bos_token", texts["bos_token"]) if "bos_token" in texts else None
+    pad = id_of("pad_token", texts["pad_token"]) if "pad_token" in texts else generation.get("pad_token_id", ends[0])
+    if pad < 0:  # Llama 1 and 2 say -1 for none
+        pad = ends[0]
+    return Roles(bos, tuple(dict.fromkeys(ends)), pad, texts)
+
+
+def read_json(path: pathlib.Path) -> dict | None:
+    """The object in a JSON file, None where there is no file. Raises readers.DataError for anything else."""
+    if not path.exists():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise readers.DataError(f"{path}: not a readable JSON file ({error}): is the download complete?") from error
+    if not isinstance(data, dict):
+        raise readers.DataError(f"{path}: holds a {type(data).__name__}, not an object")
+    return data
+
+
+def _added_tokens(folder: pathlib.Path, config: Mapping) -> dict[str, int]:
+    """Tokens beside the vocabulary, text -> id: added_tokens.json, and added_tokens_decoder of the config."""
+    added = dict(read_json(folder / "added_tokens.json") or {})
+    decoder = config.get("added_tokens_decoder", {})
+    return added | {token["content"]: int(number) for number, token in decoder.items()}
+
+
+def _vocabulary(description: Mapping, path: pathlib.Path) -> dict[str, int]:
+    try:
+        vocab = description["model"]["vocab"]
+        if isinstance(vocab, list):  # unigram: (piece, score), the place is the id
+            vocab = {piece: index for index, (piece, _) in enumerate(vocab)}
+        return vocab | {token["content"]: token["id"] for token in description.get("added_tokens") or []}
+    except (KeyError, TypeError, ValueError) as error:
+        raise readers.DataError(f"{path}: has no field model.vocab as the tokenizers package writes it") from error
+
+
+def _with_added(description: Mapping, added: Mapping[str, int], config: Mapping, path: pathlib.Path) -> dict:
+    """The description with the folder's added tokens that it does not list, each at the id that the folder says."""
+    known, options = _vocabulary(description, path), config.get("added_tokens_decoder", {})
+    listed = list(description.get("added_tokens") or [])
+    contents = {token["content"] for token in listed}
+    for text, number in sorted(added.items(), key=lambda item: item[1]):
+        if known.get(text, number) != number:
+            raise readers.DataError(
+                f"{path}: {text!r} has id {known[text]} there and {number} in the folder's added "
+                "tokens: the files belong to different tokenizers"
+            )
+        if text not in contents:
+            flags = {
+                key: bool(options.get(str(number), {}).get(key, key == "special"))
+                for key in ("single_word", "lstrip", "rstrip", "normalized", "special")
+            }
+            listed.append({"id": number, "content": text, **flags})
+    return {**description, "added_tokens": listed}

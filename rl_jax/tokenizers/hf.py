@@ -1,0 +1,153 @@
+"""Tokenizers of Hugging Face's `tokenizers` package: byte-pair, WordPiece and unigram models. No jax."""
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from rl_jax import readers
+from rl_jax.tokenizers.base import UNKNOWN, Roles
+
+GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")  # whose pre-tokenizer goes with vocab.json + merges.txt
+
+
+class HFTokenizer:
+    """A tokenizer.json behind the protocol of rl_jax.tokenizers.base.
+
+    Many of them write a space before a text (Llama 2, Mistral). A text that follows a prompt gets none: a second
+    tokenizer, made from the same description without that step, encodes it. `decode` likewise drops that space
+    behind a BOS only, so that prompt + decode(completion ids) is the whole text. (WordPiece cannot say whether a word
+    followed a space.)
+
+    description: the content of tokenizer.json. path: named in errors.
+    """
+
+    def __init__(self, description: Mapping, roles: Roles, *, path: str | pathlib.Path):
+        self.path = str(path)
+        # The post-processor adds special tokens, which we do by name, and trims spaces from the offsets, which then
+        # miss characters. Truncation and padding are the caller's.
+        whole = {**description, "post_processor": None, "truncation": None, "padding": None}
+        self._whole = _build(whole, self.path)
+        after = without_prefix_space(whole)
+        self._after = self._whole if after == whole else _build(after, self.path)
+        vocabulary = self._whole.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.bos_id, self.eos_ids, self.pad_id = roles.bos_id, roles.eos_ids, roles.pad_id
+        self.eos_id = roles.eos_ids[0]
+        self.added_ids = frozenset(self._whole.get_added_tokens_decoder())
+        self.special_tokens = dict(roles.texts)
+
+    def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
+        """Ids of `text` as a text of its own; special tokens written out in it are one id each."""
+        ids = self._whole.encode(text, add_special_tokens=False).ids
+        return [self.bos_id] * (bos and self.bos_id is not None) + ids + [self.eos_id] * eos
+
+    def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
+        """Ids of text that follows a prompt: no space is put before it."""
+        return self._after.encode(text, add_special_tokens=False).ids + [self.eos_id] * eos
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """`encode(text)`, and of each token the first character and the one behind its last."""
+        encoding = self._whole.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
+        """Text of `ids`, special tokens dropped unless kept; one that has no token (padded embeddings) is U+FFFD.
+
+        Raises ValueError for a negative id.
+        """
+        ids = [int(token) for token in ids]
+        if ids and min(ids) < 0:
+            raise ValueError(f"id {min(ids)} at place {ids.index(min(ids))} is negative")
+        first = next((token for token in ids if token != self.pad_id), None)
+        tokenizer = self._whole if first is not None and first == self.bos_id else self._after
+        if not keep_special:
+            ids = [token for token in ids if token not in (self.pad_id, self.bos_id, *self.eos_ids)]
+        runs: list[list[int]] = [[]]
+        for token in ids:
+            if self._whole.id_to_token(token) is None:
+                runs.append([])
+            else:
+                runs[-1].append(token)
+        texts = [
+            (tokenizer if i == 0 else self._after).decode(run, skip_special_tokens=not keep_special)
+            for i, run in enumerate(runs)
+        ]
+        return UNKNOWN.join(texts)
+
+    def token_text(self, token: int) -> str:
+        """The token as a person should see it; one that is no character by itself is shown as the vocabulary has it."""
+        token = int(token)
+        raw = self._whole.id_to_token(token)
+        if raw is None:
+            return f"<id {token}>"
+        text = self._after.decode([token], skip_special_tokens=False)
+        return raw if UNKNOWN in text else text
+
+
+def without_prefix_space(description: Mapping) -> dict:
+    """The description of a tokenizer that neither puts a space before a text nor takes it away in decoding."""
+
+    def edit(part, inside_decoder):
+        if not isinstance(part, Mapping):
+            return part
+        part, kind = dict(part), part.get("type")
+        for name in ("normalizers", "pretokenizers", "decoders"):
+            if name in part:
+                kept = (edit(step, inside_decoder) for step in part[name])
+                part[name] = [step for step in kept if step is not None]
+        if kind == "Metaspace":
+            part.pop("add_prefix_space", None)
+            part["prepend_scheme"] = "never"
+        elif kind == "ByteLevel":
+            part["add_prefix_space"] = False
+        elif kind == "Prepend" or (inside_decoder and kind == "Strip" and part.get("content") == " "):
+            return None
+        return part
+
+    changed = {name: edit(description.get(name), False) for name in ("normalizer", "pre_tokenizer")}
+    return {**description, **changed, "decoder": edit(description.get("decoder"), True)}
+
+
+def gpt2_description(vocab: pathlib.Path, merges: pathlib.Path, tokenizer_class: str | None) -> dict:
+    """The tokenizer.json that vocab.json and merges.txt of GPT-2 stand for: byte-level pairs, no space in front.
+
+    Raises readers.DataError for another class of tokenizer: its pre-tokenizer is in neither file.
+    """
+    import tokenizers
+
+    if tokenizer_class not in GPT2_CLASSES:
+        raise readers.DataError(
+            f"{vocab.parent}/tokenizer_config.json: vocab.json and merges.txt of a {tokenizer_class} do not say how "
+            "text is split before the merges: save a tokenizer.json there (transformers' save_pretrained writes it)"
+        )
+    try:
+        model = tokenizers.models.BPE.from_file(str(vocab), str(merges))
+    except Exception as error:  # the package raises bare Exceptions
+        raise readers.DataError(f"{vocab}, {merges.name}: not a vocabulary with its merges: {error}") from error
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    end = "<|endoftext|>"
+    if tokenizer.token_to_id(end) is not None:
+        tokenizer.add_special_tokens([end])
+    return json.loads(tokenizer.to_str())
+
+
+def _build(description: Mapping, path: str):
+    import tokenizers  # here, and not at the head: worker processes that only know characters go without it
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description))
+    except Exception as error:  # the package raises bare Exceptions
+        raise readers.DataError(
+            f"{path}: the tokenizers package {tokenizers.__version__} cannot read it: {error}. "
+            "Is the file whole, and not of a newer version?"
+        ) from error
+    for token in description.get("added_tokens") or []:
+        found = tokenizer.token_to_id(token["content"])
+        if found != token["id"]:  # the package numbers added tokens itself, without gaps
+            raise readers.DataError(
+                f"{path}: the added token {token['content']!r} should have id {token['id']} and would get {found}: an "
+                "added token before it is missing"
+            )
+    return tokenizer

@@ -1,0 +1,127 @@
+"""SentencePiece's tokenizer.model. No jax; the package `sentencepiece` is an optional extra, imported when needed."""
+
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+
+from rl_jax import readers
+from rl_jax.tokenizers.base import UNKNOWN, Roles
+
+# Protobuf merges messages that are written one behind the other: this ModelProto sets
+# normalizer_spec.add_dummy_prefix = false, remove_extra_whitespaces = false and nothing else.
+_NO_PREFIX = b"\x1a\x04\x18\x00\x20\x00"
+
+
+class SentencePieceTokenizer:
+    """A tokenizer.model behind the protocol of rl_jax.tokenizers.base.
+
+    Special tokens written out in a text are one id each, which sentencepiece by itself does not do. As in
+    `transformers`, the text behind one gets a space in front where `legacy` is set (Llama 2), else (Llama's
+    "legacy": false) only a text's beginning does. Decoding is that of HFTokenizer.
+
+    model: the bytes of the file. added: further tokens, text -> id. path: named in errors.
+    """
+
+    def __init__(self, model: bytes, *, added: Mapping[str, int], legacy: bool, path: str | pathlib.Path):
+        self.path, self._legacy = str(path), legacy
+        self._whole, self._after = _load(model, self.path), _load(model + _NO_PREFIX, self.path)
+        size = self._whole.vocab_size()
+        control = {self._whole.id_to_piece(i): i for i in range(size) if self._whole.is_control(i)}
+        self._special = control | dict(added)
+        self._texts = {token: text for text, token in self._special.items()}
+        self.added_ids = frozenset(self._texts)
+        self.vocab_size = max([size - 1, *self._special.values()]) + 1
+        longest_first = sorted(self._special, key=len, reverse=True)
+        self._splitter = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+    def token_to_id(self, text: str) -> int | None:
+        """The id of a token, None where there is none."""
+        if text in self._special:
+            return self._special[text]
+        token = self._whole.piece_to_id(text)
+        return None if token == self._whole.unk_id() and text != self._whole.id_to_piece(token) else token
+
+    def with_roles(self, roles: Roles) -> "SentencePieceTokenizer":
+        """This tokenizer, told which tokens begin, end and pad a text."""
+        self.bos_id, self.eos_ids, self.pad_id = roles.bos_id, roles.eos_ids, roles.pad_id
+        self.eos_id = roles.eos_ids[0]
+        self.special_tokens = dict(roles.texts)
+        return self
+
+    def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
+        """Ids of `text` as a text of its own; special tokens written out in it are one id each."""
+        ids = self._encode(text, self._whole)[0]
+        return [self.bos_id] * (bos and self.bos_id is not None) + ids + [self.eos_id] * eos
+
+    def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
+        """Ids of text that follows a prompt: no space is put before it."""
+        return self._encode(text, self._after)[0] + [self.eos_id] * eos
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """`encode(text)`, and of each token the first character and the one behind its last."""
+        return self._encode(text, self._whole)
+
+    def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
+        """Text of `ids`, special tokens dropped unless kept; one that has no token (padded embeddings) is U+FFFD.
+
+        Raises ValueError for a negative id.
+        """
+        ids = [int(token) for token in ids]
+        if ids and min(ids) < 0:
+            raise ValueError(f"id {min(ids)} at place {ids.index(min(ids))} is negative")
+        first = next((token for token in ids if token != self.pad_id), None)
+        processor = self._whole if first is not None and first == self.bos_id else self._after
+        if not keep_special:
+            ids = [token for token in ids if token not in self._texts and token not in (self.pad_id, *self.eos_ids)]
+        parts, run = [], []
+        for token in [*ids, None]:
+            if token is not None and token < self._whole.vocab_size() and token not in self._texts:
+                run.append(token)
+                continue
+            if run:
+                parts.append(processor.decode(run))
+                processor, run = self._after, []
+            if token is not None:
+                parts.append(self._texts.get(token, UNKNOWN))
+        return "".join(parts)
+
+    def token_text(self, token: int) -> str:
+        """The token as a person should see it; a byte that is no character by itself is shown as <0xNN>."""
+        token = int(token)
+        if token in self._texts:
+            return self._texts[token]
+        if not 0 <= token < self._whole.vocab_size():
+            return f"<id {token}>"
+        text = self._after.decode([token])
+        return self._whole.id_to_piece(token) if UNKNOWN in text else text
+
+    def _encode(self, text: str, first) -> tuple[list[int], list[tuple[int, int]]]:
+        ids, offsets, start, processor = [], [], 0, first
+        for match in [*self._splitter.finditer(text), None]:
+            end = match.start() if match else len(text)
+            if end > start:
+                piece = processor.encode_as_offset_mapping(text[start:end])
+                ids += piece["ids"]
+                offsets += [(begin + start, stop + start) for begin, stop in piece["offsets"]]
+            if match:
+                ids.append(self._special[match.group()])
+                offsets.append(match.span())
+                start, processor = match.end(), self._whole if self._legacy else self._after
+        return ids, offsets
+
+
+def _load(model: bytes, path: str):
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise readers.DataError(
+            f"{path} needs the package sentencepiece: pip install 'rl_jax[sentencepiece]', or save "
+            "a tokenizer.json beside it (transformers' save_pretrained writes it)"
+        ) from error
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise readers.DataError(f"{path}: not a sentencepiece model, or cut: {error}") from error
+    if not processor.vocab_size():
+        raise readers.DataError(f"{path}: holds no pieces: fetch the file again")
+    return processor
