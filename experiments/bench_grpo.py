@@ -5,7 +5,7 @@
     python -m experiments.bench_grpo --shapes=ragged_prompts --steps=200               # does anything recompile?
 
 Shapes: uniform (64 + 64 tokens), ragged (64 + 64, four of five completions end by a quarter of it), long_prompt (512 +
-64), and ragged_prompts (16 to 64, + 64, ragged); 4 prompts x 8 completions. Every side gets the same prompts and lengths,
+64), and ragged_prompts (16 to 64, + 64, ragged); 4 prompts x 8 completions. Each side gets the same work,
 decodes at temperature 1, scores with the reference (beta .04) and makes one float32 AdamW update. `step_s` is a side's
 median over the timed steps of all rounds, in which the sides take turns; `ratio` is a peer's step_s over ours;
 `compile_count` is what we compiled after the warm-up.
