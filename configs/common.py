@@ -64,7 +64,9 @@ def base(name: str) -> ConfigDict:
                 prompt_buckets=(16, 32, 64),
                 **SAMPLING,
                 # "lockstep": all rows until the last has ended. "continuous": slots that are refilled, 0 is one a row.
-                engine=dict(name="lockstep", slots=0),
+                # "openai": vLLM's server at url, which knows the model as `model`; sync: (params) -> None hands it the
+                # weights (rl_jax.rollout.external), None leaves it those that it has.
+                engine=dict(name="lockstep", slots=0, url="", model="", timeout_s=600.0, sync=None),
             ),
             score=dict(chunk=32),
             # What the forwards of GRPO see (experiments.packed): "padded" rows, "packed" ones, or "shared_prefix".

@@ -8,7 +8,8 @@ Shapes: uniform (64 + 64 tokens), ragged (64 + 64, four of five completions end 
 64), and ragged_prompts (16 to 64, + 64, ragged); 4 prompts x 8 completions. Each side gets the same work,
 decodes at temperature 1, scores with the reference (beta .04) and makes one float32 AdamW update. `step_s` is a side's
 median over the timed steps of all rounds, in which the sides take turns; `ratio` is a peer's step_s over ours;
-`compile_count` is what we compiled after the warm-up.
+`compile_count` is what we compiled after the warm-up; `mfu` is the share of the matrix-multiply rate (measured
+in the same run) that the update's necessary FLOPs are: prompts once, the head on completion tokens, no attention.
 """
 
 import argparse
@@ -148,6 +149,29 @@ def run_ours(work: dict) -> dict:
     return found
 
 
+def update_flops(work: dict) -> float:
+    """FLOPs of a mean step's forward and backward: 3 x 2 x (body weights x tokens + head weights x completion tokens),
+    prompts once a group, attention left out."""
+    s = work["sizes"]
+    heads = 2 * s["heads"] + 2 * s["kv"]
+    body = s["layers"] * (s["d"] * heads * s["head_dim"] + 3 * s["d"] * s["ff"])
+    completions = np.mean([sum(row) for row in work["lengths"]])
+    prompts = np.mean([sum(map(len, batch)) for batch in work["prompts"]])
+    return float(6 * (body * (prompts + completions) + s["vocab"] * s["d"] * completions))
+
+
+def matmul_rate(size: int = 2048, repeats: int = 10) -> float:
+    """FLOP/s of the best of `repeats` float32 products [size, size] x [size, size]."""
+    x = jnp.ones((size, size))
+    product = jax.jit(jnp.matmul)
+    seconds = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        jax.block_until_ready(product(x, x))
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds[1:])
+
+
 def run_peer(name: str, python: str, work: dict) -> dict:
     """The same of a peer, in a process of its own. Raises RuntimeError with the end of its stderr where it fails."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
@@ -172,8 +196,10 @@ def measure(work: dict, peers: dict[str, str], *, rounds: int, warmup: int) -> d
             if "compile_count" in run:
                 timed["compile_count"] = [run["compile_count"][-1] - run["compile_count"][warmup - 1]]
     medians = {name: {key: round(statistics.median(v), 5) for key, v in side.items()} for name, side in sides.items()}
-    ratios = {name: round(side["step_s"] / medians["ours"]["step_s"], 2) for name, side in medians.items()}
-    return {"sides": medians, "ratio": {name: ratio for name, ratio in ratios.items() if name != "ours"}}
+    ours, others = medians["ours"], [name for name in medians if name != "ours"]
+    ratios = {key: {n: round(medians[n][key] / ours[key], 2) for n in others} for key in ("step_s", "rollout_s")}
+    mfu = update_flops(work) / ours["update_s"] / matmul_rate()
+    return {"sides": medians, "ratio": ratios["step_s"], "rollout_ratio": ratios["rollout_s"], "mfu": round(mfu, 3)}
 
 
 def run_ours_apart(work: dict) -> dict:

@@ -3,6 +3,7 @@
     python -m experiments.bench_rollout                          # 128 requests over 32 slots, 64 + 256 tokens
     python -m experiments.bench_rollout --requests=32            # one batch: what compaction alone gives
     python -m experiments.bench_rollout --devices=8 --mesh=data:8
+    python -m experiments.bench_rollout --peer tunix=PYTHON --peer trl=PYTHON   # their rollouts, too
 
 Lengths are forced through each request's max_tokens, the same list for everybody: 4 of 5 are uniform up to a quarter of
 the maximum, the others uniform from there to the maximum. The engines take turns, round by round, and each tokens/s is
@@ -10,7 +11,8 @@ of the median round; ratio_cpu compares processor time, which other programs on 
 same numbers for a request, so the tokens are compared in the run: where two programs round a logit differently and the
 uniform number falls between two tokens, a row goes on with the neighbouring token; such rows are counted as tied, any
 other difference ends the run. "bandwidth_share" is the time that reading the parameters and the cache once would take
-at the measured rate, over the time of a decode step.
+at the measured rate, over the time of a decode step. A peer's rollouts are those of its GRPO steps in
+experiments.bench_grpo, three shapes of 4 prompts x 8, beside ours there.
 """
 
 import argparse
@@ -24,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import bench_grpo
 from rl_jax import sharding
 from rl_jax.models.transformer import TransformerConfig, make_transformer
 from rl_jax.rollout.continuous import Engine
@@ -222,10 +225,23 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--mesh", default="", help="as sharding.parse_mesh reads it; rows over data and fsdp")
+    parser.add_argument("--peer", action="append", default=[], help="NAME=PYTHON, see experiments.bench_grpo")
     options = parser.parse_args(arguments)
     if options.slots % options.group or options.requests % options.slots:
         parser.error("--slots must be a multiple of --group, and --requests of --slots")
     return options
+
+
+def peer_rollouts(options: argparse.Namespace) -> dict:
+    """Shape -> completion tokens/s of everybody's rollouts, and ours over each peer's; {} without peers."""
+    peers, found = dict(peer.split("=", 1) for peer in options.peer), {}
+    for shape in ("uniform", "ragged", "long_prompt") if peers else ():
+        work = bench_grpo.make_work(shape, bench_grpo.MODELS["tiny"], prompts=4, group_size=8, steps=8, beta=0.04)
+        result = bench_grpo.measure(work, peers, rounds=1, warmup=3)
+        tokens = np.mean([sum(row) for row in work["lengths"]])
+        rates = {name: round(tokens / side["rollout_s"], 1) for name, side in result["sides"].items()}
+        found[shape] = {"tokens_per_s": rates, "ratio": result["rollout_ratio"]}
+    return found
 
 
 def measure(options: argparse.Namespace) -> dict:
@@ -274,6 +290,7 @@ def measure(options: argparse.Namespace) -> dict:
         "ratio": round(rows[0]["seconds"] / rows[1]["seconds"], 3),
         "ratio_cpu": round(rows[0]["cpu_seconds"] / rows[1]["cpu_seconds"], 3),
         "recompiled": recompiled,
+        "peers": peer_rollouts(options),
         **profile(engine, params, engine.prompt_length, options.prefill_rows, options.rounds),
     }
 

@@ -20,9 +20,11 @@ from rl_jax import checkpoint, data, sharding, tasks, tokenizers, types
 from rl_jax.logging import write_atomically
 from rl_jax.models import hf, llama2c
 from rl_jax.models.transformer import TransformerConfig, make_transformer
+from rl_jax.rollout.external import OpenAIGenerate
 from rl_jax.rollout.generate import ContinuousGenerate
 from rl_jax.rollout.sampling import Sampling
 from rl_jax.run_record import write_run_record
+from rl_jax.scoring import make_score
 from rl_jax.train import TrainState, init_state, make_schedule, make_train_step
 
 FLAGS = flags.FLAGS
@@ -81,6 +83,12 @@ def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
     model_config = dataclasses.replace(hf.read_config(path), **policies)
     tokenizer = tokenizers.load_tokenizer(path)
     tokenizers.check_vocabulary(tokenizer, model_config.vocab_size, path)
+    longest = max(config.rollout.prompt_buckets) + config.rollout.completion_length
+    if 0 < model_config.learned_positions < longest:
+        raise ValueError(
+            f"{path} knows {model_config.learned_positions} positions; rollout.prompt_buckets and completion_length "
+            f"ask for {longest}"
+        )
     shardings = sharding.tree_shardings(hf.param_shapes(model_config), mesh)
 
     def init_params():
@@ -184,6 +192,27 @@ def continuous_generate(setup: Setup, num_prompts: int, *, group_size: int, **op
         group_size=group_size,
         slots=settings.engine.slots or num_prompts * group_size,
         rows_sharding=sharding.batch_sharding(setup.mesh) if setup.mesh.size > 1 else None,
+        **options,
+    )
+
+
+def openai_generate(setup: Setup, *, sampling: Sampling, **options) -> OpenAIGenerate:
+    """A server in place of a jitted generate. options: as for make_generate."""
+    settings = setup.config.rollout.engine
+    if settings.sync is None:
+        logging.warning("rollout.engine.sync is None: the server keeps the weights that it has. See sampler/ess")
+    score = None
+    if sampling != Sampling():
+        length, chunk = options["completion_length"], setup.config.score.chunk
+        score = jit_score(make_score(setup.model, completion_length=length, chunk=chunk), setup)
+    return OpenAIGenerate(
+        settings.url,
+        model=settings.model,
+        vocab_size=setup.model.vocab_size,
+        sampling=sampling,
+        timeout_s=settings.timeout_s,
+        sync=settings.sync,
+        score=score,
         **options,
     )
 

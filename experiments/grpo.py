@@ -207,8 +207,13 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
             eos_ids=tokenizer.eos_ids,
             pad_id=tokenizer.pad_id,
         )
-        if config.rollout.engine.name == "continuous":
+        engine = config.rollout.engine.name
+        if engine == "continuous":
             return common.continuous_generate(setup, settings.prompts_per_step, **options)
+        if engine == "openai":
+            return common.openai_generate(setup, **options)
+        if engine != "lockstep":
+            raise ValueError(f"rollout.engine.name={engine!r} is none of lockstep, continuous, openai")
         return common.jit_generate(make_generate(setup.model, **options), setup)
 
     # The policy that is trained is the model at the rollout's temperature; where top-k or top-p cut off more, the
