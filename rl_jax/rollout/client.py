@@ -1,0 +1,154 @@
+"""JSON over HTTP to one completions server, with the standard library: many requests at once, limits and retries."""
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+import urllib.parse
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+CONNECT_S = 10.0  # the most seconds that a connection may take
+BACKOFF_S = 0.5  # before the first retry; twice as long before each further one
+SHOWN = 300  # characters of an answer that an error quotes
+
+
+class Client:
+    """Posts to {url}/v1/completions. See external.OpenAIGenerate for the arguments.
+
+    Connects directly, to that host alone: no proxies, no redirects.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float, retries: int, concurrency: int):
+        base = url.rstrip("/").removesuffix("/v1")
+        parts = urllib.parse.urlsplit(base)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError(f"url={url!r} is not of the form http://HOST:PORT")
+        if parts.username or parts.password:
+            raise ValueError("url holds a user name or password, which would be written into logs")
+        if not (timeout_s > 0 and retries >= 0 and concurrency >= 1):
+            raise ValueError(f"timeout_s={timeout_s} must be above 0, {retries=} at least 0, {concurrency=} at least 1")
+        self.url = f"{base}/v1/completions"
+        self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._host, self._port, self._path = parts.hostname, parts.port, f"{parts.path}/v1/completions"
+        self._timeout_s, self._retries, self._concurrency = timeout_s, retries, concurrency
+
+    def post_all(self, bodies: Sequence[dict]) -> list:
+        """The parsed answers, in the order of `bodies`. The first failure ends the other requests and is raised."""
+        live = _Live()
+        pool = ThreadPoolExecutor(min(self._concurrency, len(bodies)))
+        try:
+            futures = [pool.submit(self._post, json.dumps(body).encode(), live) for body in bodies]
+            for future in as_completed(futures):
+                future.result()
+            return [future.result() for future in futures]
+        finally:  # after an error or a signal, too: no thread goes on
+            live.close()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _post(self, payload: bytes, live: "_Live"):
+        """The parsed answer to one body. Its seed makes a second attempt the same request."""
+        for attempt in range(self._retries + 1):
+            try:
+                status, text = self._exchange(payload, live)
+            except TimeoutError as error:
+                raise TimeoutError(f"{self.url}: no full answer within timeout_s={self._timeout_s}") from error
+            except (OSError, http.client.HTTPException) as error:
+                failure = ConnectionError(f"{self.url}: {type(error).__name__}: {error} (attempt {attempt + 1})")
+            else:
+                if status == 200:
+                    return self._parse(text)
+                failure = RuntimeError(f"{self.url}: HTTP {status}: {_message(text)} (attempt {attempt + 1})")
+                if status < 500 and status != 429:
+                    break
+            if attempt == self._retries or live.closed.wait(BACKOFF_S * 2**attempt):
+                break
+        raise failure
+
+    def _exchange(self, payload: bytes, live: "_Live") -> tuple[int, bytes]:
+        """(status, body) of one attempt."""
+        deadline = time.monotonic() + self._timeout_s
+        connection = self._connection(self._host, self._port, timeout=min(CONNECT_S, self._timeout_s))
+        with contextlib.closing(connection):
+            try:
+                connection.connect()
+            except TimeoutError as error:
+                raise ConnectionError("no connection in time") from error
+            sock = connection.sock  # the connection forgets it where the server closes behind its answer
+            with live.hold(sock):
+                sock.settimeout(max(deadline - time.monotonic(), 1e-3))
+                connection.request("POST", self._path, payload, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                with response:
+                    return response.status, _read(response, sock, deadline)
+
+    def _parse(self, text: bytes):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise RuntimeError(f"{self.url}: the answer is not JSON ({error}): {_quote(text)}") from error
+
+
+class _Live:
+    """The sockets of one post_all, so that all of them can be ended at once from another thread."""
+
+    def __init__(self):
+        self.closed = threading.Event()
+        self._lock, self._sockets = threading.Lock(), set()
+
+    @contextlib.contextmanager
+    def hold(self, sock: socket.socket):
+        with self._lock:
+            if self.closed.is_set():
+                raise ConnectionError("given up, since another request failed")
+            self._sockets.add(sock)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._sockets.discard(sock)
+
+    def close(self) -> None:
+        with self._lock:
+            self.closed.set()
+            for sock in self._sockets:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+
+def _read(response: http.client.HTTPResponse, sock: socket.socket, deadline: float) -> bytes:
+    """The body, by the deadline however slowly it drips. IncompleteRead where the connection ends before it does."""
+    parts = []
+    while True:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        sock.settimeout(remaining)
+        part = response.read1(1 << 20)
+        if not part:
+            break
+        parts.append(part)
+    if response.length:  # bytes of Content-Length that never came
+        raise http.client.IncompleteRead(b"".join(parts), response.length)
+    return b"".join(parts)
+
+
+def _message(text: bytes) -> str:
+    """What a server's error body says: {"error": {"message"}}, {"message"}, {"detail"}, or the text itself."""
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return _quote(text)
+    if isinstance(body, dict):
+        error = body.get("error")
+        inner = error.get("message") if isinstance(error, dict) else error
+        found = inner or body.get("message") or body.get("detail")
+        if found:
+            return str(found)[:SHOWN]
+    return _quote(text)
+
+
+def _quote(text: bytes) -> str:
+    return repr(text.decode("utf-8", "replace")[:SHOWN])
