@@ -123,15 +123,15 @@ MUTANTS = [
     Mutant(
         "KV-cache off by one (column written)",
         "rollout/engine.py",
-        "column = prompt_length + step",
-        "column = prompt_length + step + 1",
+        "cache, prompt_length + step, prompt_columns",
+        "cache, prompt_length + step + 1, prompt_columns",
         "rollout/test_engine.py::test_greedy_tokens_equal_a_loop_without_a_cache[tiny]",
     ),
     Mutant(
         "KV-cache off by one (columns visible)",
-        "rollout/engine.py",
-        "(columns <= column)",
-        "(columns < column)",
+        "models/decoding.py",
+        "visible[:, None] & (back >= 0)",
+        "visible[:, None] & (back > 0)",
         "rollout/test_engine.py::test_greedy_tokens_equal_a_loop_without_a_cache[tiny]",
     ),
     Mutant(
@@ -142,10 +142,10 @@ MUTANTS = [
         "rollout/test_engine.py::test_sampler_and_scorer_agree[plain-tiny]",
     ),
     Mutant(
-        "draw searches a cumulative sum that is not monotone",
+        "draw takes a token of mass 0 at u = 0",
         "rollout/sampling.py",
-        "jnp.where(probs > 0, jnp.cumsum(probs, axis=-1), 0.0)",
-        "jnp.cumsum(probs, axis=-1)",
+        "cumulative > threshold[:, None]",
+        "cumulative >= threshold[:, None]",
         "rollout/test_sampling.py::test_a_token_without_mass_is_never_drawn[512]",
     ),
     Mutant(

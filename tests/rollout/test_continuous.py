@@ -190,7 +190,7 @@ def test_nothing_is_compiled_after_warm_up():
             engine.step(jax.tree.map(lambda x: x * 1.01, params))
             engine.abort([100])
         engine.run(params)
-    assert (len(traces), engine.compile_count()) == warm
+    assert len(traces) == warm[0] and engine.compile_count() <= warm[1]  # jax may have forgotten some, among many tests
 
 
 def test_new_params_between_steps():
@@ -203,7 +203,7 @@ def test_new_params_between_steps():
     engine_tokens = {r.index: np.concatenate([p.tokens for p in engine._slots._parts[slot]])
                      for slot, r in enumerate(engine._slots.requests) if r is not None}  # fmt: skip
     mixed = [c for c in engine.run(new) if c.request.index in engine_tokens]
-    assert mixed and engine.compile_count() == count and len(first) + len(mixed) == 4
+    assert mixed and engine.compile_count() <= count and len(first) + len(mixed) == 4
     changed = 0
     for completion in mixed:
         row, before = completion.request.index, engine_tokens[completion.request.index]
@@ -223,7 +223,7 @@ def test_a_mesh_of_eight_devices():
     engine.warm_up(params)
     count = engine.compile_count()
     _assert_rows(_run(engine, _requests(), params), _lockstep())
-    assert engine.compile_count() == count
+    assert engine.compile_count() <= count
     assert jax.tree.leaves(engine._state)[0].sharding.shard_shape((8,)) == (2,)
     with pytest.raises(ValueError, match=r"sizes=\(6, 3\) must be multiples of 4, the devices"):
         Engine(TINY, **ENGINE | dict(slots=6, sizes=(6, 3), rows_sharding=rows))
