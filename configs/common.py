@@ -24,11 +24,12 @@ def optimizer(**changes) -> ConfigDict:
 def transformer(**changes) -> ConfigDict:
     """A model from scratch; the task's tokenizer gives the vocabulary. checkpoint: a llama2.c file to start from,
     which then gives the sizes. path: a Hugging Face folder, which gives sizes, weights and the tokenizer; chat: prompts
-    are messages in that folder's chat template."""
+    are messages in that folder's chat template. lora: adapters that are trained in the model's place, rank 0: none."""
     fields = dict(
         checkpoint="",
         path="",
         chat=False,
+        lora=dict(rank=0, alpha=16.0, targets="layers/(q|k|v|o|gate|up|down)", variant="lora"),
         embed_dim=128,
         num_layers=4,
         num_heads=4,

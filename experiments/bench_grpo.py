@@ -105,8 +105,10 @@ def make_setup(work: dict) -> common.Setup:
     def init():
         return model.init(jax.random.key(0))
 
-    shardings = sharding.tree_shardings(jax.eval_shape(init), mesh)
-    return common.Setup(config, mesh, _Task(), model, jax.jit(init, out_shardings=shardings), shardings)
+    shapes = jax.eval_shape(init)
+    shardings = sharding.tree_shardings(shapes, mesh)
+    config.log.progress = False
+    return common.Setup(config, mesh, _Task(), model, jax.jit(init, out_shardings=shardings), shapes, shardings)
 
 
 def judged(rollout, group_size: int) -> Judged:

@@ -18,13 +18,12 @@ from ml_collections import ConfigDict, config_flags
 
 from rl_jax import checkpoint, data, sharding, tasks, tokenizers, types
 from rl_jax.logging import write_atomically
-from rl_jax.models import hf, llama2c
+from rl_jax.models import hf, llama2c, lora
+from rl_jax.models.partition import freeze, parameter_table
+from rl_jax.models.peft import save_peft
 from rl_jax.models.transformer import TransformerConfig, make_transformer
-from rl_jax.rollout.external import OpenAIGenerate
-from rl_jax.rollout.generate import ContinuousGenerate
 from rl_jax.rollout.sampling import Sampling
 from rl_jax.run_record import write_run_record
-from rl_jax.scoring import make_score
 from rl_jax.train import TrainState, init_state, make_schedule, make_train_step
 
 FLAGS = flags.FLAGS
@@ -34,14 +33,17 @@ flags.DEFINE_bool("skip_bad_records", False, "leave bad records out and report t
 
 
 class Setup(NamedTuple):
-    """A run's fixed parts. init_params: () -> params on the mesh, from the checkpoint or at random."""
+    """A run's fixed parts. init_params: () -> params on the mesh, from the checkpoint or at random. param_shapes and
+    param_shardings: theirs. merged: params -> what the model reads, where adapters are trained beside it (lora)."""
 
     config: ConfigDict
     mesh: Mesh
     task: Any
     model: types.Model
     init_params: Callable[[], types.Params]
+    param_shapes: Any
     param_shardings: Any
+    merged: Callable[[types.Params], types.Params] | None = None
 
 
 def main(run: Callable[[ConfigDict, pathlib.Path], None]) -> None:
@@ -69,11 +71,31 @@ def setup(config: ConfigDict) -> Setup:
     mesh = sharding.make_mesh(sizes)
     task = tasks.load(**config.task.to_dict())
     if config.model.path:
-        return _setup_hf(config, mesh, task)
-    model, init = load_model(config.model.to_dict(), config.seed, task.tokenizer)
-    shapes = jax.eval_shape(init)
-    shardings = sharding.tree_shardings(shapes, mesh)
-    return Setup(config, mesh, task, model, jax.jit(init, out_shardings=shardings), shardings)
+        found = _setup_hf(config, mesh, task)
+    else:
+        model, init = load_model(config.model.to_dict(), config.seed, task.tokenizer)
+        shapes = jax.eval_shape(init)
+        shardings = sharding.tree_shardings(shapes, mesh)
+        found = Setup(config, mesh, task, model, jax.jit(init, out_shardings=shardings), shapes, shardings)
+    return _with_adapters(found) if config.model.lora.rank else found
+
+
+def _with_adapters(found: Setup) -> Setup:
+    """The same with params {"base": the model's, "adapters": what is trained}."""
+    config = lora.LoraConfig(**found.config.model.lora.to_dict())
+
+    def add(base):
+        return {"base": base, "adapters": lora.init_lora(config, base, jax.random.key(found.config.seed))}
+
+    shapes = jax.eval_shape(add, found.param_shapes)
+    shardings = sharding.tree_shardings(shapes, found.mesh)
+    place = jax.jit(add, out_shardings=shardings, donate_argnums=0)
+    return found._replace(
+        init_params=lambda: place(found.init_params()),
+        param_shapes=shapes,
+        param_shardings=shardings,
+        merged=lambda params: lora.merge(config, params["base"], params["adapters"]),
+    )
 
 
 def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
@@ -89,7 +111,8 @@ def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
             f"{path} knows {model_config.learned_positions} positions; rollout.prompt_buckets and completion_length "
             f"ask for {longest}"
         )
-    shardings = sharding.tree_shardings(hf.param_shapes(model_config), mesh)
+    shapes = hf.param_shapes(model_config)
+    shardings = sharding.tree_shardings(shapes, mesh)
 
     def init_params():
         return hf.load(path, shardings=lambda _: shardings, **policies)[1]
@@ -97,7 +120,7 @@ def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
     if config.model.chat:
         tokenizer = tokenizers.ChatPrompts(tokenizers.ChatTemplate.load(path, tokenizer))
     task = task._replace(tokenizer=tokenizer)
-    return Setup(config, mesh, task, make_transformer(model_config), init_params, shardings)
+    return Setup(config, mesh, task, make_transformer(model_config), init_params, shapes, shardings)
 
 
 def simulate_devices(count: int) -> None:
@@ -111,7 +134,7 @@ def simulate_devices(count: int) -> None:
 def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callable[[], types.Params]]:
     """(model, init) from the config's model fields; init() -> params, numpy leaves of a checkpoint or random."""
     path = fields.pop("checkpoint")
-    del fields["path"], fields["chat"]  # of a Hugging Face folder
+    del fields["path"], fields["chat"], fields["lora"]  # read by setup
     if path:
         loaded, params = llama2c.load(path)
         policies = {name: fields[name] for name in ("dtype", "param_dtype", "remat")}
@@ -166,6 +189,8 @@ def make_trainer(
     loss_fn: (params, batch) -> (Mean, metrics). `params` are given up to the state.
     """
     optimizer, schedule = make_optimizer(settings.optimizer)
+    if setup.merged:
+        optimizer = freeze(optimizer, "base")
     state, shardings = place_state(setup, params, optimizer, trackers)
     step = make_train_step(
         loss_fn,
@@ -174,53 +199,27 @@ def make_trainer(
         max_grad_norm=settings.max_grad_norm,
         schedule=schedule,
     )
+    if setup.config.log.progress:
+        print(parameter_table(state.params, state.opt_state, frozen="base" if setup.merged else None))
     return jit_step(step, setup, shardings), state
+
+
+def on_merged(setup: Setup, fn: Callable) -> Callable:
+    """`fn(params, ...)` of the model's params as a function of what is trained, where that is something else."""
+    return (lambda params, *rest: fn(setup.merged(params), *rest)) if setup.merged else fn
 
 
 def jit_generate(generate: Callable, setup: Setup) -> Callable:
     """`generate` compiled for the mesh: prompts and rollouts by rows."""
     rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
-    return jax.jit(generate, in_shardings=(setup.param_shardings, rows, rows, everywhere), out_shardings=rows)
-
-
-def continuous_generate(setup: Setup, num_prompts: int, *, group_size: int, **options) -> ContinuousGenerate:
-    """The continuous engine in place of a jitted generate. num_prompts: of a call. options: as for make_generate."""
-    settings = setup.config.rollout
-    return ContinuousGenerate(
-        setup.model,
-        prompt_length=max(settings.prompt_buckets),
-        group_size=group_size,
-        slots=settings.engine.slots or num_prompts * group_size,
-        rows_sharding=sharding.batch_sharding(setup.mesh) if setup.mesh.size > 1 else None,
-        **options,
-    )
-
-
-def openai_generate(setup: Setup, *, sampling: Sampling, **options) -> OpenAIGenerate:
-    """A server in place of a jitted generate. options: as for make_generate."""
-    settings = setup.config.rollout.engine
-    if settings.sync is None:
-        logging.warning("rollout.engine.sync is None: the server keeps the weights that it has. See sampler/ess")
-    score = None
-    if sampling != Sampling():
-        length, chunk = options["completion_length"], setup.config.score.chunk
-        score = jit_score(make_score(setup.model, completion_length=length, chunk=chunk), setup)
-    return OpenAIGenerate(
-        settings.url,
-        model=settings.model,
-        vocab_size=setup.model.vocab_size,
-        sampling=sampling,
-        timeout_s=settings.timeout_s,
-        sync=settings.sync,
-        score=score,
-        **options,
-    )
+    shardings = (setup.param_shardings, rows, rows, everywhere)
+    return jax.jit(on_merged(setup, generate), in_shardings=shardings, out_shardings=rows)
 
 
 def jit_score(score: Callable, setup: Setup) -> Callable:
     """`score` compiled for the mesh."""
     rows = sharding.batch_sharding(setup.mesh)
-    return jax.jit(score, in_shardings=(setup.param_shardings, rows), out_shardings=rows)
+    return jax.jit(on_merged(setup, score), in_shardings=(setup.param_shardings, rows), out_shardings=rows)
 
 
 def sampling_of(fields: ConfigDict) -> Sampling:
@@ -244,7 +243,7 @@ def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
     checkpoints = checkpoint.Checkpointer(folder, every=1)
     shapes = jax.tree.map(
         lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
-        jax.eval_shape(setup.init_params),
+        setup.param_shapes,
         setup.param_shardings,
     )
     params = checkpoints.restore({"params": shapes})[0]["params"]
@@ -281,15 +280,26 @@ def log_options(config: ConfigDict) -> dict[str, bool]:
 def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Params, **more: types.Params) -> None:
     """workdir/final.json: the run is complete, and the checksum of what it ended with. more: beside the model's params.
 
-    A model that came from a Hugging Face folder is saved as one, too: workdir/hf.
+    A model that came from a Hugging Face folder is saved as one, too: workdir/hf, and its adapters in workdir/peft.
     """
     path = setup.config.model.path
     if path and not (workdir / "hf").exists():
         param_dtype = setup.config.model.param_dtype
         model_config = dataclasses.replace(hf.read_config(path), param_dtype=param_dtype)
-        hf.save_hf(workdir / "hf", model_config, params, like=path)
+        model_params = setup.merged(params) if setup.merged else params
+        hf.save_hf(workdir / "hf", model_config, model_params, like=path)
+        if setup.merged:
+            save_adapters(setup, workdir / "peft", params["adapters"])
     final = {"step": step, "params_sha256": checkpoint.checksum({"policy": params, **more} if more else params)}
     write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())
+
+
+def save_adapters(setup: Setup, folder: pathlib.Path, adapters: types.Params) -> None:
+    """A folder that `peft` opens on the Hugging Face model that the run started from."""
+    path = pathlib.Path(setup.config.model.path)
+    model_type = json.loads((path / "config.json").read_text())["model_type"]
+    config = lora.LoraConfig(**setup.config.model.lora.to_dict())
+    save_peft(folder, config, adapters, model_type=model_type, base_model=str(path))
 
 
 class Clock:

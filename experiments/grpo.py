@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import common, sft, trackers
+from experiments.engines import make_sampler
 from experiments.evaluate import Judged, make_evaluate, make_pool, sample_rows
 from experiments.packed import Packer
 from experiments.rollouts import Collected, collect
@@ -23,7 +24,6 @@ from rl_jax.binding import bind, needs
 from rl_jax.credit import Credit, assign
 from rl_jax.logging import RunLogger
 from rl_jax.losses import aggregate, kl, policy
-from rl_jax.rollout.engine import make_generate
 from rl_jax.rollout.sampling import Sampling
 from rl_jax.scoring import make_score
 from rl_jax.train import TrainState
@@ -200,21 +200,15 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     sampling = common.sampling_of(config.rollout)
 
     def sampler(group_size: int, sampling: Sampling) -> Callable:
-        options = dict(
+        return make_sampler(
+            setup,
+            settings.prompts_per_step,
             completion_length=length,
             group_size=group_size,
             sampling=sampling,
             eos_ids=tokenizer.eos_ids,
             pad_id=tokenizer.pad_id,
         )
-        engine = config.rollout.engine.name
-        if engine == "continuous":
-            return common.continuous_generate(setup, settings.prompts_per_step, **options)
-        if engine == "openai":
-            return common.openai_generate(setup, **options)
-        if engine != "lockstep":
-            raise ValueError(f"rollout.engine.name={engine!r} is none of lockstep, continuous, openai")
-        return common.jit_generate(make_generate(setup.model, **options), setup)
 
     # The policy that is trained is the model at the rollout's temperature; where top-k or top-p cut off more, the
     # sampler's log-probs are of another distribution, and sampler/gap_max and sampler/ess show by how much.
@@ -223,8 +217,10 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     )
     objective = make_objective(config)
 
+    merged_score = common.on_merged(setup, score)
+
     def loss_fn(params, batch):
-        return grpo.loss(score(params, batch.batch), batch, objective)
+        return grpo.loss(merged_score(params, batch.batch), batch, objective)
 
     states = trackers.init(trackers.make_trackers(config))
     train_step, state = common.make_trainer(setup, settings, loss_fn, params, states)

@@ -36,6 +36,7 @@ def run(config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None
     common.check_rows(setup, **{"sft.batch_size": settings.batch_size})
     common.record_run(setup, workdir, "sft")
     score = make_score(setup.model, completion_length=config.rollout.completion_length, chunk=config.score.chunk)
+    score = common.on_merged(setup, score)
 
     def loss_fn(params, batch):
         tokens, completion_mask = batch

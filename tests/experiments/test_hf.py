@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from configs import hf
-from experiments import common, grpo
+from experiments import common, evaluate, grpo
 from rl_jax import readers
 from rl_jax.types import TokenBatch
 from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
@@ -88,6 +88,53 @@ def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folde
     np.testing.assert_array_equal(logits[prompt - 1 : -1].argmax(-1), ids[0, prompt:])
     with torch.no_grad():
         np.testing.assert_allclose(logits, saved(out[None]).logits[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft still asks for it
+@pytest.mark.parametrize("engine", ["continuous", "lockstep"])
+def test_adapters_are_trained_in_the_models_place(folder, tmp_path, monkeypatch, engine):
+    import peft
+    import torch
+    import transformers
+
+    set_reward(monkeypatch, has_an_even_length)
+    config = small(folder, tmp_path)
+    config.model.lora.update(rank=2, targets="layers/(q|v)")
+    config.rollout.engine.name = engine
+    grpo.run(config, tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[1]["sampler/gap_max"] < 1e-4 and rows[-1]["sampler/gap_max"] < 1e-4 and rows[-1]["kl/k3"] > 0
+    setup = common.setup(config)
+    start, end = setup.init_params(), common.load_params(setup, tmp_path / "run")
+    jax.tree.map(np.testing.assert_array_equal, end["base"], start["base"])
+    moved = jax.tree.map(lambda x, y: np.abs(x - y).max(), end["adapters"], start["adapters"])
+    assert min(jax.tree.leaves(moved)) > 1e-4
+    # PEFT's model and the merged folder are the same.
+    base = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    adapted = peft.PeftModel.from_pretrained(base, tmp_path / "run" / "peft")
+    merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "hf")
+    tokens = torch.arange(10)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(adapted(tokens).logits, merged(tokens).logits, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_run_on_a_folder_is_evaluated_from_its_checkpoint(folder, tmp_path, monkeypatch):
+    """Its warm start, too: the params of the SFT are those that RL begins with."""
+    set_reward(monkeypatch, has_an_even_length)
+    config = small(folder, tmp_path)
+    config.sft.update(steps=2, eval_every=2, batch_size=8)
+    config.grpo.steps = 1
+    grpo.run(config, tmp_path / "run")
+    config.init_from = str(tmp_path / "run")
+    assert set(evaluate.run(config, tmp_path / "evaluation")) >= {"eval/reward", "eval/completion_length"}
+    setup = common.setup(config)
+    ends = [common.load_params(setup, path) for path in (tmp_path / "run" / "sft", tmp_path / "run")]
+    changes = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, ends), strict=True)]
+    assert 0 < max(changes) < 0.05
 
 
 def test_prompts_go_through_the_chat_template(folder, tmp_path):
