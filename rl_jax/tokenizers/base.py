@@ -34,3 +34,35 @@ def checked(ids: Sequence[int], vocab_size: int) -> list[int]:
         if not 0 <= token < vocab_size:
             raise ValueError(f"id {token} at place {place} is outside the vocabulary of {vocab_size}")
     return ids
+
+
+class FolderTokenizer:
+    """What the tokenizers of model folders share. They give `_whole` and `_after`, the tokenizer of a text of its own
+    and that of a text behind a prompt, and `_encode(text, one of the two)` -> (ids, offsets)."""
+
+    def take_roles(self, roles: Roles) -> None:
+        """Sets which tokens begin, end and pad a text."""
+        self.bos_id, self.eos_ids, self.pad_id = roles.bos_id, roles.eos_ids, roles.pad_id
+        self.eos_id = roles.eos_ids[0]
+        self.special_tokens = dict(roles.texts)
+
+    def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
+        """Ids of `text` as a text of its own; special tokens written out in it are one id each."""
+        ids = self._encode(text, self._whole)[0]
+        return [self.bos_id] * (bos and self.bos_id is not None) + ids + [self.eos_id] * eos
+
+    def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
+        """Ids of text that follows a prompt: no space is put before it."""
+        return self._encode(text, self._after)[0] + [self.eos_id] * eos
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """`encode(text)`, and of each token the first character and the one behind its last."""
+        return self._encode(text, self._whole)
+
+    def _to_decode(self, ids: Sequence[int]):
+        """(ids as Python ints, the tokenizer that reads their beginning: a BOS takes the space behind it along)."""
+        ids = [int(token) for token in ids]
+        if ids and min(ids) < 0:
+            raise ValueError(f"id {min(ids)} at place {ids.index(min(ids))} is negative")
+        first = next((token for token in ids if token != self.pad_id), None)
+        return ids, self._whole if first is not None and first == self.bos_id else self._after

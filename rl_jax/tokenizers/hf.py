@@ -5,12 +5,12 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from rl_jax import readers
-from rl_jax.tokenizers.base import UNKNOWN, Roles
+from rl_jax.tokenizers.base import UNKNOWN, FolderTokenizer, Roles
 
 GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")  # whose pre-tokenizer goes with vocab.json + merges.txt
 
 
-class HFTokenizer:
+class HFTokenizer(FolderTokenizer):
     """A tokenizer.json behind the protocol of rl_jax.tokenizers.base.
 
     Many of them write a space before a text (Llama 2, Mistral). A text that follows a prompt gets none: a second
@@ -31,23 +31,11 @@ class HFTokenizer:
         self._after = self._whole if after == whole else _build(after, self.path)
         vocabulary = self._whole.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values()) + 1
-        self.bos_id, self.eos_ids, self.pad_id = roles.bos_id, roles.eos_ids, roles.pad_id
-        self.eos_id = roles.eos_ids[0]
+        self.take_roles(roles)
         self.added_ids = frozenset(self._whole.get_added_tokens_decoder())
-        self.special_tokens = dict(roles.texts)
 
-    def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
-        """Ids of `text` as a text of its own; special tokens written out in it are one id each."""
-        ids = self._whole.encode(text, add_special_tokens=False).ids
-        return [self.bos_id] * (bos and self.bos_id is not None) + ids + [self.eos_id] * eos
-
-    def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
-        """Ids of text that follows a prompt: no space is put before it."""
-        return self._after.encode(text, add_special_tokens=False).ids + [self.eos_id] * eos
-
-    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """`encode(text)`, and of each token the first character and the one behind its last."""
-        encoding = self._whole.encode(text, add_special_tokens=False)
+    def _encode(self, text: str, tokenizer) -> tuple[list[int], list[tuple[int, int]]]:
+        encoding = tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
@@ -55,11 +43,7 @@ class HFTokenizer:
 
         Raises ValueError for a negative id.
         """
-        ids = [int(token) for token in ids]
-        if ids and min(ids) < 0:
-            raise ValueError(f"id {min(ids)} at place {ids.index(min(ids))} is negative")
-        first = next((token for token in ids if token != self.pad_id), None)
-        tokenizer = self._whole if first is not None and first == self.bos_id else self._after
+        ids, tokenizer = self._to_decode(ids)
         if not keep_special:
             ids = [token for token in ids if token not in (self.pad_id, self.bos_id, *self.eos_ids)]
         runs: list[list[int]] = [[]]

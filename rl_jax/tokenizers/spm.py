@@ -5,14 +5,14 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rl_jax import readers
-from rl_jax.tokenizers.base import UNKNOWN, Roles
+from rl_jax.tokenizers.base import UNKNOWN, FolderTokenizer, Roles
 
 # Protobuf merges messages that are written one behind the other: this ModelProto sets
 # normalizer_spec.add_dummy_prefix = false, remove_extra_whitespaces = false and nothing else.
 _NO_PREFIX = b"\x1a\x04\x18\x00\x20\x00"
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(FolderTokenizer):
     """A tokenizer.model behind the protocol of rl_jax.tokenizers.base.
 
     Special tokens written out in a text are one id each, which sentencepiece by itself does not do. As in
@@ -43,34 +43,15 @@ class SentencePieceTokenizer:
 
     def with_roles(self, roles: Roles) -> "SentencePieceTokenizer":
         """This tokenizer, told which tokens begin, end and pad a text."""
-        self.bos_id, self.eos_ids, self.pad_id = roles.bos_id, roles.eos_ids, roles.pad_id
-        self.eos_id = roles.eos_ids[0]
-        self.special_tokens = dict(roles.texts)
+        self.take_roles(roles)
         return self
-
-    def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
-        """Ids of `text` as a text of its own; special tokens written out in it are one id each."""
-        ids = self._encode(text, self._whole)[0]
-        return [self.bos_id] * (bos and self.bos_id is not None) + ids + [self.eos_id] * eos
-
-    def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
-        """Ids of text that follows a prompt: no space is put before it."""
-        return self._encode(text, self._after)[0] + [self.eos_id] * eos
-
-    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """`encode(text)`, and of each token the first character and the one behind its last."""
-        return self._encode(text, self._whole)
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
         """Text of `ids`, special tokens dropped unless kept; one that has no token (padded embeddings) is U+FFFD.
 
         Raises ValueError for a negative id.
         """
-        ids = [int(token) for token in ids]
-        if ids and min(ids) < 0:
-            raise ValueError(f"id {min(ids)} at place {ids.index(min(ids))} is negative")
-        first = next((token for token in ids if token != self.pad_id), None)
-        processor = self._whole if first is not None and first == self.bos_id else self._after
+        ids, processor = self._to_decode(ids)
         if not keep_special:
             ids = [token for token in ids if token not in self._texts and token not in (self.pad_id, *self.eos_ids)]
         parts, run = [], []
