@@ -73,16 +73,18 @@ def setup(config: ConfigDict) -> Setup:
     if config.model.path:
         found = _setup_hf(config, mesh, task)
     else:
-        model, init = load_model(config.model.to_dict(), config.seed, task.tokenizer)
-        shapes = jax.eval_shape(init)
-        shardings = sharding.tree_shardings(shapes, mesh)
-        found = Setup(config, mesh, task, model, jax.jit(init, out_shardings=shardings), shapes, shardings)
+        found = assemble(config, mesh, task, *load_model(config.model.to_dict(), config.seed, task.tokenizer))
     return _with_adapters(found) if config.model.lora.rank else found
+
+
+def lora_config(config: ConfigDict) -> lora.LoraConfig:
+    """The adapters of config.model.lora."""
+    return lora.LoraConfig(**config.model.lora.to_dict())
 
 
 def _with_adapters(found: Setup) -> Setup:
     """The same with params {"base": the model's, "adapters": what is trained}."""
-    config = lora.LoraConfig(**found.config.model.lora.to_dict())
+    config = lora_config(found.config)
 
     def add(base):
         return {"base": base, "adapters": lora.init_lora(config, base, jax.random.key(found.config.seed))}
@@ -96,6 +98,13 @@ def _with_adapters(found: Setup) -> Setup:
         param_shardings=shardings,
         merged=lambda params: lora.merge(config, params["base"], params["adapters"]),
     )
+
+
+def assemble(config: ConfigDict, mesh: Mesh, task: Any, model: types.Model, init: Callable) -> Setup:
+    """The Setup of a model whose params init() -> params makes; they are made in their shards."""
+    shapes = jax.eval_shape(init)
+    shardings = sharding.tree_shardings(shapes, mesh)
+    return Setup(config, mesh, task, model, jax.jit(init, out_shardings=shardings), shapes, shardings)
 
 
 def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
@@ -284,22 +293,13 @@ def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Pa
     """
     path = setup.config.model.path
     if path and not (workdir / "hf").exists():
-        param_dtype = setup.config.model.param_dtype
-        model_config = dataclasses.replace(hf.read_config(path), param_dtype=param_dtype)
         model_params = setup.merged(params) if setup.merged else params
-        hf.save_hf(workdir / "hf", model_config, model_params, like=path)
+        hf.save_hf(workdir / "hf", hf.read_config(path), model_params, like=path)
         if setup.merged:
-            save_adapters(setup, workdir / "peft", params["adapters"])
+            adapters, settings = params["adapters"], lora_config(setup.config)
+            save_peft(workdir / "peft", settings, adapters, model_type=hf.model_type(path), base_model=path)
     final = {"step": step, "params_sha256": checkpoint.checksum({"policy": params, **more} if more else params)}
     write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())
-
-
-def save_adapters(setup: Setup, folder: pathlib.Path, adapters: types.Params) -> None:
-    """A folder that `peft` opens on the Hugging Face model that the run started from."""
-    path = pathlib.Path(setup.config.model.path)
-    model_type = json.loads((path / "config.json").read_text())["model_type"]
-    config = lora.LoraConfig(**setup.config.model.lora.to_dict())
-    save_peft(folder, config, adapters, model_type=model_type, base_model=str(path))
 
 
 class Clock:
@@ -344,5 +344,5 @@ def stop_on_nonfinite(state: TrainState, batch, workdir: pathlib.Path, step: int
         return
     path = workdir / f"nonfinite_step_{step}.npz"
     leaves = jax.tree_util.tree_leaves_with_path(batch)
-    np.savez(path, **{sharding.path_name(name): np.asarray(leaf) for name, leaf in leaves})
+    np.savez(path, **{types.path_name(name): np.asarray(leaf) for name, leaf in leaves})
     raise FloatingPointError(f"{limit} gradients in a row were not finite; the batch of step {step} is in {path}")

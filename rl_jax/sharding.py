@@ -6,6 +6,8 @@ import re
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from rl_jax.types import path_name
+
 AXES = ("data", "fsdp", "tensor")
 
 # The first rule whose pattern is found in the path ("params/layers/q/kernel") wins. Leaves without a rule (norms,
@@ -54,11 +56,6 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """The sharding of [B, ...]: rows over data and fsdp. B must be a multiple of their product."""
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
-
-
-def path_name(path) -> str:
-    """A pytree path as "params/layers/q/kernel"."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def tree_shardings(tree, mesh: Mesh, rules=RULES):

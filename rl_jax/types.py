@@ -9,9 +9,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
+import jax
 
 Params = Any  # a nested dict of arrays
 Metrics = dict[str, Any]  # name -> masked.Mean, divided once by the train step
+
+
+def path_name(path) -> str:
+    """A pytree path as "params/layers/q/kernel"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 class TokenBatch(NamedTuple):

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 from rl_jax import sharding
 from rl_jax.models.transformer import TransformerConfig, make_transformer
 from rl_jax.train import init_state
+from rl_jax.types import path_name
 from tests.tiny import CONFIG
 
 
@@ -69,7 +70,7 @@ def _state(**fields):
 
 
 def _by_name(tree):
-    return {sharding.path_name(path): leaf.spec for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {path_name(path): leaf.spec for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def test_every_leaf_of_the_state_has_its_spec():

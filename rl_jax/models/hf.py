@@ -23,7 +23,7 @@ from rl_jax.models import families
 from rl_jax.models.families import FAMILIES, Family
 from rl_jax.models.tensor_files import DTYPES, TensorFiles, read_json, save_tensors
 from rl_jax.models.transformer import TransformerConfig, init_params
-from rl_jax.types import Params
+from rl_jax.types import Params, path_name
 
 CONFIG = "config.json"
 # What travels from the folder a model came from to the one it is saved in.
@@ -47,11 +47,6 @@ class Piece(NamedTuple):
     index: tuple[int, ...]
     transposed: bool
     part: tuple[int, int] = (0, 1)
-
-
-def path_name(path) -> str:
-    """A pytree path as "layers/q/kernel"."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def param_shapes(config: TransformerConfig) -> Params:
@@ -159,8 +154,19 @@ def _read_leaf(files: TensorFiles, stored: dict[str, str], leaf, sharding, piece
 
 def read_config(folder: str | pathlib.Path, *, ignore: Collection[str] = ()) -> TransformerConfig:
     """What the folder's config.json describes. ignore and errors: as for `load`."""
+    return _read_config(folder, ignore)[1]
+
+
+def model_type(folder: str | pathlib.Path) -> str:
+    """The family's name in the folder's config.json, a key of families.FAMILIES. Errors: as for `load`."""
+    return _read_config(folder)[0]
+
+
+def _read_config(folder: str | pathlib.Path, ignore: Collection[str] = ()) -> tuple[str, TransformerConfig]:
     path = pathlib.Path(folder) / CONFIG
-    return families.read_config(read_json(path), path=path, ignore=ignore)
+    raw = read_json(path)
+    config = families.read_config(raw, path=path, ignore=ignore)  # which refuses a model_type that is unknown
+    return raw["model_type"], config
 
 
 def load(
@@ -182,11 +188,9 @@ def load(
     tensor, a wrong shape, a missing shard, a truncated file.
     """
     folder = pathlib.Path(folder)
-    config = dataclasses.replace(
-        read_config(folder, ignore=ignore), dtype=dtype, param_dtype=param_dtype, remat=remat
-    )
-    family = FAMILIES[read_json(folder / CONFIG)["model_type"]]
-    files, shapes = TensorFiles(folder), param_shapes(config)
+    name, config = _read_config(folder, ignore)
+    config = dataclasses.replace(config, dtype=dtype, param_dtype=param_dtype, remat=remat)
+    family, files, shapes = FAMILIES[name], TensorFiles(folder), param_shapes(config)
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     pieces = [_pieces(family, path_name(path), leaf.shape) for path, leaf in leaves]
     wanted = {

@@ -9,8 +9,7 @@ import re
 import jax
 import optax
 
-from rl_jax.models.hf import path_name
-from rl_jax.types import Params
+from rl_jax.types import Params, path_name
 
 
 def matches(pattern: str, name: str) -> bool:

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 
 from rl_jax import models
 from rl_jax.models.transformer import make_transformer
-from rl_jax.sharding import make_mesh, parse_mesh, path_name, tree_shardings
-from rl_jax.types import TokenBatch
+from rl_jax.sharding import make_mesh, parse_mesh, tree_shardings
+from rl_jax.types import TokenBatch, path_name
 from tests.tiny import max_difference, token_batch
 
 LENGTH = 12
