@@ -9,7 +9,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.rollout.sampling import Sampling, sample
+from rl_jax.rollout.sampling import Sampling, check_counts, sample
 from rl_jax.types import Model, Params, Rollout, TokenBatch
 
 
@@ -76,8 +76,7 @@ def make_generate(
     Stops early when every row has ended. Raises ValueError for a sampling rule that makes no sense.
     """
     sampling.check(model.vocab_size)
-    if completion_length < 1 or group_size < 1:
-        raise ValueError(f"completion_length={completion_length} and group_size={group_size} must be at least 1")
+    check_counts(completion_length, group_size)
 
     def generate(
         params: Params,

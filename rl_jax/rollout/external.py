@@ -24,7 +24,7 @@ import numpy as np
 
 from rl_jax.rollout.client import Client
 from rl_jax.rollout.requests import Completion, Request, as_rollout, requests_of
-from rl_jax.rollout.sampling import Sampling
+from rl_jax.rollout.sampling import Sampling, check_counts
 from rl_jax.types import Params, Rollout, Scores
 
 TOKEN_ID = "token_id:"  # what stands before the number where tokens are written as ids
@@ -78,8 +78,7 @@ class OpenAIGenerate:
     ):
         if not url:
             raise ValueError("url is empty: set config.rollout.engine.url to the server, as in http://127.0.0.1:8000")
-        if completion_length < 1 or group_size < 1:
-            raise ValueError(f"completion_length={completion_length} and group_size={group_size} must be at least 1")
+        check_counts(completion_length, group_size)
         if sampling.check(vocab_size) != Sampling() and score is None:
             raise ValueError(f"{sampling} is not the model's own distribution: raw_log_probs need score")
         self._client = Client(url, timeout_s=timeout_s, retries=retries, concurrency=concurrency)

@@ -5,7 +5,7 @@ import numpy as np
 
 from rl_jax.rollout.continuous import Engine
 from rl_jax.rollout.requests import as_rollout, requests_of
-from rl_jax.rollout.sampling import Sampling
+from rl_jax.rollout.sampling import Sampling, check_counts
 from rl_jax.types import Model, Params, Rollout
 
 
@@ -32,8 +32,7 @@ class ContinuousGenerate:
         stop_strings: tuple[str, ...] = (),
         **options,
     ):
-        if completion_length < 1 or group_size < 1:
-            raise ValueError(f"completion_length={completion_length} and group_size={group_size} must be at least 1")
+        check_counts(completion_length, group_size)
         self.engine = Engine(
             model,
             slots=slots,

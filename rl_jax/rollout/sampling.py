@@ -40,6 +40,12 @@ class Sampling(NamedTuple):
         return self._replace(temperature=1.0) != Sampling()
 
 
+def check_counts(completion_length: int, group_size: int) -> None:
+    """Raises ValueError where there is nothing to sample."""
+    if completion_length < 1 or group_size < 1:
+        raise ValueError(f"completion_length={completion_length} and group_size={group_size} must be at least 1")
+
+
 def sampled_log_softmax(logits: chex.Array, sampling: Sampling, seen: chex.Array | None = None) -> chex.Array:
     """log of the distribution after repetition penalty, temperature, top-k, top-p, min-p; -inf on what is cut off.
 
