@@ -100,15 +100,9 @@ def make_setup(work: dict) -> common.Setup:
             num_kv_heads=sizes["kv"], head_dim=sizes["head_dim"], mlp_dim=sizes["ff"], qk_norm=True,
         )
     )  # fmt: skip
-    mesh = sharding.make_mesh(sharding.parse_mesh(""))
-
-    def init():
-        return model.init(jax.random.key(0))
-
-    shapes = jax.eval_shape(init)
-    shardings = sharding.tree_shardings(shapes, mesh)
     config.log.progress = False
-    return common.Setup(config, mesh, _Task(), model, jax.jit(init, out_shardings=shardings), shapes, shardings)
+    mesh = sharding.make_mesh(sharding.parse_mesh(""))
+    return common.assemble(config, mesh, _Task(), model, lambda: model.init(jax.random.key(0)))
 
 
 def judged(rollout, group_size: int) -> Judged:
@@ -174,24 +168,29 @@ def matmul_rate(size: int = 2048, repeats: int = 10) -> float:
     return 2 * size**3 / min(seconds[1:])
 
 
-def run_peer(name: str, python: str, work: dict) -> dict:
-    """The same of a peer, in a process of its own. Raises RuntimeError with the end of its stderr where it fails."""
+def run_apart(side: str, command: list[str], work: dict) -> dict:
+    """What `command`, with the work's file behind it, prints: a side runs in a process of its own.
+
+    Raises RuntimeError with the end of its stderr where it fails.
+    """
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(work, file)
         file.flush()
-        done = subprocess.run([python, str(PEERS[name]), file.name], capture_output=True, text=True)
+        done = subprocess.run([*command, file.name], capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"name"')]
     if done.returncode or not lines:
-        raise RuntimeError(f"{name} ({python}) ended with {done.returncode}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{side} ({command[0]}) ended with {done.returncode}: {done.stderr[-2000:]}")
     return json.loads(lines[-1])
 
 
 def measure(work: dict, peers: dict[str, str], *, rounds: int, warmup: int) -> dict:
     """Each side's medians over the rounds' steps after `warmup`, and the peers' step over ours."""
+    commands = {"ours": [sys.executable, "-m", "experiments.bench_grpo", "--work"]}
+    commands |= {name: [python, str(PEERS[name])] for name, python in peers.items()}
     sides: dict[str, dict[str, list]] = {}
     for _ in range(rounds):
-        runs = [run_ours_apart(work), *(run_peer(name, python, work) for name, python in peers.items())]
-        for run in runs:
+        for side, command in commands.items():
+            run = run_apart(side, command, work)
             timed = sides.setdefault(run["name"], {})
             for key in ("step_s", "rollout_s", "update_s"):
                 timed.setdefault(key, []).extend(run[key][warmup:])
@@ -202,18 +201,6 @@ def measure(work: dict, peers: dict[str, str], *, rounds: int, warmup: int) -> d
     ratios = {key: {n: round(medians[n][key] / ours[key], 2) for n in others} for key in ("step_s", "rollout_s")}
     mfu = update_flops(work) / ours["update_s"] / matmul_rate()
     return {"sides": medians, "ratio": ratios["step_s"], "rollout_ratio": ratios["rollout_s"], "mfu": round(mfu, 3)}
-
-
-def run_ours_apart(work: dict) -> dict:
-    """run_ours in a process of its own, as the peers are."""
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(work, file)
-        file.flush()
-        command = [sys.executable, "-m", "experiments.bench_grpo", "--work", file.name]
-        done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"bench_grpo ended with {done.returncode}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main(arguments: list[str] | None = None) -> None:

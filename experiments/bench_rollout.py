@@ -218,10 +218,9 @@ def profile(engine: Engine, params, prompt_length: int, prefill_rows: int, repea
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sizes = dict(layers=4, d=256, ff=768, heads=4, kv=2, head_dim=64, vocab=4096)  # `tiny` of the peer benchmarks
     work = dict(requests=128, slots=32, group=8, plen=64, clen=256, rounds=3, seed=0, devices=1)
     engine = dict(chunk=64, steps=64, refill=0, prefill_rows=4, min_slots=4)
-    for name, default in (sizes | work | engine).items():
+    for name, default in (bench_grpo.MODELS["tiny"] | work | engine).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--mesh", default="", help="as sharding.parse_mesh reads it; rows over data and fsdp")

@@ -16,14 +16,6 @@ SHARE_PREFIX = {"packed": False, "shared_prefix": True}
 MODES = ("padded", *SHARE_PREFIX)
 
 
-def check_padded(config) -> None:
-    """Raises ValueError where config.packing asks a program for what it does not do."""
-    if config.packing.mode != "padded":
-        raise ValueError(f"packing.mode={config.packing.mode!r}: the critic reads padded rows; set it to 'padded'")
-    if config.model.lora.rank:
-        raise ValueError(f"model.lora.rank={config.model.lora.rank}: the critic has no adapters; set it to 0")
-
-
 class Packer:
     """The packing of one run. settings: config.packing. Raises ValueError for a mode that does not exist."""
 

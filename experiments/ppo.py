@@ -16,7 +16,6 @@ import jax.numpy as jnp
 
 from experiments import common, grpo, trackers
 from experiments.evaluate import make_evaluate, make_pool, sample_rows
-from experiments.packed import check_padded
 from experiments.rollouts import collect
 from rl_jax import checkpoint, data, ppo, sharding
 from rl_jax.advantages import tokens as token_advantages
@@ -215,9 +214,17 @@ def step_metrics(config, judged, state: TrainState, updates, critic_updates) -> 
     return metrics
 
 
+def check_config(config) -> None:
+    """Raises ValueError for what the configs of experiments.grpo have and a critic does not."""
+    if config.packing.mode != "padded":
+        raise ValueError(f"packing.mode={config.packing.mode!r}: the critic reads padded rows; set it to 'padded'")
+    if config.model.lora.rank:
+        raise ValueError(f"model.lora.rank={config.model.lora.rank}: the critic has no adapters; set it to 0")
+
+
 def run(config, workdir: pathlib.Path) -> None:
     """The whole of it: warm start, restore if there is something, loop, save."""
-    check_padded(config)
+    check_config(config)
     stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
     settings = config.grpo
     setup = common.setup(config)

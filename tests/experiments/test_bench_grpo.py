@@ -46,7 +46,7 @@ def test_our_side_samples_the_lengths_and_makes_every_update(monkeypatch):
 def test_a_peer_that_fails_is_told_with_its_error():
     with pytest.raises(RuntimeError, match="(?s)tunix .* ended with 1: .*No module named 'tunix'"):
         work = bench_grpo.make_work("uniform", SIZES, prompts=1, group_size=1, steps=1, beta=0.0)
-        bench_grpo.run_peer("tunix", sys.executable, work)
+        bench_grpo.run_apart("tunix", [sys.executable, str(bench_grpo.PEERS["tunix"])], work)
 
 
 def test_an_unknown_peer_is_refused(capsys):
