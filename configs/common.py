@@ -42,6 +42,7 @@ def transformer(**changes) -> ConfigDict:
         dtype="float32",
         param_dtype="float32",
         remat="none",
+        attention="dot_product",  # "splash": the TPU's kernel
     )
     return ConfigDict(_known(fields, changes))
 

@@ -29,6 +29,7 @@ from rl_jax.train import TrainState, init_state, make_schedule, make_train_step
 FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file("config", None, "configs/FILE.py:arguments; override fields with --config.a.b=value")
 flags.DEFINE_string("workdir", None, "where the run is written; the same command resumes it. Default: runs/NAME")
+POLICIES = ("dtype", "param_dtype", "remat", "attention")  # what a checkpoint leaves open
 flags.DEFINE_bool("skip_bad_records", False, "leave bad records out and report them, instead of stopping at the first")
 
 
@@ -57,19 +58,19 @@ def main(run: Callable[[ConfigDict, pathlib.Path], None]) -> None:
         config = FLAGS.config
         if FLAGS.skip_bad_records:
             with config.unlocked():
-                config.task.skip_bad_records = True
+                config["data" if "data" in config else "task"].skip_bad_records = True
         run(config, pathlib.Path(FLAGS.workdir or f"runs/{config.name}"))
 
     flags.mark_flag_as_required("config")
     app.run(start)
 
 
-def setup(config: ConfigDict) -> Setup:
-    """The mesh, the task and the model that `config` describes."""
+def setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
+    """The mesh, the task and the model that `config` describes. task: in place of the one that config.task names."""
     sizes = sharding.parse_mesh(config.mesh)
     simulate_devices(int(np.prod(list(sizes.values()))))
     mesh = sharding.make_mesh(sizes)
-    task = tasks.load(**config.task.to_dict())
+    task = task or tasks.load(**config.task.to_dict())
     if config.model.path:
         found = _setup_hf(config, mesh, task)
     else:
@@ -110,7 +111,7 @@ def assemble(config: ConfigDict, mesh: Mesh, task: Any, model: types.Model, init
 def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
     """The same for a Hugging Face folder: its model, its tokenizer in place of the task's, its weights into shards."""
     path = config.model.path
-    policies = {name: config.model[name] for name in ("dtype", "param_dtype", "remat")}
+    policies = {name: config.model[name] for name in POLICIES}
     model_config = dataclasses.replace(hf.read_config(path), **policies)
     tokenizer = tokenizers.load_tokenizer(path)
     tokenizers.check_vocabulary(tokenizer, model_config.vocab_size, path)
@@ -146,7 +147,7 @@ def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callabl
     del fields["path"], fields["chat"], fields["lora"]  # read by setup
     if path:
         loaded, params = llama2c.load(path)
-        policies = {name: fields[name] for name in ("dtype", "param_dtype", "remat")}
+        policies = {name: fields[name] for name in POLICIES}
         model_config = dataclasses.replace(loaded, **policies)
         if model_config.vocab_size != tokenizer.vocab_size:
             raise ValueError(
@@ -177,11 +178,15 @@ def place_state(setup: Setup, params: types.Params, optimizer, trackers: Any = (
     return jax.jit(init, out_shardings=shardings, donate_argnums=0)(params), shardings
 
 
-def jit_step(step: Callable, setup: Setup, state_shardings) -> Callable:
-    """`step` compiled for the mesh: the state donated, rows over data and fsdp, metrics everywhere."""
+def jit_step(step: Callable, setup: Setup, state_shardings, num_beside: int = 0) -> Callable:
+    """`step` compiled for the mesh: the state donated, rows over data and fsdp, metrics everywhere, further arguments
+    where they are."""
     rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
     return jax.jit(
-        step, donate_argnums=0, in_shardings=(state_shardings, rows), out_shardings=(state_shardings, everywhere)
+        step,
+        donate_argnums=0,
+        in_shardings=(state_shardings, rows, *[None] * num_beside),
+        out_shardings=(state_shardings, everywhere),
     )
 
 
@@ -191,26 +196,38 @@ def place_rows(setup: Setup, batch):
 
 
 def make_trainer(
-    setup: Setup, settings: ConfigDict, loss_fn: Callable, params: types.Params, trackers: Any = ()
+    setup: Setup,
+    settings: ConfigDict,
+    loss_fn: Callable,
+    params: types.Params,
+    trackers: Any = (),
+    num_beside: int = 0,
 ) -> tuple[Callable, TrainState]:
     """(compiled train step, fresh TrainState) for a program's settings: optimizer, micro_batches, max_grad_norm.
 
     loss_fn: (params, batch) -> (Mean, metrics). `params` are given up to the state.
+    num_beside: how many further arguments step and loss_fn take that are no rows (params of a reference).
     """
+    optimizer, step = make_step(setup, settings, loss_fn)
+    state, shardings = place_state(setup, params, optimizer, trackers)
+    if setup.config.log.progress:
+        print(parameter_table(state.params, state.opt_state, frozen="base" if setup.merged else None))
+    return jit_step(step, setup, shardings, num_beside), state
+
+
+def make_step(setup: Setup, settings: ConfigDict, loss_fn: Callable) -> tuple[optax.GradientTransformation, Callable]:
+    """(optimizer, train step) for a program's settings, as make_trainer takes them; nothing is made or compiled."""
     optimizer, schedule = make_optimizer(settings.optimizer)
     if setup.merged:
         optimizer = freeze(optimizer, "base")
-    state, shardings = place_state(setup, params, optimizer, trackers)
-    step = make_train_step(
-        loss_fn,
-        optimizer,
-        num_micro_batches=settings.micro_batches,
-        max_grad_norm=settings.max_grad_norm,
-        schedule=schedule,
+    options = dict(
+        num_micro_batches=settings.micro_batches, max_grad_norm=settings.max_grad_norm, schedule=schedule
     )
-    if setup.config.log.progress:
-        print(parameter_table(state.params, state.opt_state, frozen="base" if setup.merged else None))
-    return jit_step(step, setup, shardings), state
+
+    def step(state, batch, *beside):
+        return make_train_step(lambda params, rows: loss_fn(params, rows, *beside), optimizer, **options)(state, batch)
+
+    return optimizer, step
 
 
 def on_merged(setup: Setup, fn: Callable) -> Callable:

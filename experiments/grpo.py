@@ -52,7 +52,7 @@ def warm_start(setup: common.Setup, workdir: pathlib.Path, stop: checkpoint.Stop
         return common.load_params(setup, config.init_from)
     if not config.sft.steps:
         return setup.init_params()
-    if not sft.run(config, workdir / "sft", stop):
+    if not sft.run(config, workdir / "sft", stop, setup):
         return None
     return common.load_params(setup, workdir / "sft")
 
@@ -193,6 +193,27 @@ class Programs(NamedTuple):
         return sum(program._cache_size() for program in self if program is not None)
 
 
+def make_scorer(setup: common.Setup) -> Callable:
+    """score(params, batch) -> Scores of the policy that is trained: the model at the rollout's temperature.
+
+    Where top-k or top-p cut off more, the sampler's log-probs are of another distribution, and sampler/gap_max and
+    sampler/ess show by how much.
+    """
+    rollout, chunk = setup.config.rollout, setup.config.score.chunk
+    sampling = Sampling(rollout.temperature)
+    return make_score(setup.model, completion_length=rollout.completion_length, sampling=sampling, chunk=chunk)
+
+
+def make_loss(setup: common.Setup, score: Callable) -> Callable:
+    """loss_fn(params, PolicyBatch) -> (Mean, metrics), as the train step takes it."""
+    objective, merged_score = make_objective(setup.config), common.on_merged(setup, score)
+
+    def loss_fn(params, batch):
+        return grpo.loss(merged_score(params, batch.batch), batch, objective)
+
+    return loss_fn
+
+
 def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     """The programs of this config on this mesh, and the state that they start from. `params` are given up to it."""
     config, settings = setup.config, setup.config.grpo
@@ -210,18 +231,8 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
             pad_id=tokenizer.pad_id,
         )
 
-    # The policy that is trained is the model at the rollout's temperature; where top-k or top-p cut off more, the
-    # sampler's log-probs are of another distribution, and sampler/gap_max and sampler/ess show by how much.
-    score = make_score(
-        setup.model, completion_length=length, sampling=Sampling(sampling.temperature), chunk=config.score.chunk
-    )
-    objective = make_objective(config)
-
-    merged_score = common.on_merged(setup, score)
-
-    def loss_fn(params, batch):
-        return grpo.loss(merged_score(params, batch.batch), batch, objective)
-
+    score = make_scorer(setup)
+    loss_fn = make_loss(setup, score)
     states = trackers.init(trackers.make_trackers(config))
     train_step, state = common.make_trainer(setup, settings, loss_fn, params, states)
     return Programs(

@@ -5,6 +5,7 @@
 Runs config.sft.steps steps, or until the evaluated pass@1 reaches config.sft.stop_at. The same command resumes.
 """
 
+import contextlib
 import pathlib
 
 import jax
@@ -28,11 +29,16 @@ def make_batch(setup: common.Setup, records: list[dict]) -> tuple[TokenBatch, np
     return TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]), rows["completion_mask"][:, -length:]
 
 
-def run(config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None) -> bool:
-    """The whole of it: set up, restore if there is something, loop, save. False where a signal ended it early."""
+def run(
+    config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None, setup: common.Setup | None = None
+) -> bool:
+    """The whole of it: set up, restore if there is something, loop, save. False where a signal ended it early.
+
+    setup: of `config`, where the caller has one. A task without a reward_fn is not evaluated.
+    """
     stop = stop or checkpoint.StopSignal()
     settings = config.sft
-    setup = common.setup(config)
+    setup = setup or common.setup(config)
     common.check_rows(setup, **{"sft.batch_size": settings.batch_size})
     common.record_run(setup, workdir, "sft")
     score = make_score(setup.model, completion_length=config.rollout.completion_length, chunk=config.score.chunk)
@@ -53,8 +59,9 @@ def run(config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None
         batches.set_state(host["data"])
         step, done = host["step"], host["done"]
     log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
-    with checkpoints, make_pool(setup) as pool, log:
-        evaluate = make_evaluate(setup, pool)
+    judged = setup.task.reward_fn is not None
+    with checkpoints, make_pool(setup) if judged else contextlib.nullcontext() as pool, log:
+        evaluate = make_evaluate(setup, pool) if judged else lambda params: ({}, [])
         while not done and not stop.received:
             step += 1
             clock = common.Clock()

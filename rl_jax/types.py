@@ -106,6 +106,30 @@ class PolicyBatch(NamedTuple):
     entropy_coefs: chex.Array | None = None
 
 
+class PreferenceBatch(NamedTuple):
+    """What a preference recipe trains on: N prompts with K responses each, the best one first; C tokens a response.
+
+    A pair is K = 2, chosen and rejected; a labelled response is K = 1; a ranking is K > 2.
+    batch: TokenBatch of [N, K, P + C], or the same N * K rows, prompt by prompt, Packed.
+    completion_mask: bool [N, K, C]. The tokens of the response, its EOS included.
+    present: bool [N, K]. False where a prompt has fewer responses than K.
+    rewards: float32 [N, K]. What each response is worth: a judge's reward, a ranking's grade; for K = 1 the label, 1
+        desirable and 0 not. Of a pair that is only ordered: 1 and 0.
+    ref_log_probs: float32 [N, K, C]. Of the reference. None where no term compares with one: a forward is saved.
+    prev_log_probs: float32 [N, K, C]. Of a second reference, the policy of the last iteration (INPO). Mostly None.
+    extras: name -> array with N first. What a slot asks for by name: margins, label noise, statistics of the whole
+        batch (losses.preference.couple). Split over micro-batches with the rows.
+    """
+
+    batch: TokenBatch | Packed
+    completion_mask: chex.Array
+    present: chex.Array
+    rewards: chex.Array
+    ref_log_probs: chex.Array | None = None
+    prev_log_probs: chex.Array | None = None
+    extras: dict[str, chex.Array] = {}
+
+
 class Scores(NamedTuple):
     """Per-token results of the trainer's forward on the last C columns.
 

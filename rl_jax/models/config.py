@@ -12,6 +12,7 @@ REMAT_POLICIES = {
 ACTIVATIONS = ("silu", "gelu_tanh")
 NORMS = ("rms", "layer")
 ROPE_SCALINGS = ("none", "linear", "llama3")
+ATTENTIONS = ("dot_product", "splash")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +21,7 @@ class TransformerConfig:
 
     num_kv_heads divides num_heads. mlp_dim is one expert's where there are experts. norm_eps as in the checkpoint.
     dtype is what the matmuls run in, param_dtype what is stored and optimised. remat: a key of REMAT_POLICIES.
+    attention: of a full forward, a name in ATTENTIONS; splash is the TPU's kernel (models/splash.py).
 
     Parts: activation, a name in ACTIVATIONS; gated_mlp, act(gate x) * up x instead of act(up x); norm, a name in NORMS;
     norm_offset, added to every RMSNorm's stored scale (Gemma: 1); post_norms, a norm behind each branch too; qk_norm,
@@ -47,6 +49,7 @@ class TransformerConfig:
     dtype: str = "float32"
     param_dtype: str = "float32"
     remat: str = "none"
+    attention: str = "dot_product"
     activation: str = "silu"
     gated_mlp: bool = True
     norm: str = "rms"
@@ -81,6 +84,7 @@ class TransformerConfig:
             raise ValueError(f"head_dim={self.head_dim} must be even for rotary embeddings")
         for name, known in [
             ("remat", tuple(REMAT_POLICIES)),
+            ("attention", ATTENTIONS),
             ("activation", ACTIVATIONS),
             ("norm", NORMS),
             ("rope_scaling", ROPE_SCALINGS),
@@ -89,6 +93,8 @@ class TransformerConfig:
                 raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(known)}")
         if self.windows and (len(self.windows) != self.num_layers or min(self.windows) < 0):
             raise ValueError(f"windows={self.windows} must hold {self.num_layers} lengths of at least 0, one a layer")
+        if self.attention == "splash" and len(set(self.windows)) > 1:
+            raise ValueError(f"attention='splash' takes one window for all layers, not windows={self.windows}")
         if self.num_experts and not 1 <= self.experts_per_token <= self.num_experts:
             raise ValueError(f"experts_per_token={self.experts_per_token} is not in 1..num_experts={self.num_experts}")
         if self.num_experts and (self.mlp_bias or not self.gated_mlp):

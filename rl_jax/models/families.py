@@ -232,7 +232,7 @@ def _write(config: TransformerConfig, name: str, family: Family) -> dict[str, An
 
 
 def write_config(config: TransformerConfig) -> dict[str, Any]:
-    """The content of a config.json, of the first family that can say all of `config`; dtype and remat are not in it.
+    """The content of a config.json, of the first family that can say all of `config` but its policies.
 
     Raises ValueError where no family can, with what the closest one would get wrong.
     """
@@ -253,5 +253,7 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
 
 
 def same_numbers(config: TransformerConfig) -> TransformerConfig:
-    """`config` without what a config.json does not say: dtype, param_dtype and remat are the defaults'."""
-    return dataclasses.replace(config, dtype="float32", param_dtype="float32", remat="none")
+    """`config` without what a config.json does not say: its policies are the defaults'."""
+    return dataclasses.replace(
+        config, dtype="float32", param_dtype="float32", remat="none", attention="dot_product"
+    )

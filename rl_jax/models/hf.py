@@ -176,12 +176,14 @@ def load(
     dtype: str = "float32",
     param_dtype: str = "float32",
     remat: str = "none",
+    attention: str = "dot_product",
     ignore: Collection[str] = (),
 ) -> tuple[TransformerConfig, Params]:
     """The config and the params of a Hugging Face folder (config.json and *.safetensors, one file or shards).
 
     shardings: the params' shapes -> their shardings (rl_jax.sharding.tree_shardings with its mesh bound); None puts all
-        on the first device. dtype, param_dtype, remat: of the TransformerConfig; tensors are cast as they are read.
+        on the first device. dtype, param_dtype, remat, attention: of the TransformerConfig; tensors are cast as they
+        are read.
     ignore: fields of config.json to pass over, which are known to change nothing.
     All names, shapes and headers are checked before the first tensor is read. Raises ValueError that names the file,
     and the field or the tensor: an unknown model_type or field, a value that is not supported, a missing or unexpected
@@ -189,7 +191,7 @@ def load(
     """
     folder = pathlib.Path(folder)
     name, config = _read_config(folder, ignore)
-    config = dataclasses.replace(config, dtype=dtype, param_dtype=param_dtype, remat=remat)
+    config = dataclasses.replace(config, dtype=dtype, param_dtype=param_dtype, remat=remat, attention=attention)
     family, files, shapes = FAMILIES[name], TensorFiles(folder), param_shapes(config)
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     pieces = [_pieces(family, path_name(path), leaf.shape) for path, leaf in leaves]

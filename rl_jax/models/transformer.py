@@ -20,6 +20,7 @@ from rl_jax.models.blocks import Block, make_norm
 from rl_jax.models.config import REMAT_POLICIES, TransformerConfig
 from rl_jax.models.decoding import as_cache, make_decode, unstack
 from rl_jax.models.moe import RouterStats, router_stats
+from rl_jax.models.splash import splash_attend
 from rl_jax.types import Model, Params, TokenBatch
 
 __all__ = ["TransformerConfig", "init_params", "make_routed_apply", "make_transformer"]
@@ -81,7 +82,11 @@ def _forward(
     chex.assert_equal_shape(jax.tree.leaves(batch))
     block = Block(config)
     kinds, kind_of_layer = layer_kinds(config)
-    shared = [(attention_mask(batch, kind.window), rotation(kind, batch.positions)) for kind in kinds]
+    splash = config.attention == "splash"
+    if splash and batch.prefix_ids is not None:
+        raise ValueError("attention='splash' has no shared prefixes: take packing.mode=packed, or dot_product")
+    masks = [None if splash else attention_mask(batch, kind.window) for kind in kinds]
+    shared = [(mask, rotation(kind, batch.positions)) for mask, kind in zip(masks, kinds, strict=True)]
     if len(kinds) == 1:
         (of_kind,), per_layer = shared, None
     else:
@@ -94,6 +99,8 @@ def _forward(
 
         def full_attention(q, k, v):
             keywords = {"scale": config.attention_scale, "softcap": config.attention_softcap}
+            if splash:
+                return splash_attend(q, k, v, batch.segment_ids, window=kinds[0].window, **keywords), (k, v)
             return attend_causally(q, k, v, mask, **keywords), (k, v)
 
         x, cache, routing = block.apply({"params": layer_params}, x, angles, full_attention, layer_chosen)

@@ -1,0 +1,28 @@
+"""GRPO at the sizes that people book pods for: what experiments.plan plans, and what runs there.
+
+    python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8
+
+Arguments: `1b` (Llama 3.2), `8b` (Llama 3.1), `13b` (Llama 2), `32b` (Qwen3): sizes as in the published config.json,
+under experiments/plans/models. Prompts of 1,024 and completions of 3,072 tokens, 64 prompts x 8, bfloat16 over float32
+masters, everything rematerialised, the TPU's splash attention. Another folder: --config.model.path=FOLDER.
+"""
+
+from configs import common, hf
+
+MODELS = {"1b": "llama-3.2-1b", "8b": "llama-3.1-8b", "13b": "llama-2-13b", "32b": "qwen3-32b"}
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, tuple(MODELS)) or {"8b"}
+    if len(words) > 1:
+        raise ValueError(f"config argument names {len(words)} sizes: {', '.join(sorted(words))}")
+    size = words.pop()
+    config = hf.get_config(None)
+    config.name = f"plan_{size}"
+    config.model.update(
+        path=f"experiments/plans/models/{MODELS[size]}", dtype="bfloat16", remat="full", attention="splash"
+    )
+    config.rollout.update(completion_length=3072, prompt_buckets=(1024,))
+    config.score.chunk = 256
+    config.grpo.update(prompts_per_step=64, group_size=8, minibatches=2, micro_batches=4)
+    return config

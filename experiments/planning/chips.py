@@ -1,0 +1,35 @@
+"""The peaks of the chips that a plan reckons with, and where each figure is from."""
+
+from typing import NamedTuple
+
+
+class Chip(NamedTuple):
+    """One chip's limits.
+
+    flops: bfloat16 FLOP/s of the matrix units. bytes: of HBM. bandwidth: HBM bytes/s. links: bytes/s to other chips of
+    the slice, both ways over all its links. source: the page that says so.
+    """
+
+    flops: float
+    bytes: float
+    bandwidth: float
+    links: float
+    source: str
+
+
+_DOCS = "cloud.google.com/tpu/docs"
+# The docs give interconnect in Gbit/s a chip, both directions together.
+CHIPS = {
+    "v4": Chip(275e12, 32 * 2**30, 1228e9, 2400e9 / 8, f"{_DOCS}/v4"),
+    "v5e": Chip(197e12, 16 * 2**30, 819e9, 1600e9 / 8, f"{_DOCS}/v5e"),
+    "v5p": Chip(459e12, 95 * 2**30, 2765e9, 4800e9 / 8, f"{_DOCS}/v5p"),
+    "v6e": Chip(918e12, 32 * 2**30, 1640e9, 3584e9 / 8, f"{_DOCS}/v6e"),
+}
+
+
+def chip_of(topology: str) -> Chip:
+    """The chip of a topology's name, "v5e:4x4". Raises ValueError, with the known ones, for another."""
+    name = topology.partition(":")[0]
+    if name not in CHIPS:
+        raise ValueError(f"topology {topology!r}: {name!r} is none of {', '.join(CHIPS)}")
+    return CHIPS[name]

@@ -1,0 +1,136 @@
+"""The collectives of a compiled program, read from its HLO text: how many bytes over which axes of the mesh.
+
+The text is the only place where XLA says them. A loop's body stands there once: its collectives are multiplied by the
+turns that its condition names. A collective that XLA splits into a start, steps and a done appears in each of them,
+under one channel: it counts once a loop.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+_WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "f8e4m3fn": 1, "f8e5m2": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2}
+_WIDTHS |= {"f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8}
+_SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+_OPERATION = re.compile(rf"= (.*?) ({'|'.join(KINDS)})(-start)?\(")
+_CALLED = re.compile(r"\b(?:calls|to_apply|body|called_computations)=\{?%?([\w.\-]+)")
+_LOOP = re.compile(r" while\(.*?condition=%?([\w.\-]+), body=%?([\w.\-]+)")
+
+
+class Collective(NamedTuple):
+    """kind: one of KINDS. axes: of the mesh that it runs over. bytes: what a chip sends, of all `times` together."""
+
+    kind: str
+    axes: tuple[str, ...]
+    bytes: float
+    times: int
+
+
+def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
+    """Those of an SPMD program. mesh: axis -> size in the order of the mesh, whose flat order numbers the devices."""
+    computations, entry = _computations(text)
+    found: dict[tuple, Collective] = {}
+
+    def visit(name: str, turns: int, loop: str, seen: frozenset):
+        for line in computations.get(name, ()):
+            operation = _OPERATION.search(line)
+            if operation:
+                _add(found, line, operation, turns, loop, mesh)
+            looped = _LOOP.search(line)
+            if looped:
+                condition, body = looped.groups()
+                visit(body, turns * _turns(computations.get(condition, ())), body, seen)
+                continue
+            for called in _CALLED.findall(line):
+                if called not in seen:
+                    visit(called, turns, loop, seen | {called})
+
+    visit(entry, 1, entry, frozenset({entry}))
+    return list(found.values())
+
+
+def by_axes(found: list[Collective]) -> dict[str, float]:
+    """Bytes that a chip sends, by "kind over axes"."""
+    totals: dict[str, float] = {}
+    for one in found:
+        name = f"{one.kind} over {'+'.join(one.axes) or 'nothing'}"
+        totals[name] = totals.get(name, 0.0) + one.bytes
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+
+def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+    """({name: its lines}, the entry's name)."""
+    found, entry, current = {}, "", None
+    for line in text.splitlines():
+        head = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$", line)
+        if head:
+            current = found.setdefault(head[2], [])
+            entry = head[2] if head[1] else entry
+        elif line.startswith("}"):
+            current = None
+        elif current is not None:
+            current.append(line)
+    return found, entry
+
+
+def _turns(condition: list[str]) -> int:
+    """How often a loop runs: the constant that its condition compares with; 1 where it depends on data."""
+    constants = [int(n) for line in condition for n in re.findall(r"= s32\[\]\S* constant\((\d+)\)", line)]
+    return max(constants, default=1)
+
+
+def _add(found: dict, line: str, operation: re.Match, turns: int, loop: str, mesh: Mapping[str, int]) -> None:
+    shapes, kind, start = operation.groups()
+    channel = re.search(r"channel_id=(\d+)", line)
+    sizes = [_num_bytes(*shape) for shape in _SHAPE.findall(shapes)]
+    size = max(sizes, default=0) if start and kind != "all-reduce" else sum(sizes)
+    groups = device_groups(line, math.prod(mesh.values()))
+    members = len(groups[0]) if groups else 1
+    sent = {
+        "all-gather": size * (members - 1) / members,
+        "all-reduce": 2 * size * (members - 1) / members,
+        "reduce-scatter": size * (members - 1),  # the text gives the part that is left
+        "all-to-all": size * (members - 1) / members,
+        "collective-permute": size,
+    }[kind]
+    key = (loop, kind, channel[1] if channel else line)
+    found[key] = Collective(kind, _axes(groups, mesh), sent * turns, turns)
+
+
+def _num_bytes(kind: str, shape: str) -> int:
+    return _WIDTHS.get(kind, 4) * math.prod(int(n) for n in shape.split(",") if n)
+
+
+def device_groups(line: str, num_devices: int) -> list[list[int]]:
+    """The devices that talk to each other, in any of the forms in which HLO writes them."""
+    named = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*)\))? \{([^}]*)\}", line)
+    if named:
+        sizes = {name: int(n) for name, n in re.findall(r"'(\w+)'=(\d+)", named[1])}
+        ids = np.arange(num_devices).reshape(tuple(sizes.values()))
+        inside = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", named[3])]
+        outside = [i for i in range(len(sizes)) if i not in inside]
+        members = math.prod(ids.shape[i] for i in inside)
+        return ids.transpose(outside + inside).reshape(-1, members).tolist()
+    iota = re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line)
+    if iota:
+        ids = np.arange(num_devices).reshape([int(n) for n in iota[3].split(",")])
+        if iota[4]:
+            ids = ids.transpose([int(n) for n in iota[4].split(",")])
+        return ids.reshape(int(iota[1]), int(iota[2])).tolist()
+    listed = re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}", line)
+    if listed:
+        return [[int(n) for n in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listed[1])]
+    return [list(range(num_devices))]
+
+
+def _axes(groups: list[list[int]], mesh: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes along which the members of a group differ."""
+    differ: set[str] = set()
+    for group in groups:
+        places = np.array(np.unravel_index(np.array(group), tuple(mesh.values())))
+        differ |= {axis for axis, row in zip(mesh, places, strict=True) if np.ptp(row)}
+    return tuple(axis for axis in mesh if axis in differ)

@@ -1,0 +1,280 @@
+"""experiments/plan.py and experiments/planning: what needs no TPU compiler; `.ci/run` compiles for a slice."""
+
+import dataclasses
+import functools
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from configs import plans
+from experiments import plan
+from experiments.planning import chips, flops, hlo, programs
+from rl_jax import sharding
+from rl_jax.models.transformer import TransformerConfig
+
+MESH = {"data": 2, "fsdp": 2, "tensor": 2}
+
+
+def mesh():
+    return jax.make_mesh(tuple(MESH.values()), tuple(MESH), axis_types=(AxisType.Auto,) * 3)
+
+
+# What the compiled text says.
+
+
+def test_collectives_of_a_compiled_loop():
+    """Sums over one axis, 5 turns: 2 (n - 1) / n bytes a byte, over that axis, five times."""
+
+    def body(x, _):
+        return jax.lax.psum(jnp.sin(x), "tensor"), None
+
+    def call(x):
+        return jax.lax.scan(body, x, None, length=5)[0]
+
+    spec = PartitionSpec(("data", "fsdp"))
+    with jax.set_mesh(mesh()):
+        mapped = jax.jit(jax.shard_map(call, in_specs=spec, out_specs=spec, check_vma=False))
+        text = mapped.lower(jnp.zeros((8, 128))).compile().as_text()
+    (found,) = hlo.collectives(text, MESH)
+    size = 8 // 4 * 128 * 4
+    assert found == hlo.Collective("all-reduce", ("tensor",), 5 * 2 * size / 2, 5)
+    assert hlo.by_axes([found, found]) == {"all-reduce over tensor": 2 * found.bytes}
+
+
+def test_a_gather_of_what_is_sharded_over_two_axes():
+    sharded = NamedSharding(mesh(), PartitionSpec(("data", "fsdp"), None))
+    whole = NamedSharding(mesh(), PartitionSpec())
+    text = jax.jit(lambda x: x, in_shardings=sharded, out_shardings=whole).lower(jnp.zeros((8, 16))).compile().as_text()
+    found = hlo.collectives(text, MESH)
+    assert {one.kind for one in found} == {"all-gather"}
+    assert {axis for one in found for axis in one.axes} == {"data", "fsdp"}
+
+
+TPU_TEXT = """HloModule jit_step
+
+%fused (p: bf16[4,8]) -> bf16[4,64] {
+  %all-gather.1 = bf16[4,64]{1,0:T(8,128)} all-gather(%p), channel_id=7, replica_groups=mesh['a'=1,'b'=8] {'b'}
+}
+
+%done (p: bf16[4,8]) -> bf16[4,64] {
+  %all-gather.2 = bf16[4,64]{1,0:T(8,128)} all-gather(%p), channel_id=7, replica_groups=mesh['a'=1,'b'=8] {'b'}
+}
+
+%cond (arg: (s32[])) -> pred[] {
+  %constant.1 = s32[]{:T(128)} constant(3)
+  ROOT %lt = pred[] compare(%x, %constant.1), direction=LT
+}
+
+%body (arg: (s32[])) -> (s32[]) {
+  %fusion.1 = bf16[4,64] fusion(%x), kind=kCustom, calls=%fused
+  %fusion.2 = bf16[4,64] fusion(%x), kind=kCustom, calls=%done
+}
+
+ENTRY %main (arg: f32[2]) -> f32[2] {
+  %while.1 = (s32[]) while(%t), condition=%cond, body=%body, metadata={op_name="x"}
+  %all-reduce.1 = f32[16]{0} all-reduce(%y), channel_id=9, replica_groups=[4,2]<=[2,4]T(1,0), to_apply=%add
+}
+"""
+
+
+def test_a_collective_in_pieces_counts_once_a_loop():
+    found = {one.kind: one for one in hlo.collectives(TPU_TEXT, MESH)}
+    assert found["all-gather"] == hlo.Collective("all-gather", tuple(MESH), 3 * 4 * 64 * 2 * 7 / 8, 3)
+    assert found["all-reduce"] == hlo.Collective("all-reduce", ("data",), 2 * 16 * 4 / 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "groups"),
+    [
+        ("replica_groups={{0,1},{2,3}}, x", [[0, 1], [2, 3]]),
+        ("replica_groups=[2,2]<=[4], x", [[0, 1], [2, 3]]),
+        ("replica_groups=[2,2]<=[2,2]T(1,0), x", [[0, 2], [1, 3]]),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_0'}, x", [[0, 2], [1, 3]]),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_0','axis_1'}, x", [[0, 1, 2, 3]]),
+        ("source_target_pairs={{0,1},{1,0}}", [[0, 1], [1, 0]]),
+        ("to_apply=%add", [[0, 1, 2, 3]]),
+    ],
+    ids=["listed", "iota", "transposed", "named", "named both", "pairs", "everyone"],
+)
+def test_groups_in_every_form(line, groups):
+    assert hlo.device_groups(line, 4) == groups
+
+
+# FLOPs.
+
+
+def test_loops_are_multiplied_out():
+    a = jnp.zeros((8, 8))
+    one = 2 * 8**3
+    assert flops.count(jax.make_jaxpr(lambda x: x @ a)(a)) == one
+    scanned = jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, _: (c @ a, None), x, None, length=7)[0])(a)
+    assert flops.count(scanned) == 7 * one
+    looped = jax.make_jaxpr(lambda n, x: jax.lax.fori_loop(0, n, lambda i, c: c @ a, x))(3, a)
+    assert flops.count(looped, while_turns=11) == 11 * one
+    branched = jax.make_jaxpr(lambda p, x: jax.lax.cond(p, lambda c: c @ a @ a, lambda c: c, x))(True, a)
+    assert flops.count(branched) == 2 * one
+    assert flops.count(jax.make_jaxpr(jax.jit(jax.checkpoint(lambda x: x @ a)))(a)) == one
+
+
+def small(**changes):
+    """(config, its model's) of a dense model small enough to trace at once."""
+    config = plans.get_config("8b")
+    config.rollout.update(completion_length=384, prompt_buckets=(128,))
+    config.score.chunk = 128
+    config.grpo.update(prompts_per_step=8, group_size=4, minibatches=2, micro_batches=2)
+    model = programs.model_config(config)
+    sizes = dict(vocab_size=4096, embed_dim=512, num_layers=4, num_heads=4, num_kv_heads=2, mlp_dim=2048)
+    return config, dataclasses.replace(model, **sizes | changes)
+
+
+@pytest.mark.parametrize("remat", ["full", "none"])
+def test_flops_of_a_train_step_are_those_of_the_formula(remat):
+    config, model = small(remat=remat, attention="dot_product")
+    setup = programs.describe(config, model, mesh())
+    planned = programs.train(setup, 16)
+    counted = flops.count(planned.jaxpr(setup.mesh), while_turns=planned.while_turns)
+    wanted = flops.expected_train_flops(model, rows=16, prompt_length=128, completion_length=384)
+    assert counted == pytest.approx(wanted, rel=0.05)
+
+
+# Programs.
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@pytest.mark.parametrize("name", ["train", "score", "decode"])
+def test_programs_lower_for_an_accelerator_that_is_not_there(name, platform):
+    config, model = small(attention="splash" if platform == "tpu" else "dot_product")
+    setup = programs.describe(config, model, mesh())
+    planned = {"train": programs.train, "score": programs.score, "decode": programs.decode}[name](setup, 16)
+    with jax.set_mesh(setup.mesh):
+        traced = jax.jit(planned.call, **planned.keywords).trace(*planned.arguments)
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert ("tpu_custom_call" in text) == (platform == "tpu")
+    assert "stablehlo.while" in text
+
+
+def test_the_planned_step_is_the_one_that_runs():
+    """Same shapes in, a state of the same shapes out, and it compiles here."""
+    config, model = small(attention="dot_product", num_layers=2, dtype="float32")
+    setup = programs.describe(config, model, mesh())
+    planned = programs.train(setup, 16)
+    state, metrics = jax.eval_shape(planned.call, *planned.arguments)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), planned.arguments[0]
+    )
+    assert {"loss", "grad_norm", "kl/k3"} <= set(metrics)
+
+
+@functools.cache
+def cpu_figures():
+    """The figures of a small train step, compiled for the CPU's simulated devices."""
+    config, model = small(attention="dot_product", num_layers=2, dtype="float32")
+    setup = programs.describe(config, model, mesh())
+    return setup, plan.compile_one(programs.train(setup, 16), setup.mesh)
+
+
+def test_figures_of_a_compiled_step():
+    setup, figures = cpu_figures()
+    assert figures["argument_bytes"] >= plan.tree_bytes(setup.param_shapes, setup.param_shardings) * 3
+    assert figures["peak_bytes"] > figures["temporary_bytes"] > 0
+    assert any("fsdp" in name for name in figures["sent_bytes"])
+
+
+def test_bytes_of_a_device_s_shards():
+    shapes = {"a": jax.ShapeDtypeStruct((8, 4), jnp.float32), "b": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
+    specs = {"a": PartitionSpec("fsdp", "tensor"), "b": PartitionSpec()}
+    shardings = {name: NamedSharding(mesh(), spec) for name, spec in specs.items()}
+    assert plan.tree_bytes(shapes, shardings) == 8 * 4 * 4 / 4 + 6
+
+
+# The page.
+
+
+def stored(**changes):
+    train = {
+        "argument_bytes": 2**30, "temporary_bytes": 3 * 2**30, "peak_bytes": 4 * 2**30, "compile_s": 20.0,
+        "sent_bytes": {"all-gather over fsdp": 5e9}, "flops": 1e15, "moved_bytes": 1e10,
+        "compute_s": 2.0, "memory_s": 0.5, "links_s": 1.0, "step_s": 2.0, "mfu": 1.0,
+    }  # fmt: skip
+    found = {
+        "config": "plan_8b", "model": "x/llama-3.1-8b", "topology": "v5e:8x8", "mesh": "fsdp:64",
+        "chip_bytes": 16 * 2**30, "parameters": 8e9, "parameter_bytes": 2**29, "tokens": [1024, 3072], "rows": 256,
+        "micro_batches": 4, "programs": {"train": train}, "largest_micro_batch": {"rows": 192, "compilations": 3},
+    }  # fmt: skip
+    return found | changes
+
+
+def test_report_and_table(tmp_path):
+    said = plan.report(stored())
+    for words in ("peak 4.00 GiB", "set by compute", "all-gather over fsdp 5 GB", "192 rows (3 compilations)", "8.00B"):
+        assert words in said
+    refused = stored(programs={"train": {"refused": "total memory (24.67G) exceeds 15.75G", "compile_s": 9.0}})
+    assert "does not fit: total memory (24.67G) exceeds 15.75G" in plan.report(refused)
+    (tmp_path / "a.json").write_text(json.dumps(stored()))
+    (tmp_path / "b.json").write_text(json.dumps(refused))
+    rows = plan.table(tmp_path).splitlines()[2:]
+    assert rows[0] == "| llama-3.1-8b | v5e:8x8 | fsdp:64 | 256 x 4096 | 4.00 of 16 | 5 | 2.00 (compute) | 100% | 192 |"
+    assert "refused: total memory (24.67G)" in rows[1]
+
+
+def test_the_largest_micro_batch_is_found_by_its_slope(monkeypatch):
+    """Memory of 2 + 0.75 a row of each shard: of 16, 18 rows fit a shard."""
+    setup = programs.describe(*small(attention="dot_product"), mesh())
+    tried = []
+
+    def compiled(planned, mesh):
+        rows = planned.arguments[1].completion_mask.shape[0] // setup.config.grpo.micro_batches
+        tried.append(rows // 4)
+        peak = 2.0 + 0.75 * tried[-1]
+        return {"peak_bytes": peak} if peak <= 16 else {"refused": "too much"}
+
+    monkeypatch.setattr(plan, "compile_one", compiled)
+    assert plan.largest(setup, 16.0)["rows"] == 18 * 4
+    assert len(tried) <= plan.MAX_COMPILATIONS
+    assert plan.largest(setup, 2.0)["rows"] == 0
+
+
+def test_roofline_is_the_largest_of_three():
+    chip = chips.Chip(100.0, 1.0, 10.0, 5.0, "")
+    found = plan.roofline(sent=5.0, total=8 * 300.0, moved=20.0, mesh=mesh(), chip=chip)
+    assert (found["compute_s"], found["memory_s"], found["links_s"]) == (3.0, 2.0, 1.0)
+    assert found["step_s"] == 3.0 and found["mfu"] == 1.0
+    slow = plan.roofline(sent=30.0, total=8 * 300.0, moved=20.0, mesh=mesh(), chip=chip)
+    assert slow["step_s"] == 6.0 and slow["mfu"] == 0.5
+
+
+def test_every_chip_has_a_source_and_an_unknown_one_is_refused():
+    assert all(chip.source and min(chip[:4]) > 0 for chip in chips.CHIPS.values())
+    with pytest.raises(ValueError, match=r"'v9' is none of v4, v5e"):
+        chips.chip_of("v9:2x2")
+
+
+def test_a_mesh_of_another_size_is_refused(monkeypatch):
+    monkeypatch.setattr(plan, "described_devices", lambda topology: jax.devices())
+    config = plans.get_config("8b")
+    config.mesh = "fsdp:4"
+    with pytest.raises(ValueError, match="has 4 devices, v5e:2x4 has 8"):
+        plan.plan(config, "v5e:2x4", ["train"])
+
+
+def test_meshes_of_a_sweep(monkeypatch):
+    monkeypatch.setattr(plan, "described_devices", lambda topology: [None] * 16)
+    model = TransformerConfig(
+        vocab_size=8, embed_dim=8, num_layers=1, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=8
+    )
+    found = plan.meshes("v5e:4x4", model)
+    assert all(math.prod(sharding.parse_mesh(text).values()) == 16 for text in found)
+    assert "fsdp:16,tensor:1" in found and "data:2,fsdp:2,tensor:4" in found and not any("tensor:8" in t for t in found)
+
+
+def test_sizes_are_the_published_ones():
+    billions = {"1b": 1.236, "8b": 8.030, "13b": 13.016, "32b": 32.762}
+    for name, wanted in billions.items():
+        config = plans.get_config(name)
+        shapes = programs.describe(config, programs.model_config(config), mesh()).param_shapes
+        assert np.isclose(sum(x.size for x in jax.tree.leaves(shapes)) / 1e9, wanted, atol=1e-3)
