@@ -53,6 +53,17 @@ def merge(left, right):
     return jax.tree.map(add, left, right, is_leaf=_is_statistic)
 
 
+def all_reduce(statistics, axis_name: str):
+    """`add` over the parts of a mapped axis (pmap, shard_map), for a pytree of Mean and Max."""
+
+    def reduce(x: Mean | Max) -> Mean | Max:
+        if isinstance(x, Max):
+            return Max(jax.lax.pmax(x.largest, axis_name))
+        return jax.lax.psum(x, axis_name)
+
+    return jax.tree.map(reduce, statistics, is_leaf=_is_statistic)
+
+
 def empty_like(statistics):
     """What changes nothing when merged in: Mean(0, 0) and Max(-inf), in the dtypes of `statistics` (or its shapes)."""
 
@@ -94,6 +105,13 @@ def row_means(x: chex.Array, mask: chex.Array) -> chex.Array:
     """The mean of each row over its mask, 0 for a row without any. x: float [B, T], mask: bool [B, T] -> float [B]."""
     chex.assert_rank([x, mask], 2)
     return masked_sum(x, mask, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)
+
+
+def last_of(mask: chex.Array) -> chex.Array:
+    """The last place of each row that is on the mask, none of an empty row. bool [B, T] -> bool [B, T]."""
+    chex.assert_rank(mask, 2)
+    chex.assert_type(mask, bool)
+    return mask & (jnp.cumsum(mask[:, ::-1], axis=1)[:, ::-1] == 1)
 
 
 def masked_var(x: chex.Array, mask: chex.Array, *, ddof: int) -> chex.Array:

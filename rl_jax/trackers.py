@@ -141,6 +141,57 @@ def running_moments() -> Tracker:
     return Tracker(lambda: Moments(*(jnp.float32(0.0) for _ in Moments._fields)), update)
 
 
+def feature_moments(*, shape: tuple[int, ...], axis_name: str | None = None) -> Tracker:
+    """Mean and variance of each feature of everything seen so far, by the formulas of `running_moments`.
+
+    update: (state, x) -> state; x: float [B, T, *shape], B T samples. Moments with mean and squares of `shape`.
+    axis_name: a mapped axis over which the samples are spread; all of them enter each part's state.
+    """
+
+    def total(x: chex.Array) -> chex.Array:
+        return x if axis_name is None else jax.lax.psum(x, axis_name)
+
+    def update(state: Moments, x: chex.Array) -> Moments:
+        chex.assert_shape(x, (None, None, *shape))
+        x = x.reshape(-1, *shape)
+        count = total(jnp.float32(len(x)))
+        mean = total(jnp.sum(x, axis=0)) / count
+        squares = total(jnp.sum(jnp.square(x - jnp.broadcast_to(mean, x.shape)), axis=0))
+        gap, seen = mean - state.mean, state.count + count
+        spread = jnp.square(gap) * (state.count * count / seen)
+        return Moments(seen, state.mean + gap * (count / seen), state.squares + squares + spread)
+
+    return Tracker(lambda: Moments(jnp.float32(0.0), jnp.zeros(shape), jnp.zeros(shape)), update)
+
+
+class ReturnScale(NamedTuple):
+    """returns: float32 [B], the discounted return up to now of each world. moments: of all of them so far."""
+
+    returns: chex.Array
+    moments: Moments
+
+
+def reward_scale(num_envs: int, *, discount: float | chex.Array, axis_name: str | None = None) -> Tracker:
+    """The spread of the discounted return so far, g <- gamma g + r from the start of each episode on.
+
+    update: (state, rewards [B, T], done [B, T]) -> ReturnScale. Source: gymnasium's NormalizeReward.
+    """
+    moments = feature_moments(shape=(), axis_name=axis_name)
+
+    def update(state: ReturnScale, rewards: chex.Array, done: chex.Array) -> ReturnScale:
+        chex.assert_rank([rewards, done], 2)
+
+        def step(returns: chex.Array, now):
+            reward, over = now
+            returns = discount * returns + reward
+            return jnp.where(over, 0.0, returns), returns
+
+        last, returns = jax.lax.scan(step, state.returns, (rewards.T, done.T))
+        return ReturnScale(last, moments.update(state.moments, returns))
+
+    return Tracker(lambda: ReturnScale(jnp.zeros(num_envs), moments.init()), update)
+
+
 class BetaValues(NamedTuple):
     """For each prompt a Beta distribution of its pass rate. successes, failures: float32 [N], alpha and beta."""
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rl_jax.masked import empty_like, merge
+from rl_jax.masked import all_reduce, empty_like, merge
 from rl_jax.types import Params
 
 
@@ -70,6 +70,7 @@ def make_train_step(
     num_micro_batches: int = 1,
     max_grad_norm: float | None = None,
     schedule: optax.Schedule | None = None,
+    axis_name: str | None = None,
 ) -> Callable:
     """A pure function (state, batch) -> (state, metrics); jit it with the state donated and its shardings given.
 
@@ -77,6 +78,8 @@ def make_train_step(
     num_micro_batches: the rows of `batch` are dealt out to that many turns, each a gradient of its own.
     max_grad_norm: the divided gradient is scaled down to this global norm. None: never.
     schedule: the optimizer's learning rate by update, only to report it as "lr".
+    axis_name: a mapped axis (pmap, shard_map) over which the rows are spread: totals and counts are added up over it
+        before the division, so that each part makes the same step. Under jit with shardings XLA does it: leave it None.
     A gradient that is not finite leaves params and optimizer as they were and is counted.
     metrics: float32 [] by name: those of the loss, divided, and loss, grad_norm, nonfinite/skipped, lr.
     Raises ValueError where the rows do not divide into the micro-batches.
@@ -104,6 +107,8 @@ def make_train_step(
 
     def train_step(state: TrainState, batch) -> tuple[TrainState, dict[str, chex.Array]]:
         gradients, means = accumulate(state.params, batch)
+        if axis_name is not None:
+            gradients, means = jax.lax.psum(gradients, axis_name), all_reduce(means, axis_name)
         count = means["loss"].count
         # The one division. A batch without a single live token has a zero gradient, not nan.
         divisor = jnp.where(count == 0, 1.0, count)

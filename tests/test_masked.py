@@ -148,3 +148,17 @@ def test_masks_are_bool_and_fit():
         masked.zero_masked(np.ones((2, 3), np.float32), np.ones((3,), bool))
     with pytest.raises(AssertionError):
         masked.row_means(np.ones((3,), np.float32), np.ones((3,), bool))
+
+
+def test_last_of_finds_the_last_place_of_each_row():
+    mask = np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1], [0, 0, 0], [1, 0, 0]], bool)
+    expected = np.array([[0, 1, 0], [0, 0, 1], [0, 0, 1], [0, 0, 0], [1, 0, 0]], bool)
+    np.testing.assert_array_equal(masked.last_of(jnp.asarray(mask)), expected)
+
+
+def test_all_reduce_adds_means_and_keeps_the_largest():
+    parts = {"mean": masked.Mean(jnp.arange(3.0), jnp.ones(3)), "max": masked.Max(jnp.asarray([1.0, 5.0, 2.0]))}
+    found = jax.vmap(lambda x: masked.all_reduce(x, "parts"), axis_name="parts")(parts)
+    np.testing.assert_array_equal(found["mean"].value(), np.ones(3))
+    np.testing.assert_array_equal(found["mean"].count, np.full(3, 3.0))
+    np.testing.assert_array_equal(found["max"].value(), np.full(3, 5.0))

@@ -17,6 +17,12 @@ TABLE = {
     "adaptive_entropy": ({}, {"initial": 0.0, "target": 0.2, "step": 0.005, "low": 0.0, "high": 1.0}, (0.1,)),
     "ema_mean": ({}, {"decay": 0.9, "initial": 0.0, "replace_initial": True}, (np.ones(4),)),
     "running_moments": ({}, {}, (np.arange(4.0),)),
+    "feature_moments": ({"shape": (2,)}, {"axis_name": None}, (np.arange(6.0).reshape(1, 3, 2),)),
+    "reward_scale": (
+        {"num_envs": 2, "discount": 0.9},
+        {"axis_name": None},
+        (np.ones((2, 3)), np.zeros((2, 3))),
+    ),
     "beta_values": (
         {"num_prompts": 3},
         {"half_life": 0.06, "low": 0.875, "high": 0.96, "prior": 0.5},
@@ -256,3 +262,46 @@ def test_beta_values_refuse_rows_of_other_lengths():
     for arguments in ((prompts[:1], rewards, divergence), (prompts, rewards, divergence[:1])):
         with pytest.raises(AssertionError):
             tracker.update(tracker.init(), *arguments)
+
+
+# --- Of environments -------------------------------------------------------------------------------------------------
+
+
+def test_feature_moments_are_those_of_all_batches_together():
+    tracker, rng = trackers.feature_moments(shape=(3,)), np.random.default_rng(0)
+    shapes = ((4, 7, 3), (1, 1, 3), (3, 3, 3))
+    batches = [rng.normal(100.0, [1.0, 5.0, 0.1], size=shape).astype(np.float32) for shape in shapes]
+    state = tracker.init()
+    for batch in batches:
+        state = jax.jit(tracker.update)(state, batch)
+    seen = np.concatenate([batch.reshape(-1, 3) for batch in batches]).astype(np.float64)
+    assert state.count == len(seen)
+    np.testing.assert_allclose(state.mean, seen.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(state.std(), seen.std(0, ddof=1), rtol=1e-3)
+
+
+def test_feature_moments_over_a_mapped_axis_are_those_of_all_parts():
+    whole, spread = trackers.feature_moments(shape=(2,)), trackers.feature_moments(shape=(2,), axis_name="parts")
+    x = np.random.default_rng(1).normal(size=(2, 4, 5, 2)).astype(np.float32)
+    expected, found = whole.init(), jax.tree.map(lambda x: jnp.stack([x] * 4), spread.init())
+    for batch in x:
+        expected = whole.update(expected, batch)
+        found = jax.vmap(spread.update, axis_name="parts")(found, jnp.asarray(batch)[:, None])
+    for part in range(4):
+        for left, right in zip(found, expected, strict=True):
+            np.testing.assert_allclose(left[part], right, rtol=1e-5, atol=1e-6)
+
+
+def test_reward_scale_is_the_spread_of_discounted_returns_within_episodes():
+    tracker, rng = trackers.reward_scale(3, discount=0.8), np.random.default_rng(2)
+    rewards, done = rng.normal(size=(3, 10)).astype(np.float32), rng.random((3, 10)) < 0.3
+    returns, running = np.zeros((3, 10)), np.zeros(3)
+    for t in range(10):
+        running = 0.8 * running + rewards[:, t]
+        returns[:, t] = running
+        running = np.where(done[:, t], 0.0, running)
+    state = tracker.init()
+    for part in (slice(0, 4), slice(4, 10)):  # what is under way goes on in the next rollout
+        state = tracker.update(state, jnp.asarray(rewards[:, part]), jnp.asarray(done[:, part]))
+    np.testing.assert_allclose(state.returns, running, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(state.moments.std(), returns.std(ddof=1), rtol=1e-4)

@@ -244,3 +244,18 @@ def test_eight_devices_equal_one(mesh, num_micro_batches):
     assert metrics.keys() == expected_metrics.keys()
     for name, value in expected_metrics.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_rows_over_a_mapped_axis_make_the_step_of_all_rows():
+    """The parts hold different counts, some none at all: a mean of the parts' means would be another step."""
+    optimizer = optax.sgd(0.1)
+    batch = jax.tree.map(jnp.asarray, _batch())
+    whole = make_train_step(_loss, optimizer, max_grad_norm=0.5)
+    expected, metrics = whole(_state(optimizer), batch)
+    spread = make_train_step(_loss, optimizer, max_grad_norm=0.5, axis_name="parts")
+    parts = jax.tree.map(lambda x: x.reshape(8, 1, *x.shape[1:]), batch)
+    found, of_parts = jax.vmap(spread, in_axes=(None, 0), axis_name="parts")(_state(optimizer), parts)
+    for part in range(8):
+        assert max_difference(jax.tree.map(lambda x, p=part: x[p], found.params), expected.params) < 1e-6
+    for name in ("loss", "error", "largest", "grad_norm"):
+        np.testing.assert_allclose(of_parts[name], np.full(8, metrics[name]), rtol=1e-5)

@@ -1,0 +1,194 @@
+"""Environment steps a second, learning included, beside another library's in one run: one JSON line for each size.
+
+    python -m experiments.bench_control                                     # ours, 1, 16, 64 and 256 seeds
+    python -m experiments.bench_control --peer purejaxrl=FOLDER --seeds=1,16
+    python -m experiments.bench_control --steps=200000 --rounds=3
+
+CartPole with purejaxrl's default settings: 4 environments, 128 steps, 4 epochs of 4 minibatches, two tanh layers of 64
+for the actor and for the critic, a learning rate of 2.5e-4 down to 0. FOLDER holds its ppo.py and wrappers.py. Each
+side is a process of its own, which compiles once and then takes turns with the other: `steps_per_s` is a side's median
+over the rounds, of all its seeds together, `ratio` ours over the peer's, `return` the mean over the seeds of the
+episodes in the last tenth of training, `compile_s` apart. Ours uses as many simulated devices as there are cores where
+the seeds divide; `--devices=1` keeps it to one.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import types
+
+import jax
+import numpy as np
+
+
+def ours(seeds: int, steps: int, devices: int):
+    """(compile seconds, function that trains all seeds and returns [seeds] returns of the last tenth)."""
+    from configs import control as configs
+    from experiments import control_ppo
+
+    config = configs.get_config("cartpole")
+    config.update(num_seeds=seeds, num_envs=4, num_steps=128, total_steps=steps)
+    config.control.update(entropy_coef=0.01)
+    config.control.optimizer.learning_rate = 2.5e-4
+    config.eval.num_episodes = 0
+    config.log_every = config.checkpoint.every = max(steps // (10 * 512), 1)  # a tenth
+    if devices > 1 and seeds % devices == 0:
+        config.mesh = f"seeds:{devices}"
+    start = time.perf_counter()
+    program = control_ppo.make_program(config)
+    calls = control_ppo.num_updates(config) // config.log_every
+
+    def train() -> np.ndarray:
+        state = program.init()
+        for _ in range(calls):
+            state, metrics = program.advance(state)
+            jax.block_until_ready(state)  # simulated devices must not run ahead
+        return np.asarray(metrics["episode/return"])
+
+    jax.block_until_ready(program.advance(program.init()))
+    return time.perf_counter() - start, train
+
+
+def purejaxrl(folder: str, seeds: int, steps: int):
+    """The same for purejaxrl's ppo.py, by the settings that stand at its end."""
+    import gymnax
+
+    jax.config.update("jax_numpy_rank_promotion", "allow")
+    make = gymnax.make
+
+    class FiveValues:
+        """An environment of gymnax 1.x with the five-valued step that the peer unpacks."""
+
+        def __init__(self, env):
+            self._env = env
+
+        def __getattr__(self, name):
+            return getattr(self._env, name)
+
+        def step(self, key, state, action, params=None):
+            observation, state, reward, terminated, truncated, info = self._env.step(key, state, action, params)
+            return observation, state, reward, terminated | truncated, {"discount": info["discount"]}
+
+    def make_old(name):
+        env, params = make(name)
+        return FiveValues(env), params
+
+    gymnax.make = make_old
+    # wrappers.py imports two more libraries, for environments that are not used here.
+    for name in ("brax", "brax.envs", "brax.envs.wrappers", "brax.envs.wrappers.training", "navix"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["brax"].envs = sys.modules["brax.envs"]
+    training = sys.modules["brax.envs.wrappers.training"]
+    training.EpisodeWrapper = training.AutoResetWrapper = None
+    sys.path.insert(0, folder)
+    ppo = importlib.import_module("ppo")
+    settings = {
+        "LR": 2.5e-4, "NUM_ENVS": 4, "NUM_STEPS": 128, "TOTAL_TIMESTEPS": steps, "UPDATE_EPOCHS": 4,
+        "NUM_MINIBATCHES": 4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "ENT_COEF": 0.01, "VF_COEF": 0.5,
+        "MAX_GRAD_NORM": 0.5, "ACTIVATION": "tanh", "ENV_NAME": "CartPole-v1", "ANNEAL_LR": True, "DEBUG": False,
+    }  # fmt: skip
+    train = ppo.make_train(settings)
+    keys = jax.random.split(jax.random.key(0), seeds)
+    whole = jax.jit(jax.vmap(train)) if seeds > 1 else jax.jit(lambda keys: train(keys[0]))
+    start = time.perf_counter()
+    compiled = whole.lower(keys).compile()
+    seconds = time.perf_counter() - start
+
+    def run() -> np.ndarray:
+        info = jax.block_until_ready(compiled(keys))["metrics"]
+        names = ("returned_episode", "returned_episode_returns")
+        ended, returns = (np.asarray(info[name]).reshape(seeds, -1) for name in names)
+        tail = slice(-(ended.shape[1] // 10), None)
+        return (returns[:, tail] * ended[:, tail]).sum(1) / np.maximum(ended[:, tail].sum(1), 1)
+
+    return seconds, run
+
+
+def worker(options) -> None:
+    """One side: compiles, says so, then trains once for each line that it is sent."""
+    if options.side == "ours":
+        seconds, train = ours(options.seeds, options.steps, options.devices)
+    else:
+        seconds, train = purejaxrl(options.side.partition("=")[2], options.seeds, options.steps)
+    print(json.dumps({"compile_s": seconds}), flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        returns = train()
+        elapsed = time.perf_counter() - start
+        said = {"steps_per_s": options.seeds * options.steps / elapsed, "return": float(returns.mean())}
+        print(json.dumps(said), flush=True)
+
+
+class Side:
+    """A worker in a process of its own."""
+
+    def __init__(self, side: str, seeds: int, options):
+        own = [f"--side={side}", f"--seeds={seeds}", f"--steps={options.steps}", f"--devices={options.devices}"]
+        command = [sys.executable, "-m", "experiments.bench_control", *own]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.compile_s = self._read()["compile_s"]
+        self.rounds: list[dict] = []
+
+    def _read(self) -> dict:
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a side has ended with status {self._process.wait()}; what it said stands above")
+        return json.loads(line)
+
+    def turn(self) -> None:
+        """One training."""
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        self.rounds.append(self._read())
+
+    def result(self) -> dict:
+        """The medians of its rounds; ends the process."""
+        self._process.stdin.close()
+        self._process.wait()
+        medians = {name: statistics.median(row[name] for row in self.rounds) for name in self.rounds[0]}
+        return {name: round(x, 1) for name, x in (medians | {"compile_s": self.compile_s}).items()}
+
+
+def measure(seeds: int, options) -> dict:
+    """The sides' results for one number of seeds, and the ratio."""
+    sides = {"ours": Side("ours", seeds, options)}
+    for peer in options.peer:
+        sides[peer.partition("=")[0]] = Side(peer, seeds, options)
+    for _ in range(options.rounds):
+        for side in sides.values():
+            side.turn()
+    found = {name: side.result() for name, side in sides.items()}
+    row = {"seeds": seeds, "steps_a_seed": options.steps, **found}
+    for name in list(found)[1:]:
+        row[f"ratio_{name}"] = round(found["ours"]["steps_per_s"] / found[name]["steps_per_s"], 3)
+    return row
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parses the command line and prints a line for each number of seeds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", default="1,16,64,256")
+    parser.add_argument("--steps", type=int, default=500_000, help="of one seed")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--devices", type=int, default=os.cpu_count())
+    parser.add_argument("--peer", action="append", default=[], help="purejaxrl=FOLDER of its ppo.py")
+    parser.add_argument("--side", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    for peer in options.peer:
+        if not os.path.isfile(os.path.join(peer.removeprefix("purejaxrl="), "ppo.py")):
+            parser.error(f"--peer={peer}: expected purejaxrl=FOLDER with its ppo.py")
+    if options.side:
+        options.seeds = int(options.seeds)
+        worker(options)
+        return
+    for seeds in map(int, options.seeds.split(",")):
+        print(json.dumps(measure(seeds, options)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,322 @@
+"""PPO and its relatives in environments: many runs at once, the whole of each one compiled program.
+
+    python -m experiments.control_ppo --config=configs/control.py:cartpole
+    python -m experiments.control_ppo --config=configs/control.py:cartpole --config.num_seeds=64 --config.mesh=seeds:2
+
+A call of the program is `log_every` updates (rollout, advantages, epochs of minibatches) of every run and an
+evaluation; between calls the loop logs and saves. A run is a seed with a value of each number that is swept. The same
+command resumes what was interrupted, bit for bit, where the environments are pure functions.
+"""
+
+import functools
+import itertools
+import json
+import math
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from experiments import common
+from rl_jax import checkpoint, control, envs, ppo, trackers
+from rl_jax.advantages import steps as step_advantages
+from rl_jax.binding import bind, needs
+from rl_jax.grpo import Objective as PolicyObjective
+from rl_jax.logging import RunLogger, write_atomically
+from rl_jax.losses import aggregate, kl, policy, value
+from rl_jax.masked import all_reduce, empty_like, merge
+from rl_jax.models.actor_critic import Agent, make_agent
+from rl_jax.models.distributions import categorical, tanh_gaussian
+from rl_jax.rollout.steps import evaluate
+from rl_jax.run_record import write_run_record
+
+# XLA's thread pool on a CPU: small matmuls gain nothing from it, and on two cores batched ones can wait for each other
+# in it without an end.
+CPU_OPTIONS = {"xla_cpu_multi_thread_eigen": False}
+
+
+class Program(NamedTuple):
+    """The compiled parts of a training of L runs.
+
+    init: () -> state. advance: (state) -> (state, metrics float32 [L] by name); donates the state.
+    finals: (state) -> params, a pytree with L first.
+    """
+
+    init: Callable
+    advance: Callable
+    finals: Callable
+
+
+def make_algorithm(settings: dict[str, Any]) -> control.Algorithm:
+    """The algorithm of a config's `control` fields, of which numbers may be traced."""
+    value_loss = bind(settings["value_loss"], value)
+    controlled = settings["kl_control"]["fn"]
+    objective = ppo.Objective(
+        policy=PolicyObjective(
+            surrogate=bind(settings["surrogate"], policy),
+            kl=bind(settings["kl"], kl),
+            kl_coef=0.0,
+            aggregate=aggregate.token_mean,
+        ),
+        value_loss=value_loss,
+        support=value.Support(**settings["support"]) if "support" in needs(value_loss) else None,
+        value_coef=settings["value_coef"],
+    )
+    plain = ("entropy_coef", "kl_coef", "whiten", "epochs", "minibatches", "max_grad_norm", "actor_lag")
+    return control.Algorithm(
+        advantage=bind(settings["advantage"], step_advantages),
+        objective=objective,
+        kl_control=bind(settings["kl_control"], trackers)() if controlled else None,
+        normalize_observations=settings["normalize_observations"],
+        normalize_rewards=settings["normalize_rewards"],
+        discount=settings["advantage"]["discount"],
+        **{name: settings[name] for name in plain},
+    )
+
+
+def make_network(config, env: envs.Vector, num_values: int) -> Agent:
+    """The agent that fits the environment's spaces."""
+    space = env.action_space
+    if isinstance(space, envs.Discrete):
+        distribution = categorical(space.n)
+    else:
+        distribution = tanh_gaussian(space.low, space.high)
+    return make_agent(env.observation_space.shape, distribution, num_values=num_values, **config.network.to_dict())
+
+
+def num_updates(config) -> int:
+    """The updates that total_steps need, in whole calls. Raises ValueError where a checkpoint falls in between."""
+    if config.checkpoint.every % config.log_every:
+        raise ValueError(f"checkpoint.every={config.checkpoint.every} is no multiple of log_every={config.log_every}")
+    return math.ceil(config.total_steps / (config.num_envs * config.num_steps * config.log_every)) * config.log_every
+
+
+def runs_of(config) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """(keys [L], {dotted name: float32 [L]}) of the runs: every seed with every combination of what is swept."""
+    swept = {name: tuple(values) for name, values in config.sweep}
+    points = list(itertools.product(range(config.num_seeds), *swept.values()))
+    keys = jax.random.split(jax.random.key(config.seed), config.num_seeds)
+    values = {name: jnp.asarray([point[i + 1] for point in points], jnp.float32) for i, name in enumerate(swept)}
+    return keys[np.asarray([point[0] for point in points])], values
+
+
+def with_values(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """A nested dict with other values at dotted names, "control." left out. Raises ValueError for an unknown one."""
+    result = jax.tree.map(lambda x: x, settings, is_leaf=lambda x: not isinstance(x, dict))
+    for name, number in values.items():
+        *groups, last = name.removeprefix("control.").split(".")
+        place = functools.reduce(lambda found, group: found.get(group, {}), groups, result)
+        if not isinstance(place.get(last), float):
+            raise ValueError(f"sweep: config.{name} is no float field, so it cannot be swept inside one program")
+        place[last] = number
+    return result
+
+
+def make_run(config, *, parts: int = 1, axis_name: str | None = None) -> tuple[Callable, Callable, Callable]:
+    """(init(key, values) -> state, advance(state, values, count) -> (state, metrics), params) of a single run.
+
+    parts: over how many devices its worlds are spread, along axis_name. count: updates, static.
+    """
+    if config.num_envs % parts:
+        raise ValueError(f"num_envs={config.num_envs} do not divide over {parts} devices")
+    fields = config.env.to_dict()
+    name = fields.pop("name")
+    env = envs.load_vector(name, config.num_envs // parts, **fields)
+    runs = config.num_seeds * math.prod(len(values) for _, values in config.sweep)
+    if not env.pure and (runs > 1 or config.mesh):
+        raise ValueError(f"{name} lives on the host: it can be trained in one run, on one device, not {runs} runs")
+    judged = envs.load_vector(name, config.eval.num_episodes, **fields) if config.eval.num_episodes else None
+    settings = config.control.to_dict()
+    total = num_updates(config) * settings["epochs"] * settings["minibatches"]
+    num_values = make_algorithm(settings).objective.num_outputs()
+    agent = make_network(config, env, num_values)
+
+    def parts_of(values: dict[str, jax.Array]):
+        found = with_values(settings, values)
+        adam = dict(found["optimizer"])
+        rate, final = adam.pop("learning_rate"), adam.pop("final_fraction")
+        optimizer = optax.adam(optax.linear_schedule(rate, rate * final, total), **adam)
+        return control.make_update(
+            agent, env, make_algorithm(found), optimizer, num_steps=config.num_steps, axis_name=axis_name
+        )
+
+    def init(key: jax.Array, values: dict[str, jax.Array]) -> control.ControlState:
+        return parts_of(values)[0](key)
+
+    def advance(state: control.ControlState, values: dict[str, jax.Array], count: int):
+        _, update, policy_of = parts_of(values)
+
+        def step(carry, _):
+            state, metrics = update(carry[0])
+            return (state, merge(carry[1], metrics)), None
+
+        empty = empty_like(jax.eval_shape(update, state)[1])
+        (state, metrics), _ = jax.lax.scan(step, (state, empty), None, count)
+        if axis_name is not None:
+            metrics = all_reduce(metrics, axis_name)
+        metrics = {name: mean.value() for name, mean in metrics.items()}
+        if judged is not None:
+            key = jax.random.fold_in(jax.random.fold_in(state.train.rng, 2**31 - 1), state.train.step)
+            choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy)
+            returns, lengths = evaluate(policy_of(state), agent.distribution, judged, key, **choice)
+            metrics |= {"eval/return": jnp.mean(returns), "eval/length": jnp.mean(lengths.astype(jnp.float32))}
+        return state, metrics
+
+    def params(state: control.ControlState):
+        return control.unraveler(agent)(state.train.params)
+
+    return init, advance, params
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """"seeds:2,envs:4" -> {"seeds": 2, "envs": 4}; "" is one device. Raises ValueError for anything else."""
+    sizes = {"seeds": 1, "envs": 1}
+    for part in filter(None, text.split(",")):
+        name, _, size = part.strip().partition(":")
+        if name not in sizes or not size.isdecimal() or int(size) < 1:
+            raise ValueError(f"mesh {text!r}: {part!r} is not seeds:SIZE or envs:SIZE")
+        sizes[name] = int(size)
+    return sizes
+
+
+def over_runs(fn: Callable, group: int) -> Callable:
+    """`fn` of one run as a function of many, one after the other or `group` in lockstep."""
+
+    def mapped(*args):
+        if jax.tree.leaves(args)[0].shape[0] == 1:  # no loop: also for worlds on the host, which cannot be mapped
+            out = fn(*jax.tree.map(lambda x: x[0], args))
+            return jax.tree.map(lambda x: x[None], out)
+        return jax.lax.map(lambda args: fn(*args), args, batch_size=group if group > 1 else None)
+
+    return mapped
+
+
+def state_specs(state: control.ControlState) -> control.ControlState:
+    """Where each leaf with L first belongs: runs over "seeds", and what there is once for each world over "envs"."""
+
+    def spec(path, _) -> PartitionSpec:
+        own = any(getattr(key, "name", "") in ("worlds", "returns") for key in path)
+        return PartitionSpec("seeds", "envs") if own else PartitionSpec("seeds")
+
+    return jax.tree_util.tree_map_with_path(spec, state)
+
+
+def make_program(config) -> Program:
+    """The programs of all runs, over the mesh by jit or by pmap."""
+    sizes = parse_mesh(config.mesh)
+    common.simulate_devices(math.prod(sizes.values()))
+    keys, values = runs_of(config)
+    if len(keys) % sizes["seeds"]:
+        raise ValueError(f"{len(keys)} runs do not divide over seeds:{sizes['seeds']}")
+    if config.spread not in ("jit", "pmap"):
+        raise ValueError(f"spread={config.spread!r} is neither 'jit' nor 'pmap'")
+    parts = sizes["envs"]
+    init, advance, params = make_run(config, parts=parts, axis_name="envs" if parts > 1 else None)
+    init = over_runs(init, config.group)
+    chunk = over_runs(functools.partial(advance, count=config.log_every), config.group)
+    if config.spread == "pmap":
+        return _pmap_program(sizes, keys, values, init, chunk, over_runs(params, 1))
+    # The shapes of one part, asked for where no axis has a name.
+    shapes = jax.eval_shape(over_runs(make_run(config, parts=parts)[0], 1), keys, values)
+    return _jit_program(sizes, keys, values, init, chunk, over_runs(params, 1), state_specs(shapes))
+
+
+def _jit_program(sizes, keys, values, init, chunk, params, specs) -> Program:
+    mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * 2)
+    options = CPU_OPTIONS if jax.default_backend() == "cpu" else None
+    runs = PartitionSpec("seeds")
+
+    def mapped(fn, in_specs, out_specs, **more):
+        if mesh.size > 1:
+            fn = jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+        return jax.jit(fn, compiler_options=options, **more)
+
+    keys, values = jax.device_put((keys, values), NamedSharding(mesh, runs))
+    start = mapped(init, (runs, runs), specs)
+    advance = mapped(chunk, (specs, runs), (specs, runs), donate_argnums=0)
+    finals = mapped(params, (specs,), runs)
+    return Program(lambda: start(keys, values), lambda state: advance(state, values), finals)
+
+
+def _pmap_program(sizes, keys, values, init, chunk, params) -> Program:
+    """The same parts by pmap, the state with devices first; either the runs are dealt out to them or the worlds."""
+    count = math.prod(sizes.values())
+    if min(sizes.values()) > 1:
+        raise ValueError("pmap has one axis: seeds or envs, not both; use spread='jit'")
+
+    def deal(x):
+        return x.reshape(count, -1, *x.shape[1:]) if sizes["envs"] == 1 else jnp.stack([x] * count)
+
+    def gather(tree):
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]) if sizes["envs"] == 1 else x[0], tree)
+
+    keys, values = jax.tree.map(deal, (keys, values))
+    start, finals = jax.pmap(init, axis_name="envs"), jax.pmap(params, axis_name="envs")
+    advance = jax.pmap(chunk, axis_name="envs", donate_argnums=0)
+
+    def step(state):
+        state, metrics = advance(state, values)
+        return state, gather(metrics)
+
+    return Program(lambda: start(keys, values), step, lambda state: gather(finals(state)))
+
+
+def row_of(metrics: dict[str, np.ndarray]) -> dict[str, float]:
+    """A row of metrics: the means over the runs, and of the evaluated return the least and each run's own."""
+    row = {name: float(np.mean(x)) for name, x in metrics.items()}
+    shown = metrics.get("eval/return", metrics["episode/return"])
+    if len(shown) > 1:
+        row["runs/worst"] = float(np.min(shown))
+        row |= {f"runs/{i}": float(x) for i, x in enumerate(shown[:64])}
+    return row
+
+
+def run(config, workdir: pathlib.Path) -> None:
+    """The whole of it: compile, restore if there is something, loop, save."""
+    stop = checkpoint.StopSignal()
+    updates = num_updates(config)
+    program = make_program(config)
+    write_run_record(
+        workdir,
+        config=config.to_dict(),
+        command=[sys.executable, *sys.argv],
+        task=config.env.name,
+        algorithm="control_ppo",
+        devices=[str(device) for device in jax.devices()],
+    )
+    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
+    state, step, metrics = program.init(), 0, {}
+    if checkpoints.latest_step() is not None:
+        items, host = checkpoints.restore({"state": state})
+        state, step, metrics = items["state"], host["step"], host["metrics"]
+    log = RunLogger(workdir, total_steps=updates, resume_step=step or None, **common.log_options(config))
+    steps_a_call = config.log_every * config.num_envs * config.num_steps
+    with checkpoints, log:
+        while step < updates and not stop.received:
+            step += config.log_every
+            clock = common.Clock()
+            state, measured = program.advance(state)
+            measured = jax.device_get(measured)
+            clock.lap("train_s")
+            metrics = {name: x.tolist() for name, x in measured.items()}
+            seconds = clock.totals(0)["train_s"]
+            done = steps_a_call * len(measured["loss"])
+            env_steps = {"env_steps": step * config.num_envs * config.num_steps}  # of one run
+            log.log(step, row_of(measured) | env_steps, {"train_s": seconds, "env_steps_per_s": done / seconds})
+            if checkpoints.due(step) or step == updates or stop.received:
+                checkpoints.save(step, {"state": state}, {"step": step, "metrics": metrics})
+    if step == updates:
+        final = {"step": step, "params_sha256": checkpoint.checksum(program.finals(state)), "metrics": metrics}
+        write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())
+        shown = metrics.get("eval/return", metrics["episode/return"])
+        print(f"{len(shown)} runs, mean return of each: {' '.join(f'{x:.1f}' for x in shown)}")
+
+
+if __name__ == "__main__":
+    common.main(run)

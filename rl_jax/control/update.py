@@ -1,0 +1,188 @@
+"""One update of an actor and a critic, as a pure function of everything that training carries."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from rl_jax import ppo
+from rl_jax.control.algorithm import Algorithm, assign, minibatch_loss
+from rl_jax.masked import Max, Mean, all_reduce
+from rl_jax.rollout.steps import Transitions, Worlds, collect, start
+from rl_jax.trackers import Tracker, feature_moments, reward_scale
+from rl_jax.train import TrainState, init_state, make_train_step
+
+TURN_METRICS = ("loss", "grad_norm", "nonfinite/skipped")  # measured in every turn of an update
+OBSERVATION_CLIP = 10.0  # normalised observations and rewards, in standard deviations
+
+
+class ControlState(NamedTuple):
+    """Everything that training carries, as arrays.
+
+    train: TrainState; params one vector, trackers {"observations": Moments, "rewards": ReturnScale, "kl": ...} of what
+        is in use. worlds: where the environments stand. actor: the params that act, where they lag behind, else ().
+    """
+
+    train: TrainState
+    worlds: Worlds
+    actor: Any
+
+
+def make_update(
+    agent, env, algorithm: Algorithm, optimizer: optax.GradientTransformation, *, num_steps: int, axis_name=None
+) -> tuple[Callable, Callable, Callable]:
+    """(init, update, policy_of): init(key) -> ControlState; update(state) -> (state, metrics, undivided).
+
+    agent: models.actor_critic.Agent. env: envs.Vector. num_steps: T. axis_name: a mapped axis over which the worlds
+    are spread; gradients and all statistics are added up over it, params stay equal on each part.
+    policy_of(state) -> observations -> outputs: the newest policy, with its normalisation, for an evaluation.
+    Raises ValueError where the batch does not divide into the minibatches.
+    """
+    batch_size = env.num_envs * num_steps
+    if batch_size % algorithm.minibatches:
+        raise ValueError(
+            f"{env.num_envs} environments x {num_steps} steps do not divide into {algorithm.minibatches} minibatches"
+        )
+    algorithm.objective.check()
+    unravel = unraveler(agent)
+    trackers = _trackers(env, algorithm, axis_name)
+
+    def loss_fn(params: chex.Array, batch: ppo.PPOBatch):
+        return minibatch_loss(agent, unravel(params), batch, algorithm)
+
+    train_step = make_train_step(loss_fn, optimizer, max_grad_norm=algorithm.max_grad_norm, axis_name=axis_name)
+
+    def init(key: chex.PRNGKey) -> ControlState:
+        params_key, worlds_key, train_key = jax.random.split(key, 3)
+        params = ravel_pytree(agent.init(params_key))[0]
+        carried = {name: tracker.init() for name, tracker in trackers.items()}
+        train = init_state(params, optimizer, train_key, carried)
+        # A copy: two leaves that are one buffer could not be donated.
+        actor = params + 0.0 if algorithm.actor_lag > 1 else ()
+        return ControlState(train, start(env, _own(worlds_key, axis_name)), actor)
+
+    def update(state: ControlState):
+        train = state.train
+        count = train.step // (algorithm.epochs * algorithm.minibatches)
+        act_key, shuffle_key = jax.random.split(_own(jax.random.fold_in(train.rng, count), axis_name))
+        actor = state.actor
+        if algorithm.actor_lag > 1:
+            actor = jnp.where(count % algorithm.actor_lag == 0, train.params, actor)
+        normalize = _normalizer(train.trackers)
+        acting = unravel(actor if algorithm.actor_lag > 1 else train.params)
+        worlds, rows, metrics = collect(
+            lambda observation: agent.policy(acting, normalize(observation)),
+            agent.distribution, env, state.worlds, act_key, num_steps=num_steps,
+        )  # fmt: skip
+        carried, rows = _observe(trackers, train.trackers, rows)
+        batch, more = assign(agent, unravel(train.params), rows, normalize, algorithm, axis_name)
+        order = shuffled(shuffle_key, algorithm.epochs, batch_size).reshape(-1, batch_size // algorithm.minibatches)
+        coefs = carried.get("kl")
+
+        def minibatch(index: chex.Array) -> ppo.PPOBatch:
+            part = jax.tree.map(lambda x: x[index], batch)
+            if coefs is not None:
+                part = part._replace(policy=part.policy._replace(kl_coefs=jnp.full(len(index), coefs.coef)))
+            return part
+
+        def turn(train: TrainState, index: chex.Array):
+            train, learned = train_step(train, minibatch(index))
+            return train, {name: learned[name] for name in TURN_METRICS}
+
+        train, learned = jax.lax.scan(turn, train._replace(trackers=carried), order)
+        # Where the update has ended, seen on one minibatch: in each turn they would cost a fifth of its time.
+        ended = loss_fn(train.params, minibatch(order[-1]))[1]
+        metrics = metrics | more | _over_turns(learned) | ended
+        if coefs is not None:
+            measured = ended["kl/k3"] if axis_name is None else all_reduce(ended["kl/k3"], axis_name)
+            moved = trackers["kl"].update(coefs, measured.value(), jnp.float32(batch_size))
+            train = train._replace(trackers=train.trackers | {"kl": moved})
+            metrics["kl/coef"] = Mean(coefs.coef, jnp.float32(1.0))
+        return ControlState(train, worlds, actor), metrics
+
+    def policy_of(state: ControlState) -> Callable:
+        params, normalize = unravel(state.train.params), _normalizer(state.train.trackers)
+        return lambda observation: agent.policy(params, normalize(observation))
+
+    return init, update, policy_of
+
+
+def unraveler(agent) -> Callable:
+    """The function that makes the agent's params {"actor", "critic"} of the vector of them."""
+    shapes = jax.eval_shape(agent.init, jax.random.key(0))
+    return ravel_pytree(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))[1]
+
+
+def shuffled(key: chex.PRNGKey, epochs: int, size: int) -> chex.Array:
+    """A random order of 0 .. size - 1 for each epoch: int32 [epochs, size].
+
+    The index stands in the low bits of the random number that is sorted: a sort of one array is three times as fast as
+    one that carries a second along. Up to 4,096 entries at least 20 random bits are left; more take the usual way.
+    """
+    if size > 4096:
+        keys = jax.random.split(key, epochs)
+        return jax.vmap(lambda key: jax.random.permutation(key, size))(keys)
+    low = jnp.uint32((1 << max(size - 1, 1).bit_length()) - 1)
+    index = jnp.broadcast_to(jnp.arange(size, dtype=jnp.uint32), (epochs, size))
+    return (jnp.sort((jax.random.bits(key, (epochs, size)) & ~low) | index, axis=1) & low).astype(jnp.int32)
+
+
+def _own(key: chex.PRNGKey, axis_name) -> chex.PRNGKey:
+    """A key of this part's own: its worlds are not those of the others."""
+    return key if axis_name is None else jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+
+
+def _trackers(env, algorithm: Algorithm, axis_name) -> dict[str, Tracker]:
+    """The estimators in use, by the names that they have in TrainState.trackers."""
+    found = {}
+    if algorithm.normalize_observations:
+        found["observations"] = feature_moments(shape=env.observation_space.shape, axis_name=axis_name)
+    if algorithm.normalize_rewards:
+        found["rewards"] = reward_scale(env.num_envs, discount=algorithm.discount, axis_name=axis_name)
+    if algorithm.kl_control is not None:
+        found["kl"] = algorithm.kl_control
+    return found
+
+
+def _normalizer(states: dict[str, Any]) -> Callable:
+    """observations [..., *shape] -> the same in standard deviations, where their moments are known."""
+    if "observations" not in states:
+        return lambda x: x
+    moments = states["observations"]
+    mean, std = moments.mean, moments.std()
+
+    def normalize(x: chex.Array) -> chex.Array:
+        mean_, std_ = (jnp.broadcast_to(m, x.shape) for m in (mean, std))
+        return jnp.clip((x - mean_) / std_, -OBSERVATION_CLIP, OBSERVATION_CLIP)
+
+    return normalize
+
+
+def _observe(
+    trackers: dict[str, Tracker], states: dict[str, Any], rows: Transitions
+) -> tuple[dict[str, Any], Transitions]:
+    """The states after these rows (the policy acted with those before), and the rows with their rewards scaled."""
+    states = dict(states)
+    if "observations" in trackers:
+        states["observations"] = trackers["observations"].update(states["observations"], rows.observations)
+    if "rewards" in trackers:
+        done = rows.terminated | rows.truncated
+        states["rewards"] = trackers["rewards"].update(states["rewards"], rows.rewards, done)
+        scaled = rows.rewards / states["rewards"].moments.std()
+        rows = rows._replace(rewards=jnp.clip(scaled, -OBSERVATION_CLIP, OBSERVATION_CLIP))
+    return states, rows
+
+
+def _over_turns(learned: dict[str, chex.Array]) -> dict[str, Mean | Max]:
+    """The metrics of the turns of an update, [turns] each, as one."""
+    found = {}
+    for name, x in learned.items():
+        if name == "nonfinite/skipped":  # a count so far
+            found[name] = Max(x[-1])
+        else:
+            found[name] = Mean(jnp.sum(x), jnp.float32(len(x)))
+    return found

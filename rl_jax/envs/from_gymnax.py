@@ -1,0 +1,55 @@
+"""gymnax's environments in our protocol (the optional extra `control`)."""
+
+import dataclasses
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+
+from rl_jax.envs.protocol import Box, Discrete, Environment, Step
+
+try:
+    import gymnax
+except ImportError as error:
+    raise ImportError("gymnax environments need the extra: pip install 'rl_jax[control]'") from error
+
+
+def make(name: str, **params) -> Environment:
+    """gymnax.make(name), its automatic reset left out and its time limit as truncation.
+
+    params: fields of the environment's parameters to set, such as max_steps_in_episode.
+    Raises ValueError for an unknown name or field.
+    """
+    if name not in gymnax.registration.registered_envs:
+        raise ValueError(f"gymnax has no {name!r}; it has: {', '.join(gymnax.registration.registered_envs)}")
+    env, settings = gymnax.make(name)
+    known = {field.name for field in dataclasses.fields(settings)}
+    if set(params) - known:
+        raise ValueError(f"{name} has no parameter {sorted(set(params) - known)}; it has: {', '.join(sorted(known))}")
+    settings = settings.replace(**params)
+
+    def observe(observation: chex.Array) -> chex.Array:
+        return jnp.asarray(observation, jnp.float32)
+
+    def reset(key: chex.PRNGKey):
+        observation, state = env.reset_env(key, settings)
+        return state, observe(observation)
+
+    def step(key: chex.PRNGKey, state, action: chex.Array):
+        observation, state, reward, terminated, _ = env.step_env(key, state, action, settings)
+        terminated = jnp.asarray(terminated, bool)
+        truncated = jnp.asarray(env.is_truncated(state, settings), bool) & ~terminated
+        reward = jnp.asarray(reward, jnp.float32).reshape(())
+        return state, Step(observe(observation), reward, terminated, truncated)
+
+    return Environment(reset, step, space(env.observation_space(settings)), space(env.action_space(settings)))
+
+
+def space(found) -> Discrete | Box:
+    """A gymnax space in our terms. Raises ValueError for one that is neither Discrete nor Box."""
+    if isinstance(found, gymnax.environments.spaces.Discrete):
+        return Discrete(int(found.n))
+    if not isinstance(found, gymnax.environments.spaces.Box):
+        raise ValueError(f"a space of type {type(found).__name__}: only Discrete and Box are known")
+    bounds = (np.broadcast_to(np.asarray(bound, np.float32), found.shape) for bound in (found.low, found.high))
+    return Box(*bounds)

@@ -1,0 +1,118 @@
+"""Rollouts in environments: T steps of B worlds in one scan, and the evaluation of whole episodes.
+
+In the loop stand only the policy's forward and the environment's step. What is random was drawn before it, and what no
+later step reads (log-probs, values) is computed after it, for all T B steps in one matmul.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rl_jax.masked import Max, Mean
+
+
+class Worlds(NamedTuple):
+    """Where B environments stand between two rollouts.
+
+    state: the Vector's. observation: float32 [B, *shape], as the environment gives it.
+    episode_return: float32 [B]. episode_length: int32 [B]. Of the episodes that are under way.
+    """
+
+    state: Any
+    observation: chex.Array
+    episode_return: chex.Array
+    episode_length: chex.Array
+
+
+class Transitions(NamedTuple):
+    """T steps of B environments, row b the steps of one of them.
+
+    observations, next_observations: float32 [B, T, *shape], as the environment gave them; the latter of the state that
+        the step leads to, before any reset.
+    outputs: [B, T, ...] of the policy. actions: [B, T, ...].
+    rewards: float32 [B, T]. terminated, truncated: bool [B, T].
+    """
+
+    observations: chex.Array
+    next_observations: chex.Array
+    outputs: chex.Array
+    actions: chex.Array
+    rewards: chex.Array
+    terminated: chex.Array
+    truncated: chex.Array
+
+
+def start(env, key: chex.PRNGKey) -> Worlds:
+    """The worlds of `env`, an envs.Vector, at the start of their first episodes."""
+    state, observation = env.reset(key)
+    return Worlds(state, observation, jnp.zeros(env.num_envs), jnp.zeros(env.num_envs, jnp.int32))
+
+
+def collect(
+    policy: Callable, distribution, env, worlds: Worlds, key: chex.PRNGKey, *, num_steps: int
+) -> tuple[Worlds, Transitions, dict[str, Mean | Max]]:
+    """num_steps steps of every world -> (where they stand then, the steps, metrics of the episodes that ended).
+
+    policy: observations [B, *shape] -> outputs. distribution: as of models.distributions. env: an envs.Vector.
+    """
+    noise_key, env_key = jax.random.split(key)
+    noise = distribution.noise(noise_key, (num_steps, env.num_envs))
+
+    def step(worlds: Worlds, drawn):
+        noise, ahead = drawn
+        outputs = policy(worlds.observation)
+        actions = distribution.sample(outputs, noise)
+        state, observation, now = env.step(worlds.state, distribution.to_env(actions), ahead)
+        total, length = worlds.episode_return + now.reward, worlds.episode_length + 1
+        done = now.done
+        row = Transitions(
+            worlds.observation, now.observation, outputs, actions, now.reward, now.terminated, now.truncated
+        )
+        worlds = Worlds(state, observation, jnp.where(done, 0.0, total), jnp.where(done, 0, length))
+        return worlds, (row, total, length)
+
+    worlds, (rows, totals, lengths) = jax.lax.scan(step, worlds, (noise, env.ahead(env_key, num_steps)))
+    done = rows.terminated | rows.truncated
+    ended = jnp.sum(done, dtype=jnp.float32)
+    metrics = {
+        "episode/return": Mean(jnp.sum(jnp.where(done, totals, 0.0)), ended),
+        "episode/length": Mean(jnp.sum(jnp.where(done, lengths, 0), dtype=jnp.float32), ended),
+        "episode/truncated": Mean(jnp.sum(rows.truncated, dtype=jnp.float32), ended),
+    }
+    return worlds, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows), metrics
+
+
+def evaluate(
+    policy: Callable, distribution, env, key: chex.PRNGKey, *, max_steps: int, greedy: bool = False
+) -> tuple[chex.Array, chex.Array]:
+    """The returns and lengths of one whole episode of each world, to its end or max_steps: float32 and int32 [B].
+
+    policy: observations [B, *shape] -> outputs. env: an envs.Vector, started anew. greedy: the distribution's mode, no
+    sample. The loop ends with the longest episode.
+    """
+    reset_key, key = jax.random.split(key)
+    state, observation = env.reset(reset_key)
+
+    def unfinished(carry):
+        return jnp.any(carry[3]) & (carry[0] < max_steps)
+
+    def step(carry):
+        time, state, observation, alive, total, length = carry
+        noise_key, env_key = jax.random.split(jax.random.fold_in(key, time))
+        outputs = policy(observation)
+        if greedy:
+            actions = distribution.mode(outputs)
+        else:
+            actions = distribution.sample(outputs, distribution.noise(noise_key, (env.num_envs,)))
+        ahead = jax.tree.map(lambda x: x[0], env.ahead(env_key, 1))
+        state, observation, now = env.step(state, distribution.to_env(actions), ahead)
+        total = total + jnp.where(alive, now.reward, 0.0)
+        return time + 1, state, observation, alive & ~now.done, total, length + alive
+
+    zeros = jnp.zeros(env.num_envs)
+    carry = (jnp.int32(0), state, observation, jnp.ones(env.num_envs, bool), zeros, zeros.astype(jnp.int32))
+    carry = jax.lax.while_loop(unfinished, step, carry)
+    return carry[4], carry[5]

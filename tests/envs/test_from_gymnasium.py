@@ -1,0 +1,99 @@
+"""gymnasium's environments through the host callback: what a loop of gymnasium itself gives."""
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax import envs
+from rl_jax.envs import from_gymnasium
+from rl_jax.rollout import steps
+
+
+class Counter(gymnasium.Env):
+    """A user's own: counts up, ends at 3 by itself or is cut off at `limit`; the reward is the action."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 10.0, (2,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, limit=10):
+        self.limit = limit
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(2), {}
+
+    def step(self, action):
+        self.time += 1
+        observation = np.array([self.time, action], np.float64)
+        return observation, float(action), self.time >= 3, self.time >= self.limit, {}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    gymnasium.register("TestCounter-v0", Counter)
+    yield
+    del gymnasium.registry["TestCounter-v0"]
+
+
+def rollout(env, actions):
+    """The Steps of a fixed row of actions [T], the same in each world, from a compiled scan."""
+
+    def step(state, action):
+        state, observation, now = env.step(state, jnp.full(env.num_envs, action), ())
+        return state, (observation, now)
+
+    def whole():
+        state, first = env.reset(jax.random.key(0))
+        return first, jax.lax.scan(step, state, actions)[1]
+
+    return jax.device_get(jax.jit(whole)())
+
+
+@pytest.mark.parametrize("limit", [2, 10])
+def test_a_users_environment_runs_unchanged(limit):
+    env = envs.load_vector("gymnasium/TestCounter-v0", 3, limit=limit)
+    assert env.action_space == envs.Discrete(2) and env.observation_space.shape == (2,) and not env.pure
+    first, (observation, now) = rollout(env, jnp.asarray([1, 0, 1, 1]))
+    length = min(limit, 3)
+    time = np.arange(4) % length + 1
+    np.testing.assert_array_equal(first, np.zeros((3, 2)))
+    np.testing.assert_array_equal(now.observation[:, 0, 0], time)
+    np.testing.assert_array_equal(observation[:, 0, 0], np.where(time == length, 0, time))
+    np.testing.assert_array_equal(now.reward[:, 2], [1, 0, 1, 1])
+    np.testing.assert_array_equal(now.terminated[:, 1], (time == 3))
+    np.testing.assert_array_equal(now.truncated[:, 1], (time == limit) & (time != 3))
+
+
+def test_collect_and_evaluate_on_the_host():
+    from rl_jax.models.distributions import categorical
+
+    env = envs.load_vector("gymnasium/TestCounter-v0", 2)
+    distribution = categorical(2)
+
+    def always_one(observation):
+        return jnp.broadcast_to(jnp.asarray([-50.0, 50.0]), (2, 2))
+
+    def whole(key):
+        worlds = steps.start(env, key)
+        worlds, rows, metrics = steps.collect(always_one, distribution, env, worlds, key, num_steps=6)
+        return rows, metrics
+
+    rows, metrics = jax.jit(whole)(jax.random.key(0))
+    assert metrics["episode/return"].value() == 3.0 and metrics["episode/return"].count == 4
+    assert rows.rewards.shape == (2, 6)
+    judge = jax.jit(lambda key: steps.evaluate(always_one, distribution, env, key, max_steps=10))
+    returns, lengths = judge(jax.random.key(1))
+    np.testing.assert_array_equal(returns, [3.0, 3.0])
+    np.testing.assert_array_equal(lengths, [3, 3])
+
+
+def test_spaces():
+    with pytest.raises(ValueError, match="MultiBinary"):
+        from_gymnasium.space(gymnasium.spaces.MultiBinary(3))
+    with pytest.raises(ValueError, match="from 0"):
+        from_gymnasium.space(gymnasium.spaces.Discrete(3, start=1))
+    with pytest.raises(ValueError, match="use load_vector"):
+        envs.load("gymnasium/CartPole-v1")

@@ -1,0 +1,23 @@
+"""experiments/bench_control.py: a row for each number of seeds, from processes of their own, and what it refuses."""
+
+import json
+
+import pytest
+
+from experiments import bench_control
+
+
+@pytest.mark.slow
+def test_a_row_for_each_number_of_seeds(capsys):
+    bench_control.main(["--seeds=1,2", "--steps=2048", "--rounds=1", "--devices=2"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["seeds"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["ours"]["steps_per_s"] > 0 and row["ours"]["return"] > 5 and row["ours"]["compile_s"] > 0
+
+
+@pytest.mark.parametrize("peer", ["purejaxrl=/nowhere", "rejax=."])
+def test_a_peer_is_a_folder_with_its_file(peer, capsys):
+    with pytest.raises(SystemExit):
+        bench_control.main([f"--peer={peer}"])
+    assert "with its ppo.py" in capsys.readouterr().err

@@ -1,0 +1,196 @@
+"""experiments/control_ppo.py: the same runs by jit and pmap over devices, resumed, swept, and on a user's gymnasium."""
+
+import json
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+from configs import control as configs
+from experiments import control_ppo
+from rl_jax import checkpoint
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(control_ppo, "CPU_OPTIONS", QUICK)
+
+
+def small(words="matching", **fields):
+    """A config of 8 updates of 8 worlds x 8 steps on a network of 8, one row of metrics each 4 updates."""
+    config = configs.get_config(words)
+    config.update(num_seeds=1, num_envs=8, num_steps=8, total_steps=512, log_every=4)
+    config.network.hidden = (8,)
+    config.control.update(epochs=2, minibatches=2)
+    config.eval.update(num_episodes=4, max_steps=8)
+    config.checkpoint.every = 4
+    config.log.update(progress=False, tensorboard=False)
+    with config.unlocked():
+        config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+    return config
+
+
+def trained(config):
+    """(params with runs first, metrics [runs] of the last row) of a whole training."""
+    program = control_ppo.make_program(config)
+    state = program.init()
+    for _ in range(control_ppo.num_updates(config) // config.log_every):
+        state, metrics = program.advance(state)
+        jax.block_until_ready(state)
+    return jax.device_get((program.finals(state), metrics))
+
+
+def assert_same(left, right, rtol=0.0):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=0.1 * rtol), left, right)
+
+
+@pytest.mark.slow
+def test_pmap_over_eight_devices_is_jit_over_the_mesh(monkeypatch):
+    monkeypatch.setattr(control_ppo, "CPU_OPTIONS", None)  # pmap takes none, and both shall be the same to the bit
+    whole = dict(num_seeds=8, mesh="seeds:8", control__normalize_rewards=True)
+    by_jit, by_pmap = trained(small(**whole)), trained(small(**whole, spread="pmap"))
+    assert_same(by_jit, by_pmap)
+    assert len({float(x) for x in by_jit[0]["actor"]["head"]["kernel"][:, 0, 0]}) == 8  # each seed is its own
+    one_device = trained(small(**(whole | dict(mesh=""))))
+    assert_same(by_jit, one_device, rtol=1e-4)
+
+
+def test_worlds_over_eight_devices_by_jit_and_pmap(monkeypatch):
+    """The gradients, the whitening and the running statistics are those of all the worlds together."""
+    monkeypatch.setattr(control_ppo, "CPU_OPTIONS", None)
+    whole = dict(mesh="envs:8", control__normalize_observations=True, control__normalize_rewards=True)
+    by_jit, by_pmap = trained(small(**whole)), trained(small(**whole, spread="pmap"))
+    assert_same(by_jit, by_pmap)
+    program = control_ppo.make_program(small(**whole, spread="pmap"))
+    state, _ = program.advance(program.init())
+    params = np.asarray(state.train.params)  # [devices, runs, all params]
+    np.testing.assert_array_equal(params, np.broadcast_to(params[:1], params.shape))
+    assert state.train.trackers["observations"].count[0, 0] == 4 * 64
+    assert len(np.unique(np.asarray(state.worlds.observation))) == 2  # -1 and 1: each device has worlds of its own
+
+
+def test_what_is_swept_is_what_a_run_of_its_own_has():
+    config = small(num_seeds=2)
+    config.sweep = (("control.entropy_coef", (0.0, 0.3)), ("control.surrogate.clip_low", (0.1, 0.2)))
+    params, metrics = trained(config)
+    assert metrics["loss"].shape == (8,)
+    # Runs are in the order seed, entropy, clip: the seventh is (seed 1, .3, .1).
+    alone = small(num_seeds=2, control__entropy_coef=0.3, control__surrogate__clip_low=0.1)
+    expected, _ = trained(alone)
+    assert_same(jax.tree.map(lambda x: x[6], params), jax.tree.map(lambda x: x[1], expected), rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_group_in_lockstep_is_one_after_the_other():
+    left, right = trained(small(num_seeds=4)), trained(small(num_seeds=4, group=2))
+    assert_same(left, right, rtol=1e-4)
+
+
+class StopAfter:
+    """A stop signal that comes after the first call of the program."""
+
+    def __init__(self):
+        self.asked = 0
+
+    @property
+    def received(self):
+        self.asked += 1
+        return self.asked > 1
+
+
+@pytest.mark.usefixtures("kept_signals")
+def test_a_run_and_its_resumption(tmp_path, monkeypatch):
+    config = small("matching,ppo_kl", num_seeds=2, control__normalize_observations=True)
+    control_ppo.run(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "StopSignal", StopAfter)
+        control_ppo.run(config, tmp_path / "halves")
+    assert not (tmp_path / "halves" / "final.json").exists()
+    control_ppo.run(config, tmp_path / "halves")
+    for name in ("metrics.jsonl", "final.json"):
+        assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [4, 8] and rows[1]["env_steps"] == 512
+    assert {"eval/return", "runs/worst", "runs/1", "kl/coef", "entropy", "loss"} <= set(rows[1])
+    control_ppo.run(config, tmp_path / "whole")  # of a finished run nothing is left to do
+    assert json.loads((tmp_path / "whole" / "final.json").read_text())["step"] == 8
+
+
+class Pays(gymnasium.Env):
+    """A user's own environment: one step; action 1 pays 1."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), float(action), True, False, {}
+
+
+@pytest.mark.usefixtures("kept_signals")
+def test_a_users_gymnasium_environment_is_learned_unchanged(tmp_path):
+    gymnasium.register("TestPays-v0", Pays)
+    try:
+        config = small(total_steps=2048, control__optimizer__learning_rate=0.03)
+        config.env.name = "gymnasium/TestPays-v0"
+        control_ppo.run(config, tmp_path)
+        rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+        assert rows[0]["episode/return"] < 0.8 and rows[-1]["episode/return"] > 0.9
+        with pytest.raises(ValueError, match="one run, on one device"):
+            control_ppo.make_program(small(num_seeds=2, env__name="gymnasium/TestPays-v0"))
+    finally:
+        del gymnasium.registry["TestPays-v0"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (dict(num_seeds=3, mesh="seeds:2"), "3 runs do not divide over seeds:2"),
+        (dict(mesh="envs:3"), "num_envs=8 do not divide over 3"),
+        (dict(mesh="data:2"), "'data:2' is not seeds:SIZE"),
+        (dict(spread="map"), "neither 'jit' nor 'pmap'"),
+        (dict(checkpoint__every=6), "no multiple of log_every=4"),
+        (dict(mesh="seeds:2,envs:2", num_seeds=2, spread="pmap"), "pmap has one axis"),
+    ],
+)
+def test_refusals(fields, said):
+    with pytest.raises(ValueError, match=said):
+        config = small(**fields)
+        control_ppo.num_updates(config)
+        control_ppo.make_program(config)
+
+
+def test_only_numbers_can_be_swept():
+    config = small()
+    config.sweep = (("control.epochs", (1, 2)),)
+    with pytest.raises(ValueError, match="config.control.epochs is no float field"):
+        control_ppo.make_program(config)
+
+
+CONFIGS = [*configs.ENVIRONMENTS, *(f"matching,{method}" for method in configs.METHODS), "cartpole,smoke"]
+
+
+@pytest.mark.parametrize("words", CONFIGS)
+def test_every_config_traces(words):
+    """The whole of a run's program, down to its shapes; every field is one that is read."""
+    config = configs.get_config(words)
+    config.network.hidden = (8,)
+    init, advance, _ = control_ppo.make_run(config)
+    state = jax.eval_shape(lambda: init(jax.random.key(0), {}))
+    after, metrics = jax.eval_shape(lambda state: advance(state, {}, 1), state)
+    assert jax.tree.structure(after) == jax.tree.structure(state) and "eval/return" in metrics
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
+
+
+def test_words_that_do_not_go_together():
+    with pytest.raises(ValueError, match="one environment and one method"):
+        configs.get_config("cartpole,pendulum")
+    with pytest.raises(ValueError, match="'cartpol'.*cartpole"):
+        configs.get_config("cartpol")
