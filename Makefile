@@ -1,4 +1,5 @@
 # make train   SFT warm-up, then GRPO on random arithmetic, then report.html     (SMOKE=1: the same at toy size)
+# make preferences   reward against KL of DPO, IPO, KTO, SimPO, SPPO, PPO, GRPO on stories260K: a table and a picture
 # make test    every test, the slow ones too
 # make mutants mechanical faults in the objectives: the share that the fast tests notice, and every survivor
 # Each makes its own virtual environment in .venv first; datasets are prepared once, under ~/.cache/rl_jax.
@@ -10,20 +11,28 @@ JOBS ?= 2
 ifdef SMOKE
 CONFIG := configs/arithmetic.py:smoke
 RUN := runs/smoke
+FRONTIER := configs/frontier.py:smoke
+FRONTIER_RUN := runs/smoke_frontier
 else
 CONFIG := configs/arithmetic.py
 RUN := runs/arithmetic
+FRONTIER := configs/frontier.py
+FRONTIER_RUN := runs/frontier
 endif
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: train test mutants lint clean install install-dev
+.PHONY: train preferences test mutants lint clean install install-dev
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.installed
 	$(PY) -m experiments.grpo --config=$(CONFIG) --workdir=$(RUN)
 	$(PY) -m experiments.report $(RUN)
+
+# Under 20 minutes on 2 cores; arms that are finished are not run again.
+preferences: $(VENV)/.installed
+	$(PY) -m experiments.preferences --config=$(FRONTIER) --workdir=$(FRONTIER_RUN)
 
 # A worker per core of a small machine; loadfile keeps a file's fixtures and compiled functions in one process,
 # and tests/conftest.py puts the files with slow tests first.
@@ -50,13 +59,14 @@ $(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/python
 	$(PIP) install -e .
 	touch $@
 
-$(VENV)/.installed-dev: requirements-dev.txt requirements-oracles.txt $(VENV)/.installed
+$(VENV)/.installed-dev: requirements-dev.txt requirements-oracles.txt requirements-oracles-trl-0.28.txt $(VENV)/.installed
 	$(PIP) install -r requirements.txt -r requirements-dev.txt
 	$(PIP) check
-	rm -rf $(VENV)/oracles
+	rm -rf $(VENV)/oracles $(VENV)/oracles-trl-0.28
 	$(PIP) install --no-deps --target $(VENV)/oracles -r requirements-oracles.txt
+	$(PIP) install --no-deps --target $(VENV)/oracles-trl-0.28 -r requirements-oracles-trl-0.28.txt
 	touch $@
 
 clean:
-	rm -rf build *.egg-info .pytest_cache .ruff_cache $(VENV) runs/smoke
+	rm -rf build *.egg-info .pytest_cache .ruff_cache $(VENV) runs/smoke runs/smoke_frontier
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,7 @@
-"""The table of the online methods: equation, what each changes against GRPO, defaults, tests and ablations.
+"""The table of the methods: equation, what each changes against GRPO or DPO, defaults, tests and ablations.
 
-    python -m experiments.methods                                             # the table
+    python -m experiments.methods                                             # both families
+    python -m experiments.methods --family=preference                         # one of them
     python -m experiments.methods --method=gspo                               # one method's page
     python -m experiments.methods --html=PATH --markdown=PATH --json=PATH     # the same, written
 
@@ -25,18 +26,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from configs import ppo_common
-from experiments import grpo, ppo
-from rl_jax import trackers
-from rl_jax.binding import bind
+from experiments.method_families import (
+    FAMILIES,
+    ROOT,
+    Family,
+    all_keys,
+    bound_functions,
+    family_of,
+    keys,
+    load,
+    module_of,
+)
 from rl_jax.logging import write_atomically
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "configs" / "methods"
-BASELINE = "grpo"
-# What the task decides and no method: sizes of batches, the learning rate, the model.
-OF_THE_TASK = ("name", "grpo.optimizer", "critic.optimizer", "critic.warmup_steps", "critic.support")
-DEPARTS = "Departs from GRPO:"
 
 
 class Said(NamedTuple):
@@ -52,12 +53,14 @@ class Said(NamedTuple):
 class Method(NamedTuple):
     """A row of the table.
 
-    key: the file's name. papers: arXiv ids. changes: slot -> what stands there, where it is not what GRPO has.
-    defaults: function -> its hyper-parameters, for the functions that GRPO does not use, or uses otherwise.
+    key: the file's name. family: a key of FAMILIES. papers: arXiv ids. changes: slot -> what stands there, where it is
+        not what the family's baseline has.
+    defaults: function -> its hyper-parameters, for the functions that the baseline does not use, or uses otherwise.
     tests: files under tests/ that name one of these functions, and the method's own tests. ablations: files.
     """
 
     key: str
+    family: str
     title: str
     source: str
     papers: list[str]
@@ -70,30 +73,20 @@ class Method(NamedTuple):
     ablations: list[str]
 
 
-def keys() -> list[str]:
-    """The methods, one file each; GRPO, which the others are compared with, is the first."""
-    found = sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
-    return [BASELINE, *(key for key in found if key != BASELINE)]
-
-
-def load(key: str, arg: str | None = None) -> ConfigDict:
-    """The config of a method on the task that `arg` names."""
-    return importlib.import_module(f"configs.methods.{key}").get_config(arg)
-
-
-def read_docstring(text: str) -> Said:
+def read_docstring(text: str, departs: str = FAMILIES["online"].departs) -> Said:
     """The parts of a method's docstring: a title line "NAME: SOURCE.", indented blocks, "Departs from GRPO: ...".
 
-    The last indented block is the command, those before it the equation. Raises ValueError where a part is missing.
+    The last indented block is the command, those before it the equation. departs: how the differences begin.
+    Raises ValueError where a part is missing.
     """
     paragraphs = [part.strip("\n") for part in inspect.cleandoc(text).split("\n\n")]
     blocks = [inspect.cleandoc("\n" + part) for part in paragraphs[1:] if part.startswith("    ")]
-    departs = [part for part in paragraphs if part.startswith(DEPARTS)]
+    said = [part for part in paragraphs if part.startswith(departs)]
     title, colon, source = " ".join(paragraphs[0].split()).partition(": ")
-    if not colon or len(departs) != 1 or len(blocks) < 2 or not blocks[-1].startswith("python -m "):
-        raise ValueError(f'not "NAME: SOURCE.", an equation, "{DEPARTS} ..." and a command: {text!r}')
-    said = " ".join(departs[0].removeprefix(DEPARTS).split())
-    return Said(title, source.removesuffix("."), "\n".join(blocks[:-1]), said, blocks[-1])
+    if not colon or len(said) != 1 or len(blocks) < 2 or not blocks[-1].startswith("python -m "):
+        raise ValueError(f'not "NAME: SOURCE.", an equation, "{departs} ..." and a command: {text!r}')
+    differs = " ".join(said[0].removeprefix(departs).split())
+    return Said(title, source.removesuffix("."), "\n".join(blocks[:-1]), differs, blocks[-1])
 
 
 def describe(value: Any) -> str:
@@ -106,44 +99,33 @@ def describe(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def settings(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
-    """Dotted name -> value of every field; a group with a function in it is one value."""
+def settings(config: ConfigDict, family: Family, prefix: str = "") -> dict[str, Any]:
+    """Dotted name -> value of every field that makes a method; a group with a function in it is one value."""
     found = {}
     for name, value in config.items():
         dotted = prefix + name
-        if dotted in OF_THE_TASK:
-            continue
-        inside = isinstance(value, ConfigDict) and "fn" not in value
-        found |= settings(value, f"{dotted}.") if inside else {dotted: value}
+        if isinstance(value, ConfigDict) and "fn" not in value and dotted != "dpo.reference":
+            found |= settings(value, family, f"{dotted}.")
+        elif dotted.startswith(family.groups) and not dotted.startswith(family.of_the_task):
+            found[dotted] = value
     return found
 
 
-def changes(config: ConfigDict, baseline: ConfigDict) -> dict[str, str]:
+def changes(config: ConfigDict, baseline: ConfigDict, family: Family) -> dict[str, str]:
     """Slot -> what `config` has there, for the slots where `baseline` has something else.
 
-    GRPO has no critic: of a method that has one, it is the two functions and what is not a critic's default.
+    Of a group that the baseline has not (GRPO has no critic) it is what is not usual in it, and the family's own.
     """
-    ours, theirs = settings(config), settings(baseline)
-    if "critic" in config:
-        usual = settings(ConfigDict({"critic": ppo_common.critic()}))
-        theirs |= {name: value for name, value in usual.items() if name not in ("critic.advantage", "critic.loss")}
+    ours, theirs = settings(config, family), settings(baseline, family)
+    for group, usual in family.usual.items():
+        theirs |= settings(ConfigDict({group: usual()}), family)
+    theirs = {name: value for name, value in theirs.items() if name not in family.own}
+    short = "dpo." if family.baseline == "dpo" else "grpo."
     return {
-        name.removeprefix("grpo."): describe(value)
+        name.removeprefix(short): describe(value)
         for name, value in ours.items()
         if name not in theirs or describe(theirs[name]) != describe(value)
     }
-
-
-def bound_functions(config: ConfigDict) -> dict[str, Callable]:
-    """Slot -> the function in it, with its keywords bound."""
-    chosen = grpo.make_credit(config)._asdict() | grpo.make_objective(config)._asdict()
-    if "critic" in config:
-        del chosen["advantage"]  # it is the critic's
-        estimator, objective = ppo.make_estimator(config), ppo.make_objective(config)
-        chosen |= {"critic.advantage": estimator.advantage, "critic.loss": objective.value_loss}
-    for place, spec in config.grpo.trackers.items():
-        chosen |= {f"trackers.{place}": bind(spec.to_dict(), trackers)} if spec.fn else {}
-    return {slot: fn for slot, fn in chosen.items() if callable(fn)}
 
 
 def unwrapped(fn: Callable) -> Callable:
@@ -157,12 +139,13 @@ def defaults(fn: Callable) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
 
 
-def own_functions(config: ConfigDict, baseline: ConfigDict) -> list[Callable]:
-    """The functions of the slots in which a method is not GRPO; all of them for GRPO itself."""
-    theirs = bound_functions(baseline)
-    changed = changes(config, baseline)
+def own_functions(key: str) -> list[Callable]:
+    """The functions of the slots in which a method is not its family's baseline; all of them for the baseline."""
+    family = family_of(key)
+    config, baseline = load(key), load(family.baseline)
+    changed = changes(config, baseline, family)
     found = [unwrapped(fn) for slot, fn in bound_functions(config).items() if slot in changed]
-    return list(dict.fromkeys(found or (unwrapped(fn) for fn in theirs.values())))
+    return list(dict.fromkeys(found or (unwrapped(fn) for fn in bound_functions(baseline).values())))
 
 
 class Named(NamedTuple):
@@ -212,8 +195,9 @@ def test_files() -> dict[str, Named]:
 
 def tests_of(key: str, functions: Iterable[Callable]) -> list[str]:
     """The test files that name one of the functions, and the method's own tests."""
-    functions, own = list(functions), "tests/test_methods.py"
-    named = [file for file, said in test_files().items() if file != own and any(said.has(fn) for fn in functions)]
+    functions, own = list(functions), family_of(key).test
+    tests = {family.test for family in FAMILIES.values()}
+    named = [file for file, said in test_files().items() if file not in tests and any(said.has(fn) for fn in functions)]
     return [*named, f"{own}[{key}]"]
 
 
@@ -223,34 +207,37 @@ def ablated() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "configs" / "papers").glob("*.py")):
         module = importlib.import_module(f"configs.papers.{path.stem}")
-        arms = module.get_ablation().arms.values() if hasattr(module, "get_ablation") else ()
-        for file in sorted({arm.partition(":")[0] for arm in arms}):
+        # An ablation that is a study has no runs of configs for arms.
+        arms = module.get_ablation().get("arms", {}) if hasattr(module, "get_ablation") else {}
+        for file in sorted({arm.partition(":")[0] for arm in arms.values()}):
             found.setdefault(file, []).append(path.relative_to(ROOT).as_posix())
     return found
 
 
 def method(key: str) -> Method:
     """The row of one method."""
-    config, baseline = load(key), load(BASELINE)
-    said = read_docstring(importlib.import_module(f"configs.methods.{key}").__doc__ or "")
-    functions = own_functions(config, baseline)
+    family, functions = family_of(key), own_functions(key)
+    said = read_docstring(module_of(key).__doc__ or "", family.departs)
+    file = (family.folder / f"{key}.py").relative_to(ROOT).as_posix()
     return Method(
         key=key,
+        family=family.name,
         papers=re.findall(r"arXiv (\d{4}\.\d{5})", said.source),
         **said._asdict(),
-        changes=changes(config, baseline),
+        changes=changes(load(key), load(family.baseline), family),
         defaults={fn.__name__: values for fn in functions if (values := defaults(fn))},
         tests=tests_of(key, functions),
-        ablations=ablated().get(f"configs/methods/{key}.py", []),
+        ablations=ablated().get(file, []),
     )
 
 
 def fields(row: Method) -> dict[str, str]:
     """What a page says below the title, as text; a field with nothing to say is left out."""
+    family = FAMILIES[row.family]
     parts = {
         "Equation": row.equation,
-        "Departs from GRPO": row.departs,
-        "Against GRPO": "\n".join(f"{slot} = {value}" for slot, value in row.changes.items()),
+        family.departs.removesuffix(":"): row.departs,
+        f"Against {family.baseline.upper()}": "\n".join(f"{slot} = {value}" for slot, value in row.changes.items()),
         "Defaults": "\n".join(f"{name}({describe(values)})" for name, values in row.defaults.items()),
         "Tests": "\n".join(row.tests),
         "Ablations": "\n".join(row.ablations),
@@ -259,18 +246,33 @@ def fields(row: Method) -> dict[str, str]:
     return {name: text for name, text in parts.items() if text}
 
 
-def terminal(rows: list[Method]) -> Table:
-    """The table that a terminal shows."""
-    table = Table(show_lines=True, expand=True)
-    for title, ratio in (("method", 3), ("equation, and what is not as in GRPO", 6), ("defaults", 3), ("tests", 3)):
-        table.add_column(title, ratio=ratio, overflow="fold")
+def tables(rows: list[Method]) -> list[tuple[str, str, list[Method]]]:
+    """(title, name of the baseline, rows) of each family that is there."""
+    found = []
+    for family in FAMILIES.values():
+        if chosen := [row for row in rows if row.family == family.name]:
+            found.append((f"{len(chosen)} {family.name} methods", family.baseline.upper(), chosen))
+    return found
+
+
+def terminal(title: str, against: str, rows: list[Method]) -> Table:
+    """The table of one family that a terminal shows."""
+    table = Table(show_lines=True, expand=True, title=title, title_justify="left")
+    for name, ratio in (
+        ("method", 3),
+        (f"equation, and what is not as in {against}", 6),
+        ("defaults", 3),
+        ("tests", 3),
+    ):
+        table.add_column(name, ratio=ratio, overflow="fold")
     for row in rows:
         said = fields(row)
         # Text, and not str: rich would read [B, T] as markup.
         name = Text.assemble((row.key, "bold"), f"\n{row.title}\n{row.source}", *(f"\n{a}" for a in row.ablations))
-        changed = Text("\n" + said["Against GRPO"], "dim") if "Against GRPO" in said else Text()
+        changed = said.get(f"Against {against}")
         tests = [file.removeprefix("tests/").removesuffix(".py") for file in row.tests]
-        table.add_row(name, Text(row.equation) + changed, Text(said.get("Defaults", "")), Text(", ".join(tests)))
+        equation = Text(row.equation) + (Text("\n" + changed, "dim") if changed else Text())
+        table.add_row(name, equation, Text(said.get("Defaults", "")), Text(", ".join(tests)))
     return table
 
 
@@ -289,11 +291,12 @@ def markdown(rows: list[Method]) -> str:
     def cell(text: str) -> str:
         return text.replace("|", "\\|").replace("\n", "<br>")
 
-    lines = [f"# {len(rows)} online methods", "", "Written by `python -m experiments.methods`; do not edit.", ""]
-    lines += ["| method | name | source | against GRPO |", "|---|---|---|---|"]
-    for row in rows:
-        said = fields(row).get("Against GRPO", "")
-        lines.append(f"| [{row.key}](#{row.key}) | {cell(row.title)} | {cell(row.source)} | {cell(said)} |")
+    lines = ["# Methods", "", "Written by `python -m experiments.methods`; do not edit."]
+    for title, against, found in tables(rows):
+        lines += ["", f"## {title}", "", f"| method | name | source | against {against} |", "|---|---|---|---|"]
+        for row in found:
+            said = fields(row).get(f"Against {against}", "")
+            lines.append(f"| [{row.key}](#{row.key}) | {cell(row.title)} | {cell(row.source)} | {cell(said)} |")
     for row in rows:
         lines += ["", f"## {row.key}", "", f"{row.title}: {row.source}."]
         for name, body in fields(row).items():
@@ -307,7 +310,7 @@ def html(rows: list[Method]) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.get_template("methods.html").render(rows=rows, fields=fields)
+    return environment.get_template("methods.html").render(tables=tables(rows), fields=fields)
 
 
 def as_json(rows: list[Method]) -> str:
@@ -327,17 +330,19 @@ def as_json(rows: list[Method]) -> str:
 def main() -> None:
     """Parses the arguments, and writes or prints."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--method", choices=keys(), metavar="KEY", help="only this one")
+    parser.add_argument("--method", choices=all_keys(), metavar="KEY", help="only this one")
+    parser.add_argument("--family", choices=FAMILIES, help="only these")
     writers = {"html": html, "markdown": markdown, "json": as_json}
     for name in writers:
         parser.add_argument(f"--{name}", type=pathlib.Path, metavar="PATH", help=f"write {name} there")
     arguments = parser.parse_args()
-    rows = [method(key) for key in ([arguments.method] if arguments.method else keys())]
+    chosen = keys(arguments.family) if arguments.family else all_keys()
+    rows = [method(key) for key in ([arguments.method] if arguments.method else chosen)]
     wanted = {name: path for name in writers if (path := getattr(arguments, name))}
     for name, path in wanted.items():
         write_atomically(path, writers[name](rows).encode())
     if not wanted:
-        Console().print(page(rows[0]) if arguments.method else terminal(rows))
+        Console().print(*([page(rows[0])] if arguments.method else (terminal(*table) for table in tables(rows))))
 
 
 if __name__ == "__main__":

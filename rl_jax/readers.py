@@ -8,9 +8,11 @@ import gzip
 import hashlib
 import json
 import pathlib
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 
+_SPACE = re.compile(r"[ \t\r\n]*")  # what JSON has between values
 NUM_REPORTED = 5  # how many skipped records are kept word for word in the report
 
 
@@ -87,17 +89,71 @@ def read_lines(path, bad: BadRecords) -> Iterator[tuple[int, str]]:
         yield line, text
 
 
-def read_jsonl(path, fields: Mapping[str, type], bad: BadRecords) -> Iterator[tuple[int, dict]]:
-    """Yields (line number, object) for every line that is a JSON object with `fields` of those types."""
+def read_objects(path, bad: BadRecords) -> Iterator[tuple[int, dict]]:
+    """Yields (line number, object) for every line that is a JSON object; others go to `bad`."""
     for line, text in read_lines(path, bad):
         try:
             record = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits is a plain ValueError
             bad.reject(path, line, f"not valid JSON ({error})", cause=error)
             continue
         if not isinstance(record, dict):
             bad.reject(path, line, f"expected a JSON object, found {type(record).__name__}")
             continue
+        yield line, record
+
+
+def read_json_list(path, bad: BadRecords) -> Iterator[tuple[int, dict]]:
+    """Yields (line where it starts, object) for every object of a file that is one JSON array.
+
+    An entry that is no object goes to `bad`. What is not JSON raises DataError at its line, skipping or not: where
+    the next entry begins is then unknown.
+    """
+    path, decoder = pathlib.Path(path), json.JSONDecoder()
+    try:
+        text = b"\n".join(raw for _, raw in read_byte_lines(path)).decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}, line {line}: not UTF-8 ({error.reason}): fetch the file again") from error
+
+    def behind_space(place):
+        return _SPACE.match(text, place).end()
+
+    place, line, counted = behind_space(0), 1, 0
+
+    def fail(problem):
+        at = text.count("\n", 0, place) + 1
+        return DataError(f"{path}, line {at}: {problem}; the file must be one JSON array of objects")
+
+    if text[place : place + 1] != "[":
+        raise fail("expected [")
+    place = behind_space(place + 1)
+    while text[place : place + 1] != "]":
+        line, counted = line + text.count("\n", counted, place), place
+        try:
+            record, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            place = getattr(error, "pos", place)
+            raise fail(f"not valid JSON ({getattr(error, 'msg', error)})") from error
+        if isinstance(record, dict):
+            yield line, record
+        else:
+            bad.reject(path, line, f"expected a JSON object, found {type(record).__name__}")
+        place = behind_space(end)
+        if text[place : place + 1] == ",":
+            place = behind_space(place + 1)
+            if text[place : place + 1] == "]":
+                raise fail("a comma before ]")
+        elif text[place : place + 1] != "]":
+            raise fail("expected , or ]")
+    place = behind_space(place + 1)
+    if place < len(text):
+        raise fail("text behind the array")
+
+
+def read_jsonl(path, fields: Mapping[str, type], bad: BadRecords) -> Iterator[tuple[int, dict]]:
+    """Yields (line number, object) for every line that is a JSON object with `fields` of those types."""
+    for line, record in read_objects(path, bad):
         for name, kind in fields.items():
             if name not in record:
                 bad.reject(path, line, f"missing (the record has {sorted(record)})", field=name)

@@ -118,3 +118,111 @@ def _check(rewards: chex.Array, truncated: chex.Array) -> None:
     chex.assert_rank(rewards, 1)
     chex.assert_equal_shape([rewards, truncated])
     chex.assert_type([rewards, truncated], [float, bool])
+
+
+# --- Learned rewards, against those of reference responses to the same prompt ----------------------------------------
+# They ask for reference_rewards, float [B, M]: what M responses of the SFT model to each row's prompt are worth.
+
+
+def against_references(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    reference_rewards: chex.Array,
+    slope: float = 1.0,
+) -> chex.Array:
+    """PAR: 1/M sum_m sigma(slope (R - r_m)), the probability of winning against a reference; bounded, and flat far up.
+
+    rewards: float [B] of a Bradley-Terry model. reference_rewards: float [B, M]; M = 10 in the paper. -> float [B].
+    Source: arXiv 2502.18770 and its code (calculate_relative_sigmoid, sigmoid_k = slope = 1).
+    """
+    gaps = _gaps(rewards, truncated, reference_rewards)
+    return jnp.mean(jax.nn.sigmoid(slope * gaps), axis=1)
+
+
+def tanh_against_references(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    reference_rewards: chex.Array,
+) -> chex.Array:
+    """1/M sum_m tanh(R - r_m). float [B], [B, M] -> float [B]. Source: compared in arXiv 2502.18770."""
+    return jnp.mean(jnp.tanh(_gaps(rewards, truncated, reference_rewards)), axis=1)
+
+
+def centered_on_references(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    reference_rewards: chex.Array,
+) -> chex.Array:
+    """R - 1/M sum_m r_m. float [B], [B, M] -> float [B]; unbounded. Source: compared in arXiv 2502.18770."""
+    return jnp.mean(_gaps(rewards, truncated, reference_rewards), axis=1)
+
+
+def log_sigmoid_centered(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    reference_rewards: chex.Array,
+    quantile: float = 0.85,
+) -> chex.Array:
+    """log sigma(R - q), q the quantile of the normal with the references' mean and std (ddof 0, + 1e-5).
+
+    rewards: float [B]. reference_rewards: float [B, M]. -> float [B], at most 0.
+    Source: arXiv 2402.00742; .85 and the normal fit are those of the code of arXiv 2502.18770.
+    """
+    _gaps(rewards, truncated, reference_rewards)
+    spread = jnp.std(reference_rewards, axis=1) + 1e-5
+    centre = jnp.mean(reference_rewards, axis=1) + spread * jax.scipy.special.ndtri(quantile)
+    return jax.nn.log_sigmoid(rewards - centre)
+
+
+def clipped_to_spread(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    reward_mean: chex.Array,
+    reward_std: chex.Array,
+) -> chex.Array:
+    """min(max(R, mean - std), mean + std) of all rewards so far (trackers.running_moments). float [B] -> float [B].
+
+    Source: reward_clipping, compared in arXiv 2502.18770.
+    """
+    _check(rewards, truncated)
+    chex.assert_rank([reward_mean, reward_std], 0)
+    return jnp.clip(rewards, reward_mean - reward_std, reward_mean + reward_std)
+
+
+def length_penalty(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    free_length: int,
+    penalty: float,
+) -> chex.Array:
+    """R - penalty max(n - free_length, 0). float [B], int [B] -> float [B]. free_length: tokens that cost nothing.
+
+    Source: len_penalty and gen_valid_len of the code of arXiv 2502.18770.
+    """
+    _check(rewards, truncated)
+    return rewards - penalty * jnp.maximum(lengths - free_length, 0).astype(rewards.dtype)
+
+
+def _gaps(rewards: chex.Array, truncated: chex.Array, reference_rewards: chex.Array) -> chex.Array:
+    """R - r_m, float [B, M]."""
+    _check(rewards, truncated)
+    chex.assert_rank(reference_rewards, 2)
+    return rewards[:, None] - reference_rewards

@@ -48,7 +48,7 @@ MUTATED += ["masked.py", "credit.py", "grpo.py", "sft.py", "ppo.py"]
 UNUSED = ["experiments", "models", "rewards", "rollout", "tasks", "test_mutants.py", "test_mutate.py", "test_docs.py"]
 UNUSED += ["test_packaging.py", "test_layering.py", "tokenizers", "test_readers.py", "test_logging.py"]
 UNUSED += ["test_progress.py", "test_checkpoint.py", "test_data.py", "test_scoring.py", "test_sharding.py"]
-UNUSED += ["test_oracles.py", "test_notebooks.py"]
+UNUSED += ["test_oracles.py", "test_notebooks.py", "preferences", "envs"]
 JUNK = (".git", ".venv", "runs", "build", "dist", "__pycache__", "*.egg-info", ".pytest_cache", ".ruff_cache")
 EQUIVALENT = "tests/mutants_equivalent.txt"
 

@@ -13,32 +13,58 @@ from tests.paths import REPO_ROOT
 ROWS = {
     "experiments": ["experiments"],
     "configs": ["configs"],
-    "recipes": ["rl_jax.sft", "rl_jax.grpo", "rl_jax.ppo", "rl_jax.credit"],
+    "recipes": [
+        "rl_jax.sft",
+        "rl_jax.grpo",
+        "rl_jax.ppo",
+        "rl_jax.credit",
+        "rl_jax.dpo",
+        "rl_jax.reward_model",
+        "rl_jax.control",
+    ],
     "machinery": [
         "rl_jax.train",
         "rl_jax.sharding",
         "rl_jax.checkpoint",
         "rl_jax.data",
         "rl_jax.scoring",
+        "rl_jax.vocabulary",
+        "rl_jax.extragradient",
         "rl_jax.packing",
         "rl_jax.rollout",
         "rl_jax.run_record",
         "rl_jax.logging",
         "rl_jax.progress",
+        "rl_jax.reference_cache",
     ],
-    "leaves": ["rl_jax.models", "rl_jax.rewards", "rl_jax.tasks", "rl_jax.tokenizers"],
-    "objectives": ["rl_jax.advantages", "rl_jax.shaping", "rl_jax.weights", "rl_jax.trackers", "rl_jax.losses"],
-    "ground": ["rl_jax.masked", "rl_jax.types", "rl_jax.binding", "rl_jax.readers", "rl_jax"],
+    "leaves": [
+        "rl_jax.models",
+        "rl_jax.rewards",
+        "rl_jax.tasks",
+        "rl_jax.tokenizers",
+        "rl_jax.preferences",
+        "rl_jax.envs",
+    ],
+    "objectives": ["rl_jax.advantages", "rl_jax.shaping", "rl_jax.weights", "rl_jax.trackers", "rl_jax.losses",
+                   "rl_jax.selection", "rl_jax.verdicts", "rl_jax.references",
+                   "rl_jax.ensembles", "rl_jax.process_rewards", "rl_jax.step_rewards"],
+    "ground": ["rl_jax.masked", "rl_jax.types", "rl_jax.binding", "rl_jax.readers", "rl_jax.stats", "rl_jax"],
 }
 # Imports within a row, each one wanted; the arrows must not form a circle.
 SIDEWAYS = {
     ("rl_jax.ppo", "rl_jax.grpo"),
     ("rl_jax.ppo", "rl_jax.credit"),
+    ("rl_jax.control", "rl_jax.ppo"),
+    ("rl_jax.control", "rl_jax.grpo"),
     ("rl_jax.run_record", "rl_jax.logging"),
     ("rl_jax.logging", "rl_jax.progress"),
     ("rl_jax.scoring", "rl_jax.rollout"),
+    ("rl_jax.vocabulary", "rl_jax.rollout"),
     ("rl_jax.tasks", "rl_jax.tokenizers"),
     ("rl_jax.tasks", "rl_jax.rewards"),
+    ("rl_jax.preferences", "rl_jax.tasks"),
+    ("rl_jax.preferences", "rl_jax.tokenizers"),
+    ("rl_jax.step_rewards", "rl_jax.advantages"),
     ("rl_jax.masked", "rl_jax.types"),
 }
 # Downward arrows that are refused all the same: who trains or samples takes an `apply`, never a model class, and
@@ -49,6 +75,7 @@ REFUSED_PACKAGES = {"rl_jax": {"ml_collections", "absl", "pickle", "cloudpickle"
 REFUSED_PACKAGES["experiments"] = REFUSED_PACKAGES["rl_jax"] - {"ml_collections", "absl"}
 # Importable, with everything they import, on a machine or in a worker process without jax.
 JAX_FREE = ["data", "logging", "progress", "run_record", "readers", "binding", "tokenizers", "tasks", "rewards"]
+JAX_FREE += ["preferences", "reference_cache", "stats"]
 MAX_LINES = {"rl_jax": 300, "configs": 300, "experiments": 400}
 MAX_FUNCTION_LINES = 80
 

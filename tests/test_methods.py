@@ -23,6 +23,7 @@ from tests.batches import ragged_batch
 from tests.paths import REPO_ROOT
 
 KEYS = methods.keys()
+FAMILY = methods.FAMILIES["online"]
 FOLDER = REPO_ROOT / "configs" / "methods"
 GROUP = 8
 ROWS = 16
@@ -49,7 +50,7 @@ def test_there_is_one_file_a_method():
 def test_a_file_is_short_and_says_what_it_is(key):
     text = text_of(key)
     assert 10 <= len(text.splitlines()) <= 25
-    said = methods.read_docstring(methods.importlib.import_module(f"configs.methods.{key}").__doc__)
+    said = methods.read_docstring(methods.module_of(key).__doc__)
     assert re.search(r"arXiv \d{4}\.\d{5}|\b(19|20)\d\d\b", said.source), "neither an arXiv id nor a year"
     assert re.search(r"[=<>]", said.equation)
     runs = "ppo" if has_critic(methods.load(key)) else "grpo"
@@ -75,7 +76,7 @@ def test_a_method_starts_from_any_task(key, arg):
     config = methods.load(key, arg)
     task = next((word for word in ("game24", "stories_sentiment") if word in arg), "arithmetic")
     assert config.name == f"{key}_{task}" + "_smoke" * ("smoke" in arg)
-    plain = methods.load(methods.BASELINE, arg)
+    plain = methods.load(FAMILY.baseline, arg)
     for name in ("steps", "prompts_per_step", "group_size"):
         assert config.grpo[name] == plain.grpo[name], "batch sizes are the task's"
     rows = config.grpo.prompts_per_step * config.grpo.group_size
@@ -113,8 +114,8 @@ def test_no_two_methods_are_the_same():
 @every_method
 def test_every_keyword_is_one_that_the_function_has(key):
     """Binding refuses a misspelt function or keyword; a misspelt field of the config is one that the start has not."""
-    config, start = methods.load(key), methods.load("ppo" if has_critic(methods.load(key)) else methods.BASELINE)
-    assert set(methods.settings(config)) == set(methods.settings(start))
+    config, start = methods.load(key), methods.load("ppo" if has_critic(methods.load(key)) else "grpo")
+    assert set(methods.settings(config, FAMILY)) == set(methods.settings(start, FAMILY))
     for slot, fn in methods.bound_functions(config).items():
         assert callable(fn), slot
 
@@ -284,8 +285,7 @@ def test_the_table_has_every_method_and_each_has_a_test():
     assert [row.key for row in rows()] == KEYS and KEYS[0] == "grpo"
     for row in rows():
         assert f"tests/test_methods.py[{row.key}]" in row.tests
-        config = methods.load(row.key)
-        for fn in methods.own_functions(config, methods.load("grpo")):
+        for fn in methods.own_functions(row.key):
             held = [file for file, said in methods.test_files().items() if said.has(fn) and "methods" not in file]
             assert held, f"no test names {fn.__module__}.{fn.__name__} of {row.key}"
         for name in row.tests:
@@ -339,11 +339,15 @@ def test_all_the_forms_say_the_same(tmp_path):
     command = [sys.executable, "-m", "experiments.methods", *(f"--{name}={path}" for name, path in paths.items())]
     subprocess.run(command, cwd=REPO_ROOT, check=True, timeout=120)
     written = json.loads(paths["json"].read_text())
-    assert [entry["key"] for entry in written] == KEYS
+    assert [entry["key"] for entry in written] == methods.all_keys()
     assert written[0].keys() == set(methods.Method._fields)
     page, plain = paths["html"].read_text(), paths["markdown"].read_text()
-    for key in KEYS:
+    for key in methods.all_keys():
         assert f'<section id="{key}">' in page and f"## {key}\n" in plain
+    for family in methods.FAMILIES.values():
+        title = f"{len(methods.keys(family.name))} {family.name} methods"
+        assert f"<h2>{title}</h2>" in page and f"## {title}\n" in plain
+        assert f"against {family.baseline.upper()}" in plain
     assert "1[w &lt;= 2]" in page and "1[w <= 2]" in plain
     assert "<script" not in page and "http-equiv" in page
 
@@ -351,11 +355,11 @@ def test_all_the_forms_say_the_same(tmp_path):
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_terminal_shows_the_table_and_a_page(width, capsys):
     console = methods.Console(width=width)
-    console.print(methods.terminal(rows()[:3]))
+    console.print(methods.terminal(*methods.tables(rows()[:3])[0]))
     console.print(methods.page(rows()[1]))
     shown = capsys.readouterr().out
     assert max(len(line) for line in shown.splitlines()) <= width
-    assert rows()[1].key in shown and "Departs from GRPO" in shown
+    assert rows()[1].key in shown and "Departs from GRPO" in shown and "3 online methods" in shown
 
 
 def test_a_method_that_is_not_there_is_refused():
@@ -365,4 +369,4 @@ def test_a_method_that_is_not_there_is_refused():
 
 
 def test_paths_are_files():
-    assert pathlib.Path(methods.FOLDER) == FOLDER
+    assert pathlib.Path(FAMILY.folder) == FOLDER

@@ -41,6 +41,35 @@ def test_bad_json_record(tmp_path, line, field, problem, name):
     assert [number for number, _ in records] == [1, 3] and bad.num_skipped == 1 and "line 2" in bad.first[0]
 
 
+def array(path, skip=False):
+    bad = readers.BadRecords(skip=skip)
+    return list(readers.read_json_list(path, bad)), bad
+
+
+@pytest.mark.parametrize("name", ["data.json.gz", "data.json"])
+def test_an_array_of_objects_is_read_with_their_lines(tmp_path, name):
+    lines = [" [", '{"a": 1}, {"a": "[]",', '  "b": {"c": 2}}', ",", "", '5, {"é": null}', "]", ""]
+    path = write(tmp_path, lines, name)
+    with pytest.raises(readers.DataError, match="line 6: expected a JSON object, found int"):
+        array(path)
+    records, bad = array(path, skip=True)
+    expected = [(2, {"a": 1}), (2, {"a": "[]", "b": {"c": 2}}), (6, {"é": None})]
+    assert records == expected and bad.num_skipped == 1
+    assert [record for _, record in records] == [x for x in json.loads("\n".join(lines)) if x != 5]
+    assert array(write(tmp_path, ["[ ]"]))[0] == []
+
+
+@pytest.mark.parametrize("text, place, problem", [
+    ("", 1, "expected \\["), ('{"a": 1}', 1, "expected \\["), ('[{"a": 1}\n{"b": 2}]', 2, "expected , or \\]"),
+    ('[{"a": 1},\n\n]', 3, "a comma before \\]"), ('[{"a": 1}]\n[]', 2, "text behind the array"),
+    ('[\n{"a": }]', 2, "not valid JSON"), ('[{"a": 1}', 1, "expected , or \\]"),
+    ("[" * 100_000, 1, "not valid JSON"), (b'[\n"\xff"]', 2, "not UTF-8")])
+def test_what_is_no_array_is_never_skipped(tmp_path, text, place, problem):
+    path = write(tmp_path, [text])
+    with pytest.raises(readers.DataError, match=f"line {place}: {problem}"):
+        array(path, skip=True)
+
+
 def test_a_bool_is_not_an_int(tmp_path):
     path = write(tmp_path, ['{"n": true}'])
     with pytest.raises(readers.DataError, match="expected int, found bool"):

@@ -1,6 +1,7 @@
 """shaping.py: rewards before the advantage."""
 
 import functools
+import statistics
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from rl_jax import shaping, trackers
+from rl_jax.advantages import group_relative
 
 REWARDS = jnp.array([1.0, 0.0, 0.5, 1.0, 0.25, 0.0])
 LENGTHS = jnp.array([3, 12, 14, 16, 20, 13])
@@ -103,3 +105,61 @@ def test_bad_input_is_refused(name):
         for key in known:
             with pytest.raises(AssertionError):
                 fn(REWARDS, LENGTHS, TRUNCATED, KEY, **{key: REWARDS})
+
+
+# --- Learned rewards -------------------------------------------------------------------------------------------------
+
+REFERENCES = jnp.asarray(np.random.default_rng(3).normal(size=(6, 4)), jnp.float32)
+
+
+def test_shapings_against_references_are_those_of_pars_code():
+    """calculate_relative_sigmoid, _tanh, calculate_centered and the lsc branch, its loops written out."""
+    rewards, references = np.asarray(REWARDS, np.float64), np.asarray(REFERENCES, np.float64)
+    gaps = [[r - s for s in row] for r, row in zip(rewards, references, strict=True)]
+    expected = {
+        ("against_references", 1.0): np.mean([[1 / (1 + np.exp(-g)) for g in row] for row in gaps], axis=1),
+        ("against_references", 3.0): np.mean([[1 / (1 + np.exp(-3 * g)) for g in row] for row in gaps], axis=1),
+        ("tanh_against_references", None): np.mean(np.tanh(gaps), axis=1),
+        ("centered_on_references", None): np.mean(gaps, axis=1),
+    }
+    for (name, slope), values in expected.items():
+        found = _shape(name, reference_rewards=REFERENCES, **({} if slope is None else {"slope": slope}))
+        np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-6)
+    quantile = statistics.NormalDist().inv_cdf(0.85)
+    centre = references.mean(1) + (references.std(1) + 1e-5) * quantile
+    found = _shape("log_sigmoid_centered", reference_rewards=REFERENCES)
+    np.testing.assert_allclose(found, -np.log1p(np.exp(centre - rewards)), rtol=1e-4)
+
+
+def test_par_is_a_probability_of_winning():
+    equal = jnp.broadcast_to(REWARDS[:, None], (6, 3))
+    np.testing.assert_allclose(_shape("against_references", reference_rewards=equal), 0.5)
+    one = REFERENCES[:, :1]  # M = 1: that of Bradley and Terry
+    np.testing.assert_allclose(
+        _shape("against_references", reference_rewards=one), 1 / (1 + np.exp(one[:, 0] - REWARDS)), rtol=1e-6
+    )
+    hacked = _shape("against_references", rewards=REWARDS + 1e4, reference_rewards=REFERENCES)
+    np.testing.assert_allclose(hacked, 1.0)
+
+
+def test_an_affine_shaping_is_nothing_to_an_advantage_that_divides_by_the_std():
+    rewards = REWARDS + jnp.arange(6.0)
+    known = {"reward_mean": jnp.float32(2.0), "reward_std": jnp.float32(3.0)}
+    scaled = _shape("scaled", rewards=rewards, **known, center=True)
+    bounded = _shape("against_references", rewards=rewards, reference_rewards=REFERENCES)
+    advantages = [np.asarray(group_relative(jnp.asarray(x), group_size=6, eps=0.0)) for x in (rewards, scaled, bounded)]
+    np.testing.assert_allclose(advantages[0], advantages[1], rtol=1e-4, atol=1e-5)
+    assert np.abs(advantages[0] - advantages[2]).max() > 0.05
+
+
+def test_clipped_to_spread_and_length_penalty():
+    known = {"reward_mean": jnp.float32(0.5), "reward_std": jnp.float32(0.25)}
+    np.testing.assert_allclose(_shape("clipped_to_spread", **known), [0.75, 0.25, 0.5, 0.75, 0.25, 0.25])
+    found = _shape("length_penalty", free_length=13, penalty=0.5) - np.asarray(REWARDS)
+    np.testing.assert_allclose(found, -0.5 * np.maximum(np.asarray(LENGTHS) - 13, 0))
+
+
+@pytest.mark.parametrize("name", ["against_references", "tanh_against_references", "log_sigmoid_centered"])
+def test_references_of_a_wrong_rank_are_refused(name):
+    with pytest.raises(AssertionError):
+        _shape(name, reference_rewards=REFERENCES[:, 0])

@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 
 
 def get_ablation() -> ConfigDict:
-    """Arms share each seed's SFT warm start; a gain is the last minus the first evaluation of `metric`, held out.
+    """Arms share each seed's SFT warm start; a gain is the last minus the first held-out evaluation of `evaluated`.
 
-    program: experiments.PROGRAM runs the arms. expected_lead: arm -> over (an arm), at_least (seed by seed)."""
+    program: experiments.PROGRAM runs the arms. expected: the claim, see experiments.ablation.judgements."""
     return ConfigDict(
         dict(
             paper="arXiv 2507.10532",
@@ -23,8 +23,16 @@ def get_ablation() -> ConfigDict:
             warm_start="configs/arithmetic.py",
             arms={"correct": "configs/arithmetic.py", "shuffled": "configs/arithmetic.py:shuffled"},
             seeds=(0, 1, 2),
-            metric="eval/pass@1",
-            expected_gain={"correct": dict(at_least=0.30), "shuffled": dict(at_most=0.05)},
-            expected_lead={},
+            evaluated="eval/pass@1",
+            metric="gain",
+            expected=(
+                dict(metric="gain", arm="correct", at_least=0.30),
+                dict(metric="gain", arm="shuffled", at_most=0.05),
+            ),
+            smoke=dict(
+                seeds=(0, 1),
+                warm_start="configs/arithmetic.py:smoke",
+                arms={"correct": "configs/arithmetic.py:smoke", "shuffled": "configs/arithmetic.py:smoke,shuffled"},
+            ),
         )
     )

@@ -10,7 +10,7 @@ import chex
 import jax.numpy as jnp
 
 from rl_jax.advantages.recursion import backward_sums, following, lambda_advantages
-from rl_jax.masked import zero_masked
+from rl_jax.masked import last_of, zero_masked
 
 
 def assemble(
@@ -26,9 +26,7 @@ def assemble(
     chex.assert_type([rewards, kl, completion_mask], [float, float, bool])
     chex.assert_equal_shape([kl, completion_mask])
     chex.assert_equal_shape_prefix([rewards, completion_mask], 1)
-    tokens_left = jnp.cumsum(completion_mask[:, ::-1], axis=1)[:, ::-1]
-    is_last = completion_mask & (tokens_left == 1)
-    scores = jnp.where(is_last, jnp.broadcast_to(rewards[:, None], kl.shape), 0.0)
+    scores = jnp.where(last_of(completion_mask), jnp.broadcast_to(rewards[:, None], kl.shape), 0.0)
     return scores - kl_coef * zero_masked(kl, completion_mask)
 
 

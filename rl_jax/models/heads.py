@@ -1,7 +1,8 @@
-"""A value head: one linear layer on a model's hidden states, in float32. It turns any policy into a critic.
+"""Heads: one linear layer on a model's hidden states, in float32, a group of params of its own beside the model's.
 
-The head is a group of params of its own, "value_head", beside the model's. With a copy of a policy's params it is a
-separate critic; with the policy's own it shares their trunk.
+A value head turns any policy into a critic: with a copy of a policy's params a separate one, with the policy's own one
+that shares their trunk. A reward head reads the last token of a response, or of each step; several of its outputs are
+an ensemble over one trunk, the bins of a categorical reward, or attributes.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from rl_jax.types import Model, Params, TokenBatch
 
 NAME = "value_head"
+REWARD = "reward_head"
 
 
 def add_value_head(model: Model, params: Params, *, num_outputs: int = 1) -> Params:
@@ -21,9 +23,24 @@ def add_value_head(model: Model, params: Params, *, num_outputs: int = 1) -> Par
     So is the first value: 0, or the middle of a symmetric support; the first advantages are then the plain returns,
     and not the noise of a random layer. num_outputs: 1, or the bins of a categorical head.
     """
-    blank = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    width = jax.eval_shape(model.apply, params, TokenBatch(blank, blank, blank)).shape[-1]
+    width = _width(model, params)
     return {**params, NAME: {"kernel": jnp.zeros((width, num_outputs)), "bias": jnp.zeros(num_outputs)}}
+
+
+def add_reward_head(model: Model, params: Params, key: chex.PRNGKey, *, num_outputs: int = 1) -> Params:
+    """`params` with a head of `num_outputs` rewards: kernel N(0, 1 / (D + 1)), bias 0.
+
+    Not 0 as a value head: the members of an ensemble differ in this draw alone. key: a typed key.
+    Source: arXiv 2009.01325 (its code); D is the width of the hidden states.
+    """
+    width = _width(model, params)
+    kernel = jax.random.normal(key, (width, num_outputs)) / jnp.sqrt(width + 1.0)
+    return {**params, REWARD: {"kernel": kernel, "bias": jnp.zeros(num_outputs)}}
+
+
+def without_reward_head(params: Params) -> Params:
+    """The model's own params."""
+    return {name: group for name, group in params.items() if name != REWARD}
 
 
 def without_value_head(params: Params) -> Params:
@@ -44,11 +61,53 @@ def make_predict(model: Model, *, completion_length: int) -> Callable:
         length = batch.tokens.shape[1]
         if length <= completion_length:
             raise ValueError(f"rows of {length} tokens hold no prompt before {completion_length} completion tokens")
-        hidden = model.apply(params, batch)[:, -completion_length - 1 :].astype(jnp.float32)
-        head = params[NAME]
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        outputs = jnp.matmul(flat, head["kernel"], precision=jax.lax.Precision.HIGHEST)  # else TPUs round to bfloat16
-        outputs += jnp.broadcast_to(head["bias"], outputs.shape)
-        return outputs.reshape(*hidden.shape[:-1], -1)
+        hidden = model.apply(params, batch)[:, -completion_length - 1 :]
+        return _linear(params[NAME], hidden)
 
     return predict
+
+
+def make_predict_last(model: Model) -> Callable:
+    """A pure function reward(params, TokenBatch [B, T]) -> float32 [B, K], read at the last real token of each row.
+
+    Where that is depends on segment_ids alone (rows may be padded on both sides); a row without a token gets the reward
+    of its first column. K: the head's num_outputs. Rows hold one sequence each (no packing).
+    """
+    predict_at = make_predict_at(model)
+
+    def predict(params: Params, batch: TokenBatch) -> chex.Array:
+        chex.assert_rank(batch.tokens, 2)
+        places = jnp.arange(batch.tokens.shape[1])[None, :]
+        last = jnp.max(jnp.where(batch.segment_ids != 0, places, 0), axis=1)
+        return predict_at(params, batch, last[:, None])[:, 0]
+
+    return predict
+
+
+def make_predict_at(model: Model) -> Callable:
+    """A pure function rewards(params, TokenBatch [B, T], columns int32 [B, S]) -> float32 [B, S, K] at those columns.
+
+    columns: 0 .. T - 1; a negative one (a step that is not there) reads column 0. K: the head's num_outputs.
+    """
+
+    def predict(params: Params, batch: TokenBatch, columns: chex.Array) -> chex.Array:
+        chex.assert_rank([batch.tokens, columns], 2)
+        hidden = model.apply(params, batch)
+        picked = jnp.take_along_axis(hidden, jnp.maximum(columns, 0)[:, :, None], axis=1)
+        return _linear(params[REWARD], picked)
+
+    return predict
+
+
+def _width(model: Model, params: Params) -> int:
+    """The width of the hidden states."""
+    blank = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    return jax.eval_shape(model.apply, params, TokenBatch(blank, blank, blank)).shape[-1]
+
+
+def _linear(head: Params, hidden: chex.Array) -> chex.Array:
+    """hidden [..., D] -> float32 [..., K]."""
+    flat = hidden.astype(jnp.float32).reshape(-1, hidden.shape[-1])
+    outputs = jnp.matmul(flat, head["kernel"], precision=jax.lax.Precision.HIGHEST)  # else TPUs round to bfloat16
+    outputs += jnp.broadcast_to(head["bias"], outputs.shape)
+    return outputs.reshape(*hidden.shape[:-1], -1)

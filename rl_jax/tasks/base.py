@@ -125,7 +125,8 @@ def _prepare(final: pathlib.Path, name: str, make, identity: dict) -> None:
         if not len(records):
             raise ValueError(f"{name}: split {split!r} has no records; report: {report}")
     # A task whose SFT records are its training records does not write them twice.
-    names = {split: split for split in splits} | ({} if "sft_train" in splits else {"sft_train": "train"})
+    shared = {} if "sft_train" in splits or "train" not in splits else {"sft_train": "train"}
+    names = {split: split for split in splits} | shared
     report = {**report, "splits": names, "identity": identity,
               "num_records": {split: len(records) for split, records in splits.items()}}
     scratch = final.parent / f".{final.name}.{os.getpid()}.{uuid.uuid4().hex}"

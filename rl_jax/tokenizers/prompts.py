@@ -1,5 +1,7 @@
 """Prompts as a chat model reads them: each is a user's message in the folder's template."""
 
+from collections.abc import Mapping, Sequence
+
 from rl_jax.tokenizers.chat import ChatTemplate
 
 
@@ -17,6 +19,10 @@ class ChatPrompts:
         if eos:
             raise ValueError("a prompt that the assistant answers has no EOS behind it")
         return self._template.start([{"role": "user", "content": text}]).ids
+
+    def encode_messages(self, messages: Sequence[Mapping]) -> list[int]:
+        """Ids of a chat of messages {"role", "content", ...}, up to the assistant's turn."""
+        return self._template.start(messages).ids
 
     def __getattr__(self, name: str):
         return getattr(self._template.tokenizer, name)

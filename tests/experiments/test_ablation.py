@@ -1,55 +1,190 @@
 """The ablation runner: what it runs, what it skips, and when it says that a claim was reproduced."""
 
 import importlib
+import inspect
 import json
 import pathlib
+import xml.etree.ElementTree as ElementTree
 
 import pytest
+from ml_collections import ConfigDict
 
-from experiments import ablation
+from experiments import ablation, studies
+from experiments.ablation_chart import curves_chart, interval_chart
+from experiments.studies.base import Outcome
+from rl_jax import binding
 from tests.paths import REPO_ROOT
 
 
 @pytest.mark.parametrize("key", ablation.keys())
-def test_every_ablation_is_complete(key):
-    paper = importlib.import_module(f"configs.papers.{key}").get_ablation()
-    assert paper.paper.startswith("arXiv ") and paper.claim and paper.scaled_down
-    assert set(paper.expected_gain) == set(paper.arms) and len(set(paper.seeds)) >= 3
+@pytest.mark.parametrize("smoke", [False, True])
+def test_every_ablation_is_complete(key, smoke):
+    paper = ablation.load(key, smoke=smoke)
+    assert paper.paper.startswith("arXiv ") and paper.claim and paper.scaled_down and paper.expected
+    assert len(set(paper.seeds)) == len(paper.seeds) >= (2 if smoke else 3)
+    assert f"python -m experiments.ablation {key}\n" in importlib.import_module(f"configs.papers.{key}").__doc__
+    if "study" in paper:
+        fn = binding.bind({"fn": paper.study, **paper.settings.to_dict()}, studies)
+        assert binding.needs(fn) == set(), "every setting stands in the file"
+        assert len(paper.seeds) >= 5 or smoke
+        return
     assert (REPO_ROOT / "experiments" / f"{paper.program}.py").exists()
-    assert all({arm, lead.over} <= set(paper.arms) and arm != lead.over for arm, lead in paper.expected_lead.items())
     for config in [paper.warm_start, *paper.arms.values()]:
         path, _, argument = config.partition(":")
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
-        assert (REPO_ROOT / path).exists() and module.get_config(argument).grpo.steps > 0
+        steps = module.get_config(argument).grpo.steps
+        assert (REPO_ROOT / path).exists() and 0 < steps and (steps <= 5 or not smoke)
 
 
-EXPECTED = {"good": {"at_least": 0.3}, "bad": {"at_most": 0.05}}
+@pytest.mark.parametrize("key", ablation.keys())
+def test_every_statement_is_one_about_the_arms(key):
+    paper = ablation.load(key)
+    arms = paper.arms if "arms" in paper else paper.settings.arms
+    metrics = {statement["metric"] for statement in paper.expected}
+    values = {arm: dict.fromkeys(metrics, (0.0, 1.0)) for arm in arms}
+    assert len(ablation.judgements(values, paper.expected)) >= len(paper.expected)
+
+
+GOOD, BAD = [1.0, 1.2, 1.1, 0.9, 1.3], [0.1, 0.4, 0.2, 0.1, 0.3]
+NOISY = [1.9, -0.4, 0.2, -1.0, 1.3]
+VALUES = {"good": {"error": GOOD}, "bad": {"error": BAD}, "noisy": {"error": NOISY}}
 
 
 @pytest.mark.parametrize(
-    ("gains", "said"),
+    ("statement", "said"),
     [
-        ({"good": [0.3, 0.4], "bad": [0.05, -0.2]}, "reproduced"),
-        ({"good": [0.3, 0.29], "bad": [0.0, 0.0]}, "not reproduced"),  # one seed is enough
-        ({"good": [0.3, 0.4], "bad": [0.06, 0.0]}, "not reproduced"),
-        ({"good": [], "bad": []}, "not reproduced"),
+        (dict(increasing=("bad", "good"), by=0.0), "reproduced"),
+        (dict(increasing=("good", "bad"), by=0.0), "not reproduced"),
+        (dict(increasing=("bad", "noisy"), by=0.0), "undecided"),
+        (dict(increasing=("bad", "good"), by=0.8), "undecided"),  # the lead is .88 [.8, .98]
+        (dict(increasing=("bad", "good"), by=1.2), "not reproduced"),
+        (dict(arm="bad", at_most=0.5), "reproduced"),
+        (dict(arm="bad", at_least=0.5), "not reproduced"),
+        (dict(arm="bad", at_least=0.0, at_most=0.2), "undecided"),
+        (dict(arm="good", at_least=0.5, at_most=2.0), "reproduced"),
     ],
 )
-def test_verdict(gains, said):
-    assert ablation.verdict(gains, EXPECTED, {}) == said
+def test_judgements(statement, said):
+    (judged,) = ablation.judgements(VALUES, [dict(metric="error", **statement)])
+    assert judged["verdict"] == said
+
+
+def test_arms_are_compared_seed_by_seed():
+    """The seeds differ by far more than the arms do, and share what makes them differ."""
+    base = [10.0, -30.0, 5.0, 80.0, -2.0]
+    values = {"less": {"m": base}, "more": {"m": [x + 1.0 + 0.01 * i for i, x in enumerate(base)]}}
+    (judged,) = ablation.judgements(values, [dict(metric="m", increasing=("less", "more"), by=0.0)])
+    assert judged["verdict"] == "reproduced" and judged["interval"]["mean"] == pytest.approx(1.02)
+    values["more"]["m"] = values["more"]["m"][::-1]
+    (judged,) = ablation.judgements(values, [dict(metric="m", increasing=("less", "more"), by=0.0)])
+    assert judged["verdict"] == "undecided"
+
+
+def test_an_order_of_three_is_two_statements():
+    judged = ablation.judgements(VALUES, [dict(metric="error", increasing=("bad", "good", "noisy"), by=0.0)])
+    assert [row["verdict"] for row in judged] == ["reproduced", "undecided"]
+    assert judged[0]["statement"] == "error: bad < good"
 
 
 @pytest.mark.parametrize(
-    ("gains", "said"),
+    ("statement", "said"),
     [
-        ({"good": [0.3, 0.7], "bad": [0.2, 0.6]}, "reproduced"),  # seed by seed: 0.3 is less than the other arm's 0.6
-        ({"good": [0.5, 0.5], "bad": [0.2, 0.45]}, "not reproduced"),
-        ({"good": [0.29, 0.5], "bad": [0.0, 0.0]}, "not reproduced"),  # it leads, but does not gain what it should
+        (dict(metric="error", arm="god", at_least=0.0), "no 'error' of the arm 'god'.*'good'"),
+        (dict(metric="errors", arm="good", at_least=0.0), "no 'errors' of the arm 'good'"),
+        (dict(metric="error", arm="good", at_lest=0.0), "at_lest.*is no statement"),
+        (dict(metric="error", arm="good"), "is no statement"),
+        (dict(metric="error", increasing=("bad", "good")), "is no statement"),
+        (dict(arm="good", at_least=0.0, at_most=1.0), "is no statement"),
     ],
 )
-def test_verdict_on_a_lead(gains, said):
-    leads = {"good": {"over": "bad", "at_least": 0.0999}}
-    assert ablation.verdict(gains, {"good": {"at_least": 0.3}}, leads) == said
+def test_a_wrong_statement_is_an_error(statement, said):
+    with pytest.raises(ValueError, match=said):
+        ablation.judgements(VALUES, [statement])
+
+
+def toy(seeds, *, arms, size):
+    """A study whose arms are `size` apart, with curves."""
+    values = {arm: {"error": [size * place + 0.01 * seed for seed in seeds]} for arm, place in arms.items()}
+    return Outcome(values, {"error over time": {arm: [(1, 0.5), (20, size * place)] for arm, place in arms.items()}})
+
+
+def toy_ablation(size):
+    return ConfigDict(
+        dict(
+            paper="arXiv 0000.00000",
+            claim="a < b",
+            scaled_down="all of it",
+            study="toy",
+            settings=dict(arms={"a": 0.0, "b": 1.0}, size=size),
+            seeds=(0, 1, 2),
+            metric="error",
+            expected=(dict(metric="error", increasing=("a", "b"), by=0.0),),
+            smoke=dict(seeds=(5, 7), settings=dict(size=-1.0)),
+        )
+    )
+
+
+@pytest.fixture
+def a_toy(monkeypatch):
+    """Puts the toy study among the studies, and its ablation among the papers."""
+    fn = inspect.unwrap(toy)
+    monkeypatch.setattr(studies, "toy", fn, raising=False)
+    monkeypatch.setattr(fn, "__module__", "experiments.studies.toy")
+
+    def install(size=1.0):
+        paper = toy_ablation(size)
+        monkeypatch.setattr(ablation, "keys", lambda: ["toy"])
+        module = type("module", (), {"get_ablation": staticmethod(lambda: paper)})
+        monkeypatch.setattr(ablation.importlib, "import_module", lambda name: module)
+
+    return install
+
+
+@pytest.mark.parametrize(("size", "said"), [(1.0, "reproduced"), (0.0, "undecided"), (-1.0, "not reproduced")])
+def test_a_study_is_run_and_judged(a_toy, tmp_path, capsys, size, said):
+    a_toy(size)
+    outcome = ablation.run("toy", tmp_path, [])
+    assert outcome["verdict"] == said
+    assert json.loads((tmp_path / "ablation.json").read_text()) == json.loads(json.dumps(outcome))
+    assert outcome["values"]["b"]["error"] == pytest.approx([size, size + 0.01, size + 0.02])
+    text = (tmp_path / "ablation.md").read_text()
+    assert text in capsys.readouterr().out and f"**{said}**, 3 seeds" in text
+    assert "| a | 0.01 [0, 0.02] |" in text and f"| error: a < b | {size:.3g} [" in text
+    for name in ("ablation.svg", "error over time.svg"):
+        assert ElementTree.parse(tmp_path / name).getroot().tag.endswith("svg")
+
+
+def test_smoke_replaces_what_it_names(a_toy, tmp_path):
+    a_toy()
+    outcome = ablation.run("toy", tmp_path, [], smoke=True)
+    assert outcome["seeds"] == [5, 7] and outcome["verdict"] == "not reproduced"
+    assert outcome["command"] == "python -m experiments.ablation toy --smoke"
+
+
+def test_a_study_takes_no_overrides(a_toy, tmp_path):
+    a_toy()
+    with pytest.raises(ValueError, match=r"a study.*--config.x=1.*configs/papers/toy.py"):
+        ablation.run("toy", tmp_path, ["--config.x=1"])
+
+
+def test_a_misspelt_setting_is_an_error(a_toy, tmp_path):
+    a_toy()
+    paper = toy_ablation(1.0)
+    paper.settings.sise = 1.0
+    with pytest.raises(ValueError, match="no keyword 'sise'; it takes: arms, size"):
+        ablation.run_study(paper)
+
+
+def test_the_table_has_what_is_stored(a_toy, tmp_path, monkeypatch, capsys):
+    a_toy()
+    ablation.main(["toy", f"--workdir={tmp_path / 'toy'}"])
+    monkeypatch.setattr(ablation, "keys", lambda: ["never_run", "toy"])
+    capsys.readouterr()
+    ablation.main(["--table", f"--workdir={tmp_path}"])
+    rows = capsys.readouterr().out.strip().splitlines()
+    assert len(rows) == 3 and rows[2].startswith("| `python -m experiments.ablation toy` | a < b (arXiv 0000.00000) |")
+    assert "error: a 0.01 [0, 0.02]; b 1.01 [1, 1.02] (3 seeds, 20" in rows[2]
+    assert rows[2].endswith("| error: a < b (1 [1, 1]) | reproduced |")
 
 
 def write_metrics(folder: pathlib.Path, values: list[float]) -> None:
@@ -71,8 +206,10 @@ def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeyp
     monkeypatch.setattr(ablation.subprocess, "run", fake)
     outcome = ablation.run("spurious_rewards", tmp_path, ["--config.grpo.steps=2"])
     assert outcome["verdict"] == "reproduced"
-    assert outcome["before_after"]["correct"] == [(0.4, 0.9)] * 3  # first and last, not the best
-    assert "| correct | 0.400 (0.400 to 0.400) | 0.900" in capsys.readouterr().out
+    assert outcome["values"]["correct"]["before"] == [0.4] * 3  # first and last, not the best
+    assert outcome["values"]["correct"]["after"] == [0.9] * 3
+    assert outcome["values"]["shuffled"]["gain"] == [0.0] * 3
+    assert "| correct | 0.4 [0.4, 0.4] | 0.9 [0.9, 0.9] | 0.5 [0.5, 0.5] |" in capsys.readouterr().out
     assert len(calls) == 9 and all("--config.grpo.steps=2" in call for call in calls)
     for seed in range(3):
         arms = [call for call in calls if f"--config.seed={seed}" in call and call[0] == "experiments.grpo"]
@@ -103,3 +240,16 @@ def test_a_gain_needs_two_evaluations(tmp_path):
 def test_list_names_the_claims(capsys):
     ablation.main(["--list"])
     assert "arXiv 2507.10532" in capsys.readouterr().out
+    ablation.main(["--list", "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["key"] for row in rows] == ablation.keys()
+    assert {row["kind"] for row in rows} == {"study", "programs"} and all(row["claim"] for row in rows)
+
+
+def test_charts_escape_and_stand_alone():
+    chart = interval_chart({"<a&b>": [1.0, 2.0, 4.0], "flat": [3.0, 3.0]}, title="x < y")
+    root = ElementTree.fromstring(chart)
+    assert root.get("aria-label").startswith("x < y. <a&b>: 2.33 [")
+    assert len(root.findall(".//{*}circle")) == 5 and "<a&b>" in [text.text for text in root.findall(".//{*}text")]
+    lines = ElementTree.fromstring(curves_chart({"a": [(1, 0.0), (2, 1.0)], "b": [(1, 1.0), (2, 1.0)]}, title="t"))
+    assert len(lines.findall(".//{*}path")) == 4

@@ -1,5 +1,7 @@
 """models/heads.py: the value of a state comes from the hidden state before it, and nothing else changes."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,11 @@ from rl_jax.scoring import make_score
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
 MODEL = make_transformer(CONFIG)
+# Tiny programs that run once: what takes time is LLVM, and it has nothing to gain here.
+quick_jit = functools.partial(
+    jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+)
+APPLY = quick_jit(MODEL.apply)
 COMPLETION = 5
 
 
@@ -26,8 +33,8 @@ def critic_params(num_outputs, seed=0):
 @pytest.mark.parametrize("num_outputs", [1, 3])
 def test_each_column_reads_the_hidden_state_before_it(num_outputs):
     params, batch = critic_params(num_outputs), token_batch([9, 12, 7], 12)
-    found = heads.make_predict(MODEL, completion_length=COMPLETION)(params, batch)
-    hidden = np.asarray(MODEL.apply(random_params(), batch), np.float64)
+    found = quick_jit(heads.make_predict(MODEL, completion_length=COMPLETION))(params, batch)
+    hidden = np.asarray(APPLY(random_params(), batch), np.float64)
     head = jax.tree.map(np.asarray, params[heads.NAME])
     assert found.shape == (3, COMPLETION + 1, num_outputs) and found.dtype == jnp.float32
     for column in range(COMPLETION + 1):
@@ -38,7 +45,7 @@ def test_each_column_reads_the_hidden_state_before_it(num_outputs):
 def test_a_value_does_not_see_the_token_it_judges():
     """Changing completion token t changes the values from column t + 1 on, the one after the last token included."""
     params, batch = critic_params(1), token_batch([12, 12], 12)
-    predict = jax.jit(heads.make_predict(MODEL, completion_length=COMPLETION))
+    predict = quick_jit(heads.make_predict(MODEL, completion_length=COMPLETION))
     before = predict(params, batch)
     for t in range(COMPLETION):
         changed = batch._replace(tokens=batch.tokens.at[:, 12 - COMPLETION + t].add(1))
@@ -49,8 +56,8 @@ def test_a_value_does_not_see_the_token_it_judges():
 def test_the_head_starts_at_0_and_can_leave_it():
     params, batch = heads.add_value_head(MODEL, random_params(), num_outputs=2), token_batch([12, 8], 12)
     predict = heads.make_predict(MODEL, completion_length=COMPLETION)
-    np.testing.assert_array_equal(predict(params, batch), 0.0)
-    gradient = jax.grad(lambda p: jnp.sum(predict(p, batch)))(params)[heads.NAME]
+    np.testing.assert_array_equal(quick_jit(predict)(params, batch), 0.0)
+    gradient = quick_jit(jax.grad(lambda p: jnp.sum(predict(p, batch))))(params)[heads.NAME]
     np.testing.assert_allclose(gradient["bias"], [12, 12])
     assert (np.abs(np.asarray(gradient["kernel"])) > 0).all()
 
@@ -62,15 +69,15 @@ def test_the_policy_is_what_it_was():
     assert set(params) == {*plain, heads.NAME}
     assert {x.shape for x in jax.tree.leaves(params[heads.NAME])} == {(CONFIG.embed_dim, 1), (1,)}
     batch = token_batch([12, 8], 12)
-    score = make_score(MODEL, completion_length=COMPLETION)
+    score = quick_jit(make_score(MODEL, completion_length=COMPLETION))
     assert max_difference(score(params, batch), score(plain, batch)) == 0.0
 
 
 def test_the_head_counts_in_float32_whatever_the_model_does():
     rough = MODEL._replace(apply=lambda params, batch: MODEL.apply(params, batch).astype(jnp.bfloat16))
     params, batch = critic_params(1), token_batch([12], 12)
-    found = heads.make_predict(rough, completion_length=COMPLETION)(params, batch)
-    hidden = np.asarray(rough.apply(params, batch)[:, -COMPLETION - 1 :].astype(jnp.float32), np.float64)
+    found = quick_jit(heads.make_predict(rough, completion_length=COMPLETION))(params, batch)
+    hidden = np.asarray(APPLY(params, batch).astype(jnp.bfloat16)[:, -COMPLETION - 1 :].astype(jnp.float32), np.float64)
     expected = hidden @ params[heads.NAME]["kernel"] + params[heads.NAME]["bias"]
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
@@ -82,3 +89,65 @@ def test_rows_without_a_prompt_are_refused():
         predict(critic_params(1), token_batch([12], 12))
     with pytest.raises(AssertionError):
         predict(critic_params(1), jax.tree.map(lambda x: x[0], token_batch([14], 14)))
+
+
+# --- A reward head ---------------------------------------------------------------------------------------------------
+
+
+PREDICT_LAST = quick_jit(heads.make_predict_last(MODEL))
+
+
+def reward_params(num_outputs, seed=0):
+    return heads.add_reward_head(MODEL, random_params(), jax.random.key(seed), num_outputs=num_outputs)
+
+
+def by_hand(params, batch, row, column):
+    """The head on the hidden state of one column, in numpy."""
+    hidden = np.asarray(APPLY(random_params(), batch), np.float64)[row, column]
+    head = jax.tree.map(lambda x: np.asarray(x, np.float64), params[heads.REWARD])
+    return hidden @ head["kernel"] + head["bias"]
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_reward_is_read_at_the_last_real_token(left):
+    """Padded on either side, and whatever stands in the padding."""
+    lengths, params = [9, 12, 3], reward_params(2)
+    batch = token_batch(lengths, 12, left=left)
+    found = PREDICT_LAST(params, batch)
+    assert found.shape == (3, 2) and found.dtype == jnp.float32
+    for row, length in enumerate(lengths):
+        last = 11 if left else length - 1
+        np.testing.assert_allclose(found[row], by_hand(params, batch, row, last), rtol=1e-4, atol=1e-5)
+    dirty = batch._replace(tokens=jnp.where(batch.segment_ids == 0, 5, batch.tokens))
+    np.testing.assert_allclose(PREDICT_LAST(params, dirty), found, atol=1e-5)
+
+
+def test_a_response_is_worth_the_same_in_a_wider_row():
+    params = reward_params(1)
+    narrow, wide = (token_batch([9, 7], width) for width in (9, 14))
+    np.testing.assert_allclose(PREDICT_LAST(params, narrow), PREDICT_LAST(params, wide), rtol=1e-4, atol=1e-5)
+
+
+def test_rewards_of_steps_are_read_at_their_columns():
+    params, batch = reward_params(2), token_batch([12, 12], 12)
+    columns = jnp.array([[3, 7, 11], [5, -1, -1]])
+    predict = quick_jit(heads.make_predict_at(MODEL))
+    found = predict(params, batch, columns)
+    assert found.shape == (2, 3, 2)
+    for row, step in ((0, 0), (0, 1), (0, 2), (1, 0)):
+        expected = by_hand(params, batch, row, int(columns[row, step]))
+        np.testing.assert_allclose(found[row, step], expected, rtol=1e-4, atol=1e-5)
+    # A step does not see what comes behind it.
+    changed = batch._replace(tokens=batch.tokens.at[:, 8:].add(1))
+    moved = np.asarray(jnp.any(predict(params, changed, columns) != found, axis=2))
+    np.testing.assert_array_equal(moved, [[False, False, True], [False, False, False]])
+
+
+def test_members_of_a_reward_head_differ_by_their_draw():
+    params = reward_params(4)
+    kernel = np.asarray(params[heads.REWARD]["kernel"])
+    assert kernel.shape == (CONFIG.embed_dim, 4) and np.unique(kernel[0]).size == 4
+    many = np.asarray(reward_params(500)[heads.REWARD]["kernel"])
+    assert many.std() == pytest.approx(1 / np.sqrt(CONFIG.embed_dim + 1), rel=0.05)
+    assert not np.array_equal(kernel, reward_params(4, seed=1)[heads.REWARD]["kernel"])
+    assert max_difference(heads.without_reward_head(params), random_params()) == 0.0

@@ -76,15 +76,17 @@ class Package:
       version: the version that the tests were written against; another one is refused.
       bare: packages whose `__init__` is not run; their modules are found in the installed folder.
       stand_ins: modules, with everything below them, that serve no arithmetic.
+      folder: where it is installed, from requirements-<folder>.txt: a second version has a folder of its own.
     """
 
-    def __init__(self, name, version, *, bare, stand_ins):
-        folder = pathlib.Path(sys.prefix, "oracles")
+    def __init__(self, name, version, *, bare, stand_ins, folder="oracles"):
+        requirements = f"requirements-{folder}.txt"
+        folder = pathlib.Path(sys.prefix, folder)
         found = [d.version for d in importlib.metadata.distributions(name=name, path=[str(folder)])]
         if found != [version]:
             raise ImportError(
                 f"the tests compare with {name} {version}; {folder} holds {found or 'no version of it'}: run "
-                f"rm -rf {folder}; pip install --no-deps --target {folder} -r requirements-oracles.txt"
+                f"rm -rf {folder}; pip install --no-deps --target {folder} -r {requirements}"
             )
         self._name, self._finder = name, _Finder(tuple(stand_ins))
         self._modules = {}

@@ -1,0 +1,1 @@
+"""The preference methods: what each changes against DPO, in a file of its own. See experiments.methods."""

@@ -1,0 +1,62 @@
+"""Where the preference methods start: DPO as published (arXiv 2305.18290). A file of this folder sets what differs.
+
+`dpo` is for given preferences (experiments.dpo): the word after a config's colon names a data set of
+configs/stories_preferences.py. `online_dpo` is for the policy's own samples (experiments.online_dpo): the word names
+`arithmetic` or `stories`, as in configs/online_preferences.py. `hybrid` is for both at once. `smoke` is the smallest
+size. Sizes of batches, the learning rate and the model are the task's.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common, online_preferences, stories_preferences
+
+RANKED = ("solutions",)  # the data that have more than two responses of a prompt
+
+
+def dpo(key: str, arg: str | None, **slots) -> ConfigDict:
+    """DPO on given preferences. key: the method's, for the run's name. slots: fields of config.dpo that differ.
+
+    Raises ValueError for a word that is not known, and for data that have not the responses that the method needs.
+    """
+    ranked = slots.get("responses", 2) > 2
+    known = RANKED if ranked else tuple(stories_preferences.SETS)
+    words = common.parse(arg, (*known, "smoke"))
+    if ranked:
+        arg = ",".join(sorted(words | set(RANKED)))
+    return _named(key, words & set(known) or {known[0]}, words, stories_preferences.get_config(arg), slots)
+
+
+def online_dpo(key: str, arg: str | None, online: dict, **slots) -> ConfigDict:
+    """DPO on the policy's own pairs, judged at once. online: fields of config.online that differ. Else as `dpo`."""
+    words = common.parse(arg, ("arithmetic", "stories", "smoke"))
+    config = online_preferences.get_config(",".join(sorted(words - {"arithmetic"})))
+    config.online.update(group_size=2, selection=dict(fn="first_pair"))  # OAIF's on every task
+    for name, value in online.items():
+        if name not in config.online:
+            raise ValueError(f"config.online has no field {name!r}; it has: {', '.join(config.online)}")
+        config.online[name] = value
+    return _named(key, words - {"smoke"} or {"arithmetic"}, words, config, slots)
+
+
+def hybrid(key: str, arg: str | None, **slots) -> ConfigDict:
+    """DPO on given pairs, and a sample of the policy for each prompt. Else as `dpo`; default data: `persona`."""
+    words = common.parse(arg, (*stories_preferences.SETS, "smoke"))
+    task = words - {"smoke"} or {"persona"}
+    config = stories_preferences.get_config(",".join(sorted(words | task)))
+    pairs = config.data
+    del config.dpo["epochs"], config.dpo["reference_cache"], config["data"], config["encode"]
+    config.online = online_preferences.online()
+    config.online.update(group_size=1, data="pairs", selection=dict(fn="given_pair"))
+    config.online.pairs = pairs
+    if "smoke" in words:
+        config.online.update(prompts_per_step=8, prompts_per_batch=8)
+    return _named(key, task, words, config, slots)
+
+
+def _named(key: str, task: set[str], words: set[str], config: ConfigDict, slots: dict) -> ConfigDict:
+    config.name = "_".join([key, *sorted(task), *(words & {"smoke"})])
+    for name, value in slots.items():
+        if name not in config.dpo:
+            raise ValueError(f"config.dpo has no field {name!r}; it has: {', '.join(config.dpo)}")
+        config.dpo[name] = value
+    return config

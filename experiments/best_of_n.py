@@ -1,0 +1,142 @@
+"""Best-of-n: samples of a policy, chosen by a reward model (or a verifier), and what the verifier says of the choice.
+
+    python -m experiments.best_of_n --config=configs/best_of_n.py --config.best_of_n.proxies=runs/reward_model
+
+Writes WORKDIR/best_of_n.json (gold and proxy score against n and its KL), best_of_n.md (the table), scores.npz (every
+sample's scores) and rankings.jsonl (the samples, graded by the verifier: data for experiments.reward_model). The
+policy is config.init_from's, or the config's own model.
+"""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+
+from experiments import common
+from experiments.evaluate import Judged, judge, make_pool
+from experiments.judges import RewardModel, load_reward_model
+from rl_jax import data, ensembles
+from rl_jax.binding import bind
+from rl_jax.logging import write_atomically
+from rl_jax.rewards import benchmarks
+from rl_jax.rollout.engine import make_generate
+from rl_jax.stats import bootstrap_mean
+
+
+def sample(setup: common.Setup, params, pool) -> list[Judged]:
+    """`samples` completions of each prompt, judged by the task's verifier, batch by batch."""
+    config, settings = setup.config, setup.config.best_of_n
+    generate = common.jit_generate(
+        make_generate(
+            setup.model,
+            completion_length=config.rollout.completion_length,
+            group_size=settings.samples,
+            sampling=common.sampling_of(config.rollout),
+            eos_ids=setup.task.tokenizer.eos_ids,
+            pad_id=setup.task.tokenizer.pad_id,
+        ),
+        setup,
+    )
+    source, key, found = setup.task.data_source(settings.split), jax.random.key(config.seed + 2), []
+    for index, records in enumerate(data.eval_batches(source, settings.batch_size, settings.num_prompts)):
+        full = records + records[:1] * (settings.batch_size - len(records))  # one shape, one compilation
+        rollout = generate(params, *common.encode_prompts(setup, full), jax.random.fold_in(key, index))
+        kept = len(records) * settings.samples
+        found.append(judge(setup, pool, jax.tree.map(lambda x, n=kept: np.asarray(x)[:n], rollout), records))
+    return found
+
+
+def proxy_scores(judged: list[Judged], model: RewardModel | None) -> np.ndarray:
+    """float [rows, M]: each member's score of each sample; the verifier's own where there is no model."""
+    if model is None:
+        return np.concatenate([part.result.rewards for part in judged])[:, None]
+    texts = [
+        (record["prompt"], text) for part in judged for record, text in zip(part.records, part.completions, strict=True)
+    ]
+    # An empty completion has no token to read a reward at: the worst there is.
+    kept = [place for place, (_, text) in enumerate(texts) if text.strip()]
+    members = model._replace(score=model.members)
+    scores = members.score_texts([texts[i][0] for i in kept], [texts[i][1] for i in kept])
+    found = np.full((len(texts), scores.shape[1]), scores.min(axis=0))
+    found[kept] = scores
+    return found
+
+
+def combined(members: np.ndarray, config) -> np.ndarray:
+    """float [rows]: the members as one, by config.best_of_n.combine."""
+    return np.asarray(bind(config.best_of_n.combine.to_dict(), ensembles)(jax.numpy.asarray(members, np.float32)))
+
+
+def curve(gold: np.ndarray, proxy: np.ndarray, sizes) -> list[dict[str, float]]:
+    """One row for each n: exact means over all subsets, and the 95 % bootstrap interval over prompts of gold's.
+
+    gold, proxy: float [prompts, samples].
+    """
+    rows = []
+    for n, found in zip(sizes, benchmarks.best_of_n(proxy, gold, sizes), strict=True):
+        by_prompt = np.array(
+            [benchmarks.best_of_n(p[None], g[None], (n,))[0].gold for p, g in zip(proxy, gold, strict=True)]
+        )
+        interval = bootstrap_mean(by_prompt)
+        rows.append(found._asdict() | {"gold_low": interval.low, "gold_high": interval.high})
+    return rows
+
+
+def table(rows: list[dict[str, float]]) -> str:
+    """The rows as a Markdown table."""
+    head = "| n | KL bound (nats) | gold | 95 % of prompts | proxy |\n|---|---|---|---|---|\n"
+    line = "| {n} | {kl:.3f} | {gold:.4f} | {gold_low:.4f} to {gold_high:.4f} | {proxy:.4f} |\n"
+    return head + "".join(line.format(**row) for row in rows)
+
+
+def rankings(judged: list[Judged], samples: int, noise: float, seed: int) -> bytes:
+    """The samples as lines of preferences.jsonl's kind "rankings", the best of each prompt first.
+
+    noise: the share of prompts whose order is turned round. Equal texts are kept once; a prompt needs two that differ.
+    """
+    rng, lines = np.random.default_rng(seed), []
+    for part in judged:
+        for start in range(0, len(part.completions), samples):
+            grades = {}
+            for i in range(start, start + samples):
+                if part.completions[i].strip():
+                    grades.setdefault(part.completions[i], float(part.result.rewards[i]))
+            turned = rng.random() < noise
+            order = sorted(grades, key=lambda text: (grades[text], text), reverse=not turned)
+            rewards = sorted(grades.values(), reverse=True)
+            if len(order) > 1 and rewards[0] > rewards[-1]:
+                record = {"prompt": part.records[start]["prompt"], "responses": order, "rewards": rewards}
+                lines.append(json.dumps(record) + "\n")
+    return "".join(lines).encode()
+
+
+def run(config, workdir: pathlib.Path) -> list[dict[str, float]]:
+    """Samples, chooses, writes; the rows of the table."""
+    settings = config.best_of_n
+    setup = common.setup(config)
+    common.check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})
+    common.record_run(setup, workdir, "best_of_n")
+    params = common.load_params(setup, config.init_from) if config.init_from else setup.init_params()
+    folders = [name for name in settings.proxies.split(",") if name]
+    model = load_reward_model(folders) if folders else None
+    with make_pool(setup) as pool:
+        judged = sample(setup, params, pool)
+    members = proxy_scores(judged, model)
+    gold = np.concatenate([part.result.rewards for part in judged]).reshape(-1, settings.samples)
+    proxy = combined(members, config).reshape(gold.shape)
+    rows = curve(gold, proxy, settings.sizes)
+    write_atomically(
+        workdir / "best_of_n.json", (json.dumps({"rows": rows, "proxies": folders}, indent=2) + "\n").encode()
+    )
+    write_atomically(workdir / "best_of_n.md", table(rows).encode())
+    noisy = rankings(judged, settings.samples, settings.label_noise, config.seed)
+    write_atomically(workdir / "rankings.jsonl", noisy)
+    np.savez(workdir / "scores.npz", gold=gold, members=members.reshape(*gold.shape, -1))
+    if config.log.progress:
+        print(table(rows), end="")
+    return rows
+
+
+if __name__ == "__main__":
+    common.main(run)

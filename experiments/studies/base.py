@@ -1,0 +1,124 @@
+"""What the studies share: policies that are tables, and training them with the losses of rl_jax."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from rl_jax import dpo
+from rl_jax.binding import bind
+from rl_jax.losses.preference import compare, links, offsets, regularizers, scales, scores, weights
+from rl_jax.types import PreferenceBatch, Scores
+
+_SLOTS = {
+    "token_weight": scores,
+    "score_map": scores,
+    "scale": scales,
+    "offset": offsets,
+    "compare": compare,
+    "link": links,
+    "weight": weights,
+    "regularizer": regularizers,
+}
+
+
+class Outcome(NamedTuple):
+    """What a study has measured.
+
+    values: arm -> metric -> float [S], one value a seed. curves: title -> arm -> [(step, mean over the seeds)].
+    """
+
+    values: Mapping[str, Mapping[str, Any]]
+    curves: Mapping[str, Mapping[str, list]] = {}
+
+
+def make_objective(slots: Mapping[str, Any]) -> dpo.Objective:
+    """DPO with other choices in the slots named, functions by name as in a config."""
+    return dpo.Objective(**{name: bind(spec, _SLOTS[name]) if name in _SLOTS else spec for name, spec in slots.items()})
+
+
+def seed_keys(seeds: Sequence[int]) -> chex.Array:
+    """A key a seed, [S]; equal seeds give equal data in every arm."""
+    return jnp.stack([jax.random.key(seed) for seed in seeds])
+
+
+def preference_loss(
+    log_probs: chex.Array,
+    ref_log_probs: chex.Array | None,
+    objective: dpo.Objective,
+    *,
+    rewards: chex.Array | None = None,
+    extras: Mapping[str, chex.Array] = {},
+) -> chex.Array:
+    """rl_jax.dpo.loss, divided, of N prompts whose K responses are one token long.
+
+    log_probs, ref_log_probs, rewards: float [N, K], the best response first. rewards: None is 1 for it and 0 else.
+    """
+    chex.assert_rank(log_probs, 2)
+    mask = jnp.ones((*log_probs.shape, 1), bool)
+    if rewards is None:
+        rewards = jnp.broadcast_to(jnp.arange(log_probs.shape[1])[None] == 0, log_probs.shape).astype(log_probs.dtype)
+    batch = PreferenceBatch(
+        batch=None,  # a loss reads log-probs, never the tokens
+        completion_mask=mask,
+        present=mask[..., 0],
+        rewards=rewards,
+        ref_log_probs=None if ref_log_probs is None else ref_log_probs[..., None],
+        extras=dict(extras),
+    )
+    scored = Scores(log_probs.reshape(-1, 1), jnp.zeros((log_probs.size, 1), log_probs.dtype))
+    return dpo.loss(scored, batch, objective)[0].value()
+
+
+def descend(loss_fn: Callable, params: Any, tx: optax.GradientTransformation, steps: int, *, every: int = 0) -> Any:
+    """`steps` updates of params by the gradient of loss_fn(params); also the params after each `every`, stacked."""
+
+    def update(carry, _):
+        params, state = carry
+        updates, state = tx.update(jax.grad(loss_fn)(params), state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    def several(carry, _):
+        carry, _ = jax.lax.scan(update, carry, None, length=every)
+        return carry, carry[0]
+
+    if not every:
+        return jax.lax.scan(update, (params, tx.init(params)), None, length=steps)[0][0]
+    (params, _), trace = jax.lax.scan(several, (params, tx.init(params)), None, length=steps // every)
+    return params, trace
+
+
+def kl(log_p: chex.Array, log_q: chex.Array) -> chex.Array:
+    """KL(p || q) of the last axis. float [..., A] each -> float [...]."""
+    chex.assert_equal_shape([log_p, log_q])
+    return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+
+
+def bradley_terry(key: chex.PRNGKey, rewards: chex.Array, first: chex.Array, second: chex.Array) -> chex.Array:
+    """Pairs of actions, int [N, 2] with the chosen one first: `first` wins with probability sigma(r_first - r_second).
+
+    rewards: float [A]. first, second: int [N].
+    """
+    wins = jax.random.bernoulli(key, jax.nn.sigmoid(rewards[first] - rewards[second]))
+    return jnp.where(wins[:, None], jnp.stack([first, second], 1), jnp.stack([second, first], 1))
+
+
+def sample_actions(key: chex.PRNGKey, log_probs: chex.Array, shape: tuple[int, ...]) -> chex.Array:
+    """Actions of a policy log_probs [A], int of `shape`, by inversion: a draw costs O(log A), a Gumbel one O(A)."""
+    cumulative = jnp.cumsum(jnp.exp(log_probs))
+    drawn = jnp.searchsorted(cumulative, jax.random.uniform(key, shape) * cumulative[-1], side="right")
+    return jnp.minimum(drawn, log_probs.shape[0] - 1)
+
+
+def per_seed(metrics: Mapping[str, chex.Array]) -> dict[str, np.ndarray]:
+    """The metrics of one arm as numpy, [S] each."""
+    return {name: np.asarray(value) for name, value in metrics.items()}
+
+
+def curve(steps: Sequence[float], values: chex.Array) -> list[tuple[float, float]]:
+    """[(step, mean over the seeds)]. values: float [S, T]."""
+    return [(float(step), float(value)) for step, value in zip(steps, np.asarray(values).mean(axis=0), strict=True)]

@@ -1,0 +1,164 @@
+"""DPO (arXiv 2305.18290) and its family, top to bottom: sequence scores -> margin -> link -> mean over prompts.
+
+    u_k  = sum_t c_t (logp_t - sum_j kappa_j ref_j_t) / |y_k|^nu      token_weight, reference, length_power
+    s_k  = beta phi(u_k) + o_k                                        score_map, beta, offset
+    l    = -log sigma(s_chosen - s_rejected)                          compare, link
+    loss = 1/N sum_n (omega_n l_n + c R_n)                            weight, regularizer, regularizer_coef
+
+Each right-hand side is a slot of Objective: another method is another choice, from a config or from a notebook, and a
+choice may ask for more arrays by name (rl_jax.binding.supply). DPO itself has c_t = 1, kappa = {ref: 1}, nu = 0,
+phi(u) = u, o = 0, omega = 1 and no R.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rl_jax.binding import needs, supply
+from rl_jax.losses.preference import compare as comparators
+from rl_jax.losses.preference import links, offsets, regularizers, scales, scores, weights
+from rl_jax.masked import Mean, masked_mean, zero_masked
+from rl_jax.types import Metrics, PreferenceBatch, Scores
+
+
+class Objective(NamedTuple):
+    """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.binding.bind.
+
+    token_weight: (mask [N, K, C]) -> float [N, K, C].
+    reference: name -> its share kappa; "ref" is batch.ref_log_probs, "prev" batch.prev_log_probs. {} has none.
+    length_power: nu; 0 sums the tokens, 1 takes their mean.
+    score_map: (u [N, K]) -> float [N, K], before beta.
+    beta: what the mapped score is multiplied with. scale: (beta) -> float [] or [N], where a method moves beta.
+    offset: (present [N, K]) -> float [N, K], added to the score behind beta.
+    compare: (s [N, K], present [N, K], link) -> float [N].
+    link: (x [N]) -> float [N].
+    weight: (losses [N]) -> float [N], without gradient.
+    regularizer: (log_probs [N, K, C], mask [N, K, C]) -> float [N]. regularizer_coef: its weight; 0 leaves it out.
+    """
+
+    token_weight: Callable = scores.uniform
+    reference: Mapping[str, float] = {"ref": 1.0}
+    length_power: float = 0.0
+    score_map: Callable = scores.identity
+    beta: float = 0.1
+    scale: Callable = scales.constant
+    offset: Callable = offsets.none
+    compare: Callable = comparators.pairs
+    link: Callable = links.logistic
+    weight: Callable = weights.uniform
+    regularizer: Callable = regularizers.chosen_nll
+    regularizer_coef: float = 0.0
+
+    def needs(self) -> set[str]:
+        """What the slots ask for by name, beside what every slot is given."""
+        slots = [self.token_weight, self.score_map, self.scale, self.offset, self.compare, self.link, self.weight]
+        slots += [self.regularizer] if self.regularizer_coef else []
+        return {name for fn in slots for name in needs(fn)}
+
+
+def loss(
+    scores: Scores, batch: PreferenceBatch, objective: Objective, more: Mapping[str, Any] = {}
+) -> tuple[Mean, Metrics]:
+    """The loss of N prompts as a Mean over them, and its metrics.
+
+    scores: log_probs and entropy of the policy, float [N * K, C], prompt by prompt.
+    more: name -> array with N first, for slots that ask: what only this forward knows (sums over the vocabulary). Its
+        gradient is taken; rewards, references and batch.extras have none.
+    Raises ValueError where a reference or an array that a slot asks for is missing.
+    """
+    mask, present = batch.completion_mask, batch.present
+    chex.assert_rank([mask, present, batch.rewards], [3, 2, 2])
+    chex.assert_type([mask, present], bool)
+    chex.assert_equal_shape([present, batch.rewards])
+    mask = mask & jnp.broadcast_to(present[:, :, None], mask.shape)
+    log_probs = zero_masked(scores.log_probs.reshape(mask.shape), mask)
+    ratios = log_probs - reference_log_probs(batch, objective.reference, mask)
+    lengths = jnp.sum(mask, axis=-1, dtype=log_probs.dtype)
+    available = {
+        "rewards": jax.lax.stop_gradient(batch.rewards),
+        "present": present,
+        "lengths": lengths,
+        "mask": mask,
+        "log_probs": log_probs,
+        "log_ratios": ratios,
+        "beta": objective.beta,
+    }
+    # What is computed here stands: `present` or `lengths` among the extras are not yet masked.
+    available = {**jax.lax.stop_gradient(batch.extras), **more, **available}
+    token_weights = supply(objective.token_weight, available)(mask)
+    u = sequence_scores(ratios, mask, token_weights, objective.length_power)
+    available["sequence_scores"] = u
+    scale = supply(objective.scale, available)(objective.beta)
+    mapped = supply(objective.score_map, available)(u)
+    implicit = jnp.reshape(scale, (-1, 1)) * mapped
+    s = implicit + supply(objective.offset, available)(present)
+    compared = supply(objective.compare, available)(s, present, supply(objective.link, available))
+    weight = jax.lax.stop_gradient(supply(objective.weight, available)(compared))
+    per_prompt = weight * compared
+    if objective.regularizer_coef:
+        regularizer = supply(objective.regularizer, available)(log_probs, mask)
+        per_prompt = per_prompt + objective.regularizer_coef * regularizer
+    live = jnp.any(mask, axis=(1, 2))
+    metrics = _metrics(jax.lax.stop_gradient((implicit, log_probs, ratios)), scores.entropy, batch, mask)
+    return masked_mean(per_prompt, live), metrics | {"compare": masked_mean(jax.lax.stop_gradient(compared), live)}
+
+
+def reference_log_probs(batch: PreferenceBatch, reference: Mapping[str, float], mask: chex.Array) -> chex.Array:
+    """sum_j kappa_j ref_j, float [N, K, C], without gradient; 0 where `reference` is empty.
+
+    Raises ValueError for a name that is neither "ref" nor "prev", and where the batch does not have it.
+    """
+    known = {"ref": batch.ref_log_probs, "prev": batch.prev_log_probs}
+    total = jnp.zeros(mask.shape)
+    for name, share in reference.items():
+        if known.get(name) is None:
+            there = ", ".join(sorted(n for n, x in known.items() if x is not None)) or "none"
+            raise ValueError(f"the objective compares with reference {name!r}; the batch has: {there}")
+        total += share * jax.lax.stop_gradient(zero_masked(known[name], mask))
+    return total
+
+
+def sequence_scores(
+    log_ratios: chex.Array, mask: chex.Array, token_weights: chex.Array, length_power: float
+) -> chex.Array:
+    """u = sum_t c_t x_t / |y|^nu, 0 for a response without tokens.
+
+    log_ratios, token_weights: float [N, K, C]. mask: bool [N, K, C]. length_power: nu. -> float [N, K].
+    """
+    chex.assert_equal_shape([log_ratios, mask, token_weights])
+    total = jnp.sum(zero_masked(log_ratios * token_weights, mask), axis=-1)
+    if not length_power:
+        return total
+    lengths = jnp.maximum(jnp.sum(mask, axis=-1, dtype=total.dtype), 1.0)
+    return total / lengths**length_power
+
+
+def _metrics(found: tuple, entropy: chex.Array, batch: PreferenceBatch, mask: chex.Array) -> Metrics:
+    """Of what is trained: the implicit rewards beta phi(u) of both sides, without offsets, as TRL has them.
+
+    A response is good by its place, for K = 1 by its label; of several behind the first those of less reward are bad.
+    """
+    rewards, log_probs, ratios = found
+    present, place = batch.present, jnp.arange(rewards.shape[1])[None]
+    several = rewards.shape[1] > 1
+    good = present & (jnp.broadcast_to(place == 0, rewards.shape) if several else batch.rewards > 0.5)
+    bad = present & ~good
+    if rewards.shape[1] > 2:  # of a pair the place says it all
+        bad &= batch.rewards[:, :1] > batch.rewards
+    sums = jnp.sum(log_probs, axis=-1)
+    metrics = {
+        "rewards/chosen": masked_mean(rewards, good),
+        "rewards/rejected": masked_mean(rewards, bad),
+        "log_probs/chosen": masked_mean(sums, good),
+        "log_probs/rejected": masked_mean(sums, bad),
+        "entropy": masked_mean(jax.lax.stop_gradient(entropy.reshape(mask.shape)), mask),
+        "log_ratio": masked_mean(ratios, mask),
+    }
+    if several:
+        margins = rewards[:, :1] - rewards[:, 1:]
+        metrics["rewards/margin"] = masked_mean(margins, bad[:, 1:])
+        metrics["rewards/accuracy"] = masked_mean((margins > 0).astype(jnp.float32), bad[:, 1:])
+    return metrics

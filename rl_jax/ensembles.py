@@ -1,0 +1,43 @@
+"""Several reward models as one: (rewards [..., M] of M members) -> float [...]. A config names one of these.
+
+The members differ in the seed of their head, of their data's order, or both; where they disagree nobody was asked.
+"""
+
+import chex
+import jax.numpy as jnp
+
+
+def mean(rewards: chex.Array) -> chex.Array:
+    """1/M sum_k r_k. float [..., M] -> float [...]. One member is that member."""
+    chex.assert_type(rewards, float)
+    return jnp.mean(rewards, axis=-1)
+
+
+def worst_case(rewards: chex.Array) -> chex.Array:
+    """WCO: min_k r_k. float [..., M] -> float [...]. Source: arXiv 2310.02743 section 3."""
+    chex.assert_type(rewards, float)
+    return jnp.min(rewards, axis=-1)
+
+
+def uncertainty_weighted(rewards: chex.Array, *, coef: float = 0.1, ddof: int = 1) -> chex.Array:
+    """UWO: mean_k r_k - coef Var_k r_k. float [..., M] -> float [...].
+
+    coef: 0.1 for PPO, 0.5 for best-of-n in the paper's code. ddof: Var divides by M - ddof: the code has 1 for PPO
+    (torch.var) and 0 for best-of-n (np.var). Where M - ddof is 0, Var is 0, and not nan.
+    Source: arXiv 2310.02743 section 3, tlc4418/llm_optimization.
+    """
+    chex.assert_type(rewards, float)
+    members = rewards.shape[-1]
+    if members <= ddof:
+        return jnp.mean(rewards, axis=-1)
+    return jnp.mean(rewards, axis=-1) - coef * jnp.var(rewards, axis=-1, ddof=ddof)
+
+
+def standardized(rewards: chex.Array, means: chex.Array, stds: chex.Array) -> chex.Array:
+    """(r_k - mean_k) / std_k, so that no member rules the others by its scale.
+
+    rewards: float [..., M]. means, stds: float [M] of each member's rewards on held-out responses; a std of 0 is 1.
+    """
+    chex.assert_rank([means, stds], 1)
+    scale = jnp.where(stds > 0, stds, 1.0)
+    return (rewards - jnp.broadcast_to(means, rewards.shape)) / jnp.broadcast_to(scale, rewards.shape)

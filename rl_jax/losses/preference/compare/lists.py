@@ -1,0 +1,207 @@
+"""Several responses of a prompt against each other: K >= 2, the best first where a ranking is meant.
+
+`rewards` [N, K] grade the responses: two of equal reward are not compared; `pro` keeps a constant term e^0 of them.
+What is not `present` is left out of every sum, softmax and rank.
+"""
+
+from collections.abc import Callable
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rl_jax.masked import zero_masked
+
+
+def softmax(scores: chex.Array, present: chex.Array, link: Callable, *, rewards: chex.Array) -> chex.Array:
+    """S-DPO: -log softmax(s)_1 over the first response and all of less reward at once; K = 2 is DPO. Reads no link.
+
+    scores, rewards: float [N, K], the best reward first. present: bool [N, K]. -> float [N]; 0 where all rewards are
+    equal. Source: arXiv 2406.09215.
+    """
+    _check(scores, present, rewards)
+    itself = jnp.arange(scores.shape[1])[None] == 0
+    compared = jnp.where(itself, present[:, :1], _better(rewards, present)[:, 0])
+    return zero_masked(-_log_softmax(scores, compared)[:, 0], present[:, 0])
+
+
+def plackett_luce(scores: chex.Array, present: chex.Array, link: Callable, *, rewards: chex.Array) -> chex.Array:
+    """-sum_k (s_k - log(exp s_k + sum_{R_j < R_k} exp s_j)): the likelihood of the ranking; K = 2 is DPO.
+
+    Without equal rewards the second sum is over what stands behind k. Responses of equal reward are each chosen ahead
+    of what is worse, and not ahead of each other. Reads no link.
+    scores, rewards: float [N, K], in any order. present: bool [N, K]. -> float [N]; 0 where all rewards are equal.
+    Source: arXiv 2305.18290, appendix A.3; list-MLE in LiPO.
+    """
+    _check(scores, present, rewards)
+    itself = jnp.eye(scores.shape[1], dtype=bool)[None] & present[:, :, None]
+    among = jnp.where(_better(rewards, present) | itself, scores[:, None, :], -jnp.inf)
+    return jnp.sum(zero_masked(jax.nn.logsumexp(_finite(among), axis=2) - scores, present), axis=1)
+
+
+def all_pairs(
+    scores: chex.Array, present: chex.Array, link: Callable, *, rewards: chex.Array, reduce: str = "sum"
+) -> chex.Array:
+    """sum_{R_i > R_j} l(s_i - s_j); LiPO's pair-logistic, and with the hinge as link its pair-hinge.
+
+    scores, rewards: float [N, K]. present: bool [N, K]. -> float [N]; 0 where no two rewards differ.
+    reduce: sum, as in LiPO (arXiv 2402.01878), or mean over the pairs, as in InstructGPT (arXiv 2203.02155).
+    Raises ValueError for another reduce.
+    """
+    _check(scores, present, rewards)
+    if reduce not in ("sum", "mean"):
+        raise ValueError(f"reduce={reduce!r} is not 'sum' or 'mean'")
+    better = _better(rewards, present)
+    total = jnp.sum(zero_masked(link(_differences(scores, better)), better), axis=(1, 2))
+    return total if reduce == "sum" else total / jnp.maximum(jnp.sum(better, axis=(1, 2)), 1)
+
+
+def lambda_pairs(scores: chex.Array, present: chex.Array, link: Callable, *, rewards: chex.Array) -> chex.Array:
+    """LiPO-lambda: sum_{psi_i > psi_j} |2^psi_i - 2^psi_j| |1/ln(1 + r_i) - 1/ln(1 + r_j)| l(s_i - s_j).
+
+    r is the place of a response by its current score, 1 for the highest; no gradient goes through it. Equal scores
+    stand in the order given.
+    scores: float [N, K]. present: bool [N, K]. rewards: float [N, K], psi, published in [0, 1]: the mean probability
+    of beating another response. -> float [N]. Source: arXiv 2402.01878.
+    """
+    _check(scores, present, rewards)
+    ranks = _ranks(jax.lax.stop_gradient(scores), present)
+    gains = jnp.exp2(zero_masked(rewards, present))
+    discounts = 1.0 / jnp.log1p(ranks)
+    weights = jnp.abs(gains[:, :, None] - gains[:, None, :]) * jnp.abs(discounts[:, :, None] - discounts[:, None, :])
+    better = _better(rewards, present)
+    return jnp.sum(zero_masked(weights * link(_differences(scores, better)), better), axis=(1, 2))
+
+
+def label_softmax(scores: chex.Array, present: chex.Array, link: Callable, *, rewards: chex.Array) -> chex.Array:
+    """LiPO's softmax: -sum_i psi_i / (sum_j psi_j) log softmax(s)_i. Reads no link.
+
+    scores: float [N, K]. present: bool [N, K]. rewards: float [N, K], psi >= 0. -> float [N]; 0 where all psi are 0.
+    Source: arXiv 2402.01878; Cao et al. 2007 (ListNet).
+    """
+    _check(scores, present, rewards)
+    labels = zero_masked(rewards, present)
+    total = jnp.sum(labels, axis=1, keepdims=True)
+    return _cross_entropy(labels / jnp.where(total == 0, 1.0, total), scores, present)
+
+
+def point_square(scores: chex.Array, present: chex.Array, link: Callable, *, rewards: chex.Array) -> chex.Array:
+    """LiPO's point-MSE: sum_i (psi_i - s_i)^2. Reads no link.
+
+    scores, rewards: float [N, K]. present: bool [N, K]. -> float [N]. Source: arXiv 2402.01878.
+    """
+    _check(scores, present, rewards)
+    return jnp.sum(jnp.square(zero_masked(rewards - scores, present)), axis=1)
+
+
+def point_logistic(scores: chex.Array, present: chex.Array, link: Callable, *, rewards: chex.Array) -> chex.Array:
+    """LiPO's point-sigmoid: -sum_i (psi_i log sigma(s_i) + (1 - psi_i) log sigma(-s_i)). Reads no link.
+
+    scores: float [N, K]. present: bool [N, K]. rewards: float [N, K], psi in [0, 1]. -> float [N].
+    Source: arXiv 2402.01878.
+    """
+    _check(scores, present, rewards)
+    losses = -rewards * jax.nn.log_sigmoid(scores) - (1.0 - rewards) * jax.nn.log_sigmoid(-scores)
+    return jnp.sum(zero_masked(losses, present), axis=1)
+
+
+def pro(scores: chex.Array, present: chex.Array, link: Callable, *, rewards: chex.Array) -> chex.Array:
+    """PRO: sum_{k < K} (log sum_{j >= k} exp(T_kj s_j) - T_kk s_k), T_kj = R_k - R_j, T_kk = max_{j > k} T_kj.
+
+    Published with s the mean log-prob (no reference, beta 1) and, as a regularizer, 0.05 (K - 1)^2 times the negative
+    log-prob of the first response. Reads no link.
+    scores: float [N, K], best reward first. present: bool [N, K]. rewards: float [N, K]. -> float [N].
+    Source: arXiv 2306.17492; the official code adds 1e-10 inside the logarithm.
+    """
+    _check(scores, present, rewards)
+    places = jnp.arange(scores.shape[1])
+    later = (places[None, :] > places[:, None])[None] & present[:, :, None] & present[:, None, :]
+    temperatures = zero_masked(rewards[:, :, None] - rewards[:, None, :], later)
+    own = jnp.max(temperatures, axis=2)
+    ahead = own * scores
+    # [N, k, j]: the terms of the sum for k, itself in front.
+    others = jnp.where(later, temperatures * scores[:, None, :], -jnp.inf)
+    total = jax.nn.logsumexp(jnp.concatenate([ahead[:, :, None], others], axis=2), axis=2)
+    return jnp.sum(zero_masked(total - ahead, jnp.any(later, axis=2)), axis=1)
+
+
+def rrhf(scores: chex.Array, present: chex.Array, link: Callable, *, rewards: chex.Array) -> chex.Array:
+    """RRHF: sum_{R_i > R_j} max(0, s_j - s_i), a hinge without margin. Reads no link.
+
+    Published with s the mean log-prob (no reference, beta 1) and the mean negative log-prob of the response with the
+    best reward added: regularizers.chosen_nll, since that response is the first.
+    scores, rewards: float [N, K]. present: bool [N, K]. -> float [N]. Source: arXiv 2304.05302.
+    """
+    return all_pairs(scores, present, lambda margins: jax.nn.relu(-margins), rewards=rewards)
+
+
+def info_nca(
+    scores: chex.Array, present: chex.Array, link: Callable, *, rewards: chex.Array, temperature: float = 1.0
+) -> chex.Array:
+    """InfoNCA: -sum_k softmax(R / alpha)_k log softmax(s)_k. Reads no link.
+
+    scores, rewards: float [N, K]. present: bool [N, K]. temperature: alpha. -> float [N]. Source: arXiv 2402.05369.
+    """
+    _check(scores, present, rewards)
+    targets = jnp.exp(_log_softmax(rewards / temperature, present))
+    return _cross_entropy(zero_masked(targets, present), scores, present)
+
+
+def brain(
+    scores: chex.Array,
+    present: chex.Array,
+    link: Callable,
+    *,
+    rewards: chex.Array,
+    prior_log_ratios: chex.Array,
+    temperature: float = 1.0,
+) -> chex.Array:
+    """BRAIn: -sum_k alpha_k log softmax(s)_k, alpha = softmax(R / gamma + log p0 - log q). Reads no link.
+
+    The responses are samples of a proposal q, the target is the prior p0 times exp(R / gamma): alpha are its
+    self-normalised importance weights. With s = log pi - log q (beta 1, the proposal as reference) the gradient is
+    -sum_k (alpha_k - softmax(s)_k) grad log pi_k. Samples of the prior itself (p0 = q) make this info_nca.
+    scores, rewards: float [N, K]. present: bool [N, K]. prior_log_ratios: float [N, K], log p0(y) - log q(y).
+    temperature: gamma. -> float [N]. Source: arXiv 2402.02479.
+    """
+    _check(scores, present, rewards, prior_log_ratios)
+    targets = rewards + temperature * prior_log_ratios
+    return info_nca(scores, present, link, rewards=targets, temperature=temperature)
+
+
+def _check(scores: chex.Array, present: chex.Array, *more: chex.Array) -> None:
+    chex.assert_rank(scores, 2)
+    chex.assert_equal_shape([scores, present, *more])
+    chex.assert_type(present, bool)
+    if scores.shape[1] < 2:
+        raise ValueError(f"a list has two responses or more; these are {scores.shape[1]} of each prompt")
+
+
+def _finite(x: chex.Array) -> chex.Array:
+    """-inf as the lowest number: exp still makes it 0, and no difference of two becomes nan."""
+    return jnp.maximum(x, jnp.finfo(x.dtype).min / 4)
+
+
+def _log_softmax(x: chex.Array, present: chex.Array) -> chex.Array:
+    """log softmax over what is present; something finite elsewhere."""
+    return jax.nn.log_softmax(_finite(jnp.where(present, x, -jnp.inf)), axis=1)
+
+
+def _cross_entropy(targets: chex.Array, scores: chex.Array, present: chex.Array) -> chex.Array:
+    return -jnp.sum(zero_masked(targets * zero_masked(_log_softmax(scores, present), present), present), axis=1)
+
+
+def _differences(scores: chex.Array, compared: chex.Array) -> chex.Array:
+    """s_i - s_j where i and j are compared and 0 elsewhere, float [N, K, K]: no link sees what its sum leaves out."""
+    return zero_masked(scores[:, :, None] - scores[:, None, :], compared)
+
+
+def _better(rewards: chex.Array, present: chex.Array) -> chex.Array:
+    """Where i beats j and both are there, bool [N, K, K]."""
+    return (rewards[:, :, None] > rewards[:, None, :]) & present[:, :, None] & present[:, None, :]
+
+
+def _ranks(scores: chex.Array, present: chex.Array) -> chex.Array:
+    """1 for the highest score of what is present, 2 for the next; the absent come last. float [N, K]."""
+    order = jnp.argsort(jnp.where(present, scores, -jnp.inf), axis=1, descending=True)
+    return jnp.argsort(order, axis=1).astype(scores.dtype) + 1.0

@@ -1,0 +1,106 @@
+"""Slot 8: terms added to a prompt's loss: (log_probs [N, K, C], mask [N, K, C]) -> float [N].
+
+log_probs are 0 behind the mask. The first response of a prompt is the chosen one; a term on other text than the pair
+(a target, a fresh sample) marks further responses of the prompt, and compares with compare.first_pair.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rl_jax.masked import zero_masked
+
+
+def chosen_nll(log_probs: chex.Array, mask: chex.Array, *, reduce: str = "sum") -> chex.Array:
+    """-sum_t logp_t of the chosen response, or its mean over the tokens. float, bool [N, K, C] -> float [N].
+
+    reduce: "sum" (RPO, arXiv 2405.16436; SLiC) or "mean" over this response's tokens (RPO's second form, ORPO's paper).
+    The mean over all tokens of the batch is chosen_token_nll. ValueError for another word.
+    """
+    chex.assert_rank(log_probs, 3)
+    chex.assert_equal_shape([log_probs, mask])
+    total = -jnp.sum(log_probs[:, 0], axis=-1)
+    if reduce == "sum":
+        return total
+    if reduce == "mean":
+        return total / jnp.maximum(jnp.sum(mask[:, 0], axis=-1), 1)
+    raise ValueError(f"chosen_nll: reduce is 'sum' or 'mean', got {reduce!r}; over all tokens it is chosen_token_nll")
+
+
+def chosen_token_nll(log_probs: chex.Array, mask: chex.Array, *, mean_tokens: chex.Array) -> chex.Array:
+    """-sum_t logp_t of the chosen response / mean_tokens: its mean over prompts is the mean over all chosen tokens.
+
+    log_probs, mask: float, bool [N, K, C]. mean_tokens: float [N], the chosen tokens of the whole update divided by its
+    prompts, the same on each row: a micro-batch does not know it. -> float [N].
+    What CPO's and CPO-SimPO's code and TRL's "sft" and rpo_alpha do (arXiv 2401.08417, 2405.14734, 2404.19733).
+    """
+    chex.assert_rank([log_probs, mean_tokens], [3, 1])
+    chex.assert_equal_shape([log_probs, mask])
+    return -jnp.sum(log_probs[:, 0], axis=-1) / jnp.maximum(jax.lax.stop_gradient(mean_tokens), 1e-6)
+
+
+def target_nll(log_probs: chex.Array, mask: chex.Array, *, targets: chex.Array) -> chex.Array:
+    """SLiC-HF: -sum_t logp_t of the responses that are marked. float, bool [N, K, C], targets bool [N, K] -> float [N].
+
+    targets: the reference text of supervised fine-tuning, as a further response. Source: arXiv 2305.10425.
+    """
+    chex.assert_rank([log_probs, targets], [3, 2])
+    chex.assert_equal_shape([log_probs, mask])
+    return -jnp.sum(zero_masked(jnp.sum(log_probs, axis=-1), targets), axis=-1)
+
+
+def online_kl(log_probs: chex.Array, mask: chex.Array, *, log_ratios: chex.Array, sampled: chex.Array) -> chex.Array:
+    """HyPO: mean over the sampled responses of sg(sum_t (logp_t - ref_t)) sum_t logp_t. -> float [N].
+
+    Over y ~ pi its expected gradient is that of KL(pi || ref); its value is not the KL.
+    log_probs, log_ratios: float [N, K, C]. mask: bool [N, K, C]. sampled: bool [N, K], the responses drawn from the
+    policy of this very step. Source: arXiv 2406.01462.
+    """
+    chex.assert_rank([log_probs, sampled], [3, 2])
+    chex.assert_equal_shape([log_probs, log_ratios, mask])
+    ratios = jax.lax.stop_gradient(jnp.sum(zero_masked(log_ratios, mask), axis=-1))
+    terms = zero_masked(ratios * jnp.sum(log_probs, axis=-1), sampled)
+    return jnp.sum(terms, axis=-1) / jnp.maximum(jnp.sum(sampled, axis=-1), 1)
+
+
+def optimism(log_probs: chex.Array, mask: chex.Array, *, from_reference: chex.Array) -> chex.Array:
+    """XPO: + sum_t logp_t of the response that the reference drew, be it chosen or rejected. -> float [N].
+
+    log_probs, mask: float, bool [N, K, C]. from_reference: bool [N, K]. Source: arXiv 2405.21046.
+    """
+    chex.assert_rank([log_probs, from_reference], [3, 2])
+    chex.assert_equal_shape([log_probs, mask])
+    return jnp.sum(zero_masked(jnp.sum(log_probs, axis=-1), from_reference), axis=-1)
+
+
+def token_rewards(
+    log_probs: chex.Array,
+    mask: chex.Array,
+    *,
+    token_rewards: chex.Array,
+    sequence_scores: chex.Array,
+    beta: float,
+) -> chex.Array:
+    """T-REG: -sg(sigma(rho_l - rho_w)) beta sum_k sum_t r_kt logp_kt, rho = beta u of the pair. -> float [N].
+
+    log_probs, token_rewards: float [N, 2, C]; r in [-1/2, 1/2], from contrastive prompts. mask: bool [N, 2, C].
+    sequence_scores: float [N, 2], u. Source: arXiv 2412.02685.
+    """
+    chex.assert_rank(log_probs, 3)
+    chex.assert_axis_dimension(log_probs, 1, 2)
+    chex.assert_equal_shape([log_probs, mask, token_rewards])
+    margins = jax.lax.stop_gradient(beta * (sequence_scores[:, 0] - sequence_scores[:, 1]))
+    credited = jax.lax.stop_gradient(zero_masked(token_rewards, mask)) * log_probs
+    return -jax.nn.sigmoid(-margins) * beta * jnp.sum(credited, axis=(1, 2))
+
+
+def behaviour_cloning(log_probs: chex.Array, mask: chex.Array, *, present: chex.Array) -> chex.Array:
+    """CPL: the mean of -logp_t over the tokens of each response, and over the responses, the worse ones too.
+
+    log_probs, mask: float, bool [N, K, C]. present: bool [N, K]. -> float [N]. The published code's segments are all of
+    one length. chosen_nll clones the chosen ones only. Source: arXiv 2310.13639.
+    """
+    chex.assert_rank([log_probs, present], [3, 2])
+    chex.assert_equal_shape([log_probs, mask])
+    means = -jnp.sum(log_probs, axis=-1) / jnp.maximum(jnp.sum(mask, axis=-1), 1)
+    return jnp.sum(zero_masked(means, present), axis=-1) / jnp.maximum(jnp.sum(present, axis=-1), 1)

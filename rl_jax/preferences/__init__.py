@@ -1,0 +1,57 @@
+"""Preferences by name: pairs, rankings, labels and labelled steps, checked, split and encoded. No jax.
+
+    prefs = preferences.load("hh", path=".../hh_harmless_test.jsonl.gz", skip_bad_records=True)
+    source = prefs.data_source("train")
+    records = [source[i] for i in range(len(source))]
+    arrays, counts = preferences.encode_preferences(tokenizer, records, prompt_buckets=(256,), completion_length=128)
+
+A dataset's keywords are those of its function in LOADERS.
+"""
+
+import inspect
+
+from rl_jax.preferences import jsonl, judged, solutions
+from rl_jax.preferences.encode import encode_labels, encode_preferences, mismatched, rows_of, unpair
+from rl_jax.preferences.records import KINDS
+from rl_jax.preferences.sources import Preferences, PreferenceSource
+from rl_jax.preferences.steps import encode_steps
+
+__all__ = [
+    "KINDS",
+    "NAMES",
+    "Preferences",
+    "PreferenceSource",
+    "encode_labels",
+    "encode_preferences",
+    "encode_steps",
+    "load",
+    "mismatched",
+    "rows_of",
+    "unpair",
+]
+
+LOADERS = {
+    "jsonl": jsonl.load,
+    "hh": judged.load_hh,
+    "pandalm": judged.load_pandalm,
+    "llmbar": judged.load_llmbar,
+    "persona": judged.load_persona,
+    "bbmistake": solutions.load_bbmistake,
+    "gsm8k_solutions": solutions.load_gsm8k_solutions,
+    "openr": solutions.load_openr,
+}
+NAMES = tuple(LOADERS)
+
+
+def load(name: str, **kwargs) -> Preferences:
+    """Loads a dataset; ValueError for an unknown name or keyword lists the known."""
+    if name not in LOADERS:
+        raise ValueError(f"unknown preferences {name!r}; the names are {', '.join(NAMES)}")
+    parameters = inspect.signature(LOADERS[name]).parameters
+    unknown = sorted(set(kwargs) - set(parameters))
+    if unknown:
+        raise ValueError(f"preferences {name!r} take no {', '.join(unknown)}; they take {', '.join(parameters)}")
+    missing = [key for key, value in parameters.items() if value.default is value.empty and key not in kwargs]
+    if missing:
+        raise ValueError(f"preferences {name!r} need {', '.join(missing)}; they take {', '.join(parameters)}")
+    return LOADERS[name](**kwargs)

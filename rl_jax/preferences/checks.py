@@ -1,0 +1,110 @@
+"""Checks of single values of a preference record. Each raises Problem with the field; a reader adds file and line."""
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+
+ROLES = ("system", "user", "assistant", "tool")
+
+
+class Problem(ValueError):
+    """What is wrong with a record, and in which of its fields; a reader adds the file and the line."""
+
+    def __init__(self, text: str, field: str | None = None):
+        super().__init__(text)
+        self.text, self.field = text, field
+
+
+def same_text(left: str, right: str) -> bool:
+    """Whether two texts are equal up to whitespace."""
+    return left.split() == right.split()
+
+
+def check_text(value, field: str) -> str:
+    """`value` where it is a text with something in it that UTF-8 can hold; else raises Problem."""
+    if not isinstance(value, str):
+        raise Problem(f"expected text, found {kind_of(value)}", field)
+    if not value.strip():
+        raise Problem("empty text" if not value else "nothing but whitespace", field)
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise Problem(f"character {error.start} is half a surrogate pair, which is no character", field) from error
+    return value
+
+
+def check_chat(messages, field: str = "prompt") -> list[dict]:
+    """`messages` where they are a chat that an assistant's turn can follow; else raises Problem."""
+    if not isinstance(messages, list) or not messages:
+        raise Problem(f"expected a text or a list of messages, found {kind_of(messages)}", field)
+    for place, message in enumerate(messages):
+        where = f"{field}[{place}]"
+        if not isinstance(message, dict):
+            raise Problem(f"expected a message with role and content, found {kind_of(message)}", where)
+        check_names(message, ("role", "content"), where)
+        if message.get("role") not in ROLES:
+            raise Problem(f"unknown role {message.get('role')!r}; the roles are {', '.join(ROLES)}", f"{where}.role")
+        if message["role"] == "system" and place:
+            raise Problem("a system message stands first or not at all", f"{where}.role")
+        if "tool_calls" not in message:
+            check_text(message.get("content"), f"{where}.content")
+    if messages[-1]["role"] not in ("user", "tool"):
+        raise Problem(
+            f"the prompt must end before an assistant's turn, with a message of user or tool; it ends with "
+            f"{messages[-1]['role']!r}",
+            field,
+        )
+    return messages
+
+
+def check_names(raw: Mapping, known: Sequence[str], where: str | None = None) -> None:
+    """Raises Problem for a field that looks like a misspelling of a known one, which is not there."""
+    absent = [name for name in known if name not in raw]
+    for name in raw:
+        near = [] if name in known else difflib.get_close_matches(name, absent, n=1, cutoff=0.8)
+        if near:
+            raise Problem(f"unknown field: did you mean {near[0]!r}?", f"{where}.{name}" if where else name)
+
+
+def need(raw: Mapping, field: str):
+    """raw[field]; Problem where it is missing."""
+    if field not in raw:
+        raise Problem(f"missing (the record has {sorted(raw)})", field)
+    return raw[field]
+
+
+def typed(raw: Mapping, field: str, kind: type):
+    """raw[field] where it is a `kind`; else Problem. A bool is no int."""
+    value = need(raw, field)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise Problem(f"expected {kind.__name__}, found {kind_of(value)}", field)
+    return value
+
+
+def number(raw: Mapping, field: str, default: float | None = None) -> float:
+    """raw[field] as a finite float, `default` where it is missing; else Problem."""
+    return default if field not in raw and default is not None else checked_number(need(raw, field), field)
+
+
+def checked_number(value, field: str) -> float:
+    """`value` as a finite float; else Problem."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Problem(f"expected a number, found {kind_of(value)}", field)
+    try:
+        found = float(value)
+    except OverflowError:  # JSON has integers of any size
+        found = math.inf
+    if not math.isfinite(found):
+        raise Problem(f"not finite: {found}", field)
+    return found
+
+
+def kind_of(value) -> str:
+    """How an error names a JSON value."""
+    return "null" if value is None else f"an empty {type(value).__name__}" if value == [] else type(value).__name__
+
+
+def shared(left: Sequence, right: Sequence) -> int:
+    """How many entries two sequences have in common at their beginning."""
+    pairs = zip(left, right, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))

@@ -1,0 +1,217 @@
+"""Records as arrays of token ids: one prompt, its K responses, and what had to be cut. numpy, no jax.
+
+The layout is that of rl_jax.data.encode_sft with K rows for a prompt: the prompt left-padded to P (the smallest bucket
+that fits the longest), the response right-padded to C. A prompt is encoded once, so that all its responses stand
+behind the same ids, cut the same way. Encode a split as a whole and take rows of the result: shapes stay the same.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+TRUNCATE = ("refuse", "left", "drop")
+ROW_ARRAYS = ("tokens", "positions", "segment_ids", "completion_mask")
+
+
+def encode_preferences(
+    tokenizer,
+    records: Sequence[dict],
+    *,
+    prompt_buckets: Sequence[int],
+    completion_length: int,
+    responses: int | None = None,
+    truncate: str = "refuse",
+    identical: str = "refuse",
+    empty: str = "refuse",
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """N records of pairs, rankings or labels as (arrays, counts).
+
+    responses: K; None is the most that a record has. Where a record has fewer, the rest of its row is not present.
+    completion_length: C. A response has one EOS behind it, whether or not its text or its ids end with one already;
+        a response that is over C with it is cut to C and has none: the model must not learn to stop there.
+    truncate: for a prompt over the largest bucket: "refuse" raises ValueError with the record's place, "left" keeps
+        its end, behind its BOS, "drop" leaves the record out.
+    identical: for a record with two responses that are the same ids once they are cut: "refuse" or "drop".
+    empty: for a response with nothing before its EOS: "refuse", or "keep" where a model may have sampled it.
+    Arrays: tokens, positions, segment_ids int32 [N, K, P + C]; completion_mask bool [N, K, C], the EOS included;
+        present bool [N, K]; rewards float32 [N, K], 0 where not present; label_probs, margins float32 [N]; indices
+        int32 [N], the places in `records` of those that are kept.
+    Counts: num_records, num_kept, num_prompts_cut, num_prompts_dropped, num_responses and num_responses_cut of the
+        records kept, num_identical_dropped.
+    Raises ValueError, too, for a record with more than K responses, and where no record is left.
+    """
+    _check_choice("truncate", truncate, TRUNCATE)
+    _check_choice("identical", identical, ("refuse", "drop"))
+    _check_choice("empty", empty, ("refuse", "keep"))
+    if completion_length < 1:
+        raise ValueError(f"completion_length must be at least 1, got {completion_length}")
+    records, kept, rows = list(records), [], []  # a source would read each of them again and again
+    width = responses or max((len(record["responses"]) for record in records), default=0)
+    prompts, prompt_counts = encode_prompts(tokenizer, records, max(prompt_buckets), truncate)
+    counts = {"num_records": len(records), "num_kept": 0, **prompt_counts}
+    counts |= {"num_responses": 0, "num_responses_cut": 0, "num_identical_dropped": 0}
+    for place, prompt in prompts.items():
+        given = records[place]["responses"]
+        if len(given) > width:
+            raise ValueError(f"record {place} has {len(given)} responses, over responses={width}")
+        whole = [response_ids(tokenizer, text) for text in given]
+        if empty == "refuse" and any(len(row) == 1 for row in whole):
+            raise ValueError(
+                f"record {place}: response {[len(row) for row in whole].index(1)} is empty: nothing stands before its "
+                "EOS. Correct the record, or pass empty='keep' for sampled responses"
+            )
+        ids = [row[:completion_length] for row in whole]
+        if len(set(map(tuple, ids))) < len(ids):
+            if identical == "refuse":
+                raise ValueError(
+                    f"record {place}: two of its responses are the same once they are cut to {completion_length} "
+                    f"tokens: {given[0]!r:.80}. Raise completion_length, or pass identical='drop'"
+                )
+            counts["num_identical_dropped"] += 1
+            continue
+        kept.append(place)
+        rows += [(prompt, row) for row in ids] + [(prompt, [])] * (width - len(ids))
+        counts["num_responses"] += len(ids)
+        counts["num_responses_cut"] += sum(len(row) > completion_length for row in whole)
+    counts["num_kept"] = len(kept)
+    if not kept:
+        raise ValueError(f"no record is left to encode: {counts}")
+    arrays = layout(rows, tokenizer.pad_id, prompt_buckets, completion_length)
+    arrays = {name: value.reshape(len(kept), width, -1) for name, value in arrays.items()}
+    chosen = [records[place] for place in kept]
+    arrays |= {
+        "present": np.array([[k < len(record["responses"]) for k in range(width)] for record in chosen]),
+        "rewards": np.array(
+            [[*record["rewards"], *[0.0] * (width - len(record["rewards"]))] for record in chosen], np.float32
+        ),
+        "label_probs": np.array([record.get("label_prob", 1.0) for record in chosen], np.float32),
+        "margins": np.array([record.get("margin", 0.0) for record in chosen], np.float32),
+        "indices": np.array(kept, np.int32),
+    }
+    return arrays, counts
+
+
+def encode_labels(tokenizer, records: Sequence[dict], **settings) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """encode_preferences of labelled responses: K = 1. Raises ValueError for a record with several (see `unpair`)."""
+    records = list(records)
+    for place, record in enumerate(records):
+        if len(record["responses"]) != 1:
+            raise ValueError(f"record {place} has {len(record['responses'])} responses, not one label's: see unpair")
+    return encode_preferences(tokenizer, records, responses=1, **settings)
+
+
+def unpair(records: Sequence[dict]) -> list[dict]:
+    """Pairs and rankings as labels: the first response of each is desirable, the others are not.
+
+    All the desirable ones stand first (as in TRL): shuffle, or cut to a number of prompts before.
+    """
+    records = list(records)
+    most = max((len(record["responses"]) for record in records), default=0)
+    return [
+        record | {"responses": [record["responses"][k]], "rewards": [float(k == 0)]}
+        for k in range(most)
+        for record in records
+        if k < len(record["responses"])
+    ]
+
+
+def mismatched(arrays: dict[str, np.ndarray], *, neighbour: int = -1) -> dict[str, np.ndarray]:
+    """KTO's mismatched rows (arXiv 2402.01306): prompt i with the responses of prompt (i + neighbour) mod N.
+
+    arrays: of encode_preferences, N of them (the update's batch). neighbour: -1 is TRL's, 1 that of HALOs.
+    Returns tokens, positions, segment_ids, completion_mask and present. Raises ValueError for fewer than two rows,
+    since a row would then be matched with itself.
+    """
+    count, length = arrays["present"].shape[0], arrays["completion_mask"].shape[-1]
+    if neighbour % max(count, 1) == 0:
+        raise ValueError(f"{count} rows and neighbour={neighbour} match a row with itself")
+    taken = {name: np.roll(arrays[name], -neighbour, axis=0) for name in ("tokens", "completion_mask", "present")}
+    prompts = arrays["segment_ids"][..., :-length] > 0
+    tokens = np.concatenate([arrays["tokens"][..., :-length], taken["tokens"][..., -length:]], axis=-1)
+    positions, segments = _positions(np.concatenate([prompts, taken["completion_mask"]], axis=-1))
+    return taken | {"tokens": tokens, "positions": positions, "segment_ids": segments}
+
+
+def rows_of(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """tokens, positions, segment_ids, completion_mask as rows: [N, K, ...] becomes [N * K, ...], prompt by prompt."""
+    return {name: arrays[name].reshape(-1, arrays[name].shape[-1]) for name in ROW_ARRAYS}
+
+
+def encode_prompts(
+    tokenizer, records: Sequence[dict], limit: int, truncate: str
+) -> tuple[dict[int, list[int]], dict[str, int]]:
+    """(place -> ids with BOS, at most `limit` of them, of the prompts that are kept; counts of what was cut).
+
+    Raises ValueError for a chat where the tokenizer has no template, and as `truncate` says.
+    """
+    found, counts = {}, {"num_prompts_cut": 0, "num_prompts_dropped": 0}
+    for place, record in enumerate(records):
+        ids = _prompt_ids(tokenizer, record["prompt"], place)
+        if len(ids) > limit:
+            if truncate == "refuse":
+                raise ValueError(
+                    f"record {place}: its prompt has {len(ids)} tokens with BOS, over the largest bucket {limit}: "
+                    f"{str(record['prompt'])!r:.80}. Add a bucket, or pass truncate='left' or 'drop'"
+                )
+            if truncate == "drop":
+                counts["num_prompts_dropped"] += 1
+                continue
+            counts["num_prompts_cut"] += 1
+            first = ids[:1] if ids[0] == tokenizer.bos_id else []
+            ids = first + ids[len(ids) - limit + len(first) :]
+        found[place] = ids
+    return found, counts
+
+
+def response_ids(tokenizer, text: str) -> list[int]:
+    """Ids of a response with one EOS behind it, whether or not `text` ends with one (or several) already."""
+    ends = [tokenizer.token_text(token) for token in tokenizer.eos_ids]
+    while text.rstrip().endswith(tuple(ends)):
+        text = text.rstrip()
+        text = text[: -len(next(end for end in ends if text.endswith(end)))]
+    ids = tokenizer.encode_continuation(text)
+    while ids and ids[-1] in tokenizer.eos_ids:
+        ids = ids[:-1]
+    return [*ids, tokenizer.eos_id]
+
+
+def layout(
+    rows: Sequence[tuple[list[int], list[int]]], pad_id: int, prompt_buckets: Sequence[int], completion_length: int
+) -> dict[str, np.ndarray]:
+    """B rows of (prompt ids, completion ids): tokens, positions, segment_ids int32 [B, P + C]; completion_mask [B, C].
+
+    P: the smallest bucket that fits the longest prompt, which the caller has made sure of.
+    """
+    longest = max(len(prompt) for prompt, _ in rows)
+    width = min(bucket for bucket in prompt_buckets if bucket >= longest)
+    tokens = np.full((len(rows), width + completion_length), pad_id, np.int32)
+    real = np.zeros(tokens.shape, bool)
+    for row, (prompt, completion) in enumerate(rows):
+        columns = slice(width - len(prompt), width + len(completion))
+        tokens[row, columns] = prompt + completion
+        real[row, columns] = True
+    positions, segments = _positions(real)
+    return {"tokens": tokens, "positions": positions, "segment_ids": segments, "completion_mask": real[:, width:]}
+
+
+def _positions(real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(positions, segment_ids) int32 of rows whose tokens, one sequence a row, stand where `real` is True."""
+    segments = real.astype(np.int32)
+    return np.maximum(np.cumsum(real, axis=-1, dtype=np.int32) - 1, 0) * segments, segments
+
+
+def _prompt_ids(tokenizer, prompt, place: int) -> list[int]:
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt, bos=True)
+    encode = getattr(tokenizer, "encode_messages", None)
+    if encode is None:
+        raise ValueError(
+            f"record {place} has a chat for a prompt, and the tokenizer has no chat template: pass "
+            "ChatPrompts(ChatTemplate.load(folder, tokenizer)), or load the records with chat=False"
+        )
+    return encode(prompt)
+
+
+def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name}={value!r} is none of {', '.join(known)}")

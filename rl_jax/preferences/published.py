@@ -1,0 +1,95 @@
+"""What the readers of published datasets share: the form of prompts and responses, and the loader of their files.
+
+A plain prompt reads "\\n\\nHuman: {text}\\n\\nAssistant:" and a response " {text}", as HH's dialogues do; a chat is
+messages, which the template of a chat model puts into its own form.
+"""
+
+import pathlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from rl_jax import readers
+from rl_jax.preferences import sources
+from rl_jax.preferences.checks import Problem, check_text, kind_of, need
+from rl_jax.preferences.records import parse
+
+HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"
+
+
+def ask(text: str, *, chat: bool):
+    """The prompt of one message of the user's."""
+    return [{"role": "user", "content": text}] if chat else f"{HUMAN} {text}{ASSISTANT}"
+
+
+def answer(text: str, *, chat: bool) -> str:
+    """The response behind it."""
+    return text.strip() if chat else " " + text.lstrip()
+
+
+def pair(prompt, chosen: str, rejected: str, *, chat: bool, fields: Sequence[str], **more) -> dict:
+    """The record of a pair of answers. fields: what the file calls the chosen and the rejected one, for errors."""
+    for value, field in zip((chosen, rejected), fields, strict=True):
+        check_text(value, field)
+    raw = {"prompt": prompt, "chosen": answer(chosen, chat=chat), "rejected": answer(rejected, chat=chat), **more}
+    try:
+        return parse("pairs", raw)
+    except Problem as problem:
+        raise Problem(problem.text, dict(zip(("chosen", "rejected"), fields, strict=True)).get(problem.field)) from None
+
+
+def one_of(raw: Mapping, field: str, values: Sequence):
+    """raw[field], which must be one of `values`, and no bool where they are numbers; else raises Problem."""
+    value = need(raw, field)
+    if type(value) not in {type(x) for x in values} or value not in values:
+        raise Problem(f"expected one of {list(values)}, found {value!r:.40}", field)
+    return value
+
+
+def list_of(raw: Mapping, field: str, kind: type) -> list:
+    """raw[field], a list of `kind`; else raises Problem."""
+    value = need(raw, field)
+    if not isinstance(value, list):
+        raise Problem(f"expected a list of {kind.__name__}, found {kind_of(value)}", field)
+    for place, item in enumerate(value):
+        if not isinstance(item, kind):
+            raise Problem(f"expected {kind.__name__}, found {kind_of(item)}", f"{field}[{place}]")
+    return value
+
+
+def subset_paths(folder: str, pattern: str, subsets: Sequence[str], known: Sequence[str]) -> list[pathlib.Path]:
+    """The files of `subsets` in a folder. Raises ValueError for one that is not known."""
+    unknown = sorted(set(subsets) - set(known))
+    if unknown or not len(subsets):
+        raise ValueError(f"unknown subsets {unknown}; the subsets are {', '.join(known)}")
+    return [pathlib.Path(folder) / pattern.format(name) for name in subsets]
+
+
+def load_files(
+    name: str,
+    kind: str,
+    paths: Sequence[pathlib.Path],
+    make: Callable[[dict, Counter], list[dict]],
+    *,
+    read: Callable = readers.read_objects,
+    arguments: Mapping,
+    code: str,
+    test_share: float,
+    skip_bad_records: bool,
+    data_dir: str,
+) -> sources.Preferences:
+    """The dataset of `paths`. make(object, counts) -> its records; what it leaves out it adds to `counts`.
+
+    read: readers.read_objects for a file of lines, read_json_list for a file that is one array.
+    """
+
+    def records_of(path, bad, counts):
+        for record in sources.convert(path, read(path, bad), lambda raw: make(raw, counts), bad):
+            record["info"]["file"] = path.name
+            yield record
+
+    settings = {"test_share": test_share, "skip_bad_records": skip_bad_records, "data_dir": data_dir}
+    files = [__file__, code]
+    paths = [pathlib.Path(path) for path in paths]
+    # Names are in the records, contents are in the digest of the dataset.
+    arguments = {**arguments, "files": [path.name for path in paths]}
+    return sources.prepare(name, kind, paths, records_of, arguments=arguments, code=files, **settings)

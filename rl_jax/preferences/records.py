@@ -1,0 +1,229 @@
+"""What a preference record is, and every check of one. Plain Python, no jax.
+
+A record of this package, as a source gives it and `encode` reads it:
+    pairs     {"prompt", "responses": [chosen, rejected], "rewards", "label_prob", "margin", "info"}
+    rankings  {"prompt", "responses": K >= 2, best first, "rewards": K, not rising, "info"}
+    labels    {"prompt", "responses": [completion], "rewards": [1.0 desirable | 0.0 not], "info"}
+    steps     {"prompt", "steps": S texts, "labels": S of 1 right | 0 wrong | None unlabelled, "info"}
+`prompt` is a text, or a chat: messages {"role", "content", ...}, the last of them a user's or a tool's. `label_prob` is
+the probability that the label of a pair is right (1 where nothing is known), `margin` by how much the chosen response
+is better (0 where nothing is known). Where nothing but an order is known, the rewards are K - 1, .., 1, 0.
+
+A file has one JSON object a line (its fields are the keys of FIELDS; a * is one that may be left out):
+    pairs     prompt*, chosen, rejected, label_prob*, margin*, chosen_reward*, rejected_reward*
+              Without a prompt, chosen and rejected are whole dialogues; what they share is the prompt (`split_pair`).
+    rankings  prompt, responses, rewards*
+    labels    prompt, completion, label (true or false)
+    steps     prompt, steps, and labels (1, 0, true, false, null) or mistake_index (of the first wrong step, counted
+              from 0; null where none is: steps before it are right, those behind it unlabelled)
+Responses are texts, or in a chat a list of one assistant's message. Any other field goes to `info`, unless it is one
+letter or so from a field above: then it is taken for a misspelling and refused.
+"""
+
+from collections.abc import Mapping
+
+from rl_jax.preferences.checks import (
+    Problem,
+    check_chat,
+    check_names,
+    check_text,
+    checked_number,
+    kind_of,
+    need,
+    number,
+    same_text,
+    shared,
+    typed,
+)
+
+KINDS = ("pairs", "rankings", "labels", "steps")
+FIELDS = {
+    "pairs": ("prompt", "chosen", "rejected", "label_prob", "margin", "chosen_reward", "rejected_reward"),
+    "rankings": ("prompt", "responses", "rewards"),
+    "labels": ("prompt", "completion", "label"),
+    "steps": ("prompt", "steps", "labels", "mistake_index"),
+}
+
+
+def parse(kind: str, raw: Mapping, *, marker: str | None = None, sort_by_reward: bool = False) -> dict:
+    """The record that the JSON object `raw` holds. Raises Problem with the field and what is wrong.
+
+    kind: one of KINDS. marker, for pairs without a prompt: see `split_pair`. sort_by_reward, for rankings: put the
+    responses in the order of their rewards (equal ones stay as they stand) instead of refusing another order.
+    """
+    check_names(raw, FIELDS[kind])
+    if kind == "pairs":
+        record = _pair(raw, marker)
+    elif kind == "rankings":
+        record = _ranking(raw, sort_by_reward)
+    elif kind == "labels":
+        completion = _response(need(raw, "completion"), "completion", _prompt(raw))
+        label = typed(raw, "label", bool)
+        record = {"prompt": raw["prompt"], "responses": [completion], "rewards": [float(label)]}
+    else:
+        record = _steps(raw)
+    return record | {"info": {name: value for name, value in raw.items() if name not in FIELDS[kind]}}
+
+
+def split_pair(chosen: str, rejected: str, marker: str | None = None) -> tuple[str, str, str]:
+    """(prompt, chosen, rejected) of two dialogues that begin alike. Raises Problem where they share no prompt.
+
+    marker: the text that opens a response ("\\n\\nAssistant:"): the prompt of a side goes up to its last marker, that
+    included, and both sides must have the same. None: the prompt is all that the two share, without the space at its
+    end (TRL's extract_prompt) and, unlike there, without the beginning of a word that they go on to end differently.
+    """
+    if marker is not None:
+        prompts = []
+        for name, text in (("chosen", chosen), ("rejected", rejected)):
+            head, found, _ = text.rpartition(marker)
+            if not found:
+                raise Problem(f"there is no {marker!r}, behind which the response stands", name)
+            prompts.append(head + marker)
+        if prompts[0] != prompts[1]:
+            raise Problem(f"the two sides do not share a prompt up to the last {marker!r}: {_differ(*prompts)}")
+        return prompts[0], chosen[len(prompts[0]) :], rejected[len(prompts[1]) :]
+    if chosen == rejected:
+        raise Problem("chosen and rejected are identical")
+    end = shared(chosen, rejected)
+    while end and chosen[end - 1].isalnum() and any(side[end : end + 1].isalnum() for side in (chosen, rejected)):
+        end -= 1
+    # The space goes to the responses: "The" behind a prompt is another token than " The".
+    while end and chosen[end - 1] == " ":
+        end -= 1
+    if not chosen[:end].strip():
+        raise Problem("there is no 'prompt', and chosen and rejected do not begin alike: they share no prompt")
+    return chosen[:end], chosen[end:], rejected[end:]
+
+
+def _pair(raw: Mapping, marker: str | None) -> dict:
+    if "prompt" in raw:
+        prompt = _prompt(raw)
+        sides = [need(raw, name) for name in ("chosen", "rejected")]
+    else:
+        prompt, *sides = _implicit(need(raw, "chosen"), need(raw, "rejected"), marker)
+    chosen, rejected = (_response(side, name, prompt) for side, name in zip(sides, ("chosen", "rejected"), strict=True))
+    if chosen == rejected:
+        raise Problem("chosen and rejected are identical", "rejected")
+    if same_text(chosen, rejected):
+        raise Problem("chosen and rejected are identical up to whitespace", "rejected")
+    label_prob, margin = (number(raw, name, default) for name, default in (("label_prob", 1.0), ("margin", 0.0)))
+    if not 0 <= label_prob <= 1:
+        raise Problem(f"a probability lies in [0, 1], found {label_prob}", "label_prob")
+    if margin < 0:
+        raise Problem(f"it says by how much the chosen response is better, found {margin}", "margin")
+    rewards = [1.0, 0.0]
+    if "chosen_reward" in raw or "rejected_reward" in raw:
+        rewards = [number(raw, name) for name in ("chosen_reward", "rejected_reward")]
+        if rewards[0] == rewards[1]:
+            raise Problem(f"a tie: both rewards are {rewards[0]}", "rejected_reward")
+        if rewards[0] < rewards[1]:
+            raise Problem(f"the rejected response has the higher reward, {rewards[1]} > {rewards[0]}", "chosen_reward")
+    return {
+        "prompt": prompt,
+        "responses": [chosen, rejected],
+        "rewards": rewards,
+        "label_prob": label_prob,
+        "margin": margin,
+    }
+
+
+def _implicit(chosen, rejected, marker: str | None):
+    if isinstance(chosen, str) and isinstance(rejected, str):
+        return split_pair(check_text(chosen, "chosen"), check_text(rejected, "rejected"), marker)
+    for name, side in (("chosen", chosen), ("rejected", rejected)):
+        if not isinstance(side, list) or not side:
+            raise Problem(f"expected a dialogue, text on both sides or messages on both, found {kind_of(side)}", name)
+    if chosen[:-1] != rejected[:-1]:
+        place = shared(chosen[:-1], rejected[:-1])
+        raise Problem(f"the two sides do not share a prompt: message {place} differs, before the last one")
+    if len(chosen) == 1:
+        raise Problem("there is no 'prompt', and no message stands before the response", "chosen")
+    return check_chat(chosen[:-1], "chosen"), chosen[-1:], rejected[-1:]
+
+
+def _ranking(raw: Mapping, sort_by_reward: bool) -> dict:
+    prompt, given = _prompt(raw), typed(raw, "responses", list)
+    if len(given) < 2:
+        raise Problem(f"a ranking has two responses or more, found {len(given)}", "responses")
+    responses = [_response(item, f"responses[{place}]", prompt) for place, item in enumerate(given)]
+    seen: dict[tuple, int] = {}
+    for place, response in enumerate(responses):
+        first = seen.setdefault(tuple(response.split()), place)
+        if first != place:
+            raise Problem(f"the same as responses[{first}] (up to whitespace)", f"responses[{place}]")
+    rewards = [float(place) for place in reversed(range(len(responses)))]
+    if "rewards" in raw:
+        values = typed(raw, "rewards", list)
+        if len(values) != len(responses):
+            raise Problem(f"{len(values)} of them, but {len(responses)} responses", "rewards")
+        rewards = [checked_number(value, f"rewards[{place}]") for place, value in enumerate(values)]
+        if min(rewards) == max(rewards):
+            raise Problem(f"a tie of all: every reward is {rewards[0]}, so nothing is ranked", "rewards")
+        if sort_by_reward:
+            order = sorted(range(len(rewards)), key=lambda place: -rewards[place])
+            responses, rewards = [responses[place] for place in order], [rewards[place] for place in order]
+    for place in range(1, len(rewards)):
+        if rewards[place] > rewards[place - 1]:
+            raise Problem(
+                f"{rewards[place]} is over the {rewards[place - 1]} before it, and responses stand best first: "
+                "reorder them, or pass sort_by_reward=True",
+                f"rewards[{place}]",
+            )
+    return {"prompt": prompt, "responses": responses, "rewards": rewards}
+
+
+def _steps(raw: Mapping) -> dict:
+    prompt, steps = _prompt(raw), typed(raw, "steps", list)
+    if not steps:
+        raise Problem("no steps", "steps")
+    for place, step in enumerate(steps):
+        check_text(step, f"steps[{place}]")
+    if ("labels" in raw) == ("mistake_index" in raw):
+        raise Problem("give either labels or mistake_index, and not both", "labels")
+    if "labels" in raw:
+        labels = typed(raw, "labels", list)
+        if len(labels) != len(steps):
+            raise Problem(f"{len(labels)} of them, but {len(steps)} steps", "labels")
+        for place, label in enumerate(labels):
+            if label is not None and (not isinstance(label, (bool, int)) or label not in (0, 1)):
+                raise Problem(f"expected 1, 0 or null, found {label!r:.40}", f"labels[{place}]")
+        labels = [None if label is None else int(label) for label in labels]
+        if all(label is None for label in labels):
+            raise Problem("no step has a label", "labels")
+    else:
+        mistake = raw["mistake_index"]
+        if mistake is None:
+            labels = [1] * len(steps)
+        else:
+            if isinstance(mistake, bool) or not isinstance(mistake, int):
+                raise Problem(f"expected an integer or null, found {kind_of(mistake)}", "mistake_index")
+            if not 0 <= mistake < len(steps):
+                raise Problem(f"{mistake} is outside 0..{len(steps) - 1}, the steps", "mistake_index")
+            labels = [1] * mistake + [0] + [None] * (len(steps) - mistake - 1)
+    return {"prompt": prompt, "steps": list(steps), "labels": labels}
+
+
+def _prompt(raw: Mapping):
+    prompt = need(raw, "prompt")
+    return check_text(prompt, "prompt") if isinstance(prompt, str) else check_chat(prompt)
+
+
+def _response(value, field: str, prompt) -> str:
+    """The text of a response, which in a chat may be a list of one assistant's message."""
+    if not isinstance(value, list):
+        return check_text(value, field)
+    if isinstance(prompt, str):
+        raise Problem(
+            "a list of messages behind a prompt that is a text: leave 'prompt' out where both sides hold "
+            "the whole dialogue, or give it as messages, too",
+            field,
+        )
+    if len(value) != 1 or not isinstance(value[0], dict) or value[0].get("role") != "assistant":
+        raise Problem("expected a text or one message of the assistant's", field)
+    return check_text(value[0].get("content"), f"{field}[0].content")
+
+
+def _differ(left: str, right: str) -> str:
+    place = shared(left, right)
+    shown = slice(max(place - 10, 0), place + 20)
+    return f"from character {place} on, {left[shown]!r} against {right[shown]!r}"

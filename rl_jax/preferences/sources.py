@@ -1,0 +1,131 @@
+"""From files to prepared splits: records are read and checked once, split by their prompt and stored with TFDS."""
+
+import hashlib
+import json
+import pathlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from rl_jax import readers
+from rl_jax.preferences import checks, records
+from rl_jax.tasks import base
+
+DEFAULT_DATA_DIR = base.DEFAULT_DATA_DIR
+
+
+class Preferences(NamedTuple):
+    """A dataset of preferences.
+
+    name: as in `load`. kind: one of records.KINDS. data_source: split -> PreferenceSource; the splits are "train" and
+    "test", or one of them alone (test_share 0 or 1).
+    """
+
+    name: str
+    kind: str
+    data_source: Callable[[str], "PreferenceSource"]
+
+
+class PreferenceSource:
+    """Random access over one split: len(source), source[i] -> a record (see records).
+
+    `num_skipped` counts the bad records left out while the dataset was made, `report` says what was counted.
+    """
+
+    def __init__(self, stored: base.RecordSource, kind: str):
+        self._stored, self.kind = stored, kind
+        self.name, self.split, self.report, self.num_skipped = (
+            stored.name,
+            stored.split,
+            stored.report,
+            stored.num_skipped,
+        )
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __getitem__(self, index: int) -> dict:
+        row = self._stored[index]
+        return {"prompt": row["prompt"]} | json.loads(row["completion"]) | {"info": json.loads(row["info"])}
+
+    def __repr__(self) -> str:  # grain puts it in error messages: never the data
+        return f"PreferenceSource({self.name!r}, {self.split!r}, {len(self)} {self.kind})"
+
+
+def prompt_share(prompt) -> float:
+    """A number in [0, 1) that is a pure function of the prompt, up to whitespace: where it stands among all prompts.
+
+    A chat has that of the plain prompt that says the same (see published): both forms of a dataset split alike.
+    """
+    text = prompt
+    if not isinstance(prompt, str):
+        names = {"user": "Human", "assistant": "Assistant"}
+        turns = [(names.get(turn["role"], turn["role"]), turn.get("content") or "") for turn in prompt]
+        text = " ".join(f"{name}: {content}" for name, content in turns) + " Assistant:"
+    digest = hashlib.sha256(" ".join(text.split()).encode()).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48
+
+
+def convert(
+    path, objects: Iterable[tuple[int, dict]], make: Callable[[dict], list[dict]], bad: readers.BadRecords
+) -> Iterator[dict]:
+    """Yields the records that make(object) returns for each (line, object); what it refuses goes to `bad`."""
+    for line, raw in objects:
+        try:
+            made = make(raw)
+        except checks.Problem as problem:
+            bad.reject(path, line, problem.text, field=problem.field, cause=problem)
+            continue
+        yield from made
+
+
+def prepare(
+    name: str,
+    kind: str,
+    paths: list[pathlib.Path],
+    read: Callable[[pathlib.Path, readers.BadRecords, Counter], Iterator[dict]],
+    *,
+    arguments: Mapping,
+    code: Iterable[str],
+    test_share: float,
+    skip_bad_records: bool,
+    data_dir: str,
+) -> Preferences:
+    """The dataset of `paths`, made where its digest is not there yet (see tasks.base).
+
+    read(path, bad, counts) yields the records of a file; what it counts (ties that it leaves out) goes to the report.
+    arguments: JSON values that decide the records, beside those given here. code: the files that `read` is written in.
+    test_share: the share of the prompts, by `prompt_share`, whose records are the test split: no prompt is on both
+    sides. Raises readers.DataError for a bad record, and for a file without one that can be used.
+    """
+    if not 0 <= test_share <= 1:
+        raise ValueError(f"test_share must lie in [0, 1], got {test_share}")
+    if kind not in records.KINDS:
+        raise ValueError(f"unknown kind {kind!r}; the kinds are {', '.join(records.KINDS)}")
+
+    def make():
+        bad, counts, splits = readers.BadRecords(skip=skip_bad_records), Counter(), {"train": [], "test": []}
+        for path in paths:
+            found = 0
+            for record in read(path, bad, counts):
+                found += 1
+                splits["test" if prompt_share(record["prompt"]) < test_share else "train"].append(_stored(record))
+            if not found:
+                raise readers.DataError(
+                    f"{path}: no record that can be used ({bad.num_skipped} bad ones skipped"
+                    f"{', the first: ' + bad.first[0] if bad.first else ''}): give a file of {kind}"
+                )
+        report = {**counts, "num_skipped": bad.num_skipped, "skipped": bad.first}
+        return {split: rows for split, rows in splits.items() if rows or 0 < test_share < 1}, report
+
+    identity = {**arguments, "kind": kind, "test_share": float(test_share), "skip_bad_records": bool(skip_bad_records)}
+    files = [__file__, records.__file__, checks.__file__, *code]
+    stored = base.record_splits(name, make, arguments=identity, sources=paths, code=files, data_dir=data_dir)
+    return Preferences(name, kind, lambda split: PreferenceSource(stored(split), kind))
+
+
+def _stored(record: dict) -> dict[str, str]:
+    """A record as the three texts of tasks.base: a chat's messages stand among the JSON, not as the prompt."""
+    rest = {name: value for name, value in record.items() if name != "info"}
+    prompt = rest.pop("prompt") if isinstance(record["prompt"], str) else ""
+    return {"prompt": prompt, "completion": json.dumps(rest), "info": json.dumps(record["info"])}

@@ -1,0 +1,177 @@
+"""How good a learned reward is, in numpy: accuracy, calibration, length bias, published benchmarks, best-of-n.
+
+Scores come from any model; nothing here runs one.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+# --- Pairs -----------------------------------------------------------------------------------------------------------
+
+
+def pair_accuracy(chosen: np.ndarray, rejected: np.ndarray, *, ties: float = 0.0) -> float:
+    """The share of pairs with r_w > r_l; a tie counts `ties` (0 in TRL, and a model that knows nothing is not right).
+
+    chosen, rejected: float [N].
+    """
+    chosen, rejected = _same(chosen, rejected)
+    return float(np.mean((chosen > rejected) + ties * (chosen == rejected)))
+
+
+def calibration_error(probs: np.ndarray, labels: np.ndarray, *, bins: int = 10) -> float:
+    """ECE: sum_b n_b / N |mean label - mean prob| over `bins` bins of one width on [0, 1], the upper edge inside.
+
+    probs: float [N]; of a pair, sigma(r_w - r_l), where the label is 1 throughout: give each pair in a random order.
+    labels: [N] in [0, 1]. Source: arXiv 1706.04599.
+    """
+    probs, labels = _same(probs, labels)
+    if ((probs < 0) | (probs > 1)).any():
+        raise ValueError(f"probabilities lie in [0, 1], these between {probs.min()} and {probs.max()}")
+    place = np.clip(np.ceil(probs * bins).astype(int) - 1, 0, bins - 1)
+    gaps = np.bincount(place, weights=labels - probs, minlength=bins)
+    return float(np.abs(gaps).sum() / len(probs))
+
+
+def length_correlation(scores: np.ndarray, lengths: np.ndarray) -> float:
+    """Pearson's correlation of scores and lengths, 0 where one of them does not vary. [N], [N]."""
+    scores, lengths = _same(scores, lengths)
+    spread = scores.std() * lengths.std()
+    return float(np.mean((scores - scores.mean()) * (lengths - lengths.mean())) / spread) if spread > 0 else 0.0
+
+
+def area_under_curve(scores: np.ndarray, labels: np.ndarray) -> float:
+    """AUC: the probability that a right one scores above a wrong one, ties counting 1/2. float [N], bool or 0/1 [N].
+
+    Raises ValueError where all labels are the same.
+    """
+    scores, labels = _same(scores, labels)
+    right = labels > 0.5
+    positives, negatives = int(right.sum()), int((~right).sum())
+    if not positives or not negatives:
+        raise ValueError(f"AUC compares right with wrong ones; these are {positives} right and {negatives} wrong ones")
+    order = np.sort(scores)
+    ranks = 0.5 * (np.searchsorted(order, scores, "left") + np.searchsorted(order, scores, "right") + 1)
+    return float((ranks[right].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+# --- Published benchmarks --------------------------------------------------------------------------------------------
+
+
+def reward_math(right: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
+    """RewardMATH of one problem: {"accuracy", "accuracy_ties", "mrr"}.
+
+    accuracy: min(right) > max(wrong), accuracy_ties with >=. mrr: 1 / rank of the best right one, ties against it.
+    right: float [R], usually 1. wrong: float [W], usually 9. Source: arXiv 2410.01729 and its code.
+    """
+    right, wrong = np.asarray(right, np.float64), np.asarray(wrong, np.float64)
+    rank = 1 + int((wrong >= right.max()).sum())
+    return {
+        "accuracy": float(right.min() > wrong.max()),
+        "accuracy_ties": float(right.min() >= wrong.max()),
+        "mrr": 1.0 / rank,
+    }
+
+
+def reward_bench_2(scores: np.ndarray) -> float:
+    """RewardBench 2's accuracy of a subset: the share of prompts whose first completion, the right one, scores highest.
+
+    scores: float [N, 4]; a tie goes to the first, as in its code. The score of the benchmark is the mean over subsets.
+    Source: arXiv 2506.01937, rewardbench 0.1.4.
+    """
+    scores = np.asarray(scores, np.float64)
+    return float(np.mean(np.argmax(scores, axis=1) == 0))
+
+
+def reward_bench_ties(items: Sequence[tuple[Sequence, Sequence, Sequence, Sequence]]) -> float:
+    """RewardBench 2's Ties subset, of prompts with one right answer beside the same with several.
+
+    With spread = max - min of the right ones of the second, and g = min(right) - max(wrong) of each,
+
+        .3 E[g_2 > 0] + .3 E[g_1 > 0] + .2 E[g_2 > spread] + .2 E[min(g) > spread] + .01 E[tanh(min(g) / spread - 1)]
+
+    items: one (right, wrong, right of the second, wrong of the second) a prompt, each a list of scores.
+    The last mean is over the prompts whose spread is above 0. Source: rewardbench 0.1.4, process_single_model.
+    """
+    rows, bonuses = [], [0.0]
+    for right, wrong, right_2, wrong_2 in items:
+        single, several = min(right) - max(wrong), min(right_2) - max(wrong_2)
+        spread, least = max(right_2) - min(right_2), min(single, several)
+        rows.append((several > 0, single > 0, several > spread, least > spread))
+        if spread > 0:
+            bonuses.append(math.tanh(least / spread - 1.0))
+    bonus = sum(bonuses) / max(len(bonuses) - 1, 1)
+    return float(np.mean(np.asarray(rows, np.float64), axis=0) @ np.array([0.3, 0.3, 0.2, 0.2]) + 0.01 * bonus)
+
+
+# --- Best of n -------------------------------------------------------------------------------------------------------
+
+
+class BestOfN(NamedTuple):
+    """Best-of-n at one n: the mean gold score of what the proxy chooses, of the proxy itself, and the KL bound."""
+
+    n: int
+    gold: float
+    proxy: float
+    kl: float
+
+
+def best_of_n_kl(n: int) -> float:
+    """log n - (n - 1) / n nats: at least KL(best-of-n || policy), and equal where no two samples tie.
+
+    Source: arXiv 2009.01325; that it is a bound, arXiv 2401.01879.
+    """
+    return math.log(n) - (n - 1) / n
+
+
+def best_of_n(proxy: np.ndarray, gold: np.ndarray, sizes: Sequence[int]) -> list[BestOfN]:
+    """The exact mean over all subsets of n of the S samples: no subset is drawn, none is left out.
+
+    Sorted by proxy, the i-th sample from below (i = 1 .. S) is the best of its subset in C(i - 1, n - 1) / C(S, n) of
+    them. Samples of one proxy score share their places, which breaks ties at random.
+    proxy, gold: float [P, S] of S samples of each of P prompts. sizes: the n, each at most S.
+    Source: the estimator of arXiv 2210.10760 (appendix I), as for pass@k. Raises ValueError for a size beyond S.
+    """
+    proxy, gold = np.asarray(proxy, np.float64), np.asarray(gold, np.float64)
+    samples = proxy.shape[1]
+    if proxy.shape != gold.shape or min(sizes) < 1 or max(sizes) > samples:
+        raise ValueError(f"sizes {list(sizes)} of samples {proxy.shape} and {gold.shape}: 1 to the number of samples")
+    order = np.argsort(proxy, axis=1)
+    ranked, ordered = np.take_along_axis(gold, order, 1), np.take_along_axis(proxy, order, 1)
+    ranked = np.stack([_level(*rows) for rows in zip(ranked, ordered, strict=True)])
+    found = []
+    for n in sizes:
+        weights = np.array([math.comb(i, n - 1) / math.comb(samples, n) for i in range(samples)])
+        means = [float(np.mean(x @ weights)) for x in (ranked, ordered)]
+        found.append(BestOfN(n, *means, best_of_n_kl(n)))
+    return found
+
+
+def rerank_accuracy(scores: Sequence[Sequence[float]], right: Sequence[Sequence[bool]]) -> dict[str, float]:
+    """Of problems with several solutions each: how often the best-scored one is right, beside chance and an oracle.
+
+    scores, right: one list a problem. "chosen": ties at random. "chance": the mean share of right ones. "oracle": any.
+    """
+    chosen, chance, oracle = [], [], []
+    for values, labels in zip(scores, right, strict=True):
+        values, labels = _same(values, labels)
+        chosen.append(labels[values == values.max()].mean())
+        chance.append(labels.mean())
+        oracle.append(labels.max())
+    return {name: float(np.mean(x)) for name, x in (("chosen", chosen), ("chance", chance), ("oracle", oracle))}
+
+
+def _level(gold: np.ndarray, proxy: np.ndarray) -> np.ndarray:
+    """gold, with its mean over each run of equal (sorted) proxy scores. float [S], [S] -> [S]."""
+    _, place, counts = np.unique(proxy, return_inverse=True, return_counts=True)
+    return (np.bincount(place, weights=gold) / counts)[place]
+
+
+def _same(left, right) -> tuple[np.ndarray, np.ndarray]:
+    """Both as float64 of one shape [N], N > 0. Raises ValueError."""
+    left, right = np.asarray(left, np.float64), np.asarray(right, np.float64)
+    if left.shape != right.shape or left.ndim != 1 or not len(left):
+        raise ValueError(f"expected two arrays of one length, found {left.shape} and {right.shape}")
+    return left, right

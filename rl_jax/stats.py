@@ -1,0 +1,84 @@
+"""What a few seeds say: a mean with its bootstrap interval, and whether that interval bears out a claim. numpy only.
+
+Randomness is keyed: the same values and the same key give the same interval.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats as distributions
+
+REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
+
+
+class Interval(NamedTuple):
+    """A mean and the interval that holds the true one with the confidence asked for.
+
+    mean, low, high: float, in the unit of the values; low <= mean <= high.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
+def bootstrap_mean(
+    values: Sequence[float], *, key: int = 0, confidence: float = 0.95, resamples: int = 20_000
+) -> Interval:
+    """The mean of n independent values with its expanded percentile bootstrap interval.
+
+    The plain percentile interval is too narrow for few values (at n = 5 it holds the true mean 83 times in 100 instead
+    of 95): it lacks the factor sqrt(n / (n - 1)) and takes the normal quantile for Student's. Here its tails are
+    Phi(-t sqrt(n / (n - 1))) with t the quantile of Student's distribution of n - 1 degrees of freedom, so that normal
+    values get their t interval and skewed ones keep the bootstrap's asymmetry. No interval reaches beyond the values.
+
+    values: float [n], n >= 2, finite. key: of the resampling. Raises ValueError where n < 2 or a value is not finite.
+    Source: Hesterberg, arXiv 1411.5279 (the expanded percentile interval).
+    """
+    values = np.asarray(values, np.float64)
+    if values.ndim != 1 or len(values) < 2:
+        raise ValueError(f"an interval needs at least two values in a row, got an array of shape {values.shape}")
+    if not np.isfinite(values).all():
+        raise ValueError(f"values that are not finite have no interval: {values.tolist()}")
+    n = len(values)
+    quantile = distributions.t.ppf((1.0 + confidence) / 2.0, n - 1) * np.sqrt(n / (n - 1))
+    tail = distributions.norm.cdf(-quantile)
+    drawn = np.random.default_rng(key).integers(n, size=(resamples, n))
+    low, high = np.quantile(values[drawn].mean(axis=1), [tail, 1.0 - tail])
+    mean = float(values.mean())
+    return Interval(mean, min(float(low), mean), max(float(high), mean))  # equal values differ from their mean by 1 ulp
+
+
+def paired_difference(larger: Sequence[float], smaller: Sequence[float], **keywords) -> Interval:
+    """mean(larger - smaller) over shared seeds, float [n] each, seed by seed; keywords: those of bootstrap_mean.
+
+    What the seeds share (data, reference, initial policy) cancels. Raises ValueError where the lengths differ.
+    """
+    larger, smaller = np.asarray(larger, np.float64), np.asarray(smaller, np.float64)
+    if larger.shape != smaller.shape:
+        raise ValueError(f"pairs need the same seeds on both sides, got shapes {larger.shape} and {smaller.shape}")
+    return bootstrap_mean(larger - smaller, **keywords)
+
+
+def judge(interval: Interval, *, at_least: float = -np.inf, at_most: float = np.inf) -> str:
+    """Whether a claim "the mean is in [at_least, at_most]" holds: "reproduced" where the whole interval is inside, "not
+    reproduced" where all of it is outside, else "undecided". An interval that only touches a bound has not crossed it.
+    """
+    if at_least < interval.low and interval.high < at_most:
+        return REPRODUCED
+    return NOT_REPRODUCED if interval.high < at_least or at_most < interval.low else UNDECIDED
+
+
+def judge_all(verdicts: Iterable[str]) -> str:
+    """The verdict on a claim of several statements: all of them have to hold, and one that does not refutes it.
+
+    No correction for their number: that all hold is wrongly said no more often than that the weakest one does.
+    Raises ValueError where there are none.
+    """
+    verdicts = list(verdicts)
+    if not verdicts:
+        raise ValueError("a claim without a statement cannot be judged")
+    if NOT_REPRODUCED in verdicts:
+        return NOT_REPRODUCED
+    return UNDECIDED if UNDECIDED in verdicts else REPRODUCED

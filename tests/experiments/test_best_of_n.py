@@ -1,0 +1,95 @@
+"""experiments.best_of_n: what it writes, who chooses, and the samples as data for a reward model."""
+
+import json
+
+import numpy as np
+import pytest
+
+from configs import best_of_n as configs
+from experiments import best_of_n
+from experiments.evaluate import Judged
+from rl_jax import preferences
+from rl_jax.rewards.pool import RewardResult
+from tests.experiments.small import config as small_config
+from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+
+pytestmark = pytest.mark.usefixtures("kept_signals")
+
+
+def sevens(prompt, completion, info):
+    """The number of sevens: several levels, and ties."""
+    return {"reward": float(completion.count("7"))}
+
+
+def run(tmp_path, monkeypatch, **fields):
+    """(rows, workdir, config) of a run on random params, whose completions are random digits."""
+    set_reward(monkeypatch, sevens)
+    config = small_config(tmp_path).copy_and_resolve_references().unlock()
+    config.best_of_n = configs.best_of_n(num_prompts=12, samples=6, sizes=(1, 2, 6), batch_size=8, **fields)
+    return best_of_n.run(config, tmp_path / "run"), tmp_path / "run"
+
+
+class LastDigit:
+    """A proxy of two members that score texts by themselves, in the place of a RewardModel."""
+
+    members = None
+
+    def _replace(self, score):
+        return self
+
+    def score_texts(self, prompts, responses):
+        first = np.array([float(response.count("7")) for response in responses], np.float32)
+        return np.stack([first, -first], axis=1)
+
+
+def test_the_verifier_as_its_own_proxy(tmp_path, monkeypatch):
+    rows, workdir = run(tmp_path, monkeypatch)
+    found = json.loads((workdir / "best_of_n.json").read_text())
+    assert found == {"rows": rows, "proxies": []}
+    assert [row["n"] for row in rows] == [1, 2, 6]
+    assert all(row["gold"] == pytest.approx(row["proxy"]) for row in rows)
+    assert rows[0]["gold"] < rows[1]["gold"] < rows[2]["gold"]
+    assert all(row["gold_low"] <= row["gold"] <= row["gold_high"] for row in rows)
+    with np.load(workdir / "scores.npz") as scores:
+        assert scores["gold"].shape == (12, 6) and scores["members"].shape == (12, 6, 1)
+        assert rows[0]["gold"] == pytest.approx(scores["gold"].mean())
+        assert rows[2]["gold"] == pytest.approx(scores["gold"].max(axis=1).mean())
+    assert (workdir / "best_of_n.md").read_text().count("\n") == 5
+    # The samples are rankings that the preferences package reads.
+    data = preferences.load(
+        "jsonl", path=str(workdir / "rankings.jsonl"), kind="rankings", test_share=0.0, data_dir=str(tmp_path / "d")
+    ).data_source("train")
+    assert len(data) > 3 and data[0]["rewards"] == sorted(data[0]["rewards"], reverse=True)
+
+    # A proxy of two members that disagree about everything: the worst case is the one that likes no sevens.
+    monkeypatch.setattr(best_of_n, "load_reward_model", lambda folders: LastDigit())
+    worst = run(tmp_path, monkeypatch, proxies="a,b", combine=dict(fn="worst_case"))[0]
+    assert worst[2]["gold"] < worst[0]["gold"] == pytest.approx(rows[0]["gold"])
+    level = run(tmp_path, monkeypatch, proxies="a,b", combine=dict(fn="mean"))[0]
+    # All tie, so that the choice is at random among the completions that are not empty.
+    assert level[2]["gold"] == pytest.approx(level[0]["gold"], abs=0.05)
+
+
+def judged(completions, rewards):
+    records = [{"prompt": f"p{i // 3}", "info": "{}"} for i in range(len(completions))]
+    return Judged(None, records, completions, RewardResult(np.array(rewards, np.float32), {}, 0, 0, None))
+
+
+def test_rankings_of_samples():
+    part = judged(["a", "b", "c", "d", "d", " ", "e", "f", "g"], [1, 3, 2, 5, 5, 9, 4, 4, 4])
+    lines = [json.loads(line) for line in best_of_n.rankings([part], 3, 0.0, 0).decode().splitlines()]
+    # One text twice and an empty one leave nothing to rank; nor do three of one grade.
+    assert lines == [{"prompt": "p0", "responses": ["b", "c", "a"], "rewards": [3.0, 2.0, 1.0]}]
+    turned = [json.loads(line) for line in best_of_n.rankings([part], 3, 1.0, 0).decode().splitlines()]
+    assert turned == [{"prompt": "p0", "responses": ["a", "c", "b"], "rewards": [3.0, 2.0, 1.0]}]
+
+
+def test_an_empty_completion_has_the_worst_score():
+    part = judged(["7", "", "77"], [0, 0, 0])
+    found = best_of_n.proxy_scores([part], LastDigit())
+    np.testing.assert_array_equal(found, [[1, -1], [1, -2], [2, -2]])
+
+
+def test_fields_of_the_group():
+    with pytest.raises(ValueError, match="sample'.*samples"):
+        configs.best_of_n(sample=1)

@@ -1,0 +1,323 @@
+"""experiments.dpo on a file of pairs: it trains, resumes bit for bit, and no split of a batch changes what it does."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from configs import preferences as base
+from experiments import dpo
+from experiments.preference_data import Best, Encoder, records_of
+from rl_jax import checkpoint, preferences
+from rl_jax.logging import read_jsonl
+from rl_jax.tokenizers import CharTokenizer
+from tests.experiments.small import kept_signals  # noqa: F401
+from tests.experiments.test_hf import folder  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("kept_signals")
+
+KTO = dict(responses=1, compare=dict(fn="anchored"), link=dict(fn="saturating"), couple=dict(fn="kto_anchor"))
+BCO = dict(compare=dict(fn="anchored"), couple=dict(fn="bco_anchor"), micro_batches=2)
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def texts(letters: str, number: int = 100):
+    """Prompts of a, b, c, and for each letter a response of 2 to 4 of it."""
+    rng = np.random.default_rng(0)
+    for _ in range(number):
+        yield "".join(rng.choice(list("abc"), 4)), [letter * int(rng.integers(2, 5)) for letter in letters]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Pairs, rankings, and where they are prepared."""
+    data = tmp_path_factory.mktemp("data")
+    pairs = [dict(prompt=p, chosen=x, rejected=y) for p, (x, y) in texts("xy")]
+    rankings = [dict(prompt=p, responses=r, rewards=[1.0, 0.5, 0.0]) for p, r in texts("xyz")]
+    return dict(
+        pairs=dict(path=write(data / "pairs.jsonl", pairs), kind="pairs", data_dir=str(data / "tfds")),
+        rankings=dict(path=write(data / "rankings.jsonl", rankings), kind="rankings", data_dir=str(data / "tfds")),
+    )
+
+
+def config(files, kind="pairs", /, **slots):
+    """A model from scratch with two layers of 16 and a handful of steps. slots: fields of config.dpo."""
+    found = base.get_config("smoke")
+    found.data.update(files[kind], name="jsonl")
+    found.task.alphabet = "abcxyz"
+    found.model.update(embed_dim=16, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=16)
+    found.rollout.update(completion_length=5, prompt_buckets=(6,))
+    found.sft.steps = 0
+    found.dpo.update(steps=6, batch_size=16)
+    found.dpo.optimizer.learning_rate = 1e-2
+    found.eval.update(every=3, batch_size=8, num_prompts=32)
+    found.checkpoint.every = 2
+    found.log.update(progress=False, tensorboard=False)
+    for name, value in slots.items():
+        assert name in found.dpo
+        found.dpo[name] = value
+    return found
+
+
+def losses(workdir) -> np.ndarray:
+    return np.array([row["loss"] for row in read_jsonl(workdir / "metrics.jsonl")[1:]])
+
+
+@pytest.fixture(scope="module")
+def plain(files, tmp_path_factory):
+    """The workdir of DPO after a warm start on the chosen responses."""
+    workdir = tmp_path_factory.mktemp("plain") / "run"
+    found = config(files)
+    found.sft.steps = 2
+    dpo.run(found, workdir)
+    return workdir
+
+
+def test_it_learns_to_prefer(plain):
+    rows = read_jsonl(plain / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(7))
+    np.testing.assert_allclose(rows[1]["loss"], np.log(2), rtol=1e-5)  # the policy is the reference
+    assert abs(rows[0]["eval/rewards/margin"]) < 1e-5
+    assert rows[-1]["eval/rewards/accuracy"] > 0.9
+    assert rows[-1]["loss"] < 0.6 and rows[-1]["eval/loss"] < 0.6
+    assert rows[-1]["eval/rewards/margin"] > 0.2
+    assert rows[-1]["eval/log_probs/chosen"] > rows[-1]["eval/log_probs/rejected"]
+    assert -1 <= rows[-1]["eval/length_correlation"] <= 1
+    assert rows[0]["data/num_kept"] > 80 and rows[0]["data/num_responses_cut"] == 0
+    assert json.loads((plain / "final.json").read_text())["step"] == 6
+    assert json.loads((plain / "sft" / "final.json").read_text())["step"] == 2
+    timing = read_jsonl(plain / "timing.jsonl")[-1]
+    assert timing["compile_count"] <= 4, "shapes are leaking"
+
+
+def test_the_reference_is_scored_once(plain, files, monkeypatch):
+    """A second run, as after a crash before the first checkpoint, reads it from disk."""
+    made = []
+    cache = dpo.ReferenceCache
+    monkeypatch.setattr(dpo, "ReferenceCache", lambda *args, **kw: made.append(cache(*args, **kw)) or made[-1])
+    found = config(files, reference_cache=str(plain / "reference"))
+    found.init_from = str(plain / "sft")
+    dpo.run(found, plain.parent / "again")
+    assert [x.made for x in made] == [0, 0]
+    np.testing.assert_array_equal(losses(plain.parent / "again"), losses(plain))
+
+
+def test_sft_is_on_the_best_responses_of_the_prompts_that_fit():
+    records = [dict(prompt="a" * n, responses=["x" * n, "y"]) for n in (2, 9, 4, 8)]
+    best = Best(records, CharTokenizer("axy"), limit=9)  # with BOS
+    assert [best[i] for i in range(len(best))] == [
+        dict(prompt="aa", completion="xx"),
+        dict(prompt="aaaa", completion="xxxx"),
+        dict(prompt="a" * 8, completion="x" * 8),
+    ]
+
+
+def test_a_number_of_prompts_is_cut_before_pairs_are_split(files):
+    """All desirable ones stand first: a cut behind them would leave no other."""
+    found = preferences.load(**config(files).data.to_dict())
+    records = records_of(found, "train", 1, limit=10)
+    assert [record["rewards"] for record in records] == [[1.0]] * 10 + [[0.0]] * 10
+    assert len({record["prompt"] for record in records}) <= 10
+    assert len(records_of(found, "train", 2, limit=10)) == 10
+    assert len(records_of(found, "train", 2, limit=1000)) == len(records_of(found, "train", 2))
+
+
+def encoder(files, needed):
+    task = SimpleNamespace(tokenizer=CharTokenizer("abcxyz"))
+    return Encoder(SimpleNamespace(config=config(files), task=task), needed)
+
+
+def test_the_mean_of_tokens_is_over_the_prompts_that_are_there(files):
+    """CPO's likelihood term in a batch of 8 with 3 prompts: the mean over their tokens."""
+    records = [dict(prompt="a", responses=["x" * n, "y"], rewards=[1, 0], info={}) for n in (1, 2, 3)]
+    encode = encoder(files, {"mean_tokens"})
+    arrays, _ = encode(records)
+    batch = encode.batch(arrays, np.arange(3), 8)
+    np.testing.assert_allclose(batch.extras["mean_tokens"], np.full(8, (2 + 3 + 4) / 3))  # each with its EOS
+    np.testing.assert_array_equal(batch.present.any(axis=1), np.arange(8) < 3)
+
+
+def test_columns_of_marks_stay_marks(files):
+    """SLiC-HF's targets are true and false, and select; numbers become float32."""
+    info = dict(targets=[False, True], other_rewards=[1, 2])
+    records = [dict(prompt="a", responses=["x", "y"], rewards=[1, 0], info=info)]
+    arrays, _ = encoder(files, {"targets", "other_rewards"})(records)
+    assert arrays["targets"].dtype == bool and arrays["other_rewards"].dtype == np.float32
+
+
+def test_a_reference_with_other_positions_is_scored_anew(files, tmp_path):
+    """Its params are the same, and what it says is not."""
+    arrays, _ = encoder(files, set())([dict(prompt="a", responses=["x", "y"], rewards=[1, 0], info={})])
+    asked = []
+
+    def score(params, tokens):
+        asked.append(tokens.tokens.shape)
+        return SimpleNamespace(log_probs=np.zeros((len(tokens.tokens), 5), np.float32))
+
+    found = config(files, batch_size=1)
+    for theta in (1e4, 1e4, 5e5):
+        found.model.rope_theta = theta
+        dpo.with_reference(found, tmp_path, score, {"w": np.ones(2)}, arrays)
+    assert len(asked) == 2
+
+
+def test_rewards_of_tokens_do_not_overflow(files, tmp_path, monkeypatch):
+    """Log-probs that are far apart: sigma(x) - 1/2 is +-1/2. A warning is an error here."""
+    answers = iter(np.float32([[[[0, -500, -1]]], [[[-500, 0, -2]]]]))
+    monkeypatch.setattr(dpo, "with_reference", lambda *args: {"ref_log_probs": next(answers)})
+    found = config(files)
+    found.dpo.contrast.update(better="x", worse="y")
+    instruct = SimpleNamespace(instructed=lambda arrays, text: arrays)
+    rewards = dpo.with_token_rewards(found, tmp_path, None, None, instruct, {})["token_rewards"]
+    np.testing.assert_allclose(rewards, [[[0.5, -0.5, 1 / (1 + np.exp(-1)) - 0.5]]], rtol=1e-5)
+
+
+def test_mismatched_pairs_of_a_part_of_a_batch(files, monkeypatch):
+    """3 prompts in a batch of 4: what is counted is each of them with the response before it, around the three."""
+    monkeypatch.setattr(dpo.common, "place_rows", lambda setup, rows: rows)
+    encode = encoder(files, set())
+    records = [dict(prompt="abc"[n], responses=["x" * (n + 1)], rewards=[1], info={}) for n in range(3)]
+    encode._settings["responses"] = 1
+    batch = encode.batch(encode(records)[0], np.arange(3), 4)
+
+    def score(params, tokens):  # what a row says is its prompt's letter
+        return SimpleNamespace(log_probs=params * np.tile(tokens.tokens[:, 5:6], (1, 5)).astype(np.float32))
+
+    ratios, there = dpo.mismatched_log_ratios(None, SimpleNamespace(score=score), batch, 2.0, 1.0)
+    np.testing.assert_array_equal(there, [False, True, True, True])
+    letters = np.asarray(batch.batch.tokens)[:3, 0, 5]
+    # abc before xyz: prompt b with a's x and EOS, c with b's two, and in the absent row's place a with c's three.
+    np.testing.assert_allclose(np.asarray(ratios)[1:], [2 * letters[1], 3 * letters[2], 4 * letters[0]])
+
+
+class StopAfter:
+    """A signal that comes while step `count` runs."""
+
+    def __init__(self, count: int):
+        self._left = count
+
+    def __call__(self):
+        return self
+
+    @property
+    def received(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+
+def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, monkeypatch):
+    """With a running mean that is carried from batch to batch."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    dpo.run(config(files, **BCO), whole)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "StopSignal", StopAfter(7))
+        dpo.run(config(files, **BCO), parts)
+    stopped = read_jsonl(parts / "metrics.jsonl")[-1]["step"]
+    assert 1 <= stopped < 6 and not (parts / "final.json").exists()
+    dpo.run(config(files, **BCO), parts)
+    assert len(set(losses(whole))) == 6
+    for name in ("metrics.jsonl", "final.json"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(dict(dpo=dict(micro_batches=4)), marks=pytest.mark.slow),
+        dict(dpo=dict(micro_batches=2), packing=dict(mode="shared_prefix")),
+        pytest.param(dict(mesh="data:2,fsdp:2,tensor:2", dpo=dict(micro_batches=2)), marks=pytest.mark.slow),
+        pytest.param(
+            dict(mesh="data:4,fsdp:2", packing=dict(mode="packed"), dpo=dict(micro_batches=2)), marks=pytest.mark.slow
+        ),
+    ],
+    ids=["micro-batches", "shared prefix", "mesh", "packed on a mesh"],
+)
+def test_no_split_changes_the_losses(plain, files, tmp_path, change):
+    found = config(files)
+    found.init_from = str(plain / "sft")
+    for group, value in change.items():
+        if isinstance(value, dict):
+            found[group].update(value)
+        else:
+            found[group] = value
+    dpo.run(found, tmp_path / "run")
+    np.testing.assert_allclose(losses(tmp_path / "run"), losses(plain), rtol=2e-4)
+
+
+RUNS = {
+    "kto": ("pairs", KTO),
+    "lipo": ("rankings", dict(responses=3, compare=dict(fn="lambda_pairs"))),
+    "tdpo": ("pairs", dict(score_map=dict(fn="token_level"))),
+    "aot": ("pairs", dict(compare=dict(fn="sorted_pairs"), couple=dict(fn="aot_partners"))),
+    "wpo": ("pairs", dict(weight=dict(fn="policy_likelihood"))),
+    "cpo": ("pairs", dict(reference={}, regularizer=dict(fn="chosen_token_nll"), regularizer_coef=1.0)),
+}
+QUICK = ("kto", "tdpo")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in RUNS])
+def test_methods_of_other_kinds_learn(name, files, tmp_path):
+    kind, slots = RUNS[name]
+    dpo.run(config(files, kind, **slots), tmp_path / "run")
+    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    good, bad = rows[-1]["eval/rewards/chosen"], rows[-1]["eval/rewards/rejected"]
+    assert good > bad + 0.05
+    assert (tmp_path / "run" / "reference").exists() == (name != "cpo")
+
+
+@pytest.mark.slow
+def test_adapters_are_trained_beside_a_frozen_model(files, tmp_path):
+    found = config(files)
+    found.model.lora.rank = 2
+    dpo.run(found, tmp_path / "run")
+    values = losses(tmp_path / "run")
+    np.testing.assert_allclose(values[0], np.log(2), rtol=1e-5)
+    assert values[-1] < values[0] - 1e-3
+
+
+@pytest.mark.slow
+def test_a_folder_with_a_chat_template_goes_in_and_comes_out(files, folder, tmp_path):  # noqa: F811
+    found = config(files)
+    found.model.update(path=str(folder), chat=True)
+    found.rollout.update(prompt_buckets=(32,))
+    found.sft.update(steps=1, batch_size=8)
+    dpo.run(found, tmp_path / "run")
+    assert losses(tmp_path / "run")[-1] < np.log(2) - 0.01
+    assert (tmp_path / "run" / "hf" / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (dict(link=dict(fn="logistik")), "no function 'logistik'; it has: .*hinge"),
+        (dict(link=dict(fn="hinge", slope=1.0)), "hinge takes no keyword 'slope'; it takes: margin"),
+        (dict(couple=dict(fn="kto")), "no function 'kto'; it has: .*kto_anchor"),
+        (dict(reference=dict(prev=1.0)), "run experiments.online_dpo"),
+        (dict(reference=dict(refs=1.0)), "reference 'refs'.*has: ref"),
+        (dict(responses=1, regularizer_coef=0.0), "K|axis|dimension|shape"),
+        (dict(offset=dict(fn="other_objectives")), "other_rewards in each record's info, or dpo.brevity"),
+        (dict(compare=dict(fn="anchored")), "anchored needs anchor.*rewards"),
+        (dict(micro_batches=3), "16 rows do not divide"),
+    ],
+    ids=lambda x: "" if isinstance(x, str) else "-".join(x),
+)
+def test_what_cannot_be_done_is_said(change, said, files, tmp_path):
+    with pytest.raises((ValueError, AssertionError), match=said):
+        dpo.run(config(files, **change), tmp_path / "run")
+
+
+def test_data_of_another_kind_are_refused(files, tmp_path):
+    with pytest.raises(ValueError, match="rankings; dpo.responses=1 needs labels or pairs"):
+        dpo.run(config(files, "rankings", **KTO), tmp_path / "run")
+    found = config(files, score_map=dict(fn="token_level"))
+    found.packing.mode = "packed"
+    with pytest.raises(ValueError, match="terms of the whole vocabulary need 'padded' rows"):
+        dpo.run(found, tmp_path / "run")
+    found.packing.mode = "pack"
+    with pytest.raises(ValueError, match="'pack' is none of padded, packed, shared_prefix"):
+        dpo.run(found, tmp_path / "run")

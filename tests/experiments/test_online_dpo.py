@@ -1,0 +1,450 @@
+"""The pieces of experiments.online_dpo, and the loop itself, in this process and at the smallest size."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import online_preferences
+from experiments import candidates as candidates_of
+from experiments import common, dpo, online_dpo
+from experiments.evaluate import make_pool
+from experiments.preference_data import flat
+from rl_jax import checkpoint, data, preferences, references
+from rl_jax.binding import bind
+from rl_jax.types import PreferenceBatch, Rollout, TokenBatch
+from tests.experiments import small
+from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+
+PROMPTS, SAMPLES, WIDTH, LENGTH = 4, 3, 2, 3
+
+
+def number_of_sevens(prompt, completion, info):
+    """A reward with a signal from the first step."""
+    return {"reward": float(completion.count("7"))}
+
+
+def config(tmp_path, **fields):
+    """configs/online_preferences.py on one layer of 32. fields: "online.epochs"=value, dots as __."""
+    found = online_preferences.smoke(online_preferences.of(small_of_grpo(tmp_path)))
+    found.sft.steps = 0
+    found.dpo.optimizer.update(warmup_steps=0, decay_steps=0, learning_rate=1e-3)
+    for name, value in fields.items():
+        *groups, last = name.split("__")
+        group = found
+        for part in groups:
+            group = group[part]
+        assert last in group, f"no field {name}"
+        with group.unlocked():
+            group[last] = value
+    return found.lock()
+
+
+def small_of_grpo(tmp_path):
+    found = small.config(tmp_path).copy_and_resolve_references()
+    found.unlock()
+    return found
+
+
+def rows_of(workdir, *names):
+    """The metrics.jsonl of a run; without the names that are asked for, all of each row."""
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [[row[name] for name in names] for row in rows if names[0] in row] if names else rows
+
+
+def candidates(rewards=None):
+    """Hand-made candidates: token values say which prompt and which candidate they are of."""
+    shape = (PROMPTS, SAMPLES, WIDTH + LENGTH)
+    tokens = np.broadcast_to(10 * np.arange(PROMPTS)[:, None, None] + np.arange(SAMPLES)[None, :, None], shape)
+    mask = np.arange(LENGTH)[None, None] <= np.arange(SAMPLES)[None, :, None]
+    mask = np.broadcast_to(mask, (PROMPTS, SAMPLES, LENGTH))
+    rewards = np.array([[0, 1, 2], [5, 3, 4], [1, 1, 1], [0, 0, 2]], np.float32) if rewards is None else rewards
+    batch = TokenBatch(tokens.astype(np.int32), np.zeros(shape, np.int32), np.ones(shape, np.int32))
+    kinds = np.array([[candidates_of.POLICY, candidates_of.REFERENCE, candidates_of.DATA]])
+    origin = np.broadcast_to(kinds, rewards.shape)
+    return candidates_of.Candidates(batch, mask, rewards, origin, np.zeros((PROMPTS, 0), np.float32))
+
+
+def test_choose_takes_each_array_of_the_chosen(tmp_path):
+    found = online_dpo.choose(
+        config(tmp_path, online__selection=dict(fn="best_worst")), candidates(), jax.random.key(0),
+        {"from_reference", "sampled"},
+    )
+    np.testing.assert_array_equal(found.batch.tokens[:, :, 0], [[2, 0], [10, 11], [20, 22], [32, 31]])
+    np.testing.assert_array_equal(found.completion_mask.sum(axis=2), [[3, 1], [1, 2], [0, 0], [3, 2]])
+    np.testing.assert_array_equal(found.rewards, [[2, 0], [5, 3], [1, 1], [2, 0]])
+    np.testing.assert_array_equal(found.present, [[True] * 2, [True] * 2, [False] * 2, [True] * 2])  # a tie
+    np.testing.assert_array_equal(found.extras["from_reference"][:, 1], [False, True, False, True])
+    np.testing.assert_array_equal(found.extras["sampled"][:, 0], [False, True, True, False])
+
+
+def test_choose_gives_win_rates_as_rewards(tmp_path):
+    settings = config(tmp_path, online__value=dict(fn="win_rate"), online__selection=dict(fn="best_worst"))
+    found = online_dpo.choose(settings, candidates(), jax.random.key(0), set())
+    sigma = 1 / (1 + np.exp(-np.array([1.0, 2.0])))
+    np.testing.assert_allclose(found.rewards[0], [(0.5 + sigma.sum()) / 3, (2.5 - sigma.sum()) / 3], rtol=1e-6)
+    assert found.extras == {}
+
+
+def test_several_lists_of_a_prompt_stay_together(tmp_path):
+    rewards = np.arange(16, dtype=np.float32).reshape(4, 4)
+    wide = candidates()
+    wide = wide._replace(
+        batch=TokenBatch(*(np.concatenate([x, x[:, :1]], axis=1) for x in wide.batch[:3])),
+        completion_mask=np.concatenate([wide.completion_mask, wide.completion_mask[:, :1]], axis=1),
+        rewards=rewards,
+        origin=np.zeros((4, 4), np.int32),
+    )
+    settings = config(tmp_path, online__selection=dict(fn="rejection_sampled", num_samples=4, beta=0.5))
+    found = online_dpo.choose(settings, wide, jax.random.key(0), set())
+    assert found.rewards.shape == (8, 2)
+    np.testing.assert_array_equal(found.rewards // 4, np.repeat(np.arange(4.0), 2)[:, None] * np.ones((1, 2)))
+    np.testing.assert_array_equal(found.batch.tokens[:, 0, 0] // 10, np.repeat(np.arange(4), 2))
+
+
+def test_labelled_responses_are_neighbours_of_other_prompts(tmp_path):
+    settings = config(tmp_path, dpo__responses=1, online__selection=dict(fn="best_worst", ties="first"))
+    found = online_dpo.choose(settings, candidates(), jax.random.key(0), set())
+    np.testing.assert_array_equal(found.batch.tokens[:, 0, 0], [2, 10, 20, 32, 0, 11, 22, 31])
+    np.testing.assert_array_equal(found.rewards[:, 0], [1, 1, 1, 1, 0, 0, 0, 0])
+    owners = found.batch.tokens[:, 0, 0] // 10
+    assert (owners != np.roll(owners, 1)).all()
+
+
+def test_lists_of_another_length_are_refused(tmp_path):
+    settings = config(tmp_path, online__selection=dict(fn="ranking"))
+    with pytest.raises(ValueError, match="gives lists of 3; dpo.responses=2"):
+        online_dpo.choose(settings, candidates(), jax.random.key(0), set())
+
+
+def test_join_pads_prompts_on_the_left():
+    part = candidates()
+    padded = (np.pad(x, ((0, 0), (0, 0), (2, 0)), constant_values=7) for x in part.batch[:3])
+    wide = part._replace(batch=TokenBatch(*padded))
+    found = candidates_of.join([part, wide], pad_id=9)
+    assert found.batch.tokens.shape == (8, SAMPLES, WIDTH + LENGTH + 2) and found.rewards.shape == (8, SAMPLES)
+    assert (found.batch.tokens[:4, :, :2] == 9).all() and (found.batch.segment_ids[:4, :, :2] == 0).all()
+    np.testing.assert_array_equal(found.batch.tokens[:4, :, 2:], part.batch.tokens)
+    np.testing.assert_array_equal(found.batch.tokens[4:], wide.batch.tokens)
+
+
+def test_minibatches_deal_every_list_out_once_an_epoch(tmp_path):
+    settings = config(tmp_path, dpo__batch_size=2, online__epochs=3)
+    batch = PreferenceBatch(None, None, np.ones((6, 2), bool), np.arange(12.0).reshape(6, 2))
+    found = [part.rewards[:, 0].tolist() for part in online_dpo.minibatches(settings, batch, jax.random.key(1))]
+    epochs = [sum(found[i : i + 3], []) for i in (0, 3, 6)]
+    assert all(sorted(epoch) == [0, 2, 4, 6, 8, 10] for epoch in epochs) and len({tuple(e) for e in epochs}) > 1
+    whole = list(online_dpo.minibatches(config(tmp_path, dpo__batch_size=6), batch, jax.random.key(1)))
+    assert len(whole) == 1 and (whole[0].rewards == batch.rewards).all()
+    with pytest.raises(ValueError, match="6 lists do not divide into updates of dpo.batch_size=4"):
+        list(online_dpo.minibatches(config(tmp_path, dpo__batch_size=4), batch, jax.random.key(1)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (dict(online__prompts_per_batch=3), "prompts_per_step=8 is no multiple of prompts_per_batch=3"),
+        (dict(packing__mode="packed"), "sampled pairs are padded rows"),
+    ],
+)
+def test_bad_sizes_are_refused(tmp_path, fields, said):
+    with pytest.raises(ValueError, match=said):
+        online_dpo.check_config(common.setup(config(tmp_path, **fields)))
+
+
+class Drawn:
+    """A set-up, its params, and what one step draws and chooses."""
+
+    def __init__(self, settings):
+        self.setup = common.setup(settings)
+        self.params = self.setup.init_params()
+        self.other = jax.tree.map(lambda x: 1.5 * x, self.params)
+        self.source = self.setup.task.data_source("sft_train" if settings.online.data else "train")
+        prompts = data.train_iterator(self.source, batch_size=settings.online.prompts_per_batch, seed=0)
+        self.records = [self.source[i] for i in range(1)]
+        with make_pool(self.setup) as pool:
+            draw = candidates_of.Source(self.setup, candidates_of.make_judge(self.setup, pool), prompts)
+            self.candidates, self.judged = draw(self.params, self.other, jax.random.key(5), common.Clock())
+
+
+def test_candidates_of_the_policy_and_of_the_reference(tmp_path, monkeypatch):
+    set_reward(monkeypatch, number_of_sevens)
+    settings = config(
+        tmp_path, online__group_size=2, online__opponents=dict(samples=1, share=1.0, candidates=True),
+        online__missing_eos_penalty=10.0, online__prompts_per_step=16,
+    )
+    drawn = Drawn(settings)
+    found = drawn.candidates
+    assert found.rewards.shape == (16, 3) and found.opponents.shape == (16, 1)
+    np.testing.assert_array_equal(found.origin, [[candidates_of.POLICY] * 2 + [candidates_of.REFERENCE]] * 16)
+    np.testing.assert_array_equal(found.rewards[:, 2:], found.opponents)
+    # The rewards are those of the texts that stand there, less the penalty where no EOS does.
+    length, tokenizer = settings.rollout.completion_length, drawn.setup.task.tokenizer
+    for tokens, mask, reward in zip(
+        found.batch.tokens[..., -length:].reshape(-1, length), found.completion_mask.reshape(-1, length),
+        found.rewards.ravel(), strict=True,
+    ):
+        ids = tokens[mask].tolist()
+        assert reward == tokenizer.decode(ids).count("7") - 10.0 * (ids[-1] not in tokenizer.eos_ids)
+    prompts = found.batch.tokens[..., :-length]
+    np.testing.assert_array_equal(prompts, np.broadcast_to(prompts[:, :1], prompts.shape))
+    assert len({tuple(p) for p in prompts[:, 0].tolist()}) > 8
+
+
+def test_a_trained_reward_model_judges_in_place_of_the_verifier(tmp_path, monkeypatch):
+    set_reward(monkeypatch, number_of_sevens)
+    seen = []
+
+    class Trained:
+        def score_texts(self, prompts, responses):
+            seen.extend(zip(prompts, responses, strict=True))
+            return np.arange(len(prompts), dtype=np.float32)
+
+    monkeypatch.setattr(candidates_of, "load_reward_model", lambda workdir: Trained() if workdir == "runs/rm" else None)
+    drawn = Drawn(config(tmp_path, online__judge="runs/rm"))
+    np.testing.assert_array_equal(drawn.candidates.rewards.ravel(), np.arange(16))
+    assert [text for _, text in seen] == drawn.judged.completions
+    assert [prompt for prompt, _ in seen] == [record["prompt"] for record in drawn.judged.records]
+
+
+def test_the_first_reference_may_be_a_soup(tmp_path, monkeypatch):
+    settings = config(tmp_path, online__soup=dict(init_from="other", weight=0.25))
+    setup = common.setup(settings)
+    params = setup.init_params()
+    monkeypatch.setattr(common, "load_params", lambda setup, workdir: jax.tree.map(lambda x: x + 4.0, params))
+    for found, leaf in zip(*map(jax.tree.leaves, (online_dpo.first_reference(setup, params), params)), strict=True):
+        np.testing.assert_allclose(found, leaf + 1.0, atol=1e-5)
+    assert online_dpo.first_reference(common.setup(config(tmp_path)), params) is params
+
+
+def test_unknown_data_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="online.data='pair' is none of"):
+        online_dpo.make_source(config(tmp_path, online__data="pair"))
+
+
+def test_opponents_may_only_be_compared_with(tmp_path, monkeypatch):
+    set_reward(monkeypatch, number_of_sevens)
+    drawn = Drawn(config(tmp_path, online__opponents=dict(samples=3, share=0.5, candidates=False)))
+    assert drawn.candidates.rewards.shape == (8, 2) and drawn.candidates.opponents.shape == (8, 3)
+    assert (drawn.candidates.origin == candidates_of.POLICY).all()
+
+
+def test_the_records_own_completion_is_the_last_candidate(tmp_path):
+    settings = config(tmp_path, online__data="completion", online__selection=dict(fn="data_first"))
+    drawn = Drawn(settings)
+    found, length = drawn.candidates, settings.rollout.completion_length
+    assert found.rewards.shape == (8, 3)
+    prompts = found.batch.tokens[..., :-length]
+    np.testing.assert_array_equal(prompts, np.broadcast_to(prompts[:, :1], prompts.shape))
+    np.testing.assert_array_equal(
+        found.batch.positions[..., :-length], np.broadcast_to(found.batch.positions[:, :1, :-length], prompts.shape)
+    )
+    decode = drawn.setup.task.tokenizer.decode
+    known = {record["prompt"]: record["completion"] for record in (drawn.source[i] for i in range(len(drawn.source)))}
+    for row, mask in zip(found.batch.tokens[:, 2], found.completion_mask[:, 2], strict=True):
+        prompt = decode(row[:-length].tolist())
+        assert known[prompt].startswith(decode(row[-length:][mask].tolist()))
+    chosen = online_dpo.choose(settings, found, jax.random.key(0), set())
+    np.testing.assert_array_equal(chosen.batch.tokens[:, 0], found.batch.tokens[:, 2])
+
+
+def test_references_are_scored_by_their_own_params(tmp_path):
+    drawn = Drawn(config(tmp_path))
+    setup = drawn.setup
+    programs, _ = dpo.build(setup, jax.tree.map(jnp.copy, drawn.params))
+    batch = online_dpo.choose(setup.config, drawn.candidates, jax.random.key(0), set())
+    found = online_dpo.with_references(programs, batch, {"ref": 0.3, "prev": 0.7}, drawn.other, drawn.params)
+    rows = common.place_rows(setup, flat(batch.batch))
+    for scores, params in ((found.ref_log_probs, drawn.other), (found.prev_log_probs, drawn.params)):
+        expected = programs.score(params, rows).log_probs.reshape(scores.shape)
+        np.testing.assert_allclose(scores, expected, atol=1e-6)
+    assert np.abs(found.ref_log_probs - found.prev_log_probs).max() > 0.1
+    none = online_dpo.with_references(programs, batch, {}, drawn.other, drawn.params)
+    assert none.ref_log_probs is None and none.prev_log_probs is None
+
+
+def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monkeypatch):
+    """[236]: pairs that were sampled and judged train as the same pairs do when they come as texts with an order."""
+    setup = common.setup(config(tmp_path))
+    source, tokenizer = setup.task.data_source("train"), setup.task.tokenizer
+    length, texts = setup.config.rollout.completion_length, [["7", "12"], ["345", "6"], ["1234", "77"], ["8", "9"]] * 2
+    rewards = np.array([[1, 0], [0, 1], [2, 3], [1, 0]] * 2, np.float32)
+
+    def sample(policy, reference, tokens, prompt_mask, key):
+        """The texts as the sampler would have given them; "1234" is as long as a completion may be."""
+        ids = [tokenizer.encode(text, bos=False) + list(tokenizer.eos_ids[:1]) for pair in texts for text in pair]
+        mask = np.arange(length)[None] < np.array([[len(row)] for row in ids])
+        completions = np.array([(row + [tokenizer.pad_id] * length)[:length] for row in ids], np.int32)
+        prompts = np.repeat(tokens, 2, axis=0), np.repeat(prompt_mask, 2, axis=0)
+        segments = np.concatenate([prompts[1], mask], axis=1).astype(np.int32)
+        positions = np.maximum(segments.cumsum(axis=1) - 1, 0) * segments
+        rows = TokenBatch(np.concatenate([prompts[0], completions], axis=1), positions, segments)
+        finished, zeros = np.array([len(row) <= length for row in ids]), np.zeros(mask.shape, np.float32)
+        return Rollout(rows, mask, zeros, zeros, finished, ~finished)
+
+    monkeypatch.setattr(candidates_of, "make_drawer", lambda *args, **kwargs: sample)
+    rows = iter(rewards.ravel().tolist())
+    judged = setup._replace(task=setup.task._replace(reward_fn=lambda *args: {"reward": next(rows)}))
+    prompts = data.train_iterator(source, batch_size=8, seed=0)
+    records = next(data.train_iterator(source, batch_size=8, seed=0))
+    with make_pool(judged) as pool:
+        drawn, _ = candidates_of.Source(judged, pool, prompts)(None, None, jax.random.key(0), common.Clock())
+    online = online_dpo.choose(setup.config, drawn, jax.random.key(0), set())
+    ordered = [
+        {"prompt": record["prompt"], "responses": pair if r[0] > r[1] else pair[::-1], "rewards": [max(r), min(r)]}
+        for record, pair, r in zip(records, texts, rewards.tolist(), strict=True)
+    ]
+    arrays, _ = preferences.encode_preferences(
+        tokenizer, ordered, prompt_buckets=setup.config.rollout.prompt_buckets, completion_length=length, responses=2
+    )
+    offline = PreferenceBatch(
+        TokenBatch(arrays["tokens"], arrays["positions"], arrays["segment_ids"]),
+        arrays["completion_mask"], arrays["present"], arrays["rewards"],
+    )
+    jax.tree.map(np.testing.assert_array_equal, offline, online._replace(extras={}))
+    params, reference = setup.init_params(), jax.tree.map(lambda x: 1.1 * x, setup.init_params())
+    programs, state = dpo.build(setup, params)
+    losses = []
+    for found in (offline, online):
+        found = online_dpo.with_references(programs, found, {"ref": 1.0}, reference, state.params)
+        copied = jax.tree.map(jnp.copy, state)
+        losses.append(jax.device_get(programs.train_step(copied, common.place_rows(setup, found), reference)[1]))
+    assert losses[0] == losses[1] and losses[0]["grad_norm"] > 0 and losses[0]["log_ratio"] != 0
+
+
+RUNS = {
+    "pairs": {},
+    "iterated": dict(
+        online__group_size=4, online__selection=dict(fn="best_worst"), online__epochs=2, dpo__batch_size=4,
+        online__schedule=dict(fn="per_iteration", every=2),
+    ),
+    "sppo": dict(
+        online__group_size=4, online__selection=dict(fn="best_worst"), online__value=dict(fn="win_rate"),
+        dpo__compare=dict(fn="win_rates"), dpo__reference=dict(prev=1.0),
+    ),
+    "inpo": dict(
+        online__group_size=4, online__selection=dict(fn="best_worst"), dpo__beta=1.0, dpo__link=dict(fn="square"),
+        dpo__reference=dict(ref=1 / 3, prev=2 / 3), online__epochs=2,
+    ),
+    "rso": dict(
+        online__group_size=6, online__share=1.0, online__selection=dict(fn="rejection_sampled", num_samples=4),
+        dpo__link=dict(fn="hinge"),
+    ),
+    "kto": dict(
+        dpo__responses=1, dpo__compare=dict(fn="anchored"), dpo__link=dict(fn="saturating"),
+        dpo__couple=dict(fn="kto_anchor"),
+    ),
+    "xpo": dict(
+        online__group_size=1, online__opponents=dict(samples=1, share=1.0, candidates=True),
+        dpo__regularizer=dict(fn="optimism"), dpo__regularizer_coef=1e-2,
+    ),
+    "nash_md": dict(
+        online__opponents=dict(samples=2, share=0.25, candidates=False), online__value=dict(fn="win_rate_against"),
+        online__selection=dict(fn="ranking"), dpo__compare=dict(fn="nash_md"),
+    ),
+    "spin": dict(
+        online__data="completion", online__selection=dict(fn="data_first"), online__schedule=dict(fn="per_iteration"),
+    ),
+    "egpo": dict(
+        online__share=1.0, online__opponents=dict(samples=1, share=0.0, candidates=False), online__extragradient=True,
+        online__value=dict(fn="win_rate_against"), dpo__beta=1.0, dpo__link=dict(fn="square", target=0.0),
+        dpo__offset=dict(fn="reward_gap", eta=2.0),
+    ),
+    "tr_dpo": dict(online__schedule=dict(fn="moving_average", rate=0.5)),
+    "accelerated": dict(online__schedule=dict(fn="extrapolated", rate=0.3)),
+}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, kept_signals):  # noqa: F811
+    """run(name, **fields) -> workdir of a whole run."""
+    set_reward(monkeypatch, number_of_sevens)
+
+    def of(name, workdir=None, **fields):
+        workdir = workdir or tmp_path / name
+        online_dpo.run(config(tmp_path, **(RUNS[name] | fields)), workdir)
+        return workdir
+
+    return of
+
+
+@pytest.mark.slow
+def test_hypo_trains_on_given_pairs_and_its_own_samples(run, tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    pairs = [{"prompt": f"{i}+{i}=", "chosen": f"{2 * i}", "rejected": "0"} for i in range(1, 10)] * 10
+    records = [pair | {"prompt": f"{place % 7}{pair['prompt']}"} for place, pair in enumerate(pairs)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    workdir = run(
+        "pairs", online__data="pairs",
+        online__pairs=dict(name="jsonl", path=str(path), data_dir=str(tmp_path / "data")),
+        online__group_size=1, online__selection=dict(fn="given_pair"), dpo__responses=3,
+        dpo__compare=dict(fn="first_pair"), dpo__regularizer=dict(fn="online_kl"), dpo__regularizer_coef=0.1,
+    )
+    rows = rows_of(workdir)
+    assert len(rows) == 5 and all(row["grad_norm"] > 1e-3 for row in rows[1:])
+    # Nobody judges: 1 and 0 of each pair, and 1 of a sample, which so counts as no worse than the chosen response.
+    np.testing.assert_allclose([row["reward/mean"] for row in rows[1:]], 2 / 3, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_each_kind_of_run_trains(run, tmp_path, name):
+    workdir = run(name)
+    rows = rows_of(workdir)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    for row in rows[1:]:
+        assert np.isfinite(row["loss"]) and row["nonfinite/skipped"] == 0 and 0 <= row["selection/kept"] <= 1
+    assert max(row["grad_norm"] for row in rows[1:]) > 1e-6
+    assert len({row["reward/mean"] for row in rows[1:]}) > 1 or name == "spin"
+    first, policy, ref = (jax.tree.leaves(tree) for tree in restored(workdir, config(tmp_path, **RUNS[name])))
+    schedule = RUNS[name].get("online__schedule", {"fn": "fixed"})["fn"]
+    for then, now, compared in zip(first, policy, ref, strict=True):
+        if schedule == "moving_average":
+            assert (compared != now).any() and (compared != then).any()
+        else:  # of 4 steps, the last one ends an iteration
+            np.testing.assert_array_equal(compared, then if schedule == "fixed" else now)
+
+
+def restored(workdir, settings):
+    """(the params before a run, those at its end, its reference at its end)."""
+    setup = common.setup(settings)
+    params = setup.init_params()
+    schedule = bind(settings.online.schedule.to_dict(), references)
+    like = {"params": params, "references": references.start(schedule, params)}
+    with checkpoint.Checkpointer(workdir / "checkpoints", every=1) as found:
+        items, _ = found.restore(like)
+    return params, items["params"], items["references"].ref
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["iterated", "accelerated", "spin"])
+def test_a_run_that_was_cut_off_resumes_bit_for_bit(run, tmp_path, name):
+    whole = run(name)
+    part = run(name, tmp_path / "part", dpo__steps=2)
+    assert json.loads((part / "final.json").read_text()) != json.loads((whole / "final.json").read_text())
+    (part / "final.json").unlink()
+    run(name, part)
+    assert json.loads((part / "final.json").read_text()) == json.loads((whole / "final.json").read_text())
+    columns = ("loss", "reward/mean", "rewards/margin")
+    assert rows_of(part, *columns) == rows_of(whole, *columns)
+
+
+@pytest.mark.slow
+def test_a_mesh_changes_nothing(run, tmp_path):
+    columns = ("loss", "reward/mean", "rewards/margin", "grad_norm")
+    meshes = {"alone": "", "sharded": "data:2,fsdp:2"}
+    alone, sharded = (rows_of(run("nash_md", tmp_path / at, mesh=mesh), *columns) for at, mesh in meshes.items())
+    np.testing.assert_allclose(sharded, alone, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_online_dpo_learns_what_the_verifier_wants(run):
+    workdir = run(
+        "pairs", dpo__steps=30, dpo__batch_size=32, online__prompts_per_step=32, online__prompts_per_batch=32,
+        online__group_size=4, online__selection=dict(fn="best_worst"), dpo__optimizer__learning_rate=3e-3,
+        eval__every=30, checkpoint__every=30,
+    )
+    first, last = rows_of(workdir, "eval/reward")
+    assert last[0] > first[0] + 0.5

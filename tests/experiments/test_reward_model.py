@@ -1,0 +1,289 @@
+"""experiments.reward_model and experiments.judges: runs on planted preferences, resuming bit for bit, the loader."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from configs import reward_models
+from experiments import common, reward_model
+from experiments.judges import load_reward_model
+from experiments.reward_evaluation import evaluate_responses
+from rl_jax import preferences
+from rl_jax.rewards.benchmarks import pair_accuracy
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+
+pytestmark = pytest.mark.usefixtures("kept_signals")
+
+
+def lines(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def texts(number, seed=0):
+    """(prompt, good, bad): the good ones have more of "a" than of "b"; both have other letters, and all lengths."""
+    rng = np.random.default_rng(seed)
+    for place in range(number):
+        good, bad = ("".join(rng.choice(list(letters), rng.integers(2, 7))) for letters in ("aac", "bbc"))
+        yield f"{place:03d}:", "a" + good, "b" + bad
+
+
+def pairs_file(tmp_path):
+    return lines(
+        tmp_path / "pairs.jsonl",
+        [{"prompt": p, "chosen": good, "rejected": bad, "label_prob": 0.9} for p, good, bad in texts(80)],
+    )
+
+
+def small(tmp_path, words="", data="pairs", **fields):
+    """configs/reward_models.py on a model of one layer and planted data. fields: of config.reward_model."""
+    config = reward_models.get_config(",".join(["smoke", "scratch", *filter(None, [words])]))
+    config.data = dict(name="jsonl", kind=data, path=pairs_file(tmp_path), data_dir=str(tmp_path / "data"))
+    config.task.alphabet = "0123456789:abc\n"
+    config.model.update(embed_dim=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16, mlp_dim=64)
+    config.rollout.update(completion_length=10, prompt_buckets=(6,))
+    config.eval.update(every=10, num_prompts=16, batch_size=16)
+    config.checkpoint.every = 2
+    config.benchmarks.names = ()
+    config.log.update(progress=False, tensorboard=False)
+    config.reward_model.update(steps=30, batch_size=16)
+    config.reward_model.optimizer.update(learning_rate=1e-2, warmup_steps=0)
+    config.reward_model.update(fields)
+    return config
+
+
+def rows(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_pairs_are_learned_and_the_loader_judges_as_the_run_did(tmp_path):
+    workdir = tmp_path / "run"
+    reward_model.run(small(tmp_path, members=2), workdir)
+    last, report = rows(workdir)[-1], json.loads((workdir / "evaluation.json").read_text())
+    assert last["eval/accuracy"] == 1.0 and report["held_out"]["accuracy"] == 1.0 and last["loss"] < 0.3
+    assert rows(workdir)[0]["data/num_kept"] > 50 and (workdir / "final.json").exists()
+    judge = load_reward_model(workdir)
+    prompts, good, bad = zip(*texts(20, seed=5), strict=True)
+    chosen, rejected = judge.score_texts(prompts, good), judge.score_texts(prompts, bad)
+    assert chosen.shape == (20,) and pair_accuracy(chosen, rejected) > 0.9
+    # Token ids in, in rows padded on the left of the prompt and on the right of the response.
+    batch = judge.encode(prompts, good)
+    both = jax.jit(judge.members)(judge.params, batch)
+    assert both.shape == (20, 2) and np.abs(np.diff(both)).max() > 0
+    np.testing.assert_allclose(both.mean(axis=1), chosen, rtol=1e-5)
+    worst = load_reward_model(workdir, combine=dict(fn="worst_case")).score_texts(prompts, good)
+    np.testing.assert_allclose(both.min(axis=1), worst, rtol=1e-5)
+    # Two runs as an ensemble of four.
+    two = load_reward_model([workdir, workdir])
+    np.testing.assert_allclose(jax.jit(two.members)(two.params, batch), np.tile(both, 2), rtol=1e-5)
+    # The run's params are a language model that other programs load.
+    config = small(tmp_path)
+    setup = common.setup(config, reward_model.load_task(config))
+    assert set(common.load_params(setup, workdir)) == set(setup.init_params())
+
+
+@pytest.mark.slow
+def test_a_run_that_died_ends_where_an_undisturbed_one_ends(tmp_path, monkeypatch):
+    fields = dict(steps=6, loss=dict(fn="bradley_terry_soft"), micro_batches=2, regularizer_coef=0.01)
+    reward_model.run(small(tmp_path, **fields), tmp_path / "whole")
+    save = reward_model.checkpoint.Checkpointer.save
+
+    def die(self, step, items, host):
+        save(self, step, items, host)
+        if step == 4:
+            self.close()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(reward_model.checkpoint.Checkpointer, "save", die)
+    with pytest.raises(KeyboardInterrupt):
+        reward_model.run(small(tmp_path, **fields), tmp_path / "killed")
+    monkeypatch.undo()
+    assert rows(tmp_path / "killed")[-1]["step"] == 4 and not (tmp_path / "killed/final.json").exists()
+    reward_model.run(small(tmp_path, **fields), tmp_path / "killed")
+    for name in ("metrics.jsonl", "final.json", "evaluation.json", "rewards.json"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert len({row["loss"] for row in rows(tmp_path / "whole")[1:]}) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["hl_gauss", "mse", "implicit", "k_wise", "plackett_luce"])
+def test_other_losses_learn_the_same(tmp_path, words):
+    """On labels 1 and 0 where the loss grades a response, and by log-ratios where there is no head."""
+    responses = 1 if words == "implicit" else 2
+    beta = dict(beta=1.0) if words == "implicit" else {}
+    reward_model.run(small(tmp_path, words, responses=responses, steps=60, **beta), tmp_path / "run")
+    report = json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]
+    # Labels of one prompt come in twos, a right and a wrong one: `auc` is there where both sides are.
+    assert report["auc" if words == "implicit" else "accuracy"] > 0.9, report
+    assert ("log_loss" in report) == (words not in ("hl_gauss", "mse"))
+    judge = load_reward_model(tmp_path / "run")
+    prompts, good, bad = zip(*texts(20, seed=5), strict=True)
+    assert pair_accuracy(judge.score_texts(prompts, good), judge.score_texts(prompts, bad)) > 0.9
+
+
+@pytest.mark.slow
+def test_steps_are_learned(tmp_path):
+    records = []
+    for prompt, good, bad in texts(80):
+        wrong = int(prompt[:3]) % 3
+        steps = [bad[:3] if place == wrong else good[:3] for place in range(3)]
+        labels = [1] * wrong + [0] + [None] * (2 - wrong)
+        if wrong == 2 and int(prompt[:3]) % 2:
+            steps, labels = [good[:3]] * 3, [1, 1, 1]
+        records.append({"prompt": prompt, "steps": steps, "labels": labels})
+    config = small(tmp_path, "steps", data="steps", steps=60)
+    config.data.path = lines(tmp_path / "steps.jsonl", records)
+    config.rollout.update(completion_length=16)
+    reward_model.run(config, tmp_path / "run")
+    report = json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]
+    assert report["accuracy"] > 0.9 > report["always_right"] and report["first_mistake"] > 0.8
+    judge = load_reward_model(tmp_path / "run")
+    prompts = ["000:", "000:"]
+    right, wrong = judge.score_texts(prompts, ["aac\naac\n", "aac\nbbc\n"])
+    assert right > wrong
+
+
+@pytest.mark.slow
+def test_attributes_are_learned_from_labels_with_gaps(tmp_path):
+    """The first attribute is the share of "a", the second one of "b"; the reward is their difference."""
+    records = []
+    for place, (prompt, good, bad) in enumerate(texts(80)):
+        for text, label in ((good, True), (bad, False)):
+            targets = [text.count(letter) / len(text) for letter in "ab"]
+            targets[place % 2] = None
+            records.append({"prompt": prompt, "completion": text, "label": label, "attribute_targets": [targets]})
+    config = small(tmp_path, data="labels", steps=60, responses=1, loss=dict(fn="attributes"))
+    config.reward_model.attribute_weights = (1.0, -1.0)
+    config.data.path = lines(tmp_path / "labels.jsonl", records)
+    reward_model.run(config, tmp_path / "run")
+    assert json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]["auc"] > 0.95
+    del records[5]["attribute_targets"]
+    config.data.path = lines(tmp_path / "broken.jsonl", records)
+    with pytest.raises(ValueError, match="has no 'attribute_targets', which record"):
+        reward_model.run(config, tmp_path / "broken")
+
+
+@pytest.mark.slow
+def test_four_devices_walk_the_path_of_one(tmp_path):
+    found = {}
+    for mesh in ("", "data:2,fsdp:2"):
+        config = small(tmp_path, steps=3, members=2, regularizer_coef=0.1, micro_batches=2)
+        config.mesh = mesh
+        config.reward_model.optimizer.update(eps=1e-3)  # the usual eps blows rounding up
+        reward_model.run(config, tmp_path / f"run{mesh}")
+        found[mesh] = rows(tmp_path / f"run{mesh}")
+    for one, four in zip(*found.values(), strict=True):
+        assert one.keys() == four.keys()
+        for name in one:
+            assert one[name] == pytest.approx(four[name], rel=2e-3, abs=1e-5), (name, one["step"])
+    assert len({row["loss"] for row in found[""][1:]}) == 3
+
+
+# --- Data and numbers ------------------------------------------------------------------------------------------------
+
+
+def test_held_out_labels_are_of_both_sides(tmp_path):
+    """The limit is of prompts: cut behind the unpairing it would leave the desirable responses alone."""
+    config = small(tmp_path, responses=1, loss=dict(fn="outcome"))
+    found = preferences.load(**config.data.to_dict())
+    records = reward_model.load_records(config, found, "train", 6)
+    assert sorted(record["rewards"][0] for record in records) == [0.0] * 6 + [1.0] * 6
+    assert len({record["prompt"] for record in records}) == 6
+
+
+def held_out(rewards, grades, **fields):
+    """(arrays, rewards, records) of one member's rewards of responses of one token each."""
+    grades = np.array(grades, np.float32)
+    present = np.ones(grades.shape, bool)
+    arrays = dict(present=present, rewards=grades, completion_mask=present[:, :, None], indices=np.arange(len(grades)))
+    arrays["label_probs"] = np.ones(len(grades), np.float32)
+    records = [{"prompt": f"p{index}", "info": {}} for index in range(len(grades))]
+    return arrays | fields, np.array(rewards, np.float32)[..., None], records
+
+
+def test_evaluation_of_lists_leaves_ties_out():
+    """Of three responses the second one is as right as the first, and has more reward; the third has less."""
+    case = held_out([[2, 5, 1], [1, 3, 0], [1, 0, 4]], [[1, 1, 0], [1, 1, 0], [1, 0, 0]])
+    found = evaluate_responses(*case, logits=True)
+    assert found["accuracy"] == 0.75 and found["margin"] == pytest.approx((1 + 1 + 1 - 3) / 4)
+    pair = evaluate_responses(*held_out([[2, 5], [1, 0]], [[1, 1], [1, 0]]), logits=True)
+    assert pair["accuracy"] == 0.5  # of a pair the place says which is better
+
+
+def test_evaluation_of_grades_takes_none_for_a_log_odds():
+    labels = held_out([[0.9], [0.6], [0.4], [0.1]], [[1], [1], [0], [0]])
+    grades, logits = (evaluate_responses(*labels, logits=flag) for flag in (False, True))
+    assert grades["accuracy"] == 1.0 and logits["accuracy"] == 0.5 and grades["auc"] == logits["auc"] == 1.0
+    pairs = held_out([[0.9, 0.1], [0.2, 0.4]], [[1, 0], [1, 0]])
+    more = [evaluate_responses(*pairs, logits=flag) for flag in (False, True)]
+    assert more[0]["accuracy"] == more[1]["accuracy"] == 0.5
+    for without, with_ in ((grades, logits), more):
+        assert {"log_loss", "ece"} <= set(with_) and not {"log_loss", "ece"} & set(without)
+
+
+@pytest.mark.parametrize("loss", ["mse", "hl_gauss", "outcome"])
+def test_a_reader_knows_whether_its_rewards_are_log_odds(tmp_path, loss):
+    config = small(tmp_path, responses=1, loss=dict(fn=loss))
+    setup = common.setup(config, reward_model.load_task(config))
+    found = reward_model.make_reader(setup).evaluate(*held_out([[0.9], [0.1]], [[1], [0]]))
+    assert ("log_loss" in found) == (loss == "outcome") and found["accuracy"] == (0.5 if loss == "outcome" else 1.0)
+
+
+@pytest.mark.parametrize("loss", ["k_wise", "plackett_luce"])
+def test_lists_of_the_only_graded_data(loss):
+    config = reward_models.get_config(f"gsm8k,{loss}")
+    assert config.data.kind == "rankings" and config.reward_model.responses == 4
+    assert reward_models.get_config(loss).reward_model.responses == 2
+    assert "kind" not in reward_models.get_config("gsm8k").data
+
+
+@pytest.mark.parametrize(
+    ("loss", "name", "unsaid"), [("bradley_terry_soft", "label_probs", 1.0), ("bradley_terry_margin", "margins", 0.0)]
+)
+def test_labels_that_the_data_do_not_have(tmp_path, loss, name, unsaid):
+    config = small(tmp_path, loss=dict(fn=loss))
+    with pytest.raises(ValueError, match=f"{loss} reads {name}, and all of jsonl's are {unsaid}: take data"):
+        reward_model.check_labels(config, {name: np.full(3, unsaid)})
+    reward_model.check_labels(config, {name: np.array([unsaid, 0.5, unsaid])})
+    reward_model.check_labels(small(tmp_path), {name: np.full(3, unsaid)})
+
+
+# --- What it refuses -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c.reward_model.update(reads="essays"), "reads='essays' is none of response, steps, log_ratio"),
+        (lambda c: c.reward_model.update(reads="steps"), "needs steps"),
+        (lambda c: c.reward_model.update(reads="log_ratio", members=2), "only reads='response' has several"),
+        (lambda c: c.reward_model.update(loss=dict(fn="bt")), "no function 'bt'; it has: .*bradley_terry"),
+        (lambda c: c.reward_model.update(loss=dict(fn="bradley_terry", margin=1)), "takes no keyword 'margin'"),
+        (
+            lambda c: c.reward_model.update(loss=dict(fn="bradley_terry_margin")),
+            "reads margins, and all of jsonl's are 0",
+        ),
+        (lambda c: c.packing.update(mode="packed"), "packing.mode='packed': a head reads padded rows"),
+        (lambda c: c.model.lora.update(rank=4), "model.lora.rank=4"),
+        (lambda c: c.reward_model.update(batch_size=16, responses=1, loss=dict(fn="bradley_terry")), "2 responses"),
+    ],
+)
+def test_configs_that_do_not_fit(tmp_path, change, said):
+    config = small(tmp_path)
+    change(config)
+    with pytest.raises(ValueError, match=said):
+        reward_model.run(config, tmp_path / "run")
+
+
+def test_a_judge_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no finished run: train one with python -m"):
+        load_reward_model(tmp_path)
+    with pytest.raises(ValueError, match="no workdir"):
+        load_reward_model([])
+
+
+def test_fields_of_the_group():
+    with pytest.raises(ValueError, match="stepz.*steps"):
+        reward_models.reward_model(stepz=1)

@@ -1,0 +1,95 @@
+"""losses/preference/regularizers.py: against loops, and what their expected gradients are."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax.losses.preference import regularizers
+from tests.references.preference import sigmoid
+
+partial = functools.partial
+RNG = np.random.default_rng(0)
+LENGTHS = np.array([[3, 1, 2], [2, 4, 1]])
+MASK = np.arange(4) < LENGTHS[..., None]
+LOG_PROBS = np.where(MASK, RNG.uniform(-3, -0.1, MASK.shape), 0.0).astype(np.float32)
+RATIOS = np.where(MASK, RNG.uniform(-1, 1, MASK.shape), np.nan).astype(np.float32)
+SUMS = LOG_PROBS.sum(-1)
+
+
+def test_the_chosen_ones_likelihood():
+    np.testing.assert_allclose(regularizers.chosen_nll(LOG_PROBS, MASK), -SUMS[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(regularizers.chosen_nll(LOG_PROBS, MASK, reduce="mean"), -SUMS[:, 0] / [3, 2], rtol=1e-6)
+    tokens = np.full(2, 5 / 2, np.float32)  # five chosen tokens of two prompts
+    found = regularizers.chosen_token_nll(LOG_PROBS, MASK, mean_tokens=tokens)
+    np.testing.assert_allclose(found.mean(), -LOG_PROBS[:, 0][MASK[:, 0]].mean(), rtol=1e-6)
+    with pytest.raises(ValueError, match="'sum' or 'mean', got 'token_mean'; over all tokens it is chosen_token_nll"):
+        regularizers.chosen_nll(LOG_PROBS, MASK, reduce="token_mean")
+
+
+def test_marked_responses():
+    marks = np.array([[False, False, True], [True, True, False]])
+    expected = [SUMS[0, 2], SUMS[1, 0] + SUMS[1, 1]]
+    np.testing.assert_allclose(regularizers.optimism(LOG_PROBS, MASK, from_reference=marks), expected, rtol=1e-6)
+    np.testing.assert_allclose(regularizers.target_nll(LOG_PROBS, MASK, targets=marks), -np.array(expected), rtol=1e-6)
+
+
+def test_behaviour_cloning_takes_every_response_that_is_there():
+    present = np.array([[True, True, False], [True, True, True]])
+    means = -SUMS / LENGTHS
+    expected = [means[0, :2].mean(), means[1].mean()]
+    found = regularizers.behaviour_cloning(LOG_PROBS, MASK, present=present)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_online_kl():
+    sampled = np.array([[False, True, True], [False, False, False]])
+    total = np.nansum(RATIOS, axis=-1)
+    expected = [(total[0, 1] * SUMS[0, 1] + total[0, 2] * SUMS[0, 2]) / 2, 0.0]
+    fn = partial(regularizers.online_kl, mask=MASK, sampled=sampled)
+    np.testing.assert_allclose(fn(LOG_PROBS, log_ratios=RATIOS), expected, rtol=1e-5)
+    gradient = jax.grad(lambda x: fn(x, log_ratios=x).sum())(LOG_PROBS)  # the ratio is a constant
+    weight = np.where(sampled, SUMS, 0.0) / 2
+    np.testing.assert_allclose(gradient, np.broadcast_to(weight[..., None], MASK.shape), rtol=1e-5)
+
+
+def test_online_kls_expected_gradient_is_that_of_the_kl():
+    """Every sequence of two tokens out of three, weighed by its probability under the policy."""
+    with jax.enable_x64(True):
+        ref = jax.nn.log_softmax(jnp.asarray(np.random.default_rng(1).normal(size=(2, 3))))
+        logits = jnp.asarray(np.random.default_rng(2).normal(size=(2, 3)))
+        first, second = (x.ravel() for x in np.meshgrid(range(3), range(3), indexing="ij"))
+
+        def tokens(logits):
+            log_probs = jax.nn.log_softmax(logits)
+            return jnp.stack([log_probs[0][first], log_probs[1][second]], axis=1)[None]
+
+        ref_tokens = tokens(ref)
+        weights = jax.lax.stop_gradient(jnp.exp(tokens(logits).sum(-1)))[0]
+        mask, sampled = np.ones((9, 1, 2), bool), np.ones((9, 1), bool)
+
+        def surrogate(logits):
+            log_probs = tokens(logits).reshape(9, 1, 2)
+            ratios = log_probs - ref_tokens.reshape(9, 1, 2)
+            return weights @ regularizers.online_kl(log_probs, mask, log_ratios=ratios, sampled=sampled)
+
+        def kl(logits):
+            log_probs = jax.nn.log_softmax(logits)
+            return jnp.sum(jnp.exp(log_probs) * (log_probs - ref))
+
+        np.testing.assert_allclose(jax.grad(surrogate)(logits), jax.grad(kl)(logits), rtol=1e-10, atol=1e-14)
+
+
+def test_token_rewards():
+    log_probs, mask, scores = LOG_PROBS[:, :2], MASK[:, :2], np.array([[0.5, -0.2], [-1.0, 2.0]], np.float32)
+    fn = partial(regularizers.token_rewards, mask=mask, sequence_scores=scores, beta=0.7)
+    rewards = np.where(mask, RNG.uniform(-0.5, 0.5, mask.shape), np.nan).astype(np.float32)
+    weight = [sigmoid(0.7 * (-0.2 - 0.5)), sigmoid(0.7 * 3.0)]
+    credited = np.where(mask, rewards * log_probs, 0.0).sum((1, 2))
+    np.testing.assert_allclose(fn(log_probs, token_rewards=rewards), -0.7 * np.multiply(weight, credited), rtol=1e-5)
+    np.testing.assert_array_equal(fn(log_probs, token_rewards=np.zeros_like(rewards)), [0.0, 0.0])
+    # 1/2 on every token: both are imitated, by the weight that DPO's own gradient has
+    half = fn(log_probs, token_rewards=np.full_like(rewards, 0.5))
+    np.testing.assert_allclose(half, -0.35 * np.multiply(weight, SUMS[:, :2].sum(1)), rtol=1e-5)

@@ -1,0 +1,41 @@
+"""Encoded preferences through rl_jax.packing: a prompt stands there once, scores are those of the padded rows."""
+
+import jax
+import numpy as np
+
+from rl_jax import preferences
+from rl_jax.models.transformer import make_transformer
+from rl_jax.packing import pack
+from rl_jax.scoring import make_score
+from rl_jax.tokenizers import CharTokenizer
+from rl_jax.types import TokenBatch
+from tests.tiny import CONFIG, random_params
+
+TOKENIZER = CharTokenizer("abcdefghijklmnopqrstuvwxyz ")
+
+
+def test_packed_rows_score_as_padded_ones():
+    rng = np.random.default_rng(0)
+
+    def text(length):
+        return "".join(rng.choice(list(TOKENIZER.alphabet), length))
+
+    records = []
+    for _ in range(6):
+        responses = [text(int(rng.integers(1, 12))) for _ in range(int(rng.integers(1, 4)))]
+        rewards = [float(-place) for place in range(len(responses))]
+        records.append({"prompt": text(int(rng.integers(1, 9))), "responses": responses, "rewards": rewards})
+    settings = {"prompt_buckets": (10,), "completion_length": 9, "responses": 3}
+    arrays, _ = preferences.encode_preferences(TOKENIZER, records, **settings)
+    assert not arrays["present"].all()
+    rows = preferences.rows_of(arrays)
+    batch, mask = TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]), rows["completion_mask"]
+    score = jax.jit(make_score(make_transformer(CONFIG), completion_length=9))
+    params = random_params()
+    padded = np.where(mask, score(params, batch).log_probs, 0.0)
+    assert np.abs(padded).max() > 1
+    packed = pack(batch, mask, share_prefix=True, row_length=48)
+    # A response that is not there takes no room, and a prompt stands there once for all of its responses.
+    prompts = arrays["segment_ids"][:, 0, :-9].sum()
+    assert (packed.rows.segment_ids != 0).sum() == prompts + mask.sum()
+    np.testing.assert_allclose(score(params, packed).log_probs, padded, atol=2e-5)
