@@ -79,9 +79,9 @@ for _probe in ("matching", "corridor", "aim"):
 # One pass over the batch, as a whole: the policy that is differentiated is the one that has acted.
 ONCE = dict(epochs=1, minibatches=1)
 METHODS = {
-    # Williams, 1992: the return itself; the critic only stands in behind an episode that was cut off.
+    # Williams, 1992: the return, whitened over the batch; the critic only stands in behind an episode that was cut off.
     "reinforce": dict(advantage=dict(fn="reward_to_go"), surrogate=dict(fn="reinforce"), **ONCE),
-    # arXiv 1602.01783, synchronous.
+    # arXiv 1602.01783, synchronous, its advantages whitened as in all of these.
     "a2c": dict(advantage=dict(fn="gae", lam=1.0), surrogate=dict(fn="reinforce"), value_loss=dict(fn="mse"), **ONCE),
     # arXiv 1707.06347 section 4: no clip, a KL whose weight is moved to keep it at its target.
     "ppo_kl": dict(

@@ -25,7 +25,16 @@ def base(name: str) -> ConfigDict:
     del config["grpo"]
     # A tokenizer for texts without a verifier: of a llama2.c file, or of characters; a model's folder has its own.
     config.task = dict(name="preferences", tokenizer_path="", alphabet=PRINTABLE)
-    config.data = dict(name="jsonl", path="", skip_bad_records=False, data_dir=common.DATA_DIR)  # preferences.load
+    # The keywords of rl_jax.preferences.load. kind: "pairs", "rankings" or "labels" (for reward models "steps", too).
+    config.data = dict(
+        name="jsonl",
+        path="",
+        kind="pairs",
+        sort_by_reward=False,
+        test_share=0.1,  # of the prompts
+        skip_bad_records=False,
+        data_dir=common.DATA_DIR,
+    )
     # A prompt over the largest bucket: "refuse", "left" (cut there) or "drop". Equal responses: "refuse" or "drop".
     config.encode = dict(truncate="refuse", identical="refuse")
     config.dpo = dpo()

@@ -74,23 +74,28 @@ def get_config(arg: str | None = None):
     config.rollout.update(completion_length=64, prompt_buckets=(96,))
     config.eval.update(every=50, num_prompts=512, batch_size=32)
     config.checkpoint.every = 50
-    config.data.update(name="hh", path=f"{DATA}/prefs/hh_harmless_test.jsonl.gz", skip_bad_records=True)
+    config.data = published("hh", "prefs/hh_harmless_test.jsonl.gz")
     config.benchmarks = dict(
         names=("llmbar",), sets=dict(llmbar=dict(name="llmbar", path=f"{DATA}/prefs", skip_bad_records=True))
     )
     if "pandalm" in words:
-        config.data.update(name="pandalm", path=f"{DATA}/prefs/pandalm_human_testset.json.gz")
+        config.data = published("pandalm", "prefs/pandalm_human_testset.json.gz")
     if "steps" in words:
         settings.update(reads="steps", responses=1, loss=dict(fn="step_cross_entropy"))
-        config.data.update(name="bbmistake", path=f"{DATA}/prm")
+        config.data = published("bbmistake", "prm")
         config.rollout.update(completion_length=256, prompt_buckets=(64,))  # most mistakes come late
         config.benchmarks.names = ()
     if "gsm8k" in words:
         settings.update(responses=1, loss=dict(fn="outcome"))
-        config.data.update(name="gsm8k_solutions", path=f"{DATA}/math/gsm8k_test_model_solutions.jsonl.gz")
+        config.data = published("gsm8k_solutions", "math/gsm8k_test_model_solutions.jsonl.gz", kind="labels")
         config.rollout.update(completion_length=192, prompt_buckets=(64,))  # the end of the question
         config.benchmarks.names = ()
     return smoke(method(config, words)) if "smoke" in words else method(config, words)
+
+
+def published(name: str, path: str, **more) -> dict:
+    """The keywords of rl_jax.preferences.load for a file of ../shared/data."""
+    return dict(name=name, path=f"{DATA}/{path}", skip_bad_records=True, data_dir=common.DATA_DIR, **more)
 
 
 def method(config: ConfigDict, words: set[str]) -> ConfigDict:

@@ -27,7 +27,7 @@ import numpy as np
 
 
 def ours(seeds: int, steps: int, devices: int):
-    """(compile seconds, function that trains all seeds and returns [seeds] returns of the last tenth)."""
+    """(compile seconds, function that trains all seeds and gives their returns [seeds] at the end, steps of each)."""
     from configs import control as configs
     from experiments import control_ppo
 
@@ -37,6 +37,7 @@ def ours(seeds: int, steps: int, devices: int):
     config.control.optimizer.learning_rate = 2.5e-4
     config.eval.num_episodes = 0
     config.log_every = config.checkpoint.every = max(steps // (10 * 512), 1)  # a tenth
+    config.total_steps = min(10 * config.log_every * 512, steps)
     if devices > 1 and seeds % devices == 0:
         config.mesh = f"seeds:{devices}"
     start = time.perf_counter()
@@ -50,8 +51,11 @@ def ours(seeds: int, steps: int, devices: int):
             jax.block_until_ready(state)  # simulated devices must not run ahead
         return np.asarray(metrics["episode/return"])
 
-    jax.block_until_ready(program.advance(program.init()))
-    return time.perf_counter() - start, train
+    state = jax.block_until_ready(program.advance(program.init())[0])
+    compiled = time.perf_counter()
+    jax.block_until_ready(program.advance(state))
+    running = time.perf_counter() - compiled
+    return compiled - start - running, train, control_ppo.num_updates(config) * 512
 
 
 def purejaxrl(folder: str, seeds: int, steps: int):
@@ -106,21 +110,21 @@ def purejaxrl(folder: str, seeds: int, steps: int):
         tail = slice(-(ended.shape[1] // 10), None)
         return (returns[:, tail] * ended[:, tail]).sum(1) / np.maximum(ended[:, tail].sum(1), 1)
 
-    return seconds, run
+    return seconds, run, steps // 512 * 512
 
 
 def worker(options) -> None:
     """One side: compiles, says so, then trains once for each line that it is sent."""
     if options.side == "ours":
-        seconds, train = ours(options.seeds, options.steps, options.devices)
+        seconds, train, steps = ours(options.seeds, options.steps, options.devices)
     else:
-        seconds, train = purejaxrl(options.side.partition("=")[2], options.seeds, options.steps)
+        seconds, train, steps = purejaxrl(options.side.partition("=")[2], options.seeds, options.steps)
     print(json.dumps({"compile_s": seconds}), flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
         returns = train()
         elapsed = time.perf_counter() - start
-        said = {"steps_per_s": options.seeds * options.steps / elapsed, "return": float(returns.mean())}
+        said = {"steps_per_s": options.seeds * steps / elapsed, "return": float(returns.mean())}
         print(json.dumps(said), flush=True)
 
 
@@ -150,6 +154,7 @@ class Side:
         """The medians of its rounds; ends the process."""
         self._process.stdin.close()
         self._process.wait()
+        self._process.stdout.close()
         medians = {name: statistics.median(row[name] for row in self.rounds) for name in self.rounds[0]}
         return {name: round(x, 1) for name, x in (medians | {"compile_s": self.compile_s}).items()}
 

@@ -46,11 +46,13 @@ class Program(NamedTuple):
 
     init: () -> state. advance: (state) -> (state, metrics float32 [L] by name); donates the state.
     finals: (state) -> params, a pytree with L first.
+    pure: whether a state holds its worlds; those of the host (gymnasium) are not in it.
     """
 
     init: Callable
     advance: Callable
     finals: Callable
+    pure: bool = True
 
 
 def make_algorithm(settings: dict[str, Any]) -> control.Algorithm:
@@ -118,6 +120,12 @@ def with_values(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, A
     return result
 
 
+def load_env(config, count: int) -> envs.Vector:
+    """`count` worlds of config.env."""
+    fields = config.env.to_dict()
+    return envs.load_vector(fields.pop("name"), count, **fields)
+
+
 def make_run(config, *, parts: int = 1, axis_name: str | None = None) -> tuple[Callable, Callable, Callable]:
     """(init(key, values) -> state, advance(state, values, count) -> (state, metrics), params) of a single run.
 
@@ -125,13 +133,13 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None) -> tuple[C
     """
     if config.num_envs % parts:
         raise ValueError(f"num_envs={config.num_envs} do not divide over {parts} devices")
-    fields = config.env.to_dict()
-    name = fields.pop("name")
-    env = envs.load_vector(name, config.num_envs // parts, **fields)
+    env = load_env(config, config.num_envs // parts)
     runs = config.num_seeds * math.prod(len(values) for _, values in config.sweep)
     if not env.pure and (runs > 1 or config.mesh):
-        raise ValueError(f"{name} lives on the host: it can be trained in one run, on one device, not {runs} runs")
-    judged = envs.load_vector(name, config.eval.num_episodes, **fields) if config.eval.num_episodes else None
+        raise ValueError(
+            f"{config.env.name} lives on the host: it can be trained in one run, on one device, not {runs} runs"
+        )
+    judged = load_env(config, config.eval.num_episodes) if config.eval.num_episodes else None
     settings = config.control.to_dict()
     total = num_updates(config) * settings["epochs"] * settings["minibatches"]
     num_values = make_algorithm(settings).objective.num_outputs()
@@ -224,7 +232,8 @@ def make_program(config) -> Program:
         return _pmap_program(sizes, keys, values, init, chunk, over_runs(params, 1))
     # The shapes of one part, asked for where no axis has a name.
     shapes = jax.eval_shape(over_runs(make_run(config, parts=parts)[0], 1), keys, values)
-    return _jit_program(sizes, keys, values, init, chunk, over_runs(params, 1), state_specs(shapes))
+    program = _jit_program(sizes, keys, values, init, chunk, over_runs(params, 1), state_specs(shapes))
+    return program._replace(pure=load_env(config, 1).pure)
 
 
 def _jit_program(sizes, keys, values, init, chunk, params, specs) -> Program:
@@ -294,7 +303,9 @@ def run(config, workdir: pathlib.Path) -> None:
     state, step, metrics = program.init(), 0, {}
     if checkpoints.latest_step() is not None:
         items, host = checkpoints.restore({"state": state})
-        state, step, metrics = items["state"], host["step"], host["metrics"]
+        restored, step, metrics = items["state"], host["step"], host["metrics"]
+        # Worlds of the host were reset with this process: what the old ones showed last is not where they stand.
+        state = restored if program.pure else restored._replace(worlds=state.worlds)
     log = RunLogger(workdir, total_steps=updates, resume_step=step or None, **common.log_options(config))
     steps_a_call = config.log_every * config.num_envs * config.num_steps
     with checkpoints, log:

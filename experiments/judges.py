@@ -100,15 +100,15 @@ def load_reward_model(workdirs: str | pathlib.Path | Sequence, combine: dict | N
 
     def all_members(params: Params, batch: TokenBatch) -> chex.Array:
         rewards = jax.vmap(members, in_axes=(0, None))(params, batch)  # [runs, B, members of a run]
-        return jnp.moveaxis(rewards, 0, 1).reshape(batch.tokens.shape[0], -1)
+        rewards = jnp.moveaxis(rewards, 0, 1).reshape(batch.tokens.shape[0], -1)
+        return ensembles.standardized(rewards, means, stds) if settings.standardize else rewards
 
     settings = config.reward_model
     fn = bind(combine or settings.combine.to_dict(), ensembles)
     means, stds = (jnp.concatenate([other.moments[name] for other in found]) for name in ("means", "stds"))
 
     def score(params: Params, batch: TokenBatch) -> chex.Array:
-        rewards = all_members(params, batch)
-        return fn(ensembles.standardized(rewards, means, stds) if settings.standardize else rewards)
+        return fn(all_members(params, batch))
 
     return RewardModel(score, all_members, stacked, tokenizer, config)
 

@@ -41,13 +41,19 @@ def for_sft(setup: common.Setup, found: preferences.Preferences) -> common.Setup
 
 
 class Best:
-    """The best response of each record whose prompt has at most `limit` tokens, as a completion that SFT trains on."""
+    """The best response of each record whose prompt has at most `limit` tokens, as a completion that SFT trains on.
+
+    Of labelled responses only the desirable ones.
+    """
 
     def __init__(self, source, tokenizer, limit: int):
         self._source = source
-        prompts = (source[index]["prompt"] for index in range(len(source)))
-        lengths = [len(tokenizer.encode(prompt, bos=True)) for prompt in prompts]
-        self._kept = [index for index, length in enumerate(lengths) if length <= limit]
+        self._kept = []
+        for index in range(len(source)):
+            record = source[index]
+            good = len(record["responses"]) > 1 or record["rewards"][0] > 0.5
+            if good and len(tokenizer.encode(record["prompt"], bos=True)) <= limit:
+                self._kept.append(index)
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats as distributions
 
+FEW = 8  # values; fewer do not span what their mean may be off by
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
 
 
@@ -31,7 +32,9 @@ def bootstrap_mean(
     The plain percentile interval is too narrow for few values (at n = 5 it holds the true mean 83 times in 100 instead
     of 95): it lacks the factor sqrt(n / (n - 1)) and takes the normal quantile for Student's. Here its tails are
     Phi(-t sqrt(n / (n - 1))) with t the quantile of Student's distribution of n - 1 degrees of freedom, so that normal
-    values get their t interval and skewed ones keep the bootstrap's asymmetry. No interval reaches beyond the values.
+    values get their t interval and skewed ones keep the bootstrap's asymmetry. A resample's mean lies within the
+    values, which for few of them is too near (at n = 3 they enclose the true mean 75 times in 100): below 8 values the
+    interval also holds Student's.
 
     values: float [n], n >= 2, finite. key: of the resampling. Raises ValueError where n < 2 or a value is not finite.
     Source: Hesterberg, arXiv 1411.5279 (the expanded percentile interval).
@@ -47,6 +50,9 @@ def bootstrap_mean(
     drawn = np.random.default_rng(key).integers(n, size=(resamples, n))
     low, high = np.quantile(values[drawn].mean(axis=1), [tail, 1.0 - tail])
     mean = float(values.mean())
+    if n < FEW:
+        half = distributions.t.ppf((1.0 + confidence) / 2.0, n - 1) * values.std(ddof=1) / np.sqrt(n)
+        low, high = min(low, mean - half), max(high, mean + half)
     return Interval(mean, min(float(low), mean), max(float(high), mean))  # equal values differ from their mean by 1 ulp
 
 

@@ -139,7 +139,10 @@ def complete(config, rows: Rows, logits, tracker=None, poison: bool = True) -> t
     extras = {name: x for name, x in extras.items() if name in needed}
     batch = batch._replace(ref_log_probs=ref, prev_log_probs=prev, extras=batch.extras | extras)
     before = program.measure(scores_of(logits, rows), batch, objective)
-    before = before._replace(mismatched_log_ratios=jnp.roll(before.sequence_scores[:, 0], 1))
+    before = before._replace(
+        mismatched_log_ratios=jnp.roll(before.sequence_scores[:, 0], 1),
+        mismatched_present=jnp.roll(before.present[:, 0], 1),
+    )
     tracker = coupler.init() if tracker is None else tracker
     tracker, coupled = coupler.update(tracker, before, jax.random.key(0))
     return rows._replace(batch=batch._replace(extras=batch.extras | coupled)), tracker

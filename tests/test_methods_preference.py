@@ -171,11 +171,8 @@ def test_learns(key):
 
 def backwards(objective: dpo.Objective) -> dpo.Objective:
     """The worse response as the better one."""
-
-    def compare(scores, present, link, **more):
-        return objective.compare(-scores, present, link, **more)
-
-    return objective._replace(compare=compare)
+    shape = objective.score_map
+    return objective._replace(score_map=lambda u: -shape(u))
 
 
 def detached(objective: dpo.Objective) -> dpo.Objective:

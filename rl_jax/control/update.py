@@ -99,7 +99,9 @@ def make_update(
         metrics = metrics | more | _over_turns(learned) | ended
         if coefs is not None:
             measured = ended["kl/k3"] if axis_name is None else all_reduce(ended["kl/k3"], axis_name)
-            moved = trackers["kl"].update(coefs, measured.value(), jnp.float32(batch_size))
+            samples = jnp.float32(batch_size)  # of all parts, as the KL is
+            samples = samples if axis_name is None else jax.lax.psum(samples, axis_name)
+            moved = trackers["kl"].update(coefs, measured.value(), samples)
             train = train._replace(trackers=train.trackers | {"kl": moved})
             metrics["kl/coef"] = Mean(coefs.coef, jnp.float32(1.0))
         return ControlState(train, worlds, actor), metrics

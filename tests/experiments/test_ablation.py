@@ -149,7 +149,7 @@ def test_a_study_is_run_and_judged(a_toy, tmp_path, capsys, size, said):
     assert outcome["values"]["b"]["error"] == pytest.approx([size, size + 0.01, size + 0.02])
     text = (tmp_path / "ablation.md").read_text()
     assert text in capsys.readouterr().out and f"**{said}**, 3 seeds" in text
-    assert "| a | 0.01 [0, 0.02] |" in text and f"| error: a < b | {size:.3g} [" in text
+    assert "| a | 0.01 [-0.0148, 0.0348] |" in text and f"| error: a < b | {size:.3g} [" in text
     for name in ("ablation.svg", "error over time.svg"):
         assert ElementTree.parse(tmp_path / name).getroot().tag.endswith("svg")
 
@@ -183,7 +183,7 @@ def test_the_table_has_what_is_stored(a_toy, tmp_path, monkeypatch, capsys):
     ablation.main(["--table", f"--workdir={tmp_path}"])
     rows = capsys.readouterr().out.strip().splitlines()
     assert len(rows) == 3 and rows[2].startswith("| `python -m experiments.ablation toy` | a < b (arXiv 0000.00000) |")
-    assert "error: a 0.01 [0, 0.02]; b 1.01 [1, 1.02] (3 seeds, 20" in rows[2]
+    assert "error: a 0.01 [-0.0148, 0.0348]; b 1.01 [0.985, 1.03] (3 seeds, 20" in rows[2]
     assert rows[2].endswith("| error: a < b (1 [1, 1]) | reproduced |")
 
 

@@ -134,6 +134,18 @@ class Pays(gymnasium.Env):
         return np.zeros(3, np.float32), float(action), True, False, {}
 
 
+@pytest.mark.parametrize("mesh", ["", "envs:8"])
+def test_a_kl_far_from_its_target_moves_its_coefficient_by_all_samples(mesh, monkeypatch):
+    """Seven of eight updates move it by 1 -+ .2 x 64 / 2048, wherever the worlds are."""
+    monkeypatch.setattr(control_ppo, "CPU_OPTIONS", None)
+    config = small("matching,ppo_kl", mesh=mesh, log_every=8, checkpoint__every=8)
+    config.control.optimizer.learning_rate = 1e-6  # the policy stays
+    program = control_ppo.make_program(config)
+    state, _ = program.advance(program.init())
+    coef = np.asarray(state.train.trackers["kl"].coef).ravel()
+    np.testing.assert_allclose(coef, (1 - 0.2 * 64 / 2048) ** 8, rtol=1e-5)
+
+
 @pytest.mark.usefixtures("kept_signals")
 def test_a_users_gymnasium_environment_is_learned_unchanged(tmp_path):
     gymnasium.register("TestPays-v0", Pays)

@@ -109,11 +109,14 @@ def test_the_reference_is_scored_once(plain, files, monkeypatch):
 
 def test_sft_is_on_the_best_responses_of_the_prompts_that_fit():
     records = [dict(prompt="a" * n, responses=["x" * n, "y"]) for n in (2, 9, 4, 8)]
+    # Labelled ones: the desirable one alone is learned.
+    records += [dict(prompt="a", responses=[text], rewards=[label]) for text, label in (("y", 0.0), ("x", 1.0))]
     best = Best(records, CharTokenizer("axy"), limit=9)  # with BOS
     assert [best[i] for i in range(len(best))] == [
         dict(prompt="aa", completion="xx"),
         dict(prompt="aaaa", completion="xxxx"),
         dict(prompt="a" * 8, completion="x" * 8),
+        dict(prompt="a", completion="x"),
     ]
 
 

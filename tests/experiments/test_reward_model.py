@@ -236,7 +236,8 @@ def test_lists_of_the_only_graded_data(loss):
     config = reward_models.get_config(f"gsm8k,{loss}")
     assert config.data.kind == "rankings" and config.reward_model.responses == 4
     assert reward_models.get_config(loss).reward_model.responses == 2
-    assert "kind" not in reward_models.get_config("gsm8k").data
+    assert reward_models.get_config("gsm8k").data.kind == "labels"
+    assert "kind" not in reward_models.get_config().data, "published pairs are nothing else"
 
 
 @pytest.mark.parametrize(
