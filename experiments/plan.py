@@ -63,8 +63,7 @@ def compile_one(planned: programs.Planned, mesh) -> dict[str, Any]:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        said = re.search(r"total memory required.*?\.", str(error).replace("\n", " ")) or re.search(r".*", str(error))
-        return {"refused": said[0].strip(), "compile_s": time.perf_counter() - start}
+        return {"refused": refusal(str(error)), "compile_s": time.perf_counter() - start}
     memory = compiled.memory_analysis()
     kept = memory.argument_size_in_bytes
     fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -75,6 +74,13 @@ def compile_one(planned: programs.Planned, mesh) -> dict[str, Any]:
         "sent_bytes": hlo.by_axes(hlo.collectives(compiled.as_text(), dict(mesh.shape))),
         "compile_s": time.perf_counter() - start,
     }
+
+
+def refusal(text: str) -> str:
+    """What the compiler says of a program that does not fit: how much it needs of how much there is."""
+    text = " ".join(text.split())
+    said = re.search(r"total memory required.*?\(.*?\).*?\(.*?\)", text)
+    return said[0] if said else text[:300]
 
 
 def roofline(sent: float, total: float, moved: float, mesh, chip: chips.Chip) -> dict[str, Any]:

@@ -222,6 +222,16 @@ def test_report_and_table(tmp_path):
     assert "refused: total memory (24.67G)" in rows[1]
 
 
+def test_a_refusal_has_the_compiler_s_own_figures():
+    text = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (24.67G) exceeds\n"
+        "available HBM (15.75G). More of it."
+    )
+    wanted = "total memory required for HLO temporaries (24.67G) exceeds available HBM (15.75G)"
+    assert plan.refusal(text) == wanted
+    assert plan.refusal("RESOURCE_EXHAUSTED: otherwise") == "RESOURCE_EXHAUSTED: otherwise"
+
+
 def test_the_largest_micro_batch_is_found_by_its_slope(monkeypatch):
     """Memory of 2 + 0.75 a row of each shard: of 16, 18 rows fit a shard."""
     setup = programs.describe(*small(attention="dot_product"), mesh())
