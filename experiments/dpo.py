@@ -22,7 +22,7 @@ from experiments.preference_data import Arrays, Encoder, Packer, flat, for_sft, 
 from rl_jax import checkpoint, data, dpo, preferences
 from rl_jax.binding import bind, supply
 from rl_jax.logging import RunLogger
-from rl_jax.losses.preference import compare, couple, links, offsets, regularizers, scales, scores, weights
+from rl_jax.losses.preference import couple
 from rl_jax.masked import merge, zero_masked
 from rl_jax.reference_cache import ReferenceCache
 from rl_jax.rewards.benchmarks import length_correlation
@@ -37,10 +37,8 @@ COUPLE = 1  # what a coupler's randomness is drawn by
 def make_objective(config) -> dpo.Objective:
     """The loss's parts by name, with their keywords, from config.dpo. A notebook builds the same tuple by hand."""
     settings = config.dpo
-    modules = dict(token_weight=scores, score_map=scores, scale=scales, offset=offsets, compare=compare, link=links)
-    modules |= dict(weight=weights, regularizer=regularizers)
     return dpo.Objective(
-        **{slot: bind(settings[slot].to_dict(), module) for slot, module in modules.items()},
+        **{slot: bind(settings[slot].to_dict(), module) for slot, module in dpo.SLOTS.items()},
         reference=settings.reference.to_dict(),
         length_power=settings.length_power,
         beta=settings.beta,

@@ -138,19 +138,28 @@ class Encoder:
         """The PreferenceBatch of some rows of `arrays` (None: all), and of absent ones behind them up to `size`."""
         if indices is None:
             indices = np.arange(len(arrays["tokens"]))
-        rows = np.resize(indices, max(size, len(indices)))
-        taken = {name: x[rows] for name, x in arrays.items()}
-        kept = np.arange(len(rows)) < len(indices)
-        present = taken["present"] & kept[:, None]
-        mask = taken["completion_mask"] & present[:, :, None]
-        extras = {name: taken[name] for name in self._needed if name in taken and name != "rewards"}
+        batch = take_rows(arrays, indices, max(size, len(indices)), self._needed)
         if "mean_tokens" in self._needed:
-            prompts = max(present.any(axis=1).sum(), 1)  # what the loss divides by
-            extras["mean_tokens"] = np.full(len(rows), mask[:, 0].sum() / prompts, np.float32)
-        tokens = TokenBatch(taken["tokens"], taken["positions"], taken["segment_ids"])
-        return PreferenceBatch(
-            tokens, mask, present, taken["rewards"], taken.get("ref_log_probs"), taken.get("prev_log_probs"), extras
-        )
+            prompts = max(batch.present.any(axis=1).sum(), 1)  # what the loss divides by
+            mean = np.full(len(batch.present), batch.completion_mask[:, 0].sum() / prompts, np.float32)
+            batch = batch._replace(extras=batch.extras | {"mean_tokens": mean})
+        return batch
+
+
+def take_rows(arrays: Arrays, indices: np.ndarray, size: int, needed: set[str]) -> PreferenceBatch:
+    """The PreferenceBatch of some rows of `arrays`, and of absent ones behind them up to `size`.
+
+    needed: names of arrays to take along as extras.
+    """
+    rows = np.resize(indices, size)
+    taken = {name: x[rows] for name, x in arrays.items()}
+    present = taken["present"] & (np.arange(size) < len(indices))[:, None]
+    mask = taken["completion_mask"] & present[:, :, None]
+    extras = {name: taken[name] for name in needed if name in taken and name != "rewards"}
+    tokens = TokenBatch(taken["tokens"], taken["positions"], taken["segment_ids"])
+    return PreferenceBatch(
+        tokens, mask, present, taken["rewards"], taken.get("ref_log_probs"), taken.get("prev_log_probs"), extras
+    )
 
 
 def flat(batch: TokenBatch | Packed) -> TokenBatch | Packed:

@@ -75,7 +75,7 @@ def make_measure(setup: common.Setup, pool: RewardPool, reference: Params) -> Ca
     eval.num_prompts held-out prompts, eval.samples_per_prompt each: the same prompts and random numbers at every call.
     """
     settings, length = setup.config.eval, setup.config.rollout.completion_length
-    generate = make_sampler(setup, settings.samples_per_prompt)
+    generate = lockstep_sampler(setup, settings.samples_per_prompt)
     score = common.jit_score(make_score(setup.model, completion_length=length, chunk=setup.config.score.chunk), setup)
     source = setup.task.data_source("test")
     key = jax.random.key(setup.config.seed + 1)
@@ -104,7 +104,7 @@ def make_measure(setup: common.Setup, pool: RewardPool, reference: Params) -> Ca
     return measure
 
 
-def make_sampler(setup: common.Setup, group_size: int) -> Callable:
+def lockstep_sampler(setup: common.Setup, group_size: int) -> Callable:
     """generate(params, tokens, prompt_mask, key) -> Rollout at temperature 1, for measurements."""
     tokenizer = setup.task.tokenizer
     options = dict(eos_ids=tokenizer.eos_ids, pad_id=tokenizer.pad_id)
@@ -117,7 +117,7 @@ def make_sampler(setup: common.Setup, group_size: int) -> Callable:
 def best_of_points(setup: common.Setup, pool: RewardPool, params: Params) -> list[dict]:
     """The reference's best of n held-out samples by the gold reward itself, at KL = log n - (n - 1) / n."""
     settings, sizes = setup.config.eval, tuple(setup.config.frontier.best_of)
-    generate = make_sampler(setup, max(sizes))
+    generate = lockstep_sampler(setup, max(sizes))
     source = setup.task.data_source("test")
     size = max(settings.batch_size * settings.samples_per_prompt // max(sizes), 1)
     rewards = []

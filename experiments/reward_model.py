@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import common
-from experiments.preference_data import flat, load_task, records_of
+from experiments.preference_data import flat, load_task, records_of, take_rows
 from experiments.reward_evaluation import evaluate_responses, evaluate_steps
 from rl_jax import checkpoint, data, preferences, reward_model, sharding
 from rl_jax.binding import bind, needs
@@ -30,7 +30,7 @@ from rl_jax.masked import zero_masked
 from rl_jax.models.heads import REWARD, add_reward_head, make_predict_at, make_predict_last, without_reward_head
 from rl_jax.scoring import make_score
 from rl_jax.train import TrainState
-from rl_jax.types import Params, PreferenceBatch, TokenBatch
+from rl_jax.types import Params, TokenBatch
 
 Arrays = dict[str, np.ndarray]  # N first
 
@@ -91,7 +91,7 @@ def _response_reader(setup: common.Setup) -> Reader:
     return Reader(
         add_head=add_head,
         encode=lambda records: encode_responses(setup, records, needs(objective.loss)),
-        batch=lambda arrays, rows, size: response_batch(arrays, rows, size, needs(objective.loss)),
+        batch=lambda arrays, rows, size: take_rows(arrays, rows, size, needs(objective.loss)),
         loss=lambda params, batch: reward_model.loss(outputs(params, batch), batch, objective),
         rewards=lambda params, batch: objective.rewards(outputs(params, batch)),
         evaluate=lambda arrays, rewards, records: evaluate_responses(
@@ -144,7 +144,7 @@ def _log_ratio_reader(setup: common.Setup) -> Reader:
         arrays, counts = encode_responses(setup, records, set())
         params, found = base_params(setup), []
         for rows, size in _parts(len(arrays["tokens"]), config.eval.batch_size):
-            batch = response_batch(arrays, rows, size, set())
+            batch = take_rows(arrays, rows, size, set())
             log_probs = np.asarray(reference_score(params, flat(batch.batch)).log_probs)
             found.append(log_probs.reshape(batch.completion_mask.shape)[: len(rows)])
         return arrays | {"ref_log_probs": np.concatenate(found)}, counts
@@ -158,7 +158,7 @@ def _log_ratio_reader(setup: common.Setup) -> Reader:
     return Reader(
         add_head=lambda params, key: params,
         encode=encode,
-        batch=lambda arrays, rows, size: response_batch(arrays, rows, size, set()),
+        batch=lambda arrays, rows, size: take_rows(arrays, rows, size, set()),
         loss=lambda params, batch: reward_model.implicit_loss(score(params, flat(batch.batch)), batch, fn, beta=beta),
         rewards=rewards,
         evaluate=lambda arrays, rewards, records: evaluate_responses(arrays, rewards, records, logits=True),
@@ -193,17 +193,6 @@ def encode_responses(setup: common.Setup, records: list[dict], needed: set[str])
     if "attribute_targets" in arrays:
         arrays["attribute_mask"] = np.isfinite(arrays["attribute_targets"])
     return arrays, counts
-
-
-def response_batch(arrays: Arrays, rows: np.ndarray, size: int, needed: set[str]) -> PreferenceBatch:
-    """The PreferenceBatch of some rows of `arrays`, and of absent ones behind them up to `size`."""
-    rows, kept = _padded(rows, size)
-    x = {name: part[rows] for name, part in arrays.items()}
-    present = x["present"] & kept[:, None]
-    extras = {name: x[name] for name in needed if name in x}
-    tokens = TokenBatch(x["tokens"], x["positions"], x["segment_ids"])
-    mask = x["completion_mask"] & present[:, :, None]
-    return PreferenceBatch(tokens, mask, present, x["rewards"], x.get("ref_log_probs"), None, extras)
 
 
 def _padded(rows: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -23,6 +23,18 @@ from rl_jax.losses.preference import links, offsets, regularizers, scales, score
 from rl_jax.masked import Mean, masked_mean, zero_masked
 from rl_jax.types import Metrics, PreferenceBatch, Scores
 
+# Slot -> the module in which a config's name for it is looked up (rl_jax.binding.bind).
+SLOTS = {
+    "token_weight": scores,
+    "score_map": scores,
+    "scale": scales,
+    "offset": offsets,
+    "compare": comparators,
+    "link": links,
+    "weight": weights,
+    "regularizer": regularizers,
+}
+
 
 class Objective(NamedTuple):
     """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.binding.bind.

@@ -11,19 +11,7 @@ import optax
 
 from rl_jax import dpo
 from rl_jax.binding import bind
-from rl_jax.losses.preference import compare, links, offsets, regularizers, scales, scores, weights
 from rl_jax.types import PreferenceBatch, Scores
-
-_SLOTS = {
-    "token_weight": scores,
-    "score_map": scores,
-    "scale": scales,
-    "offset": offsets,
-    "compare": compare,
-    "link": links,
-    "weight": weights,
-    "regularizer": regularizers,
-}
 
 
 class Outcome(NamedTuple):
@@ -38,7 +26,8 @@ class Outcome(NamedTuple):
 
 def make_objective(slots: Mapping[str, Any]) -> dpo.Objective:
     """DPO with other choices in the slots named, functions by name as in a config."""
-    return dpo.Objective(**{name: bind(spec, _SLOTS[name]) if name in _SLOTS else spec for name, spec in slots.items()})
+    known = dpo.SLOTS
+    return dpo.Objective(**{name: bind(spec, known[name]) if name in known else spec for name, spec in slots.items()})
 
 
 def seed_keys(seeds: Sequence[int]) -> chex.Array:
