@@ -1,11 +1,15 @@
 # make train   SFT warm-up, then GRPO on random arithmetic, then report.html     (SMOKE=1: the same at toy size)
 # make preferences   reward against KL of DPO, IPO, KTO, SimPO, SPPO, PPO, GRPO on stories260K: a table and a picture
+# make ablations   papers' claims, checked: tables, charts and verdicts in runs/ablations; what is finished is skipped
+# make docs    the documentation site, from docstrings, configs and the README, into build/site; warnings are errors
 # make test    every test, the slow ones too
+# make plan-check   the TPU compiler, without a TPU: memory and bytes sent of a GRPO step and a rollout, held to the stored
 # make mutants mechanical faults in the objectives: the share that the fast tests notice, and every survivor
 # Each makes its own virtual environment in .venv first; datasets are prepared once, under ~/.cache/rl_jax.
 
 PYTHON ?= python3
 VENV ?= .venv
+VENV_TPU ?= .venv-tpu
 JOBS ?= 2
 
 ifdef SMOKE
@@ -13,17 +17,19 @@ CONFIG := configs/arithmetic.py:smoke
 RUN := runs/smoke
 FRONTIER := configs/frontier.py:smoke
 FRONTIER_RUN := runs/smoke_frontier
+ABLATIONS := --smoke
 else
 CONFIG := configs/arithmetic.py
 RUN := runs/arithmetic
 FRONTIER := configs/frontier.py
 FRONTIER_RUN := runs/frontier
+ABLATIONS :=
 endif
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: train preferences test mutants lint clean install install-dev
+.PHONY: docs train preferences ablations test mutants plan-check lint clean install install-dev
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.installed
@@ -34,6 +40,10 @@ train: $(VENV)/.installed
 preferences: $(VENV)/.installed
 	$(PY) -m experiments.preferences --config=$(FRONTIER) --workdir=$(FRONTIER_RUN)
 
+# Each in a process of its own; one that fails is named at the end, and the others go on.
+ablations: $(VENV)/.installed
+	$(PY) -m experiments.ablation --all $(ABLATIONS)
+
 # A worker per core of a small machine; loadfile keeps a file's fixtures and compiled functions in one process,
 # and tests/conftest.py puts the files with slow tests first.
 test: $(VENV)/.installed-dev
@@ -42,6 +52,18 @@ test: $(VENV)/.installed-dev
 # Hours for all of it; stopped, it goes on where it was. MUTANTS_ARGS="rl_jax/losses/kl.py" or "--sample 50": a part.
 mutants: $(VENV)/.installed-dev
 	$(PY) -m tests.mutate --jobs $(JOBS) $(MUTANTS_ARGS)
+
+# In a virtual environment of its own: where libtpu is, jax looks for a TPU.
+plan-check: $(VENV_TPU)/.installed-tpu
+	$(VENV_TPU)/bin/python -m experiments.plan --check=experiments/plans/ci.json
+
+$(VENV_TPU)/.installed-tpu: requirements.txt pyproject.toml
+	$(MAKE) install VENV=$(VENV_TPU) EXTRAS=[tpu]
+	touch $@
+
+# The variable silences a notice about the next version of MkDocs, which the ranges in requirements-dev.txt leave out.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --config-file docs/mkdocs.yml
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
@@ -56,7 +78,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/python
-	$(PIP) install -e .
+	$(PIP) install -e '.$(EXTRAS)'
 	touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt requirements-oracles.txt requirements-oracles-trl-0.28.txt $(VENV)/.installed
@@ -68,5 +90,5 @@ $(VENV)/.installed-dev: requirements-dev.txt requirements-oracles.txt requiremen
 	touch $@
 
 clean:
-	rm -rf build *.egg-info .pytest_cache .ruff_cache $(VENV) runs/smoke runs/smoke_frontier
+	rm -rf build *.egg-info .pytest_cache .ruff_cache $(VENV) $(VENV_TPU) runs/smoke runs/smoke_frontier runs/ablations_smoke
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

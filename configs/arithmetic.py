@@ -9,7 +9,7 @@ go on to the end (0.90 to 0.94). A laptop with 2 cores needs a few minutes. Argu
 for CI), `shuffled` (the wrong-reward control, see configs/papers/spurious_rewards.py).
 """
 
-from configs import common
+from configs import common, sweeps
 
 
 def get_config(arg: str | None = None):
@@ -45,3 +45,44 @@ def get_config(arg: str | None = None):
     if "shuffled" in words:
         config.grpo.shaping = dict(fn="shuffled")
     return common.smoke(config) if "smoke" in words else config
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds."""
+    return sweeps.seeds(arg)
+
+
+def sweep_lr(arg: str | None = None):
+    """The peak learning rate of GRPO."""
+    return sweeps.grid("grpo.optimizer.learning_rate", sweeps.numbers(arg, (1e-4, 3e-4, 1e-3)))
+
+
+def sweep_clip(arg: str | None = None):
+    """The upper bound of the ratio, from PPO's to beyond DAPO's; the lower one stays."""
+    return sweeps.grid("grpo.surrogate.clip_high", sweeps.numbers(arg, (0.1, 0.2, 0.28, 0.4)))
+
+
+def sweep_entropy(arg: str | None = None):
+    """The weight of the entropy bonus."""
+    return sweeps.grid("grpo.entropy_coef", sweeps.numbers(arg, (0.0, 0.001, 0.01)))
+
+
+def sweep_kl(arg: str | None = None):
+    """The weight of the KL term in the loss."""
+    return sweeps.grid("grpo.kl_coef", sweeps.numbers(arg, (0.0, 0.01, 0.04, 0.1)))
+
+
+def sweep_method(arg: str | None = None):
+    """Published methods, each as its file has it (configs/methods), on this task."""
+    known = sweeps.words(arg, ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo"))
+    return sweeps.grid("config", (f"configs/methods/{name}.py" for name in known))
+
+
+def space_lr():
+    """Where experiments.tune looks for the learning rate."""
+    return {"grpo.optimizer.learning_rate": ("log_uniform", 3e-5, 3e-3)}
+
+
+def space_kl():
+    """Where it looks for the weight of the KL term."""
+    return {"grpo.kl_coef": ("log_uniform", 1e-3, 1.0)}

@@ -47,6 +47,12 @@ def transformer(**changes) -> ConfigDict:
     return ConfigDict(_known(fields, changes))
 
 
+def checkpoint(every: int) -> dict:
+    """What rl_jax.checkpoint.Checkpointer takes. every: steps between saves. keep: of the newest; beside them stay the
+    multiples of keep_every steps (0: none), and keep_best by a metric of metrics.jsonl, best_mode "max" or "min"."""
+    return dict(every=every, keep=2, keep_every=0, keep_best=0, best_metric="eval/pass@1", best_mode="max")
+
+
 SAMPLING = dict(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)  # of the model itself
 DATA_DIR = "~/.cache/rl_jax/tfds"  # where datasets are prepared, once
 
@@ -57,7 +63,7 @@ def base(name: str) -> ConfigDict:
         dict(
             name=name,
             seed=0,
-            mesh="",  # "data:2,fsdp:2,tensor:2"; "" is one device
+            mesh="",  # "data:2,fsdp:2,tensor:2", axes in rl_jax/logical.py; "" is one device
             task=dict(name=name),
             model=transformer(),
             init_from="",  # the workdir of a finished run to take the params from; "" runs the SFT below, if any
@@ -69,6 +75,10 @@ def base(name: str) -> ConfigDict:
                 # "openai": vLLM's server at url, which knows the model as `model`; sync: (params) -> None hands it the
                 # weights (rl_jax.rollout.external), None leaves it those that it has.
                 engine=dict(name="lockstep", slots=0, url="", model="", timeout_s=600.0, sync=None),
+                # Another layout of the weights to sample in (experiments.layouts), "" is the training's; on its
+                # devices ("shared"), or on as many others ("separate").
+                mesh="",
+                devices="shared",
             ),
             score=dict(chunk=32),
             # What the forwards of GRPO see (experiments.packed): "padded" rows, "packed" ones, or "shared_prefix".
@@ -119,7 +129,7 @@ def base(name: str) -> ConfigDict:
                 max_nonfinite_in_a_row=5,
             ),
             eval=dict(every=50, num_prompts=256, samples_per_prompt=1, batch_size=256, **SAMPLING),
-            checkpoint=dict(every=50, keep=2),
+            checkpoint=checkpoint(every=50),
             log=dict(progress=True, tensorboard=True, sample_rows=16),
         )
     )

@@ -6,11 +6,11 @@
 
 CartPole: 10 seeds, each at a mean return of 475 or more, in well under a minute on two cores after compilation.
 Arguments: an environment, `cartpole`, `pendulum`, `acrobot`, `mountain_car`, `breakout`, or a probe, `matching`,
-`corridor`, `aim`; a method, `reinforce`, `a2c`, `ppo_kl`, `mdpo`, `vtrace`, `hl_gauss` (PPO's clip if none is named);
-`smoke` (seconds, for CI).
+`corridor`, `aim`; a method, `ppo` (the clip, if none is named), `reinforce`, `a2c`, `ppo_kl`, `mdpo`, `vtrace`,
+`hl_gauss`; `smoke` (seconds, for CI).
 """
 
-from configs import common, control_common
+from configs import common, control_common, sweeps
 
 # What differs from configs.control_common, whose settings are purejaxrl's default.
 ENVIRONMENTS = {
@@ -102,11 +102,12 @@ RANGES = {"cartpole": (0.0, 100.0), "pendulum": (-10.0, 5.0), "acrobot": (-100.0
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, "smoke"))
-    places, methods = sorted(words & set(ENVIRONMENTS)), sorted(words & set(METHODS))
+    words = common.parse(arg, (*ENVIRONMENTS, "ppo", *METHODS, "smoke"))
+    places, methods = sorted(words & set(ENVIRONMENTS)), sorted(words & {"ppo", *METHODS})
     if len(places) > 1 or len(methods) > 1:
         raise ValueError(f"one environment and one method at most, not {', '.join(places + methods)}")
     place = places[0] if places else "cartpole"
+    methods = [method for method in methods if method != "ppo"]
     config = control_common.base("_".join(["control", place, *methods]))
     config.update(ENVIRONMENTS[place])
     low, high = RANGES.get(place, (-4.0, 4.0))
@@ -130,3 +131,44 @@ def get_config(arg: str | None = None):
         config.checkpoint.every = 4
         config.log.update(progress=False, tensorboard=False)
     return config
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds; each is a run of its own, config.num_seeds apart."""
+    return sweeps.product(sweeps.seeds(arg), sweeps.grid("num_seeds", (1,)))
+
+
+def sweep_lr(arg: str | None = None):
+    """The learning rate that the schedule starts with."""
+    return sweeps.grid("control.optimizer.learning_rate", sweeps.numbers(arg, (3e-4, 1e-3, 3e-3)))
+
+
+def sweep_clip(arg: str | None = None):
+    """The bounds of the ratio, the same on both sides."""
+    for clip in sweeps.numbers(arg, (0.1, 0.2, 0.3)):
+        yield {"control.surrogate.clip_low": clip, "control.surrogate.clip_high": clip}
+
+
+def sweep_entropy(arg: str | None = None):
+    """The weight of the entropy bonus."""
+    return sweeps.grid("control.entropy_coef", sweeps.numbers(arg, (0.0, 0.01, 0.03)))
+
+
+def sweep_kl(arg: str | None = None):
+    """The weight of the KL to the policy that an update has started with."""
+    return sweeps.grid("control.kl_coef", sweeps.numbers(arg, (0.0, 0.3, 1.0)))
+
+
+def sweep_method(arg: str | None = None):
+    """The methods, in the environment that the config names."""
+    return sweeps.grid("argument", sweeps.words(arg, ("ppo", *METHODS)))
+
+
+def space_lr():
+    """Where experiments.tune looks for the learning rate."""
+    return {"control.optimizer.learning_rate": ("log_uniform", 1e-4, 1e-2)}
+
+
+def space_entropy():
+    """Where it looks for the weight of the entropy bonus."""
+    return {"control.entropy_coef": ("uniform", 0.0, 0.05)}

@@ -3,6 +3,8 @@ experiments.control_ppo."""
 
 from ml_collections import ConfigDict
 
+from configs.common import checkpoint
+
 
 def base(name: str) -> ConfigDict:
     """A whole run. name: the default workdir's name."""
@@ -13,6 +15,9 @@ def base(name: str) -> ConfigDict:
             num_seeds=1,  # trained side by side in one program
             # (("control.entropy_coef", (0.0, 0.01)),) trains every value with every seed; numbers that change no shape.
             sweep=(),
+            # ((seed, (("control.entropy_coef", 0.01),)), ...): these runs, each as it is alone, in place of num_seeds
+            # and sweep. experiments.sweep --vmap writes it.
+            runs=(),
             mesh="",  # "seeds:2": the runs over devices; "envs:8": each run's worlds; "" is one device
             spread="jit",  # "jit" over the mesh, or "pmap"
             group=1,  # runs of one device that are trained in lockstep (vmap); 1: one after the other
@@ -44,7 +49,7 @@ def base(name: str) -> ConfigDict:
             ),
             log_every=50,  # updates a row of metrics, and a call of the compiled program
             eval=dict(num_episodes=16, max_steps=500, greedy=False),  # at each row; 0 episodes: none
-            checkpoint=dict(every=500, keep=2),  # updates, a multiple of log_every
+            checkpoint=checkpoint(every=500),  # updates, a multiple of log_every
             log=dict(progress=True, tensorboard=True),
         )
     )

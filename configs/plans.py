@@ -23,6 +23,7 @@ def get_config(arg: str | None = None):
         path=f"experiments/plans/models/{MODELS[size]}", dtype="bfloat16", remat="full", attention="splash"
     )
     config.rollout.update(completion_length=3072, prompt_buckets=(1024,))
+    config.rollout.engine.name, config.packing.mode = "lockstep", "padded"  # the programs that are planned
     config.score.chunk = 256
     config.grpo.update(prompts_per_step=64, group_size=8, minibatches=2, micro_batches=4)
     return config

@@ -9,7 +9,7 @@ fine-tuned on the chosen answers (config.sft); --config.model.path=FOLDER takes 
 
 from ml_collections import ConfigDict
 
-from configs import common
+from configs import common, sweeps
 
 
 def get_config(arg: str | None = None):
@@ -92,3 +92,28 @@ def smoke(config: ConfigDict) -> ConfigDict:
     config.eval.update(every=2, num_prompts=16, batch_size=16)
     config.checkpoint.every = 2
     return config
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds."""
+    return sweeps.seeds(arg)
+
+
+def sweep_lr(arg: str | None = None):
+    """The learning rate of the preference steps."""
+    return sweeps.grid("dpo.optimizer.learning_rate", sweeps.numbers(arg, (3e-5, 1e-4, 3e-4)))
+
+
+def sweep_beta(arg: str | None = None):
+    """The strength of the KL to the reference that the loss stands for."""
+    return sweeps.grid("dpo.beta", sweeps.numbers(arg, (0.01, 0.03, 0.1, 0.3)))
+
+
+def space_lr():
+    """Where experiments.tune looks for the learning rate."""
+    return {"dpo.optimizer.learning_rate": ("log_uniform", 1e-5, 1e-3)}
+
+
+def space_beta():
+    """Where it looks for beta."""
+    return {"dpo.beta": ("log_uniform", 3e-3, 1.0)}

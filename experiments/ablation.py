@@ -2,6 +2,8 @@
 
     python -m experiments.ablation rdpo_label_noise
     python -m experiments.ablation --list
+    python -m experiments.ablation --all --smoke    # every one, small: does it run? (make ablations SMOKE=1)
+    python -m experiments.ablation --all            # every one that has no result yet (make ablations)
     python -m experiments.ablation --table          # of all that have run, for the README
 
 There are two kinds. A study is a function of experiments.studies that runs all seeds of all arms in this process. An
@@ -10,31 +12,34 @@ restarted one skips finished runs and resumes the one that was interrupted; furt
 
 The claim is a list of statements, each about the mean over seeds of a metric (`judgements`). A statement is reproduced
 where the whole 95 % bootstrap interval lies on the claimed side, not reproduced where all of it lies on the other one,
-and else undecided; the claim needs all of its statements. Two arms are compared seed by seed.
+and else undecided; the claim needs all of its statements. Two arms are compared seed by seed. An undecided one is told
+with how many more seeds it might be decided: by a power calculation, and by AdaStop (experiments.ablation_claims).
 """
 
 import argparse
 import datetime
 import importlib
 import json
+import math
 import pathlib
 import shlex
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
 from experiments.ablation_chart import curves_chart, interval_chart
+from experiments.ablation_claims import Values, judgements, report, summary, tables
 from rl_jax import stats
 from rl_jax.binding import bind
 from rl_jax.logging import read_jsonl, write_atomically
 
 PAPERS = pathlib.Path(__file__).parent.parent / "configs" / "papers"
 RUNS = pathlib.Path("runs")
-Values = Mapping[str, Mapping[str, Sequence[float]]]  # arm -> metric -> its value for each seed
-BOUNDS = {"arm": {"metric", "arm", "at_least", "at_most"}, "increasing": {"metric", "increasing", "by"}}
+SPENT = "spent.jsonl"  # in an ablation's folder: the seconds of every start of a program, of interrupted ones too
 
 
 def keys() -> list[str]:
@@ -50,13 +55,22 @@ def load(key: str, *, smoke: bool = False) -> ConfigDict:
     return ablation
 
 
-def run_once(program: str, config: str, workdir: pathlib.Path, overrides: list[str]) -> None:
-    """One run to its end, unless it ended before. Raises CalledProcessError where it fails."""
+def run_once(program: str, config: str, workdir: pathlib.Path, overrides: list[str], spent: pathlib.Path) -> None:
+    """One run to its end, unless it ended before; its seconds go to the file `spent`.
+
+    Raises CalledProcessError where it fails.
+    """
     if (workdir / "final.json").exists():
         return
     command = [sys.executable, "-m", f"experiments.{program}", f"--config={config}", f"--workdir={workdir}", *overrides]
     print("+", " ".join(command), flush=True)
-    subprocess.run(command, check=True)
+    start = time.monotonic()
+    try:
+        subprocess.run(command, check=True)
+    finally:
+        spent.parent.mkdir(parents=True, exist_ok=True)
+        with spent.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"run": str(workdir), "seconds": round(time.monotonic() - start, 1)}) + "\n")
 
 
 def gain(workdir: pathlib.Path, metric: str) -> tuple[float, float]:
@@ -69,89 +83,34 @@ def gain(workdir: pathlib.Path, metric: str) -> tuple[float, float]:
 
 def run_programs(ablation: ConfigDict, workdir: pathlib.Path, overrides: list[str]) -> Values:
     """Runs what is missing. The arms share each seed's warm start; the metrics are before, after and gain."""
-    values = {arm: {"before": [], "after": [], "gain": []} for arm in ablation.arms}
+    values, spent = {arm: {"before": [], "after": [], "gain": []} for arm in ablation.arms}, workdir / SPENT
     for seed in ablation.seeds:
         warm = workdir / f"seed{seed}" / "sft"
-        run_once("sft", ablation.warm_start, warm, [f"--config.seed={seed}", *overrides])
+        run_once("sft", ablation.warm_start, warm, [f"--config.seed={seed}", *overrides], spent)
         for arm, config in ablation.arms.items():
             folder = workdir / f"seed{seed}" / arm
             start = [f"--config.seed={seed}", f"--config.init_from={warm}"]
-            run_once(ablation.program, config, folder, [*start, *overrides])
+            run_once(ablation.program, config, folder, [*start, *overrides], spent)
             before, after = gain(folder, ablation.evaluated)
             for metric, value in (("before", before), ("after", after), ("gain", after - before)):
                 values[arm][metric].append(value)
     return values
 
 
-def run_study(ablation: ConfigDict) -> tuple[Values, Mapping]:
-    """(values, curves) of the study. Raises ValueError for a setting that it does not take, with those it does."""
+def run_study(ablation: ConfigDict) -> tuple[Values, Mapping, str]:
+    """(values, curves, note) of the study, whose nan is no value.
+
+    Raises ValueError for a setting that it does not take, with those it does.
+    """
     from experiments import studies  # jax and the models, which --list does not need
 
     fn = bind({"fn": ablation.study, **ablation.settings.to_dict()}, studies)
     outcome = fn(tuple(ablation.seeds))
     values = {
-        arm: {metric: [float(value) for value in row] for metric, row in metrics.items()}
+        arm: {metric: [None if math.isnan(value) else float(value) for value in row] for metric, row in metrics.items()}
         for arm, metrics in outcome.values.items()
     }
-    return values, outcome.curves
-
-
-def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
-    """Every statement of a claim with its interval and verdict.
-
-    expected: of each statement the metric, and either `arm` with at_least and at_most (or one of them) of its mean, or
-    `increasing`: arms, each of which has more of the metric than the one before it, by more than `by`.
-    Raises ValueError for a statement that is neither, and for an arm or a metric that the results do not have.
-    """
-    found = []
-    for statement in expected:
-        kind = "arm" if "arm" in statement else "increasing"
-        if not set(statement) <= BOUNDS[kind] or not {"metric", kind} <= set(statement) or len(statement) < 3:
-            fields = " or ".join(", ".join(sorted(names)) for names in BOUNDS.values())
-            raise ValueError(f"{dict(statement)} is no statement; one has the fields {fields}")
-        metric = statement["metric"]
-
-        def of(arm, metric=metric):
-            if arm not in values or metric not in values[arm]:
-                known = {name: sorted(metrics) for name, metrics in values.items()}
-                raise ValueError(f"the results have no {metric!r} of the arm {arm!r}; they have: {known}")
-            return values[arm][metric]
-
-        if kind == "arm":
-            bounds = {name: statement[name] for name in ("at_least", "at_most") if name in statement}
-            said = " and ".join(f"{name.replace('_', ' ')} {bound:g}" for name, bound in bounds.items())
-            pairs = [(f"{metric} of {statement['arm']} {said}", stats.bootstrap_mean(of(statement["arm"])), bounds)]
-        else:
-            by, arms = statement["by"], statement["increasing"]
-            pairs = [
-                (
-                    f"{metric}: {less} < {more}" + (f" by {by:g}" if by else ""),
-                    stats.paired_difference(of(more), of(less)),
-                    dict(at_least=by),
-                )
-                for less, more in zip(arms, arms[1:], strict=False)
-            ]
-        for text, interval, bounds in pairs:
-            verdict = stats.judge(interval, **bounds)
-            found.append(dict(statement=text, interval=interval._asdict(), verdict=verdict))
-    return found
-
-
-def cell(values: Sequence[float]) -> str:
-    """mean [low, high] of the interval."""
-    return "{:.3g} [{:.3g}, {:.3g}]".format(*stats.bootstrap_mean(values))
-
-
-def tables(values: Values, judged: Sequence[Mapping]) -> str:
-    """Two Markdown tables: the arms with each metric, and the statements with interval and verdict."""
-    metrics = list(next(iter(values.values())))
-    lines = ["| arm | " + " | ".join(metrics) + " |", "|---" * (len(metrics) + 1) + "|"]
-    lines += [f"| {arm} | " + " | ".join(cell(row[metric]) for metric in metrics) + " |" for arm, row in values.items()]
-    lines += ["", "| statement | mean or paired difference | verdict |", "|---|---|---|"]
-    for row in judged:
-        lines.append("| {} | {mean:.3g} [{low:.3g}, {high:.3g}] | {} |".format(
-            row["statement"], row["verdict"], **row["interval"]))
-    return "\n".join(lines)
+    return values, outcome.curves, outcome.note
 
 
 def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = False) -> dict:
@@ -159,14 +118,16 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = 
 
     Raises ValueError for overrides of a study: its settings stand in its file.
     """
-    ablation, start, curves = load(key, smoke=smoke), time.monotonic(), {}
+    ablation, start, curves, note = load(key, smoke=smoke), time.monotonic(), {}, ""
     if "study" in ablation and overrides:
         place = f"configs/papers/{key}.py"
         raise ValueError(f"{key} is a study, which takes no {overrides[0]}: its settings are in {place}")
     if "study" in ablation:
-        values, curves = run_study(ablation)
+        values, curves, note = run_study(ablation)
+        seconds = time.monotonic() - start
     else:
         values = run_programs(ablation, workdir, overrides)
+        seconds = sum(row["seconds"] for row in read_jsonl(workdir / SPENT))
     judged = judgements(values, ablation.expected)
     said = [f"python -m experiments.ablation {key}", *(["--smoke"] if smoke else []), *map(shlex.quote, overrides)]
     outcome = {
@@ -174,6 +135,7 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = 
         "paper": ablation.paper,
         "claim": ablation.claim,
         "scaled_down": ablation.scaled_down,
+        "note": note,
         "metric": ablation.metric,
         "seeds": list(ablation.seeds),
         "values": values,
@@ -182,12 +144,14 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = 
         "table": tables(values, judged),
         "command": " ".join(said),
         "date": datetime.date.today().isoformat(),
-        "wall_seconds": round(time.monotonic() - start, 1),
+        "wall_seconds": round(seconds, 1),
+        "tried": ablation.tried.to_dict() if isinstance(ablation.tried, ConfigDict) else ablation.tried,
+        "settings": settings_text(ablation, overrides),
     }
     workdir.mkdir(parents=True, exist_ok=True)
     write_atomically(workdir / "ablation.json", json.dumps(outcome, indent=2).encode())
     write_atomically(workdir / "ablation.md", report(outcome).encode())
-    measured = {arm: row[ablation.metric] for arm, row in values.items()}
+    measured = {arm: [x for x in row[ablation.metric] if x is not None] for arm, row in values.items()}
     write_atomically(workdir / "ablation.svg", interval_chart(measured, title=ablation.metric).encode())
     for name, lines in curves.items():
         write_atomically(workdir / f"{name}.svg", curves_chart(lines, title=name).encode())
@@ -195,35 +159,43 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = 
     return outcome
 
 
-def report(outcome: Mapping) -> str:
-    """The ablation in words and tables, Markdown."""
-    return (
-        "{paper}: {claim}\n\nScaled down: {scaled_down}.\n\n{table}\n\n**{verdict}**, {n} seeds, {date}, "
-        "{wall_seconds:.0f} s: `{command}`".format(n=len(outcome["seeds"]), **outcome)
-    )
+def settings_text(ablation: ConfigDict, overrides: list[str]) -> str:
+    """All that stands in an ablation's file, but for its smoke size, and the overrides: a stored result with another
+    text is not its result. A change of the code below is not seen: delete runs/ablations/KEY then.
+    """
+    fields = {name: value for name, value in ablation.to_dict().items() if name != "smoke"}
+    return json.dumps([fields, overrides], sort_keys=True)
 
 
-def summary(runs: pathlib.Path) -> str:
-    """One Markdown table over every ablation with a result under `runs`."""
-    lines = [
-        "| command | claim | result: mean over seeds [95 % interval] | judged: mean or paired difference | verdict |",
-        "|---|---|---|---|---|",
-    ]
+def finished(key: str, workdir: pathlib.Path) -> bool:
+    """Whether workdir holds the result of the ablation as its file is now."""
+    path = workdir / "ablation.json"
+    return path.exists() and json.loads(path.read_text()).get("settings") == settings_text(load(key), [])
+
+
+def run_all(folder: pathlib.Path, *, smoke: bool) -> int:
+    """Runs all ablations, each in a process of its own, so that none takes another with it. Returns an exit status.
+
+    A finished one is skipped; a smoke run is made anew each time. One whose files are not here (`needs`) is skipped.
+    """
+    failed, start = [], time.monotonic()
     for key in keys():
-        path = runs / key / "ablation.json"
-        if not path.exists():
+        workdir, began = folder / key, time.monotonic()
+        if missing := [path for path in load(key).get("needs", ()) if not pathlib.Path(path).exists()]:
+            print(f"{key}: skipped, it needs {', '.join(missing)}", flush=True)
             continue
-        found = json.loads(path.read_text(encoding="utf-8"))
-        arms = "; ".join(f"{arm} {cell(row[found['metric']])}" for arm, row in found["values"].items())
-        judged = "<br>".join(
-            "{} ({mean:.3g} [{low:.3g}, {high:.3g}])".format(row["statement"], **row["interval"])
-            for row in found["statements"]
-        )
-        lines.append(
-            f"| `{found['command']}` | {found['claim']} ({found['paper']}) | {found['metric']}: {arms} "
-            f"({len(found['seeds'])} seeds, {found['date']}) | {judged} | {found['verdict']} |"
-        )
-    return "\n".join(lines)
+        if smoke and any((workdir / name).exists() for name in ("ablation.json", SPENT)):  # what a smoke run has left
+            shutil.rmtree(workdir)
+        elif not smoke and finished(key, workdir):
+            print(f"{key}: finished before", flush=True)
+            continue
+        command = [sys.executable, "-m", "experiments.ablation", key, f"--workdir={workdir}", *["--smoke"] * smoke]
+        print("+", " ".join(command), flush=True)
+        if status := subprocess.run(command).returncode:
+            failed.append(key)
+        print(f"{key}: {f'FAILED ({status})' if status else 'done'}, {time.monotonic() - began:.0f} s\n", flush=True)
+    print(f"{len(keys())} ablations, {time.monotonic() - start:.0f} s; failed: {', '.join(failed) or 'none'}")
+    return 1 if failed else 0
 
 
 def listing(as_json: bool) -> str:
@@ -231,12 +203,12 @@ def listing(as_json: bool) -> str:
     found = {key: load(key) for key in keys()}
     if not as_json:
         return "\n".join(f"{key:24} {ablation.paper}: {ablation.claim}" for key, ablation in found.items())
-    fields = ("paper", "claim", "scaled_down", "metric", "seeds")
+    fields = ("paper", "claim", "scaled_down", "metric", "seeds", "tried")
     rows = [
         dict(key=key, kind="study" if "study" in ablation else "programs", **{name: ablation[name] for name in fields})
         for key, ablation in found.items()
     ]
-    return json.dumps(rows, indent=2)
+    return json.dumps(rows, indent=2, default=dict)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -245,16 +217,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("key", nargs="?", choices=keys())
     parser.add_argument("--list", action="store_true", help="name the ablations and their claims")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
+    parser.add_argument("--all", action="store_true", help="run all of them; those with a result are skipped")
     parser.add_argument("--table", action="store_true", help="one Markdown table of all stored results")
     parser.add_argument("--smoke", action="store_true", help="the sizes of the file's field smoke: does it run at all?")
-    parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/ablations/KEY; --table: runs/ablations")
+    parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/ablations/KEY; of all, runs/ablations")
     options, overrides = parser.parse_known_args(arguments)
+    folder = RUNS / ("ablations_smoke" if options.smoke else "ablations")
+    if options.all:
+        if options.key or overrides:
+            parser.error(f"--all runs all of them as their files have them, not {options.key or overrides[0]}")
+        sys.exit(run_all(options.workdir or folder, smoke=options.smoke))
     if options.table:
-        print(summary(options.workdir or RUNS / "ablations"))
+        print(summary(keys(), options.workdir or folder))
     elif options.list or options.key is None:
         print(listing(options.json))
     else:
-        folder = RUNS / ("ablations_smoke" if options.smoke else "ablations")
         run(options.key, options.workdir or folder / options.key, overrides, smoke=options.smoke)
 
 

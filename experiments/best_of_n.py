@@ -133,6 +133,7 @@ def run(config, workdir: pathlib.Path) -> list[dict[str, float]]:
     noisy = rankings(judged, settings.samples, settings.label_noise, config.seed)
     write_atomically(workdir / "rankings.jsonl", noisy)
     np.savez(workdir / "scores.npz", gold=gold, members=members.reshape(*gold.shape, -1))
+    write_atomically(workdir / "final.json", (json.dumps({"step": 0}) + "\n").encode())  # it is complete
     if config.log.progress:
         print(table(rows), end="")
     return rows

@@ -16,7 +16,9 @@ from absl import app, flags, logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict, config_flags
 
-from rl_jax import checkpoint, data, sharding, tasks, tokenizers, types
+from experiments import layouts, processes
+from experiments.programs import samples_per_step
+from rl_jax import checkpoint, compilation, data, distributed, sharding, tasks, tokenizers, types
 from rl_jax.logging import write_atomically
 from rl_jax.models import hf, llama2c, lora
 from rl_jax.models.partition import freeze, parameter_table
@@ -30,12 +32,18 @@ FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file("config", None, "configs/FILE.py:arguments; override fields with --config.a.b=value")
 flags.DEFINE_string("workdir", None, "where the run is written; the same command resumes it. Default: runs/NAME")
 POLICIES = ("dtype", "param_dtype", "remat", "attention")  # what a checkpoint leaves open
+flags.DEFINE_string(
+    "compile_cache",
+    "~/.cache/rl_jax/xla",
+    "where compiled programs are kept for the next start; '' keeps none. JAX_COMPILATION_CACHE_DIR goes before it",
+)
 flags.DEFINE_bool("skip_bad_records", False, "leave bad records out and report them, instead of stopping at the first")
 
 
 class Setup(NamedTuple):
     """A run's fixed parts. init_params: () -> params on the mesh, from the checkpoint or at random. param_shapes and
-    param_shardings: theirs. merged: params -> what the model reads, where adapters are trained beside it (lora)."""
+    param_shardings: theirs. merged: params -> what the model reads, where adapters are trained beside it (lora).
+    rollout: where rollouts are sampled, where that is elsewhere."""
 
     config: ConfigDict
     mesh: Mesh
@@ -45,10 +53,11 @@ class Setup(NamedTuple):
     param_shapes: Any
     param_shardings: Any
     merged: Callable[[types.Params], types.Params] | None = None
+    rollout: layouts.Layout | None = None
 
 
-def main(run: Callable[[ConfigDict, pathlib.Path], None]) -> None:
-    """Parses the flags and calls run(config, workdir)."""
+def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: bool = False) -> None:
+    """Parses the flags and calls run(config, workdir). several_processes: whether it may be one of several."""
 
     def start(argv):
         if len(argv) > 1:
@@ -56,6 +65,10 @@ def main(run: Callable[[ConfigDict, pathlib.Path], None]) -> None:
         if not any(argument.startswith(("--verbosity", "-v")) for argument in sys.argv):
             logging.set_verbosity(logging.WARNING)  # orbax tells a page of news a checkpoint
         config = FLAGS.config
+        compilation.compile_seconds()  # counts from here on
+        if FLAGS.compile_cache and not jax.config.jax_compilation_cache_dir:
+            compilation.use_cache(FLAGS.compile_cache)
+        processes.start(supported=several_processes)
         if FLAGS.skip_bad_records:
             with config.unlocked():
                 config["data" if "data" in config else "task"].skip_bad_records = True
@@ -67,15 +80,17 @@ def main(run: Callable[[ConfigDict, pathlib.Path], None]) -> None:
 
 def setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
     """The mesh, the task and the model that `config` describes. task: in place of the one that config.task names."""
-    sizes = sharding.parse_mesh(config.mesh)
-    simulate_devices(int(np.prod(list(sizes.values()))))
-    mesh = sharding.make_mesh(sizes)
+    processes.simulate_devices(layouts.num_devices(config))
+    mesh = sharding.make_mesh(sharding.parse_mesh(config.mesh))
+    processes.check_mesh(mesh)
     task = task or tasks.load(**config.task.to_dict())
     if config.model.path:
         found = _setup_hf(config, mesh, task)
     else:
         found = assemble(config, mesh, task, *load_model(config.model.to_dict(), config.seed, task.tokenizer))
-    return _with_adapters(found) if config.model.lora.rank else found
+    found = _with_adapters(found) if config.model.lora.rank else found
+    layout = layouts.make_layout(config, mesh, found.param_shapes)
+    return found._replace(model=sharding.model_on_mesh(found.model, mesh), rollout=layout)
 
 
 def lora_config(config: ConfigDict) -> lora.LoraConfig:
@@ -133,14 +148,6 @@ def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
     return Setup(config, mesh, task, make_transformer(model_config), init_params, shapes, shardings)
 
 
-def simulate_devices(count: int) -> None:
-    """On a CPU, asks for `count` simulated devices, so that a pod's mesh runs on a laptop. Too late once jax is up."""
-    if count > 1 and (jax.config.jax_platforms or "cpu") == "cpu" and jax.config.jax_num_cpu_devices < count:
-        # Simulated devices wait for each other in a thread pool as wide as the machine: two cores would deadlock.
-        os.environ.setdefault("NPROC", "16")
-        jax.config.update("jax_num_cpu_devices", count)
-
-
 def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callable[[], types.Params]]:
     """(model, init) from the config's model fields; init() -> params, numpy leaves of a checkpoint or random."""
     path = fields.pop("checkpoint")
@@ -179,8 +186,8 @@ def place_state(setup: Setup, params: types.Params, optimizer, trackers: Any = (
 
 
 def jit_step(step: Callable, setup: Setup, state_shardings, num_beside: int = 0) -> Callable:
-    """`step` compiled for the mesh: the state donated, rows over data and fsdp, metrics everywhere, further arguments
-    where they are."""
+    """`step` compiled for the mesh: the state donated, rows over the axes that split them, metrics everywhere, further
+    arguments where they are."""
     rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
     return jax.jit(
         step,
@@ -190,9 +197,16 @@ def jit_step(step: Callable, setup: Setup, state_shardings, num_beside: int = 0)
     )
 
 
+def ahead(setup: Setup) -> compilation.Ahead:
+    """What compiles programs before the first step; it tells of each where the config wants to see progress."""
+    shown = setup.config.log.progress and distributed.is_main()
+    return compilation.Ahead(print if shown else lambda line: None)
+
+
 def place_rows(setup: Setup, batch):
-    """`batch` with its rows over data and fsdp, where a gather or a sort of rows has left it anywhere."""
-    return jax.device_put(batch, sharding.batch_sharding(setup.mesh))
+    """`batch`, the whole of it in every process, with its rows over their devices: a gather or a sort of rows has left
+    it anywhere."""
+    return distributed.place(batch, sharding.batch_sharding(setup.mesh))
 
 
 def make_trainer(
@@ -210,7 +224,7 @@ def make_trainer(
     """
     optimizer, step = make_step(setup, settings, loss_fn)
     state, shardings = place_state(setup, params, optimizer, trackers)
-    if setup.config.log.progress:
+    if setup.config.log.progress and distributed.is_main():
         print(parameter_table(state.params, state.opt_state, frozen="base" if setup.merged else None))
     return jit_step(step, setup, shardings, num_beside), state
 
@@ -237,9 +251,11 @@ def on_merged(setup: Setup, fn: Callable) -> Callable:
 
 def jit_generate(generate: Callable, setup: Setup) -> Callable:
     """`generate` compiled for the mesh: prompts and rollouts by rows."""
-    rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
-    shardings = (setup.param_shardings, rows, rows, everywhere)
-    return jax.jit(on_merged(setup, generate), in_shardings=shardings, out_shardings=rows)
+    mesh, params = setup.rollout[:2] if setup.rollout else (setup.mesh, setup.param_shardings)
+    rows, everywhere = sharding.batch_sharding(mesh), sharding.replicated(mesh)
+    sample = sharding.on_mesh(on_merged(setup, generate), mesh)
+    compiled = jax.jit(sample, in_shardings=(params, rows, rows, everywhere), out_shardings=rows)
+    return layouts.Placing(compiled, setup.rollout) if setup.rollout else compiled
 
 
 def jit_score(score: Callable, setup: Setup) -> Callable:
@@ -254,31 +270,36 @@ def sampling_of(fields: ConfigDict) -> Sampling:
 
 
 def check_rows(setup: Setup, **counts: int) -> None:
-    """Raises ValueError where one of `counts` rows does not divide over the mesh's data and fsdp axes."""
-    shards = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
+    """Raises ValueError where one of `counts` rows does not divide over the mesh's axes that split rows."""
+    shards = sharding.row_shards(setup.mesh)
     for name, count in counts.items():
         if count % shards:
-            raise ValueError(f"{name}={count} rows do not divide over data x fsdp = {shards} devices")
+            raise ValueError(f"{name}={count} rows do not divide over data x expert x fsdp = {shards} devices")
 
 
 def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
-    """The params of the newest checkpoint of a run, on this run's mesh. FileNotFoundError says how to make one."""
-    folder = pathlib.Path(workdir) / "checkpoints"
+    """The params of a run's newest checkpoint, or of the one named (RUN/checkpoints/40), on this run's mesh.
+
+    FileNotFoundError says how to make one.
+    """
+    folder, step = pathlib.Path(workdir) / "checkpoints", None
+    if (path := pathlib.Path(workdir)).parent.name == "checkpoints" and path.name.isdecimal():
+        folder, step = path.parent, int(path.name)
     if not folder.is_dir():
         raise FileNotFoundError(f"init_from={workdir}: no checkpoints there; run experiments.sft or .grpo first")
-    checkpoints = checkpoint.Checkpointer(folder, every=1)
     shapes = jax.tree.map(
         lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
         setup.param_shapes,
         setup.param_shardings,
     )
-    params = checkpoints.restore({"params": shapes})[0]["params"]
-    checkpoints.close()
-    return params
+    with checkpoint.Checkpointer(folder, every=1) as checkpoints:
+        return checkpoints.restore({"params": shapes}, step)[0]["params"]
 
 
 def record_run(setup: Setup, workdir: pathlib.Path, algorithm: str) -> None:
-    """Writes config.json and run.json."""
+    """Writes config.json and run.json, in the first process."""
+    if not distributed.is_main():
+        return
     write_run_record(
         workdir,
         config=_named(setup.config.to_dict()),
@@ -298,9 +319,10 @@ def _named(value):
     return f"{value.__module__}:{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
 
 
-def log_options(config: ConfigDict) -> dict[str, bool]:
-    """The RunLogger switches among a config's fields."""
-    return {"progress": config.log.progress, "tensorboard": config.log.tensorboard}
+def log_options(config: ConfigDict, program: str | None = None) -> dict[str, Any]:
+    """The RunLogger's settings among a config's fields. program: where another one than the config's logs: "sft"."""
+    switches = {"progress": config.log.progress, "tensorboard": config.log.tensorboard}
+    return switches | {"samples_per_step": samples_per_step(config, program)}
 
 
 def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Params, **more: types.Params) -> None:
@@ -309,14 +331,18 @@ def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Pa
     A model that came from a Hugging Face folder is saved as one, too: workdir/hf, and its adapters in workdir/peft.
     """
     path = setup.config.model.path
-    if path and not (workdir / "hf").exists():
-        model_params = setup.merged(params) if setup.merged else params
-        hf.save_hf(workdir / "hf", hf.read_config(path), model_params, like=path)
+    main = distributed.is_main()
+    if path and distributed.any_process(main and not (workdir / "hf").exists()):
+        model_params = distributed.whole(setup.merged(params) if setup.merged else params)
+        if main:
+            hf.save_hf(workdir / "hf", hf.read_config(path), model_params, like=path)
         if setup.merged:
-            adapters, settings = params["adapters"], lora_config(setup.config)
-            save_peft(workdir / "peft", settings, adapters, model_type=hf.model_type(path), base_model=path)
+            adapters, settings = distributed.whole(params["adapters"]), lora_config(setup.config)
+            if main:
+                save_peft(workdir / "peft", settings, adapters, model_type=hf.model_type(path), base_model=path)
     final = {"step": step, "params_sha256": checkpoint.checksum({"policy": params, **more} if more else params)}
-    write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())
+    if main:
+        write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())
 
 
 class Clock:
@@ -334,15 +360,21 @@ class Clock:
         self._last = now
 
     def totals(self, num_tokens: int) -> dict[str, float]:
-        """The stages; step_s, their sum; tokens_per_s, num_tokens over that."""
+        """The stages; step_s, their sum; tokens_per_s, num_tokens over that; compile_s of the process so far."""
         seconds = self._last - self._start
-        return self._laps | {"step_s": seconds, "tokens_per_s": float(num_tokens) / seconds}
+        compiled = {"compile_s": compilation.compile_seconds()}
+        return self._laps | {"step_s": seconds, "tokens_per_s": float(num_tokens) / seconds} | compiled
 
 
 def encode_prompts(setup: Setup, records: list[dict]) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens int32 [B, P], prompt_mask bool [B, P]) of the records' prompts, left-padded to the config's buckets."""
-    buckets = setup.config.rollout.prompt_buckets
-    return data.encode_prompts(setup.task.tokenizer, [record["prompt"] for record in records], buckets=buckets)
+    """(tokens int32 [B, P], prompt_mask bool [B, P]) of the records' prompts, left-padded to the config's buckets.
+
+    records: this process's own. All processes get the width that the longest prompt of them all needs.
+    """
+    buckets, tokenizer = setup.config.rollout.prompt_buckets, setup.task.tokenizer
+    tokens, mask = data.encode_prompts(tokenizer, [record["prompt"] for record in records], buckets=buckets)
+    width = distributed.largest(tokens.shape[1])
+    return data.pad_left(tokens, width, tokenizer.pad_id), data.pad_left(mask, width)
 
 
 def checkpoint_items(state: TrainState, **more) -> dict[str, Any]:
@@ -360,6 +392,7 @@ def stop_on_nonfinite(state: TrainState, batch, workdir: pathlib.Path, step: int
     if int(state.skipped_in_a_row) < limit:
         return
     path = workdir / f"nonfinite_step_{step}.npz"
-    leaves = jax.tree_util.tree_leaves_with_path(batch)
-    np.savez(path, **{types.path_name(name): np.asarray(leaf) for name, leaf in leaves})
+    leaves = jax.tree_util.tree_leaves_with_path(distributed.whole(batch))
+    if distributed.is_main():
+        np.savez(path, **{types.path_name(name): np.asarray(leaf) for name, leaf in leaves})
     raise FloatingPointError(f"{limit} gradients in a row were not finite; the batch of step {step} is in {path}")

@@ -23,7 +23,7 @@ import numpy as np
 import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from experiments import common
+from experiments import common, processes
 from rl_jax import checkpoint, control, envs, ppo, trackers
 from rl_jax.advantages import steps as step_advantages
 from rl_jax.binding import bind, needs
@@ -100,7 +100,16 @@ def num_updates(config) -> int:
 
 
 def runs_of(config) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(keys [L], {dotted name: float32 [L]}) of the runs: every seed with every combination of what is swept."""
+    """(keys [L], {dotted name: float32 [L]}) of the runs: every seed with every combination of what is swept, or
+    those of config.runs. Raises ValueError where these do not all set the same fields."""
+    if config.runs:
+        values = [dict(fields) for _, fields in config.runs]
+        names = list(values[0])
+        if any(set(fields) != set(names) for fields in values):
+            raise ValueError("config.runs: each run must set the same fields")
+        # The key that a program of this one seed would have.
+        keys = jnp.stack([jax.random.split(jax.random.key(seed), 1)[0] for seed, _ in config.runs])
+        return keys, {name: jnp.asarray([fields[name] for fields in values], jnp.float32) for name in names}
     swept = {name: tuple(values) for name, values in config.sweep}
     points = list(itertools.product(range(config.num_seeds), *swept.values()))
     keys = jax.random.split(jax.random.key(config.seed), config.num_seeds)
@@ -134,7 +143,7 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None) -> tuple[C
     if config.num_envs % parts:
         raise ValueError(f"num_envs={config.num_envs} do not divide over {parts} devices")
     env = load_env(config, config.num_envs // parts)
-    runs = config.num_seeds * math.prod(len(values) for _, values in config.sweep)
+    runs = len(config.runs) or config.num_seeds * math.prod(len(values) for _, values in config.sweep)
     if not env.pure and (runs > 1 or config.mesh):
         raise ValueError(
             f"{config.env.name} lives on the host: it can be trained in one run, on one device, not {runs} runs"
@@ -218,7 +227,7 @@ def state_specs(state: control.ControlState) -> control.ControlState:
 def make_program(config) -> Program:
     """The programs of all runs, over the mesh by jit or by pmap."""
     sizes = parse_mesh(config.mesh)
-    common.simulate_devices(math.prod(sizes.values()))
+    processes.simulate_devices(math.prod(sizes.values()))
     keys, values = runs_of(config)
     if len(keys) % sizes["seeds"]:
         raise ValueError(f"{len(keys)} runs do not divide over seeds:{sizes['seeds']}")
@@ -319,9 +328,12 @@ def run(config, workdir: pathlib.Path) -> None:
             seconds = clock.totals(0)["train_s"]
             done = steps_a_call * len(measured["loss"])
             env_steps = {"env_steps": step * config.num_envs * config.num_steps}  # of one run
-            log.log(step, row_of(measured) | env_steps, {"train_s": seconds, "env_steps_per_s": done / seconds})
+            row = row_of(measured) | env_steps
+            log.log(step, row, {"train_s": seconds, "env_steps_per_s": done / seconds})
+            if config.runs:
+                log.rows("runs", [metrics | {"step": step}])
             if checkpoints.due(step) or step == updates or stop.received:
-                checkpoints.save(step, {"state": state}, {"step": step, "metrics": metrics})
+                checkpoints.save(step, {"state": state}, {"step": step, "metrics": metrics}, row)
     if step == updates:
         final = {"step": step, "params_sha256": checkpoint.checksum(program.finals(state)), "metrics": metrics}
         write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())

@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import common
+from experiments import common, processes
 from experiments.grpo import warm_start
 from experiments.preference_data import Arrays, Encoder, Packer, flat, for_sft, load_task, records_of
-from rl_jax import checkpoint, data, dpo, preferences
+from rl_jax import checkpoint, data, distributed, dpo, preferences
 from rl_jax.binding import bind, supply
-from rl_jax.logging import RunLogger
 from rl_jax.losses.preference import couple
 from rl_jax.masked import merge, zero_masked
 from rl_jax.reference_cache import ReferenceCache
@@ -72,6 +71,10 @@ class Programs(NamedTuple):
     train_step: Callable
     evaluate: Callable
     couple: Callable
+
+    def on_host(self, params, rows) -> Scores:
+        """score of `rows` on the mesh, the whole of it where several processes have a part each."""
+        return distributed.whole(self.score(params, rows))
 
     def compile_count(self) -> int:
         """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
@@ -155,13 +158,13 @@ def couple_batch(
     coupler = setup.config.dpo.couple.fn
     if coupler == "none":
         return state, batch
-    key = jax.random.fold_in(jax.random.fold_in(state.rng, state.step), COUPLE)
+    key = jax.random.fold_in(processes.step_key(state, state.step), COUPLE)
     mismatched = None
     if coupler == "kto_anchor":
         mismatched = mismatched_log_ratios(setup, programs, batch, state.params, reference)
     placed = common.place_rows(setup, batch)
     tracker, extras = programs.couple(state.trackers, state.params, placed, mismatched, key)
-    return state._replace(trackers=tracker), batch._replace(extras=batch.extras | extras)
+    return state._replace(trackers=tracker), batch._replace(extras=batch.extras | distributed.whole(extras))
 
 
 def mismatched_log_ratios(
@@ -174,7 +177,8 @@ def mismatched_log_ratios(
     rows = preferences.mismatched(rows)
     tokens = flat(TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]))
     log_probs, before = (
-        programs.score(found, common.place_rows(setup, tokens)).log_probs for found in (params, reference)
+        distributed.whole(programs.score(found, common.place_rows(setup, tokens)).log_probs)
+        for found in (params, reference)
     )
     ratios = jnp.sum(zero_masked(log_probs - before, jnp.asarray(rows["completion_mask"][:, 0])), axis=1)
     return ratios, jnp.asarray(rows["present"][:, 0])
@@ -222,7 +226,7 @@ def make_evaluate(setup: common.Setup, programs: Programs, encoder: Encoder, arr
         for part in parts:
             batch = couple_batch(setup, programs, state, encoder.batch(arrays, part, size), reference)[1]
             batch = common.place_rows(setup, batch)
-            means, scored = jax.device_get(programs.evaluate(state.params, batch, reference))
+            means, scored = jax.device_get(distributed.whole(programs.evaluate(state.params, batch, reference)))
             total = means if total is None else merge(total, means)
             points.append(np.stack([scored.sequence_scores, scored.lengths])[:, scored.present])
         metrics = {f"eval/{name}": float(mean.value()) for name, mean in total.items()}
@@ -258,7 +262,10 @@ def run(config, workdir: pathlib.Path) -> None:
     reference = jax.tree.map(jnp.copy, params) if needs_reference(config) else None
     programs, state = build(setup, params)
     if reference is not None:
-        score = programs.score
+
+        def score(params, rows):
+            return programs.on_host(params, common.place_rows(setup, rows))
+
         if "token_rewards" in objective.needs():
             arrays, held_out = (
                 with_token_rewards(config, workdir, score, reference, encoder, x) for x in (arrays, held_out)
@@ -272,13 +279,20 @@ def run(config, workdir: pathlib.Path) -> None:
         items, host = checkpoints.restore(common.checkpoint_items(state))
         state, step = common.state_of(items), host["step"]
         batches.set_state(host["data"])
-    log = RunLogger(workdir, total_steps=steps, resume_step=step or None, **common.log_options(config))
+    log = processes.run_logger(workdir, step, total_steps=steps, **common.log_options(config))
     with checkpoints, log:
+        if step < steps:
+            position, first = batches.get_state(), encoder.batch(arrays, np.array(next(batches)))
+            batches.set_state(position)
+            first = couple_batch(setup, programs, state, first, reference)[1]
+            first = common.place_rows(setup, packer(first, settings.micro_batches))
+            common.ahead(setup)("train_step", programs.train_step)(state, first, reference)
         evaluate = make_evaluate(setup, programs, encoder, held_out, reference)
         if step == 0:
             counts |= {"skipped_records": found.data_source("train").num_skipped}
             log.log(0, evaluate(state) | {f"data/{name}": count for name, count in counts.items()})
-        while step < steps and not stop.received:
+        stopping = distributed.any_process(stop.received)
+        while step < steps and not stopping:
             step += 1
             clock = common.Clock()
             batch = encoder.batch(arrays, np.array(next(batches)))
@@ -293,11 +307,13 @@ def run(config, workdir: pathlib.Path) -> None:
                 metrics |= evaluate(state)
             timings = clock.totals(batch.completion_mask.sum()) | {"compile_count": programs.compile_count()}
             log.log(step, metrics, timings)
-            if checkpoints.due(step) or step == steps or stop.received:
-                checkpoints.save(step, common.checkpoint_items(state), {"step": step, "data": batches.get_state()})
+            stopping = distributed.any_process(stop.received)
+            if checkpoints.due(step) or step == steps or stopping:
+                items, host = common.checkpoint_items(state), {"step": step, "data": batches.get_state()}
+                checkpoints.save(step, items, host, metrics)
     if step == steps:
         common.write_final(setup, workdir, step, state.params)
 
 
 if __name__ == "__main__":
-    common.main(run)
+    common.main(run, several_processes=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import jax
 from absl import logging
 
-from experiments import common
+from experiments import common, layouts, processes
 from rl_jax import sharding, types
 from rl_jax.rollout.engine import make_generate
 from rl_jax.rollout.external import OpenAIGenerate
@@ -25,6 +25,8 @@ def make_sampler(setup: common.Setup, num_prompts: int, **options) -> Callable:
     num_prompts: of a call. options: as for make_generate. Raises ValueError for an engine that does not exist.
     """
     name = setup.config.rollout.engine.name
+    if name != "lockstep":
+        processes.one_process(f"rollout.engine.name={name!r}")
     if name == "continuous":
         return Merging(setup, _continuous(setup, num_prompts, **options))
     if name == "openai":
@@ -35,13 +37,16 @@ def make_sampler(setup: common.Setup, num_prompts: int, **options) -> Callable:
 
 
 class Merging:
-    """A generate that is no jitted function, on the merged params; it counts its programs as a jitted one does."""
+    """A generate that is no jitted function, on the merged params, in the rollouts' layout; it counts its programs as a
+    jitted one does."""
 
     def __init__(self, setup: common.Setup, generate: Callable):
         self.generate = generate
         self._merge = jax.jit(setup.merged) if setup.merged else None
+        self._layout = setup.rollout
 
     def __call__(self, params: types.Params, *rest) -> types.Rollout:
+        params = layouts.place(self._layout, params)
         return self.generate(self._merge(params) if self._merge else params, *rest)
 
     def _cache_size(self) -> int:
@@ -49,13 +54,13 @@ class Merging:
 
 
 def _continuous(setup: common.Setup, num_prompts: int, *, group_size: int, **options) -> ContinuousGenerate:
-    settings = setup.config.rollout
+    settings, mesh = setup.config.rollout, (setup.rollout or setup).mesh
     return ContinuousGenerate(
-        setup.model,
+        sharding.model_on_mesh(setup.model, mesh),
         prompt_length=max(settings.prompt_buckets),
         group_size=group_size,
         slots=settings.engine.slots or num_prompts * group_size,
-        rows_sharding=sharding.batch_sharding(setup.mesh) if setup.mesh.size > 1 else None,
+        rows_sharding=sharding.batch_sharding(mesh) if mesh.size > 1 else None,
         **options,
     )
 

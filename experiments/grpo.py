@@ -14,15 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import common, sft, trackers
+from experiments import common, layouts, processes, rollouts, sft, trackers
 from experiments.engines import make_sampler
 from experiments.evaluate import Judged, make_evaluate, make_pool, sample_rows
 from experiments.packed import Packer
 from experiments.rollouts import Collected, collect
-from rl_jax import advantages, checkpoint, data, grpo, shaping, weights
+from rl_jax import advantages, checkpoint, distributed, grpo, shaping, weights
 from rl_jax.binding import bind, needs
 from rl_jax.credit import Credit, assign
-from rl_jax.logging import RunLogger
 from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rollout.sampling import Sampling
 from rl_jax.scoring import make_score
@@ -188,6 +187,10 @@ class Programs(NamedTuple):
     train_step: Callable
     greedy: Callable | None = None  # one row a prompt, where the advantage asks for its reward
 
+    def on_host(self, params, rows) -> Scores:
+        """score of `rows` on the mesh, the whole of it where several processes have a part each."""
+        return distributed.whole(self.score(params, rows))
+
     def compile_count(self) -> int:
         """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
         return sum(program._cache_size() for program in self if program is not None)
@@ -217,6 +220,8 @@ def make_loss(setup: common.Setup, score: Callable) -> Callable:
 def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     """The programs of this config on this mesh, and the state that they start from. `params` are given up to it."""
     config, settings = setup.config, setup.config.grpo
+    if setup.rollout and config.log.progress:
+        print(layouts.cost(setup.rollout, params))
     length, tokenizer = config.rollout.completion_length, setup.task.tokenizer
     sampling = common.sampling_of(config.rollout)
 
@@ -243,6 +248,24 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     ), state
 
 
+def compile_ahead(setup: common.Setup, programs: Programs, packer: Packer, pool, prompts, state: TrainState) -> None:
+    """Compiles what the first step calls: the step itself, with its prompts, and zeros in place of results.
+
+    Packed rows have shapes that depend on the samples: there only the rollout is compiled.
+    """
+    config, ahead, key = setup.config, common.ahead(setup), processes.step_key(state, 0)
+    params = layouts.place(setup.rollout, state.params, common.Clock())
+    collected = rollouts.compile_ahead(setup, pool, programs.generate, programs.greedy, prompts, params, key)
+    if collected is None or config.packing.mode != "padded":
+        return
+    rows = common.place_rows(setup, packer.to_score(collected.judged.rollout))
+    before = distributed.whole(ahead("score", programs.score)(state.params, rows))
+    reference = before.log_probs if compares(config) else None
+    batch = make_policy_batch(config, collected, before, reference, key, distributed.whole(state.trackers))
+    part = common.place_rows(setup, packer.to_train(minibatches(config, batch, key)[0]))
+    ahead("train_step", programs.train_step)(state, part)
+
+
 def run(config, workdir: pathlib.Path) -> None:
     """The whole of it: warm start, restore if there is something, loop, save."""
     stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
@@ -258,7 +281,7 @@ def run(config, workdir: pathlib.Path) -> None:
     reference_params = jax.tree.map(jnp.copy, params)
     programs, state = build(setup, params)
     source = setup.task.data_source("train")
-    prompts = data.train_iterator(source, batch_size=settings.prompts_per_step, seed=config.seed)
+    prompts = processes.own_batches(setup.mesh, source, batch_size=settings.prompts_per_step, seed=config.seed)
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
@@ -270,27 +293,30 @@ def run(config, workdir: pathlib.Path) -> None:
     in_reward = bool(settings.reward_kl_coef) or "reward_kl" in made
     needs_reference = compares(config)
     needs_before = has_several_updates(config) or in_reward or make_credit(config).needs_scores()
-    log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
+    log = processes.run_logger(workdir, step, total_steps=settings.steps, **common.log_options(config))
     with checkpoints, make_pool(setup) as pool, log:
+        compile_ahead(setup, programs, packer, pool, prompts, state)
         evaluate = make_evaluate(setup, pool)
         if step == 0:
             metrics, samples = evaluate(state.params)
             log.log(0, metrics)
             log.samples(0, samples)
-        while step < settings.steps and not stop.received:
+        stopping = distributed.any_process(stop.received)
+        while step < settings.steps and not stopping:
             step += 1
             looking = step % config.eval.every == 0 or step == settings.steps
             clock = common.Clock()
-            rollout_key, credit_key, order_key = jax.random.split(jax.random.fold_in(state.rng, step), 3)
-            collected = collect(
-                setup, pool, programs.generate, programs.greedy, prompts, state.params, rollout_key, clock
-            )
-            judged, rows = collected.judged, packer.to_score(collected.judged.rollout)
-            before = programs.score(state.params, rows) if needs_before or looking else None
-            reference = programs.score(reference_params, rows).log_probs if needs_reference else None
-            rewards = judged.result.rewards
+            rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step), 3)
+            params = layouts.place(setup.rollout, state.params, clock)
+            collected = collect(setup, pool, programs.generate, programs.greedy, prompts, params, rollout_key, clock)
+            del params  # a second copy of the weights, which the updates have no room for
+            judged, rewards = collected.judged, collected.judged.result.rewards
+            rows = common.place_rows(setup, packer.to_score(judged.rollout))
+            before = programs.on_host(state.params, rows) if needs_before or looking else None
+            reference = programs.on_host(reference_params, rows).log_probs if needs_reference else None
             state = state._replace(trackers=trackers.see_rewards(made, state.trackers, rewards))
-            batch = make_policy_batch(config, collected, before, reference, credit_key, state.trackers)
+            states = distributed.whole(state.trackers)
+            batch = make_policy_batch(config, collected, before, reference, credit_key, states)
             clock.lap("score_s", batch)
             updates = []
             for part in minibatches(config, batch, order_key):
@@ -300,22 +326,24 @@ def run(config, workdir: pathlib.Path) -> None:
                 common.stop_on_nonfinite(state, part, workdir, step, settings.max_nonfinite_in_a_row)
             clock.lap("train_s")
             metrics = step_metrics(config, judged, updates) | collected.metrics | packer.metrics(part)
-            state = state._replace(trackers=trackers.observe(made, state.trackers, rewards, metrics))
-            metrics |= trackers.metrics_of(state.trackers) | {"data/skipped_records": source.num_skipped}
+            states = trackers.observe(made, state.trackers, rewards, metrics)
+            state = state._replace(trackers=processes.replicate(setup.mesh, states))
+            metrics |= trackers.metrics_of(states) | {"data/skipped_records": source.num_skipped}
             if looking:
                 evaluated, samples = evaluate(state.params)
                 metrics |= evaluated
                 log.samples(step, samples + sample_rows(judged, "train", config.log.sample_rows))
-                after = programs.score(state.params, rows)
+                after = programs.on_host(state.params, rows)
                 log.group_view(step, group_view(setup, judged, batch, before, after))
             sampled = judged.rollout.completion_mask.sum()
             log.log(step, metrics, clock.totals(sampled) | {"compile_count": programs.compile_count()})
-            if checkpoints.due(step) or step == settings.steps or stop.received:
+            stopping = distributed.any_process(stop.received)
+            if checkpoints.due(step) or step == settings.steps or stopping:
                 items = common.checkpoint_items(state, reference=reference_params)
-                checkpoints.save(step, items, {"step": step, "data": prompts.get_state()})
+                checkpoints.save(step, items, {"step": step, "data": prompts.get_state()}, metrics)
     if step == settings.steps:
         common.write_final(setup, workdir, step, state.params)
 
 
 if __name__ == "__main__":
-    common.main(run)
+    common.main(run, several_processes=True)

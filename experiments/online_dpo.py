@@ -235,7 +235,7 @@ def run(config, workdir: pathlib.Path) -> None:
             log.log(step, metrics, timings)
             if checkpoints.due(step) or step == settings.steps or stop.received:
                 items = common.checkpoint_items(state, references=compared)
-                checkpoints.save(step, items, {"step": step, "data": prompts.get_state()})
+                checkpoints.save(step, items, {"step": step, "data": prompts.get_state()}, metrics)
     if step == settings.steps:
         common.write_final(setup, workdir, step, state.params)
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from experiments import common
-from rl_jax import packing
+from rl_jax import distributed, packing, sharding
 from rl_jax.types import Packed, PolicyBatch, Rollout, TokenBatch
 
 SHARE_PREFIX = {"packed": False, "shared_prefix": True}
@@ -27,7 +27,7 @@ class Packer:
         self._share_prefix = not self._padded and SHARE_PREFIX[settings.mode]
         self._row_length, self._min_rows = settings.row_length, settings.min_rows
         self._more_columns = (setup.config.grpo.group_size - 1) * setup.config.rollout.completion_length
-        self._shards = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
+        self._shards = sharding.row_shards(setup.mesh)
         self._micro_batches = setup.config.grpo.micro_batches
 
     def to_score(self, rollout: Rollout) -> TokenBatch | Packed:
@@ -58,4 +58,4 @@ class Packer:
 
     def metrics(self, batch: PolicyBatch) -> dict[str, float]:
         """packing/occupancy: the share of the forward's columns that hold a token; nothing where rows are padded."""
-        return {} if self._padded else {"packing/occupancy": packing.occupancy(batch.batch)}
+        return {} if self._padded else {"packing/occupancy": packing.occupancy(distributed.whole(batch.batch))}

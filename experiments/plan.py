@@ -3,7 +3,8 @@
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8
     python -m experiments.plan --config=configs/plans.py:8b --topology=v5e:8x8 --sweep       # ranks mesh shapes
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8 --largest
-    python -m experiments.plan --table=experiments/plans                                     # the stored ones
+    python -m experiments.plan --table=experiments/plans           # writes README.md there: the stored plans as a table
+    python -m experiments.plan --check=experiments/plans/ci.json   # plans that one again, and fails where it has grown
 
 Needs libtpu (`pip install -e .[tpu]`), in a virtual environment of its own. Memory is the compiler's; FLOPs are
 counted in the jaxpr; bytes between chips are read from the compiled text; times are limits that the chip's peaks set,
@@ -15,10 +16,13 @@ import math
 import os
 import pathlib
 import re
+import shlex
+import sys
 import time
 from typing import Any
 
-# Read when libtpu loads: no metadata server is asked, and several plans may run at once.
+# Read when jax and libtpu load: no TPU is looked for, no metadata server asked, and several plans may run at once.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
@@ -26,19 +30,21 @@ import jax
 from absl import flags
 
 from experiments import common
-from experiments.planning import chips, flops, hlo, programs
+from experiments.planning import chips, flops, hlo, programs, stored
 from rl_jax import sharding
 from rl_jax.logging import write_atomically
 
 flags.DEFINE_string("topology", "v5e:4x4", "a slice, CHIP:SHAPE: v4:2x2x2, v5e:4x4, v5p:4x4x4, v6e:4x4")
 flags.DEFINE_bool("sweep", False, "plan the train step for every sensible mesh of the slice, and rank them")
-flags.DEFINE_bool("largest", False, "find the largest micro-batch that fits, by compiling")
+flags.DEFINE_bool("largest", False, "plan the train step with the largest micro-batch that fits")
 flags.DEFINE_list("programs", ["train", "score", "decode"], "which ones")
+flags.DEFINE_float("effort", 0.0, "XLA's exec_time_optimization_effort: 0 as in a run, -1 for a quick plan", -1.0, 1.0)
 flags.DEFINE_string("save", None, "write the plan there, as JSON")
-flags.DEFINE_string("table", None, "print the plans stored in this folder as a Markdown table, and nothing else")
+flags.DEFINE_string("table", None, "write README.md with the plans stored in this folder, and nothing else")
+flags.DEFINE_string("check", None, "plan what this file has stored again, and compare; its own flags are taken from it")
 
-GIB = 2.0**30
-MAX_COMPILATIONS = 5
+GIB = stored.GIB
+LEAST_EFFORT = -1.0  # a third of the time, with peaks that are within some percent of a run's
 
 
 def described_devices(topology: str) -> list:
@@ -55,23 +61,25 @@ def described_devices(topology: str) -> list:
         ) from error
 
 
-def compile_one(planned: programs.Planned, mesh) -> dict[str, Any]:
+def compile_one(planned: programs.Planned, mesh, effort: float = 0.0) -> dict[str, Any]:
     """The compiler's figures for one program: bytes a chip, bytes sent, seconds; or "refused" and why."""
     start = time.perf_counter()
+    options = {"exec_time_optimization_effort": effort} if effort else None
     try:
-        compiled = planned.lower(mesh).compile()
+        compiled = planned.lower(mesh).compile(compiler_options=options)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return {"refused": refusal(str(error)), "compile_s": time.perf_counter() - start}
-    memory = compiled.memory_analysis()
+    memory, sent = compiled.memory_analysis(), hlo.collectives(compiled.as_text(), dict(mesh.shape))
     kept = memory.argument_size_in_bytes
     fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return {
         "argument_bytes": kept,
         "temporary_bytes": memory.temp_size_in_bytes,
         "peak_bytes": kept + fresh + memory.temp_size_in_bytes,
-        "sent_bytes": hlo.by_axes(hlo.collectives(compiled.as_text(), dict(mesh.shape))),
+        "sent_bytes": hlo.by_axes(sent),
+        "collectives": sum(one.times for one in sent),
         "compile_s": time.perf_counter() - start,
     }
 
@@ -103,68 +111,77 @@ def tree_bytes(shapes, shardings) -> float:
     return float(sum(math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize for x, s in leaves))
 
 
-def moved_bytes(name: str, setup: common.Setup, planned: programs.Planned) -> float:
+def optimizer_bytes(setup: common.Setup) -> float:
+    """Bytes of one device's share of what the optimizer keeps."""
+    optimizer, _ = common.make_step(setup, setup.config.grpo, None)
+    shapes = jax.eval_shape(optimizer.init, setup.param_shapes)
+    return tree_bytes(shapes, sharding.tree_shardings(shapes, setup.mesh))
+
+
+def cache_bytes(setup: common.Setup, prompts: int) -> float:
+    """Bytes of one device's share of the keys and values of a whole rollout."""
+    config, model = setup.config, programs.model_config(setup.config)
+    rows = prompts * config.grpo.group_size / sharding.row_shards(setup.mesh)
+    length = max(config.rollout.prompt_buckets) + config.rollout.completion_length
+    heads = model.num_kv_heads / setup.mesh.shape["tensor"]
+    width = jax.numpy.dtype(config.model.dtype).itemsize
+    return rows * length * 2 * heads * model.head_dim * model.num_layers * width
+
+
+def moved_bytes(name: str, setup: common.Setup, planned: programs.Planned, micro_batches: int) -> float:
     """The least that a chip reads and writes: weights at each pass, optimizer state once each way, the cache a step."""
     config, width = setup.config, jax.numpy.dtype(setup.config.model.dtype).itemsize
-    tensor, rows = setup.mesh.shape["tensor"], setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
     count = sum(x.size for x in jax.tree.leaves(setup.param_shapes))
-    weights = count * width / tensor  # gathered over fsdp, a chip reads them all
+    weights = count * width / setup.mesh.shape["tensor"]  # gathered over fsdp, a chip reads them all
     if name == "score":
         return weights
     if name == "train":
         state = tree_bytes(planned.arguments[0], jax.tree.map(lambda x: x.sharding, planned.arguments[0]))
         passes = 4 if config.model.remat == "full" else 3
-        return passes * config.grpo.micro_batches * weights + 2 * state
+        return passes * micro_batches * weights + 2 * state
     steps = config.rollout.completion_length
-    length = max(config.rollout.prompt_buckets) + steps / 2  # on average
-    kept = planned.arguments[1].shape[0] * config.grpo.group_size / rows
-    model = programs.model_config(config)
-    cache = kept * length * 2 * model.num_kv_heads * model.head_dim * model.num_layers * width / tensor
-    return steps * (weights + cache)
+    prompt = max(config.rollout.prompt_buckets)
+    used = (prompt + steps / 2) / (prompt + steps)  # of the cache, on average over the steps
+    return steps * (weights + used * cache_bytes(setup, planned.arguments[1].shape[0]))
 
 
-def make_planned(name: str, setup: common.Setup, micro_rows: int | None = None) -> programs.Planned:
-    """The program of that name at the config's size. micro_rows: of a micro-batch, in place of the config's."""
+def make_planned(name: str, setup: common.Setup, micro_batches: int | None = None) -> programs.Planned:
+    """The program of that name at the config's size. micro_batches: in place of the config's."""
     settings = setup.config.grpo
     rows = settings.prompts_per_step * settings.group_size
     if name == "train":
-        rows = micro_rows * settings.micro_batches if micro_rows else rows // settings.minibatches
-        return programs.train(setup, rows)
+        return programs.train(setup, rows // settings.minibatches, micro_batches)
     return programs.score(setup, rows) if name == "score" else programs.decode(setup, settings.prompts_per_step)
 
 
-def largest(setup: common.Setup, limit: float) -> dict[str, Any]:
-    """The most rows of a micro-batch whose train step the compiler takes, and how many compilations it took to know.
+def largest(setup: common.Setup, limit: float, effort: float) -> tuple[int, dict[str, Any]]:
+    """(rows, the figures) of the largest micro-batch that fits, of those into which a minibatch divides; 0: none fits.
 
-    Memory grows by the same amount with each row of a device: two sizes tell the slope, the third is the answer.
+    The compiler saves memory where it runs short, so only trying says what fits. What is far too large is refused
+    within seconds, long before machine code is made: the search goes down from the whole minibatch. A peak above
+    `limit` bytes does not fit either: near it the compiler counts on parts that are never there at once.
     """
-    shards = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
-    tried: dict[int, float] = {}
-
-    def peak(per_shard: int) -> float:
-        if per_shard not in tried:
-            figures = compile_one(make_planned("train", setup, per_shard * shards), setup.mesh)
-            tried[per_shard] = figures.get("peak_bytes", math.inf)
-        return tried[per_shard]
-
-    if peak(1) > limit:
-        return {"rows": 0, "compilations": 1}
-    best, guess = 1, 2
-    while len(tried) < MAX_COMPILATIONS and guess not in tried and guess > best:
-        if peak(guess) <= limit:
-            best = guess
-        fitting = sorted(size for size, found in tried.items() if found <= limit)
-        refused = [size for size, found in tried.items() if found > limit]
-        if len(fitting) > 1:
-            low, high = fitting[0], fitting[-1]
-            slope = max((tried[high] - tried[low]) / (high - low), 1.0)
-            guess = high + int((limit - tried[high]) / slope)
-        guess = min([guess, *(size - 1 for size in refused)])
-    return {"rows": best * shards, "peak_bytes": tried[best], "compilations": len(tried)}
+    settings, shards = setup.config.grpo, sharding.row_shards(setup.mesh)
+    rows = settings.prompts_per_step * settings.group_size // settings.minibatches
+    figures: dict[str, Any] = {}
+    for count in range(1, rows + 1):
+        if rows % (count * shards):
+            continue
+        figures = compile_one(make_planned("train", setup, count), setup.mesh, effort)
+        said = figures.get("refused") or f"peak {figures['peak_bytes'] / GIB:.2f} GiB a chip"
+        print(f"micro-batch of {rows // count} rows: {said} ({figures['compile_s']:.0f} s)", flush=True)
+        if figures.get("peak_bytes", math.inf) <= limit:
+            return rows // count, figures
+    return 0, {"refused": f"its peak is above the {limit / GIB:.0f} GiB of a chip"} | figures
 
 
-def plan(config, topology: str, names: list[str], find_largest: bool = False) -> dict[str, Any]:
-    """The figures of one config on one slice with config.mesh, as a dict that JSON can hold."""
+def plan(
+    config, topology: str, names: list[str], *, find_largest: bool = False, effort: float = 0.0
+) -> dict[str, Any]:
+    """The figures of one config on one slice with config.mesh, as a dict that JSON can hold.
+
+    find_largest: of the train step with its largest micro-batch, in place of the config's. effort: of the compiler.
+    """
     chip, devices = chips.chip_of(topology), described_devices(topology)
     sizes = sharding.parse_mesh(config.mesh)
     if math.prod(sizes.values()) != len(devices):
@@ -181,22 +198,28 @@ def plan(config, topology: str, names: list[str], find_largest: bool = False) ->
         "chip_bytes": chip.bytes,
         "parameters": sum(x.size for x in jax.tree.leaves(setup.param_shapes)),
         "parameter_bytes": tree_bytes(setup.param_shapes, setup.param_shardings),
+        "optimizer_bytes": optimizer_bytes(setup),
         "tokens": [max(config.rollout.prompt_buckets), config.rollout.completion_length],
+        "step_rows": config.grpo.prompts_per_step * config.grpo.group_size,
         "rows": config.grpo.prompts_per_step * config.grpo.group_size // config.grpo.minibatches,
         "micro_batches": config.grpo.micro_batches,
+        "effort": effort,
         "programs": {},
     }
     for name in names:
-        planned = make_planned(name, setup)
-        figures = compile_one(planned, mesh)
+        if name == "train" and find_largest:
+            rows, figures = largest(setup, chip.bytes, effort)
+            found |= {"largest_micro_batch": rows, "micro_batches": found["rows"] // rows if rows else found["rows"]}
+        else:
+            figures = compile_one(make_planned(name, setup), mesh, effort)
         if "refused" not in figures:
-            counted = make_planned(name, plain)
+            planned, counted = [make_planned(name, x, found["micro_batches"]) for x in (setup, plain)]
             total = flops.count(counted.jaxpr(mesh), while_turns=counted.while_turns)
             sent = sum(figures["sent_bytes"].values())
-            figures |= roofline(sent, total, moved_bytes(name, setup, planned), mesh, chip)
+            figures |= roofline(sent, total, moved_bytes(name, setup, planned, found["micro_batches"]), mesh, chip)
+        if name == "decode":
+            figures["cache_bytes"] = cache_bytes(setup, config.grpo.prompts_per_step)
         found["programs"][name] = figures
-    if find_largest:
-        found["largest_micro_batch"] = largest(setup, chip.bytes)
     return found
 
 
@@ -207,7 +230,8 @@ def report(found: dict[str, Any]) -> str:
         f"{found['model']}: {found['parameters'] / 1e9:.2f}B parameters on {found['topology']}, mesh {found['mesh']}",
         f"rows of {prompt} + {completion} tokens; a train step has {found['rows']}, "
         f"in {found['micro_batches']} micro-batches",
-        f"parameters {found['parameter_bytes'] / GIB:.2f} GiB a chip, which has {found['chip_bytes'] / GIB:.0f}",
+        f"parameters {found['parameter_bytes'] / GIB:.2f} GiB a chip, which has {found['chip_bytes'] / GIB:.0f}; "
+        f"the optimizer keeps {found['optimizer_bytes'] / GIB:.2f}",
     ]
     for name, one in found["programs"].items():
         if "refused" in one:
@@ -215,18 +239,20 @@ def report(found: dict[str, Any]) -> str:
             continue
         sent = ", ".join(f"{axes} {size / 1e9:.3g} GB" for axes, size in one["sent_bytes"].items()) or "nothing"
         limit = max(("compute_s", "memory_s", "links_s"), key=one.get).removesuffix("_s")
+        over = ", which does NOT fit" if one["peak_bytes"] > found["chip_bytes"] else ""
         lines += [
-            f"{name:7} peak {one['peak_bytes'] / GIB:.2f} GiB a chip: {one['argument_bytes'] / GIB:.2f} of arguments, "
+            f"{name:7} peak {one['peak_bytes'] / GIB:.2f} GiB a chip{over}: "
+            f"{one['argument_bytes'] / GIB:.2f} of arguments, "
             f"{one['temporary_bytes'] / GIB:.2f} of activations and other temporaries "
-            f"({one['compile_s']:.0f} s to compile)",
+            f"({one['compile_s']:.0f} s to compile)"
+            + (f"; the cache is {one['cache_bytes'] / GIB:.2f} of them" if "cache_bytes" in one else ""),
             f"        {one['flops']:.3g} FLOPs in all; a chip sends {sent}",
             f"        at the peaks {one['step_s']:.3g} s, set by {limit} "
             f"(compute {one['compute_s']:.3g}, memory {one['memory_s']:.3g}, links {one['links_s']:.3g}); "
             f"MFU at most {one['mfu']:.0%}",
         ]
     if "largest_micro_batch" in found:
-        one = found["largest_micro_batch"]
-        lines.append(f"largest micro-batch that fits: {one['rows']} rows ({one['compilations']} compilations)")
+        lines.append(f"largest micro-batch that fits: {found['largest_micro_batch']} rows")
     return "\n".join(lines)
 
 
@@ -242,62 +268,57 @@ def meshes(topology: str, model) -> list[str]:
 
 
 def rank(config, topology: str) -> list[dict[str, Any]]:
-    """A train step's plan for each mesh, the fastest that fits first."""
+    """A train step's plan for each mesh, the fastest that fits first, by a compiler that makes the least effort."""
     plans = []
     for mesh in meshes(topology, programs.model_config(config)):
         with config.unlocked():
             config.mesh = mesh
-        plans.append(plan(config, topology, ["train"]))
+        plans.append(plan(config, topology, ["train"], effort=LEAST_EFFORT))
         one = plans[-1]["programs"]["train"]
         said = one.get("refused") or f"{one['step_s']:.3g} s, peak {one['peak_bytes'] / GIB:.2f} GiB"
         print(f"{mesh:32} {said}", flush=True)
     return sorted(plans, key=lambda found: found["programs"]["train"].get("step_s", math.inf))
 
 
-def table(folder: pathlib.Path) -> str:
-    """The stored plans as Markdown."""
-    lines = [
-        "| model | slice | mesh | rows x tokens | peak GiB of | sent GB | limit s (by) | MFU at most | most rows |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for path in sorted(folder.glob("*.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        one, rows = found["programs"]["train"], f"{found['rows']} x {sum(found['tokens'])}"
-        start = f"| {pathlib.Path(found['model']).name} | {found['topology']} | {found['mesh']} | {rows} |"
-        if "refused" in one:
-            lines.append(f"{start} refused: {one['refused']} | | | | 0 |")
-            continue
-        limit = max(("compute_s", "memory_s", "links_s"), key=one.get).removesuffix("_s")
-        most = found.get("largest_micro_batch", {}).get("rows", "")
-        lines.append(
-            f"{start} {one['peak_bytes'] / GIB:.2f} of {found['chip_bytes'] / GIB:.0f} | "
-            f"{sum(one['sent_bytes'].values()) / 1e9:.0f} | {one['step_s']:.2f} ({limit}) | {one['mfu']:.0%} | {most} |"
-        )
-    return "\n".join(lines)
+def command() -> str:
+    """The command line that makes this plan."""
+    words = [word for word in sys.argv[1:] if not word.startswith("--check")]
+    return f"python -m experiments.plan {shlex.join(words)}"
 
 
 def run(config, workdir: pathlib.Path) -> None:
-    """Plans, prints, and stores the plan where --save says."""
+    """Plans and prints, stores the plan where --save says, and holds it to the one that --check names."""
     del workdir
+    jax.config.update("jax_enable_compilation_cache", False)  # what is for absent devices cannot be read back
     options = flags.FLAGS
     if options.sweep:
         best = rank(config, options.topology)
         print("\n" + report(best[0]))
         return
-    found = plan(config, options.topology, options.programs, options.largest)
+    found = plan(
+        config, options.topology, options.programs, find_largest=options.largest, effort=options.effort
+    )
     print(report(found))
+    kept = stored.load(pathlib.Path(options.check)) if options.check else None
     if options.save:
-        write_atomically(pathlib.Path(options.save), (json.dumps(found, indent=1) + "\n").encode())
+        text = json.dumps({"command": command()} | found, indent=1) + "\n"
+        write_atomically(pathlib.Path(options.save), text.encode())
+    if kept:
+        print("\n" + stored.comparison(kept, found))
+        refused = stored.growth(kept, found)
+        if refused:
+            sys.exit("\n".join([*refused, f"if that is as it should be, commit the result of: {kept['command']}"]))
 
 
 def main() -> None:
     """The command line."""
-    import sys
-
-    folder = next((a.partition("=")[2] for a in sys.argv if a.startswith("--table=")), None)
-    if folder:
-        print(table(pathlib.Path(folder)))
+    values = dict(a.removeprefix("--").split("=", 1) for a in sys.argv[1:] if "=" in a)
+    if "table" in values:
+        folder = pathlib.Path(values["table"])
+        write_atomically(folder / "README.md", stored.table(folder).encode())
         return
+    if "check" in values:
+        sys.argv += stored.arguments(stored.load(pathlib.Path(values["check"])))
     common.main(run)
 
 

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from experiments import common, grpo, trackers
+from experiments import common, grpo, layouts, processes, rollouts, trackers
 from experiments.evaluate import make_evaluate, make_pool, sample_rows
 from experiments.rollouts import collect
-from rl_jax import checkpoint, data, ppo, sharding
+from rl_jax import checkpoint, distributed, ppo, sharding
 from rl_jax.advantages import tokens as token_advantages
 from rl_jax.binding import bind, needs
-from rl_jax.logging import RunLogger
 from rl_jax.losses import value
 from rl_jax.models.heads import NAME as HEAD
 from rl_jax.models.heads import add_value_head, make_predict, without_value_head
@@ -222,16 +221,41 @@ def check_config(config) -> None:
         raise ValueError(f"model.lora.rank={config.model.lora.rank}: the critic has no adapters; set it to 0")
 
 
+def check_rows(setup: common.Setup) -> None:
+    """Raises ValueError where the rows of a step, or of a micro-batch, do not divide over the devices."""
+    settings = setup.config.grpo
+    minibatch = settings.prompts_per_step * settings.group_size // settings.minibatches
+    parts = {"micro_batch": settings.micro_batches, "critic's micro_batch": setup.config.critic.micro_batches}
+    micro_batches = {name: minibatch // count for name, count in parts.items()}
+    common.check_rows(setup, prompts_per_step=settings.prompts_per_step, **micro_batches)
+
+
+def compile_ahead(setup: common.Setup, programs: Programs, pool, prompts, learner: Learner) -> None:
+    """Compiles what the first step calls: the step itself, with its prompts, and zeros in place of results."""
+    config, ahead, key = setup.config, common.ahead(setup), processes.step_key(learner.policy, 0)
+    params = layouts.place(setup.rollout, learner.policy_params(), common.Clock())
+    collected = rollouts.compile_ahead(setup, pool, programs.generate, None, prompts, params, key)
+    if collected is None:
+        return
+    rollout, rewards = common.place_rows(setup, (collected.judged.rollout, collected.judged.result.rewards))
+    before = ahead("score", programs.score)(learner.policy_params(), rollout.batch)
+    values = ahead("predict", programs.predict)(learner.critic_params(), rollout.batch)
+    states = jax.device_get(learner.policy.trackers)
+    batch, _ = ahead("assign", programs.assign)(rollout, rewards, values, before, before.log_probs, key, states)
+    part = common.place_rows(setup, grpo.minibatches(config, distributed.whole(batch), key)[0])
+    if programs.critic_step:
+        ahead("critic_step", programs.critic_step)(learner.critic, part)
+        part = part.policy
+    ahead("policy_step", programs.policy_step)(learner.policy, part)
+
+
 def run(config, workdir: pathlib.Path) -> None:
     """The whole of it: warm start, restore if there is something, loop, save."""
     check_config(config)
     stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
     settings = config.grpo
     setup = common.setup(config)
-    minibatch = settings.prompts_per_step * settings.group_size // settings.minibatches
-    parts = {"micro_batch": settings.micro_batches, "critic's micro_batch": config.critic.micro_batches}
-    common.check_rows(setup, prompts_per_step=settings.prompts_per_step)
-    common.check_rows(setup, **{name: minibatch // count for name, count in parts.items()})
+    check_rows(setup)
     common.record_run(setup, workdir, "ppo")
     params = grpo.warm_start(setup, workdir, stop)
     if params is None:
@@ -239,7 +263,7 @@ def run(config, workdir: pathlib.Path) -> None:
     reference_params = jax.tree.map(jnp.copy, params)
     programs, learner = build(setup, params)
     source = setup.task.data_source("train")
-    prompts = data.train_iterator(source, batch_size=settings.prompts_per_step, seed=config.seed)
+    prompts = processes.own_batches(setup.mesh, source, batch_size=settings.prompts_per_step, seed=config.seed)
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
@@ -248,37 +272,39 @@ def run(config, workdir: pathlib.Path) -> None:
         prompts.set_state(host["data"])
         step = host["step"]
     made = trackers.make_trackers(config)
-    log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
+    log = processes.run_logger(workdir, step, total_steps=settings.steps, **common.log_options(config))
     with checkpoints, make_pool(setup) as pool, log:
+        compile_ahead(setup, programs, pool, prompts, learner)
         evaluate = make_evaluate(setup, pool)
         if step == 0:
             metrics, samples = evaluate(learner.policy_params())
             log.log(0, metrics)
             log.samples(0, samples)
-        while step < settings.steps and not stop.received:
+        stopping = distributed.any_process(stop.received)
+        while step < settings.steps and not stopping:
             step += 1
             looking = step % config.eval.every == 0 or step == settings.steps
+            warming_up = step <= config.critic.warmup_steps
             clock = common.Clock()
-            rollout_key, credit_key, order_key = jax.random.split(jax.random.fold_in(learner.policy.rng, step), 3)
-            collected = collect(
-                setup, pool, programs.generate, None, prompts, learner.policy_params(), rollout_key, clock
-            )
-            judged, tokens = collected.judged, collected.judged.rollout.batch
+            rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step), 3)
+            params = layouts.place(setup.rollout, learner.policy_params(), clock)
+            collected = collect(setup, pool, programs.generate, None, prompts, params, rollout_key, clock)
+            del params  # a second copy of the weights, which the updates have no room for
+            judged = collected.judged
+            rollout, rewards = common.place_rows(setup, (judged.rollout, judged.result.rewards))
+            tokens = rollout.batch
             before = programs.score(learner.policy_params(), tokens)
             reference = programs.score(reference_params, tokens).log_probs
             values = programs.predict(learner.critic_params(), tokens)
-            rollout, rewards = common.place_rows(setup, (judged.rollout, judged.result.rewards))
             learner = learner.with_trackers(trackers.see_rewards(made, learner.policy.trackers, judged.result.rewards))
-            batch, batch_metrics = programs.assign(
-                rollout, rewards, values, before, reference, credit_key, jax.device_get(learner.policy.trackers)
-            )
+            states = jax.device_get(learner.policy.trackers)
+            batch, batch_metrics = programs.assign(rollout, rewards, values, before, reference, credit_key, states)
+            before, batch, batch_metrics = distributed.whole((before, batch, jax.device_get(batch_metrics)))
             clock.lap("score_s", batch)
             updates, critic_updates = [], []
             for part in grpo.minibatches(config, batch, order_key):
                 part = common.place_rows(setup, part)
-                learner, metrics, of_critic = programs.update(
-                    learner, part, only_critic=step <= config.critic.warmup_steps
-                )
+                learner, metrics, of_critic = programs.update(learner, part, only_critic=warming_up)
                 updates += [] if metrics is None else [jax.device_get(metrics)]
                 critic_updates.append(jax.device_get(of_critic))
                 for state in filter(None, learner):
@@ -286,23 +312,24 @@ def run(config, workdir: pathlib.Path) -> None:
             clock.lap("train_s")
             metrics = step_metrics(config, judged, learner.policy, updates, critic_updates)
             states = trackers.observe(made, learner.policy.trackers, judged.result.rewards, metrics)
-            learner = learner.with_trackers(states)
-            metrics |= collected.metrics | jax.device_get(batch_metrics) | trackers.metrics_of(states)
+            learner = learner.with_trackers(processes.replicate(setup.mesh, states))
+            metrics |= collected.metrics | batch_metrics | trackers.metrics_of(states)
             metrics |= {"data/skipped_records": source.num_skipped}
             if looking:
                 evaluated, samples = evaluate(learner.policy_params())
                 metrics |= evaluated
                 log.samples(step, samples + sample_rows(judged, "train", config.log.sample_rows))
-                after = programs.score(learner.policy_params(), tokens)
+                after = distributed.whole(programs.score(learner.policy_params(), tokens))
                 log.group_view(step, grpo.group_view(setup, judged, batch.policy, before, after))
             sampled = judged.rollout.completion_mask.sum()
             log.log(step, metrics, clock.totals(sampled) | {"compile_count": programs.compile_count()})
-            if checkpoints.due(step) or step == settings.steps or stop.received:
+            stopping = distributed.any_process(stop.received)
+            if checkpoints.due(step) or step == settings.steps or stopping:
                 items = learner.checkpoint_items(reference_params)
-                checkpoints.save(step, items, {"step": step, "data": prompts.get_state()})
+                checkpoints.save(step, items, {"step": step, "data": prompts.get_state()}, metrics)
     if step == settings.steps:
         common.write_final(setup, workdir, step, learner.policy_params(), critic=learner.critic_params())
 
 
 if __name__ == "__main__":
-    common.main(run)
+    common.main(run, several_processes=True)

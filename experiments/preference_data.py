@@ -6,7 +6,7 @@ What records are, and how they are read and encoded, is in rl_jax.preferences.
 import numpy as np
 
 from experiments import common
-from rl_jax import packing, preferences, tasks
+from rl_jax import packing, preferences, sharding, tasks
 from rl_jax.tokenizers import CharTokenizer, Llama2cTokenizer
 from rl_jax.types import Packed, PreferenceBatch, TokenBatch
 
@@ -174,7 +174,7 @@ class Packer:
     """config.packing for preferences: all K responses of a prompt behind one copy of it, or rows as they are."""
 
     def __init__(self, setup: common.Setup):
-        settings, self._shards = setup.config.packing, setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
+        settings, self._shards = setup.config.packing, sharding.row_shards(setup.mesh)
         known = {"padded": None, "packed": False, "shared_prefix": True}
         if settings.mode not in known:
             raise ValueError(f"packing.mode={settings.mode!r} is none of {', '.join(known)}")

@@ -1,289 +1,33 @@
-"""Writes report.html for one run, or for several laid over each other:
+"""Writes report.html for a run, for several runs, or for sweeps:
 
-    python -m experiments.report RUN [RUN...] [--out=PATH]
+    python -m experiments.report RUN_OR_SWEEP [RUN_OR_SWEEP...] [--out=PATH] [--metric=NAME]
+    python -m experiments.report SWEEP --serve                       # a live page on 127.0.0.1
 
 The page is one file without scripts or requests: it opens from a laptop's disk, a bucket or a mail. What a run wrote
-is read from its folder (see rl_jax/logging.py); what it did not write is named in the page.
+is read from its folder (see rl_jax/logging.py); what it did not write is named in the page. A sweep, or runs of which
+some differ in nothing but their seed, are shown as arms: interquartile means with intervals over the seeds.
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import jinja2
-from markupsafe import Markup
 
+from experiments import report_arms, report_figures
 from experiments import report_charts as charts
-from experiments.report_health import assess, points_of
-from rl_jax.logging import (
-    GROUP_VIEW_FILE,
-    METRICS_FILE,
-    SAMPLES_FILE,
-    TIMING_FILE,
-    read_jsonl,
-    write_atomically,
-)
-from rl_jax.run_record import read_json
-
-MAX_SAMPLES = 40  # rows of the before-and-after table
-MAX_GROUP_ROWS = 16  # completions of a group, token by token
-CURVES = {
-    "eval/pass@1": "Share of held-out problems solved by one sample.",
-    "eval/reward": "Mean reward on held-out prompts.",
-    "reward/mean": "Mean reward of the training samples.",
-    "kl/k1": "Divergence from the reference, unbiased estimator.",
-    "kl/k3": "Divergence from the reference, never-negative estimator.",
-    "entropy": "Uncertainty of the next token, in nats.",
-    "loss": "What the optimizer minimises; in policy optimization it need not fall.",
-    "grad_norm": "Norm of the gradient before clipping.",
-    "completion_length": "Tokens a completion.",
-}
-STAGES = {"rollout_s": "rollout", "reward_s": "reward", "score_s": "score", "train_s": "train"}
-# How a token is coloured: (field, label, lower end of the scale so that rounding noise stays pale).
-TOKEN_FIELDS = (("advantage", "advantage", 1e-3), ("log_ratio", "log-ratio", 1e-2), ("entropy", "entropy", 1e-2))
+from experiments.report_run import CURVES, TOKEN_FIELDS, curves, load_run, other_metrics, run_labels, run_section
+from rl_jax.logging import write_atomically
 
 
-class Run(NamedTuple):
-    """What a run's folder holds; an empty list or dict for a file that is not there.
+def page(paths: Sequence[Path], *, metric: str | None = None, nonce: str = "", version: str = "") -> str:
+    """The page of some runs and sweeps as HTML text; everything that comes from a run is escaped.
 
-    label: unique among the runs of the report. missing: names of the files that are not there.
+    metric: what arms are compared by; None takes the first that there is of report_run.HEADLINES. nonce: of the script
+    of a live page; a written one has no script. version: report_serve.version of what the live page shows.
+    Raises FileNotFoundError for a folder that is not there, ValueError for one that is damaged or named twice.
     """
-
-    label: str
-    record: dict[str, Any]
-    config: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    timing: list[dict[str, Any]]
-    samples: list[dict[str, Any]]
-    group_views: list[dict[str, Any]]
-    missing: list[str]
-
-
-def load_run(workdir: Path, label: str) -> Run:
-    """Reads a run's folder. FileNotFoundError for a missing folder, ValueError naming file and line of damage."""
-    if not workdir.is_dir():
-        raise FileNotFoundError(f"no run at {workdir}: name the --workdir of a program under experiments/")
-    missing: list[str] = []
-
-    def read(name: str, reader, empty):
-        if (workdir / name).exists():
-            return reader(workdir / name)
-        missing.append(name)
-        return empty
-
-    return Run(
-        label,
-        read("run.json", read_json, {}),
-        read("config.json", read_json, {}),
-        read(METRICS_FILE, read_jsonl, []),
-        read(TIMING_FILE, read_jsonl, []),
-        read(SAMPLES_FILE, read_jsonl, []),
-        read(GROUP_VIEW_FILE, read_jsonl, []),
-        missing,
-    )
-
-
-def run_labels(workdirs: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell the runs apart, of two parts at least: arithmetic/grpo."""
-    parts = [path.resolve().parts for path in workdirs]
-    if len(set(parts)) < len(parts):
-        raise ValueError("the same run was named twice")
-    length = 2
-    while len({part[-length:] for part in parts}) < len(parts):
-        length += 1
-    return ["/".join(part[-length:]) for part in parts]
-
-
-def visible(text: str) -> str:
-    """Text as a reader can see it: control characters and lone surrogates become pictures of themselves."""
-    whole = "".join("\ufffd" if 0xD800 <= ord(c) <= 0xDFFF else c for c in text)
-    return "".join(chr(0x2400 + ord(c)) if ord(c) < 32 and c not in "\n\t" else c for c in whole)
-
-
-def visible_token(text: str) -> str:
-    """A token's text with its blanks drawn, so that two tokens never look alike."""
-    drawn = visible(text).replace("\n", "↵").replace("\t", "⇥").replace(" ", "␣")
-    return drawn or "∅"
-
-
-def curves(runs: Sequence[Run], names: Sequence[str]) -> list[dict[str, Any]]:
-    """A chart for each metric that some run has a value of: {"name", "meaning", "svg", "last"}."""
-    palette = [run.label for run in runs]
-    found = []
-    for name in names:
-        series = {run.label: points_of(run.metrics, name) for run in runs}
-        svg = charts.line_chart(series, title=name, palette=palette)
-        if svg is not None:
-            ends = [next((v for _, v in reversed(points) if v is not None), None) for points in series.values()]
-            last = ", ".join(charts.short_number(value) for value in ends)
-            found.append({"name": name, "meaning": CURVES.get(name, ""), "svg": svg, "last": last})
-    return found
-
-
-def other_metrics(runs: Sequence[Run]) -> list[str]:
-    """Names of the logged numbers that have no place among the main curves, sorted."""
-    names = {name for run in runs for row in run.metrics for name in row}
-    return sorted(names - set(CURVES) - {"step", "nonfinite"})
-
-
-def headline(run: Run, health: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The few numbers to read first: (name, value)."""
-    tiles = []
-    for name, digits in (("eval/pass@1", 3), ("eval/reward", 3), ("reward/mean", 3)):
-        values = [value for _, value in points_of(run.metrics, name) if value is not None]
-        if values:
-            tiles.append((name, f"{values[0]:.{digits}f} → {values[-1]:.{digits}f}"))
-    if run.metrics:
-        tiles.append(("last step", str(run.metrics[-1]["step"])))
-    seconds = sum(row["step_s"] for row in run.timing if row.get("step_s") is not None)
-    if seconds:
-        tiles.append(("time in steps", f"{seconds / 60:.1f} min"))
-    if run.metrics:
-        tiles.append(("health warnings", str(sum(row["status"] == "warning" for row in health))))
-    return tiles
-
-
-def timing_summary(timing: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Where the time went: stages (name, share, seconds a step), the bar, tokens/s, compilations; None without rows.
-
-    The first step compiles, so it is left out where there are others.
-    """
-    rows = [row for row in timing if row.get("step_s")]
-    rows = rows[1:] or rows
-    if not rows:
-        return None
-    total = sum(row["step_s"] for row in rows)
-    seconds = {label: sum(row.get(name) or 0.0 for row in rows) for name, label in STAGES.items()}
-    seconds["rest"] = max(total - sum(seconds.values()), 0.0)
-    seconds = {label: value for label, value in seconds.items() if value > 0}
-    whole = sum(seconds.values())
-    rates = sorted(row["tokens_per_s"] for row in rows if row.get("tokens_per_s") is not None)
-    counts = [(row["step"], row["compile_count"]) for row in timing if row.get("compile_count") is not None]
-    return {
-        "stages": [(label, value / whole, value / len(rows)) for label, value in seconds.items()],
-        "bar": charts.share_bar({label: value / whole for label, value in seconds.items()}),
-        "step_s": total / len(rows),
-        "tokens_per_s": charts.short_number(rates[len(rates) // 2]) if rates else None,
-        "compile_count": counts[-1][1] if counts else None,
-        "last_compile": max((s for (_, before), (s, after) in zip(counts, counts[1:], strict=False) if after > before),
-                            default=counts[0][0] if counts else None),
-        "skipped_first": len(rows) < len(timing),
-    }
-
-
-def before_and_after(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The evaluation samples of the first and the last evaluation, on the same prompts; None when there are none.
-
-    With one evaluation only, "after" is None in each pair.
-    """
-    rows = [row for row in samples if row["split"] == "eval"]
-    if not rows:
-        return None
-    first, last = min(row["step"] for row in rows), max(row["step"] for row in rows)
-    later: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["step"] == last and last > first:
-            later.setdefault(row["prompt"], []).append(row)
-    rewards = [row["reward"] for row in rows if row["step"] in (first, last) and row["reward"] is not None]
-    low, high = (min(rewards), max(rewards)) if rewards else (0.0, 0.0)
-    earlier = [row for row in rows if row["step"] == first]
-    pairs = []
-    for row in earlier:
-        matches = later.get(row["prompt"], [])
-        after = sample_cell(matches.pop(0), low, high) if matches else None
-        pairs.append((visible(row["prompt"]), sample_cell(row, low, high), after))
-    return {"first": first, "last": last, "pairs": pairs[:MAX_SAMPLES], "total": len(pairs), "low": low, "high": high}
-
-
-def sample_cell(row: Mapping[str, Any], low: float, high: float) -> dict[str, Any]:
-    """One completion for the table: its text, its reward in figures, and a tint from lowest to highest reward."""
-    reward = row["reward"]
-    share = 0.5 if reward is None or high <= low else (reward - low) / (high - low)
-    colour, strength = ("var(--good)", 2 * share - 1) if share >= 0.5 else ("var(--bad)", 1 - 2 * share)
-    return {
-        "text": visible(row["completion"]),
-        "reward": charts.short_number(reward),
-        "tint": Markup("--tint:{};--strength:{:.0f}%").format(Markup(colour), 6 + 34 * strength),
-        "truncated": row.get("truncated", False),
-    }
-
-
-def token_view(view: Mapping[str, Any]) -> dict[str, Any]:
-    """One group for the per-token view: completions of cells, and what full colour stands for in each field."""
-    completions = view["rows"][:MAX_GROUP_ROWS]
-    scales = {}
-    for field, _, floor in TOKEN_FIELDS:
-        values = [
-            abs(value)
-            for row in completions
-            for value, seen in zip(row[field], row["mask"], strict=True)
-            if seen and value is not None
-        ]
-        scales[field] = max([floor, *values])
-    return {
-        "step": view["step"],
-        "prompt": visible(view["prompt"]),
-        "completions": [
-            {
-                "reward": charts.short_number(row["reward"]),
-                "cells": [_token_cell(row, index, scales) for index in range(len(row["tokens"]))],
-            }
-            for row in completions
-        ],
-        "hidden": len(view["rows"]) - len(completions),
-        "scales": {field: charts.short_number(scale) for field, scale in scales.items()},
-    }
-
-
-def _token_cell(row: Mapping[str, Any], index: int, scales: Mapping[str, float]) -> dict[str, Any]:
-    values = {field: row[field][index] for field in ("log_prob", "log_ratio", "advantage", "entropy")}
-    style = []
-    for field, _, _ in TOKEN_FIELDS:
-        value = values[field] or 0.0
-        colour = "var(--plain)" if field == "entropy" else "var(--good)" if value > 0 else "var(--bad)"
-        strength = 60 * min(abs(value) / scales[field], 1)
-        style.append(f"--{field}:color-mix(in srgb,{colour} {strength:.0f}%,transparent)")
-    shown = {field: charts.short_number(value) for field, value in values.items()}
-    words = ", ".join(f"{field.replace('_', '-')} {value}" for field, value in shown.items())
-    seen = row["mask"][index]
-    return {
-        "text": visible_token(row["tokens"][index]),
-        "mask": seen,
-        "style": Markup(";".join(style)),
-        "title": f"token {index}: {words}" if seen else f"token {index}: masked, the loss does not see it",
-        **shown,
-    }
-
-
-def run_section(run: Run) -> dict[str, Any]:
-    """Everything about one run that the page shows."""
-    health = assess(run.metrics)
-    views = run.group_views
-    if len(views) > 2:  # the policy at the start and at the end
-        views = [views[0], views[-1]]
-    return {
-        "label": run.label,
-        "record": run.record,
-        "record_json": json.dumps(run.record, indent=2, sort_keys=True),
-        "config_json": json.dumps(run.config, indent=2, sort_keys=True),
-        "missing": run.missing,
-        "tiles": headline(run, health),
-        "has_metrics": bool(run.metrics),
-        "health": [
-            {**row, "shown": charts.short_number(row["value"]), "spark": charts.sparkline(row["points"])}
-            for row in health
-        ],
-        "timing": timing_summary(run.timing),
-        "samples": before_and_after(run.samples),
-        "views": [token_view(view) for view in views],
-    }
-
-
-def render(runs: Sequence[Run]) -> str:
-    """The page as HTML text; everything that comes from a run is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
@@ -291,33 +35,49 @@ def render(runs: Sequence[Run]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html").render(
-        runs=[run_section(run) for run in runs],
-        curves=curves(runs, list(CURVES)),
-        others=curves(runs, other_metrics(runs)),
-        token_fields=[(field, label) for field, label, _ in TOKEN_FIELDS],
-    )
+    shared = {"token_fields": [(field, label) for field, label, _ in TOKEN_FIELDS], "nonce": nonce, "version": version}
+    labels = run_labels(paths)
+    if not any(map(report_arms.is_sweep, paths)):
+        runs = [load_run(path, label) for path, label in zip(paths, labels, strict=True)]
+        if len(runs) == 1 or report_arms.all_differ(runs):
+            return environment.get_template("report.html").render(
+                runs=[run_section(run) for run in runs],
+                curves=curves(runs, list(CURVES)),
+                others=curves(runs, other_metrics(runs)),
+                looks=[charts.look(index) for index in range(len(runs))],
+                **shared,
+            )
+    study = report_arms.load_study(paths)
+    return environment.get_template("arms.html").render(**report_figures.sections(study, metric), **shared)
 
 
-def write_report(workdirs: Sequence[Path], out: Path | None = None) -> Path:
-    """Writes the report of some runs and returns its path; next to the first run's files when `out` is None."""
+def write_report(workdirs: Sequence[Path], out: Path | None = None, *, metric: str | None = None) -> Path:
+    """Writes the report of some runs and sweeps; returns its path, next to the first one's files when `out` is None."""
     workdirs = [Path(path) for path in workdirs]
-    runs = [load_run(path, label) for path, label in zip(workdirs, run_labels(workdirs), strict=True)]
+    text = page(workdirs, metric=metric)
     out = workdirs[0] / "report.html" if out is None else out
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, render(runs).encode("utf-8", errors="replace"))
+    write_atomically(out, text.encode("utf-8", errors="replace"))
     return out
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m experiments.report", description="Write report.html for runs.")
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the --workdir of a run")
-    parser.add_argument("--out", type=Path, help="where to write the page; default: report.html in the first run")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_OR_SWEEP", help="a run's or a sweep's --workdir")
+    parser.add_argument("--out", type=Path, help="where to write the page; default: report.html in the first folder")
+    parser.add_argument("--metric", help="what arms are compared by; default: the held-out one that there is")
+    parser.add_argument("--serve", action="store_true", help="serve a page that follows running runs, on 127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, help="of --serve; 0 takes a free one")
     parsed = parser.parse_args(arguments)
     try:
-        print(write_report(parsed.runs, parsed.out))
-    except (FileNotFoundError, ValueError) as error:
+        if parsed.serve:
+            from experiments import report_serve  # which imports this module
+
+            report_serve.serve(parsed.runs, port=parsed.port, metric=parsed.metric)
+        else:
+            print(write_report(parsed.runs, parsed.out, metric=parsed.metric))
+    except (OSError, ValueError) as error:  # a port that is taken and a folder that cannot be written to are among them
         sys.exit(f"report: {error}")
 
 

@@ -1,4 +1,5 @@
-"""Line charts, sparklines and share bars as inline SVG: text that scales, colours from the page's style sheet.
+"""Line charts, interval charts, sparklines and share bars as inline SVG: text that scales, colours from the page's
+style sheet.
 
 Every string that comes from a run is escaped here; series are told apart by dash as well as by colour.
 """
@@ -9,11 +10,18 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 Points = Sequence[tuple[float, float | None]]  # (step, value); None breaks the line
+Band = Sequence[tuple[float, float, float]]  # (step, low, high)
 
 WIDTH, HEIGHT = 360, 208
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 38
 MAX_POINTS = 400  # of a line: more than its pixels only makes the page heavy
 _DASHES = ("none", "6 3", "2 3", "8 3 2 3", "12 4", "1 4")
+
+
+def look(index: int) -> tuple[int, str]:
+    """(colour, dash) of the series at a place: the first six differ in both, and no two of the first 36 are alike."""
+    colours = len(_DASHES)
+    return index % colours, _DASHES[(index + index // colours) % colours]
 
 
 def short_number(value: float | None) -> str:
@@ -33,7 +41,15 @@ def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
+    digits = 2 - math.floor(math.log10(step))  # of metrics near 1e-14, such as a first KL, 12 would leave nothing
+    return [round(index * step, digits) for index in range(first, last + 1)]
+
+
+def with_air(low: float, high: float) -> tuple[float, float]:
+    """A range that can be cut into ticks: one that is empty, or as good as that, gets some air around it."""
+    if high - low >= 1e-12 * max(abs(low), abs(high), 1e-12):
+        return low, high
+    return low - max(abs(low) * 0.1, 0.01), high + max(abs(high) * 0.1, 0.01)
 
 
 def thin(points: Points, limit: int = MAX_POINTS) -> list[tuple[float, float | None]]:
@@ -82,65 +98,132 @@ def _describe(series: Mapping[str, Points]) -> str:
     return "; ".join(words)
 
 
-def line_chart(series: Mapping[str, Points], *, title: str, palette: Sequence[str] = ()) -> Markup | None:
-    """One chart of a metric over steps, a line a run; None when no run has a value.
+def line_chart(
+    series: Mapping[str, Points],
+    *,
+    title: str,
+    palette: Sequence[str] = (),
+    bands: Mapping[str, Band] | None = None,
+    along: str = "step",
+    span: tuple[float, float] | None = None,
+    size: tuple[int, int] = (WIDTH, HEIGHT),
+) -> Markup | None:
+    """One chart of a metric, a line a run or an arm; None when none has a value.
 
-    series: run name -> points. title: the metric, for screen readers.
-    palette: all run names in order, so that a run keeps its colour and dash where others lack the metric.
+    series: name -> points. title: the metric, for screen readers. along: what the horizontal axis is.
+    palette: all names in order, so that a run keeps its colour and dash where others lack the metric.
+    bands: name -> what is shaded behind its line. span: the vertical range, where charts are to be compared.
+    size: of the picture; its text keeps its size.
     """
     series = {name: points for name, points in series.items() if any(value is not None for _, value in points)}
     if not series:
         return None
-    order = list(palette) or list(series)
+    order, bands = list(palette) or list(series), bands or {}
+    width, height = size
     steps = [step for points in series.values() for step, _ in points]
     values = [value for points in series.values() for _, value in points if value is not None]
-    low, high = min(values), max(values)
-    if high - low < 1e-12 * max(abs(high), 1e-12):  # a flat line needs some air
-        low, high = low - max(abs(low) * 0.1, 0.01), high + max(abs(high) * 0.1, 0.01)
-    y_ticks = nice_ticks(low, high)
-    first, last = min(steps), max(max(steps), min(steps) + 1)
-    x_ticks = [tick for tick in nice_ticks(first, last) if first <= tick <= last and tick == int(tick)]
+    values += [value for name in series for _, *ends in bands.get(name, ()) for value in ends]
+    y_ticks = nice_ticks(*with_air(*(span or (min(values), max(values)))), 4 if height > 150 else 2)
+    first, last = min(steps), max(steps)
+    if last == first or (along == "step" and last < first + 1):
+        last = first + 1
+    x_ticks = [tick for tick in nice_ticks(first, last, 4 if width > 250 else 2) if first <= tick <= last]
 
     def x(step):
-        return LEFT + (step - first) / (last - first) * (WIDTH - LEFT - RIGHT)
+        return LEFT + (step - first) / (last - first) * (width - LEFT - RIGHT)
 
     def y(value):
-        return HEIGHT - BOTTOM - (value - y_ticks[0]) / (y_ticks[-1] - y_ticks[0]) * (HEIGHT - TOP - BOTTOM)
+        return height - BOTTOM - (value - y_ticks[0]) / (y_ticks[-1] - y_ticks[0]) * (height - TOP - BOTTOM)
 
     parts = [
         Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-            WIDTH, HEIGHT, f"{title} over steps. {_describe(series)}"
+            width, height, f"{title} against {along}. {_describe(series)}"
         )
     ]
     for tick in y_ticks:
         parts.append(Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(
-            LEFT, WIDTH - RIGHT, y(tick), y(tick)))
+            LEFT, width - RIGHT, y(tick), y(tick)))
         parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(
             LEFT - 6, y(tick) + 4, short_number(tick)))
     for tick in x_ticks:
-        parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
-            x(tick), HEIGHT - BOTTOM + 16, short_number(tick)))
-    parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">step</text>').format(
-        (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5))
+        if along != "step" or tick == int(tick):
+            parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
+                x(tick), height - BOTTOM + 16, short_number(tick)))
+    parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
+        (LEFT + width - RIGHT) / 2, height - 5, along))
+    parts += [_shade(bands[name], order.index(name), x, y) for name in series if bands.get(name)]
     for name, points in series.items():
-        parts.extend(_line(points, order.index(name), name, x, y))
+        lines = _line(points, order.index(name), name, x, y, raw=not bands, along=along)
+        parts += [Markup('<g class="arm{}">').format(order.index(name)), *lines, Markup("</g>")]
     parts.append(Markup("</svg>"))
     return Markup("").join(parts)
 
 
-def _line(points: Points, index: int, name: str, x, y) -> list[Markup]:
+def _shade(band: Band, index: int, x, y) -> Markup:
+    """The area between a band's ends."""
+    there = [f"{x(step):.1f} {y(high):.1f}" for step, _, high in band]
+    back = [f"{x(step):.1f} {y(low):.1f}" for step, low, _ in reversed(band)]
+    return Markup('<path class="band fill{} arm{}" d="M{}Z"/>').format(look(index)[0], index, "L".join(there + back))
+
+
+def _line(points: Points, index: int, name: str, x, y, *, raw: bool = True, along: str = "step") -> list[Markup]:
     """One run's line: with many points the raw values stay faint behind their running mean, with few they get dots."""
-    colour, dash = f"series{index % len(_DASHES)}", _DASHES[index % len(_DASHES)]
+    number, dash = look(index)
+    colour = f"series{number}"
     path = Markup('<path class="{} {}" stroke-dasharray="{}" d="{}"><title>{}</title></path>')
     parts = []
-    if len(points) > 60:
+    if raw and len(points) > 60:
         parts.append(path.format("line raw", colour, "none", _paths(thin(points), x, y), name))
         points = smooth(points, max(len(points) // 30, 3))
     parts.append(path.format("line", colour, dash, _paths(thin(points), x, y), name))
     if len(points) <= 30:
-        dot = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="2.5"><title>step {}: {}</title></circle>')
-        parts += [dot.format(colour, x(s), y(v), s, short_number(v)) for s, v in points if v is not None]
+        dot = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="2.5"><title>{} {:.6g}: {}</title></circle>')
+        parts += [dot.format(colour, x(s), y(v), along, s, short_number(v)) for s, v in points if v is not None]
     return parts
+
+
+def interval_chart(
+    values: Mapping[str, Sequence[float]],
+    intervals: Mapping[str, tuple[float, float, float]],
+    *,
+    title: str,
+    palette: Sequence[str] = (),
+) -> Markup:
+    """One row an arm: a dot a seed, the interval as a bar and the estimate as a mark across it.
+
+    values: arm -> the value of each seed. intervals: arm -> (estimate, low, high); an arm of one seed has none.
+    palette: as in line_chart: all arms, those without a value too.
+    """
+    every = [value for row in [*values.values(), *intervals.values()] for value in row]
+    (low, high), order = with_air(min(every), max(every)), list(palette) or list(values)
+    ticks = nice_ticks(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    height = 44 * len(values) + BOTTOM + 4
+
+    def x(value):
+        return 14 + (value - ticks[0]) / (ticks[-1] - ticks[0]) * (WIDTH - 28)
+
+    words = [f"{arm}: " + ", ".join(map(short_number, row)) for arm, row in values.items()]
+    head = '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">'
+    parts = [Markup(head).format(WIDTH, height, f"{title}, the value of each seed. {'; '.join(words)}")]
+    for tick in ticks:
+        parts.append(Markup('<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="4" y2="{1}"/>').format(
+            x(tick), height - BOTTOM))
+        parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
+            x(tick), height - BOTTOM + 16, short_number(tick)))
+    for place, (arm, row) in enumerate(values.items()):
+        index, y = order.index(arm), 44 * place + 28
+        colour = look(index)[0]
+        parts.append(Markup('<g class="arm{}"><text class="name" x="14" y="{}">{}</text>').format(index, y - 12, arm))
+        if arm in intervals:
+            middle, low, high = intervals[arm]
+            bar = '<path class="bar series{}" d="M{:.1f} {}H{:.1f}"/><path class="mark series{}" d="M{:.1f} {}v16"/>'
+            parts.append(Markup(bar).format(colour, x(low), y, max(x(high), x(low) + 1), colour, x(middle), y - 8))
+        dot = Markup('<circle class="seed series{}" cx="{:.1f}" cy="{}" r="3.2"><title>{}</title></circle>')
+        parts += [dot.format(colour, x(value), y, short_number(value)) for value in row]
+        parts.append(Markup("</g>"))
+    parts.append(Markup('<text x="{}" y="{}" text-anchor="middle">{}</text></svg>').format(
+        WIDTH / 2, height - 5, title))
+    return Markup("").join(parts)
 
 
 def sparkline(points: Points) -> Markup:

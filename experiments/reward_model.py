@@ -337,6 +337,11 @@ def run(config, workdir: pathlib.Path) -> None:
 
     log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
     with checkpoints, log:
+        if step < settings.steps:
+            position, first = batches.get_state(), np.array(next(batches))
+            batches.set_state(position)
+            first = common.place_rows(setup, reader.batch(arrays, first, settings.batch_size))
+            common.ahead(setup)("train_step", train_step)(state, first)
         if step == 0:
             log.log(0, evaluate(state) | {f"data/{name}": count for name, count in counts.items()})
         while step < settings.steps and not stop.received:
@@ -351,7 +356,8 @@ def run(config, workdir: pathlib.Path) -> None:
                 metrics |= evaluate(state)
             log.log(step, metrics, clock.totals(jnp.sum(batch.batch.segment_ids != 0)))
             if checkpoints.due(step) or step == settings.steps or stop.received:
-                checkpoints.save(step, checkpoint_items(state), {"step": step, "data": batches.get_state()})
+                items, host = checkpoint_items(state), {"step": step, "data": batches.get_state()}
+                checkpoints.save(step, items, host, metrics)
     if step == settings.steps:
         report = finish(setup, reader, workdir, state.params, held_out)
         if config.log.progress:

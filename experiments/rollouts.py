@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from experiments import common
+from experiments import common, processes
 from experiments.evaluate import Judged, judge
 from rl_jax.rewards.pool import RewardPool, RewardResult
 from rl_jax.types import Params, Rollout, TokenBatch
@@ -38,17 +38,21 @@ def collect(
 ) -> Collected:
     """Draws prompts and samples and judges their completions until the step is full.
 
+    Of several processes each draws, encodes and judges its own (`prompts` has those); all return the whole step.
+
     generate, greedy: compiled (params, tokens, prompt_mask, key) -> Rollout; greedy has one row a prompt.
     """
     settings = setup.config.grpo
     size, wanted = settings.group_size, settings.prompts_per_step
+    here = processes.rows_here(setup.mesh, wanted)
     taught, idle, batches, failures = [], [], 0, np.zeros(2, int)
     while batches < settings.dynamic_sampling.max_batches and len(taught) < wanted:
         records = next(prompts)
         batch_key = jax.random.fold_in(key, batches) if batches else key
-        rollout = generate(params, *common.encode_prompts(setup, records), batch_key)
+        encoded = processes.place_own(setup.mesh, common.encode_prompts(setup, records))
+        rollout = generate(params, *encoded, batch_key)
         clock.lap("rollout_s", rollout)
-        judged = judge(setup, pool, rollout, records)
+        judged = judge(setup, pool, rollout, records, here, wanted)
         clock.lap("reward_s")
         batches += 1
         failures += (judged.result.num_timeouts, judged.result.num_errors)
@@ -65,14 +69,37 @@ def collect(
     judged = judged._replace(result=judged.result._replace(**counts))
     greedy_rewards = None
     if greedy is not None:
-        records = judged.records[::size]
-        rollout = greedy(params, *common.encode_prompts(setup, records), key)
-        greedy_rewards = np.repeat(judge(setup, pool, rollout, records).result.rewards, size)
+        records = [judged.records[i * size] for i in here]
+        encoded = processes.place_own(setup.mesh, common.encode_prompts(setup, records))
+        rollout = greedy(params, *encoded, key)
+        greedy_rewards = np.repeat(judge(setup, pool, rollout, records, here, wanted).result.rewards, size)
         clock.lap("rollout_s")
     metrics = {}
     if settings.dynamic_sampling.max_batches > 1:
         metrics = {"sampling/batches": batches, "sampling/dropped": len(idle) / (len(idle) + len(taught))}
     return Collected(judged, greedy_rewards, metrics)
+
+
+def compile_ahead(
+    setup: common.Setup,
+    pool: RewardPool,
+    generate: Callable,
+    greedy: Callable | None,
+    prompts: Iterator[list[dict]],
+    params: Params,
+    key: jax.Array,
+) -> Collected | None:
+    """Compiles what collect calls for the prompts that come next, which stay the next ones. Arguments as for collect.
+
+    What it would return, with zeros in place of samples. None for an engine that is no single program.
+    """
+    if setup.config.rollout.engine.name != "lockstep":
+        return None
+    ahead, position, clock = common.ahead(setup), prompts.get_state(), common.Clock()
+    generate, greedy = ahead("generate", generate), greedy and ahead("greedy", greedy)
+    found = collect(setup, pool, generate, greedy, prompts, params, key, clock)
+    prompts.set_state(position)
+    return found
 
 
 def _split(judged: Judged, size: int) -> list[Judged]:

@@ -11,22 +11,27 @@ import pathlib
 import jax
 import numpy as np
 
-from experiments import common
+from experiments import common, processes
 from experiments.evaluate import make_evaluate, make_pool
-from rl_jax import checkpoint, data, sft
-from rl_jax.logging import RunLogger
+from rl_jax import checkpoint, data, distributed, sft
 from rl_jax.scoring import make_score
 from rl_jax.types import TokenBatch
 
 
 def make_batch(setup: common.Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarray]:
-    """(TokenBatch [B, P + C], completion_mask bool [B, C]) as the train step reads it."""
+    """(TokenBatch [B, P + C], completion_mask bool [B, C]) as the train step reads it.
+
+    records: this process's own. All processes get the width that the longest prompt of them all needs.
+    """
     settings = setup.config.rollout
     length = settings.completion_length
     rows = data.encode_sft(
         setup.task.tokenizer, records, prompt_buckets=settings.prompt_buckets, completion_length=length
     )
-    return TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]), rows["completion_mask"][:, -length:]
+    width = distributed.largest(rows["tokens"].shape[1])
+    padding = {"tokens": setup.task.tokenizer.pad_id, "positions": 0, "segment_ids": 0}
+    batch = TokenBatch(**{name: data.pad_left(rows[name], width, value) for name, value in padding.items()})
+    return batch, rows["completion_mask"][:, -length:]
 
 
 def run(
@@ -50,22 +55,27 @@ def run(
 
     train_step, state = common.make_trainer(setup, settings, loss_fn, setup.init_params())
     source = setup.task.data_source("sft_train")
-    batches = data.train_iterator(source, batch_size=settings.batch_size, seed=config.seed)
-    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", every=config.checkpoint.every, keep=1)
+    batches = processes.own_batches(setup.mesh, source, batch_size=settings.batch_size, seed=config.seed)
+    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", every=config.checkpoint.every)
     step, done = 0, settings.steps == 0
     if checkpoints.latest_step() is not None:
         items, host = checkpoints.restore(common.checkpoint_items(state))
         state = common.state_of(items)
         batches.set_state(host["data"])
         step, done = host["step"], host["done"]
-    log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
+    log = processes.run_logger(workdir, step, total_steps=settings.steps, **common.log_options(config, "sft"))
     judged = setup.task.reward_fn is not None
     with checkpoints, make_pool(setup) if judged else contextlib.nullcontext() as pool, log:
         evaluate = make_evaluate(setup, pool) if judged else lambda params: ({}, [])
-        while not done and not stop.received:
+        if not done:
+            position, first = batches.get_state(), make_batch(setup, next(batches))
+            batches.set_state(position)
+            common.ahead(setup)("train_step", train_step)(state, processes.place_own(setup.mesh, first))
+        stopping = distributed.any_process(stop.received)
+        while not done and not stopping:
             step += 1
             clock = common.Clock()
-            batch = make_batch(setup, next(batches))
+            batch = processes.place_own(setup.mesh, make_batch(setup, next(batches)))
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
             clock.lap("train_s")
@@ -76,7 +86,8 @@ def run(
                 log.samples(step, rows)
                 done = done or bool(evaluated.get("eval/pass@1", 0.0) >= settings.stop_at)
             log.log(step, metrics, clock.totals(batch[1].sum()))
-            if done or checkpoints.due(step) or stop.received:
+            stopping = distributed.any_process(stop.received)
+            if done or checkpoints.due(step) or stopping:
                 host = {"step": step, "done": done, "data": batches.get_state()}
                 checkpoints.save(step, common.checkpoint_items(state), host)
     if done:
@@ -85,4 +96,4 @@ def run(
 
 
 if __name__ == "__main__":
-    common.main(run)
+    common.main(run, several_processes=True)

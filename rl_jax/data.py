@@ -10,32 +10,51 @@ DEFAULT_BUCKETS = (16, 32, 64, 128, 256, 512, 1024)
 
 
 def train_iterator(source, *, batch_size: int, seed: int, start: int = 0, shuffle: bool = True,
-                   process_index: int = 0, process_count: int = 1):
-    """An endless grain iterator of batches (lists of `batch_size // process_count` records).
+                   rows: Sequence[int] | None = None):
+    """An endless grain iterator of batches (lists of `batch_size` records, or of those at `rows` of each batch).
 
     Every epoch is a new permutation drawn from `seed`; a batch may span two epochs, so no record is dropped.
     `start` is the number of batches to pass over. `get_state()` is a JSON value, `set_state` continues from it:
-    the batch at a step depends only on (source, batch_size, seed, step). Of the batch of all processes, a
-    process gets every process_count-th record.
+    the batch at a step depends only on (source, batch_size, seed, step), and the state not on `rows`. `rows` are
+    this process's, where several share a batch (rl_jax.distributed.rows_here); the other records are not read.
     """
     import grain
 
-    if batch_size < 1 or batch_size % process_count:
-        raise ValueError(f"batch_size {batch_size} must be positive and a multiple of process_count {process_count}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if not len(source):
         raise ValueError(f"{source!r} has no records")
     dataset = grain.MapDataset.source(source)
     if shuffle:
         dataset = dataset.shuffle(seed=seed)
     dataset = dataset.repeat()
-    if process_count > 1:
-        dataset = dataset.slice(slice(process_index, None, process_count))
-    dataset = dataset.batch(batch_size // process_count, batch_fn=list)
+    if rows is not None:
+        dataset = grain.MapDataset.source(_Rows(dataset, batch_size, [int(row) for row in rows]))
+    dataset = dataset.batch(batch_size if rows is None else len(rows), batch_fn=list)
     # No reader threads: a batch of short texts costs less than handing it over.
     iterator = iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
     if start:
         iterator.set_state({"next_index": start})
     return iterator
+
+
+class _Rows:
+    """Of a dataset dealt out in batches, the records at some rows of each batch, one batch after the other."""
+
+    def __init__(self, dataset, batch_size: int, rows: list[int]):
+        if not rows or not 0 <= min(rows) <= max(rows) < batch_size:
+            raise ValueError(f"rows {rows} are not rows of a batch of {batch_size}")
+        self._dataset, self._batch_size, self._rows = dataset, batch_size, rows
+
+    def __len__(self) -> int:
+        return len(self._dataset) // self._batch_size * len(self._rows)
+
+    def __getitem__(self, index: int):
+        batch, place = divmod(index, len(self._rows))
+        return self._dataset[batch * self._batch_size + self._rows[place]]
+
+    def __repr__(self) -> str:
+        return f"_Rows({self._dataset!r}, {len(self._rows)} of {self._batch_size})"
 
 
 def eval_batches(source, batch_size: int, limit: int | None = None) -> Iterator[list[dict]]:
@@ -67,6 +86,11 @@ def encode_prompts(tokenizer, prompts: Sequence[str], *, buckets: Sequence[int] 
         tokens[index, fitting[0] - len(row):] = row
         mask[index, fitting[0] - len(row):] = True
     return tokens, mask
+
+
+def pad_left(array: np.ndarray, width: int, value: int = 0) -> np.ndarray:
+    """[B, T] -> [B, width] with `value` in the columns put before it."""
+    return np.pad(array, ((0, 0), (width - array.shape[1], 0)), constant_values=value)
 
 
 def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[int] = DEFAULT_BUCKETS,

@@ -3,23 +3,28 @@
 Rows are written whole and flushed at once, so that a run killed with -9 loses nothing that it had logged, and a
 resumed run cuts its files back to the restored step: an interrupted run's metrics.jsonl ends byte-equal to an
 uninterrupted one's. That holds when a step is logged before its checkpoint is saved, and when nothing that depends
-on the clock goes into `metrics` (it belongs into `timings`). Nothing here imports jax.
+on the clock goes into `metrics` (it belongs into `timings`). When a run ends, metrics and samples are copied to Parquet
+(rl_jax.parquet). Nothing here imports jax.
 """
 
 import json
 import math
 import numbers
 import os
+import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rl_jax.parquet import metric_columns, write_parquet
 from rl_jax.progress import ProgressLine
 
 METRICS_FILE = "metrics.jsonl"
 TIMING_FILE = "timing.jsonl"
 SAMPLES_FILE = "samples.jsonl"
 GROUP_VIEW_FILE = "group_view.jsonl"
+PARQUET_FILES = ("metrics.parquet", "samples.parquet")
 
 
 def encode_row(row: Mapping[str, Any]) -> str:
@@ -68,6 +73,20 @@ def write_atomically(path: str | os.PathLike, content: bytes) -> None:
     os.replace(partial, path)
 
 
+def export_parquet(workdir: str | os.PathLike) -> None:
+    """Copies a run's metrics (with samples, wall time and timings beside them) and samples to Parquet.
+
+    Raises ValueError naming file and line of a damaged row.
+    """
+    workdir = Path(workdir)
+    metrics, timings, samples = (
+        read_jsonl(workdir / name) if (workdir / name).exists() else []
+        for name in (METRICS_FILE, TIMING_FILE, SAMPLES_FILE)
+    )
+    for name, rows in zip(PARQUET_FILES, (metric_columns(metrics, timings), samples), strict=True):
+        write_parquet(workdir / name, rows)
+
+
 class RunLogger:
     """Writes the rows of one run; use it as a context manager, so that TensorBoard's last events are not lost.
 
@@ -75,6 +94,7 @@ class RunLogger:
     progress: show the progress line. tensorboard: write event files under workdir/tb.
     resume_step: the step of the restored checkpoint; rows of later steps are removed. None: a run that starts from
     nothing, whose workdir may hold rows of an attempt that died before its first checkpoint; all rows are removed.
+    samples_per_step: rows that a step trains on, for the axis "samples" of timing.jsonl; None leaves it out.
     """
 
     def __init__(
@@ -85,11 +105,17 @@ class RunLogger:
         progress: bool = True,
         tensorboard: bool = True,
         resume_step: int | None = None,
+        samples_per_step: int | None = None,
     ):
         self._workdir = Path(workdir)
         self._workdir.mkdir(parents=True, exist_ok=True)
         self._last_step = -1 if resume_step is None else resume_step
         cut_back(self._workdir, self._last_step)
+        for name in PARQUET_FILES:  # copies of rows that are going to change; close() makes them again
+            (self._workdir / name).unlink(missing_ok=True)
+        self._closed = False
+        self._samples_per_step = samples_per_step
+        self._started = time.monotonic() - _wall_seconds(self._workdir / TIMING_FILE)
         self._files: dict[str, Any] = {}
         self._progress = ProgressLine(total_steps, first_step=max(self._last_step, 0)) if progress else None
         self._tensorboard = _summary_writer(self._workdir / "tb", self._last_step + 1) if tensorboard else None
@@ -104,7 +130,8 @@ class RunLogger:
         """Write one row of metrics.jsonl and, when `timings` is given, one of timing.jsonl; show both.
 
         step: greater than every step logged before. metrics: name -> number, reproducible things only.
-        timings: name -> number, whatever depends on the clock.
+        timings: name -> number, whatever depends on the clock; wall_s, the seconds since the logger was made with
+        those of earlier attempts, and samples are added to them.
         Raises ValueError for a step logged twice and for a metric that is not one number, naming it.
         """
         if step <= self._last_step:
@@ -112,7 +139,10 @@ class RunLogger:
         metrics, timings = _scalars(metrics), _scalars(timings or {})
         self._append(METRICS_FILE, [{**metrics, "step": step}])
         if timings:
-            self._append(TIMING_FILE, [{**timings, "step": step}])
+            axes = {"wall_s": time.monotonic() - self._started}
+            if self._samples_per_step is not None:
+                axes["samples"] = step * self._samples_per_step
+            self._append(TIMING_FILE, [{**timings, **axes, "step": step}])
         self._last_step = step
         if self._tensorboard is not None:
             for name, value in [*metrics.items(), *((f"timing/{name}", value) for name, value in timings.items())]:
@@ -144,6 +174,10 @@ class RunLogger:
                     )
         self._append(GROUP_VIEW_FILE, [{**row, "step": step}])
 
+    def rows(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows of a program's own to NAME.jsonl; those with a "step" are cut back when a run resumes."""
+        self._append(f"{name}.jsonl", list(rows))
+
     def message(self, text: str) -> None:
         """Print a line above the progress line; with progress off, print nothing."""
         if self._progress is not None:
@@ -154,6 +188,12 @@ class RunLogger:
         for file in self._files.values():
             file.close()
         self._files.clear()
+        if not self._closed:
+            self._closed = True
+            try:
+                export_parquet(self._workdir)
+            except Exception as error:  # a full disk, a damaged line: must not end a run whose lines are written
+                warnings.warn(f"{self._workdir}: no Parquet copy was written ({error})", stacklevel=2)
         if self._tensorboard is not None:
             self._tensorboard.close()
         if self._progress is not None:
@@ -166,6 +206,12 @@ class RunLogger:
             self._files[name] = open(self._workdir / name, "ab")  # noqa: SIM115  closed by close()
         self._files[name].write(lines.encode())
         self._files[name].flush()
+
+
+def _wall_seconds(path: Path) -> float:
+    """The wall_s of the last row of a timing.jsonl; 0.0 where there is none."""
+    rows = read_jsonl(path) if path.exists() else []
+    return max((row["wall_s"] for row in rows if isinstance(row.get("wall_s"), float)), default=0.0)
 
 
 def _parse_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:

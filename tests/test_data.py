@@ -45,14 +45,29 @@ def test_a_restored_position_gives_the_same_rest(steps):
     assert [prompts(next(third)) for _ in range(6)] == rest and third.get_state() == first.get_state()
 
 
-def test_processes_share_each_batch():
+@pytest.mark.parametrize("shares", [[(0, 1, 2, 3), (4, 5, 6, 7)], [(0, 5), (1, 2, 3), (4,), (6, 7)]])
+def test_processes_share_each_batch(shares):
     whole = data.train_iterator(SOURCE, batch_size=8, seed=0)
-    parts = [data.train_iterator(SOURCE, batch_size=8, seed=0, process_index=i, process_count=4) for i in range(4)]
+    parts = [data.train_iterator(SOURCE, batch_size=8, seed=0, rows=rows) for rows in shares]
     for _ in range(7):
-        batch, shares = prompts(next(whole)), [prompts(next(part)) for part in parts]
-        assert [share for pair in zip(*shares, strict=True) for share in pair] == batch
-    with pytest.raises(ValueError, match="multiple"):
-        data.train_iterator(SOURCE, batch_size=8, seed=0, process_count=3)
+        batch = prompts(next(whole))
+        assert [prompts(next(part)) for part in parts] == [[batch[row] for row in rows] for rows in shares]
+    # A position means the same to any number of processes.
+    assert [part.get_state() for part in parts] == [whole.get_state()] * len(parts)
+    with pytest.raises(ValueError, match="not rows of a batch of 8"):
+        data.train_iterator(SOURCE, batch_size=8, seed=0, rows=[7, 8])
+
+
+def test_only_the_own_records_are_read():
+    read = []
+
+    class Source(list):
+        def __getitem__(self, index):
+            read.append(index)
+            return super().__getitem__(index)
+
+    own = data.train_iterator(Source(SOURCE), batch_size=4, seed=0, shuffle=False, rows=[2, 3])
+    assert prompts(next(own) + next(own)) == [f"{i}+1=" for i in (2, 3, 6, 7)] and read == [2, 3, 6, 7]
 
 
 def test_train_iterator_refuses_an_empty_source():

@@ -8,7 +8,7 @@ import pytest
 
 from tests.paths import REPO_ROOT
 
-DOCUMENTS = ["README.md", "experiments/LOG.md", "tests/README.md"]
+DOCUMENTS = ["README.md", "experiments/LOG.md", "tests/README.md", ".github/CONTRIBUTING.md"]
 every_document = pytest.mark.parametrize("name", DOCUMENTS)
 
 
@@ -79,6 +79,16 @@ def test_document_names_only_what_exists(name):
     assert missing_paths(text) == []
     assert missing_programs(text) == []
     assert missing_targets(text) == []
+
+
+def test_the_site_shows_sections_and_files_that_exist():
+    """What docs/hooks.py would refuse, without building the site (make docs)."""
+    headings = re.findall(r"^## (.*)$", (REPO_ROOT / "README.md").read_text(), flags=re.M)
+    pages = {path.name: path.read_text() for path in (REPO_ROOT / "docs" / "pages").glob("*.md")}
+    shown = re.findall(r"<!-- README: (.+?) -->", "".join(pages.values()))
+    assert shown and set(shown) <= set(headings)
+    files = re.findall(r"<!-- FILE: (.+?) -->", "".join(pages.values()))
+    assert files and all((REPO_ROOT / name).exists() for name in files)
 
 
 def test_the_checks_see_what_is_missing():

@@ -25,7 +25,10 @@ ROWS = {
     "machinery": [
         "rl_jax.train",
         "rl_jax.sharding",
+        "rl_jax.distributed",
         "rl_jax.checkpoint",
+        "rl_jax.retention",
+        "rl_jax.compilation",
         "rl_jax.data",
         "rl_jax.scoring",
         "rl_jax.vocabulary",
@@ -33,6 +36,7 @@ ROWS = {
         "rl_jax.packing",
         "rl_jax.rollout",
         "rl_jax.run_record",
+        "rl_jax.parquet",
         "rl_jax.logging",
         "rl_jax.progress",
         "rl_jax.reference_cache",
@@ -48,7 +52,8 @@ ROWS = {
     "objectives": ["rl_jax.advantages", "rl_jax.shaping", "rl_jax.weights", "rl_jax.trackers", "rl_jax.losses",
                    "rl_jax.selection", "rl_jax.verdicts", "rl_jax.references",
                    "rl_jax.ensembles", "rl_jax.process_rewards", "rl_jax.step_rewards"],
-    "ground": ["rl_jax.masked", "rl_jax.types", "rl_jax.binding", "rl_jax.readers", "rl_jax.stats", "rl_jax"],
+    "ground": ["rl_jax.masked", "rl_jax.types", "rl_jax.binding", "rl_jax.readers", "rl_jax.stats", "rl_jax.logical",
+               "rl_jax"],
 }
 # Imports within a row, each one wanted; the arrows must not form a circle.
 SIDEWAYS = {
@@ -57,7 +62,10 @@ SIDEWAYS = {
     ("rl_jax.control", "rl_jax.ppo"),
     ("rl_jax.control", "rl_jax.grpo"),
     ("rl_jax.run_record", "rl_jax.logging"),
+    ("rl_jax.checkpoint", "rl_jax.distributed"),
+    ("rl_jax.checkpoint", "rl_jax.retention"),
     ("rl_jax.logging", "rl_jax.progress"),
+    ("rl_jax.logging", "rl_jax.parquet"),
     ("rl_jax.scoring", "rl_jax.rollout"),
     ("rl_jax.vocabulary", "rl_jax.rollout"),
     ("rl_jax.tasks", "rl_jax.tokenizers"),
@@ -75,7 +83,7 @@ REFUSED_PACKAGES = {"rl_jax": {"ml_collections", "absl", "pickle", "cloudpickle"
 REFUSED_PACKAGES["experiments"] = REFUSED_PACKAGES["rl_jax"] - {"ml_collections", "absl"}
 # Importable, with everything they import, on a machine or in a worker process without jax.
 JAX_FREE = ["data", "logging", "progress", "run_record", "readers", "binding", "tokenizers", "tasks", "rewards"]
-JAX_FREE += ["preferences", "reference_cache", "stats"]
+JAX_FREE += ["parquet", "preferences", "reference_cache", "stats"]
 MAX_LINES = {"rl_jax": 300, "configs": 300, "experiments": 400}
 MAX_FUNCTION_LINES = 80
 

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -97,9 +98,19 @@ def test_a_misspelt_field_is_refused():
 # The assembled loss.
 
 
+class Step(NamedTuple):
+    """The assembled loss and its gradient [N, K, C] by the log-probs: of the rows, of the same rows with nan behind
+    the mask, and of the same in two micro-batches. mask: bool [N, K, C]."""
+
+    clean: tuple
+    poisoned: tuple
+    in_parts: tuple
+    mask: np.ndarray
+
+
 @functools.cache
-def one_step(key: str, *, poison: bool = True, parts: int = 1):
-    """(loss, its gradient [N, K, C] by the log-probs) of the assembled method, off the reference, a row cut short."""
+def one_step(key: str) -> Step:
+    """A step of the assembled method, off the reference, a row cut short."""
     config, rng = methods.load(key), np.random.default_rng(7)
     logits = probes.start() + jnp.asarray(rng.normal(0, 0.5, probes.REWARDS.shape), jnp.float32)
     rows = probes.sampled(config, rng, logits) if "online" in config else probes.given(config, rng)
@@ -107,37 +118,43 @@ def one_step(key: str, *, poison: bool = True, parts: int = 1):
     if present.shape[1] > 2:
         present[0, -1] = False
     rows = rows._replace(batch=rows.batch._replace(present=present))
-    rows, _ = probes.complete(config, rows, probes.start() + 0.7 * (logits - probes.start()), poison=poison)
-    objective, batch, more = program.make_objective(config), rows.batch, probes.vocabulary(logits, rows)
+    before = probes.start() + 0.7 * (logits - probes.start())
+    objective, more = program.make_objective(config), probes.vocabulary(logits, rows)
     table = probes.log_probs(logits, rows.prompts, rows.actions)
 
-    def loss(table):
-        total = []
-        for part in range(parts):
-            # As train._deal does it: row i goes to part i % parts.
-            chosen, beside, found = jax.tree.map(lambda x, i=part: x[i::parts], (batch, more, table))
-            scores = found.reshape(-1, probes.LENGTH)
-            total.append(dpo.loss(Scores(scores, jnp.zeros_like(scores)), chosen, objective, beside)[0])
-        return sum(mean.total for mean in total) / sum(mean.count for mean in total)
+    @functools.partial(jax.jit, static_argnames="parts")  # op by op, the 73 methods take minutes
+    def step(table, batch, parts=1):
+        def loss(table):
+            total = []
+            for part in range(parts):
+                # As train._deal does it: row i goes to part i % parts.
+                chosen, beside, found = jax.tree.map(lambda x, i=part: x[i::parts], (batch, more, table))
+                scores = found.reshape(-1, probes.LENGTH)
+                total.append(dpo.loss(Scores(scores, jnp.zeros_like(scores)), chosen, objective, beside)[0])
+            return sum(mean.total for mean in total) / sum(mean.count for mean in total)
 
-    value, gradient = jax.value_and_grad(loss)(table if poison else jnp.nan_to_num(table))
-    return value, gradient, np.asarray(batch.completion_mask & present[:, :, None])
+        return jax.value_and_grad(loss)(table)
+
+    clean = probes.complete(config, rows, before, poison=False)[0].batch
+    poisoned = probes.complete(config, rows, before)[0].batch
+    found = step(jnp.nan_to_num(table), clean), step(table, poisoned), step(table, poisoned, parts=2)
+    return Step(*jax.tree.map(np.asarray, found), np.asarray(clean.completion_mask & present[:, :, None]))
 
 
 @every_method
 def test_one_step_is_finite_and_does_not_look_behind_the_mask(key):
-    value, gradient, mask = one_step(key, poison=False)
+    found = one_step(key)
+    value, gradient = found.clean
     assert np.isfinite(value) and np.isfinite(gradient).all()
     assert np.abs(gradient).max() > 1e-6
-    poisoned_value, poisoned, _ = one_step(key)
-    np.testing.assert_array_equal(poisoned_value, value)
-    np.testing.assert_array_equal(poisoned, gradient)
-    np.testing.assert_array_equal(np.asarray(gradient)[~mask], 0)
+    np.testing.assert_array_equal(found.poisoned[0], value)
+    np.testing.assert_array_equal(found.poisoned[1], gradient)
+    np.testing.assert_array_equal(gradient[~found.mask], 0)
 
 
 @every_method
 def test_micro_batches_change_nothing(key):
-    whole, parts = one_step(key), one_step(key, parts=2)
+    whole, parts = one_step(key).poisoned, one_step(key).in_parts
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-5)
     np.testing.assert_allclose(parts[1], whole[1], rtol=1e-4, atol=1e-5 * np.abs(whole[1]).max())
 

@@ -65,7 +65,10 @@ def run(path: pathlib.Path, folder: pathlib.Path) -> tuple[nbformat.NotebookNode
 
 
 def cleaned(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Without what differs between two runs of the same notebook, and without what was printed to stderr."""
+    """Without what differs between two runs of the same notebook, and without what was printed to stderr.
+
+    What a cell prints comes in pieces, as many as the clock makes of it: they are one here.
+    """
     notebook.metadata = METADATA
     count = 0
     for i, cell in enumerate(notebook.cells):
@@ -73,8 +76,13 @@ def cleaned(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         if cell.cell_type == "code":
             count += 1
             cell.execution_count = count
-            cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
-            for out in cell.outputs:
+            outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
+            cell.outputs = []
+            for out in outputs:
+                if out.output_type == "stream" and cell.outputs and cell.outputs[-1].output_type == "stream":
+                    cell.outputs[-1].text += out.text
+                    continue
+                cell.outputs.append(out)
                 out.pop("execution_count", None)
                 out.get("data", {}).pop("text/plain", None)
                 if "metadata" in out:
@@ -98,7 +106,7 @@ def texts(notebook: nbformat.NotebookNode) -> list[str]:
 
 
 def test_they_are_found():
-    assert [path.stem for path in NOTEBOOKS][:1] == ["01_change_a_loss"]
+    assert [path.stem[:3] for path in NOTEBOOKS] == [f"0{number}_" for number in range(1, 6)]
 
 
 @pytest.mark.slow

@@ -246,6 +246,25 @@ def test_eight_devices_equal_one(mesh, num_micro_batches):
         np.testing.assert_allclose(metrics[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
+def test_pmap_over_eight_devices_equals_jit():
+    """Three GRPO steps of the tiny transformer, a row a device: the path for models that fit into one."""
+    make, state, batch = _grpo_case()
+    step = jax.pmap(make(axis_name="devices"), axis_name="devices", in_axes=(0, 0), donate_argnums=0)
+    state = jax.tree.map(lambda x: jnp.stack([x] * 8), state())
+    batch = jax.tree.map(lambda x: jnp.asarray(x).reshape(8, 1, *x.shape[1:]), batch)
+    for _ in range(3):
+        state, metrics = step(state, batch)
+        jax.block_until_ready(state)
+    expected_params, expected_metrics = _on_one_device()
+    for device in (0, 7):
+        params = jax.tree.map(lambda x, i=device: np.asarray(x)[i], state.params)
+        assert max_difference(params, expected_params) < 2e-5 < 1e-2 < max_difference(params, random_params())
+    assert metrics.keys() == expected_metrics.keys()
+    for name, value in expected_metrics.items():
+        np.testing.assert_allclose(metrics[name], np.full(8, value), rtol=1e-3, atol=1e-5, err_msg=name)
+
+
 def test_rows_over_a_mapped_axis_make_the_step_of_all_rows():
     """The parts hold different counts, some none at all: a mean of the parts' means would be another step."""
     optimizer = optax.sgd(0.1)

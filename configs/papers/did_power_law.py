@@ -27,6 +27,7 @@ def get_ablation() -> ConfigDict:
                 steps=400,
             ),
             seeds=tuple(range(20)),
+            tried=1,
             metric="kl",
             expected=(
                 dict(metric="kl", arm="power_law", at_most=0.02),

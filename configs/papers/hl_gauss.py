@@ -23,6 +23,7 @@ def get_ablation() -> ConfigDict:
             warm_start="configs/arithmetic_ppo.py",
             arms={"mse": "configs/arithmetic_ppo.py:mse", "hl_gauss": "configs/arithmetic_ppo.py:hl_gauss"},
             seeds=(0, 1, 2, 3, 4),
+            tried=1,
             evaluated="eval/pass@1",
             metric="gain",
             expected=(

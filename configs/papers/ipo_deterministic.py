@@ -29,6 +29,7 @@ def get_ablation() -> ConfigDict:
                 steps=20_000,
             ),
             seeds=tuple(range(20)),
+            tried=1,
             metric="margin",
             expected=(
                 dict(metric="margin", arm="ipo", at_least=4.99, at_most=5.01),

@@ -10,7 +10,9 @@ keeps the model's own correlation (0.20); 30 steps leave all three near 57 % hel
 
 from ml_collections import ConfigDict
 
-DATA = "../shared/data"
+PAIRS = "../shared/data/prefs/hh_harmless_test.jsonl.gz"
+MODEL = "../shared/data/models/stories260K.bin"
+TOKENIZER = "../shared/data/models/tok512.bin"
 
 
 def get_ablation() -> ConfigDict:
@@ -31,12 +33,12 @@ def get_ablation() -> ConfigDict:
                 },
                 data=dict(
                     name="hh",
-                    path=f"{DATA}/prefs/hh_harmless_test.jsonl.gz",
+                    path=PAIRS,
                     skip_bad_records=True,
                     data_dir="~/.cache/rl_jax/tfds",
                 ),
-                checkpoint=f"{DATA}/models/stories260K.bin",
-                tokenizer_path=f"{DATA}/models/tok512.bin",
+                checkpoint=MODEL,
+                tokenizer_path=TOKENIZER,
                 prompt_length=32,
                 completion_length=64,
                 held_out=256,
@@ -45,6 +47,8 @@ def get_ablation() -> ConfigDict:
                 learning_rate=3e-4,
             ),
             seeds=(0, 1, 2, 3, 4),
+            tried=2,  # 60 steps at 96 tokens took too long
+            needs=(PAIRS, MODEL, TOKENIZER),
             metric="size",
             expected=(
                 dict(metric="size", increasing=("ln_dpo", "dpo"), by=0.0),

@@ -31,6 +31,7 @@ def get_ablation() -> ConfigDict:
                 steps=10_000,
             ),
             seeds=tuple(range(20)),
+            tried=3,
             metric="log10_gap",
             expected=(
                 dict(metric="log10_gap", arm="egpo", at_most=-12.0),

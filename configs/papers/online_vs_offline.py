@@ -30,6 +30,7 @@ def get_ablation() -> ConfigDict:
                 budgets=(0.5, 2.0, 4.0),
             ),
             seeds=tuple(range(100)),
+            tried=1,  # of seeds 20, 40 and 100
             metric="reward_kl_2",
             expected=(
                 dict(metric="reward_kl_0.5", increasing=("offline", "online"), by=0.0),

@@ -31,6 +31,7 @@ def get_ablation() -> ConfigDict:
                 steps=600,
             ),
             seeds=tuple(range(20)),
+            tried=1,
             metric="kl",
             expected=(dict(metric="kl", increasing=("rdpo", "dpo", "cdpo"), by=0.0),),
             smoke=dict(seeds=(0, 1, 2), settings=dict(pairs=500, steps=60)),

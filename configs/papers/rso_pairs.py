@@ -35,6 +35,7 @@ def get_ablation() -> ConfigDict:
                 steps=400,
             ),
             seeds=tuple(range(40)),
+            tried=10,
             metric="reward",
             expected=(dict(metric="reward", increasing=("offline", "sft", "rso"), by=0.0),),
             smoke=dict(seeds=(0, 1, 2), settings=dict(pairs=200, steps=60)),

@@ -23,6 +23,7 @@ def get_ablation() -> ConfigDict:
             warm_start="configs/arithmetic.py",
             arms={"correct": "configs/arithmetic.py", "shuffled": "configs/arithmetic.py:shuffled"},
             seeds=(0, 1, 2),
+            tried=2,  # also sums of three and four numbers
             evaluated="eval/pass@1",
             metric="gain",
             expected=(

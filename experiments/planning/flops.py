@@ -48,7 +48,8 @@ def expected_train_flops(config: TransformerConfig, *, rows: int, prompt_length:
 
     Per row of T = prompt + completion tokens: a product with n weights is 2 n FLOPs a token forward and 4 n backward;
     causal attention is 4 H h a pair of tokens that see each other, T^2 / 2 pairs, forward, and twice that backward.
-    remat="full" runs the body's forward once more, the head's is always run twice (rl_jax.scoring).
+    remat="full" runs a block's forward once more but for its last product, MLP to model, which no gradient reads.
+    The head's forward is always run twice (rl_jax.scoring).
     """
     c = config
     heads = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim
@@ -56,6 +57,7 @@ def expected_train_flops(config: TransformerConfig, *, rows: int, prompt_length:
     body = c.num_layers * c.embed_dim * (heads + c.num_heads * c.head_dim + mlp)
     length = prompt_length + completion_length
     attention = c.num_layers * 4 * c.num_heads * c.head_dim * length**2 / 2
-    repeats = 4 if c.remat == "full" else 3
+    once = 2 * body * length + attention
+    again = once - 2 * c.num_layers * c.embed_dim * c.mlp_dim * length if c.remat == "full" else 0
     head = 2 * c.embed_dim * c.vocab_size * 4
-    return float(rows * (repeats * (2 * body * length + attention) + head * completion_length))
+    return float(rows * (3 * once + again + head * completion_length))

@@ -73,10 +73,13 @@ def _token_batch(config, rows: int) -> TokenBatch:
     return TokenBatch(*[jax.ShapeDtypeStruct((rows, length), jnp.int32)] * 3)
 
 
-def train(setup: common.Setup, rows: int) -> Planned:
-    """The train step on a minibatch of that many rows."""
+def train(setup: common.Setup, rows: int, micro_batches: int | None = None) -> Planned:
+    """The train step on a minibatch of that many rows. micro_batches: in place of the config's."""
     config = setup.config
-    optimizer, step = common.make_step(setup, config.grpo, grpo.make_loss(setup, grpo.make_scorer(setup)))
+    settings = config.grpo.copy_and_resolve_references()
+    if micro_batches:
+        settings.update(micro_batches=micro_batches)
+    optimizer, step = common.make_step(setup, settings, grpo.make_loss(setup, grpo.make_scorer(setup)))
     init = functools.partial(init_state, optimizer=optimizer, rng=jax.random.key(0))
     state = jax.eval_shape(init, setup.param_shapes)
     shardings = sharding.tree_shardings(state, setup.mesh)

@@ -7,17 +7,29 @@ from experiments.studies.base import Outcome
 from experiments.studies.games import last_iterate
 from experiments.studies.length import length_bias
 from experiments.studies.noise import deterministic_preferences, label_noise
+from experiments.studies.policy_gradients import gradient_noise, kl_placement
+from experiments.studies.policy_learning import answers_by_policy_gradient
+from experiments.studies.policy_length import free_length, question_weights
 from experiments.studies.reward_models import ensemble_overoptimization
 from experiments.studies.sampling import online_offline, pair_origin, power_law
+from experiments.studies.statistics import best_of_seeds, few_seeds, tuning_seeds
 
 __all__ = [
     "Outcome",
+    "best_of_seeds",
     "deterministic_preferences",
     "ensemble_overoptimization",
+    "few_seeds",
     "label_noise",
     "last_iterate",
     "length_bias",
+    "answers_by_policy_gradient",
+    "free_length",
+    "gradient_noise",
+    "kl_placement",
+    "question_weights",
     "online_offline",
     "pair_origin",
     "power_law",
+    "tuning_seeds",
 ]

@@ -17,11 +17,13 @@ from rl_jax.types import PreferenceBatch, Scores
 class Outcome(NamedTuple):
     """What a study has measured.
 
-    values: arm -> metric -> float [S], one value a seed. curves: title -> arm -> [(step, mean over the seeds)].
+    values: arm -> metric -> float [S], one value a seed; nan where a seed has none, which leaves it out.
+    curves: title -> arm -> [(step, mean over the seeds)]. note: what a reader has to know of this very run.
     """
 
     values: Mapping[str, Mapping[str, Any]]
     curves: Mapping[str, Mapping[str, list]] = {}
+    note: str = ""
 
 
 def make_objective(slots: Mapping[str, Any]) -> dpo.Objective:

@@ -114,7 +114,8 @@ def ppo(
 ) -> dict[str, chex.Array]:
     """Moves the mean of a normal policy by the clipped surrogate, with kl_coef KL(pi || N(0, I)) in the reward.
 
-    -> ppo: the true reward of the last policy; ppo_kl: how far it is; ppo_at_kl: of the first one at kl_budget.
+    -> ppo: the true reward of the last policy; ppo_kl: how far it is; ppo_at_kl: of the first one at kl_budget, nan
+    where none got there.
     """
     adam, dimensions = optax.adam(learning_rate), world.weights.shape[0]
     key_run, key_test = jax.random.split(key)
@@ -138,7 +139,8 @@ def ppo(
 
     mean = jnp.zeros(dimensions)
     _, (spent, gained) = jax.lax.scan(step, (mean, adam.init(mean)), jax.random.split(key_run, steps))
-    at_budget = jnp.interp(kl_budget, jax.lax.cummax(spent), gained)
+    farthest = jax.lax.cummax(spent)
+    at_budget = jnp.where(farthest[-1] >= kl_budget, jnp.interp(kl_budget, farthest, gained), jnp.nan)
     return {"ppo": gained[-1], "ppo_kl": spent[-1], "ppo_at_kl": at_budget}
 
 
@@ -150,7 +152,8 @@ def ensemble_overoptimization(
     arms: name -> members (1 or all), best_of_n and ppo: the function of rl_jax.ensembles that makes one reward of
     theirs, each standardized first. world, best_of, policy: keywords of make_world, best_of_n, ppo.
     Metrics: those of ppo, and best_of_n, the true reward of the best of all; in standard deviations over N(0, I). An
-    ensemble's reward varies less than one model's, so that the same KL coefficient stops it earlier: hence ppo_at_kl.
+    ensemble's reward varies less than one model's, so that the same KL coefficient stops it earlier: hence ppo_at_kl,
+    which a world does not have where that happens before kl_budget; it is then left out of what is compared.
     Source: arXiv 2310.02743.
     """
 

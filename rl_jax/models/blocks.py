@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rl_jax.logical import devices_over
 from rl_jax.models.attention import rotate
 from rl_jax.models.config import TransformerConfig
 from rl_jax.models.moe import Experts, Routing
@@ -73,8 +74,10 @@ class Block(nn.Module):
         batch_and_time = x.shape[:2]
         heads = functools.partial(jnp.reshape, shape=(*batch_and_time, -1, c.head_dim))
         # Dense layers see [B * T, D]: XLA's CPU backend makes plain GEMMs of that, and not of [B, T, D] (4.6 x slower
-        # in the gradient of this MLP on 2 cores). Elsewhere it makes no difference.
-        x = x.reshape(-1, c.embed_dim)
+        # in the gradient of this MLP on 2 cores). Elsewhere it makes no difference. Where a mesh splits T as well as B,
+        # no layout of [B * T] is that of [B, T].
+        if devices_over("tokens") == 1:
+            x = x.reshape(-1, c.embed_dim)
         y = make_norm(c, "attention_norm")(x)
         q = heads(dense(c.num_heads * c.head_dim, use_bias=c.qkv_bias, name="q")(y))
         k = heads(dense(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, name="k")(y))
@@ -85,12 +88,12 @@ class Block(nn.Module):
         # What 2 L branches add to the residual stream stays of its own size at the start (GPT-2, section 2.3).
         into_residual = nn.initializers.variance_scaling(0.5 / c.num_layers, "fan_in", "normal")
         out = dense(c.embed_dim, use_bias=c.o_bias, name="o", kernel_init=into_residual)
-        y = out(attended.reshape(x.shape[0], -1))
+        y = out(attended.reshape(*x.shape[:-1], -1))
         x = x + (make_norm(c, "attention_post_norm")(y) if c.post_norms else y)
         y = make_norm(c, "mlp_norm")(x)
         activation, routing = ACTIVATIONS[c.activation], None
         if c.num_experts:
-            chosen = None if chosen is None else chosen.reshape(-1, c.experts_per_token)
+            chosen = None if chosen is None else chosen.reshape(*x.shape[:-1], c.experts_per_token)
             y, routing = Experts(c, activation, into_residual, name="experts")(y, chosen)
         else:
             up = dense(c.mlp_dim, use_bias=c.mlp_bias, name="up")(y)

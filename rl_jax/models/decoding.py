@@ -11,6 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.logical import constrain
 from rl_jax.types import TokenBatch
 
 NEGATIVE = -1e30  # finite, so that a row that attends to nothing stays finite
@@ -57,7 +58,9 @@ def make_decode(config, embed: Callable, run_layer: Callable, normed: Callable) 
     def init_cache(batch: int, length: int):
         keys = (batch, config.num_kv_heads, config.head_dim, length)
         values = (batch, config.num_kv_heads, length, config.head_dim)
-        return tuple((jnp.zeros(keys, dtype), jnp.zeros(values, dtype)) for _ in range(config.num_layers))
+        names = ("rows", "heads", None, None)
+        shapes = ((keys, values) for _ in range(config.num_layers))
+        return tuple(tuple(constrain(jnp.zeros(shape, dtype), *names) for shape in layer) for layer in shapes)
 
     return extend, decode, init_cache
 

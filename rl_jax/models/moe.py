@@ -5,6 +5,8 @@ forward chose, the sampler's or the old policy's, are given as an argument, and 
 router of these params (arXiv 2510.11370, Rollout Routing Replay).
 """
 
+import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,13 +15,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rl_jax.logical import mesh_sizes, spec
 from rl_jax.masked import Mean
 from rl_jax.models.config import TransformerConfig
 from rl_jax.types import Metrics
 
 
 class Routing(NamedTuple):
-    """One layer's decisions. chosen: int32 [N, k], the experts. probs: float32 [N, E], the router's softmax."""
+    """One layer's decisions for N tokens, or [B, T]. chosen: int32 [N, k], the experts. probs: float32 [N, E], the
+    router's softmax."""
 
     chosen: chex.Array
     probs: chex.Array
@@ -49,9 +53,10 @@ class Experts(nn.Module):
 
     @nn.compact
     def __call__(self, x: chex.Array, chosen: chex.Array | None = None) -> tuple[chex.Array, Routing]:
-        """x: [N, D]. chosen: int32 [N, k] to replay, None asks the router. Returns (y [N, D], Routing)."""
+        """x: [N, D] or [B, T, D]. chosen: int32 [N, k] or [B, T, k] to replay, None asks the router.
+        Returns (y as x, Routing)."""
         c, dtype, stored = self.config, jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
-        chex.assert_rank(x, 2)
+        chex.assert_rank(x, {2, 3})
         logits = nn.Dense(c.num_experts, use_bias=False, dtype=dtype, param_dtype=stored, name="router")(x)
         probs = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
         if chosen is None:
@@ -60,34 +65,82 @@ class Experts(nn.Module):
         if c.norm_topk_prob:
             weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
 
-        # Each token stands k times in the rows, sorted by expert: one group of rows an expert, of any size.
-        order = jnp.argsort(chosen.reshape(-1), stable=True)
-        rows = x[order // c.experts_per_token]
-        sizes = jnp.bincount(chosen.reshape(-1), length=c.num_experts).astype(jnp.int32)
-
-        def expert_dense(name, rows, width, init):
-            shape = (c.num_experts, rows.shape[-1], width)
-            kernel = self.param(name, init, shape, stored)
-            return jax.lax.ragged_dot(rows, kernel.astype(dtype), sizes)
-
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", batch_axis=(0,))
-        gated = self.activation(expert_dense("gate", rows, c.mlp_dim, init))
-        gated = gated * expert_dense("up", rows, c.mlp_dim, init)
-        out = expert_dense("down", gated, c.embed_dim, init)
-        out = out[jnp.argsort(order)].reshape(*chosen.shape, -1)  # back to the tokens' order: [N, k, D]
-        return jnp.sum(out * weights[..., None].astype(dtype), axis=1), Routing(chosen, probs)
+        wide, narrow = (c.num_experts, c.embed_dim, c.mlp_dim), (c.num_experts, c.mlp_dim, c.embed_dim)
+        named = (("gate", wide), ("up", wide), ("down", narrow))
+        kernels = [self.param(name, init, shape, stored).astype(dtype) for name, shape in named]
+        return _run_experts(self.activation, x, chosen, weights.astype(dtype), *kernels), Routing(chosen, probs)
+
+
+def _run_experts(activation: Callable, x, chosen, weights, gate, up, down):
+    """The mixture on the context's mesh: each device sorts its own tokens, by the experts that it holds.
+
+    Devices along the axis `expert` hold different experts and different rows: they gather each other's rows, run their
+    own experts on them, and add up and deal out the results (no token is dropped, shapes do not depend on the load).
+    XLA's partitioner would do all this for the whole batch on every device: it cannot split a sort.
+    """
+    sizes = mesh_sizes()
+    if math.prod(sizes.values()) == 1:
+        return _mix(activation, x, chosen, weights, gate, up, down)
+    rows = spec(x.shape, ("rows", "tokens", None) if x.ndim == 3 else ("rows", None), sizes)
+    wide, narrow = (
+        spec(kernel.shape, names, sizes)
+        for kernel, names in ((gate, ("experts", None, "mlp")), (down, ("experts", "mlp", None)))
+    )
+    experts, inner = wide[0], wide[2]
+    gathered = experts is not None and experts in jax.tree.leaves(rows[0])
+
+    def share(x, chosen, weights, *kernels):
+        first = None
+        if experts:
+            first = jax.lax.axis_index(experts) * kernels[0].shape[0]
+        if gathered:
+            gather = functools.partial(jax.lax.all_gather, axis_name=experts, tiled=True)
+            x, chosen, weights = map(gather, (x, chosen, weights))
+        y = _mix(activation, x, chosen, weights, *kernels, first=first)
+        if gathered:
+            y = jax.lax.psum_scatter(y, experts, tiled=True)
+        elif experts:
+            y = jax.lax.psum(y, experts)
+        return jax.lax.psum(y, inner) if inner else y
+
+    in_specs = (rows, rows, rows, wide, wide, narrow)
+    return jax.shard_map(share, in_specs=in_specs, out_specs=rows)(x, chosen, weights, gate, up, down)
+
+
+def _mix(activation: Callable, x, chosen, weights, gate, up, down, *, first=None):
+    """The sum over the experts of these kernels, [E, ...]. first: int32 [], which of all experts their first one is;
+    what the others would add is left out. None: these are all."""
+    num_experts, k, shape = gate.shape[0], chosen.shape[-1], x.shape
+    x, chosen, weights = x.reshape(-1, shape[-1]), chosen.reshape(-1), weights.reshape(-1, k, 1)
+    here = None
+    if first is not None:
+        here = (chosen >= first) & (chosen < first + num_experts)
+        chosen = jnp.where(here, chosen - first, num_experts)  # behind all groups
+    # Each token stands k times in the rows, sorted by expert: one group of rows an expert, of any size.
+    order = jnp.argsort(chosen, stable=True)
+    rows, sizes = x[order // k], jnp.bincount(chosen, length=num_experts).astype(jnp.int32)
+
+    def only_here(rows):  # what ragged_dot makes of rows behind its groups is not defined, forwards or backwards
+        return rows if here is None else jnp.where(here[order][:, None], rows, 0.0)
+
+    rows = only_here(rows)
+    gated = activation(jax.lax.ragged_dot(rows, gate, sizes)) * jax.lax.ragged_dot(rows, up, sizes)
+    out = only_here(jax.lax.ragged_dot(gated, down, sizes))
+    out = out[jnp.argsort(order)].reshape(-1, k, shape[-1])  # back to the tokens' order
+    return jnp.sum(out * weights, axis=1).reshape(shape)
 
 
 def router_stats(routing: Routing, real: chex.Array) -> RouterStats:
     """What one layer decided for the real tokens. real: bool [B, T]. The fields come without the axis L."""
     num_experts = routing.probs.shape[-1]
-    chex.assert_shape(routing.probs, (real.size, num_experts))
-    weight = real.reshape(-1, 1).astype(jnp.float32)
-    hits = jnp.sum(jax.nn.one_hot(routing.chosen, num_experts), axis=1)
+    chosen, probs = (x.reshape(*real.shape, x.shape[-1]) for x in routing)
+    weight = real[..., None].astype(jnp.float32)
+    hits = jnp.sum(jax.nn.one_hot(chosen, num_experts), axis=-2)
     return RouterStats(
-        chosen=routing.chosen.reshape(*real.shape, -1).astype(jnp.int32),
-        assignments=jnp.sum(hits * jnp.broadcast_to(weight, hits.shape), axis=0),
-        probs=jnp.sum(routing.probs * jnp.broadcast_to(weight, hits.shape), axis=0),
+        chosen=chosen.astype(jnp.int32),
+        assignments=jnp.sum(hits * jnp.broadcast_to(weight, hits.shape), axis=(0, 1)),
+        probs=jnp.sum(probs * jnp.broadcast_to(weight, hits.shape), axis=(0, 1)),
         tokens=jnp.sum(weight),
     )
 

@@ -4,6 +4,7 @@ A pattern is a regular expression that must match the whole path of a leaf ("lay
 ("layers/q", "layers"): `embed|layers/(q|k)` names the embedding and two projections.
 """
 
+import math
 import re
 
 import jax
@@ -55,27 +56,80 @@ def parameter_table(params: Params, opt_state: optax.OptState | None = None, *, 
     """A text table: parameters, trained ones and bytes of every group, and the bytes of the optimizer's state.
 
     params, opt_state: arrays, or shapes (jax.ShapeDtypeStruct) where nothing has been made yet. frozen: a pattern.
+    Where they lie on several devices, also what one of them holds, the axes of the mesh that split it, and a line an
+    axis: what share of the bytes it splits. (What an axis does not split, each device along it has a copy of.)
     """
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-    groups: dict[str, list[int]] = {}
+    groups: dict[str, list] = {}
     for path, leaf in leaves:
         name = path_name(path)
-        row = groups.setdefault(name.rpartition("/")[0] or name, [0, 0, 0])
+        row = groups.setdefault(name.rpartition("/")[0] or name, [0, 0, 0, 0, set()])
         trained = frozen is None or not matches(frozen, name)
-        for column, amount in enumerate((leaf.size, leaf.size * trained, _num_bytes(leaf))):
+        for column, amount in enumerate((leaf.size, leaf.size * trained, _num_bytes(leaf), _bytes_per_device(leaf))):
             row[column] += amount
-    total = [sum(column) for column in zip(*groups.values(), strict=True)]
-    width = max(len("parameters"), *map(len, groups))
-    head = f"{'parameters':<{width}} {'count':>16} {'trained':>16} {'bytes':>18}"
-    line = "{:<{}} {:>16,} {:>16,} {:>18,}"
-    rows = [line.format(name, width, *row) for name, row in groups.items()]
-    share = f"{100 * total[1] / max(total[0], 1):.4g} % trained"
-    rows = [head, *rows, line.format("total", width, *total) + f"  ({share})"]
+        row[4] |= set(_split_over(leaf))
+    rows = list(groups.items())
+    if isinstance(params, dict) and "adapters" in params:  # beside what they adapt
+        rows += [(f"all of {part}", _sum(row for name, row in rows if name.startswith(part))) for part in params]
+    total = _sum(groups.values())
+    rows.append(("total", total))
     if opt_state is not None:
-        size = sum(_num_bytes(leaf) for leaf in jax.tree.leaves(opt_state))
-        rows.append(f"{'optimizer state':<{width}} {'':>16} {'':>16} {size:>18,}")
-    return "\n".join(rows)
+        state = jax.tree.leaves(opt_state)
+        axes = {axis for leaf in state for axis in _split_over(leaf)}
+        sizes = (sum(map(measure, state)) for measure in (_num_bytes, _bytes_per_device))
+        rows.append(("optimizer state", [None, None, *sizes, axes]))
+    mesh = next((leaf.sharding.mesh for _, leaf in leaves if _is_on_mesh(leaf)), None)
+    width = max(len("parameters"), *(len(name) for name, _ in rows))
+    lines = [f"{'parameters':<{width}} {'count':>16} {'trained':>16} {'bytes':>18}"]
+    lines[0] += f" {'bytes a device':>18}  split over" if mesh else ""
+    for name, (count, trained, size, of_device, axes) in rows:
+        numbers = [f"{number:>16,}" if number is not None else " " * 16 for number in (count, trained)]
+        line = f"{name:<{width}} {numbers[0]} {numbers[1]} {size:>18,}"
+        if mesh:
+            line += f" {of_device:>18,}  {', '.join(axis for axis in mesh.axis_names if axis in axes) or '-'}"
+        line += f"  ({100 * trained / max(count, 1):.4g} % trained)" if name == "total" else ""
+        lines.append(line)
+    if mesh:
+        lines += _axis_lines(mesh, [leaf for _, leaf in leaves], jax.tree.leaves(opt_state))
+    return "\n".join(lines)
+
+
+def _sum(rows) -> list:
+    """The rows of a table added up, the axes of all of them."""
+    *numbers, axes = zip(*rows, strict=True)
+    return [*map(sum, numbers), set().union(*axes)]
+
+
+def _axis_lines(mesh, params: list, state: list) -> list[str]:
+    """For each axis of the mesh with several devices, the share of the bytes that it splits."""
+
+    def share(leaves, axis):
+        total = sum(map(_num_bytes, leaves))
+        return f"{100 * sum(_num_bytes(x) for x in leaves if axis in _split_over(x)) / max(total, 1):.1f} %"
+
+    kinds = [("parameters", params)] + ([("optimizer state", state)] if state else [])
+    return [
+        f"axis {axis}:{size} splits " + ", ".join(f"{share(leaves, axis)} of the {kind}" for kind, leaves in kinds)
+        for axis, size in mesh.shape.items()
+        if size > 1
+    ]
 
 
 def _num_bytes(leaf) -> int:
     return leaf.size * leaf.dtype.itemsize
+
+
+def _is_on_mesh(leaf) -> bool:
+    sharding = getattr(leaf, "sharding", None)
+    return isinstance(sharding, jax.sharding.NamedSharding) and sharding.num_devices > 1
+
+
+def _bytes_per_device(leaf) -> int:
+    """The bytes that each device of the leaf's holds of it."""
+    shape = leaf.sharding.shard_shape(leaf.shape) if _is_on_mesh(leaf) else leaf.shape
+    return math.prod(shape) * leaf.dtype.itemsize
+
+
+def _split_over(leaf) -> list[str]:
+    """The axes of the mesh that split the leaf."""
+    return jax.tree.leaves(tuple(leaf.sharding.spec)) if _is_on_mesh(leaf) else []

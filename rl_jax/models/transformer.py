@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rl_jax.logical import constrain, devices_over
 from rl_jax.models.attention import attend_causally, attention_mask, layer_kinds, rotation
 from rl_jax.models.blocks import Block, make_norm
 from rl_jax.models.config import REMAT_POLICIES, TransformerConfig
@@ -56,9 +57,10 @@ def init_params(config: TransformerConfig, key: chex.PRNGKey) -> Params:
 
 
 def _embed(config: TransformerConfig, params: Params, tokens: chex.Array, positions: chex.Array) -> chex.Array:
-    """Embeddings [..., D] of dtype. A position past a learned table gives nan: a neighbour's would pass unseen."""
+    """Embeddings [B, T, D] of dtype. A position past a learned table gives nan: a neighbour's would pass unseen."""
     dtype = jnp.dtype(config.dtype)
-    x = params["embed"]["embedding"].astype(dtype)[tokens]
+    x = constrain(params["embed"]["embedding"].astype(dtype)[tokens], "looked_up_rows", "tokens", "embed")
+    x = constrain(x, "rows", "tokens", None)
     if config.embed_scale != 1.0:
         x = x * jnp.asarray(config.embed_scale, dtype)
     if config.learned_positions:
@@ -80,6 +82,9 @@ def _forward(
     """
     chex.assert_rank([batch.tokens, batch.positions, batch.segment_ids], 2)
     chex.assert_equal_shape(jax.tree.leaves(batch))
+    if batch.tokens.shape[1] % devices_over("tokens"):
+        raise ValueError(f"rows of {batch.tokens.shape[1]} tokens do not divide over context={devices_over('tokens')}")
+    batch = jax.tree.map(lambda x: constrain(x, "rows", "tokens"), batch)
     block = Block(config)
     kinds, kind_of_layer = layer_kinds(config)
     splash = config.attention == "splash"
@@ -95,6 +100,7 @@ def _forward(
 
     def layer(x, xs):
         layer_params, kind, layer_chosen = xs
+        x = constrain(x, "rows", "tokens", None)
         mask, angles = of_kind if kind is None else jax.tree.map(lambda leaf: leaf[kind], of_kind)
 
         def full_attention(q, k, v):
@@ -128,7 +134,10 @@ def make_transformer(config: TransformerConfig) -> Model:
     def unembed(params: Params, hidden: chex.Array) -> chex.Array:
         weights = params["embed"]["embedding"].T if config.tied_head else params["head"]["kernel"]
         # Accumulated and kept in float32: a ratio from bfloat16 logits is not 1 on the first minibatch.
-        flat = hidden.reshape(-1, config.embed_dim)
+        if hidden.ndim == 3 and devices_over("tokens") > 1:
+            flat = constrain(hidden, "rows", "tokens", None)
+        else:
+            flat = hidden.reshape(-1, config.embed_dim)
         logits = jnp.matmul(flat, weights.astype(jnp.dtype(config.dtype)), preferred_element_type=jnp.float32)
         if config.logit_softcap:
             logits = config.logit_softcap * jnp.tanh(logits / config.logit_softcap)

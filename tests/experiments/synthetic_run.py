@@ -1,8 +1,9 @@
 """Writes a made-up run directory through RunLogger, so that the report is tested against what a loop writes.
 
-By hand: python -m tests.experiments.synthetic_run FOLDER
+By hand: python -m tests.experiments.synthetic_run FOLDER, or with --sweep a sweep of three arms and five seeds.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -88,19 +89,21 @@ def group_view(rng: np.random.Generator, scale: float) -> dict:
     return {"prompt": PROMPTS[0], "rows": rows}
 
 
-def write_run(workdir: Path, *, steps: int = 120, seed: int = 0, **changes: dict[int, float]) -> Path:
+def write_run(
+    workdir: Path, *, steps: int = 120, seed: int = 0, learning_rate: float = 3e-4, **changes: dict[int, float]
+) -> Path:
     """Writes a whole run. changes: metric (with "__" for "/") -> {step: value} to plant what a check must find."""
     rng = np.random.default_rng(seed)
-    config = {"seed": seed, "optimizer": {"learning_rate": 3e-4}, "note": HOSTILE}
+    config = {"seed": seed, "optimizer": {"learning_rate": learning_rate}, "note": HOSTILE}
     command = ["python", "-m", "experiments.grpo", "--config=configs/arithmetic.py"]
     write_run_record(workdir, config=config, command=command, task="arithmetic", algorithm="grpo")
     with RunLogger(workdir, total_steps=steps, progress=False, tensorboard=False) as logger:
         for step in range(steps + 1):
             metrics = step_metrics(step, steps, rng)
-            metrics |= {name.replace("__", "/"): at[step] for name, at in changes.items() if step in at}
             if step % 20 == 0:
                 metrics["eval/pass@1"] = 0.3 + 0.5 * step / steps
                 metrics["eval/reward"] = 0.35 + 0.5 * step / steps
+            metrics |= {name.replace("__", "/"): at[step] for name, at in changes.items() if step in at}
             timings = {"rollout_s": 0.2, "reward_s": 0.05, "score_s": 0.08, "train_s": 0.3}
             timings |= {"step_s": 0.66 if step else 9.0, "tokens_per_s": 5200.0, "compile_count": 4 + (step > 0)}
             logger.log(step, metrics, timings)
@@ -110,5 +113,36 @@ def write_run(workdir: Path, *, steps: int = 120, seed: int = 0, **changes: dict
     return workdir
 
 
+RATES = (0.0001, 0.001, 0.01)
+
+
+def final_score(rate: float, seed: int) -> float:
+    """What a seed of the made-up sweep ends at."""
+    return 0.4 + 0.15 * RATES.index(rate) + 0.01 * seed**2
+
+
+def write_sweep(folder: Path, *, seeds: int = 5, steps: int = 40, waiting: int = 0) -> Path:
+    """Writes a sweep of three learning rates. waiting: how many of the last points have not been started."""
+    points = []
+    for rate in RATES:
+        for seed in range(seeds):
+            name = f"lr={rate},seed={seed}"
+            overrides = {"optimizer.learning_rate": rate, "seed": seed}
+            place = {"name": name, "workdir": f"points/{name}"}
+            points.append({**place, "arm": f"lr={rate}", "seed": seed, "overrides": overrides})
+    for point in points[: len(points) - waiting]:
+        rate, seed = point["overrides"].values()
+        late = {step: 0.01 for step in range(steps // 2, steps + 1)} if rate == RATES[2] else {}
+        score = {step: final_score(rate, seed) * (0.2 + 0.8 * step / steps) for step in range(0, steps + 1, 4)}
+        changes = {"entropy": late, "eval__pass@1": score, "eval/reward": score}
+        write_run(folder / point["workdir"], steps=steps, seed=seed, learning_rate=rate, **changes)
+    sweep = {"name": "learning_rates", "config": "configs/arithmetic.py", "program": "grpo", "sweep": ["lr", "seed"]}
+    command = "python -m experiments.sweep --config=configs/arithmetic.py --sweep=lr,seed"
+    sweep |= {"points": points, "command": command, "created": "2026-11-21T12:00:00+00:00"}
+    (folder / "sweep.json").write_text(json.dumps(sweep))
+    (folder / "tuning.json").write_text(json.dumps({"lr=0.001": {"trials": 12, "seeds": [100, 101]}}))
+    return folder
+
+
 if __name__ == "__main__":
-    print(write_run(Path(sys.argv[1])))
+    print((write_sweep if "--sweep" in sys.argv else write_run)(Path(sys.argv[1])))

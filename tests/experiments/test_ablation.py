@@ -4,15 +4,19 @@ import importlib
 import inspect
 import json
 import pathlib
+import subprocess
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
+import scipy.stats
 from ml_collections import ConfigDict
 
 from experiments import ablation, studies
+from experiments import ablation_claims as claims
 from experiments.ablation_chart import curves_chart, interval_chart
 from experiments.studies.base import Outcome
-from rl_jax import binding
+from rl_jax import binding, stats
 from tests.paths import REPO_ROOT
 
 
@@ -21,6 +25,8 @@ from tests.paths import REPO_ROOT
 def test_every_ablation_is_complete(key, smoke):
     paper = ablation.load(key, smoke=smoke)
     assert paper.paper.startswith("arXiv ") and paper.claim and paper.scaled_down and paper.expected
+    counts = [paper.tried] if isinstance(paper.tried, int) else paper.tried.values()
+    assert all(count >= 1 for count in counts), "how many settings each arm had before those of the file"
     assert len(set(paper.seeds)) == len(paper.seeds) >= (2 if smoke else 3)
     assert f"python -m experiments.ablation {key}\n" in importlib.import_module(f"configs.papers.{key}").__doc__
     if "study" in paper:
@@ -102,10 +108,55 @@ def test_a_wrong_statement_is_an_error(statement, said):
         ablation.judgements(VALUES, [statement])
 
 
+def test_a_seed_without_a_value_is_left_out_of_what_it_would_be_compared_in():
+    values = {"less": {"m": [0.0, 0.1, None, 0.3, 0.2]}, "more": {"m": [1.0, None, 90.0, 1.2, 1.3]}}
+    (found,) = ablation.judgements(values, [dict(metric="m", increasing=("less", "more"), by=0.0)])
+    assert found["dropped"] == 2 and found["verdict"] == "reproduced"
+    assert found["interval"] == stats.paired_difference([1.0, 1.2, 1.3], [0.0, 0.3, 0.2])._asdict()
+    assert claims.verdict_cell(found) == "reproduced, 2 seeds left out"
+    assert claims.cell(values["less"]["m"]).endswith("] of 4") and claims.cell([None, 1.0]) == "-"
+    values["less"]["m"] = [None, None, 0.1, 0.2, None]
+    with pytest.raises(ValueError, match="m: less < more: 2 of 5 seeds|m: less < more: 1 of 5 seeds"):
+        ablation.judgements({**values, "more": {"m": [1.0, 1.0, 1.0, None, 1.0]}}, [
+            dict(metric="m", increasing=("less", "more"), by=0.0)
+        ])
+
+
+def test_an_undecided_statement_says_how_many_more_seeds():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=20)
+    noise -= noise.mean()
+    near, far = ({"a": {"m": (noise + lead).tolist()}} for lead in (0.05, 0.4))
+    asked = {}
+    for name, values in (("near", near), ("far", far)):
+        (found,) = ablation.judgements(values, [dict(metric="m", arm="a", at_least=0.0)])
+        assert found["verdict"] == "undecided" and set(found["more_seeds"]) == {"power", "adastop", "decided"}
+        asked[name] = found["more_seeds"]
+    assert asked["far"]["power"] == stats.seeds_for_power(noise + 0.4) - 20 < 40 < 1000 < asked["near"]["power"]
+    assert asked["far"]["adastop"] < asked["near"]["adastop"] == 80 and asked["near"]["decided"] < 0.5
+    assert "AdaStop asks for" in claims.verdict_cell(found) and "more for a power of 80%" in claims.verdict_cell(found)
+    (both,) = ablation.judgements(near, [dict(metric="m", arm="a", at_least=0.0, at_most=0.4)])
+    assert both["more_seeds"]["power"] == asked["near"]["power"], "the bound that is harder to clear"
+    (none,) = ablation.judgements({"a": {"m": [-1.0, 1.0]}}, [dict(metric="m", arm="a", at_least=0.0)])
+    assert none["more_seeds"]["power"] is None and "over 10,000 more" in claims.verdict_cell(none)
+
+
+def test_the_power_calculation_keeps_its_word():
+    rng, effect = np.random.default_rng(0), 0.6
+    sample = scipy.stats.norm.ppf((np.arange(40) + 0.5) / 40)
+    sample = effect + sample / sample.std(ddof=1)
+    n = stats.seeds_for_power(sample)
+    draws = rng.normal(size=(4000, n)) + effect
+    half = scipy.stats.t.ppf(0.975, n - 1) * draws.std(axis=1, ddof=1) / np.sqrt(n)
+    assert np.mean(draws.mean(axis=1) - half > 0.0) == pytest.approx(0.8, abs=0.03)
+    assert stats.seeds_for_power(sample, bound=effect) is None and stats.seeds_for_power([1.0, 1.0]) == 2
+
+
 def toy(seeds, *, arms, size):
     """A study whose arms are `size` apart, with curves."""
     values = {arm: {"error": [size * place + 0.01 * seed for seed in seeds]} for arm, place in arms.items()}
-    return Outcome(values, {"error over time": {arm: [(1, 0.5), (20, size * place)] for arm, place in arms.items()}})
+    curves = {"error over time": {arm: [(1, 0.5), (20, size * place)] for arm, place in arms.items()}}
+    return Outcome(values, curves, note="the seeds are toys")
 
 
 def toy_ablation(size):
@@ -117,6 +168,7 @@ def toy_ablation(size):
             study="toy",
             settings=dict(arms={"a": 0.0, "b": 1.0}, size=size),
             seeds=(0, 1, 2),
+            tried={"a": 1, "b": 4},
             metric="error",
             expected=(dict(metric="error", increasing=("a", "b"), by=0.0),),
             smoke=dict(seeds=(5, 7), settings=dict(size=-1.0)),
@@ -148,8 +200,10 @@ def test_a_study_is_run_and_judged(a_toy, tmp_path, capsys, size, said):
     assert json.loads((tmp_path / "ablation.json").read_text()) == json.loads(json.dumps(outcome))
     assert outcome["values"]["b"]["error"] == pytest.approx([size, size + 0.01, size + 0.02])
     text = (tmp_path / "ablation.md").read_text()
-    assert text in capsys.readouterr().out and f"**{said}**, 3 seeds" in text
+    assert text in capsys.readouterr().out
+    assert f"**{said}**, 3 seeds (0 to 2), 20" in text and "settings tried: a 1, b 4" in text
     assert "| a | 0.01 [-0.0148, 0.0348] |" in text and f"| error: a < b | {size:.3g} [" in text
+    assert "Scaled down: all of it. the seeds are toys.\n" in text
     for name in ("ablation.svg", "error over time.svg"):
         assert ElementTree.parse(tmp_path / name).getroot().tag.endswith("svg")
 
@@ -183,8 +237,63 @@ def test_the_table_has_what_is_stored(a_toy, tmp_path, monkeypatch, capsys):
     ablation.main(["--table", f"--workdir={tmp_path}"])
     rows = capsys.readouterr().out.strip().splitlines()
     assert len(rows) == 3 and rows[2].startswith("| `python -m experiments.ablation toy` | a < b (arXiv 0000.00000) |")
-    assert "error: a 0.01 [-0.0148, 0.0348]; b 1.01 [0.985, 1.03] (3 seeds, 20" in rows[2]
+    assert "error: a 0.01 [-0.0148, 0.0348]; b 1.01 [0.985, 1.03] (3 seeds (0 to 2), 20" in rows[2]
+    assert "0.1 min, settings tried: a 1, b 4) |" in rows[2]
     assert rows[2].endswith("| error: a < b (1 [1, 1]) | reproduced |")
+
+
+@pytest.fixture
+def three(monkeypatch):
+    """Three ablations of which "bad" fails, and what --all has started: [(key, words)]."""
+    started = []
+
+    def fake(command):
+        key, *words = command[3:]
+        started.append((key, words))
+        if key != "bad":
+            folder = pathlib.Path(words[0].removeprefix("--workdir="))
+            folder.mkdir(parents=True)  # fails where an old result was left
+            outcome = {"settings": ablation.settings_text(toy_ablation(1.0), [])}
+            (folder / "ablation.json").write_text(json.dumps(outcome))
+        return subprocess.CompletedProcess(command, 3 if key == "bad" else 0)
+
+    monkeypatch.setattr(ablation, "keys", lambda: ["bad", "good", "nodata"])
+    needs = {"nodata": ("no/such/file",)}
+    monkeypatch.setattr(ablation, "load", lambda key: ConfigDict({**toy_ablation(1.0), "needs": needs.get(key, ())}))
+    monkeypatch.setattr(ablation, "settings_text", lambda paper, overrides: str(paper.settings))
+    monkeypatch.setattr(ablation.subprocess, "run", fake)
+    return started
+
+
+@pytest.mark.parametrize("smoke", [False, True])
+def test_all_goes_on_after_a_failure_and_names_it(three, tmp_path, capsys, smoke):
+    words = ["--all", f"--workdir={tmp_path}", *["--smoke"] * smoke]
+    for repeated in (False, True):
+        with pytest.raises(SystemExit) as end:
+            ablation.main(words)
+        assert end.value.code == 1
+        said = capsys.readouterr().out
+        assert "bad: FAILED (3)" in said and said.endswith("failed: bad\n")
+        assert "nodata: skipped, it needs no/such/file" in said
+        assert ("good: finished before" in said) == (repeated and not smoke), "a smoke run is made anew"
+    kept = [f"--workdir={tmp_path / 'good'}", *["--smoke"] * smoke]
+    assert three.count(("good", kept)) == (2 if smoke else 1) and [key for key, _ in three].count("bad") == 2
+
+
+def test_a_result_of_other_settings_is_not_finished(three, tmp_path):
+    (tmp_path / "good").mkdir()
+    assert not ablation.finished("good", tmp_path / "good")
+    (tmp_path / "good" / "ablation.json").write_text(json.dumps({"settings": "others"}))
+    assert not ablation.finished("good", tmp_path / "good")
+    (tmp_path / "good" / "ablation.json").write_text(json.dumps({"settings": str(toy_ablation(1.0).settings)}))
+    assert ablation.finished("good", tmp_path / "good")
+
+
+def test_all_takes_neither_a_key_nor_overrides(three, capsys):
+    for words in (["--all", "good"], ["--all", "--config.x=1"]):
+        with pytest.raises(SystemExit) as end:
+            ablation.main(words)
+        assert end.value.code == 2 and "--all runs all of them" in capsys.readouterr().err
 
 
 def write_metrics(folder: pathlib.Path, values: list[float]) -> None:
@@ -214,8 +323,13 @@ def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeyp
     for seed in range(3):
         arms = [call for call in calls if f"--config.seed={seed}" in call and call[0] == "experiments.grpo"]
         assert len(arms) == 2 and all(f"--config.init_from={tmp_path}/seed{seed}/sft" in call for call in arms)
-    ablation.run("spurious_rewards", tmp_path, [])
+    spent = ablation.read_jsonl(tmp_path / ablation.SPENT)
+    assert len(spent) == 9 and outcome["wall_seconds"] == pytest.approx(sum(row["seconds"] for row in spent), abs=0.1)
+    with (tmp_path / ablation.SPENT).open("a") as file:
+        file.write('{"run": "an interrupted start", "seconds": 100.0}\n')
+    again = ablation.run("spurious_rewards", tmp_path, [])
     assert len(calls) == 9, "finished runs do not run again"
+    assert again["wall_seconds"] == pytest.approx(outcome["wall_seconds"] + 100.0, abs=0.1)
 
 
 def test_the_arms_are_run_by_the_ablations_own_program(tmp_path, monkeypatch):

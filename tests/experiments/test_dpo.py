@@ -218,7 +218,7 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, monke
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     dpo.run(config(files, **BCO), whole)
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "StopSignal", StopAfter(7))
+        patched.setattr(checkpoint, "StopSignal", StopAfter(4))
         dpo.run(config(files, **BCO), parts)
     stopped = read_jsonl(parts / "metrics.jsonl")[-1]["step"]
     assert 1 <= stopped < 6 and not (parts / "final.json").exists()

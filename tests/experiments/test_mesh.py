@@ -1,4 +1,7 @@
-"""The same command on a mesh of 2 x 2 x 2 simulated devices walks the same path as on one device."""
+"""The same command on a mesh of 2 x 2 x 2 simulated devices walks the same path as on one device.
+
+The eight sample in a layout of their own, as on a pod; what they tell of it is read here, too.
+"""
 
 import json
 import math
@@ -29,8 +32,9 @@ def runs(tmp_path_factory):
     (folder / "home").mkdir()
     log, variables = folder / "log.txt", programs.environment(folder / "home")
     del variables["NPROC"]  # conftest sets it for this process; the program must think of it itself
-    for name, mesh in (("one", ""), ("eight", "data:2,fsdp:2,tensor:2")):
-        process = programs.start(programs.command(folder / name, *EXTRA, f"mesh={mesh}"), variables, log)
+    for name, *meshes in (("one", "mesh="), ("eight", "mesh=data:2,fsdp:2,tensor:2", "rollout.mesh=data:4,tensor:2")):
+        options = (*EXTRA, "log.progress=true", *meshes)
+        process = programs.start(programs.command(folder / name, *options), variables, log)
         assert programs.finish(process, log, TIMEOUT_S) == 0, programs.tail(log)
     return folder / "one", folder / "eight"
 
@@ -63,3 +67,11 @@ def test_samples_and_the_warm_start_agree(runs):
     assert one == eight
     for a, b in zip(*(rows(workdir / "sft") for workdir in runs), strict=True):
         assert math.isclose(a["loss"], b["loss"], rel_tol=1e-4)
+
+
+def test_what_lives_where_and_what_the_move_costs_is_told(runs):
+    one, eight = (rows(workdir, "timing.jsonl") for workdir in runs)
+    assert all(row["reshard_s"] > 0 for row in eight[1:]) and "reshard_s" not in one[1]
+    told = (runs[0].parent / "log.txt").read_text()
+    assert "rollouts on data:4,tensor:2, shared devices: the weights' way there is" in told
+    assert "bytes a device  split over" in told and "axis fsdp:2 splits" in told

@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import json
 import math
+import subprocess
+import types
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +15,12 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from configs import plans
 from experiments import plan
-from experiments.planning import chips, flops, hlo, programs
+from experiments.planning import chips, flops, hlo, programs, stored
 from rl_jax import sharding
 from rl_jax.models.transformer import TransformerConfig
+from tests.paths import REPO_ROOT
 
+PLANS = sorted((REPO_ROOT / "experiments/plans").glob("*.json"))
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
 
 
@@ -195,31 +199,166 @@ def test_bytes_of_a_device_s_shards():
 # The page.
 
 
-def stored(**changes):
+def a_plan(**changes):
     train = {
         "argument_bytes": 2**30, "temporary_bytes": 3 * 2**30, "peak_bytes": 4 * 2**30, "compile_s": 20.0,
-        "sent_bytes": {"all-gather over fsdp": 5e9}, "flops": 1e15, "moved_bytes": 1e10,
+        "sent_bytes": {"all-gather over fsdp": 5e9, "all-reduce over fsdp": 1e9}, "flops": 1e15, "moved_bytes": 1e10,
         "compute_s": 2.0, "memory_s": 0.5, "links_s": 1.0, "step_s": 2.0, "mfu": 1.0,
     }  # fmt: skip
     found = {
-        "config": "plan_8b", "model": "x/llama-3.1-8b", "topology": "v5e:8x8", "mesh": "fsdp:64",
-        "chip_bytes": 16 * 2**30, "parameters": 8e9, "parameter_bytes": 2**29, "tokens": [1024, 3072], "rows": 256,
-        "micro_batches": 4, "programs": {"train": train}, "largest_micro_batch": {"rows": 192, "compilations": 3},
+        "command": "python -m experiments.plan --config=configs/plans.py:8b --topology=v5e:8x8 --save=x/a.json",
+        "config": "plan_8b", "model": "x/llama-3.1-8b", "topology": "v5e:8x8", "mesh": "fsdp:64", "step_rows": 512,
+        "chip_bytes": 16 * 2**30, "parameters": 8e9, "parameter_bytes": 2**29, "optimizer_bytes": 2**30, "rows": 256,
+        "tokens": [1024, 3072], "micro_batches": 4, "programs": {"train": train},
+        "largest_micro_batch": 64,
     }  # fmt: skip
     return found | changes
 
 
+def with_train(**changes):
+    return a_plan(programs={"train": a_plan()["programs"]["train"] | changes})
+
+
 def test_report_and_table(tmp_path):
-    said = plan.report(stored())
-    for words in ("peak 4.00 GiB", "set by compute", "all-gather over fsdp 5 GB", "192 rows (3 compilations)", "8.00B"):
+    said = plan.report(a_plan())
+    for words in ("peak 4.00 GiB", "set by compute", "all-gather over fsdp 5 GB", "that fits: 64 rows", "8.00B"):
         assert words in said
-    refused = stored(programs={"train": {"refused": "total memory (24.67G) exceeds 15.75G", "compile_s": 9.0}})
+    refused = a_plan(programs={"train": {"refused": "total memory (24.67G) exceeds 15.75G", "compile_s": 9.0}})
     assert "does not fit: total memory (24.67G) exceeds 15.75G" in plan.report(refused)
-    (tmp_path / "a.json").write_text(json.dumps(stored()))
-    (tmp_path / "b.json").write_text(json.dumps(refused))
-    rows = plan.table(tmp_path).splitlines()[2:]
-    assert rows[0] == "| llama-3.1-8b | v5e:8x8 | fsdp:64 | 256 x 4096 | 4.00 of 16 | 5 | 2.00 (compute) | 100% | 192 |"
+    rollout = a_plan(programs={"decode": a_plan()["programs"]["train"] | {"cache_bytes": 2**31}})
+    assert "the cache is 2.00 of them" in plan.report(rollout)
+    assert "peak 17.00 GiB a chip, which does NOT fit" in plan.report(with_train(peak_bytes=17 * 2**30))
+    for name, one in {"a": a_plan(), "b": refused, "c": rollout, "d": with_train(peak_bytes=17 * 2**30)}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(one))
+    rows = [line for line in stored.table(tmp_path).splitlines() if line.startswith("| ")][1:]
+    assert rows[0] == (
+        "| a | llama-3.1-8b | v5e-64 (v5e:8x8) | fsdp:64 | train | 256 (64) | 4.00 (1.50) of 16 | fsdp 6 "
+        "| 2 (compute) | 100% | 64 |"
+    )
     assert "refused: total memory (24.67G)" in rows[1]
+    assert "| decode | 512 | 4.00 (0.50) of 16 |" in rows[2]
+    assert "| 17.00 (1.50) of 16: **does not fit** |" in rows[3]
+    assert stored.table(tmp_path).count("\n    python -m experiments.plan ") == 4
+
+
+@pytest.mark.parametrize(
+    ("topology", "name"),
+    [("v5e:8x8", "v5e-64"), ("v5p:4x4x4", "v5p-128"), ("v4:2x2x2", "v4-16"), ("v6e:4x4", "v6e-16")],
+)
+def test_slices_are_named_as_they_are_booked(topology, name):
+    assert stored.slice_name(topology) == name
+
+
+# The plans that are kept.
+
+
+def test_continuous_integration_plans_a_step_and_a_rollout_again():
+    assert "make plan-check " in (REPO_ROOT / ".ci/run").read_text()
+    said = subprocess.run(["make", "-n", "plan-check", "VENV_TPU=v"], cwd=REPO_ROOT, capture_output=True, text=True)
+    assert said.stdout.splitlines()[-1] == "v/bin/python -m experiments.plan --check=experiments/plans/ci.json"
+    kept = stored.load(REPO_ROOT / "experiments/plans/ci.json")
+    assert kept["topology"] == "v5e:4x4" and all("peak_bytes" in kept["programs"][name] for name in ("train", "decode"))
+
+
+def test_the_page_of_the_stored_plans_is_what_they_give():
+    folder, command = REPO_ROOT / "experiments/plans", "python -m experiments.plan --table=experiments/plans"
+    assert (folder / "README.md").read_text() == stored.table(folder), f"run {command}"
+
+
+def test_the_stored_plans_cover_sizes_and_slices():
+    plans_ = {path.stem: stored.load(path) for path in PLANS}
+    trained = [found for found in plans_.values() if "train" in found["programs"]]
+    trained = {(found["config"], stored.slice_name(found["topology"])) for found in trained}
+    sizes, slices = ("plan_1b", "plan_8b", "plan_32b"), ("v5e-16", "v5e-64", "v5e-256", "v5p-128")
+    assert {size for size, _ in trained} >= set(sizes) and {name for _, name in trained} >= set(slices)
+    names = [name for found in plans_.values() for name in found["programs"]]
+    assert {"score", "decode"} <= set(names) and len(names) >= 12
+    for topology in ("v5e:8x8", "v5p:4x4x4"):
+        assert any(
+            found["config"] == "plan_8b" and found["topology"] == topology and "largest_micro_batch" in found
+            for found in plans_.values()
+        )
+    refused = plans_["13b_v5e_16"]["programs"]["train"]["refused"]
+    assert "exceeds available HBM (15.75G)" in refused
+    for name, found in plans_.items():
+        assert f"--save=experiments/plans/{name}.json" in found["command"]
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_flops_of_a_stored_train_step_are_those_of_the_formula(path):
+    found = stored.load(path)
+    one = found["programs"].get("train", {})
+    if "flops" not in one:
+        assert "refused" in one or "train" not in found["programs"]
+        return
+    model = programs.model_config(plans.get_config(found["config"].removeprefix("plan_")))
+    prompt, completion = found["tokens"]
+    wanted = flops.expected_train_flops(model, rows=found["rows"], prompt_length=prompt, completion_length=completion)
+    assert one["flops"] == pytest.approx(wanted, rel=0.02)
+
+
+def test_growth_beside_the_stored_plan():
+    kept = a_plan()
+    assert stored.growth(kept, kept) == []
+    assert stored.growth(kept, with_train(peak_bytes=4.15 * 2**30)) == []
+    assert stored.growth(kept, with_train(peak_bytes=1.0)) == []  # smaller is as good as equal
+    (said,) = stored.growth(kept, with_train(peak_bytes=4.25 * 2**30))
+    assert said.startswith("train: peak bytes: 4.563e+09, stored 4.295e+09") and "5%" in said
+    # Another kind over the same axis is no growth; more over it is, and so is another axis.
+    assert stored.growth(kept, with_train(sent_bytes={"reduce-scatter over fsdp": 6.2e9})) == []
+    (said,) = stored.growth(kept, with_train(sent_bytes={"all-gather over fsdp": 6.4e9}))
+    assert said.startswith("train: bytes over fsdp")
+    same = {"all-gather over fsdp": 6e9}
+    assert stored.growth(kept, with_train(sent_bytes=same | {"all-reduce over data": 0.2e9})) == []
+    (said,) = stored.growth(kept, with_train(sent_bytes=same | {"all-reduce over data": 1e9}))
+    assert said.startswith("train: bytes over data")
+    refused = a_plan(programs={"train": {"refused": "too much"}})
+    assert stored.growth(kept, refused) == ["train: peak bytes: refused: too much"]
+    assert stored.growth(refused, kept) == [] and stored.growth(refused, refused) == []
+    assert stored.growth(kept, a_plan(programs={})) == ["train is planned no more"]
+
+
+def test_comparison_shows_both():
+    text = stored.comparison(a_plan(), with_train(peak_bytes=5 * 2**30))
+    assert "train: peak bytes" in text and "4.295 GB" in text and "5.369 GB" in text and "+25.0%" in text
+    assert "train: bytes over fsdp" in text and "+0.0%" in text
+
+
+def test_a_check_says_how_to_accept_what_has_grown(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(a_plan()))
+    options = types.SimpleNamespace(
+        sweep=False, topology="v5e:8x8", programs=["train"], largest=False, effort=0.0, check=str(path), save=None
+    )
+    monkeypatch.setattr(plan.flags, "FLAGS", options)
+    monkeypatch.setattr(plan, "plan", lambda *_, **__: a_plan())
+    plan.run(None, tmp_path)
+    assert "stored" in capsys.readouterr().out
+    grown = with_train(peak_bytes=8 * 2**30)
+    del grown["command"]  # which is not the plan's to know
+    monkeypatch.setattr(plan, "plan", lambda *_, **__: grown)
+    options.save = str(tmp_path / "new.json")
+    monkeypatch.setattr(plan.sys, "argv", ["plan", f"--check={path}", "--topology=v5e:8x8"])
+    with pytest.raises(SystemExit, match=r"(?s)train: peak bytes.*commit the result of: python -m experiments.plan"):
+        plan.run(None, tmp_path)
+    found = stored.load(tmp_path / "new.json")  # kept all the same, with the command that makes it
+    assert found["command"] == "python -m experiments.plan --topology=v5e:8x8"
+    assert found["programs"]["train"]["peak_bytes"] == 8 * 2**30
+
+
+def test_a_check_plans_with_the_stored_arguments(tmp_path, monkeypatch):
+    """And a file that is no plan is named."""
+    assert stored.arguments(a_plan()) == ["--config=configs/plans.py:8b", "--topology=v5e:8x8"]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(a_plan()))
+    seen = []
+    monkeypatch.setattr(plan.sys, "argv", ["plan", f"--check={path}"])
+    monkeypatch.setattr(plan.common, "main", lambda run: seen.extend(plan.sys.argv))
+    plan.main()
+    assert seen == ["plan", f"--check={path}", *stored.arguments(a_plan())]
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=r"a.json is no plan"):
+        stored.load(path)
 
 
 def test_a_refusal_has_the_compiler_s_own_figures():
@@ -232,21 +371,34 @@ def test_a_refusal_has_the_compiler_s_own_figures():
     assert plan.refusal("RESOURCE_EXHAUSTED: otherwise") == "RESOURCE_EXHAUSTED: otherwise"
 
 
-def test_the_largest_micro_batch_is_found_by_its_slope(monkeypatch):
-    """Memory of 2 + 0.75 a row of each shard: of 16, 18 rows fit a shard."""
+@pytest.mark.parametrize(("limit", "most", "tried"), [(7, 4, [16, 8, 4]), (40, 16, [16]), (3, 0, [16, 8, 4])])
+def test_the_largest_micro_batch_is_the_first_that_is_not_refused(monkeypatch, limit, most, tried):
+    """Of 16 rows over 4 devices, a byte each, refused at twice the limit; its figures are the train step's."""
     setup = programs.describe(*small(attention="dot_product"), mesh())
-    tried = []
+    seen = []
 
-    def compiled(planned, mesh):
-        rows = planned.arguments[1].completion_mask.shape[0] // setup.config.grpo.micro_batches
-        tried.append(rows // 4)
-        peak = 2.0 + 0.75 * tried[-1]
-        return {"peak_bytes": peak} if peak <= 16 else {"refused": "too much"}
+    def compiled(micro_batches, mesh, effort):
+        assert effort == -1.0
+        seen.append(16 // micro_batches)
+        return {"compile_s": 1.0} | ({"refused": "too much"} if seen[-1] > 2 * limit else {"peak_bytes": seen[-1]})
 
+    monkeypatch.setattr(plan, "make_planned", lambda name, setup, micro_batches: micro_batches)
     monkeypatch.setattr(plan, "compile_one", compiled)
-    assert plan.largest(setup, 16.0)["rows"] == 18 * 4
-    assert len(tried) <= plan.MAX_COMPILATIONS
-    assert plan.largest(setup, 2.0)["rows"] == 0
+    rows, figures = plan.largest(setup, limit, -1.0)
+    assert (rows, seen) == (most, tried)
+    assert figures["peak_bytes"] == (most or tried[-1])
+
+
+def test_micro_batches_of_a_planned_step():
+    """A whole minibatch at once has no loop over micro-batches; two have one of two turns."""
+    config, model = small(attention="dot_product", num_layers=1)
+    setup = programs.describe(config, model, mesh())
+
+    def turns(micro_batches):
+        equations = programs.train(setup, 16, micro_batches).jaxpr(setup.mesh).eqns
+        return [e.params["length"] for e in equations if e.primitive.name == "scan"]
+
+    assert turns(None)[:1] == [2] and turns(4)[:1] == [4] and 16 not in turns(1)
 
 
 def test_roofline_is_the_largest_of_three():
@@ -280,6 +432,12 @@ def test_meshes_of_a_sweep(monkeypatch):
     found = plan.meshes("v5e:4x4", model)
     assert all(math.prod(sharding.parse_mesh(text).values()) == 16 for text in found)
     assert "fsdp:16,tensor:1" in found and "data:2,fsdp:2,tensor:4" in found and not any("tensor:8" in t for t in found)
+
+
+def test_what_is_planned_is_what_runs():
+    """The planned rollout is make_generate's on whole prompts, the planned batch one of padded rows."""
+    config = plans.get_config("1b")
+    assert (config.rollout.engine.name, config.packing.mode) == ("lockstep", "padded")
 
 
 def test_sizes_are_the_published_ones():

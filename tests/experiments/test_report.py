@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from experiments import report
+from experiments import report, report_run
 from experiments.report_health import CHECKS, SHOWN_ONLY, assess
 from rl_jax.logging import GROUP_VIEW_FILE, METRICS_FILE, SAMPLES_FILE, TIMING_FILE, read_jsonl
 from tests.experiments.synthetic_run import HOSTILE, PROMPTS, write_run
@@ -61,7 +61,9 @@ def test_page_needs_nothing_from_outside_and_runs_nothing(page_text):
     page = Page(page_text)
     assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & set(page.tags)
     names = {name for name, _ in page.attributes}
-    assert not {"src", "href", "srcset", "xlink:href", "action"} & names
+    assert not {"src", "srcset", "xlink:href", "action"} & names
+    ids = {value for name, value in page.attributes if name == "id"}
+    assert {value[1:] for name, value in page.attributes if name == "href"} <= ids  # sections of the page itself
     assert not [name for name in names if name.startswith("on")]
     assert "url(" not in page_text and "@import" not in page_text and "http:" not in page_text.lower()
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
@@ -93,14 +95,15 @@ def test_hostile_text_anywhere_is_escaped(tmp_path):
 
 def test_curves_of_the_contract_are_drawn(page_text):
     captions = re.findall(r"<figcaption><b>([^<]+)<span>", page_text)
-    assert captions[: len(report.CURVES)] == list(report.CURVES)
+    logged = [name for name in report_run.CURVES if "return" not in name]
+    assert captions[: len(logged)] == logged
     assert {"lr", "reward/correct", "finished"} <= set(captions)
 
 
 def test_before_and_after_pairs_the_same_prompts(workdir):
-    table = report.before_and_after(read_jsonl(workdir / SAMPLES_FILE))
+    table = report_run.before_and_after(read_jsonl(workdir / SAMPLES_FILE))
     assert (table["first"], table["last"]) == (0, 120)
-    assert [prompt for prompt, _, _ in table["pairs"]] == [report.visible(prompt) for prompt in PROMPTS]
+    assert [prompt for prompt, _, _ in table["pairs"]] == [report_run.visible(prompt) for prompt in PROMPTS]
     assert {after["reward"] for _, _, after in table["pairs"]} == {"1"}
     assert {before["reward"] for _, before, _ in table["pairs"]} == {"0"}
 
@@ -110,14 +113,15 @@ def test_repeated_prompts_pair_one_to_one_and_one_evaluation_has_no_after():
         fields = {"prompt": "p", "completion": completion, "reward": 0.5, "truncated": False}
         return {"step": step, "split": "eval", **fields}
 
-    table = report.before_and_after([row(0, "a"), row(0, "b"), row(9, "c"), row(9, "d"), row(5, "middle")])
+    table = report_run.before_and_after([row(0, "a"), row(0, "b"), row(9, "c"), row(9, "d"), row(5, "middle")])
     assert [(b["text"], a["text"]) for _, b, a in table["pairs"]] == [("a", "c"), ("b", "d")]
-    assert report.before_and_after([row(0, "a")])["pairs"][0][2] is None
-    assert report.before_and_after([{**row(0, "a"), "split": "train"}]) is None
+    assert report_run.before_and_after([row(0, "a")])["pairs"][0][2] is None
+    assert report_run.before_and_after([{**row(0, "a"), "split": "train"}]) is None
 
 
 def test_reward_is_told_by_text_and_by_tint():
-    cells = [report.sample_cell({"reward": r, "completion": "x", "truncated": True}, 0.0, 1.0) for r in (0.0, 0.5, 1.0)]
+    rows = [{"reward": reward, "completion": "x", "truncated": True} for reward in (0.0, 0.5, 1.0)]
+    cells = [report_run.sample_cell(row, 0.0, 1.0) for row in rows]
     assert [cell["reward"] for cell in cells] == ["0", "0.5", "1"]
     assert [cell["tint"].split(":")[1].split(";")[0] for cell in cells] == ["var(--bad)", "var(--good)", "var(--good)"]
     strengths = [int(re.search(r"strength:(\d+)%", cell["tint"]).group(1)) for cell in cells]
@@ -140,7 +144,7 @@ def test_token_colours_follow_sign_and_size():
         "tokens": [" ", "b", "c"], "mask": [True, True, False], "log_prob": [-1.0] * 3, "log_ratio": [1e-7, 0.0, 9.0],
         "advantage": [2.0, -1.0, 50.0], "entropy": [0.0, 1.0, 9.0], "reward": 1.0,
     }  # fmt: skip
-    view = report.token_view({"step": 1, "prompt": "p", "rows": [row]})
+    view = report_run.token_view({"step": 1, "prompt": "p", "rows": [row]})
     first, second, _ = view["completions"][0]["cells"]
     assert first["text"] == "␣"
     assert "--advantage:color-mix(in srgb,var(--good) 60%" in first["style"]
@@ -186,7 +190,7 @@ def test_a_value_that_is_not_finite_warns_with_its_step(tmp_path, metric):
 def test_timing_leaves_the_compiling_step_out():
     first = {"step": 0, "step_s": 99.0, "train_s": 98.0, "compile_count": 3, "tokens_per_s": 1.0}
     later = {"step_s": 2.0, "train_s": 1.0, "rollout_s": 0.5, "compile_count": 3, "tokens_per_s": 1000.0}
-    summary = report.timing_summary([first, {**later, "step": 1}, {**later, "step": 2, "compile_count": 4}])
+    summary = report_run.timing_summary([first, {**later, "step": 1}, {**later, "step": 2, "compile_count": 4}])
     assert summary["stages"] == [("rollout", 0.25, 0.5), ("train", 0.5, 1.0), ("rest", 0.25, 0.5)]
     assert (summary["step_s"], summary["tokens_per_s"]) == (2.0, "1k")
     assert (summary["compile_count"], summary["last_compile"]) == (4, 2)
@@ -216,7 +220,7 @@ def test_an_empty_folder_still_gives_a_page(tmp_path):
 
 
 def test_runs_are_laid_over_each_other(tmp_path):
-    runs = [write_run(tmp_path / seed / "grpo", steps=20, seed=int(seed)) for seed in "123"]
+    runs = [write_run(tmp_path / k / "grpo", steps=20, seed=int(k), learning_rate=0.1 * int(k)) for k in "123"]
     text = report.write_report(runs, tmp_path / "all.html").read_text()
     chart = re.search(r"<figcaption><b>reward/mean.*?</figure>", text, flags=re.S).group()
     dashes = re.findall(r'class="line series\d" stroke-dasharray="([^"]+)"', chart)
@@ -226,10 +230,11 @@ def test_runs_are_laid_over_each_other(tmp_path):
 
 
 def test_labels_are_as_long_as_it_takes_to_tell_runs_apart(tmp_path):
-    assert report.run_labels([tmp_path / "a" / "x" / "grpo", tmp_path / "b" / "x" / "grpo"]) == ["a/x/grpo", "b/x/grpo"]
-    assert report.run_labels([tmp_path / "a" / "grpo"]) == ["a/grpo"]
+    alike = [tmp_path / "a" / "x" / "grpo", tmp_path / "b" / "x" / "grpo"]
+    assert report_run.run_labels(alike) == ["a/x/grpo", "b/x/grpo"]
+    assert report_run.run_labels([tmp_path / "a" / "grpo"]) == ["a/grpo"]
     with pytest.raises(ValueError, match="named twice"):
-        report.run_labels([tmp_path, tmp_path / "."])
+        report_run.run_labels([tmp_path, tmp_path / "."])
 
 
 def test_the_command_line_prints_the_page_and_explains_what_is_wrong(tmp_path, capsys):

@@ -63,7 +63,7 @@ def test_higher_values_are_drawn_higher():
 
 def test_a_chart_is_also_told_in_words():
     svg = charts.line_chart({"a/b": [(0, 1.0), (1, 4.0), (2, 2.0)]}, title="reward")
-    assert 'aria-label="reward over steps. a/b: from 1 to 2, lowest 1, highest 4"' in svg
+    assert 'aria-label="reward against step. a/b: from 1 to 2, lowest 1, highest 4"' in svg
 
 
 def test_nothing_to_draw_gives_no_chart():

@@ -127,13 +127,25 @@ def test_the_run_is_one_that_could_go_wrong(undisturbed):
     assert len((undisturbed / "group_view.jsonl").read_bytes()) > 1000
 
 
-def test_killed_with_9_at_several_moments(runner, undisturbed):
+def damage_newest(folder: Path) -> tuple[Path, int]:
+    """Cuts the largest file of the newest checkpoint short. (That checkpoint, the step of the one before.)"""
+    *_, before, newest = sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+    files = (path for path in (folder / str(newest) / "params").rglob("*") if path.is_file())
+    largest = max(files, key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:1000])
+    return folder / str(newest), before
+
+
+def test_killed_with_9_at_several_moments_and_its_newest_checkpoint_damaged(runner, undisturbed):
     workdir = runner.folder / "killed"
     moments = [logged("sft", 5), logged("sft", 11), logged("", 2), saving(8), saved(12)]
     for moment in moments:
         assert runner.until(workdir, moment, signal.SIGKILL) == -signal.SIGKILL
     assert not (workdir / "final.json").exists(), "it was done before the last kill: nothing was resumed"
+    newest, before = damage_newest(workdir / "checkpoints")
     runner.to_the_end(workdir)
+    told = programs.tail(runner.log)
+    assert f"checkpoint {newest} is damaged" in told and f"step {before} is used in its place" in told
     assert_equal_results(workdir, undisturbed)
     assert len(json.loads((workdir / "run.json").read_text())["resumed"]) == len(moments)
 

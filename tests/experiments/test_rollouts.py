@@ -8,6 +8,7 @@ import pytest
 
 from experiments import common, rollouts
 from experiments.evaluate import Judged
+from rl_jax import sharding
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.types import Rollout, TokenBatch
 from tests.experiments.small import config as small_config
@@ -19,14 +20,15 @@ SIZE, LENGTH = 2, 3
 def stage(tmp_path, monkeypatch):
     """collect() on prompts that carry their own rewards: (call, keys of the batches that were sampled)."""
     config = small_config(tmp_path, grpo__group_size=SIZE, grpo__prompts_per_step=2)
-    setup = types.SimpleNamespace(config=config, task=types.SimpleNamespace(tokenizer=types.SimpleNamespace(pad_id=9)))
+    task = types.SimpleNamespace(tokenizer=types.SimpleNamespace(pad_id=9))
+    setup = types.SimpleNamespace(config=config, task=task, mesh=sharding.make_mesh(sharding.parse_mesh("")))
     keys = []
 
     def generate(params, tokens, prompt_mask, key):
         keys.append(key)
         return tokens
 
-    def judge(setup, pool, rollout, records):
+    def judge(setup, pool, rollout, records, here, count):
         rewards = np.concatenate([np.float32(r["rewards"][: len(rollout) * SIZE // len(records)]) for r in records])
         rows, width = len(rewards), records[0]["width"]
         each = len(rewards) // len(records)

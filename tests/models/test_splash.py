@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rl_jax import sharding
 from rl_jax.models.attention import attend_causally, attention_mask
 from rl_jax.models.splash import splash_attend
 from rl_jax.models.transformer import make_transformer
@@ -29,11 +30,17 @@ def projections(head_dim: int):
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "keywords"),
-    [(128, {}), (64, {}), (128, {"softcap": 20.0}), (128, {"window": 17})],
-    ids=["plain", "filled-up heads", "soft cap", "window"],
+    ("head_dim", "keywords", "mesh"),
+    [
+        (128, {}, ""),
+        (64, {}, ""),
+        (128, {"softcap": 20.0}, ""),
+        (128, {"window": 17}, ""),
+        (128, {"window": 140}, "data:2,context:2,tensor:2"),
+    ],
+    ids=["plain", "filled-up heads", "soft cap", "window", "queries over devices"],
 )
-def test_values_and_gradients_are_those_of_plain_attention(head_dim, keywords):
+def test_values_and_gradients_are_those_of_plain_attention(head_dim, keywords, mesh):
     batch, arrays = rows(), projections(head_dim)
     weights = jnp.broadcast_to(jnp.sin(jnp.arange(head_dim))[None, None, None], arrays[0].shape)
     real = jnp.broadcast_to((batch.segment_ids > 0)[:, :, None, None], weights.shape)
@@ -48,7 +55,10 @@ def test_values_and_gradients_are_those_of_plain_attention(head_dim, keywords):
         found = splash_attend(q, k, v, batch.segment_ids, scale=0.1, interpret=True, **keywords)
         return jnp.sum(jnp.where(real, found * weights, 0.0))
 
-    wanted, found = (jax.value_and_grad(fn, (0, 1, 2))(*arrays) for fn in (plain, splash))
+    wanted = jax.value_and_grad(plain, (0, 1, 2))(*arrays)
+    mesh = sharding.make_mesh(sharding.parse_mesh(mesh))
+    gradient = sharding.on_mesh(jax.value_and_grad(splash, (0, 1, 2)), mesh)
+    found = jax.device_get(jax.jit(gradient, in_shardings=sharding.replicated(mesh))(*arrays))
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
     for ours, theirs in zip(found[1], wanted[1], strict=True):
         assert jnp.max(jnp.abs(theirs)) > 0.01
@@ -59,6 +69,9 @@ def test_rows_must_fit_the_tiles():
     q, k, v = (x[:, :100] for x in projections(128))
     with pytest.raises(ValueError, match="multiples of 128 tokens, not 100"):
         splash_attend(q, k, v, jnp.ones((2, 100), jnp.int32), scale=1.0)
+    with jax.set_mesh(sharding.make_mesh(sharding.parse_mesh("context:8"))):
+        with pytest.raises(ValueError, match="multiples of 128 tokens a device, 8 devices, not 256"):
+            splash_attend(*projections(128), rows().segment_ids, scale=1.0)
 
 
 def test_key_heads_must_divide_over_the_tensor_axis():
@@ -77,13 +90,12 @@ def test_what_the_kernel_cannot_do_is_refused():
         jax.eval_shape(model.apply, jax.eval_shape(model.init, jax.random.key(0)), batch)
 
 
-@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize("mesh", ["", "data:2,fsdp:2,tensor:2", "data:2,fsdp:2,context:2"])
 def test_a_gradient_lowers_for_tpu_without_one(mesh):
     """Through Mosaic, and with a mesh on each device's own rows and heads."""
     model = make_transformer(dataclasses.replace(CONFIG, attention="splash"))
     params = jax.eval_shape(model.init, jax.random.key(0))
-    axes = ("data", "fsdp", "tensor")
-    with jax.set_mesh(jax.make_mesh(mesh, axes, axis_types=(jax.sharding.AxisType.Auto,) * 3)):
+    with jax.set_mesh(sharding.make_mesh(sharding.parse_mesh(mesh))):
         batch = TokenBatch(*[jax.ShapeDtypeStruct((4, LENGTH), jnp.int32)] * 3)
         traced = jax.jit(jax.grad(lambda p, b: jnp.sum(model.apply(p, b)))).trace(params, batch)
         text = traced.lower(lowering_platforms=("tpu",)).as_text()

@@ -1,8 +1,6 @@
-"""What a few seeds say: a mean with its bootstrap interval, and whether that interval bears out a claim. numpy only.
+"""A mean over seeds with its interval, whether that bears out a claim, and how many seeds would."""
 
-Randomness is keyed: the same values and the same key give the same interval.
-"""
-
+import bisect
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -88,3 +86,32 @@ def judge_all(verdicts: Iterable[str]) -> str:
     if NOT_REPRODUCED in verdicts:
         return NOT_REPRODUCED
     return UNDECIDED if UNDECIDED in verdicts else REPRODUCED
+
+
+def seeds_for_power(
+    differences: Sequence[float],
+    *,
+    bound: float = 0.0,
+    power: float = 0.8,
+    confidence: float = 0.95,
+    limit: int = 10_000,
+) -> int | None:
+    """The number of seeds, in all, with which Student's interval of the mean clears the bound with probability `power`.
+
+    The smallest m with P(T > t_{m-1}((1 + confidence) / 2)) >= power, T of Student's noncentral law of m - 1 degrees of
+    freedom with noncentrality |mean - bound| sqrt(m) / std, of the mean and std seen. That takes the effect seen for
+    the true one: from few seeds the answer is rough.
+    differences: float [n], n >= 2. None where more than `limit` are needed, as for a mean on the bound.
+    """
+    differences = np.asarray(differences, np.float64)
+    effect, spread = abs(differences.mean() - bound), differences.std(ddof=1)
+    if spread == 0.0:
+        return 2 if effect > 0.0 else None
+
+    def enough(m: int) -> bool:
+        critical = distributions.t.ppf((1.0 + confidence) / 2.0, m - 1)
+        return distributions.nct.sf(critical, m - 1, effect / spread * np.sqrt(m)) >= power
+
+    if not enough(limit):
+        return None
+    return bisect.bisect_left(range(limit), True, lo=2, key=enough)

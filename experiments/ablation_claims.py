@@ -1,0 +1,184 @@
+"""The claim of an ablation: its statements judged, what an undecided one would need, and the result in Markdown."""
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rl_jax import stats
+
+# arm -> metric -> its value for each seed, None where a seed has none (a run that never came to the point compared)
+Values = Mapping[str, Mapping[str, Sequence[float | None]]]
+BOUNDS = {"arm": {"metric", "arm", "at_least", "at_most"}, "increasing": {"metric", "increasing", "by"}}
+POWER, INTERIMS = 0.8, 5
+
+
+def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
+    """Every statement of a claim with its interval, its verdict, and how many seeds it leaves out.
+
+    expected: of each statement the metric, and either `arm` with at_least and at_most (or one of them) of its mean, or
+    `increasing`: arms, each of which has more of the metric than the one before it, by more than `by`. Where a seed has
+    no value in an arm it is left out of the statement, on both sides of a comparison; `dropped` counts them. An
+    undecided statement has `more_seeds`, see `shortfall`.
+    Raises ValueError for a statement that is neither, for an arm or a metric that the results do not have, and where
+    fewer than two seeds are left.
+    """
+    found = []
+    for statement in expected:
+        kind = "arm" if "arm" in statement else "increasing"
+        if not set(statement) <= BOUNDS[kind] or not {"metric", kind} <= set(statement) or len(statement) < 3:
+            fields = " or ".join(", ".join(sorted(names)) for names in BOUNDS.values())
+            raise ValueError(f"{dict(statement)} is no statement; one has the fields {fields}")
+        metric = statement["metric"]
+        if kind == "arm":
+            bounds = {name: statement[name] for name in ("at_least", "at_most") if name in statement}
+            said = " and ".join(f"{name.replace('_', ' ')} {bound:g}" for name, bound in bounds.items())
+            side = _of(values, statement["arm"], metric)
+            found.append(judged(f"{metric} of {statement['arm']} {said}", [side], bounds))
+            continue
+        by, arms = statement["by"], statement["increasing"]
+        for less, more in zip(arms, arms[1:], strict=False):
+            text = f"{metric}: {less} < {more}" + (f" by {by:g}" if by else "")
+            found.append(judged(text, [_of(values, more, metric), _of(values, less, metric)], dict(at_least=by)))
+    return found
+
+
+def judged(text: str, sides: Sequence[Sequence[float | None]], bounds: Mapping[str, float]) -> dict:
+    """One statement: about the mean of one side, or of the difference of two, seed by seed."""
+    if len({len(side) for side in sides}) != 1:
+        raise ValueError(f"{text}: pairs need the same seeds on both sides, got {[len(side) for side in sides]}")
+    rows = [row for row in zip(*sides, strict=True) if None not in row]
+    if len(rows) < 2:
+        raise ValueError(f"{text}: {len(rows)} of {len(sides[0])} seeds have a value, an interval needs two")
+    numbers = np.asarray(rows, np.float64)
+    differences = numbers[:, 0] - numbers[:, 1] if len(sides) == 2 else numbers[:, 0]
+    interval = stats.bootstrap_mean(differences)
+    verdict = stats.judge(interval, **bounds)
+    found = dict(statement=text, interval=interval._asdict(), verdict=verdict, dropped=len(sides[0]) - len(rows))
+    if verdict == stats.UNDECIDED:
+        found["more_seeds"] = shortfall(differences, interval, bounds)
+    return found
+
+
+def shortfall(differences: np.ndarray, interval: stats.Interval, bounds: Mapping[str, float]) -> dict:
+    """How many more seeds an undecided statement would take, if further ones are like these: two answers.
+
+    power: so many more until the interval would clear the bound 8 times of 10 (Student's t; None: no number up to
+    10,000). adastop: so many more until AdaStop stops (paired, 5 interims of as many seeds as there are, alpha .05;
+    the median of 100 continuations), and in which share of them it then finds a difference.
+    Of two bounds it is the one that asks for more.
+    """
+    asked = []
+    for bound in bounds.values():
+        if not interval.low <= bound <= interval.high:
+            continue  # on this side of it without a doubt
+        needed = stats.seeds_for_power(differences, bound=bound, power=POWER)
+        wanted = stats.seeds_wanted(differences - bound, interims=INTERIMS)
+        more = None if needed is None else max(needed - len(differences), 1)
+        asked.append(dict(power=more, adastop=wanted.more, decided=wanted.decided))
+    return max(asked, key=lambda found: (found["power"] is None, found["power"] or 0))
+
+
+def _of(values: Values, arm: str, metric: str) -> Sequence[float | None]:
+    if arm not in values or metric not in values[arm]:
+        known = {name: sorted(metrics) for name, metrics in values.items()}
+        raise ValueError(f"the results have no {metric!r} of the arm {arm!r}; they have: {known}")
+    return values[arm][metric]
+
+
+def cell(values: Sequence[float | None]) -> str:
+    """mean [low, high] of the interval; how many seeds have a value where not all do; "-" with fewer than two."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return "-"
+    text = "{:.3g} [{:.3g}, {:.3g}]".format(*stats.bootstrap_mean(known))
+    return text if len(known) == len(values) else f"{text} of {len(known)}"
+
+
+def verdict_cell(row: Mapping) -> str:
+    """The verdict of a statement with what stands behind it, in words."""
+    text = row["verdict"]
+    if row.get("dropped"):
+        text += f", {row['dropped']} seeds left out"
+    if "more_seeds" not in row:
+        return text
+    asked = row["more_seeds"]
+    power = "over 10,000" if asked["power"] is None else f"{asked['power']:,}"
+    return text + (
+        f"; if further seeds are like these: {power} more for a power of {POWER:.0%} (t), "
+        f"AdaStop asks for {asked['adastop']} more and then decides {asked['decided']:.0%} of the time"
+    )
+
+
+def tables(values: Values, statements: Sequence[Mapping]) -> str:
+    """Two Markdown tables: the arms with each metric, and the statements with interval and verdict."""
+    metrics = list(next(iter(values.values())))
+    lines = ["| arm | " + " | ".join(metrics) + " |", "|---" * (len(metrics) + 1) + "|"]
+    lines += [f"| {arm} | " + " | ".join(cell(row[metric]) for metric in metrics) + " |" for arm, row in values.items()]
+    lines += ["", "| statement | mean or paired difference | verdict |", "|---|---|---|"]
+    for row in statements:
+        lines.append("| {} | {mean:.3g} [{low:.3g}, {high:.3g}] | {} |".format(
+            row["statement"], verdict_cell(row), **row["interval"]))
+    return "\n".join(lines)
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """"20 seeds (0 to 19)", or all of them where they are not in a row."""
+    seeds = list(seeds)
+    in_a_row = seeds == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"{len(seeds)} seeds ({f'{seeds[0]} to {seeds[-1]}' if in_a_row else ', '.join(map(str, seeds))})"
+
+
+def tried_text(tried: int | Mapping[str, int]) -> str:
+    """"1 setting tried an arm", or how many of each."""
+    if isinstance(tried, int):
+        return f"{tried} setting{'s' * (tried > 1)} tried an arm"
+    return "settings tried: " + ", ".join(f"{arm} {count}" for arm, count in tried.items())
+
+
+def report(outcome: Mapping) -> str:
+    """The ablation in words and tables, Markdown."""
+    words = dict(
+        note=f" {outcome['note']}." if outcome["note"] else "",
+        seeds=seeds_text(outcome["seeds"]),
+        tried=tried_text(outcome["tried"]),
+    )
+    return (
+        "{paper}: {claim}\n\nScaled down: {scaled_down}.{note}\n\n{table}\n\n**{verdict}**, {seeds}, {date}, "
+        "{wall_seconds:.0f} s, {tried}: `{command}`"
+    ).format(**{**outcome, **words})
+
+
+def summary(keys: Sequence[str], runs: pathlib.Path) -> str:
+    """One Markdown table over those ablations that have a result under `runs`."""
+    lines = [
+        "| command | claim | result: mean over seeds [95 % interval] | judged: mean or paired difference | verdict |",
+        "|---|---|---|---|---|",
+    ]
+    for key in keys:
+        path = runs / key / "ablation.json"
+        if not path.exists():
+            continue
+        found = json.loads(path.read_text(encoding="utf-8"))
+        arms = "; ".join(f"{arm} {cell(row[found['metric']])}" for arm, row in found["values"].items())
+        judged_rows = "<br>".join(
+            "{} ({mean:.3g} [{low:.3g}, {high:.3g}]{})".format(row["statement"], _more(row), **row["interval"])
+            for row in found["statements"]
+        )
+        spent = f"{max(found['wall_seconds'] / 60, 0.1):.1f} min"
+        tried = f", {tried_text(found['tried'])}" if "tried" in found else ""  # an older result has not recorded it
+        lines.append(
+            f"| `{found['command']}` | {found['claim']} ({found['paper']}) | {found['metric']}: {arms} "
+            f"({seeds_text(found['seeds'])}, {found['date']}, {spent}{tried}) | {judged_rows} | {found['verdict']} |"
+        )
+    return "\n".join(lines)
+
+
+def _more(row: Mapping) -> str:
+    """What an undecided statement would need, short."""
+    if "more_seeds" not in row:
+        return ""
+    asked = row["more_seeds"]
+    power = "> 10,000" if asked["power"] is None else f"{asked['power']:,}"
+    return f"; undecided, {power} more seeds (power) or {asked['adastop']} (AdaStop, {asked['decided']:.0%} decided)"

@@ -1,0 +1,251 @@
+"""The world of the policy-gradient studies: prompts, completions of a few tokens, and a policy that is a table.
+
+A policy is logits [P, N, V]: for each of P prompts and N contexts the next token. Completions are so few that what a
+method should do can be summed over all of them; what it does goes through rl_jax.credit.assign and rl_jax.grpo.loss.
+A row is a TokenBatch with the prompt's number in its first column and the T tokens behind it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from rl_jax import advantages, credit, grpo, shaping, weights
+from rl_jax.binding import bind
+from rl_jax.losses import aggregate, kl, policy
+from rl_jax.types import PolicyBatch, Rollout, Scores, TokenBatch
+
+MODULES = {
+    credit.Credit: dict(
+        shape=shaping,
+        reward_kl=kl,
+        advantage=advantages,
+        behavior_weight=weights,
+        token_weight=weights,
+        selection=weights,
+    ),
+    grpo.Objective: dict(surrogate=policy, kl=kl, aggregate=aggregate),
+}
+
+
+class Layout(NamedTuple):
+    """What a completion is, and what its policy sees. Static.
+
+    vocab: V. length: T. sees: "everything", all tokens so far; "first", the first token and the place; "place", only
+    how many there are. eos: the token that ends a completion, or None where all have T tokens.
+    """
+
+    vocab: int
+    length: int
+    sees: str = "everything"
+    eos: int | None = None
+
+    @property
+    def contexts(self) -> int:
+        """N."""
+        counts = {
+            "everything": sum(self.vocab**t for t in range(self.length)),
+            "first": 1 + (self.length - 1) * self.vocab,
+            "place": self.length,
+        }
+        return counts[self.sees]
+
+    def context_of(self, tokens: chex.Array) -> chex.Array:
+        """The row of the table that each token is drawn from; later tokens do not matter. int [B, T] -> int [B, T]."""
+        chex.assert_shape(tokens, (None, self.length))
+        place = jnp.broadcast_to(jnp.arange(self.length)[None], tokens.shape)
+        if self.sees == "place":
+            return place
+        if self.sees == "first":
+            return jnp.where(place == 0, 0, 1 + (place - 1) * self.vocab + tokens[:, :1])
+        columns, start, code = [], 0, jnp.zeros(tokens.shape[:1], tokens.dtype)
+        for t in range(self.length):
+            columns.append(start + code)
+            start, code = start + self.vocab**t, code * self.vocab + tokens[:, t]
+        return jnp.stack(columns, axis=1)
+
+    def mask_of(self, tokens: chex.Array) -> chex.Array:
+        """The tokens up to the EOS, which belongs to them. int [B, T] -> bool [B, T]."""
+        if self.eos is None:
+            return jnp.ones(tokens.shape, bool)
+        ended = jnp.cumsum(tokens == self.eos, axis=1) - (tokens == self.eos)
+        return ended == 0
+
+    def completions(self) -> chex.Array:
+        """All of them where none ends early, int [V^T, T], in the order of `completion_of`."""
+        place = jnp.arange(self.length)
+        codes = jnp.arange(self.vocab**self.length)
+        return codes[:, None] // (self.vocab ** (self.length - 1 - place))[None] % self.vocab
+
+    def completion_of(self, tokens: chex.Array) -> chex.Array:
+        """The place of each row among all completions. int [B, T] -> int [B]."""
+        powers = self.vocab ** (self.length - 1 - jnp.arange(self.length))
+        return jnp.sum(tokens * powers[None], axis=1)
+
+    def log_probs(self, logits: chex.Array) -> chex.Array:
+        """log pi of all completions, for a policy that sees everything. float [P, N, V] -> float [P, V^T]."""
+        table, start = jax.nn.log_softmax(logits), 0
+        found = jnp.zeros((logits.shape[0], 1), logits.dtype)
+        for t in range(self.length):
+            stop = start + self.vocab**t
+            found = (found[:, :, None] + table[:, start:stop]).reshape(logits.shape[0], -1)
+            start = stop
+        return found
+
+
+def make_method(slots: Mapping[str, Any]) -> tuple[credit.Credit, grpo.Objective]:
+    """GRPO without a KL, with other choices in the slots named of Credit and Objective, functions by name.
+
+    Raises ValueError for a slot that neither has.
+    """
+    made = []
+    unknown = set(slots) - {name for kind in MODULES for name in kind._fields}
+    if unknown:
+        raise ValueError(f"a method has no slot {', '.join(sorted(unknown))}")
+    for kind, modules in MODULES.items():
+        chosen = {name: spec for name, spec in {"kl_coef": 0.0, **slots}.items() if name in kind._fields}
+        made.append(kind(**{n: bind(spec, modules[n]) if n in modules else spec for n, spec in chosen.items()}))
+    return tuple(made)
+
+
+def score(logits: chex.Array, batch: TokenBatch, layout: Layout) -> Scores:
+    """The policy's log-probs and entropies of the rows' tokens. float [P, N, V], rows [B, 1 + T] -> Scores [B, T]."""
+    prompts, tokens = batch.tokens[:, :1], batch.tokens[:, 1:]
+    table = jax.nn.log_softmax(logits[prompts, layout.context_of(tokens)])
+    log_probs = jnp.take_along_axis(table, tokens[..., None], axis=-1)[..., 0]
+    return Scores(log_probs, -jnp.sum(jnp.exp(table) * table, axis=-1))
+
+
+def rows_of(prompts: chex.Array, tokens: chex.Array) -> TokenBatch:
+    """int [B], int [B, T] -> rows [B, 1 + T]."""
+    rows = jnp.concatenate([prompts[:, None], tokens], axis=1)
+    return TokenBatch(rows, jnp.broadcast_to(jnp.arange(rows.shape[1])[None], rows.shape), jnp.ones_like(rows))
+
+
+def sample(key: chex.PRNGKey, logits: chex.Array, prompts: chex.Array, layout: Layout) -> Rollout:
+    """A completion for each of the prompts, int [B], from the policy float [P, N, V]."""
+    # Inversion: the draws of two policies are as alike as the policies are, so that arms share their luck.
+    draws = jax.random.uniform(key, (layout.length, prompts.shape[0]))
+
+    def draw(tokens, place_and_draw):
+        place, uniform = place_and_draw
+        context = jnp.take(layout.context_of(tokens), place, axis=1)
+        cumulative = jnp.cumsum(jax.nn.softmax(logits[prompts, context]), axis=-1)
+        token = jnp.sum(uniform[:, None] * cumulative[:, -1:] >= cumulative, axis=-1, dtype=jnp.int32)
+        return tokens.at[:, place].set(jnp.minimum(token, layout.vocab - 1)), None
+
+    blank = jnp.zeros((prompts.shape[0], layout.length), jnp.int32)
+    tokens = jax.lax.scan(draw, blank, (jnp.arange(layout.length), draws))[0]
+    mask, rows = layout.mask_of(tokens), rows_of(prompts.astype(jnp.int32), tokens)
+    log_probs = score(logits, rows, layout).log_probs
+    finished = jnp.any(mask & (tokens == layout.eos), axis=1) if layout.eos is not None else jnp.all(mask, axis=1)
+    return Rollout(rows, mask, log_probs, log_probs, finished, ~finished)
+
+
+def loss_of(logits: chex.Array, batch: PolicyBatch, objective: grpo.Objective, layout: Layout) -> tuple:
+    """rl_jax.grpo.loss, divided, and its metrics, divided."""
+    found, metrics = grpo.loss(score(logits, batch.batch, layout), batch, objective)
+    return found.value(), {name: x.value() for name, x in metrics.items()}
+
+
+class Recipe(NamedTuple):
+    """How a policy is trained. Static but for the arrays in `reward`.
+
+    reward: (key, prompts int [B], Rollout) -> float [B]. groups: prompts a step, drawn anew. candidates: of how many
+    drawn prompts the step takes its groups, those whose rewards differ first (DAPO's dynamic sampling). group_size: G.
+    minibatches: updates of a step, each on its part of the rows. steps: of the training.
+    lag: the samples are those of the policy `lag` steps ago. old: "proximal", the policy at the step's start is the old
+    one of the loss; "behavior", the one that has sampled. sampler: logits [P, N, V] -> those sampled from.
+    ref: logits of the reference, where a term asks for it. reward_kl_coef: of the KL in the reward.
+    """
+
+    reward: Callable
+    groups: int
+    group_size: int
+    minibatches: int
+    steps: int
+    learning_rate: float
+    candidates: int = 0
+    lag: int = 0
+    old: str = "proximal"
+    sampler: Callable = lambda logits: logits
+    ref: chex.Array | None = None
+    reward_kl_coef: float = 0.0
+
+
+class Step(NamedTuple):
+    """What a step has done. drawn: samples, float []. clip_low, clip_high: shares of tokens, mean over updates, []."""
+
+    drawn: chex.Array
+    clip_low: chex.Array
+    clip_high: chex.Array
+
+
+def collect(key: chex.PRNGKey, logits: chex.Array, recipe: Recipe, layout: Layout) -> tuple:
+    """(Rollout, rewards [B], drawn): the step's groups from the policy that samples."""
+    key_prompts, key_tokens, key_reward = jax.random.split(key, 3)
+    count = max(recipe.candidates, recipe.groups)
+    chosen = jnp.resize(jax.random.permutation(key_prompts, logits.shape[0]), count)
+    prompts = jnp.repeat(chosen, recipe.group_size)
+    rollout = sample(key_tokens, recipe.sampler(logits), prompts, layout)
+    rewards = recipe.reward(key_reward, prompts, rollout)
+    if not recipe.candidates:
+        return rollout, rewards, jnp.float32(count * recipe.group_size)
+    groups = rewards.reshape(count, recipe.group_size)
+    idle = jnp.max(groups, axis=1) == jnp.min(groups, axis=1)
+    order = jnp.argsort(idle, stable=True)[: recipe.groups]
+    last = jnp.max(jnp.where(idle[order], count - 1, order))  # groups are drawn until there are enough
+    rows = (order[:, None] * recipe.group_size + jnp.arange(recipe.group_size)[None]).reshape(-1)
+    drawn = (last + 1).astype(jnp.float32) * recipe.group_size
+    return jax.tree.map(lambda x: x[rows], rollout), rewards[rows], drawn
+
+
+def train(
+    key: chex.PRNGKey, logits: chex.Array, method: tuple, recipe: Recipe, layout: Layout, observe: Callable
+) -> tuple[chex.Array, Any, Step]:
+    """Trains by stochastic gradient descent. -> last logits; observe(logits) before each step and at the end; Steps.
+
+    logits: float [P, N, V]. method: of make_method. observe: logits -> pytree; its results are stacked.
+    """
+    choices, objective = method
+    sgd = optax.sgd(recipe.learning_rate)
+
+    def step(carry, key):
+        logits, past = carry
+        key_data, key_credit, key_rows = jax.random.split(key, 3)
+        rollout, rewards, drawn = collect(key_data, past[0], recipe, layout)
+        before = score(logits, rollout.batch, layout)
+        reference = None if recipe.ref is None else score(recipe.ref, rollout.batch, layout).log_probs
+        batch = credit.assign(
+            choices,
+            rollout,
+            rewards,
+            group_size=recipe.group_size,
+            key=key_credit,
+            ref_log_probs=reference,
+            log_probs=before.log_probs,
+            entropy=before.entropy,
+            reward_kl_coef=recipe.reward_kl_coef,
+        )
+        olds = {"proximal": before.log_probs, "behavior": rollout.sampled_log_probs}
+        batch = batch._replace(old_log_probs=olds[recipe.old])
+        order = jax.random.permutation(key_rows, rewards.shape[0])
+        parts = jax.tree.map(lambda x: x[order].reshape(recipe.minibatches, -1, *x.shape[1:]), batch)
+
+        def update(logits, part):
+            slope, metrics = jax.grad(loss_of, has_aux=True)(logits, part, objective, layout)
+            updates, _ = sgd.update(slope, sgd.init(logits))
+            return optax.apply_updates(logits, updates), metrics
+
+        new, metrics = jax.lax.scan(update, logits, parts)
+        means = (jnp.mean(metrics[name]) for name in ("clip/low", "clip/high"))
+        past = jnp.concatenate([past[1:], new[None]])
+        return (new, past), (observe(logits), Step(drawn, *means))
+
+    past = jnp.broadcast_to(logits[None], (recipe.lag + 1, *logits.shape))
+    (logits, _), (seen, steps) = jax.lax.scan(step, (logits, past), jax.random.split(key, recipe.steps))
+    seen = jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), seen, observe(logits))
+    return logits, seen, steps

@@ -1,0 +1,72 @@
+"""The one table of layouts: which axes of a mesh split a dimension, by the dimension's name.
+
+    data     rows
+    expert   rows, and the experts of a mixture. Its devices hold rows of their own outside of the experts, as in
+             MaxText: else attention would be computed as often as there are devices on this axis
+    fsdp     rows, and every parameter (and what the optimizer keeps of it) along its model dimension
+    context  the tokens of a row, in forwards over whole rows; queries stay, keys and values are gathered
+    tensor   heads, the inner dimension of an MLP, the vocabulary
+
+A function of a model says where XLA's own propagation needs a hint: `constrain(x, "rows", "tokens", None)`. The mesh is
+that of the context (jax.set_mesh, sharding.on_mesh); without one nothing happens, so a model need not know.
+"""
+
+import math
+
+import chex
+import jax
+from jax.sharding import AxisType, PartitionSpec
+
+AXES = ("data", "expert", "fsdp", "context", "tensor")  # of a mesh; the last one's devices are the nearest neighbours
+RULES = {
+    "rows": ("data", "expert", "fsdp"),
+    "looked_up_rows": ("data", "expert"),  # of a table that is split over fsdp: then one all-to-all makes them "rows"
+    "tokens": ("context",),
+    "embed": ("fsdp",),
+    "experts": ("expert",),
+    "heads": ("tensor",),
+    "mlp": ("tensor",),
+    "vocab": ("tensor",),
+}
+
+
+def axes_of(name: str | None, sizes: dict[str, int]) -> tuple[str, ...]:
+    """The axes that split a dimension of this name, of those with more than one device. None: it is whole."""
+    return tuple(axis for axis in RULES[name] if sizes.get(axis, 1) > 1) if name else ()
+
+
+def spec(shape: tuple[int, ...], names: tuple[str | None, ...], sizes: dict[str, int]) -> PartitionSpec:
+    """The layout of an array whose dimensions have these names, on a mesh of these sizes, axis -> devices.
+
+    A dimension that its axes do not divide stays whole: a tiny model runs on any mesh.
+    """
+    found = []
+    for length, name in zip(shape, names, strict=True):
+        axes = axes_of(name, sizes)
+        fits = axes and length % math.prod(sizes[axis] for axis in axes) == 0
+        found.append((axes if len(axes) > 1 else axes[0]) if fits else None)
+    return PartitionSpec(*found)
+
+
+def mesh_sizes() -> dict[str, int]:
+    """axis -> devices of the mesh of the context, of the axes that XLA partitions over; {} where there is none.
+
+    The axes of a pmap or shard_map that we are inside of are not among them: there an array is a device's own.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    kinds = zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
+    return {axis: size for axis, size, kind in kinds if kind == AxisType.Auto and axis in AXES}
+
+
+def devices_over(name: str) -> int:
+    """Over how many devices of the context's mesh a dimension of this name is split."""
+    sizes = mesh_sizes()
+    return math.prod(sizes[axis] for axis in axes_of(name, sizes))
+
+
+def constrain(x: chex.Array, *names: str | None) -> chex.Array:
+    """`x` with its layout held to the rules of its dimensions' names, one each; None is whole. No mesh: `x` itself."""
+    sizes = mesh_sizes()
+    if math.prod(sizes.values()) == 1:
+        return x
+    return jax.lax.with_sharding_constraint(x, spec(x.shape, names, sizes))

@@ -1,0 +1,82 @@
+"""What the seam between processes costs where there is one: nothing. And flags that do not go together are refused."""
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+from experiments import common, processes  # noqa: F401  common defines the programs' flags
+from rl_jax import distributed, sharding
+from rl_jax.train import TrainState
+
+
+@pytest.fixture
+def parsed():
+    """Flags as a program has them, put back at the end."""
+    with flagsaver.flagsaver():
+        processes.FLAGS.mark_as_parsed()
+        yield processes.FLAGS
+    processes.FLAGS.unparse_flags()
+
+
+def test_everything_stays_as_it_is():
+    mesh = sharding.make_mesh(sharding.parse_mesh("data:2,fsdp:2"))
+    tree = {"x": np.arange(8.0), "key": jax.random.key(1)}
+    assert processes.place_own(mesh, tree) is tree and processes.replicate(mesh, tree) is tree
+    assert distributed.whole(tree) is tree and distributed.gather_rows(tree, np.arange(8), 8) is tree
+    assert distributed.gather(3) == [3] and distributed.largest(5) == 5 and distributed.is_main()
+    assert distributed.any_process(True) is True and distributed.any_process(False) is False
+    np.testing.assert_array_equal(processes.rows_here(mesh, 6), np.arange(6))
+    placed = distributed.place(np.arange(8.0), sharding.batch_sharding(mesh))
+    assert placed.sharding == sharding.batch_sharding(mesh)
+    np.testing.assert_array_equal(distributed.local_rows(placed), np.arange(8.0))
+    state = TrainState(0, {}, {}, jax.random.key(5), 0, 0)
+    assert processes.step_key(state, 3) == jax.random.fold_in(jax.random.key(5), 3)
+    distributed.barrier("alone")
+    processes.one_process("anything")
+    processes.check_mesh(mesh)
+
+
+def test_the_other_processes_write_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    with processes.run_logger(tmp_path / "run", 0, total_steps=3, progress=True, tensorboard=True) as log:
+        log.log(1, {"loss": 1.0}, {"step_s": 1.0})
+        log.samples(1, [{"prompt": ""}])
+        log.group_view(1, {"rows": []})
+        log.rows("more", [{"step": 1}])
+        log.message("hello")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "given, complaint",
+    [
+        (dict(num_processes=2), "--num_processes=2 needs --coordinator=HOST:PORT"),
+        (dict(num_processes=2, coordinator="127.0.0.1:1", process_id=2), "a --process_id from 0 to 1"),
+    ],
+)
+def test_flags_that_do_not_go_together(parsed, given, complaint):
+    for name, value in given.items():
+        setattr(parsed, name, value)
+    with pytest.raises(ValueError, match=complaint):
+        processes.start(supported=True)
+    with pytest.raises(ValueError, match="this program runs in one process"):
+        processes.start(supported=False)
+
+
+def test_no_flags_start_nothing(parsed):
+    processes.start(supported=False)
+
+
+def test_devices_divide_over_processes(parsed):
+    parsed.num_processes = 2
+    with pytest.raises(ValueError, match="a mesh of 3 devices does not divide over 2 processes"):
+        processes.simulate_devices(3)
+
+
+def test_what_works_in_one_process_only(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="rollout.engine.name='continuous' works in one process only, there are 2"):
+        processes.one_process("rollout.engine.name='continuous'")
+    with pytest.raises(ValueError, match=r"leaves processes \[1\] without a device"):
+        processes.check_mesh(sharding.make_mesh(sharding.parse_mesh("data:2")))

@@ -1,0 +1,209 @@
+"""Two and four real processes on loopback: they do what one does, they survive each other, and they leave nothing."""
+
+import json
+import math
+import os
+import signal
+import sys
+import time
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from experiments import processes
+from rl_jax import checkpoint, sharding
+from rl_jax.models.transformer import make_transformer
+from tests.distributed.worker import LENGTHS
+from tests.paths import REPO_ROOT
+from tests.tiny import CONFIG, random_params, token_batch
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT_S = 600.0
+SILENCE_S = 20  # after which a process is taken for dead
+MESH = "data:2,fsdp:2"
+# What is counted from sampled tokens is equal as long as no token flips; sums over floats are close.
+COUNTED = "reward/mean reward/std completion_length finished truncated group/zero_variance mask_occupancy".split()
+NOISE = "sampler/gap_max ratio/first_max_dev".split()  # differences of nearly equal numbers
+
+
+class Group:
+    """Processes of tests.distributed.worker in one folder; none of them outlives the `with` block."""
+
+    def __init__(self, folder, count, *jobs, write_cache=True):
+        self.logs = [folder / f"log_{count}_{index}.txt" for index in range(count)]
+        command = [sys.executable, "-m", "tests.distributed.worker", str(folder), MESH, *jobs, "--"]
+        command += [f"--heartbeat_timeout_s={SILENCE_S}"] if count > 1 else []
+        # One folder of compiled programs for all groups; a process that is going to be killed must not tear an entry.
+        limits = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0" if write_cache else "1000000"}
+        variables = {**os.environ, **limits, "JAX_COMPILATION_CACHE_DIR": str(folder.parent / "cache")}
+        self.processes = processes.start_locally(command, count, self.logs, env=variables, cwd=REPO_ROOT)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def finish(self, timeout_s=TIMEOUT_S) -> list[int]:
+        """The exit statuses. A group that does not end in time fails the test."""
+        give_up = time.monotonic() + timeout_s
+        while any(process.poll() is None for process in self.processes):
+            assert time.monotonic() < give_up, f"not done after {timeout_s} s:\n{self.tails()}"
+            time.sleep(0.02)
+        return [process.returncode for process in self.processes]
+
+    def until(self, moment) -> None:
+        """Waits for a moment that comes before they end."""
+        give_up = time.monotonic() + TIMEOUT_S
+        while not moment():
+            assert all(process.poll() is None for process in self.processes), f"ended too early:\n{self.tails()}"
+            assert time.monotonic() < give_up, f"the moment never came:\n{self.tails()}"
+            time.sleep(0.002)
+
+    def tails(self) -> str:
+        """The last of what each printed."""
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}" for log in self.logs)
+
+
+def run(folder, count, *jobs):
+    """The folder after `jobs` in so many processes."""
+    with Group(folder, count, *jobs) as group:
+        assert group.finish() == [0] * count, group.tails()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def new_folder(tmp_path_factory):
+    """name -> a folder with the pairs that DPO reads, and the checkpoint that one process of 8 devices has written."""
+    top = tmp_path_factory.mktemp("distributed")
+    rng = np.random.default_rng(0)
+    prompts = ["".join(rng.choice(list("abc"), 4)) for _ in range(60)]
+    pairs = [dict(prompt=p, chosen="x" * rng.integers(2, 5), rejected="y" * rng.integers(2, 5)) for p in prompts]
+
+    def make(name):
+        folder = top / name
+        folder.mkdir()
+        (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def one(new_folder):
+    """The folder of one process with four devices."""
+    return run(new_folder("one"), 1, "grpo", "ppo", "dpo")
+
+
+@pytest.fixture(scope="module")
+def two(new_folder):
+    """The folder of two processes with two devices each, which also read a checkpoint of 8 devices."""
+    folder = new_folder("two")
+    mesh = sharding.make_mesh(sharding.parse_mesh("fsdp:2,tensor:4"))
+    params = random_params()
+    placed = jax.device_put(params, sharding.tree_shardings(params, mesh))
+    assert any(leaf.addressable_shards[0].data.size * 8 == leaf.size for leaf in jax.tree.leaves(placed))
+    with checkpoint.Checkpointer(folder / "params", every=1) as checkpoints:
+        checkpoints.save(1, {"params": placed}, {})
+    return run(folder, 2, "seam", "widths", "logits", "grpo", "ppo", "dpo")
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def assert_equal_metrics(left, right):
+    """Two metrics.jsonl of the same run in another number of processes."""
+    left, right = rows(left / "metrics.jsonl"), rows(right / "metrics.jsonl")
+    assert [row["step"] for row in left] == [row["step"] for row in right] and len(left) > 2
+    for a, b in zip(left, right, strict=True):
+        assert a.keys() == b.keys()
+        for name in a:
+            if name in COUNTED:
+                assert a[name] == b[name], f"{name} of step {a['step']}: a sampled token flipped?"
+            elif name in NOISE:
+                assert abs(a[name] - b[name]) < 1e-5
+            else:
+                assert math.isclose(a[name], b[name], rel_tol=1e-4, abs_tol=1e-6), (name, a["step"], a[name], b[name])
+    assert len({row["loss"] for row in left[1:]}) == len(left) - 1, "nothing moved, so nothing was compared"
+
+
+@pytest.mark.parametrize("program", ["grpo", "ppo", "dpo"])
+def test_two_processes_walk_the_path_of_one(one, two, program):
+    assert_equal_metrics(one / program, two / program)
+    if program != "dpo":  # every sampled token, and whose prompt it answers
+        samples = rows(one / program / "samples.jsonl")
+        assert samples == rows(two / program / "samples.jsonl") and len(samples) >= 8
+
+
+def test_the_warm_start_agrees(one, two):
+    losses = [[row["loss"] for row in rows(folder / "dpo" / "sft" / "metrics.jsonl")] for folder in (one, two)]
+    assert len(losses[0]) == 2 and losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_the_params_agree(one, two):
+    """Not only what is logged: the params of the last checkpoints, of one and of two processes, read by this one."""
+    for program in ("grpo", "ppo", "dpo"):
+        found = []
+        for folder in (one, two):
+            steps = (folder / program / "checkpoints").iterdir()
+            newest = max((path for path in steps if path.name.isdecimal()), key=lambda path: int(path.name)) / "params"
+            with ocp.StandardCheckpointer() as reader:
+                shapes = reader.metadata(newest).item_metadata.tree
+                found.append(reader.restore(newest, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)))
+        for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_each_thing_is_written_once(two):
+    record = json.loads((two / "grpo" / "run.json").read_text())
+    assert len(record["hardware"]["devices"]) == 4 and len(record["attempts"]) == 1
+    steps = [row["step"] for row in rows(two / "grpo" / "metrics.jsonl")]
+    assert steps == sorted(set(steps))
+    logs = [(two / f"log_2_{index}.txt").read_text() for index in range(2)]
+    assert all(log.count('{"done": "dpo"}') == 1 for log in logs)
+
+
+def test_a_checkpoint_of_eight_devices_is_read_by_two_processes(two):
+    model, params, batch = make_transformer(CONFIG), random_params(), token_batch(LENGTHS, 8)
+    expected = model.unembed(params, model.apply(params, batch))
+    np.testing.assert_allclose(np.load(two / "logits.npy"), expected, rtol=1e-5, atol=1e-5)
+
+
+def last_step(folder):
+    """The last step that DPO has logged, -1 before the first."""
+    path = folder / "dpo" / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return max((json.loads(line)["step"] for line in lines if line.endswith(b"\n")), default=-1)
+
+
+def test_four_processes_stop_together_and_one_goes_on(one, new_folder):
+    """SIGTERM for one of four: all save the same step and leave with 0. What they saved, a single process reads."""
+    folder = new_folder("four")
+    with Group(folder, 4, "seam", "dpo", write_cache=False) as group:
+        group.until(lambda: last_step(folder) >= 2)
+        group.processes[2].send_signal(signal.SIGTERM)
+        assert group.finish() == [0] * 4, group.tails()
+    saved = [int(path.name) for path in (folder / "dpo" / "checkpoints").iterdir() if path.name.isdecimal()]
+    assert max(saved) == last_step(folder) < 24 and not (folder / "dpo" / "final.json").exists()
+    run(folder, 1, "dpo")
+    assert_equal_metrics(one / "dpo", folder / "dpo")
+
+
+def test_death_ends_the_other_and_a_restart_ends_where_the_undisturbed_run_did(two, new_folder):
+    folder = new_folder("killed")
+    with Group(folder, 2, "dpo", write_cache=False) as group:
+        group.until(lambda: last_step(folder) >= 9)
+        group.processes[1].kill()
+        statuses = group.finish(timeout_s=SILENCE_S + 60)
+    assert statuses[1] == -signal.SIGKILL and statuses[0] != 0, group.tails()
+    assert "another task died" in group.logs[0].read_text(), group.tails()
+    assert not (folder / "dpo" / "final.json").exists(), "it was done before the kill: nothing was resumed"
+    run(folder, 2, "dpo")
+    for name in ("final.json", "metrics.jsonl"):
+        assert (folder / "dpo" / name).read_bytes() == (two / "dpo" / name).read_bytes(), name

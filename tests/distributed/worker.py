@@ -1,0 +1,181 @@
+"""One process of a run at the smallest size: the programs one after the other, and what a test asks for beside them.
+
+    python -m tests.distributed.worker FOLDER MESH JOB... -- --coordinator=... --num_processes=2 --process_id=0
+
+A job is a method below. What it writes lies in FOLDER, one folder a job.
+"""
+
+import json
+import pathlib
+import sys
+
+import jax
+import numpy as np
+from absl import flags
+
+from configs import ppo_common, preferences
+from experiments import common, dpo, grpo, ppo, processes, sft
+from rl_jax import checkpoint, distributed, sharding
+from rl_jax.models.transformer import make_transformer
+from tests.experiments import small
+from tests.tiny import CONFIG, token_batch
+
+# Adam divides by the gradient's own size: with the usual eps, rounding alone drives two runs apart.
+OPTIMIZER = dict(learning_rate=0.02, eps=1e-3)
+LENGTHS = [3, 5, 8, 2, 7, 8, 1, 4]  # of the rows whose logits are compared
+
+
+def policy_config(folder: pathlib.Path, mesh: str):
+    """A GRPO run with everything in it that is coupled over the batch or carried from step to step."""
+    found = small.config(
+        folder.parent,
+        mesh=mesh,
+        grpo__steps=4,
+        grpo__prompts_per_step=8,
+        grpo__group_size=4,
+        grpo__epochs=2,
+        grpo__minibatches=2,
+        grpo__kl_coef=0.05,
+        grpo__entropy_coef=0.01,
+        eval__every=2,
+        checkpoint__every=2,
+    ).unlock()
+    found.grpo.optimizer.update(OPTIMIZER)
+    return found
+
+
+def sevens(prompt, completion, info):
+    """A reward with a signal from the first step, that depends on the prompt."""
+    return {"reward": float(completion.count("7")) + 0.1 * (len(prompt) % 3), "even": float(len(completion) % 2 == 0)}
+
+
+class Jobs:
+    """What this process can be asked for."""
+
+    def __init__(self, folder: pathlib.Path, mesh: str):
+        self.folder, self.mesh = folder, mesh
+        load = common.tasks.load
+        common.tasks.load = lambda name, **fields: load(name, **fields)._replace(reward_fn=sevens)
+
+    def grpo(self) -> None:
+        """Dynamic sampling, trackers."""
+        config = policy_config(self.folder, self.mesh)
+        config.grpo.dynamic_sampling.max_batches = 2
+        config.grpo.trackers.update(
+            entropy=dict(fn="adaptive_entropy"),
+            reward_kl=dict(fn="adaptive_kl"),
+            reward_scale=dict(fn="running_moments"),
+        )
+        config.grpo.shaping = dict(fn="scaled")
+        grpo.run(config.lock(), self.folder / "grpo")
+
+    def ppo(self) -> None:
+        """A critic of its own, whitened advantages; without evaluations, which are those of GRPO."""
+        ppo.make_evaluate = lambda setup, pool: lambda params: ({}, [])
+        config = policy_config(self.folder, self.mesh)
+        config.critic = ppo_common.critic()
+        config.grpo.steps = config.critic.warmup_steps + 2
+        config.eval.every = 2
+        config.critic.optimizer.update(OPTIMIZER)
+        ppo.run(config.lock(), self.folder / "ppo")
+
+    def dpo(self) -> None:
+        """A warm start, packed pairs, and a statistic of the whole batch."""
+        config = preferences.get_config("smoke")
+        path = self.folder / "pairs.jsonl"
+        config.data.update(path=str(path), kind="pairs", name="jsonl", data_dir=str(self.folder.parent / "data"))
+        config.task.alphabet = "abcxyz"
+        config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=16)
+        config.rollout.update(completion_length=5, prompt_buckets=(6,))
+        # Many quick steps: some tests end a run in the middle.
+        config.dpo.update(steps=24, batch_size=8, micro_batches=2, compare=dict(fn="anchored"))
+        config.dpo.couple = dict(fn="bco_anchor")
+        config.dpo.optimizer.update(OPTIMIZER, learning_rate=5e-3)
+        config.sft.update(steps=2, batch_size=8)
+        config.packing.mode = "shared_prefix"
+        config.mesh = self.mesh
+        config.eval.update(every=12, batch_size=8, num_prompts=10)
+        config.checkpoint.every = 4
+        config.log.update(progress=False, tensorboard=False)
+        dpo.run(config.lock(), self.folder / "dpo")
+
+    def seam(self) -> None:
+        """What passes between processes, one function after the other; on a mesh of 4 devices in 2 or 4 processes."""
+        mesh, me, count = self._mesh(), jax.process_index(), jax.process_count()
+        here = processes.rows_here(mesh, 8)
+        np.testing.assert_array_equal(here, np.arange(8).reshape(count, -1)[me])
+        shared = sharding.make_mesh(sharding.parse_mesh("tensor:4"))  # a model across hosts: all hold all rows
+        np.testing.assert_array_equal(processes.rows_here(shared, 8), np.arange(8))
+
+        rows = np.arange(16, dtype=np.float32).reshape(8, 2)
+        placed = processes.place_own(mesh, rows[here])
+        assert placed.shape == (8, 2) and not placed.is_fully_addressable
+        np.testing.assert_array_equal(distributed.local_rows(placed), rows[here])
+        np.testing.assert_array_equal(distributed.whole(placed), rows)
+        np.testing.assert_array_equal(distributed.whole(distributed.place(rows, placed.sharding)), rows)
+        key = processes.replicate(mesh, jax.random.key_data(jax.random.key(3)))
+        key = jax.jit(jax.random.wrap_key_data)(key)
+        assert not key.is_fully_addressable and distributed.whole(key).is_fully_addressable
+        assert distributed.whole(key) == jax.random.key(3)
+
+        assert distributed.any_process(me == 1) and not distributed.any_process(False)
+        assert distributed.largest(10 + me) == 9 + count
+        assert distributed.gather({"id": me, "text": "ä" * me}) == [{"id": i, "text": "ä" * i} for i in range(count)]
+        # Uneven shares, a row that two processes have, and three types: each row at its place, the first one's counts.
+        places = np.array([[6, 0], [6, 2, 3], [1], [4, 5]][me])
+        mine = {"x": np.full((len(places), 2), me, np.int8), "y": places * 0.5, "z": places > 2}
+        found = distributed.gather_rows(mine, places, 7)
+        owners = np.array([0, 0, 1, 1, 0, 0, 0] if count == 2 else [0, 2, 1, 1, 3, 3, 0])
+        there = np.array([0, 2, 3, 6] if count == 2 else range(7))
+        np.testing.assert_array_equal(found["x"], np.stack([owners, owners], axis=1))
+        np.testing.assert_array_equal(found["y"][there], there * 0.5)
+        np.testing.assert_array_equal(found["z"][there], there > 2)
+
+    def widths(self) -> None:
+        """One process has a longer prompt than the others: all pad to it."""
+        config = policy_config(self.folder, self.mesh)
+        config.rollout.prompt_buckets = (4, 5, 8)
+        setup = common.setup(config.lock())
+        long = jax.process_index() == jax.process_count() - 1
+        tokens, mask = common.encode_prompts(setup, [{"prompt": "1+12=" if long else "1+="}] * 2)
+        assert tokens.shape == (2, 8) and mask.sum() == (12 if long else 8), (tokens.shape, mask.sum())
+        record = {"prompt": "1+12=" if long else "1+=", "completion": "3", "info": "{}"}
+        batch, _ = sft.make_batch(setup, [record])
+        assert batch.tokens.shape == (1, 8 + config.rollout.completion_length)
+        np.testing.assert_array_equal(batch.segment_ids[0, :8], mask[0])
+
+    def logits(self) -> None:
+        """Logits of the params in FOLDER/params, to FOLDER/logits.npy."""
+        mesh = self._mesh()
+        model = make_transformer(CONFIG)
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        places = sharding.tree_shardings(shapes, mesh)
+        like = jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), shapes, places)
+        with checkpoint.Checkpointer(self.folder / "params", every=1) as checkpoints:
+            params = checkpoints.restore({"params": like})[0]["params"]
+        batch = distributed.place(token_batch(LENGTHS, 8), sharding.batch_sharding(mesh))
+        found = distributed.whole(jax.jit(lambda p, b: model.unembed(p, model.apply(p, b)))(params, batch))
+        if distributed.is_main():
+            np.save(self.folder / "logits.npy", np.asarray(found))
+
+    def _mesh(self):
+        sizes = sharding.parse_mesh(self.mesh)
+        processes.simulate_devices(int(np.prod(list(sizes.values()))))
+        return sharding.make_mesh(sizes)
+
+
+def main() -> None:
+    """The jobs that the command line names, in their order."""
+    split = sys.argv.index("--")
+    folder, mesh, *names = sys.argv[1:split]
+    flags.FLAGS(["worker", *sys.argv[split + 1 :]])
+    processes.start(supported=True)
+    jobs = Jobs(pathlib.Path(folder), mesh)
+    for name in names:
+        getattr(jobs, name)()
+        distributed.barrier(name)
+        print(json.dumps({"done": name}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

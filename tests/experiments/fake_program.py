@@ -1,0 +1,49 @@
+"""A program that trains nothing: it counts, logs and resumes as the real ones do, in a second and without jax.
+
+config.fake.fail names what goes wrong: "" nothing, "always" or "once" (an error), "stop" (a run that ends too soon).
+"""
+
+import argparse
+import json
+import pathlib
+import signal
+import sys
+import time
+
+from experiments.sweeping.points import load_config, set_fields
+from rl_jax.logging import RunLogger, read_jsonl, write_atomically
+from rl_jax.run_record import write_run_record
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--workdir", type=pathlib.Path, required=True)
+    options, rest = parser.parse_known_args()
+    config = load_config(options.config)
+    fields = dict(text.removeprefix("--config.").split("=", 1) for text in rest)
+    overrides = {name: float(value) if "." in value else int(value) for name, value in fields.items()}
+    config = set_fields(config, overrides)
+    workdir, stopped = options.workdir, []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.append(True))
+    write_run_record(workdir, config=config.to_dict(), command=sys.argv, task="count", algorithm="fake")
+    again = (workdir / "metrics.jsonl").exists()
+    step = len(read_jsonl(workdir / "metrics.jsonl")) if again else 0
+    if config.fake.fail == "always" or (config.fake.fail == "once" and not again):
+        with RunLogger(workdir, total_steps=1, progress=False, tensorboard=False) as log:
+            log.log(0, {"loss": 1.0})
+        raise FloatingPointError(f"seed {config.seed} was told to fail")
+    with RunLogger(
+        workdir, total_steps=config.fake.steps, progress=False, tensorboard=False, resume_step=step or None
+    ) as log:
+        while step < config.fake.steps and not stopped:
+            step += 1
+            time.sleep(config.fake.sleep_s)
+            log.log(step, {"eval/return": step * config.fake.lr + config.seed}, {"step_s": config.fake.sleep_s})
+    if step == config.fake.steps and config.fake.fail != "stop":
+        write_atomically(workdir / "final.json", json.dumps({"step": step}).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Reports of several seeds: what is an arm, whether the numbers are the seeds' own, and what a reader is warned of."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from experiments import report, report_arms, report_figures
+from rl_jax.logging import METRICS_FILE, RunLogger, read_jsonl
+from rl_jax.run_record import write_run_record
+from tests.experiments.synthetic_run import RATES, final_score, write_run, write_sweep
+from tests.experiments.test_report import Page
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    return write_sweep(tmp_path_factory.mktemp("sweep"), steps=20)
+
+
+@pytest.fixture(scope="module")
+def study(sweep):
+    return report_arms.load_study([sweep])
+
+
+@pytest.fixture(scope="module")
+def text(sweep):
+    return report.write_report([sweep]).read_text()
+
+
+def scores(rate):
+    return [final_score(rate, seed) for seed in range(5)]
+
+
+def test_the_points_of_a_sweep_become_its_arms(study):
+    assert list(study.arms) == [f"lr={rate}" for rate in RATES]
+    assert [[member.seed for member in members] for members in study.arms.values()] == [list(range(5))] * 3
+    assert (study.title, study.waiting) == ("learning_rates", [])
+    assert report_arms.config_table(study)["rows"] == [("optimizer.learning_rate", ["0.0001", "0.001", "0.01"])]
+
+
+def test_the_final_table_holds_the_seeds_iqm_mean_and_range(study):
+    rows = report_figures.final_table(study, "eval/pass@1")
+    for row, rate in zip(rows, RATES, strict=True):
+        values = scores(rate)
+        middle, low, high = map(float, re.findall(r"[\d.]+", row["iqm"]))
+        assert middle == pytest.approx(scipy_stats.trim_mean(values, 0.25), abs=1e-3) and low < middle < high
+        assert float(row["mean"].split(" ")[0]) == pytest.approx(np.mean(values), abs=1e-3)
+        assert row["range"] == f"{min(values):.3g} to {max(values):.3g}"
+    pairs = [(x > y) + 0.5 * (x == y) for x in scores(RATES[1]) for y in scores(RATES[0])]
+    assert [float(row["better"].split(" ")[0]) for row in rows[1:]] == pytest.approx([np.mean(pairs), 1.0], abs=1e-3)
+    assert rows[0]["better"] == "(baseline)"
+    assert [row["tried"] for row in rows] == ["not recorded", "12, on 2 other seeds", "not recorded"]
+
+
+def test_a_curve_is_the_iqm_at_each_step_within_its_band(study, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(report_figures.charts, "line_chart", lambda series, **more: drawn.update(more, series=series))
+    report_figures.curve(study, "eval/pass@1", "step")
+    for rate in RATES:
+        points, band = drawn["series"][f"lr={rate}"], drawn["bands"][f"lr={rate}"]
+        assert [step for step, _ in points] == [step for step, _, _ in band] == list(range(0, 21, 4))
+        for (step, value), (_, low, high) in zip(points, band, strict=True):
+            expected = scipy_stats.trim_mean(scores(rate), 0.25) * (0.2 + 0.8 * step / 20)
+            assert value == pytest.approx(expected) and low <= value <= high
+
+
+def test_over_time_each_seed_keeps_its_last_value():
+    def member(seconds, values):
+        timing = [{"step": step, "step_s": 60.0 * s} for step, s in enumerate(seconds)]
+        metrics = [{"step": step, "reward/mean": value} for step, value in enumerate(values)]
+        run = report_arms.Run("run", {}, {}, metrics, timing, [], [], [])
+        return report_arms.Member("arm", 0, "run", run, metrics)
+
+    # Minutes since the first row: 0, 1, 2 and 0, 2, 4. The second seed's clock is the slower one.
+    found = report_figures.align([member([9, 1, 1], [1.0, 2.0, 3.0]), member([5, 2, 2], [4.0, 5.0, 6.0])],
+                                 "reward/mean", "minute")  # fmt: skip
+    np.testing.assert_allclose(found.along, [0.0, 1.0, 2.0])
+    np.testing.assert_array_equal(found.values, [[1.0, 2.0, 3.0], [4.0, 4.0, 5.0]])
+
+
+def test_a_seed_that_has_logged_nothing_yet_does_not_hide_its_arm():
+    run = report_arms.Run("run", {}, {}, [], [], [], [], [])
+    rows = [[{"step": s, "reward/mean": float(s)} for s in steps] for steps in ([], [1, 2, 3], [1, 3, 4])]
+    found = report_figures.align([report_arms.Member("a", 0, "run", run, row) for row in rows], "reward/mean", "step")
+    np.testing.assert_array_equal(found.along, [1, 3])
+    np.testing.assert_array_equal(found.values, [[1, 3], [1, 3]])
+    assert report_figures.align([report_arms.Member("a", 0, "run", run, [])], "reward/mean", "step") is None
+
+
+def test_wall_time_and_samples_are_used_where_they_are_logged():
+    timing = [{"step": 1, "step_s": 1.0, "wall_s": 60.0, "samples": 8}, {"step": 2, "step_s": 1.0, "wall_s": 180.0}]
+    run = report_arms.Run("run", {}, {}, [], timing, [], [], [])
+    assert report_figures.minutes_of(run) == {1: 0.0, 2: 2.0}
+    assert report_figures.samples_of(report_arms.Member("a", 0, "run", run, [])) == {1: 8}
+    rows = [{"step": 1, "env_steps": 512}]
+    assert report_figures.samples_of(report_arms.Member("a", 0, "run", run, rows)) == {1: 512}
+
+
+def test_the_page_shows_every_section(text):
+    page = Page(text)
+    for words in ("Performance profile", "Every seed", "Configurations", "Health", "Completions", "lr=0.01,seed=4",
+                  "12, on 2 other seeds", "Budgets", "interval of the IQM is too narrow"):
+        assert (words in page.text) == (words != "Budgets"), words
+    assert "script" not in page.tags and text.count('class="band') >= 6
+    assert len(re.findall(r"aria-label=\"lr=[\d.]+,seed=\d: eval/pass@1", text)) == 15
+    entropy = re.search(r"<code>entropy</code>.*?</tr>", text[text.index('id="health"') :], flags=re.S).group()
+    assert "▲ 5 of 5" in entropy and entropy.count("✓ ok") == 2
+
+
+def test_points_without_a_run_and_unequal_budgets_are_said(tmp_path):
+    write_sweep(tmp_path, seeds=2, steps=20, waiting=1)
+    short = tmp_path / "points" / "lr=0.001,seed=0" / METRICS_FILE
+    short.write_text("".join(short.read_text().splitlines(keepends=True)[:10]))
+    state = {"lr=0.001,seed=1": {"state": "failed"}, "lr=0.001,seed=0": {"state": "complete"}}
+    (tmp_path / "state.json").write_text(json.dumps({"points": state}))
+    record = json.loads((short.parent / "run.json").read_text())
+    (short.parent / "run.json").write_text(json.dumps(record | {"folded": "folded/x"}))
+    text = Page(report.write_report([tmp_path]).read_text()).text
+    assert "1 points have failed: lr=0.001,seed=1" in text and "that of the whole program" in text
+    assert "1 of 6 points have no run yet: lr=0.01,seed=1" in text and "5 of 6" in text
+    assert "Budgets differ: the runs end after 9 to 20" in text
+
+
+def test_a_sweep_that_has_not_begun_gives_a_page(tmp_path):
+    write_sweep(tmp_path, seeds=1, waiting=3)
+    assert "No run has logged a metric yet" in Page(report.write_report([tmp_path]).read_text()).text
+
+
+def test_runs_that_differ_in_their_seed_only_are_one_arm(tmp_path):
+    kinds = [("a", 0.1, 0), ("b", 0.1, 1), ("c", 0.2, 0), ("d", 0.2, 1)]
+    runs = [write_run(tmp_path / name / "grpo", steps=2, seed=s, learning_rate=rate) for name, rate, s in kinds]
+    arms = report_arms.load_study(runs).arms
+    assert {arm: [member.seed for member in row] for arm, row in arms.items()} == {
+        "learning_rate=0.1": [0, 1],
+        "learning_rate=0.2": [0, 1],
+    }
+    assert "interquartile mean" in report.write_report(runs, tmp_path / "x.html").read_text()
+    assert "laid over each other" in report.write_report([runs[0], runs[2]], tmp_path / "y.html").read_text()
+
+
+def test_the_runs_of_one_control_program_are_seeds_of_what_it_swept(tmp_path):
+    config = {"seed": 0, "num_seeds": 2, "sweep": [["control.entropy_coef", [0.0, 0.5]]]}
+    write_run_record(tmp_path, config=config, command="x", task="cartpole", algorithm="control_ppo")
+    with RunLogger(tmp_path, total_steps=2, progress=False, tensorboard=False) as log:
+        for step in (1, 2):
+            each = {f"runs/{index}": 10.0 * index + step for index in range(4)}
+            log.log(step, each | {"eval/return": 16.5, "env_steps": 100 * step}, {"train_s": 1.0})
+    members = report_arms.expand(report_arms.load_run(tmp_path, "run"), "", 0)
+    assert [(m.arm, m.seed, m.metrics[-1]["eval/return"]) for m in members] == [
+        ("entropy_coef=0.0", 0, 2.0),
+        ("entropy_coef=0.5", 0, 12.0),
+        ("entropy_coef=0.0", 1, 22.0),
+        ("entropy_coef=0.5", 1, 32.0),
+    ]
+
+
+def test_the_metric_can_be_chosen(study):
+    assert report_figures.choose_metric(study, None) == "eval/pass@1"
+    assert report_figures.choose_metric(study, "kl/k3") == "kl/k3"
+    with pytest.raises(ValueError, match="no run has logged 'kl/k9'; logged are clip/high"):
+        report_figures.choose_metric(study, "kl/k9")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"points": []}, "'points' holds no list"),
+        ({"points": [{"name": "a"}]}, "point 0 has no workdir"),
+        ({"points": [{"name": "a", "workdir": "../elsewhere"}]}, "outside of the sweep's folder"),
+    ],
+)
+def test_a_damaged_sweep_is_named(tmp_path, change, complaint):
+    (tmp_path / "sweep.json").write_text(json.dumps({"name": "x", **change}))
+    with pytest.raises(SystemExit, match=r"sweep\.json.*" + complaint):
+        report.main([str(tmp_path)])
+
+
+def test_hostile_names_are_escaped(sweep, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(sweep, folder)
+    attack = '"><img src=x onerror=alert(1)>'
+    content = json.loads((folder / "sweep.json").read_text())
+    for point in content["points"][:5]:
+        point["arm"] = attack
+    (folder / "sweep.json").write_text(json.dumps(content | {"name": attack, "config": attack, "command": attack}))
+    page = Page(report.write_report([folder]).read_text())
+    assert "img" not in page.tags and page.text.count(attack) > 5
+
+
+def test_the_written_metrics_stay_as_they_are(sweep, text):
+    assert all(read_jsonl(path) for path in sweep.glob(f"points/*/{METRICS_FILE}")) and text

@@ -1,0 +1,104 @@
+"""experiments.sweep --vmap: the points of a control sweep trained in one program are those that were trained alone."""
+
+import math
+
+import pytest
+
+from experiments import control_ppo
+from experiments import sweep as program
+from experiments.sweeping import fold, folder, points
+from rl_jax.logging import read_jsonl
+from rl_jax.run_record import read_json
+from tests.paths import REPO_ROOT
+
+CONFIG = "configs/control.py:matching,smoke"
+SWEEP = [f"--config={CONFIG}", "--sweep=lr:1e-3/3e-3,entropy:0.01,seed:2"]
+
+
+@pytest.fixture(autouse=True)
+def from_the_root(monkeypatch):
+    monkeypatch.chdir(REPO_ROOT)
+
+
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory):
+    """A sweep of 2 x 2 points in one program."""
+    workdir = tmp_path_factory.mktemp("folded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(REPO_ROOT)
+        assert program.main([*SWEEP, f"--workdir={workdir}", "--vmap"]) == 0
+    return workdir
+
+
+def test_one_process_trains_all_and_each_point_gets_its_run_directory(folded):
+    assert len(list((folded / "folded").iterdir())) == 1
+    run = next((folded / "folded").iterdir())
+    assert len(read_json(run / "config.json")["runs"]) == 4
+    found = folder.table(folded)
+    assert [row["state"] for row in found["points"]] == ["complete"] * 4 and found["metric"] == "eval/return"
+    place = folded / "points/lr=0.003,entropy=0.01,seed=1"
+    config = read_json(place / "config.json")
+    assert (config["control"]["optimizer"]["learning_rate"], config["seed"], config["num_seeds"]) == (0.003, 1, 1)
+    record = read_json(place / "run.json")
+    assert record["seed"] == 1 and record["folded"] == f"folded/{run.name}" and record["index"] == 3
+    assert "--config.control.optimizer.learning_rate=0.003" in record["command"]
+    assert (place / "metrics.parquet").exists() and len(read_jsonl(place / "metrics.jsonl")) == 2
+    rows = [read_jsonl(path / "metrics.jsonl") for path in sorted((folded / "points").iterdir())]
+    assert len({row[0]["loss"] for row in rows}) == 4, "two points are one run"
+
+
+def test_a_point_is_what_it_is_alone(folded, tmp_path):
+    name = "lr=0.003,entropy=0.01,seed=1"
+    fixed = ["--config.seed=1", "--config.num_seeds=1"]
+    assert program.main([SWEEP[0], "--sweep=lr:3e-3,entropy:0.01", *fixed, f"--workdir={tmp_path}"]) == 0
+    alone = read_jsonl(tmp_path / "points/lr=0.003,entropy=0.01/metrics.jsonl")
+    together = read_jsonl(folded / "points" / name / "metrics.jsonl")
+    for mine, other in zip(together, alone, strict=True):
+        assert set(other) - set(mine) == {"env_steps"}
+        # Swept numbers are float32 arguments there and constants here.
+        assert mine == pytest.approx({key: other[key] for key in mine}, rel=1e-3, abs=1e-4)
+
+
+def test_a_started_fold_is_kept_and_a_complete_one_is_only_unfolded_again(folded, tmp_path):
+    points_ = points.expand(CONFIG, "lr:1e-3/3e-3,entropy:0.01,seed:2")
+    assert fold.folded_tasks(folded, points_) == []
+    place = folded / "points" / points_[2].name
+    before = (place / "metrics.jsonl").read_bytes()
+    for path in place.iterdir():
+        path.unlink()
+    (task,) = fold.folded_tasks(folded, points_)  # all four again, in the folder that is there
+    assert folder.is_complete(task.workdir) and len(task.points) == 4
+    kept = (folded / "points" / points_[0].name / "final.json").stat().st_mtime_ns
+    task.finish()
+    assert (place / "metrics.jsonl").read_bytes() == before and folder.is_complete(place)
+    assert (folded / "points" / points_[0].name / "final.json").stat().st_mtime_ns == kept
+
+
+def test_what_one_program_can_train(tmp_path):
+    made = points.expand(CONFIG, "lr,clip,seed:64", fixed=["group=8"])
+    (task,) = fold.folded_tasks(tmp_path, made)
+    assert len(task.points) == 3 * 3 * 64 and "--config.group=8" in task.command
+    (runs,) = [text for text in task.command if text.startswith("--config.runs=")]
+    assert len(runs) < 128 * 1024, "longer than an argument may be"
+    tasks = fold.folded_tasks(tmp_path, points.expand(CONFIG, "method:ppo/a2c,lr,seed:2"))
+    assert sorted(len(task.points) for task in tasks) == [6, 6]
+    with pytest.raises(ValueError, match="name seed among the sweeps"):
+        fold.folded_tasks(tmp_path, points.expand(CONFIG, "lr"))
+
+
+def test_runs_of_a_config():
+    config = points.load_config("configs/control.py:matching").copy_and_resolve_references()
+    config.runs = ((3, (("control.entropy_coef", 0.5),)), (4, (("control.kl_coef", 0.5),)))
+    with pytest.raises(ValueError, match="each run must set the same fields"):
+        control_ppo.runs_of(config)
+    config.runs = ((3, (("control.entropy_coef", 0.5),)), (4, (("control.entropy_coef", 0.25),)))
+    keys, values = control_ppo.runs_of(config)
+    assert keys.shape == (2,) and values["control.entropy_coef"].tolist() == [0.5, 0.25]
+    config.update(runs=(), seed=4, num_seeds=1)
+    assert control_ppo.runs_of(config)[0][0] == keys[1]
+
+
+def test_numbers_that_are_not_finite_come_back():
+    row = {"step": 3, "loss": [0.5, None, 0.25], "nonfinite": {"loss[1]": "nan"}}
+    assert fold._row_of(row, 0) == {"step": 3, "loss": 0.5} and fold._row_of(row, 2) == {"step": 3, "loss": 0.25}
+    assert math.isnan(fold._row_of(row, 1)["loss"])
