@@ -276,7 +276,7 @@ def run(config, workdir: pathlib.Path) -> None:
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
-        items, host = checkpoints.restore(common.checkpoint_items(state))
+        items, host = checkpoints.restore(common.checkpoint_items(state), in_place=True)
         state, step = common.state_of(items), host["step"]
         batches.set_state(host["data"])
     log = processes.run_logger(workdir, step, total_steps=steps, **common.log_options(config))

@@ -285,7 +285,7 @@ def run(config, workdir: pathlib.Path) -> None:
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
-        items, host = checkpoints.restore(common.checkpoint_items(state, reference=reference_params))
+        items, host = checkpoints.restore(common.checkpoint_items(state, reference=reference_params), in_place=True)
         state, reference_params = common.state_of(items), items["reference"]
         prompts.set_state(host["data"])
         step = host["step"]
@@ -295,7 +295,8 @@ def run(config, workdir: pathlib.Path) -> None:
     needs_before = has_several_updates(config) or in_reward or make_credit(config).needs_scores()
     log = processes.run_logger(workdir, step, total_steps=settings.steps, **common.log_options(config))
     with checkpoints, make_pool(setup) as pool, log:
-        compile_ahead(setup, programs, packer, pool, prompts, state)
+        if step < settings.steps:
+            compile_ahead(setup, programs, packer, pool, prompts, state)
         evaluate = make_evaluate(setup, pool)
         if step == 0:
             metrics, samples = evaluate(state.params)

@@ -52,8 +52,10 @@ def described_devices(topology: str) -> list:
     from jax.experimental import topologies
 
     chips.chip_of(topology)
+    # Else a v4 chip is two devices, with half its memory each.
+    options = {"chip_config_name": "megacore"} if topology.startswith("v4:") else {}
     try:
-        return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+        return topologies.get_topology_desc(platform="tpu", topology_name=topology, **options).devices
     except Exception as error:
         raise RuntimeError(
             f"topology {topology!r} cannot be described ({error}). The TPU compiler is needed: "
@@ -91,10 +93,11 @@ def refusal(text: str) -> str:
     return said[0] if said else text[:300]
 
 
-def roofline(sent: float, total: float, moved: float, mesh, chip: chips.Chip) -> dict[str, Any]:
-    """The times that the chip's peaks allow.
+def roofline(sent: float, total: float, useful: float, moved: float, mesh, chip: chips.Chip) -> dict[str, Any]:
+    """The times that the chip's peaks allow, and the MFU = useful FLOPs / (step_s x peak) that they leave.
 
-    sent: bytes that a chip sends. total: FLOPs of all chips. moved: bytes that a chip's memory must give and take.
+    sent: bytes that a chip sends. total: FLOPs of all chips. useful: those of them that the model needs, without what
+    rematerialisation repeats (arXiv 2204.02311, appendix B). moved: bytes that a chip's memory must give and take.
     """
     times = {
         "compute_s": total / mesh.size / chip.flops,
@@ -102,7 +105,8 @@ def roofline(sent: float, total: float, moved: float, mesh, chip: chips.Chip) ->
         "links_s": sent / chip.links,
     }
     step = max(times.values())
-    return {"flops": total, "moved_bytes": moved, **times, "step_s": step, "mfu": times["compute_s"] / step}
+    mfu = useful / mesh.size / chip.flops / step
+    return {"flops": total, "model_flops": useful, "moved_bytes": moved, **times, "step_s": step, "mfu": mfu}
 
 
 def tree_bytes(shapes, shardings) -> float:
@@ -145,6 +149,12 @@ def moved_bytes(name: str, setup: common.Setup, planned: programs.Planned, micro
     return steps * (weights + used * cache_bytes(setup, planned.arguments[1].shape[0]))
 
 
+def model_flops(plain: common.Setup, rows: int) -> float:
+    """The FLOPs that a train step on so many rows needs: a forward, and twice as many backward."""
+    forward = programs.score(plain, rows)
+    return 3 * flops.count(forward.jaxpr(plain.mesh), while_turns=forward.while_turns)
+
+
 def make_planned(name: str, setup: common.Setup, micro_batches: int | None = None) -> programs.Planned:
     """The program of that name at the config's size. micro_batches: in place of the config's."""
     settings = setup.config.grpo
@@ -163,6 +173,8 @@ def largest(setup: common.Setup, limit: float, effort: float) -> tuple[int, dict
     """
     settings, shards = setup.config.grpo, sharding.row_shards(setup.mesh)
     rows = settings.prompts_per_step * settings.group_size // settings.minibatches
+    if rows % shards:
+        raise ValueError(f"a minibatch of {rows} rows does not divide over the {shards} devices that take rows")
     figures: dict[str, Any] = {}
     for count in range(1, rows + 1):
         if rows % (count * shards):
@@ -175,13 +187,14 @@ def largest(setup: common.Setup, limit: float, effort: float) -> tuple[int, dict
     return 0, {"refused": f"its peak is above the {limit / GIB:.0f} GiB of a chip"} | figures
 
 
-def plan(
-    config, topology: str, names: list[str], *, find_largest: bool = False, effort: float = 0.0
-) -> dict[str, Any]:
+def plan(config, topology: str, names: list[str], *, find_largest: bool = False, effort: float = 0.0) -> dict[str, Any]:
     """The figures of one config on one slice with config.mesh, as a dict that JSON can hold.
 
     find_largest: of the train step with its largest micro-batch, in place of the config's. effort: of the compiler.
     """
+    for field, value in {"model.lora.rank": config.model.lora.rank, "rollout.mesh": config.rollout.mesh}.items():
+        if value:
+            raise ValueError(f"{field}={value!r}: what is planned trains all weights, and samples where it trains")
     chip, devices = chips.chip_of(topology), described_devices(topology)
     sizes = sharding.parse_mesh(config.mesh)
     if math.prod(sizes.values()) != len(devices):
@@ -215,8 +228,10 @@ def plan(
         if "refused" not in figures:
             planned, counted = [make_planned(name, x, found["micro_batches"]) for x in (setup, plain)]
             total = flops.count(counted.jaxpr(mesh), while_turns=counted.while_turns)
+            useful = model_flops(plain, found["rows"]) if name == "train" else total
             sent = sum(figures["sent_bytes"].values())
-            figures |= roofline(sent, total, moved_bytes(name, setup, planned, found["micro_batches"]), mesh, chip)
+            moved = moved_bytes(name, setup, planned, found["micro_batches"])
+            figures |= roofline(sent, total, useful, moved, mesh, chip)
         if name == "decode":
             figures["cache_bytes"] = cache_bytes(setup, config.grpo.prompts_per_step)
         found["programs"][name] = figures
@@ -268,7 +283,10 @@ def meshes(topology: str, model) -> list[str]:
 
 
 def rank(config, topology: str) -> list[dict[str, Any]]:
-    """A train step's plan for each mesh, the fastest that fits first, by a compiler that makes the least effort."""
+    """A train step's plan for each mesh, the fastest that fits first, by a compiler that makes the least effort.
+
+    Those that the compiler takes but whose peak is more than the chip has come next, those that it refuses last.
+    """
     plans = []
     for mesh in meshes(topology, programs.model_config(config)):
         with config.unlocked():
@@ -277,7 +295,12 @@ def rank(config, topology: str) -> list[dict[str, Any]]:
         one = plans[-1]["programs"]["train"]
         said = one.get("refused") or f"{one['step_s']:.3g} s, peak {one['peak_bytes'] / GIB:.2f} GiB"
         print(f"{mesh:32} {said}", flush=True)
-    return sorted(plans, key=lambda found: found["programs"]["train"].get("step_s", math.inf))
+
+    def order(found: dict[str, Any]) -> tuple[bool, float]:
+        one = found["programs"]["train"]
+        return one.get("peak_bytes", math.inf) > found["chip_bytes"], one.get("step_s", math.inf)
+
+    return sorted(plans, key=order)
 
 
 def command() -> str:
@@ -295,9 +318,7 @@ def run(config, workdir: pathlib.Path) -> None:
         best = rank(config, options.topology)
         print("\n" + report(best[0]))
         return
-    found = plan(
-        config, options.topology, options.programs, find_largest=options.largest, effort=options.effort
-    )
+    found = plan(config, options.topology, options.programs, find_largest=options.largest, effort=options.effort)
     print(report(found))
     kept = stored.load(pathlib.Path(options.check)) if options.check else None
     if options.save:
@@ -307,7 +328,8 @@ def run(config, workdir: pathlib.Path) -> None:
         print("\n" + stored.comparison(kept, found))
         refused = stored.growth(kept, found)
         if refused:
-            sys.exit("\n".join([*refused, f"if that is as it should be, commit the result of: {kept['command']}"]))
+            accept = f"if that is as it should be, commit the result of: {kept['command']}"
+            sys.exit("\n".join([*refused, accept, "and of: python -m experiments.plan --table=experiments/plans"]))
 
 
 def main() -> None:

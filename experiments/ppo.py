@@ -267,14 +267,14 @@ def run(config, workdir: pathlib.Path) -> None:
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
-        items, host = checkpoints.restore(learner.checkpoint_items(reference_params))
-        learner, reference_params = Learner.of(items), items["reference"]
+        items, host = checkpoints.restore(learner.checkpoint_items(reference_params), in_place=True)
+        learner, reference_params, step = Learner.of(items), items["reference"], host["step"]
         prompts.set_state(host["data"])
-        step = host["step"]
     made = trackers.make_trackers(config)
     log = processes.run_logger(workdir, step, total_steps=settings.steps, **common.log_options(config))
     with checkpoints, make_pool(setup) as pool, log:
-        compile_ahead(setup, programs, pool, prompts, learner)
+        if step < settings.steps:
+            compile_ahead(setup, programs, pool, prompts, learner)
         evaluate = make_evaluate(setup, pool)
         if step == 0:
             metrics, samples = evaluate(learner.policy_params())

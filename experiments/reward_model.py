@@ -327,7 +327,7 @@ def run(config, workdir: pathlib.Path) -> None:
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
-        items, host = checkpoints.restore(checkpoint_items(state))
+        items, host = checkpoints.restore(checkpoint_items(state), in_place=True)
         state, step = state_of(items), host["step"]
         batches.set_state(host["data"])
 

@@ -8,8 +8,10 @@
 # --version=VERSION        the image of its machines; the default fits the type
 # --project=PROJECT        the default is gcloud's
 # --bucket=BUCKET          mounted at ~/bucket on every worker: --workdir must be where all of them see the same files.
-#                          Make it with --enable-hierarchical-namespace: only there is a folder renamed at once
-# --spot                   cheaper, and may be taken away: the run saves on the notice, the same command goes on
+#                          Make it with --enable-hierarchical-namespace: only there is a folder renamed at once.
+#                          gcsfuse mounts it: install that on every worker where the image has none
+# --spot                   cheaper, and may be taken away: the run saves on the notice; delete the slice that is left,
+#                          and the same command goes on with a new one
 # --delete                 the slice is deleted when the command has ended, whatever its status
 # --dry-run                prints every command and runs none
 #
@@ -96,7 +98,8 @@ everywhere "set -e; mkdir -p rl_jax; tar -xzf rl_jax.tar.gz -C rl_jax; cd rl_jax
 python3 -m pip install --quiet --user uv; export PATH=\$HOME/.local/bin:\$PATH; \
 [ -d .venv ] || uv venv --quiet --python 3.11 .venv; uv pip install --quiet --python .venv -e '.[tpu]'"
 if [ -n "$bucket" ]; then
-  everywhere "mkdir -p bucket; mountpoint -q bucket || \
+  everywhere "mkdir -p bucket; mountpoint -q bucket && exit; command -v gcsfuse >/dev/null || { \
+echo 'gcsfuse is missing on this worker: cloud.google.com/storage/docs/cloud-storage-fuse/install' >&2; exit 1; }; \
 gcsfuse --implicit-dirs --rename-dir-limit=100000 $(printf '%q' "$bucket") bucket"
 fi
 printf -v command '%q ' "$@" --distributed=auto

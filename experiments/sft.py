@@ -59,7 +59,7 @@ def run(
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", every=config.checkpoint.every)
     step, done = 0, settings.steps == 0
     if checkpoints.latest_step() is not None:
-        items, host = checkpoints.restore(common.checkpoint_items(state))
+        items, host = checkpoints.restore(common.checkpoint_items(state), in_place=True)
         state = common.state_of(items)
         batches.set_state(host["data"])
         step, done = host["step"], host["done"]

@@ -155,15 +155,14 @@ def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Ma
     path, trials = place / "trials.json", []
     if path.exists():
         record = read_json(path)
-        other = [name for name in said if record.get(name) != said[name]]
+        # What is better is asked only once a trial has ended.
+        other = [name for name in said if record.get(name) != said[name] and (record["trials"] or name != "tuned")]
         if other:
             raise ValueError(
                 f"{path} has trials of another space or other seeds, or of another task ({', '.join(other)}): name "
                 "another --workdir"
             )
         trials = record["trials"]
-    else:  # before the first run: a folder of it is not gone on with under other settings
-        folder.write_json(path, said | {"trials": trials})
     while len(trials) < options.trials:
         params = propose(space, trials, seed=options.seed, maximize=not options.minimize)
         names = [f"trial={len(trials):03d},seed={seed}" for seed in options.tuning_seeds]
@@ -171,6 +170,7 @@ def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Ma
         resolved = points.set_fields(points.load_config(found[0].config), found[0].overrides)
         if budget(resolved, arm.program, options.budget) != per_run:
             raise ValueError(f"a trial of {arm.name} may not change what a run may use: {params}")
+        folder.write_json(path, said | {"trials": trials})  # a run that is cut short goes on only under these settings
         tasks = sweep_program.tasks_of(place, found, vmap=False)
         shown = display.Display(tasks, jobs=len(slots))
         try:

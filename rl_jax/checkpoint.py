@@ -82,7 +82,7 @@ class Checkpointer:
             if self._manager.latest_step() == step:
                 return
             free = shutil.disk_usage(self._directory).free
-            if free < needed:
+            if distributed.any_process(free < needed):  # else those that have room would wait for this one
                 raise OSError("the disk is full")
             arrays = {name: ocp.args.StandardSave(tree) for name, tree in items.items()}
             arrays |= self._retention.note(step, metrics or {})
@@ -102,10 +102,13 @@ class Checkpointer:
         """The step of the best checkpoint by best_metric, None where none has it."""
         return self._retention.best_step(self._manager.all_steps())
 
-    def restore(self, like: dict[str, Any], step: int | None = None) -> tuple[dict[str, Any], dict]:
+    def restore(
+        self, like: dict[str, Any], step: int | None = None, *, in_place: bool = False
+    ) -> tuple[dict[str, Any], dict]:
         """(items, host) of `step`; when None, of the newest that can be read, and a line on stderr says what was
         passed over. like: for each item wanted, a pytree of arrays or shape structs whose shapes, dtypes and shardings
-        are to be filled; items not named are not read.
+        are to be filled; items not named are not read. in_place: the arrays of `like` are given up before anything is
+        read: a state that only just fits could not be resumed beside another one.
 
         Raises FileNotFoundError where there is no checkpoint, ValueError where `like` is of another form than what was
         saved, and where no checkpoint can be read: it names each with the reason.
@@ -115,6 +118,9 @@ class Checkpointer:
         if not steps:
             raise FileNotFoundError(f"no checkpoint under {self._directory}")
         targets = {name: jax.tree.map(ocp.utils.to_shape_dtype_struct, tree) for name, tree in like.items()}
+        for leaf in jax.tree.leaves(like) if in_place else ():
+            if isinstance(leaf, jax.Array):
+                leaf.delete()
         failures: dict[int, str] = {}
         for candidate in steps:
             restored, failure = self._read(candidate, targets)

@@ -121,9 +121,13 @@ def _prune(folder: pathlib.Path, max_bytes: int) -> None:
     for path in folder.glob(f"{PRIVATE}{socket.gethostname()}-*"):
         if not _alive(int(path.name.rsplit("-", 1)[1])):
             shutil.rmtree(path, ignore_errors=True)
-    room = max_bytes
-    for path in sorted(folder.glob("*-cache"), key=lambda path: path.stat().st_mtime, reverse=True):
-        room -= path.stat().st_size
+    room, entries = max_bytes, []
+    for path in folder.glob("*-cache"):
+        with contextlib.suppress(FileNotFoundError):  # another start makes room at the same moment
+            status = path.stat()
+            entries.append((status.st_mtime, status.st_size, path))
+    for _, size, path in sorted(entries, reverse=True):
+        room -= size
         if room < 0:
             path.unlink(missing_ok=True)
 

@@ -47,6 +47,7 @@ class Retention:
         """
         if not self._keep_best:
             return {}
+        self._values.pop(step, None)  # of a damaged one that is saved anew
         if self._metric not in metrics:
             if metrics and not self._values and not self._missed:
                 self._missed = True  # said once: a metric that is evaluated more seldom than saved is no mistake

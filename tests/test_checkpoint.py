@@ -64,6 +64,15 @@ def test_comes_back_bit_for_bit_on_any_mesh(tmp_path, saved, restored):
     assert draws[0] == draws[1]
 
 
+def test_what_is_restored_in_place_is_not_there_twice(tmp_path):
+    _saved(tmp_path)
+    like = _items(_state(seed=99))
+    with Checkpointer(tmp_path, every=2) as checkpoints:
+        items, _ = checkpoints.restore(like, in_place=True)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(like))
+    _assert_same(items, _items(_state(seed=2)))
+
+
 def test_only_the_items_asked_for_are_read(tmp_path):
     _saved(tmp_path)
     checkpoints = Checkpointer(tmp_path, every=1)

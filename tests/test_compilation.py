@@ -91,6 +91,7 @@ def test_the_oldest_entries_make_room(tmp_path, events):
     for age, name in enumerate(("new", "old", "oldest")):
         (kind / f"{name}-cache").write_bytes(b"0" * 400)
         os.utime(kind / f"{name}-cache", (1e9 - age, 1e9 - age))
+    (kind / "gone-cache").symlink_to(kind / "nowhere")  # listed, and then removed by another start
     compilation.use_cache(tmp_path, max_bytes=1000)
     assert [path.name for path in entries(tmp_path)[0]] == ["new-cache", "old-cache"]
 

@@ -26,7 +26,7 @@ workdir = pathlib.Path({str(workdir)!r})
 write_run_record(workdir, config={{"seed": 3}}, command="x", task="t", algorithm="a")
 {textwrap.dedent(body)}
 """
-    return subprocess.run([sys.executable, "-c", program], cwd=REPO_ROOT, timeout=60, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-c", program], cwd=REPO_ROOT, timeout=600, capture_output=True, text=True)
 
 
 def last_attempt(workdir) -> dict:

@@ -59,6 +59,8 @@ def test_tuning_seeds_and_test_seeds_are_disjoint():
     for make, arg in ((sweeps.seeds, "3/10000"), (sweeps.seeds, "10001"), (sweeps.tuning_seeds, "10000/9999")):
         with pytest.raises(ValueError, match="what is tuned on a seed is not measured on it"):
             list(make(arg))
+    with pytest.raises(ValueError, match="is a number of seeds here"):
+        list(sweeps.tuning_seeds("10003"))
     with pytest.raises(ValueError, match="twice"):
         list(sweeps.seeds("3/3"))
     with pytest.raises(ValueError, match="neither a number of seeds"):
@@ -118,6 +120,8 @@ def test_budgets():
     assert programs.budget_of(config, "control_ppo") == {"env_steps": 400_000}
     config = points.load_config("configs/arithmetic.py")
     assert programs.budget_of(config, "grpo") == {"steps": 200, "samples": 51_200, "completion_tokens": 614_400}
+    sampled = points.set_fields(config, {"grpo.dynamic_sampling.max_batches": 10})
+    assert programs.budget_of(sampled, "grpo")["completion_tokens"] == 6_144_000
     with pytest.raises(ValueError, match="how much evaluate trains on"):
         programs.budget_of(config, "evaluate")
 

@@ -23,7 +23,6 @@ def get_ablation() -> ConfigDict:
                     for name, advantage in (
                         ("reinforce", "no_baseline"),
                         ("rloo", "leave_one_out"),
-                        ("dr_grpo", "group_centered"),
                         ("grpo", "group_relative"),
                     )
                 },

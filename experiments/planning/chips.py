@@ -6,8 +6,8 @@ from typing import NamedTuple
 class Chip(NamedTuple):
     """One chip's limits.
 
-    flops: bfloat16 FLOP/s of the matrix units. bytes: of HBM. bandwidth: HBM bytes/s. links: bytes/s to other chips of
-    the slice, both ways over all its links. source: the page that says so.
+    flops: bfloat16 FLOP/s of the matrix units. bytes: of HBM. bandwidth: HBM bytes/s. links: bytes/s that it
+    sends to other chips of the slice, over all its links together. source: the page that says so.
     """
 
     flops: float
@@ -18,7 +18,7 @@ class Chip(NamedTuple):
 
 
 _DOCS = "cloud.google.com/tpu/docs"
-# The docs give interconnect in Gbit/s a chip, both directions together.
+# The docs give interconnect in Gbit/s a chip, one way: v5e's 1,600 are half of its "bidirectional 400 GBps".
 CHIPS = {
     "v4": Chip(275e12, 32 * 2**30, 1228e9, 2400e9 / 8, f"{_DOCS}/v4"),
     "v5e": Chip(197e12, 16 * 2**30, 819e9, 1600e9 / 8, f"{_DOCS}/v5e"),

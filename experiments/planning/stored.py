@@ -18,10 +18,11 @@ GRPO with AdamW, bfloat16 over float32 masters, everything rematerialised, splas
 on that many rows of 1,024 + 3,072 tokens, a micro-batch at a time; score and decode are of a whole step's rows. "peak"
 is the compiler's figure for a chip, in brackets what lies there all the time: parameters and optimizer state. "sent" is
 what a chip sends to others in one run of the program, by axis of the mesh. "limit" is the time that the peaks of the
-chip allow and what sets it; nothing reaches it. "most" is the largest micro-batch that fits, of those into which the
-rows divide, where it was searched. Near its limit the compiler takes programs whose parts, by its own figures, are more
-than the chip has: here they do not fit. A program with a star was compiled with XLA's least effort (`--effort=-1`),
-whose peaks are within some percent of a run's.
+chip allow and what sets it; nothing reaches it. MFU counts the FLOPs that the model needs, without those of
+rematerialisation. "most" is the largest micro-batch that fits, of those into which the rows divide, where it was
+searched. Near its limit the compiler takes programs whose parts, by its own figures, are more than the chip has: here
+they do not fit. A program with a star was compiled with XLA's least effort (`--effort=-1`), whose peaks are within some
+percent of a run's.
 """
 
 

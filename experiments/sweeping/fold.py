@@ -37,29 +37,24 @@ def folded_tasks(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[
         if names & waiting and len(begun) == len(read_json(path)["points"]):
             waiting -= names
             tasks.append(_task(folder, begun, extra))
-    sets: dict[str, list[Point]] = collections.defaultdict(list)
+    sets: dict[str, list[tuple[Point, int]]] = collections.defaultdict(list)
     for point in points:
         swept, rest = _parts(point)
         if point.name in waiting:
-            sets[json.dumps([point.config, sorted(swept), rest], sort_keys=True)].append(point)
+            length = len(repr((point.seed, tuple(swept.items())))) + 2
+            sets[json.dumps([point.config, sorted(swept), rest], sort_keys=True)].append((point, length))
     return tasks + [_task(folder, part, extra) for members in sets.values() for part in _split(members)]
 
 
-def _split(points: Sequence[Point]) -> list[list[Point]]:
-    """The points in order, as few lists as an argument of a command line can name each."""
+def _split(points: Sequence[tuple[Point, int]]) -> list[list[Point]]:
+    """The points in order, in as few lists as one argument of a command line can name each. points: (point, bytes)."""
     parts, size = [[]], 0
-    for point in points:
-        mine = len(repr(_run_of(point))) + 2
+    for point, mine in points:
         if parts[-1] and size + mine > MAX_ARGUMENT:
             parts, size = [*parts, []], 0
         parts[-1].append(point)
         size += mine
     return parts
-
-
-def _run_of(point: Point) -> tuple[int, tuple]:
-    """The point's entry of config.runs."""
-    return point.seed, tuple(_parts(point)[0].items())
 
 
 def _parts(point: Point) -> tuple[dict[str, float], dict[str, Any]]:
@@ -79,7 +74,7 @@ def _parts(point: Point) -> tuple[dict[str, float], dict[str, Any]]:
 
 
 def _task(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[str]) -> Task:
-    runs = tuple(map(_run_of, points))
+    runs = tuple((point.seed, tuple(_parts(point)[0].items())) for point in points)
     overrides = _parts(points[0])[1] | {"runs": runs}
     name = f"{len(points)}_runs_{hashlib.sha256(json.dumps([p.record() for p in points]).encode()).hexdigest()[:8]}"
     workdir = folder / FOLDED / name

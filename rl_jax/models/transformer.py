@@ -59,8 +59,7 @@ def init_params(config: TransformerConfig, key: chex.PRNGKey) -> Params:
 def _embed(config: TransformerConfig, params: Params, tokens: chex.Array, positions: chex.Array) -> chex.Array:
     """Embeddings [B, T, D] of dtype. A position past a learned table gives nan: a neighbour's would pass unseen."""
     dtype = jnp.dtype(config.dtype)
-    x = constrain(params["embed"]["embedding"].astype(dtype)[tokens], "looked_up_rows", "tokens", "embed")
-    x = constrain(x, "rows", "tokens", None)
+    x = params["embed"]["embedding"].astype(dtype)[tokens]
     if config.embed_scale != 1.0:
         x = x * jnp.asarray(config.embed_scale, dtype)
     if config.learned_positions:
@@ -114,7 +113,9 @@ def _forward(
 
     if config.remat != "none":
         layer = jax.checkpoint(layer, policy=REMAT_POLICIES[config.remat], prevent_cse=False)
-    x = _embed(config, params, batch.tokens, batch.positions)
+    # Only here: a decode step is cheaper where it may leave its few tokens whole and split the weights' products.
+    x = constrain(_embed(config, params, batch.tokens, batch.positions), "looked_up_rows", "tokens", "embed")
+    x = constrain(x, "rows", "tokens", None)
     x, kept = jax.lax.scan(layer, x, (params["layers"], per_layer, chosen))
     return make_norm(config).apply({"params": params["final_norm"]}, x), kept
 

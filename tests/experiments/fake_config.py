@@ -6,7 +6,7 @@ from configs import sweeps
 
 
 def get_config(arg=None):
-    fake = dict(lr=0.1, steps=3, sleep_s=0.0, fail=arg or "")
+    fake = dict(lr=0.1, steps=3, fail=arg or "", gate="")
     return ConfigDict(dict(name="fake", seed=0, fake=fake))
 
 

@@ -1,6 +1,7 @@
 """A program that trains nothing: it counts, logs and resumes as the real ones do, in a second and without jax.
 
 config.fake.fail names what goes wrong: "" nothing, "always" or "once" (an error), "stop" (a run that ends too soon).
+config.fake.gate: a file that runs of seeds above 0 wait for after their first step; "" is none.
 """
 
 import argparse
@@ -22,8 +23,9 @@ def main() -> None:
     options, rest = parser.parse_known_args()
     config = load_config(options.config)
     fields = dict(text.removeprefix("--config.").split("=", 1) for text in rest)
+    gate = fields.pop("fake.gate", "")
     overrides = {name: float(value) if "." in value else int(value) for name, value in fields.items()}
-    config = set_fields(config, overrides)
+    config = set_fields(config, overrides | {"fake.gate": gate})
     workdir, stopped = options.workdir, []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.append(True))
@@ -39,8 +41,12 @@ def main() -> None:
     ) as log:
         while step < config.fake.steps and not stopped:
             step += 1
-            time.sleep(config.fake.sleep_s)
-            log.log(step, {"eval/return": step * config.fake.lr + config.seed}, {"step_s": config.fake.sleep_s})
+            log.log(step, {"eval/return": step * config.fake.lr + config.seed}, {"step_s": 0.5})
+            give_up = time.monotonic() + 900.0  # of a test that has died
+            while gate and config.seed and not pathlib.Path(gate).exists() and not stopped:
+                if time.monotonic() > give_up:
+                    raise TimeoutError(f"{gate} has not come")
+                time.sleep(0.02)
     if step == config.fake.steps and config.fake.fail != "stop":
         write_atomically(workdir / "final.json", json.dumps({"step": step}).encode())
 

@@ -144,6 +144,10 @@ def test_flops_of_a_train_step_are_those_of_the_formula(remat):
     counted = flops.count(planned.jaxpr(setup.mesh), while_turns=planned.while_turns)
     wanted = flops.expected_train_flops(model, rows=16, prompt_length=128, completion_length=384)
     assert counted == pytest.approx(wanted, rel=0.05)
+    model = dataclasses.replace(model, remat="none")
+    once = flops.expected_train_flops(model, rows=16, prompt_length=128, completion_length=384)
+    once -= 16 * 2 * model.embed_dim * model.vocab_size * 384  # the head's second forward
+    assert plan.model_flops(setup, 16) == pytest.approx(once, rel=0.05)
 
 
 # Programs.
@@ -295,6 +299,10 @@ def test_flops_of_a_stored_train_step_are_those_of_the_formula(path):
     prompt, completion = found["tokens"]
     wanted = flops.expected_train_flops(model, rows=found["rows"], prompt_length=prompt, completion_length=completion)
     assert one["flops"] == pytest.approx(wanted, rel=0.02)
+    model = dataclasses.replace(model, remat="none")
+    wanted = flops.expected_train_flops(model, rows=found["rows"], prompt_length=prompt, completion_length=completion)
+    wanted -= found["rows"] * 2 * model.embed_dim * model.vocab_size * completion  # the head's second forward
+    assert one["model_flops"] == pytest.approx(wanted, rel=0.02)
 
 
 def test_growth_beside_the_stored_plan():
@@ -403,11 +411,48 @@ def test_micro_batches_of_a_planned_step():
 
 def test_roofline_is_the_largest_of_three():
     chip = chips.Chip(100.0, 1.0, 10.0, 5.0, "")
-    found = plan.roofline(sent=5.0, total=8 * 300.0, moved=20.0, mesh=mesh(), chip=chip)
+    found = plan.roofline(sent=5.0, total=8 * 300.0, useful=8 * 225.0, moved=20.0, mesh=mesh(), chip=chip)
     assert (found["compute_s"], found["memory_s"], found["links_s"]) == (3.0, 2.0, 1.0)
-    assert found["step_s"] == 3.0 and found["mfu"] == 1.0
-    slow = plan.roofline(sent=30.0, total=8 * 300.0, moved=20.0, mesh=mesh(), chip=chip)
-    assert slow["step_s"] == 6.0 and slow["mfu"] == 0.5
+    assert found["step_s"] == 3.0 and found["mfu"] == 0.75
+    slow = plan.roofline(sent=30.0, total=8 * 300.0, useful=8 * 225.0, moved=20.0, mesh=mesh(), chip=chip)
+    assert slow["step_s"] == 6.0 and slow["mfu"] == 0.375
+
+
+def test_a_sweep_ranks_what_fits_before_what_is_faster_and_does_not(monkeypatch):
+    figures = {"small": (3.0, 9), "fast": (1.0, 11), "slow": (4.0, 10), "none": None}
+    monkeypatch.setattr(plan, "meshes", lambda *_: list(figures))
+    monkeypatch.setattr(programs, "model_config", lambda *_: None)
+
+    def planned(config, topology, names, *, effort):
+        one = figures[config.mesh]
+        train = {"step_s": one[0], "peak_bytes": one[1]} if one else {"refused": "too much"}
+        return {"mesh": config.mesh, "chip_bytes": 10, "programs": {"train": train}}
+
+    monkeypatch.setattr(plan, "plan", planned)
+    ranked = plan.rank(plans.get_config("8b"), "v5e:4x4")
+    assert [found["mesh"] for found in ranked] == ["small", "slow", "fast", "none"]
+
+
+def test_a_v4_chip_is_one_device(monkeypatch):
+    from jax.experimental import topologies
+
+    seen = []
+
+    def described(**keywords):
+        seen.append(keywords.get("chip_config_name"))
+        return types.SimpleNamespace(devices=[])
+
+    monkeypatch.setattr(topologies, "get_topology_desc", described)
+    for topology in ("v4:2x2x2", "v5e:4x4"):
+        plan.described_devices(topology)
+    assert seen == ["megacore", None]
+
+
+def test_what_cannot_be_split_over_the_mesh_is_said_so():
+    config, model = small(attention="dot_product")
+    config.grpo.prompts_per_step = 1
+    with pytest.raises(ValueError, match=r"2 rows does not divide over the 4 devices"):
+        plan.largest(programs.describe(config, model, mesh()), 1.0, 0.0)
 
 
 def test_every_chip_has_a_source_and_an_unknown_one_is_refused():
@@ -421,6 +466,14 @@ def test_a_mesh_of_another_size_is_refused(monkeypatch):
     config = plans.get_config("8b")
     config.mesh = "fsdp:4"
     with pytest.raises(ValueError, match="has 4 devices, v5e:2x4 has 8"):
+        plan.plan(config, "v5e:2x4", ["train"])
+
+
+@pytest.mark.parametrize(("section", "field", "value"), [("model", "lora.rank", 8), ("rollout", "mesh", "tensor:8")])
+def test_what_is_not_planned_is_refused(section, field, value):
+    config = plans.get_config("8b")
+    config[section].update_from_flattened_dict({field: value})
+    with pytest.raises(ValueError, match=f"{section}.{field}="):
         plan.plan(config, "v5e:2x4", ["train"])
 
 

@@ -79,6 +79,9 @@ def test_a_pod_is_made_filled_and_run_on_every_worker(fakes, tmp_path):
     assert all("--worker=all" in call for call in calls[2:])
     sent = [word.removeprefix("--command=") for call in calls[3:] for word in call if word.startswith("--command=")]
     assert ".[tpu]" in sent[0] and "gcsfuse" in sent[1]
+    home = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    missing = run(["bash", "-c", f"cd && {sent[1]}"], **home)
+    assert missing.returncode == 1 and "gcsfuse is missing on this worker" in missing.stderr
     assert shlex.split(sent[2].partition("activate && ")[2]) == [*COMMAND, "--distributed=auto"]
     for text in sent:  # each is a script of its own
         assert run(["bash", "-n", "-c", text]).stderr == ""
@@ -162,6 +165,7 @@ def test_the_job_set_is_a_slice_of_four_machines():
     assert container["resources"]["requests"] == container["resources"]["limits"]
     assert container["image"] == "host/i:1" and container["args"][0] == "experiments.grpo"
     assert "--distributed=auto" in container["args"] and "--config.mesh=fsdp:16" in container["args"]
+    assert "--config.model.path=/bucket/model" in container["args"]  # a plan's own folder has no weights
     mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert f"--workdir={mounted['bucket']}/rl" in container["args"]
     assert [volume["name"] for volume in pod["volumes"]] == ["bucket"]

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from experiments import report, report_arms, report_figures
-from rl_jax.logging import METRICS_FILE, RunLogger, read_jsonl
+from rl_jax.logging import METRICS_FILE, RunLogger
 from rl_jax.run_record import write_run_record
 from tests.experiments.synthetic_run import RATES, final_score, write_run, write_sweep
 from tests.experiments.test_report import Page
@@ -126,7 +126,10 @@ def test_points_without_a_run_and_unequal_budgets_are_said(tmp_path):
 
 def test_a_sweep_that_has_not_begun_gives_a_page(tmp_path):
     write_sweep(tmp_path, seeds=1, waiting=3)
-    assert "No run has logged a metric yet" in Page(report.write_report([tmp_path]).read_text()).text
+    page = Page(report.write_report([tmp_path]).read_text())
+    assert "No run has logged a metric yet" in page.text
+    ids = {value for name, value in page.attributes if name == "id"}
+    assert {value[1:] for name, value in page.attributes if name == "href"} <= ids
 
 
 def test_runs_that_differ_in_their_seed_only_are_one_arm(tmp_path):
@@ -139,6 +142,43 @@ def test_runs_that_differ_in_their_seed_only_are_one_arm(tmp_path):
     }
     assert "interquartile mean" in report.write_report(runs, tmp_path / "x.html").read_text()
     assert "laid over each other" in report.write_report([runs[0], runs[2]], tmp_path / "y.html").read_text()
+
+
+def test_a_run_made_twice_is_not_two_seeds(tmp_path):
+    runs = [write_run(tmp_path / f"{when}{seed}" / "grpo", steps=2, seed=seed) for when in "ab" for seed in (0, 1)]
+    arms = {arm: [m.name for m in row] for arm, row in report_arms.load_study(runs).arms.items()}
+    assert arms == {"a0/grpo": ["a0/grpo", "a1/grpo"], "b0/grpo": ["b0/grpo", "b1/grpo"]}
+    assert "laid over each other" in report.write_report([runs[0], runs[2]], tmp_path / "x.html").read_text()
+    for run in runs:
+        (run / "config.json").unlink()  # nobody knows what they are seeds of
+    assert [len(row) for row in report_arms.load_study(runs).arms.values()] == [1] * 4
+
+
+def test_two_sweeps_of_one_name_stay_two(tmp_path):
+    sweeps = [write_sweep(tmp_path / name / "lr", seeds=1, steps=4) for name in "ab"]
+    arms = report_arms.load_study(sweeps).arms
+    assert list(arms) == [f"{name}/lr: lr={rate}" for name in "ab" for rate in RATES]
+
+
+def test_seeds_that_diverged_or_never_measured_are_named():
+    def member(name, values):
+        run = report_arms.Run(name, {}, {}, [], [], [], [], [])
+        return report_arms.Member("a", 0, name, run, [{"step": s, "loss": v} for s, v in enumerate(values)])
+
+    members = [member("fine", [1.0, 2.0]), member("hole", [None, 2.0]), member("gone", [1.0, None]), member("none", [])]
+    study = report_arms.Study("x", {"a": members}, [], [], {}, [])
+    left_out, diverged = [text for text in report_figures.notices(study, "loss") if "4 seeds" in text]
+    assert left_out.startswith("1 of 4") and left_out.endswith(": none")
+    assert diverged.startswith("The last loss of 1 of 4") and diverged.endswith(": gone")
+
+
+def test_the_listed_runs_of_one_control_program_keep_their_own_fields(tmp_path):
+    config = {"seed": 0, "num_seeds": 1, "sweep": [], "runs": [[7, [["control.lr", 0.1]]], [8, [["control.lr", 0.2]]]]}
+    write_run_record(tmp_path, config=config, command="x", task="cartpole", algorithm="control_ppo")
+    with RunLogger(tmp_path, total_steps=1, progress=False, tensorboard=False) as log:
+        log.log(1, {"runs/0": 1.0, "runs/1": 2.0, "eval/return": 1.5})
+    members = report_arms.expand(report_arms.load_run(tmp_path, "run"), "", 0)
+    assert [(m.arm, m.seed, m.metrics[-1]["eval/return"]) for m in members] == [("lr=0.1", 7, 1.0), ("lr=0.2", 8, 2.0)]
 
 
 def test_the_runs_of_one_control_program_are_seeds_of_what_it_swept(tmp_path):
@@ -169,6 +209,7 @@ def test_the_metric_can_be_chosen(study):
     [
         ({"points": []}, "'points' holds no list"),
         ({"points": [{"name": "a"}]}, "point 0 has no workdir"),
+        ({"points": ["a"]}, "point 0 has no name and no workdir"),
         ({"points": [{"name": "a", "workdir": "../elsewhere"}]}, "outside of the sweep's folder"),
     ],
 )
@@ -190,5 +231,8 @@ def test_hostile_names_are_escaped(sweep, tmp_path):
     assert "img" not in page.tags and page.text.count(attack) > 5
 
 
-def test_the_written_metrics_stay_as_they_are(sweep, text):
-    assert all(read_jsonl(path) for path in sweep.glob(f"points/*/{METRICS_FILE}")) and text
+def test_what_the_runs_wrote_stays_as_it_is(tmp_path):
+    write_sweep(tmp_path, seeds=1, steps=4)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    page = report.write_report([tmp_path])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path != page} == before

@@ -43,6 +43,7 @@ def browser(tmp_path_factory):
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver.set_script_timeout(600)  # axe takes its time on a busy machine
     yield driver
     driver.quit()
 
@@ -164,16 +165,27 @@ def test_the_live_page_follows_the_runs_and_keeps_the_readers_place(browser, tmp
             look_at(browser, url)
             assert broken_rules(browser) == []
             browser.find_element("id", "show-1").send_keys(Keys.SPACE)
-            browser.execute_script("document.getElementById('run-2').open = false")
+            folded = ("run-2", "completions-1")  # closed and open in the page as it is served
+            browser.execute_script(f"for (const id of {list(folded)}) document.getElementById(id).open = false")
             browser.execute_async_script("refresh().then(arguments[0])")
             (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"name": "after all"}))
             browser.execute_async_script("refresh().then(arguments[0])")
             assert browser.find_element("tag name", "h1").text == "after all"
-            kept = ["#show-1').checked", "#run-2').open", "#run-1').open"]
+            kept = ["#show-1').checked", "#run-2').open", "#completions-1').open", "#run-1').open"]
             kept = [browser.execute_script(f"return document.querySelector('{place}") for place in kept]
-            assert kept == [False, False, True]
+            assert kept == [False, False, False, True]
             assert {url.rsplit("/", 1)[0] for url in requests_of(browser)} == {url.rstrip("/")}
             assert browser.get_log("browser") == []
+            (tmp_path / "sweep.json").write_text("{torn")
+            browser.execute_async_script("refresh().then(arguments[0])")
+            assert "damaged file" in browser.find_element("id", "live-state").text
+            assert browser.find_element("tag name", "h1").text == "after all"
+            late = {**sweep["points"][0], "arm": "a late arm"}  # its box needs a rule that the first page had not
+            (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"points": [*sweep["points"], late]}))
+            browser.execute_async_script("refresh().then(arguments[0])")
+            browser.find_element("id", "show-3").send_keys(Keys.SPACE)
+            shown = "x => getComputedStyle(x).display != 'none'"
+            assert browser.execute_script(f"return [...document.querySelectorAll('.arm3')].filter({shown}).length") == 0
         finally:
             server.shutdown()
             thread.join()

@@ -7,8 +7,11 @@ import pytest
 
 from experiments import report_charts as charts
 
+RANGES = [(0.0, 1.0), (-0.013, 0.0007), (3.0, 12345.0), (1e-7, 3e-7), (-5.0, -4.0), (1e-15, 9e-15)]
+ROWS = [[0.5] * 5, [0.0] * 5, [1e-9, 2e-9, 3e-9], [1e-15, 3e-15], [1e6, -1e6], [0.25], list(range(500))]
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.013, 0.0007), (3.0, 12345.0), (1e-7, 3e-7), (-5.0, -4.0)])
+
+@pytest.mark.parametrize(("low", "high"), RANGES)
 def test_ticks_cover_the_range_with_round_numbers(low, high):
     ticks = charts.nice_ticks(low, high)
     assert ticks[0] <= low and ticks[-1] >= high and 3 <= len(ticks) <= 7
@@ -45,7 +48,7 @@ def test_a_missing_value_lifts_the_pen():
     assert path.count("M") == 2 and path.count("L") == 2
 
 
-@pytest.mark.parametrize("values", [[0.5] * 5, [0.0] * 5, [1e-9, 2e-9, 3e-9], [1e6, -1e6], [0.25], list(range(500))])
+@pytest.mark.parametrize("values", ROWS)
 def test_every_point_lies_inside_the_frame(values):
     svg = charts.line_chart({"run": list(enumerate(values))}, title="x")
     numbers = re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", svg)
@@ -74,6 +77,14 @@ def test_nothing_to_draw_gives_no_chart():
 def test_a_run_keeps_its_colour_where_another_lacks_the_metric():
     svg = charts.line_chart({"one": [], "two": [(0, 1.0), (1, 2.0)]}, title="x", palette=["one", "two"])
     assert "line series1" in svg and "line series0" not in svg
+
+
+@pytest.mark.parametrize("row", [[0.5, 0.5 + 1e-16 * 2], [0.0, 0.0], [1e-15, 4e-15], [3.0]])
+def test_an_interval_chart_holds_every_seed_in_its_arms_colour(row):
+    svg = charts.interval_chart({"late": row}, {}, title="x", palette=["early", "late"])
+    places = [float(x) for x in re.findall(r'class="seed series1" cx="([\d.]+)"', svg)]
+    assert len(places) == len(row) and all(14 <= x <= charts.WIDTH - 14 for x in places)
+    assert '<g class="arm1">' in svg and "arm0" not in svg
 
 
 def test_shares_fill_the_bar():

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from experiments import report_serve
+from experiments import report, report_serve
 from tests.experiments.synthetic_run import write_run
 
 
@@ -69,7 +69,14 @@ def test_another_host_name_is_refused(served, host):
 def test_only_the_live_page_has_a_script_and_it_is_named_by_a_nonce(served):
     _, text, _ = get(served[0], "/")
     nonce = text.split('<script nonce="')[1].split('"')[0]
+    assert f'data-version="{get(served[0], "/version")[1]}"' in text
     assert len(nonce) > 20 and f"script-src 'nonce-{nonce}'; connect-src 'self'" in text
+
+
+def test_a_taken_port_is_an_error_without_a_traceback(served):
+    server, run = served
+    with pytest.raises(SystemExit, match="report: .*[Aa]ddress already in use"):
+        report.main([str(run), "--serve", f"--port={server.server_port}"])
 
 
 def test_a_missing_run_is_an_error_before_anything_is_served(tmp_path):

@@ -27,7 +27,7 @@ EXTRA = (
     "grpo.trackers.reward_scale.fn=running_moments",
     "grpo.shaping.fn=scaled",
 )
-TIMEOUT_S = 240.0
+TIMEOUT_S = 600.0
 
 
 class Runner:

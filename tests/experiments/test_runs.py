@@ -133,6 +133,13 @@ def test_export_makes_what_a_killed_run_has_not(tree, capsys):
     assert frame.loc["a", "metrics.eval/pass@1"] == 0.5 and frame.loc["odd", "state"] == "damaged"
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2"):
         export_parquet(tree / "no_rows")
+    (tree / "a" / "timing.jsonl").write_text("{bro\n")
+    assert program.main([str(tree), "--export"]) == 0
+    assert "no copy of a: " in capsys.readouterr().err
+    # Runs of other programs have other columns.
+    write_parquet(tree / "c" / "metrics.parquet", [{"step": 1, "other": 2.0}])
+    query = f"select count(*), count(other) from read_parquet('{tree}/**/metrics.parquet', union_by_name=true)"
+    assert duckdb.sql(query).fetchall() == [(9, 1)]
 
 
 def test_a_resumed_run_has_one_clock_and_no_stale_copy(tmp_path):

@@ -74,12 +74,16 @@ def test_a_started_fold_is_kept_and_a_complete_one_is_only_unfolded_again(folded
     assert (folded / "points" / points_[0].name / "final.json").stat().st_mtime_ns == kept
 
 
-def test_what_one_program_can_train(tmp_path):
+def test_what_one_program_can_train(tmp_path, monkeypatch):
     made = points.expand(CONFIG, "lr,clip,seed:64", fixed=["group=8"])
     (task,) = fold.folded_tasks(tmp_path, made)
     assert len(task.points) == 3 * 3 * 64 and "--config.group=8" in task.command
     (runs,) = [text for text in task.command if text.startswith("--config.runs=")]
     assert len(runs) < 128 * 1024, "longer than an argument may be"
+    monkeypatch.setattr(fold, "MAX_ARGUMENT", 50_000)
+    parts = fold.folded_tasks(tmp_path / "two", made)
+    assert [name for task in parts for name in task.points] == task.points and len(parts) == 2
+    assert all(len(text) < 50_100 for task in parts for text in task.command)
     tasks = fold.folded_tasks(tmp_path, points.expand(CONFIG, "method:ppo/a2c,lr,seed:2"))
     assert sorted(len(task.points) for task in tasks) == [6, 6]
     with pytest.raises(ValueError, match="name seed among the sweeps"):

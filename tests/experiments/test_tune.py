@@ -82,9 +82,22 @@ def test_every_arm_gets_the_same_and_a_restart_goes_on(counted, tmp_path, monkey
     assert read_json(tmp_path / "cut/tuning.json") == whole
     tuned = [path for path in counted if "cut" in str(path) and "tuning" in path.parts]
     assert len(tuned) == len(set(tuned)) == 6 and len([p for p in before if "tuning" in p.parts]) == 4
+    ran = len(counted)
+    for changed in ("--seed=1", "--config.fake.steps=4", "--minimize", "--metric=loss"):
+        assert tune.main([*FAKE, *arms, changed, f"--workdir={tmp_path / 'cut'}"]) == 2
+        assert "trials of another space or other seeds" in capsys.readouterr().err
     space["fake.lr"] = ("uniform", 0.0, 2.0)
     assert tune.main([*FAKE, *arms, f"--workdir={tmp_path / 'cut'}"]) == 2
-    assert "trials of another space or other seeds" in capsys.readouterr().err
+    assert "trials of another space or other seeds" in capsys.readouterr().err and len(counted) == ran
+
+
+def test_a_loss_is_not_maximized(counted, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tune, "result_of", lambda row: "eval/loss")
+    monkeypatch.setattr(tune.folder, "last_metrics", lambda place: {"eval/loss": 1.0})
+    arguments = [*FAKE, "--trials=1", "--tuning_seeds=1", "--seeds=1", f"--workdir={tmp_path}"]
+    assert tune.main(arguments) == 2
+    assert "eval/loss is better when lower: give --minimize" in capsys.readouterr().err
+    assert tune.main([*arguments, "--minimize"]) == 0
 
 
 @pytest.mark.parametrize(
