@@ -312,7 +312,6 @@ def command() -> str:
 def run(config, workdir: pathlib.Path) -> None:
     """Plans and prints, stores the plan where --save says, and holds it to the one that --check names."""
     del workdir
-    jax.config.update("jax_enable_compilation_cache", False)  # what is for absent devices cannot be read back
     options = flags.FLAGS
     if options.sweep:
         best = rank(config, options.topology)
@@ -341,6 +340,7 @@ def main() -> None:
         return
     if "check" in values:
         sys.argv += stored.arguments(stored.load(pathlib.Path(values["check"])))
+    jax.config.update("jax_enable_compilation_cache", False)  # what is for absent devices cannot be read back
     common.main(run)
 
 

@@ -151,8 +151,8 @@ MUTANTS = [
     Mutant(
         "missing causal mask",
         "models/attention.py",
-        "return (seen & jnp.tril(jnp.ones((length, length), bool))[None])[:, None]",
-        "return seen[:, None]",
+        "seen = (seen & jnp.tril(jnp.ones((length, length), bool))[None])[:, None]",
+        "seen = seen[:, None]",
         "models/test_transformer.py::test_no_position_sees_a_later_one",
     ),
     Mutant(

@@ -258,7 +258,8 @@ def test_slices_are_named_as_they_are_booked(topology, name):
 
 def test_continuous_integration_plans_a_step_and_a_rollout_again():
     assert "make plan-check " in (REPO_ROOT / ".ci/run").read_text()
-    said = subprocess.run(["make", "-n", "plan-check", "VENV_TPU=v"], cwd=REPO_ROOT, capture_output=True, text=True)
+    make = ["make", "-n", "--no-print-directory", "plan-check", "VENV_TPU=v"]
+    said = subprocess.run(make, cwd=REPO_ROOT, capture_output=True, text=True)
     assert said.stdout.splitlines()[-1] == "v/bin/python -m experiments.plan --check=experiments/plans/ci.json"
     kept = stored.load(REPO_ROOT / "experiments/plans/ci.json")
     assert kept["topology"] == "v5e:4x4" and all("peak_bytes" in kept["programs"][name] for name in ("train", "decode"))

@@ -90,8 +90,8 @@ def test_a_run_that_died_ends_where_an_undisturbed_one_ends(tmp_path, monkeypatc
     reward_model.run(small(tmp_path, **fields), tmp_path / "whole")
     save = reward_model.checkpoint.Checkpointer.save
 
-    def die(self, step, items, host):
-        save(self, step, items, host)
+    def die(self, step, *saved):
+        save(self, step, *saved)
         if step == 4:
             self.close()
             raise KeyboardInterrupt
