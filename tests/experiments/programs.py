@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.paths import REPO_ROOT
 
-# Sums of two digits; one layer of 32. The entropy and KL terms move the params where no reward does.
+# Sums of two digits; one layer of 32. The entropy and KL terms move the params where no reward does. A verifier that a
+# loaded machine keeps waiting for a second would be counted as timed out, in one of two runs.
 TINY = (
     "task.num_train=100 task.num_test=20 task.digits=1 task.num_operands=(2,2) task.unfinished_share=0.0 "
     "model.embed_dim=32 model.num_layers=1 model.num_heads=2 model.num_kv_heads=2 model.head_dim=16 model.mlp_dim=64 "
@@ -15,7 +16,7 @@ TINY = (
     "sft.steps=20 sft.stop_at=1.1 sft.eval_every=8 sft.batch_size=16 sft.optimizer.learning_rate=0.01 "
     "grpo.steps=16 grpo.prompts_per_step=8 grpo.group_size=4 grpo.kl_coef=0.05 grpo.entropy_coef=0.01 "
     "eval.every=5 eval.num_prompts=16 eval.batch_size=16 checkpoint.every=4 "
-    "log.tensorboard=false log.progress=false reward.num_workers=1"
+    "log.tensorboard=false log.progress=false reward.num_workers=1 reward.time_limit_s=60.0"
 ).split()
 
 
