@@ -36,6 +36,7 @@ from experiments.ablation_claims import Values, judgements, report, summary, tab
 from rl_jax import stats
 from rl_jax.binding import bind
 from rl_jax.logging import read_jsonl, write_atomically
+from rl_jax.run_record import is_complete
 
 PAPERS = pathlib.Path(__file__).parent.parent / "configs" / "papers"
 RUNS = pathlib.Path("runs")
@@ -60,7 +61,7 @@ def run_once(program: str, config: str, workdir: pathlib.Path, overrides: list[s
 
     Raises CalledProcessError where it fails.
     """
-    if (workdir / "final.json").exists():
+    if is_complete(workdir):
         return
     command = [sys.executable, "-m", f"experiments.{program}", f"--config={config}", f"--workdir={workdir}", *overrides]
     print("+", " ".join(command), flush=True)

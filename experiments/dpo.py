@@ -177,8 +177,7 @@ def mismatched_log_ratios(
     rows = preferences.mismatched(rows)
     tokens = flat(TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]))
     log_probs, before = (
-        distributed.whole(programs.score(found, common.place_rows(setup, tokens)).log_probs)
-        for found in (params, reference)
+        programs.on_host(found, common.place_rows(setup, tokens)).log_probs for found in (params, reference)
     )
     ratios = jnp.sum(zero_masked(log_probs - before, jnp.asarray(rows["completion_mask"][:, 0])), axis=1)
     return ratios, jnp.asarray(rows["present"][:, 0])
@@ -282,8 +281,7 @@ def run(config, workdir: pathlib.Path) -> None:
     log = processes.run_logger(workdir, step, total_steps=steps, **common.log_options(config))
     with checkpoints, log:
         if step < steps:
-            position, first = batches.get_state(), encoder.batch(arrays, np.array(next(batches)))
-            batches.set_state(position)
+            first = encoder.batch(arrays, np.array(data.peek(batches)))
             first = couple_batch(setup, programs, state, first, reference)[1]
             first = common.place_rows(setup, packer(first, settings.micro_batches))
             common.ahead(setup)("train_step", programs.train_step)(state, first, reference)

@@ -23,7 +23,7 @@ from rl_jax.binding import bind
 from rl_jax.losses.reward_model.implicit import implicit_rewards
 from rl_jax.masked import zero_masked
 from rl_jax.models.heads import make_predict_last
-from rl_jax.run_record import read_json
+from rl_jax.run_record import is_complete, read_json
 from rl_jax.scoring import make_score
 from rl_jax.types import Params, TokenBatch
 
@@ -125,7 +125,7 @@ class _Loaded(NamedTuple):
 
 def _load(workdir: pathlib.Path) -> _Loaded:
     """Reads one finished run."""
-    if not (workdir / "final.json").exists():
+    if not is_complete(workdir):
         raise FileNotFoundError(f"{workdir} holds no finished run: train one with python -m experiments.reward_model")
     config = ConfigDict(read_json(workdir / "config.json"))
     setup = common.setup(config, load_task(config))

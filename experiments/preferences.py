@@ -30,6 +30,7 @@ from rl_jax.logging import write_atomically
 from rl_jax.rewards.benchmarks import best_of_n
 from rl_jax.rewards.pool import RewardPool
 from rl_jax.rollout.engine import make_generate
+from rl_jax.run_record import is_complete
 from rl_jax.scoring import make_score
 from rl_jax.types import Params, PreferenceBatch, TokenBatch
 
@@ -208,7 +209,7 @@ def train_online(
     """
     config = setup.config
     ONLINE[program](config, workdir)
-    if not (workdir / "final.json").exists():
+    if not is_complete(workdir):
         return []
     like = jax.tree.map(
         lambda s, placed: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placed),

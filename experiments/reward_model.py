@@ -338,9 +338,8 @@ def run(config, workdir: pathlib.Path) -> None:
     log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
     with checkpoints, log:
         if step < settings.steps:
-            position, first = batches.get_state(), np.array(next(batches))
-            batches.set_state(position)
-            first = common.place_rows(setup, reader.batch(arrays, first, settings.batch_size))
+            first = reader.batch(arrays, np.array(data.peek(batches)), settings.batch_size)
+            first = common.place_rows(setup, first)
             common.ahead(setup)("train_step", train_step)(state, first)
         if step == 0:
             log.log(0, evaluate(state) | {f"data/{name}": count for name, count in counts.items()})

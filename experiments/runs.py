@@ -32,7 +32,7 @@ from experiments.sweeping.folder import last_metrics, state_of
 from rl_jax.logging import METRICS_FILE, export_parquet
 from rl_jax.parquet import write_parquet
 from rl_jax.progress import format_seconds
-from rl_jax.run_record import read_json
+from rl_jax.run_record import flatten, read_json
 
 MARKS = ("run.json", "config.json", METRICS_FILE)  # a folder with one of them is a run's
 NOT_ENTERED = {"checkpoints", "tb", "hf", "peft", "folded", "locks"}  # the points of folded runs stand elsewhere
@@ -69,17 +69,6 @@ class Run(NamedTuple):
         }
         metrics = {f"metrics.{name}": value for name, value in self.metrics.items() if name != "step"}
         return head | flatten(self.config, "config.") | metrics
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a.b": value} of nested dicts."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            found |= flatten(value, f"{prefix}{name}.")
-        else:
-            found[prefix + str(name)] = value
-    return found
 
 
 def find(roots: Iterable[str | os.PathLike]) -> Iterator[tuple[str, pathlib.Path]]:

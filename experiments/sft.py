@@ -68,8 +68,7 @@ def run(
     with checkpoints, make_pool(setup) if judged else contextlib.nullcontext() as pool, log:
         evaluate = make_evaluate(setup, pool) if judged else lambda params: ({}, [])
         if not done:
-            position, first = batches.get_state(), make_batch(setup, next(batches))
-            batches.set_state(position)
+            first = make_batch(setup, data.peek(batches))
             common.ahead(setup)("train_step", train_step)(state, processes.place_own(setup.mesh, first))
         stopping = distributed.any_process(stop.received)
         while not done and not stopping:

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 
 from experiments.sweeping import display, fold, folder, launchers, points, runner
+from rl_jax.run_record import is_complete
 
 
 def tasks_of(sweep: pathlib.Path, found: Sequence[points.Point], *, vmap: bool) -> list[runner.Task]:
@@ -58,9 +59,9 @@ def run(sweep: pathlib.Path, tasks: Sequence[runner.Task], slots: Sequence[runne
 
 def submit(sweep: pathlib.Path, tasks: Sequence[runner.Task], options) -> int:
     """Hands over what is not complete to slurm or ray. The exit status."""
-    left = [task for task in tasks if not folder.is_complete(task.workdir)]
+    left = [task for task in tasks if not is_complete(task.workdir)]
     for task in tasks:
-        if folder.is_complete(task.workdir):  # it may have ended on the cluster, where nobody does what is left to do
+        if is_complete(task.workdir):  # it may have ended on the cluster, where nobody does what is left to do
             task.finish()
     if not left:
         print("every point is complete")
@@ -73,7 +74,7 @@ def submit(sweep: pathlib.Path, tasks: Sequence[runner.Task], options) -> int:
         return 0
     statuses = launchers.run_ray(left, retries=options.retries)
     for task in left:
-        if folder.is_complete(task.workdir):
+        if is_complete(task.workdir):
             task.finish()
     print(folder.markdown(folder.write_table(sweep, options.metric)), end="")
     return int(any(statuses))
@@ -141,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.print:
             slots = launchers.read_hosts(options.hosts) if options.hosts else [runner.Slot()]
-            left = [point for point in found if not folder.is_complete(sweep / "points" / point.name)]
+            left = [point for point in found if not is_complete(sweep / "points" / point.name)]
             for index, point in enumerate(left):
                 command, host = point.command(sweep / "points" / point.name), slots[index % len(slots)].host
                 print(points.shown(runner.ssh_command(host, command) if host else command))

@@ -24,7 +24,7 @@ from configs import sweeps
 from experiments import sweep as sweep_program
 from experiments.programs import budget_of, result_of
 from experiments.sweeping import display, folder, launchers, points, runner
-from rl_jax.run_record import read_json
+from rl_jax.run_record import is_complete, read_json
 
 KINDS = {"uniform": 2, "log_uniform": 2, "int": 2, "choice": 1}  # and how many bounds each has
 
@@ -128,7 +128,7 @@ def seeded(arm: points.Point, params: Mapping[str, Any], seed: int, name: str) -
 
 def value_of(places: Sequence[pathlib.Path], metric: str | None) -> tuple[float | None, str | None]:
     """(mean over the runs of the metric's last value, its name); None where a run is not complete or lacks it."""
-    rows = [folder.last_metrics(place) for place in places if folder.is_complete(place)]
+    rows = [folder.last_metrics(place) for place in places if is_complete(place)]
     if len(rows) < len(places):
         return None, metric
     metric = metric or result_of(rows[0])

@@ -38,6 +38,14 @@ def train_iterator(source, *, batch_size: int, seed: int, start: int = 0, shuffl
     return iterator
 
 
+def peek(iterator):
+    """The next batch of train_iterator's, which stays the next one."""
+    position = iterator.get_state()
+    batch = next(iterator)
+    iterator.set_state(position)
+    return batch
+
+
 class _Rows:
     """Of a dataset dealt out in batches, the records at some rows of each batch, one batch after the other."""
 

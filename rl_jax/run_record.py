@@ -92,7 +92,7 @@ def run_state(workdir: str | os.PathLike) -> tuple[str, str]:
     """
     workdir = Path(workdir)
     record = read_json(workdir / "run.json")
-    if (workdir / "final.json").exists():
+    if is_complete(workdir):
         return COMPLETE, ""
     attempts = record.get("attempts", [])
     if not isinstance(attempts, list) or not all(isinstance(attempt, dict) for attempt in attempts):
@@ -102,6 +102,19 @@ def run_state(workdir: str | os.PathLike) -> tuple[str, str]:
     if state == RUNNING and not _is_running(last, workdir):
         state = INTERRUPTED
     return state, last.get("error", "")
+
+
+def is_complete(workdir: str | os.PathLike) -> bool:
+    """Whether a run has come to its end: programs write final.json last."""
+    return (Path(workdir) / "final.json").exists()
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a.b": value} of nested dicts, those of a config.json; an empty one is a value."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {prefix + name: value}
+    return found
 
 
 def read_json(path: str | os.PathLike) -> dict[str, Any]:
@@ -127,7 +140,7 @@ def _close_attempts() -> None:
             if (attempt["pid"], attempt["state"]) != (pid, RUNNING):
                 continue
             attempt["ended"] = _now()
-            if (workdir / "final.json").exists():
+            if is_complete(workdir):
                 attempt["state"] = COMPLETE
             elif error is None or isinstance(error, KeyboardInterrupt):
                 attempt["state"] = PREEMPTED
@@ -141,7 +154,7 @@ def _close_attempts() -> None:
 
 def _ended(attempts: Sequence[Mapping[str, Any]], workdir: Path) -> list[dict[str, Any]]:
     """Earlier attempts, now that another one begins: those that left no word ended complete, or were interrupted."""
-    state = COMPLETE if (workdir / "final.json").exists() else INTERRUPTED
+    state = COMPLETE if is_complete(workdir) else INTERRUPTED
     return [{**attempt, "state": state} if attempt["state"] == RUNNING else dict(attempt) for attempt in attempts]
 
 

@@ -70,6 +70,13 @@ def test_only_the_own_records_are_read():
     assert prompts(next(own) + next(own)) == [f"{i}+1=" for i in (2, 3, 6, 7)] and read == [2, 3, 6, 7]
 
 
+def test_a_batch_that_was_peeked_at_is_still_the_next():
+    iterator = data.train_iterator(SOURCE, batch_size=8, seed=2)
+    next(iterator)
+    seen = prompts(data.peek(iterator))
+    assert seen == prompts(data.peek(iterator)) == prompts(next(iterator)) != prompts(next(iterator))
+
+
 def test_train_iterator_refuses_an_empty_source():
     with pytest.raises(ValueError, match="no records"):
         data.train_iterator([], batch_size=2, seed=0)

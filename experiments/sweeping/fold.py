@@ -13,11 +13,11 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.sweeping.folder import is_complete, write_json
+from experiments.sweeping.folder import write_json
 from experiments.sweeping.points import Point, load_config, set_fields
 from experiments.sweeping.runner import Task
 from rl_jax.logging import METRICS_FILE, TIMING_FILE, encode_row, export_parquet, read_jsonl, write_atomically
-from rl_jax.run_record import read_json
+from rl_jax.run_record import is_complete, read_json
 
 FOLDED = "folded"
 MAX_ARGUMENT = 120_000  # bytes of --config.runs; Linux takes 131 072 in one argument

@@ -19,7 +19,7 @@ from experiments.programs import result_of
 from experiments.sweeping.points import Point
 from rl_jax import run_record
 from rl_jax.logging import METRICS_FILE, read_jsonl, write_atomically
-from rl_jax.run_record import read_json
+from rl_jax.run_record import is_complete, read_json
 
 
 def write_json(path: pathlib.Path, content: Any) -> None:
@@ -69,11 +69,6 @@ def write_sweep(folder: pathlib.Path, points: Sequence[Point], **head: Any) -> d
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, record)
     return record
-
-
-def is_complete(workdir: pathlib.Path) -> bool:
-    """Whether a run has come to its end."""
-    return (workdir / "final.json").exists()
 
 
 def state_of(workdir: pathlib.Path) -> tuple[str, str]:

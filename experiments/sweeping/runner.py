@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from experiments.sweeping.folder import is_complete, state_of, write_json
-from rl_jax.run_record import read_json
+from experiments.sweeping.folder import state_of, write_json
+from rl_jax.run_record import is_complete, read_json
 
 GRACE_S = 120.0  # between SIGTERM, at which a program saves, and SIGKILL
 LOG_FILE = "log.txt"

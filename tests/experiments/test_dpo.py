@@ -191,7 +191,7 @@ def test_mismatched_pairs_of_a_part_of_a_batch(files, monkeypatch):
     def score(params, tokens):  # what a row says is its prompt's letter
         return SimpleNamespace(log_probs=params * np.tile(tokens.tokens[:, 5:6], (1, 5)).astype(np.float32))
 
-    ratios, there = dpo.mismatched_log_ratios(None, SimpleNamespace(score=score), batch, 2.0, 1.0)
+    ratios, there = dpo.mismatched_log_ratios(None, SimpleNamespace(on_host=score), batch, 2.0, 1.0)
     np.testing.assert_array_equal(there, [False, True, True, True])
     letters = np.asarray(batch.batch.tokens)[:3, 0, 5]
     # abc before xyz: prompt b with a's x and EOS, c with b's two, and in the absent row's place a with c's three.
