@@ -1,29 +1,30 @@
-"""Environment steps a second, learning included, beside another library's in one run: one JSON line for each size.
+"""Environment steps a second, learning included, beside other libraries in one run: one JSON line for each size.
 
     python -m experiments.bench_control                                     # ours, 1, 16, 64 and 256 seeds
     python -m experiments.bench_control --peer purejaxrl=FOLDER --seeds=1,16
-    python -m experiments.bench_control --steps=200000 --rounds=3
+    python -m experiments.bench_control --peer sb3 --peer rejax --seeds=1 --steps=50000
 
 CartPole with purejaxrl's default settings: 4 environments, 128 steps, 4 epochs of 4 minibatches, two tanh layers of 64
-for the actor and for the critic, a learning rate of 2.5e-4 down to 0. FOLDER holds its ppo.py and wrappers.py. Each
-side is a process of its own, which compiles once and then takes turns with the other: `steps_per_s` is a side's median
-over the rounds, of all its seeds together, `ratio` ours over the peer's, `return` the mean over the seeds of the
-episodes in the last tenth of training, `compile_s` apart. Ours uses as many simulated devices as there are cores where
-the seeds divide; `--devices=1` keeps it to one.
+for the actor and for the critic, a learning rate of 2.5e-4 down to 0. FOLDER holds purejaxrl's ppo.py and wrappers.py;
+rejax and sb3 (Stable-Baselines3) are imported. Each side of each size is a process of its own, which compiles once and
+then takes turns with all the others: `steps_per_s` is a side's median over the rounds, of all its seeds together,
+`ratio` ours over the peer's, `return` the mean over the seeds at the end of training, `compile_s` apart. A turn trains
+`steps` environment steps with each seed. Ours uses as many simulated devices as there are cores where the seeds
+divide; `--devices=1` keeps it to one.
 """
 
 import argparse
-import importlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-import types
 
 import jax
 import numpy as np
+
+from experiments import bench_control_peers
 
 
 def ours(seeds: int, steps: int, devices: int):
@@ -58,67 +59,13 @@ def ours(seeds: int, steps: int, devices: int):
     return compiled - start - running, train, control_ppo.num_updates(config) * 512
 
 
-def purejaxrl(folder: str, seeds: int, steps: int):
-    """The same for purejaxrl's ppo.py, by the settings that stand at its end."""
-    import gymnax
-
-    jax.config.update("jax_numpy_rank_promotion", "allow")
-    make = gymnax.make
-
-    class FiveValues:
-        """An environment of gymnax 1.x with the five-valued step that the peer unpacks."""
-
-        def __init__(self, env):
-            self._env = env
-
-        def __getattr__(self, name):
-            return getattr(self._env, name)
-
-        def step(self, key, state, action, params=None):
-            observation, state, reward, terminated, truncated, info = self._env.step(key, state, action, params)
-            return observation, state, reward, terminated | truncated, {"discount": info["discount"]}
-
-    def make_old(name):
-        env, params = make(name)
-        return FiveValues(env), params
-
-    gymnax.make = make_old
-    # wrappers.py imports two more libraries, for environments that are not used here.
-    for name in ("brax", "brax.envs", "brax.envs.wrappers", "brax.envs.wrappers.training", "navix"):
-        sys.modules[name] = types.ModuleType(name)
-    sys.modules["brax"].envs = sys.modules["brax.envs"]
-    training = sys.modules["brax.envs.wrappers.training"]
-    training.EpisodeWrapper = training.AutoResetWrapper = None
-    sys.path.insert(0, folder)
-    ppo = importlib.import_module("ppo")
-    settings = {
-        "LR": 2.5e-4, "NUM_ENVS": 4, "NUM_STEPS": 128, "TOTAL_TIMESTEPS": steps, "UPDATE_EPOCHS": 4,
-        "NUM_MINIBATCHES": 4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "ENT_COEF": 0.01, "VF_COEF": 0.5,
-        "MAX_GRAD_NORM": 0.5, "ACTIVATION": "tanh", "ENV_NAME": "CartPole-v1", "ANNEAL_LR": True, "DEBUG": False,
-    }  # fmt: skip
-    train = ppo.make_train(settings)
-    keys = jax.random.split(jax.random.key(0), seeds)
-    whole = jax.jit(jax.vmap(train)) if seeds > 1 else jax.jit(lambda keys: train(keys[0]))
-    start = time.perf_counter()
-    compiled = whole.lower(keys).compile()
-    seconds = time.perf_counter() - start
-
-    def run() -> np.ndarray:
-        info = jax.block_until_ready(compiled(keys))["metrics"]
-        names = ("returned_episode", "returned_episode_returns")
-        ended, returns = (np.asarray(info[name]).reshape(seeds, -1) for name in names)
-        tail = slice(-(ended.shape[1] // 10), None)
-        return (returns[:, tail] * ended[:, tail]).sum(1) / np.maximum(ended[:, tail].sum(1), 1)
-
-    return seconds, run, steps // 512 * 512
-
-
 def worker(options) -> None:
     """One side: compiles, says so, then trains once for each line that it is sent."""
     if options.side == "ours":
         seconds, train, steps = ours(options.seeds, options.steps, options.devices)
     else:
-        seconds, train, steps = purejaxrl(options.side.partition("=")[2], options.seeds, options.steps)
+        name, _, folder = options.side.partition("=")
+        seconds, train, steps = bench_control_peers.PEERS[name](folder, options.seeds, options.steps)
     print(json.dumps({"compile_s": seconds}), flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
@@ -159,40 +106,45 @@ class Side:
         return {name: round(x, 1) for name, x in (medians | {"compile_s": self.compile_s}).items()}
 
 
-def measure(seeds: int, options) -> dict:
-    """The sides' results for one number of seeds, and the ratio."""
-    sides = {"ours": Side("ours", seeds, options)}
-    for peer in options.peer:
-        sides[peer.partition("=")[0]] = Side(peer, seeds, options)
+def measure(sizes: list[int], options) -> list[dict]:
+    """The sides' results for each number of seeds, and the ratios; every side takes a turn in every round."""
+    names = ["ours", *options.peer]
+    sides = {(seeds, name): Side(name, seeds, options) for seeds in sizes for name in names}
     for _ in range(options.rounds):
         for side in sides.values():
             side.turn()
-    found = {name: side.result() for name, side in sides.items()}
-    row = {"seeds": seeds, "steps_a_seed": options.steps, **found}
-    for name in list(found)[1:]:
-        row[f"ratio_{name}"] = round(found["ours"]["steps_per_s"] / found[name]["steps_per_s"], 3)
-    return row
+    rows = []
+    for seeds in sizes:
+        found = {name.partition("=")[0]: sides[seeds, name].result() for name in names}
+        row = {"seeds": seeds, "steps_a_seed": options.steps, **found}
+        for name in list(found)[1:]:
+            row[f"ratio_{name}"] = round(found["ours"]["steps_per_s"] / found[name]["steps_per_s"], 3)
+        rows.append(row)
+    return rows
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Parses the command line and prints a line for each number of seeds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="1,16,64,256")
-    parser.add_argument("--steps", type=int, default=500_000, help="of one seed")
+    parser.add_argument("--steps", type=int, default=500_000, help="of one seed, in a turn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--devices", type=int, default=os.cpu_count())
-    parser.add_argument("--peer", action="append", default=[], help="purejaxrl=FOLDER of its ppo.py")
+    parser.add_argument("--peer", action="append", default=[], help="purejaxrl=FOLDER of its ppo.py, rejax, or sb3")
     parser.add_argument("--side", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     for peer in options.peer:
-        if not os.path.isfile(os.path.join(peer.removeprefix("purejaxrl="), "ppo.py")):
+        name, _, folder = peer.partition("=")
+        if name not in bench_control_peers.PEERS:
+            parser.error(f"--peer={peer}: expected one of {', '.join(bench_control_peers.PEERS)}")
+        if name == "purejaxrl" and not os.path.isfile(os.path.join(folder, "ppo.py")):
             parser.error(f"--peer={peer}: expected purejaxrl=FOLDER with its ppo.py")
     if options.side:
         options.seeds = int(options.seeds)
         worker(options)
         return
-    for seeds in map(int, options.seeds.split(",")):
-        print(json.dumps(measure(seeds, options)), flush=True)
+    for row in measure(list(map(int, options.seeds.split(","))), options):
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

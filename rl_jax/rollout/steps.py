@@ -74,7 +74,9 @@ def collect(
         worlds = Worlds(state, observation, jnp.where(done, 0.0, total), jnp.where(done, 0, length))
         return worlds, (row, total, length)
 
-    worlds, (rows, totals, lengths) = jax.lax.scan(step, worlds, (noise, env.ahead(env_key, num_steps)))
+    # Two steps a turn of the loop: a third less time on a CPU, where a turn costs as much as the step in it.
+    drawn = (noise, env.ahead(env_key, num_steps))
+    worlds, (rows, totals, lengths) = jax.lax.scan(step, worlds, drawn, unroll=2)
     done = rows.terminated | rows.truncated
     ended = jnp.sum(done, dtype=jnp.float32)
     metrics = {

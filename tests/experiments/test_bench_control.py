@@ -16,8 +16,10 @@ def test_a_row_for_each_number_of_seeds(capsys):
         assert row["ours"]["steps_per_s"] > 0 and row["ours"]["return"] > 5 and row["ours"]["compile_s"] > 0
 
 
-@pytest.mark.parametrize("peer", ["purejaxrl=/nowhere", "rejax=."])
-def test_a_peer_is_a_folder_with_its_file(peer, capsys):
+@pytest.mark.parametrize(
+    "peer, said", [("purejaxrl=/nowhere", "with its ppo.py"), ("brax", "expected one of purejaxrl, rejax, sb3")]
+)
+def test_a_peer_is_known_and_there(peer, said, capsys):
     with pytest.raises(SystemExit):
         bench_control.main([f"--peer={peer}"])
-    assert "with its ppo.py" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
