@@ -1,6 +1,7 @@
 # make train   SFT warm-up, then GRPO on random arithmetic, then report.html     (SMOKE=1: the same at toy size)
 # make preferences   reward against KL of DPO, IPO, KTO, SimPO, SPPO, PPO, GRPO on stories260K: a table and a picture
 # make ablations   papers' claims, checked: tables, charts and verdicts in runs/ablations; what is finished is skipped
+# make control-levels   ten seeds of CartPole, Acrobot, MountainCar, Pendulum and Breakout beside the published returns
 # make docs    the documentation site, from docstrings, configs and the README, into build/site; warnings are errors
 # make test    every test, the slow ones too
 # make plan-check   the TPU compiler, without a TPU: memory and bytes sent of a GRPO step and a rollout, held to the stored
@@ -11,6 +12,7 @@ PYTHON ?= python3
 VENV ?= .venv
 VENV_TPU ?= .venv-tpu
 JOBS ?= 2
+MESH ?= seeds:2
 
 ifdef SMOKE
 CONFIG := configs/arithmetic.py:smoke
@@ -18,18 +20,20 @@ RUN := runs/smoke
 FRONTIER := configs/frontier.py:smoke
 FRONTIER_RUN := runs/smoke_frontier
 ABLATIONS := --smoke
+LEVELS := --smoke
 else
 CONFIG := configs/arithmetic.py
 RUN := runs/arithmetic
 FRONTIER := configs/frontier.py
 FRONTIER_RUN := runs/frontier
 ABLATIONS :=
+LEVELS :=
 endif
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: docs train preferences ablations test mutants plan-check lint clean install install-dev
+.PHONY: docs train preferences ablations control-levels test mutants plan-check lint clean install install-dev
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.installed
@@ -43,6 +47,10 @@ preferences: $(VENV)/.installed
 # Each in a process of its own; one that fails is named at the end, and the others go on.
 ablations: $(VENV)/.installed
 	$(PY) -m experiments.ablation --all $(ABLATIONS)
+
+# Half an hour on 2 cores; environments that are finished are not run again. On one accelerator: MESH=
+control-levels: $(VENV)/.installed-control
+	$(PY) -m experiments.control_levels $(LEVELS) --config.mesh=$(MESH)
 
 # A worker per core of a small machine; loadfile keeps a file's fixtures and compiled functions in one process,
 # and tests/conftest.py puts the files with slow tests first.
@@ -81,14 +89,21 @@ $(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/python
 	$(PIP) install -e '.$(EXTRAS)'
 	touch $@
 
-$(VENV)/.installed-dev: requirements-dev.txt requirements-oracles.txt requirements-oracles-trl-0.28.txt $(VENV)/.installed
+$(VENV)/.installed-control: $(VENV)/.installed
+	$(PIP) install -e '.[control]'
+	touch $@
+
+$(VENV)/.installed-dev: requirements-dev.txt requirements-environments.txt requirements-oracles.txt \
+		requirements-oracles-trl-0.28.txt $(VENV)/.installed
 	$(PIP) install -r requirements.txt -r requirements-dev.txt
 	$(PIP) check
-	rm -rf $(VENV)/oracles $(VENV)/oracles-trl-0.28
+	rm -rf $(VENV)/environments $(VENV)/oracles $(VENV)/oracles-trl-0.28
+	$(PIP) install --no-deps --target $(VENV)/environments -r requirements-environments.txt
 	$(PIP) install --no-deps --target $(VENV)/oracles -r requirements-oracles.txt
 	$(PIP) install --no-deps --target $(VENV)/oracles-trl-0.28 -r requirements-oracles-trl-0.28.txt
 	touch $@
 
 clean:
-	rm -rf build *.egg-info .pytest_cache .ruff_cache $(VENV) $(VENV_TPU) runs/smoke runs/smoke_frontier runs/ablations_smoke
+	rm -rf build *.egg-info .pytest_cache .ruff_cache $(VENV) $(VENV_TPU) runs/smoke runs/smoke_frontier \
+		runs/ablations_smoke runs/smoke_control_levels
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

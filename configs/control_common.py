@@ -21,12 +21,27 @@ def base(name: str) -> ConfigDict:
             mesh="",  # "seeds:2": the runs over devices; "envs:8": each run's worlds; "" is one device
             spread="jit",  # "jit" over the mesh, or "pmap"
             group=1,  # runs of one device that are trained in lockstep (vmap); 1: one after the other
-            env=dict(name="gymnax/CartPole-v1"),  # and its own keywords (rl_jax.envs.load)
+            # Its name and its own keywords (rl_jax.envs.load), and how it is seen (rl_jax.envs.wrappers): features, the
+            # places of the observation that are kept, () is all; frame_stack, how many observations are one.
+            env=dict(name="gymnax/CartPole-v1", features=(), frame_stack=1, at_reset="repeat"),
             num_envs=4,
             num_steps=128,
             total_steps=500_000,  # of all the environments of one run
-            network=dict(hidden=(64, 64), activation="tanh", channels=16),
+            network=dict(
+                kind="mlp",  # or "gru", "transformer" (rl_jax.models.memory), a memory behind the hidden layers
+                width=64,  # of a memory
+                context=32,  # steps that the transformer sees
+                heads=4,
+                layers=1,
+                hidden=(64, 64),
+                activation="tanh",
+                channels=16,
+                actor_features=0,  # how many of the features the actor reads, the first ones; 0 is all
+                distribution="tanh_gaussian",  # or "beta": of actions that are numbers (rl_jax.models.distributions)
+            ),
             control=dict(
+                # What an update does with its batch (rl_jax.control.make_...).
+                updater=dict(fn="make_update"),
                 # From rewards and values to advantages and returns (rl_jax.advantages.steps).
                 advantage=dict(fn="gae", discount=0.99, lam=0.95),
                 whiten=True,

@@ -34,7 +34,7 @@ def ours(seeds: int, steps: int, devices: int):
 
     config = configs.get_config("cartpole")
     config.update(num_seeds=seeds, num_envs=4, num_steps=128, total_steps=steps)
-    config.control.update(entropy_coef=0.01)
+    config.control.update(entropy_coef=0.01, normalize_rewards=False)
     config.control.optimizer.learning_rate = 2.5e-4
     config.eval.num_episodes = 0
     config.log_every = config.checkpoint.every = max(steps // (10 * 512), 1)  # a tenth

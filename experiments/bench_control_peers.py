@@ -109,7 +109,7 @@ def rejax(folder: str, seeds: int, steps: int):
 def sb3(folder: str, seeds: int, steps: int):
     """Stable-Baselines3's PPO, one seed after the other, its networks in PyTorch. `folder` is not read."""
     library = importlib.import_module("stable_baselines3")
-    from stable_baselines3.common.env_util import make_vec_env
+    make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
 
     def train_one(seed: int) -> float:
         model = library.PPO(

@@ -9,7 +9,6 @@ command resumes what was interrupted, bit for bit, where the environments are pu
 """
 
 import functools
-import itertools
 import json
 import math
 import pathlib
@@ -24,17 +23,25 @@ import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from experiments import common, processes
-from rl_jax import checkpoint, control, envs, ppo, trackers
-from rl_jax.advantages import steps as step_advantages
-from rl_jax.binding import bind, needs
-from rl_jax.grpo import Objective as PolicyObjective
+from experiments.control_setup import (
+    NETWORKS,
+    load_env,
+    make_algorithm,
+    make_network,
+    num_updates,
+    runs_of,
+    with_values,
+)
+from experiments.programs import program_of, samples_per_step
+from experiments.render import EPISODES, episode_row
+from rl_jax import checkpoint, control
+from rl_jax.binding import bind
 from rl_jax.logging import RunLogger, write_atomically
-from rl_jax.losses import aggregate, kl, policy, value
 from rl_jax.masked import all_reduce, empty_like, merge
-from rl_jax.models.actor_critic import Agent, make_agent
-from rl_jax.models.distributions import categorical, tanh_gaussian
+from rl_jax.rollout.episode import record_episode
 from rl_jax.rollout.steps import evaluate
 from rl_jax.run_record import write_run_record
+from rl_jax.train import TrainState
 
 # XLA on a CPU. Its thread pool: small matmuls gain nothing from it, and on two cores batched ones can wait for each
 # other in it without an end. Its scheduler: in the default order a step of CartPole takes a tenth longer.
@@ -55,90 +62,10 @@ class Program(NamedTuple):
     pure: bool = True
 
 
-def make_algorithm(settings: dict[str, Any]) -> control.Algorithm:
-    """The algorithm of a config's `control` fields, of which numbers may be traced."""
-    value_loss = bind(settings["value_loss"], value)
-    controlled = settings["kl_control"]["fn"]
-    objective = ppo.Objective(
-        policy=PolicyObjective(
-            surrogate=bind(settings["surrogate"], policy),
-            kl=bind(settings["kl"], kl),
-            kl_coef=0.0,
-            aggregate=aggregate.token_mean,
-        ),
-        value_loss=value_loss,
-        support=value.Support(**settings["support"]) if "support" in needs(value_loss) else None,
-        value_coef=settings["value_coef"],
-    )
-    plain = ("entropy_coef", "kl_coef", "whiten", "epochs", "minibatches", "max_grad_norm", "actor_lag")
-    return control.Algorithm(
-        advantage=bind(settings["advantage"], step_advantages),
-        objective=objective,
-        kl_control=bind(settings["kl_control"], trackers)() if controlled else None,
-        normalize_observations=settings["normalize_observations"],
-        normalize_rewards=settings["normalize_rewards"],
-        discount=settings["advantage"]["discount"],
-        **{name: settings[name] for name in plain},
-    )
-
-
-def make_network(config, env: envs.Vector, num_values: int) -> Agent:
-    """The agent that fits the environment's spaces."""
-    space = env.action_space
-    if isinstance(space, envs.Discrete):
-        distribution = categorical(space.n)
-    else:
-        distribution = tanh_gaussian(space.low, space.high)
-    return make_agent(env.observation_space.shape, distribution, num_values=num_values, **config.network.to_dict())
-
-
-def num_updates(config) -> int:
-    """The updates that total_steps need, in whole calls. Raises ValueError where a checkpoint falls in between."""
-    if config.checkpoint.every % config.log_every:
-        raise ValueError(f"checkpoint.every={config.checkpoint.every} is no multiple of log_every={config.log_every}")
-    return math.ceil(config.total_steps / (config.num_envs * config.num_steps * config.log_every)) * config.log_every
-
-
-def runs_of(config) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(keys [L], {dotted name: float32 [L]}) of the runs: every seed with every combination of what is swept, or
-    those of config.runs. Raises ValueError where these do not all set the same fields."""
-    if config.runs:
-        values = [dict(fields) for _, fields in config.runs]
-        names = list(values[0])
-        if any(set(fields) != set(names) for fields in values):
-            raise ValueError("config.runs: each run must set the same fields")
-        # The key that a program of this one seed would have.
-        keys = jnp.stack([jax.random.split(jax.random.key(seed), 1)[0] for seed, _ in config.runs])
-        return keys, {name: jnp.asarray([fields[name] for fields in values], jnp.float32) for name in names}
-    swept = {name: tuple(values) for name, values in config.sweep}
-    points = list(itertools.product(range(config.num_seeds), *swept.values()))
-    keys = jax.random.split(jax.random.key(config.seed), config.num_seeds)
-    values = {name: jnp.asarray([point[i + 1] for point in points], jnp.float32) for i, name in enumerate(swept)}
-    return keys[np.asarray([point[0] for point in points])], values
-
-
-def with_values(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """A nested dict with other values at dotted names, "control." left out. Raises ValueError for an unknown one."""
-    result = jax.tree.map(lambda x: x, settings, is_leaf=lambda x: not isinstance(x, dict))
-    for name, number in values.items():
-        *groups, last = name.removeprefix("control.").split(".")
-        place = functools.reduce(lambda found, group: found.get(group, {}), groups, result)
-        if not isinstance(place.get(last), float):
-            raise ValueError(f"sweep: config.{name} is no float field, so it cannot be swept inside one program")
-        place[last] = number
-    return result
-
-
-def load_env(config, count: int) -> envs.Vector:
-    """`count` worlds of config.env."""
-    fields = config.env.to_dict()
-    return envs.load_vector(fields.pop("name"), count, **fields)
-
-
-def make_run(config, *, parts: int = 1, axis_name: str | None = None) -> tuple[Callable, Callable, Callable]:
+def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=None) -> tuple[Callable, ...]:
     """(init(key, values) -> state, advance(state, values, count) -> (state, metrics), params) of a single run.
 
-    parts: over how many devices its worlds are spread, along axis_name. count: updates, static.
+    parts: over how many devices its worlds are spread, along axis_name. relabel: of control.Algorithm. count: static.
     """
     if config.num_envs % parts:
         raise ValueError(f"num_envs={config.num_envs} do not divide over {parts} devices")
@@ -148,7 +75,7 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None) -> tuple[C
         raise ValueError(
             f"{config.env.name} lives on the host: it can be trained in one run, on one device, not {runs} runs"
         )
-    judged = load_env(config, config.eval.num_episodes) if config.eval.num_episodes else None
+    judged = load_env(config, config.eval.num_episodes, fresh_starts=0) if config.eval.num_episodes else None
     settings = config.control.to_dict()
     total = num_updates(config) * settings["epochs"] * settings["minibatches"]
     num_values = make_algorithm(settings).objective.num_outputs()
@@ -159,9 +86,9 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None) -> tuple[C
         adam = dict(found["optimizer"])
         rate, final = adam.pop("learning_rate"), adam.pop("final_fraction")
         optimizer = optax.adam(optax.linear_schedule(rate, rate * final, total), **adam)
-        return control.make_update(
-            agent, env, make_algorithm(found), optimizer, num_steps=config.num_steps, axis_name=axis_name
-        )
+        make_update = bind(found["updater"] | NETWORKS[config.network.kind][1], control)
+        algorithm = make_algorithm(found)._replace(relabel=relabel)
+        return make_update(agent, env, algorithm, optimizer, num_steps=config.num_steps, axis_name=axis_name)
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> control.ControlState:
         return parts_of(values)[0](key)
@@ -180,7 +107,8 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None) -> tuple[C
         metrics = {name: mean.value() for name, mean in metrics.items()}
         if judged is not None:
             key = jax.random.fold_in(jax.random.fold_in(state.train.rng, 2**31 - 1), state.train.step)
-            choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy)
+            memory = agent.initial_state(judged.num_envs)
+            choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
             returns, lengths = evaluate(policy_of(state), agent.distribution, judged, key, **choice)
             metrics |= {"eval/return": jnp.mean(returns), "eval/length": jnp.mean(lengths.astype(jnp.float32))}
         return state, metrics
@@ -189,6 +117,35 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None) -> tuple[C
         return control.unraveler(agent)(state.train.params)
 
     return init, advance, params
+
+
+def make_recorder(config) -> Callable:
+    """(state of all runs, updates) -> [an episode of the first run's newest policy, as a row of episodes.jsonl], or []
+    where nothing is evaluated."""
+    if not config.eval.num_episodes:
+        return lambda state, step: []
+    env = load_env(config, 1, fresh_starts=0)
+    algorithm = make_algorithm(config.control.to_dict())._replace(minibatches=1)
+    agent = make_network(config, env, algorithm.objective.num_outputs())
+    keywords = NETWORKS[config.network.kind][1]
+    policy_of = control.make_update(agent, env, algorithm, optax.identity(), num_steps=1, **keywords)[2]
+
+    def record(train: TrainState):
+        state = control.ControlState(train, (), ())
+        key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 2), train.step)
+        memory = agent.initial_state(1)
+        choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
+        return record_episode(policy_of(state), agent.distribution, env, key, **choice)
+
+    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None  # compiled sooner
+    compiled = jax.jit(record, compiler_options=options)
+    first = (0, 0) if config.spread == "pmap" else 0
+
+    def recorded(state: control.ControlState, step: int) -> list[dict[str, Any]]:
+        episode = compiled(jax.tree.map(lambda x: x[first], state.train))
+        return [episode_row(jax.device_get(episode), step=step, env=config.env.name)]
+
+    return recorded
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -214,18 +171,27 @@ def over_runs(fn: Callable, group: int) -> Callable:
     return mapped
 
 
+def of_worlds(path) -> bool:
+    """Whether the leaf of a state at this path is there once for each world."""
+    return any(getattr(key, "name", "") in ("worlds", "returns") for key in path)
+
+
+def with_worlds_of(state, other):
+    """The state with what the other has for each of its worlds."""
+    return jax.tree_util.tree_map_with_path(lambda path, own, fresh: fresh if of_worlds(path) else own, state, other)
+
+
 def state_specs(state: control.ControlState) -> control.ControlState:
     """Where each leaf with L first belongs: runs over "seeds", and what there is once for each world over "envs"."""
 
     def spec(path, _) -> PartitionSpec:
-        own = any(getattr(key, "name", "") in ("worlds", "returns") for key in path)
-        return PartitionSpec("seeds", "envs") if own else PartitionSpec("seeds")
+        return PartitionSpec("seeds", "envs") if of_worlds(path) else PartitionSpec("seeds")
 
     return jax.tree_util.tree_map_with_path(spec, state)
 
 
-def make_program(config) -> Program:
-    """The programs of all runs, over the mesh by jit or by pmap."""
+def make_program(config, make_run: Callable = make_run) -> Program:
+    """The programs of all runs, over the mesh by jit or by pmap. make_run: what makes a single one."""
     sizes = parse_mesh(config.mesh)
     processes.simulate_devices(math.prod(sizes.values()))
     keys, values = runs_of(config)
@@ -288,36 +254,38 @@ def _pmap_program(sizes, keys, values, init, chunk, params) -> Program:
 def row_of(metrics: dict[str, np.ndarray]) -> dict[str, float]:
     """A row of metrics: the means over the runs, and of the evaluated return the least and each run's own."""
     row = {name: float(np.mean(x)) for name, x in metrics.items()}
-    shown = metrics.get("eval/return", metrics["episode/return"])
+    shown = metrics["eval/return" if "eval/return" in metrics else "episode/return"]
     if len(shown) > 1:
         row["runs/worst"] = float(np.min(shown))
         row |= {f"runs/{i}": float(x) for i, x in enumerate(shown[:64])}
     return row
 
 
-def run(config, workdir: pathlib.Path) -> None:
-    """The whole of it: compile, restore if there is something, loop, save."""
+def run(config, workdir: pathlib.Path, make_run: Callable = make_run, record: Callable = make_recorder) -> None:
+    """The whole of it: compile, restore if there is something, loop, save. make_run, record: another method's."""
     stop = checkpoint.StopSignal()
     updates = num_updates(config)
-    program = make_program(config)
+    program, recorded = make_program(config, make_run), record(config)
     write_run_record(
         workdir,
         config=config.to_dict(),
         command=[sys.executable, *sys.argv],
         task=config.env.name,
-        algorithm="control_ppo",
+        algorithm=program_of(config),
         devices=[str(device) for device in jax.devices()],
     )
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     state, step, metrics = program.init(), 0, {}
     if checkpoints.latest_step() is not None:
-        items, host = checkpoints.restore({"state": state})
+        items, host = checkpoints.restore({"state": state}, in_place=program.pure)
         restored, step, metrics = items["state"], host["step"], host["metrics"]
         # Worlds of the host were reset with this process: what the old ones showed last is not where they stand.
-        state = restored if program.pure else restored._replace(worlds=state.worlds)
+        state = restored if program.pure else with_worlds_of(restored, state)
     log = RunLogger(workdir, total_steps=updates, resume_step=step or None, **common.log_options(config))
-    steps_a_call = config.log_every * config.num_envs * config.num_steps
+    steps_a_call = config.log_every * samples_per_step(config)
     with checkpoints, log:
+        if step == 0:
+            log.rows(EPISODES, recorded(state, step))
         while step < updates and not stop.received:
             step += config.log_every
             clock = common.Clock()
@@ -327,19 +295,29 @@ def run(config, workdir: pathlib.Path) -> None:
             metrics = {name: x.tolist() for name, x in measured.items()}
             seconds = clock.totals(0)["train_s"]
             done = steps_a_call * len(measured["loss"])
-            env_steps = {"env_steps": step * config.num_envs * config.num_steps}  # of one run
+            env_steps = {"env_steps": step * samples_per_step(config)}  # of one run
             row = row_of(measured) | env_steps
             log.log(step, row, {"train_s": seconds, "env_steps_per_s": done / seconds})
             if config.runs:
                 log.rows("runs", [metrics | {"step": step}])
-            if checkpoints.due(step) or step == updates or stop.received:
+            due = checkpoints.due(step) or step == updates
+            if due:
+                log.rows(EPISODES, recorded(state, step))
+            if due or stop.received:
                 checkpoints.save(step, {"state": state}, {"step": step, "metrics": metrics}, row)
     if step == updates:
         final = {"step": step, "params_sha256": checkpoint.checksum(program.finals(state)), "metrics": metrics}
         write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())
-        shown = metrics.get("eval/return", metrics["episode/return"])
+        shown = metrics["eval/return" if "eval/return" in metrics else "episode/return"]
         print(f"{len(shown)} runs, mean return of each: {' '.join(f'{x:.1f}' for x in shown)}")
 
 
+def run_own(config, workdir: pathlib.Path) -> None:
+    """`run`. Raises ValueError for a config of another program, which has more groups than are read here."""
+    if program_of(config) != "control_ppo":
+        raise ValueError(f"this config is for python -m experiments.{program_of(config)}")
+    run(config, workdir)
+
+
 if __name__ == "__main__":
-    common.main(run)
+    common.main(run_own)

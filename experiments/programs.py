@@ -6,8 +6,10 @@ The groups of a config say which program reads it: `env` control_ppo, `critic` p
 from collections.abc import Mapping
 from typing import Any
 
-# (group, program), the first that a config has: online_dpo and ppo have the groups of dpo and grpo, too.
+# (group, program), the first that a config has: online_dpo and ppo have the groups of dpo and grpo, too, and
+# control_preferences has those of control_ppo.
 GROUPS = (
+    ("preferences", "control_preferences"),
     ("frontier", "preferences"),
     ("best_of_n", "best_of_n"),
     ("env", "control_ppo"),
@@ -17,6 +19,8 @@ GROUPS = (
     ("critic", "ppo"),
     ("grpo", "grpo"),
 )
+# The methods of control_preferences whose steps are those of segments, seen again and again.
+OFFLINE = ("regret", "cpl")
 # A run's result is the last value of the first of these that it has logged; all but the losses are better when higher.
 RESULTS = (
     "eval/pass@1",
@@ -49,7 +53,9 @@ def samples_per_step(config: Mapping[str, Any], program: str | None = None) -> i
     """
     try:
         program = program or program_of(config)
-        if program == "control_ppo":
+        if program == "control_preferences" and config["preferences"]["method"] in OFFLINE:
+            return 2 * config["fit"]["batch_size"] * config["segments"]["length"]
+        if program in ("control_ppo", "control_preferences"):
             return config["num_envs"] * config["num_steps"]
         if program == "sft":
             return config["sft"]["batch_size"]
@@ -67,7 +73,7 @@ def samples_per_step(config: Mapping[str, Any], program: str | None = None) -> i
 def budget_of(config: Mapping[str, Any], program: str) -> dict[str, int]:
     """What a whole run may use: {"env_steps": ...} of an environment's program, or steps, samples and, for programs
     that generate, completion_tokens at most. Raises ValueError for a program whose config does not say."""
-    if program == "control_ppo":
+    if program in ("control_ppo", "control_preferences"):
         return {"env_steps": config["total_steps"]}
     group = {"ppo": "grpo", "online_dpo": "dpo"}.get(program, program)
     per_step = samples_per_step(config, program)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import jinja2
 
-from experiments import report_arms, report_figures
+from experiments import report_arms, report_control, report_figures
 from experiments import report_charts as charts
 from experiments.report_run import CURVES, TOKEN_FIELDS, curves, load_run, other_metrics, run_labels, run_section
 from rl_jax.logging import write_atomically
@@ -39,11 +39,13 @@ def page(paths: Sequence[Path], *, metric: str | None = None, nonce: str = "", v
     labels = run_labels(paths)
     if not any(map(report_arms.is_sweep, paths)):
         runs = [load_run(path, label) for path, label in zip(paths, labels, strict=True)]
-        if len(runs) == 1 or report_arms.all_differ(runs):
+        if report_arms.one_arm_each(runs):
+            seeds = report_control.seeds_within(runs)
             return environment.get_template("report.html").render(
                 runs=[run_section(run) for run in runs],
                 curves=curves(runs, list(CURVES)),
-                others=curves(runs, other_metrics(runs)),
+                seeds=seeds,
+                others=curves(runs, [name for name in other_metrics(runs) if not (seeds and name.startswith("runs/"))]),
                 looks=[charts.look(index) for index in range(len(runs))],
                 **shared,
             )
@@ -70,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--serve", action="store_true", help="serve a page that follows running runs, on 127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="of --serve; 0 takes a free one")
     parsed = parser.parse_args(arguments)
+    if not 0 <= parsed.port < 2**16:
+        parser.error(f"--port={parsed.port} is no port: 0 to 65535")
     try:
         if parsed.serve:
             from experiments import report_serve  # which imports this module

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.report_run import Run, load_run, run_labels
-from rl_jax.run_record import read_json
+from rl_jax.run_record import flatten, read_json
 
 SWEEP_FILE, TUNING_FILE, STATE_FILE = "sweep.json", "tuning.json", "state.json"
 MAX_NAME = 60  # characters of an arm named by its config; above, it is named by its first run
@@ -113,17 +113,9 @@ def given_up(folder: Path) -> list[str]:
     return [name for name, row in state.get("points", {}).items() if row.get("state") == "failed"]
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested config as {dotted name: value}."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {prefix + name: value}
-    return found
-
-
 def settings(run: Run) -> dict[str, Any]:
     """What makes a run's arm: its flat config without the seed, the number of seeds and the run's name."""
-    return {name: value for name, value in flat(run.config).items() if name not in ("seed", "num_seeds", "name")}
+    return {name: value for name, value in flatten(run.config).items() if name not in ("seed", "num_seeds", "name")}
 
 
 def group(runs: Sequence[Run]) -> list[Member]:
@@ -152,10 +144,12 @@ def group(runs: Sequence[Run]) -> list[Member]:
     return members
 
 
-def all_differ(runs: Sequence[Run]) -> bool:
-    """Whether no two runs are seeds of one arm: such runs are laid over each other, without intervals."""
+def one_arm_each(runs: Sequence[Run]) -> bool:
+    """Whether no two runs are seeds of one arm, and none has several arms within: such runs are laid over each other.
+    A single run may have several seeds."""
     members = group(runs)
-    return len({member.arm for member in members}) == len(members)
+    arms = {member.arm for member in members}
+    return len(arms) == len(runs) and (len(runs) == 1 or len(members) == len(runs))
 
 
 def differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -107,13 +107,14 @@ def line_chart(
     along: str = "step",
     span: tuple[float, float] | None = None,
     size: tuple[int, int] = (WIDTH, HEIGHT),
+    faint: Mapping[str, Sequence[Points]] | None = None,
 ) -> Markup | None:
     """One chart of a metric, a line a run or an arm; None when none has a value.
 
     series: name -> points. title: the metric, for screen readers. along: what the horizontal axis is.
     palette: all names in order, so that a run keeps its colour and dash where others lack the metric.
     bands: name -> what is shaded behind its line. span: the vertical range, where charts are to be compared.
-    size: of the picture; its text keeps its size.
+    size: of the picture; its text keeps its size. faint: name -> lines behind its own, of single seeds say.
     """
     series = {name: points for name, points in series.items() if any(value is not None for _, value in points)}
     if not series:
@@ -123,6 +124,8 @@ def line_chart(
     steps = [step for points in series.values() for step, _ in points]
     values = [value for points in series.values() for _, value in points if value is not None]
     values += [value for name in series for _, *ends in bands.get(name, ()) for value in ends]
+    faint = {name: lines for name, lines in (faint or {}).items() if name in series}
+    values += [value for lines in faint.values() for points in lines for _, value in points if value is not None]
     y_ticks = nice_ticks(*with_air(*(span or (min(values), max(values)))), 4 if height > 150 else 2)
     first, last = min(steps), max(steps)
     if last == first or (along == "step" and last < first + 1):
@@ -152,6 +155,11 @@ def line_chart(
     parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
         (LEFT + width - RIGHT) / 2, height - 5, along))
     parts += [_shade(bands[name], order.index(name), x, y) for name in series if bands.get(name)]
+    for name, lines in faint.items():
+        paths = " ".join(_paths(thin(points), x, y) for points in lines)
+        number = order.index(name)
+        behind = Markup('<path class="line raw series{} arm{}" d="{}"/>')
+        parts.append(behind.format(look(number)[0], number, paths))
     for name, points in series.items():
         lines = _line(points, order.index(name), name, x, y, raw=not bands, along=along)
         parts += [Markup('<g class="arm{}">').format(order.index(name)), *lines, Markup("</g>")]

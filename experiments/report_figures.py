@@ -10,8 +10,8 @@ import numpy as np
 
 from experiments import report_charts as charts
 from experiments.report_arms import Member, Study, config_table, runs_of
-from experiments.report_health import assess, points_of
-from experiments.report_run import CURVES, HEADLINES, STAGES, Run, before_and_after, run_section
+from experiments.report_health import acts, assess, points_of
+from experiments.report_run import CURVES, HEADLINES, Run, before_and_after, run_section, seconds_of
 from rl_jax import stats
 
 MAX_GRID = 60  # points of an arm's curve
@@ -54,8 +54,7 @@ def minutes_of(run: Run) -> dict[float, float]:
     """{step: minutes since the first logged row}: what is before that row is mostly compilation."""
     total, found = 0.0, {}
     for row in run.timing:
-        stages = sum(row.get(name) or 0.0 for name in STAGES)
-        total += row.get("step_s") or stages
+        total += seconds_of(row)
         found[row["step"]] = row.get("wall_s", total) / 60
     start = min(found.values(), default=0.0)
     return {step: minutes - start for step, minutes in found.items()}
@@ -102,14 +101,19 @@ def curve(study: Study, metric: str, along: str) -> dict[str, Any] | None:
     longest = max((aligned.along[-1] for aligned in found.values()), default=0.0)
     if along == "minute" and longest < 3:
         along, found = "second", {arm: row._replace(along=60 * row.along) for arm, row in found.items()}
-    series, bands = {}, {}
+    if along == "sample" and all(acts(member.metrics) for arm in found for member in study.arms[arm]):
+        along = "environment step"
+    series, bands, faint = {}, {}, {}
     for arm, (places, matrix) in found.items():
         middle = matrix[0]
+        if 1 < len(matrix) and len(study.arms) == 1:  # of several arms, all their seeds would be a thicket
+            faint[arm] = [list(zip(places.tolist(), row.tolist(), strict=True)) for row in matrix]
         if len(matrix) > 1:
             middle, low, high = stats.sample_efficiency(matrix[:, None, :], resamples=RESAMPLES)  # one task
             bands[arm] = list(zip(places, low, high, strict=True))
         series[arm] = list(zip(places.tolist(), middle.tolist(), strict=True))
-    svg = charts.line_chart(series, title=metric, palette=list(study.arms), bands=bands, along=along)
+    palette = list(study.arms)
+    svg = charts.line_chart(series, title=metric, palette=palette, bands=bands, along=along, faint=faint)
     last = ", ".join(charts.short_number(points[-1][1]) for points in series.values())
     return svg and {"name": metric, "meaning": CURVES.get(metric, ""), "svg": svg, "last": last, "along": along}
 
@@ -321,6 +325,19 @@ def completions(study: Study) -> list[dict[str, Any]]:
     return found
 
 
+def episodes(study: Study) -> list[dict[str, Any]]:
+    """The first run of each arm that has recorded episodes, as sections of their own.
+
+    A program of many runs records those of the first: they are of the arm that this one belongs to.
+    """
+    found = []
+    for arm, members in study.arms.items():
+        own = [m.run for m in members if m.run.episodes and m.name.rpartition("#")[2] in (m.name, "0")]
+        if own:
+            found.append({"arm": arm, **run_section(own[0])})
+    return found
+
+
 def sections(study: Study, asked: str | None = None) -> dict[str, Any]:
     """Everything that the page of a study shows. asked: the metric to compare by, in place of the usual one."""
     metric = choose_metric(study, asked)
@@ -330,7 +347,8 @@ def sections(study: Study, asked: str | None = None) -> dict[str, Any]:
     scores = {} if metric is None else finals(study, metric)
     intervals = {arm: found for arm, row in scores.items() if (found := estimate(row)) is not None}
     names = [name for name in CURVES if name != metric]
-    along = "sample" if main and main[0] else "step"
+    everyone = metric is not None and all(align(row, metric, "sample") for row in study.arms.values())
+    along = "sample" if everyone else "step"  # an arm that logs no samples would be missing from every chart
     return {
         "title": study.title,
         "sweeps": study.sweeps,
@@ -348,6 +366,7 @@ def sections(study: Study, asked: str | None = None) -> dict[str, Any]:
         "config": config_table(study),
         "health": health,
         "completions": completions(study),
+        "episodes": episodes(study),
         "runs": [{**run_section(run), "arm": m.arm} for run, m in _with_member(members)],
     }
 

@@ -32,13 +32,13 @@ CHECKS = (
           "Effective share of the samples after correcting for the sampler's own distribution (1 is perfect).",
           "The sampler is stale or off-policy: synchronise it more often or truncate the importance weights."),
     Check("clip/low", "high", 0.3, True,
-          "Share of tokens clipped because their ratio fell too far.",
+          "Share of tokens or actions clipped because their ratio fell too far.",
           "Lower the learning rate or take fewer updates on each batch."),
     Check("clip/high", "high", 0.3, True,
-          "Share of tokens clipped because their ratio rose too far.",
+          "Share of tokens or actions clipped because their ratio rose too far.",
           "Lower the learning rate or take fewer updates on each batch."),
     Check("entropy", "low", 0.05, True,
-          "Mean entropy of the policy's next-token distribution, in nats.",
+          "Mean entropy of the policy's distribution of the next token or action, in nats.",
           "The policy hardly explores any more: raise the upper clip, the temperature or an entropy bonus."),
     Check("group/zero_variance", "high", 0.8, True,
           "Share of groups whose samples all got the same reward: they teach nothing.",
@@ -67,23 +67,34 @@ SHOWN_ONLY = {  # no limit holds for every run; a value that is not finite still
 }
 
 
+def acts(metrics: Sequence[dict[str, Any]]) -> bool:
+    """Whether a run acts in environments, and writes no text: it counts their steps."""
+    return any("env_steps" in row for row in metrics)
+
+
 def assess(metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row a health metric, warnings first.
 
-    metrics: the rows of metrics.jsonl. Returns dicts with metric, status ("warning", "ok", "shown", "not logged"),
-    value (what was judged), judged (in words), limit (in words), meaning, advice and points (for a sparkline). A value
-    that was not a finite number counts as a warning.
+    metrics: the rows of metrics.jsonl. The entropy of a run that acts in environments has no limit: that of a good
+    policy may be near 0, and where actions are numbers it may be negative. Returns dicts with metric, status
+    ("warning", "ok", "shown", "not logged"), value (what was judged), judged (in words), limit (in words), meaning,
+    advice and points (for a sparkline). A value that was not a finite number counts as a warning.
     """
-    rows = [_assess_one(check, metrics) for check in CHECKS]
+    in_worlds = acts(metrics)
+    rows = [
+        _assess_one(check._replace(limit=-math.inf) if in_worlds and check.metric == "entropy" else check, metrics)
+        for check in CHECKS
+    ]
     unlimited = (Check(name, "high", math.inf, True, meaning, "") for name, meaning in SHOWN_ONLY.items())
     rows += [_assess_one(check, metrics) for check in unlimited]
     order = ("warning", "ok", "shown", "not logged")
     return sorted(rows, key=lambda row: order.index(row["status"]))
 
 
-def points_of(rows: Sequence[dict[str, Any]], name: str) -> list[tuple[float, float | None]]:
-    """(step, value) for each row that has the metric; the value is None where it was not finite."""
-    return [(row["step"], row[name]) for row in rows if name in row]
+def points_of(rows: Sequence[dict[str, Any]], name: str, along: str = "step") -> list[tuple[float, float | None]]:
+    """(step, value) for each row that has the metric; the value is None where it was not finite. along: the field of
+    a row that is taken for its step."""
+    return [(row[along], row[name]) for row in rows if name in row and along in row]
 
 
 def _assess_one(check: Check, metrics: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from experiments import render
 from experiments import report_charts as charts
-from experiments.report_health import assess, points_of
+from experiments.report_health import acts, assess, points_of
 from rl_jax.logging import GROUP_VIEW_FILE, METRICS_FILE, SAMPLES_FILE, TIMING_FILE, read_jsonl
 from rl_jax.run_record import read_json
 
@@ -23,7 +24,7 @@ CURVES = {
     "episode/return": "Mean return of the training episodes.",
     "kl/k1": "Divergence from the reference, unbiased estimator.",
     "kl/k3": "Divergence from the reference, never-negative estimator.",
-    "entropy": "Uncertainty of the next token, in nats.",
+    "entropy": "Uncertainty of the next token or action, in nats.",
     "loss": "What the optimizer minimises; in policy optimization it need not fall.",
     "grad_norm": "Norm of the gradient before clipping.",
     "completion_length": "Tokens a completion.",
@@ -31,6 +32,7 @@ CURVES = {
 # What a run is for, the most telling first.
 HEADLINES = ("eval/pass@1", "eval/reward", "eval/return", "episode/return", "reward/mean")
 STAGES = {"rollout_s": "rollout", "reward_s": "reward", "score_s": "score", "train_s": "train"}
+RATES = {"tokens_per_s": "tokens/s", "env_steps_per_s": "environment steps/s"}
 # How a token is coloured: (field, label, lower end of the scale so that rounding noise stays pale).
 TOKEN_FIELDS = (("advantage", "advantage", 1e-3), ("log_ratio", "log-ratio", 1e-2), ("entropy", "entropy", 1e-2))
 
@@ -49,6 +51,7 @@ class Run(NamedTuple):
     samples: list[dict[str, Any]]
     group_views: list[dict[str, Any]]
     missing: list[str]
+    episodes: Sequence[dict[str, Any]] = ()
 
 
 def load_run(workdir: Path, label: str) -> Run:
@@ -57,21 +60,26 @@ def load_run(workdir: Path, label: str) -> Run:
         raise FileNotFoundError(f"no run at {workdir}: name the --workdir of a program under experiments/")
     missing: list[str] = []
 
-    def read(name: str, reader, empty):
+    def read(name: str, reader, empty, *, wanted: bool = True):
         if (workdir / name).exists():
             return reader(workdir / name)
-        missing.append(name)
+        if wanted:
+            missing.append(name)
         return empty
 
+    record, config = read("run.json", read_json, {}), read("config.json", read_json, {})
+    metrics, timing = read(METRICS_FILE, read_jsonl, []), read(TIMING_FILE, read_jsonl, [])
+    in_worlds = acts(metrics)
     return Run(
         label,
-        read("run.json", read_json, {}),
-        read("config.json", read_json, {}),
-        read(METRICS_FILE, read_jsonl, []),
-        read(TIMING_FILE, read_jsonl, []),
-        read(SAMPLES_FILE, read_jsonl, []),
-        read(GROUP_VIEW_FILE, read_jsonl, []),
+        record,
+        config,
+        metrics,
+        timing,
+        read(SAMPLES_FILE, read_jsonl, [], wanted=not in_worlds),
+        read(GROUP_VIEW_FILE, read_jsonl, [], wanted=not in_worlds),
         missing,
+        read(render.EPISODES_FILE, read_jsonl, [], wanted=False),
     )
 
 
@@ -101,10 +109,12 @@ def visible_token(text: str) -> str:
 def curves(runs: Sequence[Run], names: Sequence[str]) -> list[dict[str, Any]]:
     """A chart for each metric that some run has a value of: {"name", "meaning", "svg", "last"}."""
     palette = [run.label for run in runs]
+    in_worlds = all(acts(run.metrics) for run in runs)
+    field, along = ("env_steps", "environment step") if in_worlds else ("step", "step")
     found = []
     for name in names:
-        series = {run.label: points_of(run.metrics, name) for run in runs}
-        svg = charts.line_chart(series, title=name, palette=palette)
+        series = {run.label: points_of(run.metrics, name, field) for run in runs}
+        svg = charts.line_chart(series, title=name, palette=palette, along=along)
         if svg is not None:
             ends = [next((v for _, v in reversed(points) if v is not None), None) for points in series.values()]
             last = ", ".join(charts.short_number(value) for value in ends)
@@ -115,7 +125,7 @@ def curves(runs: Sequence[Run], names: Sequence[str]) -> list[dict[str, Any]]:
 def other_metrics(runs: Sequence[Run]) -> list[str]:
     """Names of the logged numbers that have no place among the main curves, sorted."""
     names = {name for run in runs for row in run.metrics for name in row}
-    return sorted(names - set(CURVES) - {"step", "nonfinite"})
+    return sorted(names - set(CURVES) - {"step", "env_steps", "nonfinite"})
 
 
 def headline(run: Run, health: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -127,35 +137,42 @@ def headline(run: Run, health: Sequence[Mapping[str, Any]]) -> list[tuple[str, s
             tiles.append((name, f"{values[0]:.3f} → {values[-1]:.3f}"))
     if run.metrics:
         tiles.append(("last step", str(run.metrics[-1]["step"])))
-    seconds = sum(row["step_s"] for row in run.timing if row.get("step_s") is not None)
+        if acts(run.metrics):
+            tiles[-1] = ("environment steps", charts.short_number(run.metrics[-1].get("env_steps")))
+    seconds = sum(map(seconds_of, run.timing))
     if seconds:
-        tiles.append(("time in steps", f"{seconds / 60:.1f} min"))
+        tiles.append(("time in steps", f"{seconds / 60:.1f} min" if seconds > 180 else f"{seconds:.0f} s"))
     if run.metrics:
         tiles.append(("health warnings", str(sum(row["status"] == "warning" for row in health))))
     return tiles
 
 
+def seconds_of(row: Mapping[str, Any]) -> float:
+    """What a row of timing.jsonl says that its step took; where it does not, the sum of the stages."""
+    return row.get("step_s") or sum(row.get(name) or 0.0 for name in STAGES)
+
+
 def timing_summary(timing: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Where the time went: stages (name, share, seconds a step), the bar, tokens/s, compilations; None without rows.
+    """Where the time went: stages (name, share, seconds a step), the bar, rates, compilations; None without rows.
 
     The first step compiles, so it is left out where there are others.
     """
-    rows = [row for row in timing if row.get("step_s")]
+    rows = [row for row in timing if seconds_of(row)]
     rows = rows[1:] or rows
     if not rows:
         return None
-    total = sum(row["step_s"] for row in rows)
+    total = sum(map(seconds_of, rows))
     seconds = {label: sum(row.get(name) or 0.0 for row in rows) for name, label in STAGES.items()}
     seconds["rest"] = max(total - sum(seconds.values()), 0.0)
-    seconds = {label: value for label, value in seconds.items() if value > 0}
+    seconds = {label: value for label, value in seconds.items() if value > 1e-9 * total}
     whole = sum(seconds.values())
-    rates = sorted(row["tokens_per_s"] for row in rows if row.get("tokens_per_s") is not None)
+    rates = {unit: sorted(row[name] for row in rows if row.get(name) is not None) for name, unit in RATES.items()}
     counts = [(row["step"], row["compile_count"]) for row in timing if row.get("compile_count") is not None]
     return {
         "stages": [(label, value / whole, value / len(rows)) for label, value in seconds.items()],
         "bar": charts.share_bar({label: value / whole for label, value in seconds.items()}),
         "step_s": total / len(rows),
-        "tokens_per_s": charts.short_number(rates[len(rates) // 2]) if rates else None,
+        "rates": [(charts.short_number(row[len(row) // 2]), unit) for unit, row in rates.items() if row],
         "compile_count": counts[-1][1] if counts else None,
         "last_compile": max((s for (_, before), (s, after) in zip(counts, counts[1:], strict=False) if after > before),
                             default=counts[0][0] if counts else None),
@@ -247,6 +264,11 @@ def _token_cell(row: Mapping[str, Any], index: int, scales: Mapping[str, float])
     }
 
 
+def first_and_last_episode(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the page shows of a run's episodes: that of the policy at the start, and that of the newest."""
+    return [render.section(row) for row in ([rows[0], rows[-1]] if len(rows) > 2 else rows)]
+
+
 def run_section(run: Run) -> dict[str, Any]:
     """Everything about one run that the page shows."""
     health = assess(run.metrics)
@@ -262,6 +284,8 @@ def run_section(run: Run) -> dict[str, Any]:
         "tiles": headline(run, health),
         "warnings": sum(row["status"] == "warning" for row in health),
         "has_metrics": bool(run.metrics),
+        "acts": acts(run.metrics),
+        "episodes": first_and_last_episode(run.episodes),
         "health": [
             {**row, "shown": charts.short_number(row["value"]), "spark": charts.sparkline(row["points"])}
             for row in health

@@ -62,12 +62,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """The live page of some runs and sweeps. port: 0 takes a free one, which server_port tells."""
+    """The live page of some runs and sweeps. port: 0 takes a free one, which server_port tells.
+
+    Raises OSError for a port that is taken, or that this user may not have.
+    """
 
     daemon_threads = True
 
     def __init__(self, paths: Sequence[Path], *, port: int = 0, metric: str | None = None):
-        super().__init__((HOST, port), Handler)
+        try:
+            super().__init__((HOST, port), Handler)
+        except PermissionError as error:
+            said = f"port {port} is not for this user: take one above 1023, or 0 for a free one"
+            raise PermissionError(said) from error
         self.paths = [Path(path) for path in paths]
         self._metric, self._nonce = metric, secrets.token_urlsafe(16)
         self._lock, self._made = threading.Lock(), ("", "")

@@ -11,6 +11,7 @@ import pytest
 from configs import control as configs
 from experiments import control_ppo
 from rl_jax import control, envs, ppo
+from rl_jax.advantages import steps as step_advantages
 from rl_jax.envs import probes
 from rl_jax.losses import value
 from rl_jax.models.actor_critic import make_agent
@@ -49,7 +50,7 @@ def test_the_wrong_sign_does_not_solve_it():
     config = configs.get_config("matching")
 
     def against(*arrays, discount):
-        advantages, returns = control_ppo.step_advantages.gae(*arrays, discount=discount)
+        advantages, returns = step_advantages.gae(*arrays, discount=discount)
         return -advantages, returns
 
     config.control.advantage = dict(fn=against, discount=0.99)
@@ -78,14 +79,14 @@ def learned_values(env, observations, **choices):
 
 def test_value_probes():
     np.testing.assert_allclose(learned_values(probes.observation(), [[-1.0], [1.0]]), [-1.0, 1.0], atol=0.05)
-    discounted = functools.partial(control_ppo.step_advantages.gae, discount=0.5, lam=0.8)
+    discounted = functools.partial(step_advantages.gae, discount=0.5, lam=0.8)
     found = learned_values(probes.discount(), [[0.0], [1.0]], advantage=discounted)
     np.testing.assert_allclose(found, [0.5, 1.0], atol=0.05)
 
 
 def test_truncation_is_not_the_end():
     """Reward 1 for ever, cut off every 5 steps: V = 1 / (1 - gamma) = 5, and 3.36 where being cut off is an end."""
-    advantage = functools.partial(control_ppo.step_advantages.gae, discount=0.8, lam=0.9)
+    advantage = functools.partial(step_advantages.gae, discount=0.8, lam=0.9)
     found = learned_values(probes.endless(limit=5), [[0.0]], advantage=advantage)
     np.testing.assert_allclose(found, [5.0], atol=0.25)
 
@@ -125,7 +126,7 @@ def test_assign_bootstraps_from_where_the_step_led_to():
     batch, _ = control.assign(agent, params, rows, lambda x: x, control.Algorithm(whiten=False))
     values = agent.value(params, rows.observations.reshape(-1, 1)).reshape(3, 8)
     following = agent.value(params, rows.next_observations.reshape(-1, 1)).reshape(3, 8)
-    expected = control_ppo.step_advantages.gae(rows.rewards, values, following, rows.terminated, rows.truncated)
+    expected = step_advantages.gae(rows.rewards, values, following, rows.terminated, rows.truncated)
     np.testing.assert_allclose(batch.policy.advantages[:, 0], expected[0].reshape(-1), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(batch.returns[:, 0], expected[1].reshape(-1), rtol=1e-5, atol=1e-6)
     log_probs = np.asarray(jax.nn.log_softmax(rows.outputs)).reshape(-1, 2)

@@ -61,6 +61,8 @@ SIDEWAYS = {
     ("rl_jax.ppo", "rl_jax.credit"),
     ("rl_jax.control", "rl_jax.ppo"),
     ("rl_jax.control", "rl_jax.grpo"),
+    ("rl_jax.control", "rl_jax.dpo"),
+    ("rl_jax.control", "rl_jax.reward_model"),
     ("rl_jax.run_record", "rl_jax.logging"),
     ("rl_jax.checkpoint", "rl_jax.distributed"),
     ("rl_jax.checkpoint", "rl_jax.retention"),

@@ -10,6 +10,7 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
+from tests.envs import libraries  # noqa: F401  whose folder of libraries is on sys.path from here on
 from tests.paths import REPO_ROOT
 from tests.test_layering import FILES, MAX_LINES, imports_of, module_name
 

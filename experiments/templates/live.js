@@ -11,8 +11,9 @@ async function refresh() {
       const answer = await fetch(".", {cache: "no-store"}), text = await answer.text();
       if (!answer.ok) { say(text); return; }  // a damaged file, say: the page stays, and the next round asks again
       const fresh = new DOMParser().parseFromString(text, "text/html");
+      const keyed = [...fresh.querySelectorAll("[data-key]")];  // of an arm: a late one moves the places of the others
       for (const old of document.querySelectorAll("details[id], input[id]")) {
-        const now = fresh.getElementById(old.id);
+        const key = old.dataset.key, now = key ? keyed.find((x) => x.dataset.key === key) : fresh.getElementById(old.id);
         if (now) { now.open = old.open; now.checked = old.checked; }
       }
       const focused = document.activeElement && document.activeElement.id;

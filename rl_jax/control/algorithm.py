@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from rl_jax import ppo
 from rl_jax.advantages import steps as step_advantages
 from rl_jax.binding import supply
+from rl_jax.control.relabel import Relabel
 from rl_jax.grpo import Objective as PolicyObjective
 from rl_jax.losses import aggregate, value
 from rl_jax.masked import Max, Mean, masked_mean
@@ -34,6 +35,7 @@ class Algorithm(NamedTuple):
     max_grad_norm: of the clip of the gradient.
     actor_lag: updates for which the acting policy stays as it is; 1 acts with the newest.
     normalize_observations, normalize_rewards: by running statistics; rewards by the spread of discounted returns.
+    relabel: other rewards for the steps that were collected (control.relabel), before they are scaled; None keeps them.
     discount: gamma of those returns; the advantage has its own.
     """
 
@@ -51,6 +53,7 @@ class Algorithm(NamedTuple):
     actor_lag: int = 1
     normalize_observations: bool = False
     normalize_rewards: bool = False
+    relabel: Relabel | None = None
     discount: Any = 0.99
 
 
@@ -74,33 +77,53 @@ def assign(
     log_prob = agent.distribution.log_prob
     behavior = log_prob(_flat(rows.outputs), actions)
     log_probs = behavior if algorithm.actor_lag == 1 else log_prob(agent.policy(params, observations), actions)
-    values = algorithm.objective.values(agent.value(params, observations))
     # Also where no episode was cut off: a state's V' is then V of the next column, and is computed twice.
-    next_values = algorithm.objective.values(agent.value(params, following)).reshape(shape)
-    known = {"log_probs": log_probs.reshape(shape), "behavior_log_probs": behavior.reshape(shape)}
-    estimate = supply(algorithm.advantage, known)
-    advantages, returns = estimate(rows.rewards, values.reshape(shape), next_values, rows.terminated, rows.truncated)
-    mask = jnp.ones(shape, bool)
+    values, next_values = (algorithm.objective.values(agent.value(params, x)) for x in (observations, following))
+    judged = Judged(*(x.reshape(shape) for x in (log_probs, behavior, values, next_values)))
+    return credited(Steps(observations, actions), rows, judged, algorithm, axis_name, shape=(-1, 1))
+
+
+class Judged(NamedTuple):
+    """What is known of the steps when their credit is assigned: float32 [B, T] each.
+
+    log_probs, behavior_log_probs: of the learner and of the actor. values, next_values: V, and V' of where they led to.
+    """
+
+    log_probs: chex.Array
+    behavior_log_probs: chex.Array
+    values: chex.Array
+    next_values: chex.Array
+
+
+def credited(
+    steps: Any, rows: Transitions, judged: Judged, algorithm: Algorithm, axis_name, *, shape: tuple[int, ...]
+) -> tuple[ppo.PPOBatch, dict[str, Mean]]:
+    """The batch of `steps`, whatever the loss reads there, with the advantages and returns of rows [B, T].
+
+    shape: of the batch's arrays, (-1, 1) or (B, T).
+    """
+    log_probs, behavior, values, next_values = judged
+    estimate = supply(algorithm.advantage, {"log_probs": log_probs, "behavior_log_probs": behavior})
+    advantages, returns = estimate(rows.rewards, values, next_values, rows.terminated, rows.truncated)
+    mask = jnp.ones(values.shape, bool)
     metrics = {
-        "value/explained_variance": ppo.explained_variance(values.reshape(shape), returns, mask),
-        "value/mean": masked_mean(values.reshape(shape), mask),
+        "value/explained_variance": ppo.explained_variance(values, returns, mask),
+        "value/mean": masked_mean(values, mask),
     }
     if algorithm.whiten:
         advantages = whitened(advantages, axis_name)
-
-    def column(x: chex.Array) -> chex.Array:
-        return jax.lax.stop_gradient(x.reshape(-1, 1))
-
-    old = column(log_probs)
-    policy = PolicyBatch(
-        batch=Steps(observations, actions),
-        completion_mask=mask.reshape(-1, 1),
-        advantages=column(advantages),
-        old_log_probs=old,
-        behavior_log_probs=column(behavior),
-        ref_log_probs=old if uses_kl(algorithm) else None,
+    advantages, returns, values, log_probs, behavior = (
+        jax.lax.stop_gradient(x.reshape(shape)) for x in (advantages, returns, values, log_probs, behavior)
     )
-    return ppo.PPOBatch(policy, column(values), column(returns)), metrics
+    policy = PolicyBatch(
+        batch=steps,
+        completion_mask=mask.reshape(shape),
+        advantages=advantages,
+        old_log_probs=log_probs,
+        behavior_log_probs=behavior,
+        ref_log_probs=log_probs if uses_kl(algorithm) else None,
+    )
+    return ppo.PPOBatch(policy, values, returns), metrics
 
 
 def minibatch_loss(agent, params: Any, batch: ppo.PPOBatch, algorithm: Algorithm) -> tuple[Mean, dict[str, Mean | Max]]:
@@ -108,18 +131,23 @@ def minibatch_loss(agent, params: Any, batch: ppo.PPOBatch, algorithm: Algorithm
 
     params: differentiated. batch: [n, 1] of `assign`; its kl_coefs win over the algorithm's.
     """
-    steps, rows = batch.policy.batch, len(batch.returns)
-    outputs = agent.policy(params, steps.observations)
-    distribution = agent.distribution
-    scores = Scores(distribution.log_prob(outputs, steps.actions)[:, None], distribution.entropy(outputs)[:, None])
-    policy = batch.policy
+    steps = batch.policy.batch
+    outputs, values = agent.policy(params, steps.observations), agent.value(params, steps.observations)
+    log_probs, entropy = agent.distribution.log_prob(outputs, steps.actions), agent.distribution.entropy(outputs)
+    return scored_loss(Scores(log_probs[:, None], entropy[:, None]), values[:, None, :], batch, algorithm)
+
+
+def scored_loss(
+    scores: Scores, values: chex.Array, batch: ppo.PPOBatch, algorithm: Algorithm
+) -> tuple[Mean, dict[str, Mean | Max]]:
+    """`minibatch_loss` from what the networks have given. scores: float32 [n, T]. values: [n, T, K] of the head."""
+    policy, rows = batch.policy, len(batch.returns)
     # As arrays, so that a traced weight (one of many that are trained side by side) is as good as a number.
     if _in_use(algorithm.entropy_coef):
         policy = policy._replace(entropy_coefs=jnp.full(rows, algorithm.entropy_coef))
     if policy.kl_coefs is None and _in_use(algorithm.kl_coef):
         policy = policy._replace(kl_coefs=jnp.full(rows, algorithm.kl_coef))
     plain = algorithm.objective.policy._replace(kl_coef=0.0, entropy_coef=0.0)
-    values = agent.value(params, steps.observations)[:, None, :]
     objective = algorithm.objective._replace(policy=plain)
     loss, metrics = ppo.loss(scores, values, batch._replace(policy=policy), objective)
     return loss, {name: metrics[name] for name in METRICS if name in metrics}

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from rl_jax import ppo
 from rl_jax.control.algorithm import Algorithm, assign, minibatch_loss
 from rl_jax.masked import Max, Mean, all_reduce
-from rl_jax.rollout.steps import Transitions, Worlds, collect, start
+from rl_jax.rollout.steps import Transitions, Worlds, collect, memoryless, start
 from rl_jax.trackers import Tracker, feature_moments, reward_scale
 from rl_jax.train import TrainState, init_state, make_train_step
 
@@ -32,29 +32,67 @@ class ControlState(NamedTuple):
     actor: Any
 
 
-def make_update(
-    agent, env, algorithm: Algorithm, optimizer: optax.GradientTransformation, *, num_steps: int, axis_name=None
-) -> tuple[Callable, Callable, Callable]:
-    """(init, update, policy_of): init(key) -> ControlState; update(state) -> (state, metrics, undivided).
+class Learner(NamedTuple):
+    """How an agent acts, and what it learns from.
 
-    agent: models.actor_critic.Agent. env: envs.Vector. num_steps: T. axis_name: a mapped axis over which the worlds
-    are spread; gradients and all statistics are added up over it, params stay equal on each part.
-    policy_of(state) -> observations -> outputs: the newest policy, with its normalisation, for an evaluation.
-    Raises ValueError where the batch does not divide into the minibatches.
+    policy: (params, normalize) -> what rollout.steps takes as a policy.
+    assign: (params, rows, normalize, the Worlds that they start from) -> (PPOBatch, metrics).
+    loss: (params, minibatch) -> (Mean, metrics), all undivided.
+    size: how many entries the batch has, which are shuffled and dealt out to the minibatches.
     """
-    batch_size = env.num_envs * num_steps
-    if batch_size % algorithm.minibatches:
+
+    policy: Callable
+    assign: Callable
+    loss: Callable
+    size: int
+
+
+class Parts(NamedTuple):
+    """What all updates share, whatever they make of a batch.
+
+    init: (key) -> ControlState.
+    gather: (state) -> (state, batch, order int32 [turns, n], metrics): T steps of all worlds, credited, as a batch, and
+        which of its entries are the minibatches of all epochs; the state's worlds and trackers have gone on.
+    policy_of: (state) -> the newest policy, with its normalisation, as rollout.steps takes one.
+    loss: (params, one vector, minibatch) -> (Mean, metrics), all undivided.
+    """
+
+    init: Callable
+    gather: Callable
+    policy_of: Callable
+    loss: Callable
+
+
+def by_steps(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None) -> Learner:
+    """A models.actor_critic.Agent learns from single steps. Raises ValueError where minibatches do not divide them."""
+    size = env.num_envs * num_steps
+    if size % algorithm.minibatches:
         raise ValueError(
             f"{env.num_envs} environments x {num_steps} steps do not divide into {algorithm.minibatches} minibatches"
         )
+    return Learner(
+        policy=lambda params, normalize: memoryless(lambda observation: agent.policy(params, normalize(observation))),
+        assign=lambda params, rows, normalize, began: assign(agent, params, rows, normalize, algorithm, axis_name),
+        loss=lambda params, batch: minibatch_loss(agent, params, batch, algorithm),
+        size=size,
+    )
+
+
+def make_parts(
+    agent,
+    env,
+    algorithm: Algorithm,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_steps: int,
+    axis_name=None,
+    learner: Callable = by_steps,
+) -> Parts:
+    """The Parts of an update; arguments, and what is refused, as of `make_update`."""
     algorithm.objective.check()
     unravel = unraveler(agent)
     trackers = _trackers(env, algorithm, axis_name)
-
-    def loss_fn(params: chex.Array, batch: ppo.PPOBatch):
-        return minibatch_loss(agent, unravel(params), batch, algorithm)
-
-    train_step = make_train_step(loss_fn, optimizer, max_grad_norm=algorithm.max_grad_norm, axis_name=axis_name)
+    learning = learner(agent, env, algorithm, num_steps=num_steps, axis_name=axis_name)
 
     def init(key: chex.PRNGKey) -> ControlState:
         params_key, worlds_key, train_key = jax.random.split(key, 3)
@@ -63,25 +101,55 @@ def make_update(
         train = init_state(params, optimizer, train_key, carried)
         # A copy: two leaves that are one buffer could not be donated.
         actor = params + 0.0 if algorithm.actor_lag > 1 else ()
-        return ControlState(train, start(env, _own(worlds_key, axis_name)), actor)
+        worlds = start(env, own_key(worlds_key, axis_name), agent.initial_state(env.num_envs))
+        return ControlState(train, worlds, actor)
 
-    def update(state: ControlState):
+    def gather(state: ControlState):
         train = state.train
         count = train.step // (algorithm.epochs * algorithm.minibatches)
-        act_key, shuffle_key = jax.random.split(_own(jax.random.fold_in(train.rng, count), axis_name))
+        act_key, shuffle_key = jax.random.split(own_key(jax.random.fold_in(train.rng, count), axis_name))
         actor = state.actor
         if algorithm.actor_lag > 1:
             actor = jnp.where(count % algorithm.actor_lag == 0, train.params, actor)
         normalize = _normalizer(train.trackers)
-        acting = unravel(actor if algorithm.actor_lag > 1 else train.params)
-        worlds, rows, metrics = collect(
-            lambda observation: agent.policy(acting, normalize(observation)),
-            agent.distribution, env, state.worlds, act_key, num_steps=num_steps,
-        )  # fmt: skip
+        policy = learning.policy(unravel(actor if algorithm.actor_lag > 1 else train.params), normalize)
+        worlds, rows, metrics = collect(policy, agent.distribution, env, state.worlds, act_key, num_steps=num_steps)
         carried, rows = _observe(trackers, train.trackers, rows)
-        batch, more = assign(agent, unravel(train.params), rows, normalize, algorithm, axis_name)
-        order = shuffled(shuffle_key, algorithm.epochs, batch_size).reshape(-1, batch_size // algorithm.minibatches)
-        coefs = carried.get("kl")
+        batch, more = learning.assign(unravel(train.params), rows, normalize, state.worlds)
+        order = shuffled(shuffle_key, algorithm.epochs, learning.size)
+        order = order.reshape(-1, learning.size // algorithm.minibatches)
+        return ControlState(train._replace(trackers=carried), worlds, actor), batch, order, metrics | more
+
+    def policy_of(state: ControlState) -> Callable:
+        return learning.policy(unravel(state.train.params), _normalizer(state.train.trackers))
+
+    return Parts(init, gather, policy_of, lambda params, batch: learning.loss(unravel(params), batch))
+
+
+def make_update(
+    agent,
+    env,
+    algorithm: Algorithm,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_steps: int,
+    axis_name=None,
+    learner: Callable = by_steps,
+) -> tuple[Callable, Callable, Callable]:
+    """(init, update, policy_of): init(key) -> ControlState; update(state) -> (state, metrics, undivided).
+
+    agent: models.actor_critic.Agent. env: envs.Vector. num_steps: T. axis_name: a mapped axis over which the worlds
+    are spread; gradients and all statistics are added up over it, params stay equal on each part.
+    learner: what makes the Learner; sequences.by_rows is that of agents with memory.
+    policy_of(state) -> policy: the newest, with its normalisation, for an evaluation (rollout.steps).
+    Raises ValueError where the batch does not divide into the minibatches.
+    """
+    parts = make_parts(agent, env, algorithm, optimizer, num_steps=num_steps, axis_name=axis_name, learner=learner)
+    train_step = make_train_step(parts.loss, optimizer, max_grad_norm=algorithm.max_grad_norm, axis_name=axis_name)
+
+    def update(state: ControlState):
+        state, batch, order, metrics = parts.gather(state)
+        coefs = state.train.trackers.get("kl")
 
         def minibatch(index: chex.Array) -> ppo.PPOBatch:
             part = jax.tree.map(lambda x: x[index], batch)
@@ -93,24 +161,20 @@ def make_update(
             train, learned = train_step(train, minibatch(index))
             return train, {name: learned[name] for name in TURN_METRICS}
 
-        train, learned = jax.lax.scan(turn, train._replace(trackers=carried), order)
+        train, learned = jax.lax.scan(turn, state.train, order)
         # Where the update has ended, seen on one minibatch: in each turn they would cost a fifth of its time.
-        ended = loss_fn(train.params, minibatch(order[-1]))[1]
-        metrics = metrics | more | _over_turns(learned) | ended
+        ended = parts.loss(train.params, minibatch(order[-1]))[1]
+        metrics = metrics | over_turns(learned) | ended
         if coefs is not None:
             measured = ended["kl/k3"] if axis_name is None else all_reduce(ended["kl/k3"], axis_name)
-            samples = jnp.float32(batch_size)  # of all parts, as the KL is
+            samples = jnp.float32(batch.returns.size)  # of all parts, as the KL is
             samples = samples if axis_name is None else jax.lax.psum(samples, axis_name)
-            moved = trackers["kl"].update(coefs, measured.value(), samples)
+            moved = algorithm.kl_control.update(coefs, measured.value(), samples)
             train = train._replace(trackers=train.trackers | {"kl": moved})
             metrics["kl/coef"] = Mean(coefs.coef, jnp.float32(1.0))
-        return ControlState(train, worlds, actor), metrics
+        return state._replace(train=train), metrics
 
-    def policy_of(state: ControlState) -> Callable:
-        params, normalize = unravel(state.train.params), _normalizer(state.train.trackers)
-        return lambda observation: agent.policy(params, normalize(observation))
-
-    return init, update, policy_of
+    return parts.init, update, parts.policy_of
 
 
 def unraveler(agent) -> Callable:
@@ -133,7 +197,7 @@ def shuffled(key: chex.PRNGKey, epochs: int, size: int) -> chex.Array:
     return (jnp.sort((jax.random.bits(key, (epochs, size)) & ~low) | index, axis=1) & low).astype(jnp.int32)
 
 
-def _own(key: chex.PRNGKey, axis_name) -> chex.PRNGKey:
+def own_key(key: chex.PRNGKey, axis_name) -> chex.PRNGKey:
     """A key of this part's own: its worlds are not those of the others."""
     return key if axis_name is None else jax.random.fold_in(key, jax.lax.axis_index(axis_name))
 
@@ -145,6 +209,8 @@ def _trackers(env, algorithm: Algorithm, axis_name) -> dict[str, Tracker]:
         found["observations"] = feature_moments(shape=env.observation_space.shape, axis_name=axis_name)
     if algorithm.normalize_rewards:
         found["rewards"] = reward_scale(env.num_envs, discount=algorithm.discount, axis_name=axis_name)
+    if algorithm.relabel is not None:
+        found["relabel"] = algorithm.relabel
     if algorithm.kl_control is not None:
         found["kl"] = algorithm.kl_control
     return found
@@ -169,6 +235,8 @@ def _observe(
 ) -> tuple[dict[str, Any], Transitions]:
     """The states after these rows (the policy acted with those before), and the rows with their rewards scaled."""
     states = dict(states)
+    if "relabel" in trackers:
+        states["relabel"], rows = trackers["relabel"].apply(states["relabel"], rows)
     if "observations" in trackers:
         states["observations"] = trackers["observations"].update(states["observations"], rows.observations)
     if "rewards" in trackers:
@@ -179,7 +247,7 @@ def _observe(
     return states, rows
 
 
-def _over_turns(learned: dict[str, chex.Array]) -> dict[str, Mean | Max]:
+def over_turns(learned: dict[str, chex.Array]) -> dict[str, Mean | Max]:
     """The metrics of the turns of an update, [turns] each, as one."""
     found = {}
     for name, x in learned.items():

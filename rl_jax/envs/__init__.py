@@ -2,6 +2,7 @@
 
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, Vector, scale_reward, time_limit, vectorize
 from rl_jax.envs.registry import load, load_vector
+from rl_jax.envs.wrappers import frame_stack, select_features
 
 __all__ = [
     "Box",
@@ -9,9 +10,11 @@ __all__ = [
     "Environment",
     "Step",
     "Vector",
+    "frame_stack",
     "load",
     "load_vector",
     "scale_reward",
+    "select_features",
     "time_limit",
     "vectorize",
 ]

@@ -8,6 +8,12 @@
     corridor      walk right for `length` steps, paid at the end only: the reward must travel back
     endless       reward 1 for ever, cut off every few steps: V is 1 / (1 - gamma) only where truncation bootstraps
     aim           the action is a number in [-2, 2], the reward -(action - target(observation))^2
+    recall        matching, but the state is shown `delay` steps before it counts: the agent must remember
+    privileged    matching under a large noise in the reward that only the second feature shows, for the critic to read
+    drive         a road behind another car, its reward one product or a sum of terms (envs.driving)
+    inventory     a store whose best policy is known in closed form, differentiable (envs.inventory)
+    behaviours    one state, one step, the reward is the action's number: for preferences that no reward can express
+    gridworld     a square with a goal in a corner, known as arrays, too (envs.tabular)
 
 Each is a function that returns an Environment. Source of the idea: A. Jones, "Debugging RL, without the agonizing
 pain"; in JAX, rejax's test environments.
@@ -18,6 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rl_jax.envs import driving, tabular
+from rl_jax.envs import inventory as stores
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, time_limit
 
 UNIT = Box(np.full(1, -1.0, np.float32), np.full(1, 1.0, np.float32))
@@ -117,3 +125,70 @@ def endless(*, limit: int = 5) -> Environment:
         return state, Step(_observe(0.0), jnp.float32(1.0), NO, NO)
 
     return time_limit(Environment(reset, step, UNIT, Discrete(1)), limit)
+
+
+def recall(*, delay: int = 3) -> Environment:
+    """A cue, 1 or 0, then `delay` observations of 0; the last action is right where it is the cue: 1 if right, else -1.
+
+    Without memory the return is 0 on average. A memory that is not emptied between episodes takes the last one's 1 for
+    a cue.
+    """
+
+    def reset(key: chex.PRNGKey):
+        cue = jax.random.bernoulli(key).astype(jnp.float32)
+        return (cue, jnp.int32(0)), _observe(cue)
+
+    def step(key: chex.PRNGKey, state: tuple[chex.Array, chex.Array], action: chex.Array):
+        cue, time = state
+        last = time == delay
+        reward = jnp.where(last, jnp.where(action == cue, 1.0, -1.0), 0.0)
+        return (cue, time + 1), Step(_observe(0.0), reward, last, NO)
+
+    return Environment(reset, step, UNIT, Discrete(2))
+
+
+def privileged(*, noise: float = 10.0, shown: bool = True) -> Environment:
+    """`matching` with noise * z added to the reward, z = -1 or 1; the observation is (state, z).
+
+    A critic that sees z takes the noise out of the advantages. shown: False puts 0 in the place of z.
+    """
+
+    def reset(key: chex.PRNGKey):
+        state = jnp.stack([_sign(part) for part in jax.random.split(key)])
+        return state, state * jnp.asarray([1.0, 1.0 if shown else 0.0])
+
+    def step(key: chex.PRNGKey, state: chex.Array, action: chex.Array):
+        reward = state[0] * (2.0 * action - 1.0) + noise * state[1]
+        return state, Step(state * jnp.asarray([1.0, 1.0 if shown else 0.0]), reward, YES, NO)
+
+    return Environment(reset, step, Box(np.full(2, -1.0, np.float32), np.full(2, 1.0, np.float32)), Discrete(2))
+
+
+def drive(*, reward: str = "product", length: float = 200.0, max_steps: int = 200) -> Environment:
+    """A road of `length` metres behind another car. reward: "product" or "sum", see envs.driving."""
+    return driving.road(reward=reward, length=length, max_steps=max_steps)
+
+
+def inventory(
+    *,
+    mean: float = 5.0,
+    lead_time: int = 0,
+    holding: float = 1.0,
+    penalty: float = 9.0,
+    lost: bool = False,
+    max_order: float = 20.0,
+    periods: int = 50,
+) -> Environment:
+    """A store with Poisson demand of that mean a period; the other arguments are those of envs.inventory.Store."""
+    store = stores.Store(stores.poisson(mean), lead_time, holding, penalty, lost)
+    return stores.environment(store, max_order=max_order, periods=periods)
+
+
+def behaviours(*, count: int = 3) -> Environment:
+    """One state, one step; the reward of action i is i, which says what was done and not what it is worth."""
+    return _one_step(lambda state, action: action, count)
+
+
+def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, limit: int = 50) -> Environment:
+    """envs.tabular.gridworld as an environment; its arguments."""
+    return tabular.environment(tabular.gridworld(size=size, step_reward=step_reward, slip=slip, limit=limit))

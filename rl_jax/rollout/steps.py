@@ -19,12 +19,15 @@ class Worlds(NamedTuple):
 
     state: the Vector's. observation: float32 [B, *shape], as the environment gives it.
     episode_return: float32 [B]. episode_length: int32 [B]. Of the episodes that are under way.
+    memory: of the agent, a pytree with B first; () where it has none. Where episode_length is 0, it is still that of
+        the episode before.
     """
 
     state: Any
     observation: chex.Array
     episode_return: chex.Array
     episode_length: chex.Array
+    memory: Any = ()
 
 
 class Transitions(NamedTuple):
@@ -45,10 +48,15 @@ class Transitions(NamedTuple):
     truncated: chex.Array
 
 
-def start(env, key: chex.PRNGKey) -> Worlds:
-    """The worlds of `env`, an envs.Vector, at the start of their first episodes."""
+def start(env, key: chex.PRNGKey, memory: Any = ()) -> Worlds:
+    """The worlds of `env`, an envs.Vector, at the start of their first episodes. memory: the agent's, empty."""
     state, observation = env.reset(key)
-    return Worlds(state, observation, jnp.zeros(env.num_envs), jnp.zeros(env.num_envs, jnp.int32))
+    return Worlds(state, observation, jnp.zeros(env.num_envs), jnp.zeros(env.num_envs, jnp.int32), memory)
+
+
+def memoryless(policy: Callable) -> Callable:
+    """A policy of observations, [B, *shape] -> outputs [B, ...], as the functions of this file take one."""
+    return lambda worlds: (policy(worlds.observation), worlds.memory)
 
 
 def collect(
@@ -56,14 +64,15 @@ def collect(
 ) -> tuple[Worlds, Transitions, dict[str, Mean | Max]]:
     """num_steps steps of every world -> (where they stand then, the steps, metrics of the episodes that ended).
 
-    policy: observations [B, *shape] -> outputs. distribution: as of models.distributions. env: an envs.Vector.
+    policy: Worlds -> (outputs [B, ...], memory), see `memoryless`. distribution: as of models.distributions.
+    env: an envs.Vector.
     """
     noise_key, env_key = jax.random.split(key)
     noise = distribution.noise(noise_key, (num_steps, env.num_envs))
 
     def step(worlds: Worlds, drawn):
         noise, ahead = drawn
-        outputs = policy(worlds.observation)
+        outputs, memory = policy(worlds)
         actions = distribution.sample(outputs, noise)
         state, observation, now = env.step(worlds.state, distribution.to_env(actions), ahead)
         total, length = worlds.episode_return + now.reward, worlds.episode_length + 1
@@ -71,7 +80,7 @@ def collect(
         row = Transitions(
             worlds.observation, now.observation, outputs, actions, now.reward, now.terminated, now.truncated
         )
-        worlds = Worlds(state, observation, jnp.where(done, 0.0, total), jnp.where(done, 0, length))
+        worlds = Worlds(state, observation, jnp.where(done, 0.0, total), jnp.where(done, 0, length), memory)
         return worlds, (row, total, length)
 
     # Two steps a turn of the loop: a third less time on a CPU, where a turn costs as much as the step in it.
@@ -88,33 +97,39 @@ def collect(
 
 
 def evaluate(
-    policy: Callable, distribution, env, key: chex.PRNGKey, *, max_steps: int, greedy: bool = False
+    policy: Callable,
+    distribution,
+    env,
+    key: chex.PRNGKey,
+    *,
+    max_steps: int,
+    greedy: bool = False,
+    memory: Any = (),
 ) -> tuple[chex.Array, chex.Array]:
     """The returns and lengths of one whole episode of each world, to its end or max_steps: float32 and int32 [B].
 
-    policy: observations [B, *shape] -> outputs. env: an envs.Vector, started anew. greedy: the distribution's mode, no
-    sample. The loop ends with the longest episode.
+    policy: Worlds -> (outputs [B, ...], memory), see `memoryless`. env: an envs.Vector, started anew. greedy: the
+    distribution's mode, no sample. memory: the agent's, empty. The loop ends with the longest episode.
     """
     reset_key, key = jax.random.split(key)
-    state, observation = env.reset(reset_key)
 
     def unfinished(carry):
-        return jnp.any(carry[3]) & (carry[0] < max_steps)
+        return jnp.any(carry[2]) & (carry[0] < max_steps)
 
     def step(carry):
-        time, state, observation, alive, total, length = carry
+        time, worlds, alive = carry
         noise_key, env_key = jax.random.split(jax.random.fold_in(key, time))
-        outputs = policy(observation)
+        outputs, memory = policy(worlds)
         if greedy:
             actions = distribution.mode(outputs)
         else:
             actions = distribution.sample(outputs, distribution.noise(noise_key, (env.num_envs,)))
         ahead = jax.tree.map(lambda x: x[0], env.ahead(env_key, 1))
-        state, observation, now = env.step(state, distribution.to_env(actions), ahead)
-        total = total + jnp.where(alive, now.reward, 0.0)
-        return time + 1, state, observation, alive & ~now.done, total, length + alive
+        state, observation, now = env.step(worlds.state, distribution.to_env(actions), ahead)
+        total = worlds.episode_return + jnp.where(alive, now.reward, 0.0)
+        worlds = Worlds(state, observation, total, worlds.episode_length + alive, memory)
+        return time + 1, worlds, alive & ~now.done
 
-    zeros = jnp.zeros(env.num_envs)
-    carry = (jnp.int32(0), state, observation, jnp.ones(env.num_envs, bool), zeros, zeros.astype(jnp.int32))
-    carry = jax.lax.while_loop(unfinished, step, carry)
-    return carry[4], carry[5]
+    carry = (jnp.int32(0), start(env, reset_key, memory), jnp.ones(env.num_envs, bool))
+    _, worlds, _ = jax.lax.while_loop(unfinished, step, carry)
+    return worlds.episode_return, worlds.episode_length

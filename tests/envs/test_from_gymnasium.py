@@ -78,13 +78,13 @@ def test_collect_and_evaluate_on_the_host():
 
     def whole(key):
         worlds = steps.start(env, key)
-        worlds, rows, metrics = steps.collect(always_one, distribution, env, worlds, key, num_steps=6)
+        worlds, rows, metrics = steps.collect(steps.memoryless(always_one), distribution, env, worlds, key, num_steps=6)
         return rows, metrics
 
     rows, metrics = jax.jit(whole)(jax.random.key(0))
     assert metrics["episode/return"].value() == 3.0 and metrics["episode/return"].count == 4
     assert rows.rewards.shape == (2, 6)
-    judge = jax.jit(lambda key: steps.evaluate(always_one, distribution, env, key, max_steps=10))
+    judge = jax.jit(lambda key: steps.evaluate(steps.memoryless(always_one), distribution, env, key, max_steps=10))
     returns, lengths = judge(jax.random.key(1))
     np.testing.assert_array_equal(returns, [3.0, 3.0])
     np.testing.assert_array_equal(lengths, [3, 3])

@@ -1,6 +1,8 @@
 """experiments/control_ppo.py: the same runs by jit and pmap over devices, resumed, swept, and on a user's gymnasium."""
 
+import contextlib
 import json
+import pathlib
 
 import gymnasium
 import jax
@@ -10,6 +12,7 @@ import pytest
 from configs import control as configs
 from experiments import control_ppo
 from rl_jax import checkpoint
+from tests.envs.libraries import adapter, foreign
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
@@ -59,18 +62,21 @@ def test_pmap_over_eight_devices_is_jit_over_the_mesh(monkeypatch):
     assert_same(by_jit, one_device, rtol=1e-4)
 
 
-def test_worlds_over_eight_devices_by_jit_and_pmap(monkeypatch):
+@pytest.mark.parametrize("words", ["matching", pytest.param("recall,gru", marks=pytest.mark.slow)])
+def test_worlds_over_eight_devices_by_jit_and_pmap(words, monkeypatch):
     """The gradients, the whitening and the running statistics are those of all the worlds together."""
     monkeypatch.setattr(control_ppo, "CPU_OPTIONS", None)
     whole = dict(mesh="envs:8", control__normalize_observations=True, control__normalize_rewards=True)
-    by_jit, by_pmap = trained(small(**whole)), trained(small(**whole, spread="pmap"))
+    if words != "matching":  # minibatches are whole worlds, of which each device has one
+        whole["control__minibatches"] = 1
+    by_jit, by_pmap = trained(small(words, **whole)), trained(small(words, **whole, spread="pmap"))
     assert_same(by_jit, by_pmap)
-    program = control_ppo.make_program(small(**whole, spread="pmap"))
+    program = control_ppo.make_program(small(words, **whole, spread="pmap"))
     state, _ = program.advance(program.init())
     params = np.asarray(state.train.params)  # [devices, runs, all params]
     np.testing.assert_array_equal(params, np.broadcast_to(params[:1], params.shape))
     assert state.train.trackers["observations"].count[0, 0] == 4 * 64
-    assert len(np.unique(np.asarray(state.worlds.observation))) == 2  # -1 and 1: each device has worlds of its own
+    assert len(np.unique(np.asarray(state.worlds.observation))) == 2  # each device has worlds of its own
 
 
 def test_what_is_swept_is_what_a_run_of_its_own_has():
@@ -103,15 +109,16 @@ class StopAfter:
 
 
 @pytest.mark.usefixtures("kept_signals")
-def test_a_run_and_its_resumption(tmp_path, monkeypatch):
-    config = small("matching,ppo_kl", num_seeds=2, control__normalize_observations=True)
+@pytest.mark.parametrize("words", ["matching,ppo_kl", pytest.param("recall,gru,ppo_kl", marks=pytest.mark.slow)])
+def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
+    config = small(words, num_seeds=2, control__normalize_observations=True)
     control_ppo.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "StopSignal", StopAfter)
         control_ppo.run(config, tmp_path / "halves")
     assert not (tmp_path / "halves" / "final.json").exists()
     control_ppo.run(config, tmp_path / "halves")
-    for name in ("metrics.jsonl", "final.json"):
+    for name in ("metrics.jsonl", "episodes.jsonl", "final.json"):
         assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [4, 8] and rows[1]["env_steps"] == 512
@@ -155,6 +162,9 @@ def test_a_users_gymnasium_environment_is_learned_unchanged(tmp_path):
         control_ppo.run(config, tmp_path)
         rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
         assert rows[0]["episode/return"] < 0.8 and rows[-1]["episode/return"] > 0.9
+        recorded = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
+        assert [row["step"] for row in recorded] == list(range(0, 33, 4))
+        assert recorded[-1]["actions"] == [1] and recorded[-1]["rewards"] == [1.0] and recorded[-1]["terminated"]
         with pytest.raises(ValueError, match="one run, on one device"):
             control_ppo.make_program(small(num_seeds=2, env__name="gymnasium/TestPays-v0"))
     finally:
@@ -186,7 +196,11 @@ def test_only_numbers_can_be_swept():
         control_ppo.make_program(config)
 
 
-CONFIGS = [*configs.ENVIRONMENTS, *(f"matching,{method}" for method in configs.METHODS), "cartpole,smoke"]
+# Those of craftax and playground take a quarter of a minute to trace, and navix is not traced down to shapes alone;
+# tests/envs/test_libraries.py steps all of them.
+STEPPED = ("cartpole_balance", "craftax", "craftax_classic", "empty_room")
+PLACES = [place for place in configs.ENVIRONMENTS if place not in STEPPED]
+CONFIGS = [*PLACES, *(f"matching,{method}" for method in configs.METHODS), "cartpole,smoke"]
 
 
 @pytest.mark.parametrize("words", CONFIGS)
@@ -194,6 +208,14 @@ def test_every_config_traces(words):
     """The whole of a run's program, down to its shapes; every field is one that is read."""
     config = configs.get_config(words)
     config.network.hidden = (8,)
+    library = config.env.name.partition("/")[0]
+    with contextlib.nullcontext() if library in ("gymnax", "probes") else foreign():
+        traced(config, library)
+
+
+def traced(config, library):
+    if library != "probes":
+        adapter(library)
     init, advance, _ = control_ppo.make_run(config)
     state = jax.eval_shape(lambda: init(jax.random.key(0), {}))
     after, metrics = jax.eval_shape(lambda state: advance(state, {}, 1), state)
@@ -202,7 +224,11 @@ def test_every_config_traces(words):
 
 
 def test_words_that_do_not_go_together():
-    with pytest.raises(ValueError, match="one environment and one method"):
+    with pytest.raises(ValueError, match="one environment, one method and one memory"):
         configs.get_config("cartpole,pendulum")
+    with pytest.raises(ValueError, match="a2c goes with inventory, the same store"):
+        configs.get_config("hdpo,a2c")
+    with pytest.raises(ValueError, match="this config is for python -m experiments.control_preferences"):
+        control_ppo.run_own(small(preferences=dict(method="spo")), pathlib.Path("unused"))
     with pytest.raises(ValueError, match="'cartpol'.*cartpole"):
         configs.get_config("cartpol")

@@ -192,7 +192,7 @@ def test_timing_leaves_the_compiling_step_out():
     later = {"step_s": 2.0, "train_s": 1.0, "rollout_s": 0.5, "compile_count": 3, "tokens_per_s": 1000.0}
     summary = report_run.timing_summary([first, {**later, "step": 1}, {**later, "step": 2, "compile_count": 4}])
     assert summary["stages"] == [("rollout", 0.25, 0.5), ("train", 0.5, 1.0), ("rest", 0.25, 0.5)]
-    assert (summary["step_s"], summary["tokens_per_s"]) == (2.0, "1k")
+    assert (summary["step_s"], summary["rates"]) == (2.0, [("1k", "tokens/s")])
     assert (summary["compile_count"], summary["last_compile"]) == (4, 2)
 
 

@@ -14,6 +14,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.keys import Keys
 
 from experiments import report, report_serve
+from tests.experiments import episodes
 from tests.experiments.synthetic_run import write_run, write_sweep
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -48,11 +49,13 @@ def browser(tmp_path_factory):
     driver.quit()
 
 
-@pytest.fixture(scope="module", params=["run", "sweep"])
+@pytest.fixture(scope="module", params=["run", "sweep", "control"])
 def page(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     if request.param == "run":
         write_run(folder, steps=20)
+    elif request.param == "control":
+        episodes.write_control_run(folder, seeds=3, length=5)
     else:
         write_sweep(folder, seeds=2, steps=20, waiting=1)
     return report.write_report([folder])
@@ -142,6 +145,13 @@ def test_the_skip_link_goes_to_the_results(browser, page):
 
 def test_the_controls_do_something(browser, page):
     look_at(browser, page.as_uri())
+    if plays := browser.find_elements("css selector", ".play"):
+        moving = "return document.getAnimations().map(x => x.playState + ' ' + x.effect.getComputedTiming().duration)"
+        seconds = 1000 * 40 / 50 / 0.92
+        assert browser.execute_script(moving) == [f"paused {seconds:.0f}"] * 2
+        plays[0].send_keys(Keys.SPACE)
+        assert browser.execute_script(moving) == [f"running {seconds:.0f}"] * 2
+        return
     painted = "return getComputedStyle(document.querySelector('.tokens span:not(.masked)')).backgroundColor"
     before = browser.execute_script(painted)
     browser.find_element("css selector", ".as-entropy").send_keys(Keys.SPACE)
@@ -181,8 +191,10 @@ def test_the_live_page_follows_the_runs_and_keeps_the_readers_place(browser, tmp
             assert "damaged file" in browser.find_element("id", "live-state").text
             assert browser.find_element("tag name", "h1").text == "after all"
             late = {**sweep["points"][0], "arm": "a late arm"}  # its box needs a rule that the first page had not
-            (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"points": [*sweep["points"], late]}))
+            (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"points": [late, *sweep["points"]]}))
             browser.execute_async_script("refresh().then(arguments[0])")
+            ticked = "return [...document.querySelectorAll('.arms input')].map(x => x.checked)"
+            assert browser.execute_script(ticked) == [True, True, False, True]  # the arm that was hidden, moved by one
             browser.find_element("id", "show-3").send_keys(Keys.SPACE)
             shown = "x => getComputedStyle(x).display != 'none'"
             assert browser.execute_script(f"return [...document.querySelectorAll('.arm3')].filter({shown}).length") == 0

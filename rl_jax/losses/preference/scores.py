@@ -36,6 +36,16 @@ def common_length(mask: chex.Array, *, present: chex.Array, alpha: float = 0.5) 
     return jnp.where(places <= common[:, None, None], 1.0, alpha)
 
 
+def discounted(mask: chex.Array, *, discount: float = 1.0) -> chex.Array:
+    """CPL: c_t = gamma^t, t the place on the mask from 0. bool [N, K, C] -> float [N, K, C].
+
+    discount: gamma. The paper's sums have it, its published code adds up without. Source: arXiv 2310.13639.
+    """
+    chex.assert_rank(mask, 3)
+    places = jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
+    return jnp.power(jnp.asarray(discount, jnp.float32), places.astype(jnp.float32))
+
+
 def identity(sequence_scores: chex.Array) -> chex.Array:
     """phi(u) = u. float [N, K] -> float [N, K]."""
     chex.assert_rank(sequence_scores, 2)

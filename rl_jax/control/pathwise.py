@@ -1,0 +1,72 @@
+"""Pathwise gradients: the cost of whole paths, differentiated through the environment itself.
+
+    loss(theta) = -1 / (B T) sum_{b, t} r(s_t, a_t),   a_t = mode of pi_theta(. | s_t),   s_{t+1} = f(s_t, a_t, z_t),
+
+its gradient by the chain rule through f, with the noise z (the demand) drawn ahead: no critic, no score function, and
+a fraction of their variance. It is for environments whose step has a useful derivative to the action and whose noise
+does not look at the actions: "hindsight differentiable" ones. Source: HDPO, arXiv 2306.11246.
+"""
+
+from collections.abc import Callable
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from rl_jax.control.algorithm import Algorithm
+from rl_jax.control.update import ControlState, make_parts, over_turns, own_key, unraveler
+from rl_jax.masked import Max, Mean
+from rl_jax.rollout.steps import collect, memoryless, start
+from rl_jax.train import make_train_step
+from rl_jax.types import Params
+
+
+def path_loss(
+    agent, params: Params, env, key: chex.PRNGKey, *, num_steps: int
+) -> tuple[Mean, dict[str, Mean | Max]]:
+    """(minus the reward of a step, undivided; metrics of the episodes that ended) of num_steps steps from new starts.
+
+    params: differentiated. env: an envs.Vector whose step can be. The policy acts with its mode.
+    """
+    start_key, key = jax.random.split(key)
+    greedy = agent.distribution._replace(sample=lambda outputs, noise: agent.distribution.mode(outputs))
+    worlds = start(env, start_key)
+    policy = memoryless(lambda observation: agent.policy(params, observation))
+    _, rows, metrics = collect(policy, greedy, env, worlds, key, num_steps=num_steps)
+    return Mean(-jnp.sum(rows.rewards), jnp.float32(rows.rewards.size)), metrics
+
+
+def make_pathwise_update(
+    agent, env, algorithm: Algorithm, optimizer: optax.GradientTransformation, *, num_steps: int, axis_name=None
+) -> tuple[Callable, Callable, Callable]:
+    """(init, update, policy_of) as update.make_update gives them; an update is one step of the optimizer.
+
+    Every update takes num_steps steps from new starts, as many as an episode has at best (where none ends, the metrics
+    of the episodes are 0); the worlds of the state stay where they are. Of the algorithm max_grad_norm is read; the
+    critic is not trained.
+    Raises ValueError for actions without a gradient, worlds on the host, and settings that have no meaning here.
+    """
+    outputs = jax.ShapeDtypeStruct((1, agent.distribution.num_outputs), jnp.float32)
+    if not jnp.issubdtype(jax.eval_shape(agent.distribution.mode, outputs).dtype, jnp.floating):
+        raise ValueError("pathwise gradients: actions are whole numbers, which have no derivative; use another method")
+    if not env.pure:
+        raise ValueError("pathwise gradients: the environment lives on the host and cannot be differentiated")
+    unread = dict(normalize_observations=False, normalize_rewards=False, actor_lag=1, epochs=1, minibatches=1)
+    for name, value in unread.items():
+        if getattr(algorithm, name) != value:
+            raise ValueError(f"pathwise gradients know no {name}={getattr(algorithm, name)}: set it to {value}")
+    parts = make_parts(agent, env, algorithm, optimizer, num_steps=num_steps, axis_name=axis_name)
+    unravel = unraveler(agent)
+
+    def loss_fn(params: chex.Array, key: chex.PRNGKey):
+        return path_loss(agent, unravel(params), env, key, num_steps=num_steps)
+
+    train_step = make_train_step(loss_fn, optimizer, max_grad_norm=algorithm.max_grad_norm, axis_name=axis_name)
+
+    def update(state: ControlState):
+        key = own_key(jax.random.fold_in(state.train.rng, state.train.step), axis_name)
+        train, learned = train_step(state.train, key)
+        return state._replace(train=train), over_turns(jax.tree.map(lambda x: x[None], learned))
+
+    return parts.init, update, parts.policy_of

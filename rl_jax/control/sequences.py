@@ -1,0 +1,91 @@
+"""The update of an agent with memory: the same algorithm, learned from whole rows of T steps.
+
+    outputs, V, V'   = look_ahead(params, o [B, T], m, first, o')     m: the memory with which the row was begun
+    minibatch        = some of the B rows; loss of unroll(params, o, m, first), with gradients through the row's T steps
+
+The memory m is the one that the actor had, stored with the row: older params than those that learn have made it (the
+"stored state" of R2D2, Kapturowski et al., ICLR 2019, without its burn-in; recurrent PPO in Huang et al., "The 37
+implementation details of PPO", 2022, does so). It is empty where an episode begins, which `first` says for each step;
+V' of an episode's last step is read with that episode's memory, and the next one's is none the wiser.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax.numpy as jnp
+
+from rl_jax import ppo
+from rl_jax.control.algorithm import Algorithm, Judged, credited, scored_loss
+from rl_jax.control.update import Learner
+from rl_jax.masked import Max, Mean
+from rl_jax.rollout.steps import Transitions, Worlds
+from rl_jax.types import Scores
+
+
+class Rows(NamedTuple):
+    """What stands in PolicyBatch.batch here.
+
+    observations: float32 [B, T, *shape], normalised. actions: [B, T, ...]. first: bool [B, T], an episode starts there.
+    memory: the agent's state before each row, a pytree with B first.
+    """
+
+    observations: chex.Array
+    actions: chex.Array
+    first: chex.Array
+    memory: Any
+
+
+def by_rows(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None) -> Learner:
+    """What make_update takes as the learner of a models.memory.MemoryAgent: minibatches are whole rows of T steps.
+
+    A row starts with the memory that the actor had there, which older params have made (the stored state, see above).
+    Raises ValueError where the environments do not divide into the minibatches.
+    """
+    if env.num_envs % algorithm.minibatches:
+        raise ValueError(
+            f"{env.num_envs} environments do not divide into {algorithm.minibatches} minibatches: an agent with memory "
+            "learns from whole rows, one of each environment"
+        )
+
+    def policy(params: Any, normalize: Callable) -> Callable:
+        def act(worlds: Worlds):
+            first = worlds.episode_length == 0
+            outputs, _, memory = agent.step(params, normalize(worlds.observation), worlds.memory, first)
+            return outputs, memory
+
+        return act
+
+    return Learner(
+        policy=policy,
+        assign=lambda params, rows, normalize, began: assign_rows(
+            agent, params, rows, normalize, algorithm, axis_name, began=began
+        ),
+        loss=lambda params, batch: rows_loss(agent, params, batch, algorithm),
+        size=env.num_envs,
+    )
+
+
+def assign_rows(
+    agent, params: Any, rows: Transitions, normalize: Callable, algorithm: Algorithm, axis_name=None, *, began: Worlds
+) -> tuple[ppo.PPOBatch, dict[str, Mean]]:
+    """control.assign of rows [B, T] as they are. began: the worlds at the rows' start, with the memory of then."""
+    done = rows.terminated | rows.truncated
+    first = jnp.concatenate([began.episode_length[:, None] == 0, done[:, :-1]], axis=1)
+    observations, following = normalize(rows.observations), normalize(rows.next_observations)
+    outputs, *judged = agent.look_ahead(params, observations, began.memory, first, following)
+    log_prob = agent.distribution.log_prob
+    behavior = log_prob(rows.outputs, rows.actions)
+    log_probs = behavior if algorithm.actor_lag == 1 else log_prob(outputs, rows.actions)
+    judged = Judged(log_probs, behavior, *(algorithm.objective.values(x) for x in judged))
+    steps = Rows(observations, rows.actions, first, began.memory)
+    return credited(steps, rows, judged, algorithm, axis_name, shape=first.shape)
+
+
+def rows_loss(agent, params: Any, batch: ppo.PPOBatch, algorithm: Algorithm) -> tuple[Mean, dict[str, Mean | Max]]:
+    """control.minibatch_loss of n whole rows. batch: [n, T] of `assign_rows`."""
+    rows = batch.policy.batch
+    outputs, values = agent.unroll(params, rows.observations, rows.memory, rows.first)
+    distribution = agent.distribution
+    scores = Scores(distribution.log_prob(outputs, rows.actions), distribution.entropy(outputs))
+    return scored_loss(scores, values, batch, algorithm)

@@ -1,0 +1,176 @@
+"""TRPO: the longest step along the natural gradient that keeps the mean KL within a bound, and a critic of its own.
+
+    gain(theta) = mean_t ratio_t A_t (+ entropy_coef H),   kl(theta) = mean_t KL(pi_old(.|s_t) || pi_theta(.|s_t))
+    x     = (F + damping I)^{-1} grad gain, by conjugate gradients on products with F, the Hessian of kl at pi_old
+    theta <- theta + shrink^k sqrt(2 max_kl / x^T (F + damping I) x) x,  the first k = 0, 1, ... with
+             gain > gain(pi_old) and kl <= max_kl; none: theta stays
+
+The critic is a regression on the returns: epochs x minibatches of the optimizer, which the policy has no part in.
+Source: arXiv 1502.05477; arXiv 1506.02438 and OpenAI baselines' trpo_mpi, whose bound of the search is 1.5 max_kl.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from rl_jax import ppo
+from rl_jax.control.algorithm import Algorithm, minibatch_loss, uses_kl
+from rl_jax.control.update import ControlState, make_parts, over_turns, unraveler
+from rl_jax.masked import Mean
+from rl_jax.train import make_train_step
+
+CRITIC_METRICS = ("loss", "value/loss", "grad_norm", "nonfinite/skipped")  # measured in every turn of the critic
+
+class Found(NamedTuple):
+    """What a search came to: fraction of the full step (0: no step), kl and gain of it; float []."""
+
+    fraction: chex.Array
+    kl: chex.Array
+    gain: chex.Array
+
+
+def conjugate_gradient(
+    product: Callable, right: chex.Array, *, iterations: int, tolerance: float = 1e-10
+) -> chex.Array:
+    """x with A x = right, from x = 0, in at most so many iterations; A symmetric and positive definite.
+
+    product: v [N] -> A v [N]. right: float [N]. tolerance: of |A x - right|^2, where it stops.
+    Source: Hestenes and Stiefel, 1952.
+    """
+    chex.assert_rank(right, 1)
+
+    def unfinished(carry):
+        return (carry[0] < iterations) & (carry[4] > tolerance)
+
+    def turn(carry):
+        count, x, residual, towards, size = carry
+        image = product(towards)
+        step = size / jnp.dot(towards, image)
+        x, residual = x + step * towards, residual - step * image
+        new = jnp.dot(residual, residual)
+        return count + 1, x, residual, residual + (new / size) * towards, new
+
+    carry = (jnp.int32(0), jnp.zeros_like(right), right, right, jnp.dot(right, right))
+    return jax.lax.while_loop(unfinished, turn, carry)[1]
+
+
+def fisher_product(kl: Callable, params: chex.Array, vector: chex.Array, *, damping: float) -> chex.Array:
+    """(F + damping I) v, F the Hessian of kl at params: forward over reverse, no matrix is made.
+
+    kl: params -> float [], the mean KL from the policy at `params`. params, vector: float [N].
+    """
+    return jax.jvp(jax.grad(kl), (params,), (vector,))[1] + damping * vector
+
+
+def natural_step(
+    params: chex.Array,
+    gain: Callable,
+    kl: Callable,
+    *,
+    max_kl: float | chex.Array,
+    damping: float | chex.Array,
+    cg_iterations: int,
+    backtracks: int,
+    shrink: float | chex.Array,
+    axis_name: str | None = None,
+) -> tuple[chex.Array, Found]:
+    """(params after the step, what it came to); see the head of this file.
+
+    params: float [N], those of the old policy. gain, kl: params -> float [], means over this part's steps.
+    max_kl: delta, in nats. damping: of F. cg_iterations, backtracks: at most so many. shrink: of the step, each time.
+    axis_name: a mapped axis over whose parts, equally large, the steps are spread.
+    """
+
+    def average(x: chex.Array) -> chex.Array:
+        return x if axis_name is None else jax.lax.pmean(x, axis_name)
+
+    def product(vector: chex.Array) -> chex.Array:
+        return average(fisher_product(kl, params, vector, damping=damping))
+
+    before, gradient = jax.value_and_grad(gain)(params)
+    before = average(before)
+    direction = conjugate_gradient(product, average(gradient), iterations=cg_iterations)
+    # 0 / 0 where there is no gradient: nothing is accepted then.
+    full = jnp.sqrt(2.0 * max_kl / jnp.dot(direction, product(direction))) * direction
+
+    def unfinished(carry):
+        count, accepted, _ = carry
+        return (count < backtracks) & ~accepted
+
+    def attempt(carry):
+        count, _, _ = carry
+        fraction = jnp.asarray(shrink, full.dtype) ** count
+        candidate = params + fraction * full
+        found = Found(fraction, average(kl(candidate)), average(gain(candidate)) - before)
+        return count + 1, (found.gain > 0.0) & (found.kl <= max_kl), found
+
+    nothing = Found(*(jnp.zeros((), full.dtype) for _ in Found._fields))
+    _, accepted, found = jax.lax.while_loop(unfinished, attempt, (jnp.int32(0), jnp.bool_(False), nothing))
+    found = jax.tree.map(lambda x: jnp.where(accepted, x, 0.0), found)
+    return jnp.where(accepted, params + found.fraction * full, params), found
+
+
+def make_trust_region_update(
+    agent,
+    env,
+    algorithm: Algorithm,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_steps: int,
+    axis_name=None,
+    max_kl: float | chex.Array = 0.01,
+    damping: float | chex.Array = 0.1,
+    cg_iterations: int = 10,
+    backtracks: int = 10,
+    shrink: float | chex.Array = 0.5,
+) -> tuple[Callable, Callable, Callable]:
+    """(init, update, policy_of) as update.make_update gives them: a natural step of the policy, then the critic's.
+
+    algorithm: its surrogate and entropy_coef make the gain, its epochs and minibatches are the critic's, as is the
+    optimizer. The other keywords are those of `natural_step`; the defaults are baselines' of MuJoCo.
+    Raises ValueError where a KL is weighed or controlled as well.
+    """
+    if uses_kl(algorithm):
+        raise ValueError("a trust region bounds the KL itself: leave kl_control away, and kl_coef 0")
+    parts = make_parts(agent, env, algorithm, optimizer, num_steps=num_steps, axis_name=axis_name)
+    unravel = unraveler(agent)
+    policy_only = algorithm._replace(objective=algorithm.objective._replace(value_coef=0.0))
+
+    def critic_loss(params: chex.Array, batch: ppo.PPOBatch):
+        outputs = agent.value(unravel(params), batch.policy.batch.observations)[:, None, :]
+        return ppo.value_loss(outputs, batch, algorithm.objective)
+
+    train_step = make_train_step(critic_loss, optimizer, max_grad_norm=algorithm.max_grad_norm, axis_name=axis_name)
+
+    def update(state: ControlState):
+        state, batch, order, metrics = parts.gather(state)
+        before = state.train.params
+        observations = batch.policy.batch.observations
+        old = agent.policy(unravel(before), observations)
+
+        def gain(params: chex.Array) -> chex.Array:
+            return -minibatch_loss(agent, unravel(params), batch, policy_only)[0].value()
+
+        def kl(params: chex.Array) -> chex.Array:
+            return jnp.mean(agent.distribution.kl(old, agent.policy(unravel(params), observations)))
+
+        params, found = natural_step(
+            before, gain, kl, max_kl=max_kl, damping=damping, cg_iterations=cg_iterations,
+            backtracks=backtracks, shrink=shrink, axis_name=axis_name,
+        )  # fmt: skip
+
+        def turn(train, index: chex.Array):
+            # The policy's gradient is 0 here, and so is what Adam makes of it.
+            train, learned = train_step(train, jax.tree.map(lambda x: x[index], batch))
+            return train, {name: learned[name] for name in CRITIC_METRICS}
+
+        train, learned = jax.lax.scan(turn, state.train._replace(params=params), order)
+        named = {f"trust_region/{name}": Mean(x, jnp.float32(1.0)) for name, x in found._asdict().items()}
+        ended = minibatch_loss(agent, unravel(train.params), batch, algorithm)[1]
+        return state._replace(train=train), metrics | over_turns(learned) | named | ended
+
+    return parts.init, update, parts.policy_of

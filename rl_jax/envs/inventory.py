@@ -1,0 +1,136 @@
+"""One store that orders stock: a differentiable environment whose best policy is known in closed form.
+
+Each period, in this order: the order is placed, the one of L periods before arrives, demand D is served from the stock
+I on hand, and what is left or missing costs
+
+    penalty max(D - I, 0) + holding max(I - D, 0);   I <- I - D, or max(I - D, 0) where unserved demand is lost.
+
+With backlog it is best to order up to a level: the stock on hand and on the way, order included, is to be
+
+    S = F^{-1}(penalty / (penalty + holding)),   F the distribution of the demand of L + 1 periods (Karlin, Scarf 1958),
+
+since what is ordered now meets all demand up to the end of the period in which it arrives. Demand does not look at the
+orders: so the cost of a path is a piecewise linear function of them, with a gradient. Source: arXiv 2306.11246 and its
+code, whose on-hand stock of a period holds what has arrived, too.
+"""
+
+import math
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rl_jax.envs.protocol import Box, Environment, Step, time_limit
+
+NO = np.bool_(False)  # of numpy: no backend is to start with an import
+
+
+class Store(NamedTuple):
+    """One store's problem.
+
+    demand: numpy float [K]. The probabilities of a demand of 0 .. K - 1 units, the same in each period.
+    lead_time: L, in periods; 0 arrives at once. holding, penalty: cost of a unit that is left, or missing, a period.
+    lost: whether unserved demand is lost, not owed.
+    """
+
+    demand: np.ndarray
+    lead_time: int = 0
+    holding: float = 1.0
+    penalty: float = 9.0
+    lost: bool = False
+
+    @property
+    def mean(self) -> float:
+        """The mean demand of a period."""
+        return float(np.arange(len(self.demand)) @ self.demand)
+
+
+def poisson(mean: float, *, tail: float = 1e-9) -> np.ndarray:
+    """The probabilities of a Poisson variable up to where less than `tail` is left, scaled to 1. float64 [K]."""
+    units = np.arange(int(mean + 12.0 * math.sqrt(mean) + 25.0))
+    found = np.exp(units * math.log(mean) - mean - np.asarray([math.lgamma(k + 1.0) for k in units]))
+    found = found[: 1 + int(np.searchsorted(np.cumsum(found), 1.0 - tail))]
+    return found / found.sum()
+
+
+def period(
+    store: Store, stock: chex.Array, orders: chex.Array, demands: chex.Array
+) -> tuple[chex.Array, chex.Array]:
+    """One period of many stores: (the stock of the next one, cost float [...]).
+
+    stock: float [..., max(L, 1)]: on hand, then what arrives in one, two, ... periods. orders, demands: float [...].
+    """
+    chex.assert_equal_shape([orders, demands, stock[..., 0]])
+    on_hand = stock[..., 0] if store.lead_time else stock[..., 0] + orders
+    left = on_hand - demands
+    cost = store.penalty * jnp.maximum(-left, 0.0) + store.holding * jnp.maximum(left, 0.0)
+    if store.lost:
+        left = jnp.maximum(left, 0.0)
+    if not store.lead_time:
+        return left[..., None], cost
+    coming = jnp.concatenate([stock[..., 1:], orders[..., None]], axis=-1)
+    return coming.at[..., 0].add(left), cost
+
+
+def environment(store: Store, *, max_order: float, periods: int) -> Environment:
+    """The store as an Environment: reward -cost, truncated after `periods`.
+
+    The action is the order, [1] within [0, max_order]; the observation the stock in mean demands, float32 [max(L, 1)].
+    An episode starts with one mean demand on hand and on each of the ways.
+    """
+    size, cdf = max(store.lead_time, 1), np.cumsum(store.demand).astype(np.float32)
+    mean = store.mean
+
+    def reset(key: chex.PRNGKey):
+        return jnp.full(size, mean), jnp.ones(size)
+
+    def step(key: chex.PRNGKey, stock: chex.Array, action: chex.Array):
+        # The last entry may round to less than 1: no demand beyond it.
+        drawn = jnp.searchsorted(cdf[:-1], jax.random.uniform(key), side="right", method="compare_all")
+        stock, cost = period(store, stock, action[0], jnp.asarray(drawn, float))
+        return stock, Step(stock / mean, -cost, NO, NO)
+
+    low, high = np.full(size, -np.inf, np.float32), np.full(size, np.inf, np.float32)
+    orders = Box(np.zeros(1, np.float32), np.full(1, max_order, np.float32))
+    return time_limit(Environment(reset, step, Box(low, high), orders), periods)
+
+
+def base_stock_level(store: Store) -> int:
+    """S, the least s with P(demand of L + 1 periods <= s) >= penalty / (penalty + holding); backlog only.
+
+    Raises ValueError where demand is lost: no such level is best there.
+    """
+    if store.lost:
+        raise ValueError("lost=True has no base-stock level that is best: its closed form is that of backlogged demand")
+    share = store.penalty / (store.penalty + store.holding)
+    return int(np.searchsorted(np.cumsum(_demand_of(store, store.lead_time + 1)), share))
+
+
+def expected_cost(store: Store, level: float, periods: int) -> float:
+    """E[penalty max(D - level, 0) + holding max(level - D, 0)], D the demand of so many periods.
+
+    With periods = L + 1 and backlog: the cost a period of ordering up to `level`, once the first order has arrived.
+    """
+    demand = _demand_of(store, periods)
+    left = level - np.arange(len(demand))
+    return float((store.penalty * np.maximum(-left, 0.0) + store.holding * np.maximum(left, 0.0)) @ demand)
+
+
+def least_cost(store: Store, periods: int) -> float:
+    """The mean cost a period of the best policy over an episode of `environment`; backlog only.
+
+    In the first L periods nothing can be done: what was on hand and on the way meets their demand.
+    """
+    start = [expected_cost(store, store.mean * (t + 1), t + 1) for t in range(min(store.lead_time, periods))]
+    steady = expected_cost(store, base_stock_level(store), store.lead_time + 1)
+    return (sum(start) + steady * (periods - len(start))) / periods
+
+
+def _demand_of(store: Store, periods: int) -> np.ndarray:
+    """The probabilities of the demand of so many periods together."""
+    found = np.ones(1)
+    for _ in range(periods):
+        found = np.convolve(found, store.demand)
+    return found

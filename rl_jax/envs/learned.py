@@ -1,0 +1,26 @@
+"""An environment whose reward is a function that was learned, the rest of it as it was."""
+
+from collections.abc import Callable
+
+import chex
+
+from rl_jax.envs.protocol import Vector
+
+
+def learned_reward(env: Vector, reward_fn: Callable) -> Vector:
+    """`env` with r(o, a) of the observation that was acted on in place of its own reward.
+
+    reward_fn: (observations float32 [B, *shape], actions [B, ...] as the environment takes them) -> float32 [B].
+    It is called in every step; a training relabels its T B steps at once (control.relabel.by_reward).
+    """
+
+    def reset(key: chex.PRNGKey):
+        state, observation = env.reset(key)
+        return (state, observation), observation
+
+    def step(state, action: chex.Array, drawn):
+        inner, before = state
+        inner, observation, now = env.step(inner, action, drawn)
+        return (inner, observation), observation, now._replace(reward=reward_fn(before, action))
+
+    return env._replace(reset=reset, step=step)

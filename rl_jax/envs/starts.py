@@ -1,0 +1,60 @@
+"""A Vector for worlds whose starts are large or dear: physics, generated maps.
+
+`protocol.vectorize` draws a start for each step of each world, T B states of which few are used. Here each world keeps
+one start ready, and some of these are drawn anew at each step: 2 B + T k states and T k resets.
+"""
+
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rl_jax.envs.protocol import Environment, Vector, where
+
+
+class Kept(NamedTuple):
+    """state: of the B worlds. next: (state, observation) with which each one's next episode starts."""
+
+    state: Any
+    next: Any
+
+
+def vectorize_keeping(env: Environment, num_envs: int, *, fresh: int) -> Vector:
+    """B = num_envs copies of `env`, each with its next start at hand.
+
+    fresh: k, of the B starts, that are drawn anew at each step: the k that follow a random place. 0 draws none ever: a
+        world comes back to one start, as brax's AutoResetWrapper has it, or it is judged for one episode only. Where
+        episodes last 4 B / k steps or more, two of them hardly ever share a start; shorter ones repeat theirs.
+    Raises ValueError where fresh is not in 0 .. B.
+    """
+    if not 0 <= fresh <= num_envs:
+        raise ValueError(f"fresh_starts={fresh}: of {num_envs} starts, 0 to {num_envs} can be drawn anew at each step")
+
+    def reset(key: chex.PRNGKey):
+        # The first episodes are those of protocol.vectorize.
+        state, observation = jax.vmap(env.reset)(jax.random.split(key, num_envs))
+        upcoming = jax.vmap(env.reset)(jax.random.split(jax.random.fold_in(key, 2**31 - 1), num_envs))
+        return Kept(state, upcoming), observation
+
+    def ahead(key: chex.PRNGKey, num_steps: int):
+        step_key, reset_key = jax.random.split(key)
+        step_keys = jax.random.split(step_key, (num_steps, num_envs))
+        if fresh == 0:
+            return step_keys, ()
+        place_key, reset_key = jax.random.split(reset_key)
+        places = jax.random.randint(place_key, (num_steps, 1), 0, num_envs) + jnp.arange(fresh)[None]
+        starts = jax.vmap(jax.vmap(env.reset))(jax.random.split(reset_key, (num_steps, fresh)))
+        return step_keys, (places % num_envs, starts)
+
+    def step(state: Kept, action: chex.Array, drawn):
+        keys, renewed = drawn
+        upcoming = state.next
+        if renewed:
+            places, starts = renewed
+            upcoming = jax.tree.map(lambda old, new: old.at[places].set(new, unique_indices=True), upcoming, starts)
+        inner, now = jax.vmap(env.step)(keys, state.state, action)
+        inner, observation = where(now.done, upcoming, (inner, now.observation))
+        return Kept(inner, upcoming), observation, now
+
+    return Vector(reset, ahead, step, num_envs, env.observation_space, env.action_space)

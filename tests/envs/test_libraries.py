@@ -1,0 +1,221 @@
+"""Every library of environments through one protocol: its own steps, resets where an episode ends, time limits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax import envs
+from tests.envs.libraries import ROWS, adapter, foreign
+
+QUICK = {"xla_backend_optimization_level": 0}  # compiling is nearly all of the time
+SLOW = {"brax", "playground", "craftax"}
+SEED = 4  # of starts from which the worlds of libraries.ROWS end as these say
+
+
+def program(fn, *args):
+    """fn as a program that is quick to compile, for arguments such as these; what it gives is numpy."""
+    found = jax.jit(fn).lower(*args).compile(compiler_options=QUICK)
+    return lambda *args: jax.device_get(found(*args))
+
+
+def hurt(state, harm, harmed):
+    """`state` after `harm`, if it is harmed."""
+    return state if harm is None else jax.tree.map(lambda x, y: jnp.where(harmed, x, y), harm(state), state)
+
+
+def vector(env, row, key, actions, harmed):
+    """(first observations, starts drawn ahead, observations to act on [T, B, ...], Steps [T, B]) of two worlds."""
+    start_key, ahead_key = jax.random.split(key)
+    state, first = env.reset(start_key)
+    if row.harm:
+        state = state._replace(state=hurt(state.state, row.harm, harmed))
+    drawn = env.ahead(ahead_key, len(actions))
+
+    def step(state, now):
+        state, observation, out = env.step(state, *now)
+        return state, (observation, out)
+
+    return first, drawn[1][1], *jax.lax.scan(step, state, (actions, drawn))[1]
+
+
+def alone(own, row, key, world, actions, harmed):
+    """(first observation, observations, rewards, done) of one of these worlds, as the library itself steps."""
+    start_key, ahead_key = jax.random.split(key)
+    keys = jax.random.split(jax.random.split(ahead_key)[0], (len(actions), 2))[:, world]
+    state, first = own[0](jax.random.split(start_key, 2)[world])
+
+    def step(state, now):
+        state, *out = own[1](now[0], state, now[1])
+        return state, tuple(out)
+
+    return first, *jax.lax.scan(step, hurt(state, row.harm, harmed), (keys, actions))[1]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name.partition("/")[0] in SLOW)) for name in ROWS]
+)
+def test_it_steps_as_the_library_does_and_starts_again_by_itself(name):
+    row = ROWS[name]
+    adapter(name.partition("/")[0])
+    with foreign():
+        env = envs.load(name, **row.keywords)
+        many, own = envs.vectorize(env, 2), row.own()
+        actions = jnp.asarray(np.concatenate([row.actions, row.actions[:2]]))
+        whole, healthy = jnp.asarray(True), jnp.asarray(False)
+        key = jax.random.key(SEED)
+        walk = program(lambda key, harmed: vector(many, row, key, actions, harmed), key, whole)
+        single = program(
+            lambda world, actions, harmed: alone(own, row, key, world, actions, harmed), 0, actions[:, 0], whole
+        )
+        first, starts, observation, step = walk(key, healthy)
+        again, other = walk(key, healthy), walk(jax.random.key(0), healthy)
+        theirs = [single(world, actions[:, world], healthy) for world in range(2)]
+        wounded, theirs_wounded = walk(key, whole), single(0, actions[:, 0], whole)
+    check_shapes(env, first, observation, step)
+    done = step.done
+    jax.tree.map(np.testing.assert_array_equal, (first, starts, observation, step), again)  # a key gives what it gave
+    assert not np.array_equal(first, other[0])  # another gives other starts
+    np.testing.assert_array_equal(observation[done], starts[done])
+    np.testing.assert_array_equal(observation[~done], step.observation[~done])
+    over = np.argmax(done, axis=0)
+    assert over[0] == row.limit - 1 and step.truncated[over[0], 0]
+    assert step.terminated[over[1], 1] == row.dies and (over[1] < row.limit - 1) == row.dies
+    for world in range(2):
+        same_steps((first, step), theirs[world], world, over[world] + 1)
+    if row.harm:
+        same_steps((first, wounded[3]), theirs_wounded, 0, 1)
+        assert wounded[3].terminated[0, 0] and not wounded[3].truncated[0, 0]
+
+
+def same_steps(ours, theirs, world: int, count: int):
+    """The first observation and `count` steps of a world are the library's."""
+    first, step = ours
+    mine = (step.observation, step.reward, step.done)
+    pairs = [(first[world], theirs[0]), *((x[:count, world], y[:count]) for x, y in zip(mine, theirs[1:], strict=True))]
+    for x, y in pairs:
+        np.testing.assert_allclose(x.ravel(), np.asarray(y, x.dtype).ravel(), rtol=1e-5, atol=1e-5)
+
+
+def check_shapes(env, first, observation, step):
+    """Shapes and dtypes are the protocol's, and an observation lies within its space."""
+    steps = len(observation)
+    assert first.shape == (2, *env.observation_space.shape) and first.dtype == np.float32
+    assert observation.shape == step.observation.shape == (steps, *first.shape)
+    assert observation.dtype == step.observation.dtype == step.reward.dtype == np.float32
+    assert step.terminated.dtype == step.truncated.dtype == bool
+    assert step.reward.shape == step.terminated.shape == step.truncated.shape == (steps, 2)
+    assert not (step.terminated & step.truncated).any()
+    low, high = env.observation_space
+    assert (observation >= np.broadcast_to(low, observation.shape)).all()
+    assert (observation <= np.broadcast_to(high, observation.shape)).all()
+
+
+def test_jumanjis_illegal_actions_and_its_fields():
+    adapter("jumanji")
+    with foreign():
+        small = dict(num_rows=4, num_cols=4, time_limit=20)
+        env = envs.load("jumanji/Snake-v1", illegal="random", **small)
+        assert env.observation_space.shape == (4 * 4 * 5 + 1 + 4,) and env.action_space == envs.Discrete(4)
+        plain = envs.load("jumanji/Snake-v1", **small)
+
+        def walk(env, key):
+            state, first = env.reset(key)
+
+            def step(state, key):
+                state, now = env.step(key, state, jnp.int32(0))  # up, up, up: into the wall
+                return state, (now.observation, now.terminated, now.truncated)
+
+            return first, jax.lax.scan(step, state, jax.random.split(key, 19))[1]
+
+        kept, replaced = program(lambda key: (walk(plain, key), walk(env, key)), jax.random.key(0))(jax.random.key(0))
+    assert kept[1][1][:4].any()  # the wall is at most four steps away
+    legal = replaced[1][0][:, -4:]
+    over = np.argmax(replaced[1][1] | ~legal.any(axis=1) | (np.arange(19) == 18))
+    assert over > 4, "an illegal action was taken all the same"
+    assert legal[:over].any(axis=1).all() and not legal[:over].all()
+    assert not replaced[1][2].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "keywords", "said"),
+    [
+        ("brax/ants", {}, "it has: ant, fast"),
+        ("brax/ant", {"backnd": "spring"}, "backnd"),
+        ("brax/fast", {"obs_mode": "dict_state", "observation": "pixels"}, "none of state"),
+        ("jumanji/Snake-v0", {}, "Snake-v1"),
+        ("jumanji/Sokoban-v0", {}, "jumanji has no"),
+        ("jumanji/Snake-v1", {"rows": 3}, "rows"),
+        ("jumanji/Snake-v1", {"observation": "map"}, "none of grid, step_count, action_mask"),
+        ("jumanji/Snake-v1", {"illegal": "resample"}, "'keep'"),
+        ("jumanji/Minesweeper-v0", {}, "takes actions"),
+        ("craftax/Craftax-v1", {}, "Craftax-Symbolic-v1"),
+        ("craftax/Craftax-Classic-Symbolic-v1", {"max_steps": 3}, "max_timesteps"),
+        ("navix/Empty-5x5", {}, "Navix-Empty-5x5-v0"),
+        ("navix/Navix-Empty-5x5-v0", {"observation": "rgb"}, "symbolic"),
+        ("playground/Cartpole", {}, "CartpoleBalance"),
+        ("playground/CartpoleBalance", {"steps": 3}, "episode_length"),
+        ("playground/Go1Handstand", {}, "mujoco_menagerie"),
+        ("envpool/CartPole", {}, "CartPole-v1"),
+        ("envpool/CartPole-v1", {"limit": 3}, "limit"),
+        ("envpool/Pong-v5", {}, "channels first"),
+    ],
+)
+def test_what_is_unknown(name, keywords, said):
+    library = name.partition("/")[0]
+    adapter(library)
+    with foreign(), pytest.raises(ValueError, match=said):
+        envs.load_vector(name, 2, **keywords)
+
+
+@pytest.mark.parametrize("library", ["brax", "playground", "jumanji", "craftax", "navix", "envpool", "gymnax"])
+def test_a_missing_library_names_its_extra(library, monkeypatch):
+    import importlib
+    import sys
+
+    module = {"playground": "mujoco_playground"}.get(library, library)
+    for name in list(sys.modules):
+        if name == module or name.startswith(module + ".") or name == f"rl_jax.envs.from_{library}":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"rl_jax\[({library}|control)\]"):
+        importlib.import_module(f"rl_jax.envs.from_{library}")
+
+
+def test_envpool_is_gymnasium_in_threads():
+    import gymnasium
+
+    adapter("envpool")
+    actions = jnp.asarray(np.stack([np.resize([0, 1], 40), np.ones(40, int), np.zeros(40, int)], axis=1), jnp.int32)
+    with foreign():
+        env = envs.load_vector("envpool/CartPole-v1", 3, max_episode_steps=12, num_threads=1)
+        walk = program(lambda key: hosted_walk(env, key, actions), jax.random.key(0))
+        (first, observation, now), again = walk(jax.random.key(0)), walk(jax.random.key(0))
+        other = walk(jax.random.key(1))
+    assert env.action_space == envs.Discrete(2) and env.observation_space.shape == (4,) and not env.pure
+    peer = gymnasium.make("CartPole-v1").unwrapped
+    peer.reset(seed=0)
+    shown = np.concatenate([first[None], observation[:-1]])
+    for t, b in np.ndindex(40, 3):
+        peer.state, peer.steps_beyond_terminated = np.asarray(shown[t, b], np.float64), None
+        expected, reward, terminated, _, _ = peer.step(int(actions[t, b]))
+        np.testing.assert_allclose(now.observation[t, b], expected, rtol=1e-4, atol=1e-5)
+        assert now.reward[t, b] == reward and now.terminated[t, b] == terminated
+    np.testing.assert_array_equal(now.truncated[:, 0], np.arange(40) % 12 == 11)
+    assert not now.terminated[:, 0].any() and now.terminated[:, 1:].any(axis=0).all()
+    starts = observation[now.done]
+    assert (np.abs(starts) <= 0.05).all() and len(np.unique(starts[:, 0])) == len(starts)
+    np.testing.assert_array_equal(observation[~now.done], now.observation[~now.done])
+    jax.tree.map(np.testing.assert_array_equal, again, (first, observation, now))
+    assert not np.array_equal(other[0], first)
+
+
+def hosted_walk(env, key, actions):
+    """(first observation, observations to act on, Steps) of worlds on the host."""
+    state, first = env.reset(key)
+
+    def step(state, action):
+        state, observation, now = env.step(state, action, ())
+        return state, (observation, now)
+
+    return first, *jax.lax.scan(step, state, actions)[1]

@@ -1,0 +1,160 @@
+"""experiments/control_preferences.py: every method learns from preferences what it should, resumes, and refuses."""
+
+import json
+
+import jax
+import pytest
+
+from configs import control_preferences as configs
+from experiments import control_ppo, control_preferences, programs
+from rl_jax import checkpoint
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(control_ppo, "CPU_OPTIONS", QUICK)
+
+
+def small(words, **fields):
+    """A config of a network of 16 units, with these fields, "segments.length" as segments__length."""
+    config = configs.get_config(words)
+    config.network.hidden = (16,)
+    config.log.update(progress=False, tensorboard=False)
+    if "reward" in config:
+        config.reward.update(members=2, hidden=(16,))
+    with config.unlocked():
+        config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+    return config
+
+
+def trained(config):
+    """The metrics [runs] of the last row of a whole training, of one row."""
+    updates = control_ppo.num_updates(config)
+    config.log_every = config.checkpoint.every = updates
+    init, advance, _ = control_preferences.METHODS[config.preferences.method](config)
+    keys, values = control_ppo.runs_of(config)
+    whole = jax.vmap(lambda key, values: advance(init(key, values), values, updates)[1])
+    return jax.device_get(jax.jit(whole, compiler_options=QUICK)(keys, values))
+
+
+PROBE = dict(num_seeds=3, eval__num_episodes=64)
+ONLINE = PROBE | dict(num_envs=16, num_steps=32, total_steps=60 * 16 * 32)
+OFFLINE = PROBE | dict(segments__num_envs=16, segments__num_steps=64, segments__num_pairs=500, segments__held_out=100)
+
+
+@pytest.mark.slow
+def test_a_reward_is_learned_and_then_maximised():
+    found = trained(small("reward,matching", **(ONLINE | OFFLINE), fit__updates=150))
+    assert (found["eval/return"] > 0.9).all() and (found["eval/learned_return"] > 0.5).all(), found
+    # Of random pairs half are equally good, and a quarter the same: 5/8 is all that there is to know.
+    assert (found["reward/accuracy"] > 0.55).all()
+
+
+def test_cpl_learns_the_policy_itself():
+    found = trained(small("cpl,matching", **OFFLINE, total_steps=200 * 128))
+    assert (found["eval/return"] > 0.9).all(), found
+
+
+@pytest.mark.slow
+def test_reversed_labels_teach_the_contrary():
+    """The same data and budget, every label turned round."""
+    fields = OFFLINE | dict(segments__flip_rate=1.0)
+    assert (trained(small("reward,matching", **(ONLINE | fields), fit__updates=150))["eval/return"] < -0.5).all()
+    assert (trained(small("cpl,matching", **fields, total_steps=200 * 128))["eval/return"] < 0.0).all()
+    assert (trained(small("regret", **fields, total_steps=200 * 128 * 3))["eval/return"] < 0.5).all()
+
+
+@pytest.mark.parametrize("model", ["regret", pytest.param("partial_return", marks=pytest.mark.slow)])
+def test_regret_finds_the_goal_where_partial_returns_see_too_little(model):
+    """300 pairs of walks of 3 steps in a gridworld of 16 places that pays at its goal only."""
+    fields = OFFLINE | dict(segments__num_envs=8, segments__num_pairs=300, total_steps=200 * 128 * 3)
+    found = trained(small("regret", **fields, segments__label__fn=model, tabular__model=model))
+    assert (found["eval/return"] > 0.95).all() if model == "regret" else (found["eval/return"] < 0.5).any(), found
+
+
+def test_self_play_solves_the_probe():
+    found = trained(small("spo,matching", **ONLINE))
+    assert (found["eval/return"] > 0.9).all(), found
+
+
+class StopAfter:
+    """A stop signal that comes after the first call of the program."""
+
+    def __init__(self):
+        self.asked = 0
+
+    @property
+    def received(self):
+        self.asked += 1
+        return self.asked > 1
+
+
+def tiny(words, **fields):
+    """configs/control_preferences.py:WORDS,smoke on small networks and few worlds."""
+    config = small(f"{words},smoke", num_envs=4, num_steps=8, network__hidden=(8,), **fields)
+    if config.preferences.method in ("spo", "reward"):
+        config.total_steps = 8 * 4 * 8
+    if "segments" in config:
+        config.segments.update(num_envs=4, num_steps=32)
+    return config
+
+
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["cpl,matching", "reward,matching", "spo,matching"])
+def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
+    config = tiny(words)
+    control_preferences.run(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "StopSignal", StopAfter)
+        control_preferences.run(config, tmp_path / "halves")
+    assert not (tmp_path / "halves" / "final.json").exists()
+    control_preferences.run(config, tmp_path / "halves")
+    for name in ("metrics.jsonl", "final.json"):
+        assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [4, 8]
+    assert rows[1]["env_steps"] == 8 * programs.samples_per_step(config) and "eval/return" in rows[1]
+
+
+CONFIGS = [*configs.METHODS, "spo,cycle", "reward,aim"]
+
+
+@pytest.mark.parametrize("words", CONFIGS)
+def test_every_config_traces(words):
+    """The whole of a run's program, down to its shapes."""
+    config = configs.get_config(words)
+    init, advance, _ = control_preferences.METHODS[config.preferences.method](config)
+    state = jax.eval_shape(lambda: init(jax.random.key(0), {}))
+    after, metrics = jax.eval_shape(lambda state: advance(state, {}, 1), state)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
+    assert "eval/return" in metrics and control_ppo.num_updates(config) > 0
+    assert programs.program_of(config) == "control_preferences"
+
+
+@pytest.mark.parametrize(
+    ("words", "fields", "said"),
+    [
+        ("regret,cartpole", {}, "the regret model solves finite MDPs, probes/gridworld"),
+        ("reward", dict(segments__label__fn="taste"), "'taste' is none of partial_return, regret"),
+        ("cpl", dict(control__normalize_observations=True), "segments are read as they come"),
+        ("cpl", dict(mesh="envs:2"), "cpl has no worlds to spread"),
+        ("cpl,corridor", dict(segments__teacher_steps=0), "a critic has to say what regret is"),
+        ("cpl", dict(control__normalize_rewards=True), "knows no regret"),
+        ("reward", dict(preferences__method="dagger"), "'dagger' is none of reward, regret, cpl, spo"),
+        ("spo", dict(spo__preference__fn="less"), "no function 'less'"),
+    ],
+)
+def test_refusals(words, fields, said, tmp_path):
+    with pytest.raises(ValueError, match=said):
+        control_preferences.run(small(words, **fields), tmp_path)
+
+
+def test_words_that_do_not_go_together():
+    with pytest.raises(ValueError, match="one method and one environment at most, not cpl, spo"):
+        configs.get_config("cpl,spo")
+    with pytest.raises(ValueError, match="'cartpol'.*cartpole"):
+        configs.get_config("cartpol")
