@@ -117,7 +117,7 @@ def test_the_groups_of_a_config_say_which_program_it_is_for(path):
 
 def test_budgets():
     config = points.load_config("configs/control.py:cartpole")
-    assert programs.budget_of(config, "control_ppo") == {"env_steps": 400_000}
+    assert programs.budget_of(config, "control_ppo") == {"env_steps": 300_000}
     config = points.load_config("configs/arithmetic.py")
     assert programs.budget_of(config, "grpo") == {"steps": 200, "samples": 51_200, "completion_tokens": 614_400}
     sampled = points.set_fields(config, {"grpo.dynamic_sampling.max_batches": 10})

@@ -143,6 +143,7 @@ def test_weights():
 def test_defaults_are_the_papers():
     expected = {
         "common_length": {"alpha": 0.5},
+        "discounted": {"discount": 1.0},
         "alpha_divergence": {"alpha": 0.5},
         "alpha_reward": {"alpha": 0.25},
         "positive": {"penalty": 50.0},
