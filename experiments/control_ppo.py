@@ -34,7 +34,7 @@ from experiments.control_setup import (
 )
 from experiments.programs import program_of, samples_per_step
 from experiments.render import EPISODES, episode_row
-from rl_jax import checkpoint, control
+from rl_jax import checkpoint, control, envs
 from rl_jax.binding import bind
 from rl_jax.logging import RunLogger, write_atomically
 from rl_jax.masked import all_reduce, empty_like, merge
@@ -106,17 +106,24 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
             metrics = all_reduce(metrics, axis_name)
         metrics = {name: mean.value() for name, mean in metrics.items()}
         if judged is not None:
-            key = jax.random.fold_in(jax.random.fold_in(state.train.rng, 2**31 - 1), state.train.step)
             memory = agent.initial_state(judged.num_envs)
-            choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
-            returns, lengths = evaluate(policy_of(state), agent.distribution, judged, key, **choice)
-            metrics |= {"eval/return": jnp.mean(returns), "eval/length": jnp.mean(lengths.astype(jnp.float32))}
+            metrics |= judge(config, policy_of(state), agent.distribution, judged, state.train, memory)
         return state, metrics
 
     def params(state: control.ControlState):
         return control.unraveler(agent)(state.train.params)
 
     return init, advance, params
+
+
+def judge(
+    config, policy: Callable, distribution, env: envs.Vector, train: TrainState, memory: Any = ()
+) -> dict[str, jax.Array]:
+    """eval/return and eval/length, float32 [], of a policy as rollout.steps takes one, in the worlds of `env`."""
+    key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 1), train.step)
+    choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
+    returns, lengths = evaluate(policy, distribution, env, key, **choice)
+    return {"eval/return": jnp.mean(returns), "eval/length": jnp.mean(lengths.astype(jnp.float32))}
 
 
 def make_recorder(config) -> Callable:
@@ -205,8 +212,8 @@ def make_program(config, make_run: Callable = make_run) -> Program:
     chunk = over_runs(functools.partial(advance, count=config.log_every), config.group)
     if config.spread == "pmap":
         return _pmap_program(sizes, keys, values, init, chunk, over_runs(params, 1))
-    # The shapes of one part, asked for where no axis has a name.
-    shapes = jax.eval_shape(over_runs(make_run(config, parts=parts)[0], 1), keys, values)
+    # The shapes of one part are asked for where no axis has a name.
+    shapes = jax.eval_shape(over_runs(make_run(config, parts=parts)[0], 1) if parts > 1 else init, keys, values)
     program = _jit_program(sizes, keys, values, init, chunk, over_runs(params, 1), state_specs(shapes))
     return program._replace(pure=load_env(config, 1).pure)
 

@@ -35,7 +35,7 @@ from rl_jax.losses import reward_model as reward_losses
 from rl_jax.losses.preference import regularizers, scores
 from rl_jax.losses.reward_model import rankings
 from rl_jax.models.reward_network import RewardNetwork, make_reward_network
-from rl_jax.rollout.steps import Transitions, collect, evaluate, memoryless, start
+from rl_jax.rollout.steps import Transitions, collect, memoryless, start
 from rl_jax.train import TrainState, init_state
 
 
@@ -245,7 +245,8 @@ def reward_run(config, *, parts: int = 1, axis_name: str | None = None):
         state, metrics = online_advance(state, values, count)
         carried, params = state.train.trackers, online_params(state)
         env = learned_reward(judged, functools.partial(relabel.learned, network.apply, carried["relabel"]))
-        seen = judge(config, functools.partial(found.agent.policy, params), distribution, env, state.train)
+        policy = memoryless(functools.partial(found.agent.policy, params))
+        seen = control_ppo.judge(config, policy, distribution, env, state.train)
         return state, metrics | carried["fitted"] | {"eval/learned_return": seen["eval/return"]}
 
     return init, advance, online_params
@@ -280,7 +281,8 @@ def offline_run(config, begin: Callable, loss_fn: Callable, policy_of: Callable,
 
     def advance(state: Offline, values: dict[str, jax.Array], count: int):
         train, metrics = fit(state.train, state.data, count)
-        metrics |= judge(config, policy_of(train.params), found.agent.distribution, judged, train)
+        policy = memoryless(policy_of(train.params))
+        metrics |= control_ppo.judge(config, policy, found.agent.distribution, judged, train)
         return state._replace(train=train), metrics
 
     return init, advance, lambda state: state.train.params
@@ -347,14 +349,6 @@ def regret_run(config, *, parts: int = 1, axis_name: str | None = None):
         return lambda observations: q[jnp.argmax(observations, axis=-1)]
 
     return offline_run(config, lambda key, data: jnp.zeros(table.rewards.shape), loss_fn, policy_of, found)
-
-
-def judge(config, policy: Callable, distribution, env: envs.Vector, train: TrainState) -> dict[str, jax.Array]:
-    """eval/return and eval/length, float32 [], of observations -> outputs, in the worlds of `env`."""
-    key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 1), train.step)
-    choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy)
-    returns, lengths = evaluate(memoryless(policy), distribution, env, key, **choice)
-    return {"eval/return": jnp.mean(returns), "eval/length": jnp.mean(lengths.astype(jnp.float32))}
 
 
 def check_one_part(config, parts: int) -> None:

@@ -17,7 +17,7 @@ import optax
 from rl_jax.control.algorithm import Algorithm
 from rl_jax.control.update import ControlState, make_parts, over_turns, own_key, unraveler
 from rl_jax.masked import Max, Mean
-from rl_jax.rollout.steps import collect, memoryless, start
+from rl_jax.rollout.steps import at_the_mode, collect, memoryless, start
 from rl_jax.train import make_train_step
 from rl_jax.types import Params
 
@@ -30,10 +30,9 @@ def path_loss(
     params: differentiated. env: an envs.Vector whose step can be. The policy acts with its mode.
     """
     start_key, key = jax.random.split(key)
-    greedy = agent.distribution._replace(sample=lambda outputs, noise: agent.distribution.mode(outputs))
     worlds = start(env, start_key)
     policy = memoryless(lambda observation: agent.policy(params, observation))
-    _, rows, metrics = collect(policy, greedy, env, worlds, key, num_steps=num_steps)
+    _, rows, metrics = collect(policy, at_the_mode(agent.distribution), env, worlds, key, num_steps=num_steps)
     return Mean(-jnp.sum(rows.rewards), jnp.float32(rows.rewards.size)), metrics
 
 

@@ -7,7 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.rollout.steps import collect, start
+from rl_jax.rollout.steps import at_the_mode, collect, start
 
 
 class Episode(NamedTuple):
@@ -37,8 +37,7 @@ def record_episode(
     """
     if env.num_envs != 1:
         raise ValueError(f"an episode is recorded in one world, not in {env.num_envs}")
-    if greedy:
-        distribution = distribution._replace(sample=lambda outputs, noise: distribution.mode(outputs))
+    distribution = at_the_mode(distribution) if greedy else distribution
     reset_key, key = jax.random.split(key)
     # What a world does after the end of its first episode is stepped too, and not looked at: the scan is one size.
     _, rows, _ = collect(policy, distribution, env, start(env, reset_key, memory), key, num_steps=max_steps)

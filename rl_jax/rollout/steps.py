@@ -59,6 +59,11 @@ def memoryless(policy: Callable) -> Callable:
     return lambda worlds: (policy(worlds.observation), worlds.memory)
 
 
+def at_the_mode(distribution):
+    """The distribution that samples its mode, whatever the noise."""
+    return distribution._replace(sample=lambda outputs, noise: distribution.mode(outputs))
+
+
 def collect(
     policy: Callable, distribution, env, worlds: Worlds, key: chex.PRNGKey, *, num_steps: int
 ) -> tuple[Worlds, Transitions, dict[str, Mean | Max]]:
@@ -112,6 +117,7 @@ def evaluate(
     distribution's mode, no sample. memory: the agent's, empty. The loop ends with the longest episode.
     """
     reset_key, key = jax.random.split(key)
+    distribution = at_the_mode(distribution) if greedy else distribution
 
     def unfinished(carry):
         return jnp.any(carry[2]) & (carry[0] < max_steps)
@@ -120,10 +126,7 @@ def evaluate(
         time, worlds, alive = carry
         noise_key, env_key = jax.random.split(jax.random.fold_in(key, time))
         outputs, memory = policy(worlds)
-        if greedy:
-            actions = distribution.mode(outputs)
-        else:
-            actions = distribution.sample(outputs, distribution.noise(noise_key, (env.num_envs,)))
+        actions = distribution.sample(outputs, distribution.noise(noise_key, (env.num_envs,)))
         ahead = jax.tree.map(lambda x: x[0], env.ahead(env_key, 1))
         state, observation, now = env.step(worlds.state, distribution.to_env(actions), ahead)
         total = worlds.episode_return + jnp.where(alive, now.reward, 0.0)

@@ -46,3 +46,15 @@ def kept_signals():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+class StopAfter:
+    """A stop signal that comes after the first call of the program."""
+
+    def __init__(self):
+        self.asked = 0
+
+    @property
+    def received(self):
+        self.asked += 1
+        return self.asked > 1

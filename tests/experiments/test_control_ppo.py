@@ -13,7 +13,7 @@ from configs import control as configs
 from experiments import control_ppo
 from rl_jax import checkpoint
 from tests.envs.libraries import adapter, foreign
-from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
 
@@ -94,18 +94,6 @@ def test_what_is_swept_is_what_a_run_of_its_own_has():
 def test_a_group_in_lockstep_is_one_after_the_other():
     left, right = trained(small(num_seeds=4)), trained(small(num_seeds=4, group=2))
     assert_same(left, right, rtol=1e-4)
-
-
-class StopAfter:
-    """A stop signal that comes after the first call of the program."""
-
-    def __init__(self):
-        self.asked = 0
-
-    @property
-    def received(self):
-        self.asked += 1
-        return self.asked > 1
 
 
 @pytest.mark.usefixtures("kept_signals")

@@ -8,7 +8,7 @@ import pytest
 from configs import control_preferences as configs
 from experiments import control_ppo, control_preferences, programs
 from rl_jax import checkpoint
-from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
 
@@ -78,18 +78,6 @@ def test_regret_finds_the_goal_where_partial_returns_see_too_little(model):
 def test_self_play_solves_the_probe():
     found = trained(small("spo,matching", **ONLINE))
     assert (found["eval/return"] > 0.9).all(), found
-
-
-class StopAfter:
-    """A stop signal that comes after the first call of the program."""
-
-    def __init__(self):
-        self.asked = 0
-
-    @property
-    def received(self):
-        self.asked += 1
-        return self.asked > 1
 
 
 def tiny(words, **fields):
