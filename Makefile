@@ -15,16 +15,16 @@ JOBS ?= 2
 MESH ?= seeds:2
 
 ifdef SMOKE
-CONFIG := configs/arithmetic.py:smoke
+CONFIG := configs/tasks/arithmetic.py:smoke
 RUN := runs/smoke
-FRONTIER := configs/frontier.py:smoke
+FRONTIER := configs/preferences/frontier.py:smoke
 FRONTIER_RUN := runs/smoke_frontier
 ABLATIONS := --smoke
 LEVELS := --smoke
 else
-CONFIG := configs/arithmetic.py
+CONFIG := configs/tasks/arithmetic.py
 RUN := runs/arithmetic
-FRONTIER := configs/frontier.py
+FRONTIER := configs/preferences/frontier.py
 FRONTIER_RUN := runs/frontier
 ABLATIONS :=
 LEVELS :=
@@ -42,7 +42,7 @@ train: $(VENV)/.installed
 
 # Under 20 minutes on 2 cores; arms that are finished are not run again.
 preferences: $(VENV)/.installed
-	$(PY) -m experiments.preferences --config=$(FRONTIER) --workdir=$(FRONTIER_RUN)
+	$(PY) -m experiments.frontier --config=$(FRONTIER) --workdir=$(FRONTIER_RUN)
 
 # Each in a process of its own; one that fails is named at the end, and the others go on.
 ablations: $(VENV)/.installed
@@ -50,7 +50,7 @@ ablations: $(VENV)/.installed
 
 # Half an hour on 2 cores; environments that are finished are not run again. On one accelerator: MESH=
 control-levels: $(VENV)/.installed-control
-	$(PY) -m experiments.control_levels $(LEVELS) --config.mesh=$(MESH)
+	$(PY) -m experiments.tools.control_levels $(LEVELS) --config.mesh=$(MESH)
 
 # A worker per core of a small machine; loadfile keeps a file's fixtures and compiled functions in one process,
 # and tests/conftest.py puts the files with slow tests first.
@@ -63,7 +63,7 @@ mutants: $(VENV)/.installed-dev
 
 # In a virtual environment of its own: where libtpu is, jax looks for a TPU.
 plan-check: $(VENV_TPU)/.installed-tpu
-	$(VENV_TPU)/bin/python -m experiments.plan --check=experiments/plans/ci.json
+	$(VENV_TPU)/bin/python -m experiments.plan --check=experiments/plan/plans/ci.json
 
 $(VENV_TPU)/.installed-tpu: requirements.txt pyproject.toml
 	$(MAKE) install VENV=$(VENV_TPU) EXTRAS=[tpu]

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 
 def optimizer(**changes) -> ConfigDict:
-    """AdamW as rl_jax.train.make_optimizer takes it; decay_steps=0 keeps the rate constant."""
+    """AdamW as rl_jax.training.step.make_optimizer takes it; decay_steps=0 keeps the rate constant."""
     fields = dict(
         learning_rate=1e-3,
         warmup_steps=0,
@@ -48,7 +48,8 @@ def transformer(**changes) -> ConfigDict:
 
 
 def checkpoint(every: int) -> dict:
-    """What rl_jax.checkpoint.Checkpointer takes. every: steps between saves. keep: of the newest; beside them stay the
+    """What rl_jax.training.checkpoint.Checkpointer takes. every: steps between saves. keep: of the newest; beside
+    them stay the
     multiples of keep_every steps (0: none), and keep_best by a metric of metrics.jsonl, best_mode "max" or "min"."""
     return dict(every=every, keep=2, keep_every=0, keep_best=0, best_metric="eval/pass@1", best_mode="max")
 
@@ -63,7 +64,7 @@ def base(name: str) -> ConfigDict:
         dict(
             name=name,
             seed=0,
-            mesh="",  # "data:2,fsdp:2,tensor:2", axes in rl_jax/logical.py; "" is one device
+            mesh="",  # "data:2,fsdp:2,tensor:2", axes in rl_jax/core/axis_table.py; "" is one device
             task=dict(name=name),
             model=transformer(),
             init_from="",  # the workdir of a finished run to take the params from; "" runs the SFT below, if any
@@ -73,15 +74,17 @@ def base(name: str) -> ConfigDict:
                 **SAMPLING,
                 # "lockstep": all rows until the last has ended. "continuous": slots that are refilled, 0 is one a row.
                 # "openai": vLLM's server at url, which knows the model as `model`; sync: (params) -> None hands it the
-                # weights (rl_jax.rollout.external), None leaves it those that it has.
+                # weights (rl_jax.rollout.lm.external), None leaves it those that it has.
                 engine=dict(name="lockstep", slots=0, url="", model="", timeout_s=600.0, sync=None),
-                # Another layout of the weights to sample in (experiments.layouts), "" is the training's; on its
+                # Another layout of the weights to sample in (experiments.parts.rollout_mesh), "" is the training's;
+                # on its
                 # devices ("shared"), or on as many others ("separate").
                 mesh="",
                 devices="shared",
             ),
             score=dict(chunk=32),
-            # What the forwards of GRPO see (experiments.packed): "padded" rows, "packed" ones, or "shared_prefix".
+            # What the forwards of GRPO see (experiments.parts.packers): "padded" rows, "packed" ones, or
+            # "shared_prefix".
             # row_length: 0 is about twice a padded row's. min_rows: of a micro-batch on a device; more than it needs
             # keeps the shape, so that nothing is compiled again.
             packing=dict(mode="padded", row_length=0, min_rows=1),
@@ -114,7 +117,7 @@ def base(name: str) -> ConfigDict:
                 behavior_weight=dict(fn="none"),  # from the sampler's log-probs to the trainer's
                 token_weight=dict(fn="none"),
                 selection=dict(fn=""),  # the tokens that a surrogate treats differently; "": it does not ask
-                # Estimators with a memory (rl_jax.trackers), by the place where the loop uses them; "" is none.
+                # Estimators with a memory (rl_jax.core.trackers), by the place where the loop uses them; "" is none.
                 trackers={
                     place: dict(fn="") for place in ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
                 },

@@ -3,11 +3,13 @@
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8
 
 Arguments: `1b` (Llama 3.2), `8b` (Llama 3.1), `13b` (Llama 2), `32b` (Qwen3): sizes as in the published config.json,
-under experiments/plans/models. Prompts of 1,024 and completions of 3,072 tokens, 64 prompts x 8, bfloat16 over float32
+under experiments/plan/plans/models. Prompts of 1,024 and completions of 3,072 tokens, 64 prompts x 8, bfloat16 over
+float32
 masters, everything rematerialised, the TPU's splash attention. Another folder: --config.model.path=FOLDER.
 """
 
-from configs import common, hf
+from configs import common
+from configs.tasks import hf
 
 MODELS = {"1b": "llama-3.2-1b", "8b": "llama-3.1-8b", "13b": "llama-2-13b", "32b": "qwen3-32b"}
 
@@ -20,7 +22,7 @@ def get_config(arg: str | None = None):
     config = hf.get_config(None)
     config.name = f"plan_{size}"
     config.model.update(
-        path=f"experiments/plans/models/{MODELS[size]}", dtype="bfloat16", remat="full", attention="splash"
+        path=f"experiments/plan/plans/models/{MODELS[size]}", dtype="bfloat16", remat="full", attention="splash"
     )
     config.rollout.update(completion_length=3072, prompt_buckets=(1024,))
     config.rollout.engine.name, config.packing.mode = "lockstep", "padded"  # the programs that are planned

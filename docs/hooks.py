@@ -15,8 +15,8 @@ from mkdocs.structure.files import File
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from experiments import methods  # noqa: E402
-from tests.test_layering import FILES, ROWS, module_name  # noqa: E402
+from experiments.tools import methods  # noqa: E402
+from tests.project.test_layering import FILES, ROWS, module_name  # noqa: E402
 
 MEANING = {
     "recipes": "A batch in, (Mean, metrics) out: the pages to read for what a method is here.",

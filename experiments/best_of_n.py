@@ -1,6 +1,7 @@
 """Best-of-n: samples of a policy, chosen by a reward model (or a verifier), and what the verifier says of the choice.
 
-    python -m experiments.best_of_n --config=configs/best_of_n.py --config.best_of_n.proxies=runs/reward_model
+    python -m experiments.best_of_n --config=configs/preferences/best_of_n.py \
+        --config.best_of_n.proxies=runs/reward_model
 
 Writes WORKDIR/best_of_n.json (gold and proxy score against n and its KL), best_of_n.md (the table), scores.npz (every
 sample's scores) and rankings.jsonl (the samples, graded by the verifier: data for experiments.reward_model). The
@@ -13,14 +14,15 @@ import pathlib
 import jax
 import numpy as np
 
-from experiments import common
 from experiments.evaluate import Judged, judge, make_pool
-from experiments.judges import RewardModel, load_reward_model
-from rl_jax import data, ensembles
-from rl_jax.binding import bind
-from rl_jax.logging import write_atomically
+from experiments.parts import common
+from experiments.parts.judges import RewardModel, load_reward_model
+from rl_jax.core.binding import bind
+from rl_jax.credit import ensembles
+from rl_jax.data import pipeline
 from rl_jax.rewards import benchmarks
-from rl_jax.rollout.engine import make_generate
+from rl_jax.rollout.lm.engine import make_generate
+from rl_jax.runs.logging import write_atomically
 from rl_jax.stats import bootstrap_mean
 
 
@@ -39,7 +41,7 @@ def sample(setup: common.Setup, params, pool) -> list[Judged]:
         setup,
     )
     source, key, found = setup.task.data_source(settings.split), jax.random.key(config.seed + 2), []
-    for index, records in enumerate(data.eval_batches(source, settings.batch_size, settings.num_prompts)):
+    for index, records in enumerate(pipeline.eval_batches(source, settings.batch_size, settings.num_prompts)):
         full = records + records[:1] * (settings.batch_size - len(records))  # one shape, one compilation
         rollout = generate(params, *common.encode_prompts(setup, full), jax.random.fold_in(key, index))
         kept = len(records) * settings.samples

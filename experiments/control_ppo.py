@@ -1,7 +1,8 @@
 """PPO and its relatives in environments: many runs at once, the whole of each one compiled program.
 
-    python -m experiments.control_ppo --config=configs/control.py:cartpole
-    python -m experiments.control_ppo --config=configs/control.py:cartpole --config.num_seeds=64 --config.mesh=seeds:2
+    python -m experiments.control_ppo --config=configs/control/environments.py:cartpole
+    python -m experiments.control_ppo --config=configs/control/environments.py:cartpole --config.num_seeds=64 \
+        --config.mesh=seeds:2
 
 A call of the program is `log_every` updates (rollout, advantages, epochs of minibatches) of every run and an
 evaluation; between calls the loop logs and saves. A run is a seed with a value of each number that is swept. The same
@@ -22,8 +23,8 @@ import numpy as np
 import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from experiments import common, processes
-from experiments.control_setup import (
+from experiments.parts import common, processes
+from experiments.parts.control_setup import (
     NETWORKS,
     load_env,
     make_algorithm,
@@ -32,16 +33,17 @@ from experiments.control_setup import (
     runs_of,
     with_values,
 )
-from experiments.programs import program_of, samples_per_step
-from experiments.render import EPISODES, episode_row
-from rl_jax import checkpoint, control, envs
-from rl_jax.binding import bind
-from rl_jax.logging import RunLogger, write_atomically
-from rl_jax.masked import all_reduce, empty_like, merge
-from rl_jax.rollout.episode import record_episode
-from rl_jax.rollout.steps import evaluate
-from rl_jax.run_record import write_run_record
-from rl_jax.train import TrainState
+from experiments.parts.programs import program_of, samples_per_step
+from experiments.report.render import EPISODES, episode_row
+from rl_jax import control, envs
+from rl_jax.core.binding import bind
+from rl_jax.core.masked import all_reduce, empty_like, merge
+from rl_jax.rollout.envs.episode import record_episode
+from rl_jax.rollout.envs.steps import evaluate
+from rl_jax.runs.logging import RunLogger, write_atomically
+from rl_jax.runs.run_record import write_run_record
+from rl_jax.training import checkpoint
+from rl_jax.training.step import TrainState
 
 # XLA on a CPU. Its thread pool: small matmuls gain nothing from it, and on two cores batched ones can wait for each
 # other in it without an end. Its scheduler: in the default order a step of CartPole takes a tenth longer.
@@ -156,7 +158,7 @@ def make_recorder(config) -> Callable:
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """"seeds:2,envs:4" -> {"seeds": 2, "envs": 4}; "" is one device. Raises ValueError for anything else."""
+    """ "seeds:2,envs:4" -> {"seeds": 2, "envs": 4}; "" is one device. Raises ValueError for anything else."""
     sizes = {"seeds": 1, "envs": 1}
     for part in filter(None, text.split(",")):
         name, _, size = part.strip().partition(":")

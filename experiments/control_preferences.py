@@ -1,8 +1,8 @@
 """Control without a reward: from preferences between segments of episodes, or between whole episodes.
 
-    python -m experiments.control_preferences --config=configs/control_preferences.py:reward
-    python -m experiments.control_preferences --config=configs/control_preferences.py:cpl
-    python -m experiments.control_preferences --config=configs/control_preferences.py:spo
+    python -m experiments.control_preferences --config=configs/control/preferences.py:reward
+    python -m experiments.control_preferences --config=configs/control/preferences.py:cpl
+    python -m experiments.control_preferences --config=configs/control/preferences.py:spo
 
     reward   segments -> Bradley-Terry -> a network's reward -> PPO (or what config.control says) on it
     regret   segments -> the regret model -> the reward of a finite MDP -> its best policy
@@ -24,19 +24,20 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from experiments import common, control_ppo
+from experiments import control_ppo
+from experiments.parts import common
 from rl_jax import control, envs, reward_model
 from rl_jax.advantages import steps as step_advantages
-from rl_jax.binding import bind
 from rl_jax.control import duels, relabel, segments, tabular
-from rl_jax.envs import tabular as tables
+from rl_jax.core.binding import bind
 from rl_jax.envs.learned import learned_reward
+from rl_jax.envs.worlds import tabular as tables
 from rl_jax.losses import reward_model as reward_losses
 from rl_jax.losses.preference import regularizers, scores
 from rl_jax.losses.reward_model import rankings
-from rl_jax.models.reward_network import RewardNetwork, make_reward_network
-from rl_jax.rollout.steps import Transitions, collect, memoryless, start
-from rl_jax.train import TrainState, init_state
+from rl_jax.models.agents.reward_network import RewardNetwork, make_reward_network
+from rl_jax.rollout.envs.steps import Transitions, collect, memoryless, start
+from rl_jax.training.step import TrainState, init_state
 
 
 def partial_return(rows: Transitions, advantages: Callable) -> jax.Array:

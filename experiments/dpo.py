@@ -1,6 +1,6 @@
 """DPO and its family on given preferences: the loop that a reader forks.
 
-    python -m experiments.dpo --config=configs/preferences.py --config.data.path=PAIRS.jsonl --workdir=runs/dpo
+    python -m experiments.dpo --config=configs/preferences/given.py --config.data.path=PAIRS.jsonl --workdir=runs/dpo
 
 Each step: records -> token ids -> the reference's log-probs -> statistics of the batch, where the method has some ->
 update. The first start runs the config's SFT on the chosen responses in WORKDIR/sft; the same command resumes whatever
@@ -16,19 +16,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import common, processes
 from experiments.grpo import warm_start
-from experiments.preference_data import Arrays, Encoder, Packer, flat, for_sft, load_task, records_of
-from rl_jax import checkpoint, data, distributed, dpo, preferences
-from rl_jax.binding import bind, supply
+from experiments.parts import common, processes
+from experiments.parts.preference_data import Arrays, Encoder, Packer, flat, for_sft, load_task, records_of
+from rl_jax import dpo, preferences
+from rl_jax.core.binding import bind, supply
+from rl_jax.core.masked import merge, zero_masked
+from rl_jax.core.types import Params, PreferenceBatch, Scores, TokenBatch
+from rl_jax.data import pipeline
 from rl_jax.losses.preference import couple
-from rl_jax.masked import merge, zero_masked
-from rl_jax.reference_cache import ReferenceCache
 from rl_jax.rewards.benchmarks import length_correlation
-from rl_jax.scoring import make_score
-from rl_jax.train import TrainState
-from rl_jax.types import Params, PreferenceBatch, Scores, TokenBatch
-from rl_jax.vocabulary import make_vocabulary_score, response_weights, sequence_kl
+from rl_jax.training import checkpoint, distributed
+from rl_jax.training.ref_log_prob_cache import ReferenceCache
+from rl_jax.training.scoring import make_score
+from rl_jax.training.step import TrainState
+from rl_jax.training.vocabulary import make_vocabulary_score, response_weights, sequence_kl
 
 COUPLE = 1  # what a coupler's randomness is drawn by
 
@@ -271,7 +273,7 @@ def run(config, workdir: pathlib.Path) -> None:
             )
         arrays, held_out = (with_reference(config, workdir, score, reference, x) for x in (arrays, held_out))
     steps = math.ceil(settings.epochs * len(arrays["tokens"]) / settings.batch_size) or settings.steps
-    batches = data.train_iterator(range(len(arrays["tokens"])), batch_size=settings.batch_size, seed=config.seed)
+    batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=settings.batch_size, seed=config.seed)
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
@@ -281,7 +283,7 @@ def run(config, workdir: pathlib.Path) -> None:
     log = processes.run_logger(workdir, step, total_steps=steps, **common.log_options(config))
     with checkpoints, log:
         if step < steps:
-            first = encoder.batch(arrays, np.array(data.peek(batches)))
+            first = encoder.batch(arrays, np.array(pipeline.peek(batches)))
             first = couple_batch(setup, programs, state, first, reference)[1]
             first = common.place_rows(setup, packer(first, settings.micro_batches))
             common.ahead(setup)("train_step", programs.train_step)(state, first, reference)

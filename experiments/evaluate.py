@@ -1,6 +1,6 @@
 """Held-out evaluation: sample completions for test prompts, score them with the task's verifier.
 
-    python -m experiments.evaluate --config=configs/arithmetic.py --config.init_from=runs/arithmetic
+    python -m experiments.evaluate --config=configs/tasks/arithmetic.py --config.init_from=runs/arithmetic
 """
 
 import json
@@ -10,11 +10,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from experiments import common, layouts, processes
-from rl_jax import data, distributed
+from experiments.parts import common, processes, rollout_mesh
+from rl_jax.core.types import Rollout
+from rl_jax.data import pipeline
 from rl_jax.rewards.pool import RewardPool, RewardResult
-from rl_jax.rollout.engine import make_generate
-from rl_jax.types import Rollout
+from rl_jax.rollout.lm.engine import make_generate
+from rl_jax.training import distributed
 
 
 class Judged(NamedTuple):
@@ -134,8 +135,8 @@ def make_evaluate(setup: common.Setup, pool: RewardPool):
     key = jax.random.key(setup.config.seed + 1)
 
     def evaluate(params):
-        params, values, rows = layouts.place(setup.rollout, params), {}, []
-        for index, records in enumerate(data.eval_batches(source, config.batch_size, config.num_prompts)):
+        params, values, rows = rollout_mesh.place(setup.rollout, params), {}, []
+        for index, records in enumerate(pipeline.eval_batches(source, config.batch_size, config.num_prompts)):
             full = records + records[:1] * (config.batch_size - len(records))  # one shape, one compilation
             mine = [full[i] for i in here]
             prompts = processes.place_own(setup.mesh, common.encode_prompts(setup, mine))

@@ -1,6 +1,6 @@
 """GRPO, from prompts to report: the loop that a reader forks.
 
-    python -m experiments.grpo --config=configs/arithmetic.py --workdir=runs/arithmetic
+    python -m experiments.grpo --config=configs/tasks/arithmetic.py --workdir=runs/arithmetic
 
 Each step: prompts -> rollouts -> rewards -> advantages -> old and reference log-probs -> updates. The first start
 runs the config's SFT warm start in WORKDIR/sft; the same command resumes whatever was interrupted, bit for bit.
@@ -14,19 +14,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import common, layouts, processes, rollouts, sft, trackers
-from experiments.engines import make_sampler
+from experiments import sft
 from experiments.evaluate import Judged, make_evaluate, make_pool, sample_rows
-from experiments.packed import Packer
-from experiments.rollouts import Collected, collect
-from rl_jax import advantages, checkpoint, distributed, grpo, shaping, weights
-from rl_jax.binding import bind, needs
-from rl_jax.credit import Credit, assign
+from experiments.parts import common, processes, rollout_mesh, sample_groups, trackers
+from experiments.parts.packers import Packer
+from experiments.parts.sample_groups import Collected, collect
+from experiments.parts.sampler import make_sampler
+from rl_jax import advantages, grpo, token_weights
+from rl_jax.core.binding import bind, needs
+from rl_jax.core.types import PolicyBatch, Scores
+from rl_jax.credit import shaping
+from rl_jax.credit.rule import Credit, assign
 from rl_jax.losses import aggregate, kl, policy
-from rl_jax.rollout.sampling import Sampling
-from rl_jax.scoring import make_score
-from rl_jax.train import TrainState
-from rl_jax.types import PolicyBatch, Scores
+from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.training import checkpoint, distributed
+from rl_jax.training.scoring import make_score
+from rl_jax.training.step import TrainState
 
 
 def make_objective(config) -> grpo.Objective:
@@ -63,9 +66,9 @@ def make_credit(config) -> Credit:
         shape=bind(settings.shaping.to_dict(), shaping, max_length=length),
         reward_kl=bind(settings.reward_kl.to_dict(), kl),
         advantage=bind(settings.advantage.to_dict(), advantages, max_length=length),
-        behavior_weight=bind(settings.behavior_weight.to_dict(), weights),
-        token_weight=bind(settings.token_weight.to_dict(), weights),
-        selection=bind(settings.selection.to_dict(), weights) if settings.selection.fn else None,
+        behavior_weight=bind(settings.behavior_weight.to_dict(), token_weights),
+        token_weight=bind(settings.token_weight.to_dict(), token_weights),
+        selection=bind(settings.selection.to_dict(), token_weights) if settings.selection.fn else None,
         mask_truncated=settings.mask_truncated,
     )
 
@@ -221,7 +224,7 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     """The programs of this config on this mesh, and the state that they start from. `params` are given up to it."""
     config, settings = setup.config, setup.config.grpo
     if setup.rollout and config.log.progress:
-        print(layouts.cost(setup.rollout, params))
+        print(rollout_mesh.cost(setup.rollout, params))
     length, tokenizer = config.rollout.completion_length, setup.task.tokenizer
     sampling = common.sampling_of(config.rollout)
 
@@ -254,8 +257,8 @@ def compile_ahead(setup: common.Setup, programs: Programs, packer: Packer, pool,
     Packed rows have shapes that depend on the samples: there only the rollout is compiled.
     """
     config, ahead, key = setup.config, common.ahead(setup), processes.step_key(state, 0)
-    params = layouts.place(setup.rollout, state.params, common.Clock())
-    collected = rollouts.compile_ahead(setup, pool, programs.generate, programs.greedy, prompts, params, key)
+    params = rollout_mesh.place(setup.rollout, state.params, common.Clock())
+    collected = sample_groups.compile_ahead(setup, pool, programs.generate, programs.greedy, prompts, params, key)
     if collected is None or config.packing.mode != "padded":
         return
     rows = common.place_rows(setup, packer.to_score(collected.judged.rollout))
@@ -308,7 +311,7 @@ def run(config, workdir: pathlib.Path) -> None:
             looking = step % config.eval.every == 0 or step == settings.steps
             clock = common.Clock()
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step), 3)
-            params = layouts.place(setup.rollout, state.params, clock)
+            params = rollout_mesh.place(setup.rollout, state.params, clock)
             collected = collect(setup, pool, programs.generate, programs.greedy, prompts, params, rollout_key, clock)
             del params  # a second copy of the weights, which the updates have no room for
             judged, rewards = collected.judged, collected.judged.result.rewards

@@ -1,6 +1,6 @@
 """Preference optimisation on the policy's own samples: the loop that a reader forks.
 
-    python -m experiments.online_dpo --config=configs/online_preferences.py --workdir=runs/online_dpo
+    python -m experiments.online_dpo --config=configs/preferences/online.py --workdir=runs/online_dpo
 
 Each step: prompts -> candidates -> rewards -> what they are worth -> pairs or lists -> log-probs of the references ->
 updates -> the reference moves. What happens at each arrow stands in config.online, the loss in config.dpo (as in
@@ -15,15 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import common, dpo, grpo
-from experiments.candidates import POLICY, REFERENCE, Candidates, Source, make_judge
+from experiments import dpo, grpo
 from experiments.evaluate import Judged, make_evaluate, make_pool, sample_rows
-from experiments.preference_data import flat, load_task
-from rl_jax import checkpoint, data, preferences, references, selection, verdicts
-from rl_jax.binding import bind
-from rl_jax.logging import RunLogger
-from rl_jax.train import TrainState
-from rl_jax.types import Params, PreferenceBatch
+from experiments.parts import common
+from experiments.parts.preference_data import flat, load_task
+from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, Source, make_judge
+from rl_jax import preferences
+from rl_jax.core.binding import bind
+from rl_jax.core.types import Params, PreferenceBatch
+from rl_jax.data import pipeline
+from rl_jax.runs.logging import RunLogger
+from rl_jax.selection import candidate_values, pair_selection, reference_policy
+from rl_jax.training import checkpoint
+from rl_jax.training.step import TrainState
 
 
 def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> PreferenceBatch:
@@ -33,9 +37,9 @@ def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> 
     needed: what the objective's slots ask for by name. Raises ValueError where the lists have not dpo.responses each.
     """
     settings = config.online
-    value = bind(settings.value.to_dict(), verdicts)
+    value = bind(settings.value.to_dict(), candidate_values)
     rewards = value(jnp.asarray(candidates.rewards), jnp.asarray(candidates.opponents))
-    found = bind(settings.selection.to_dict(), selection)(rewards, key)
+    found = bind(settings.selection.to_dict(), pair_selection)(rewards, key)
     indices, present = np.asarray(found.indices), np.asarray(found.present)
     prompts, lists, responses = indices.shape
     if config.dpo.responses not in (1, responses):
@@ -122,7 +126,7 @@ def first_reference(setup: common.Setup, params: Params) -> Params:
     if not settings.init_from:
         return params
     other = common.load_params(setup, settings.init_from)
-    return references.soup([params, other], [1.0 - settings.weight, settings.weight])
+    return reference_policy.soup([params, other], [1.0 - settings.weight, settings.weight])
 
 
 def make_source(config):
@@ -188,11 +192,11 @@ def run(config, workdir: pathlib.Path) -> None:
     params = grpo.warm_start(setup, workdir, stop)
     if params is None:
         return
-    schedule = bind(config.online.schedule.to_dict(), references)
-    compared = references.start(schedule, params, first_reference(setup, params))
+    schedule = bind(config.online.schedule.to_dict(), reference_policy)
+    compared = reference_policy.start(schedule, params, first_reference(setup, params))
     programs, state = dpo.build(setup, params)
     source = source_of(setup.task)
-    prompts = data.train_iterator(source, batch_size=config.online.prompts_per_batch, seed=config.seed)
+    prompts = pipeline.train_iterator(source, batch_size=config.online.prompts_per_batch, seed=config.seed)
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:

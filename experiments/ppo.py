@@ -1,6 +1,6 @@
 """PPO with a critic, from prompts to report: the loop of experiments.grpo with values in it.
 
-    python -m experiments.ppo --config=configs/arithmetic_ppo.py --workdir=runs/arithmetic_ppo
+    python -m experiments.ppo --config=configs/tasks/arithmetic_ppo.py --workdir=runs/arithmetic_ppo
 
 Each step: prompts -> rollouts -> rewards -> values -> advantages and returns -> updates of critic and policy. The
 policy's side is config.grpo; config.critic is the critic: a network of its own that starts from the policy's params,
@@ -14,18 +14,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from experiments import common, grpo, layouts, processes, rollouts, trackers
+from experiments import grpo
 from experiments.evaluate import make_evaluate, make_pool, sample_rows
-from experiments.rollouts import collect
-from rl_jax import checkpoint, distributed, ppo, sharding
+from experiments.parts import common, processes, rollout_mesh, sample_groups, trackers
+from experiments.parts.sample_groups import collect
+from rl_jax import ppo
 from rl_jax.advantages import tokens as token_advantages
-from rl_jax.binding import bind, needs
+from rl_jax.core.binding import bind, needs
 from rl_jax.losses import value
 from rl_jax.models.heads import NAME as HEAD
 from rl_jax.models.heads import add_value_head, make_predict, without_value_head
-from rl_jax.rollout.sampling import Sampling
-from rl_jax.scoring import make_score
-from rl_jax.train import TrainState
+from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.training import checkpoint, distributed, sharding
+from rl_jax.training.scoring import make_score
+from rl_jax.training.step import TrainState
 
 
 def make_objective(config) -> ppo.Objective:
@@ -233,8 +235,8 @@ def check_rows(setup: common.Setup) -> None:
 def compile_ahead(setup: common.Setup, programs: Programs, pool, prompts, learner: Learner) -> None:
     """Compiles what the first step calls: the step itself, with its prompts, and zeros in place of results."""
     config, ahead, key = setup.config, common.ahead(setup), processes.step_key(learner.policy, 0)
-    params = layouts.place(setup.rollout, learner.policy_params(), common.Clock())
-    collected = rollouts.compile_ahead(setup, pool, programs.generate, None, prompts, params, key)
+    params = rollout_mesh.place(setup.rollout, learner.policy_params(), common.Clock())
+    collected = sample_groups.compile_ahead(setup, pool, programs.generate, None, prompts, params, key)
     if collected is None:
         return
     rollout, rewards = common.place_rows(setup, (collected.judged.rollout, collected.judged.result.rewards))
@@ -287,7 +289,7 @@ def run(config, workdir: pathlib.Path) -> None:
             warming_up = step <= config.critic.warmup_steps
             clock = common.Clock()
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step), 3)
-            params = layouts.place(setup.rollout, learner.policy_params(), clock)
+            params = rollout_mesh.place(setup.rollout, learner.policy_params(), clock)
             collected = collect(setup, pool, programs.generate, None, prompts, params, rollout_key, clock)
             del params  # a second copy of the weights, which the updates have no room for
             judged = collected.judged

@@ -1,10 +1,10 @@
 """Reward models: trained on preferences, rankings, labels or process labels, evaluated on held-out ones and benchmarks.
 
-    python -m experiments.reward_model --config=configs/reward_models.py --workdir=runs/reward_model
+    python -m experiments.reward_model --config=configs/preferences/reward_models.py --workdir=runs/reward_model
 
 Each step: records -> token ids -> the head's outputs at the last token of each response (or step) -> update. What is
 learned stands in config.reward_model, slot by slot (rl_jax.reward_model). The same command resumes whatever was
-interrupted, bit for bit. Other programs use the result through `experiments.judges.load_reward_model`.
+interrupted, bit for bit. Other programs use the result through `experiments.parts.judges.load_reward_model`.
 """
 
 import json
@@ -16,21 +16,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import common
-from experiments.preference_data import flat, load_task, records_of, take_rows
-from experiments.reward_evaluation import evaluate_responses, evaluate_steps
-from rl_jax import checkpoint, data, preferences, reward_model, sharding
-from rl_jax.binding import bind, needs
-from rl_jax.logging import RunLogger, write_atomically
+from experiments.parts import common
+from experiments.parts.preference_data import flat, load_task, records_of, take_rows
+from experiments.parts.reward_evaluation import evaluate_responses, evaluate_steps
+from rl_jax import preferences, reward_model
+from rl_jax.core.binding import bind, needs
+from rl_jax.core.masked import zero_masked
+from rl_jax.core.types import Params, TokenBatch
+from rl_jax.data import pipeline
 from rl_jax.losses import reward_model as losses
 from rl_jax.losses import value
 from rl_jax.losses.reward_model import rankings
 from rl_jax.losses.reward_model.implicit import implicit_rewards
-from rl_jax.masked import zero_masked
 from rl_jax.models.heads import REWARD, add_reward_head, make_predict_at, make_predict_last, without_reward_head
-from rl_jax.scoring import make_score
-from rl_jax.train import TrainState
-from rl_jax.types import Params, TokenBatch
+from rl_jax.runs.logging import RunLogger, write_atomically
+from rl_jax.training import checkpoint, sharding
+from rl_jax.training.scoring import make_score
+from rl_jax.training.step import TrainState
 
 Arrays = dict[str, np.ndarray]  # N first
 
@@ -323,7 +325,7 @@ def run(config, workdir: pathlib.Path) -> None:
     params = add_head(setup, reader, base_params(setup))
     train_step, state = common.make_trainer(setup, settings, reader.loss, params)
     rewards = make_rewards(setup, reader)
-    batches = data.train_iterator(range(len(arrays["tokens"])), batch_size=settings.batch_size, seed=config.seed)
+    batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=settings.batch_size, seed=config.seed)
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
@@ -338,7 +340,7 @@ def run(config, workdir: pathlib.Path) -> None:
     log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
     with checkpoints, log:
         if step < settings.steps:
-            first = reader.batch(arrays, np.array(data.peek(batches)), settings.batch_size)
+            first = reader.batch(arrays, np.array(pipeline.peek(batches)), settings.batch_size)
             first = common.place_rows(setup, first)
             common.ahead(setup)("train_step", train_step)(state, first)
         if step == 0:

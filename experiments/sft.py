@@ -1,6 +1,6 @@
 """Supervised fine-tuning on a task's own solutions; the warm start of experiments.grpo.
 
-    python -m experiments.sft --config=configs/arithmetic.py --workdir=runs/arithmetic/sft
+    python -m experiments.sft --config=configs/tasks/arithmetic.py --workdir=runs/arithmetic/sft
 
 Runs config.sft.steps steps, or until the evaluated pass@1 reaches config.sft.stop_at. The same command resumes.
 """
@@ -11,11 +11,13 @@ import pathlib
 import jax
 import numpy as np
 
-from experiments import common, processes
 from experiments.evaluate import make_evaluate, make_pool
-from rl_jax import checkpoint, data, distributed, sft
-from rl_jax.scoring import make_score
-from rl_jax.types import TokenBatch
+from experiments.parts import common, processes
+from rl_jax import sft
+from rl_jax.core.types import TokenBatch
+from rl_jax.data import pipeline
+from rl_jax.training import checkpoint, distributed
+from rl_jax.training.scoring import make_score
 
 
 def make_batch(setup: common.Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarray]:
@@ -25,12 +27,12 @@ def make_batch(setup: common.Setup, records: list[dict]) -> tuple[TokenBatch, np
     """
     settings = setup.config.rollout
     length = settings.completion_length
-    rows = data.encode_sft(
+    rows = pipeline.encode_sft(
         setup.task.tokenizer, records, prompt_buckets=settings.prompt_buckets, completion_length=length
     )
     width = distributed.largest(rows["tokens"].shape[1])
     padding = {"tokens": setup.task.tokenizer.pad_id, "positions": 0, "segment_ids": 0}
-    batch = TokenBatch(**{name: data.pad_left(rows[name], width, value) for name, value in padding.items()})
+    batch = TokenBatch(**{name: pipeline.pad_left(rows[name], width, value) for name, value in padding.items()})
     return batch, rows["completion_mask"][:, -length:]
 
 
@@ -68,7 +70,7 @@ def run(
     with checkpoints, make_pool(setup) if judged else contextlib.nullcontext() as pool, log:
         evaluate = make_evaluate(setup, pool) if judged else lambda params: ({}, [])
         if not done:
-            first = make_batch(setup, data.peek(batches))
+            first = make_batch(setup, pipeline.peek(batches))
             common.ahead(setup)("train_step", train_step)(state, processes.place_own(setup.mesh, first))
         stopping = distributed.any_process(stop.received)
         while not done and not stopping:

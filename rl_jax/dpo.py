@@ -6,7 +6,7 @@
     loss = 1/N sum_n (omega_n l_n + c R_n)                            weight, regularizer, regularizer_coef
 
 Each right-hand side is a slot of Objective: another method is another choice, from a config or from a notebook, and a
-choice may ask for more arrays by name (rl_jax.binding.supply). DPO itself has c_t = 1, kappa = {ref: 1}, nu = 0,
+choice may ask for more arrays by name (rl_jax.core.binding.supply). DPO itself has c_t = 1, kappa = {ref: 1}, nu = 0,
 phi(u) = u, o = 0, omega = 1 and no R.
 """
 
@@ -17,13 +17,13 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.binding import needs, supply
+from rl_jax.core.binding import needs, supply
+from rl_jax.core.masked import Mean, masked_mean, zero_masked
+from rl_jax.core.types import Metrics, PreferenceBatch, Scores
 from rl_jax.losses.preference import compare as comparators
 from rl_jax.losses.preference import links, offsets, regularizers, scales, scores, weights
-from rl_jax.masked import Mean, masked_mean, zero_masked
-from rl_jax.types import Metrics, PreferenceBatch, Scores
 
-# Slot -> the module in which a config's name for it is looked up (rl_jax.binding.bind).
+# Slot -> the module in which a config's name for it is looked up (rl_jax.core.binding.bind).
 SLOTS = {
     "token_weight": scores,
     "score_map": scores,
@@ -37,7 +37,7 @@ SLOTS = {
 
 
 class Objective(NamedTuple):
-    """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.binding.bind.
+    """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.core.binding.bind.
 
     token_weight: (mask [N, K, C]) -> float [N, K, C].
     reference: name -> its share kappa; "ref" is batch.ref_log_probs, "prev" batch.prev_log_probs. {} has none.

@@ -6,7 +6,7 @@
     loss  = 1/B sum_i 1/n_i sum_t l_it                                      losses.aggregate.seq_mean_token_mean
 
 Each right-hand side is an argument: another method is another choice, from a config or from a notebook, and a choice
-may ask for more arrays by name (rl_jax.binding.supply). w is 1 in GRPO itself.
+may ask for more arrays by name (rl_jax.core.binding.supply). w is 1 in GRPO itself.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.binding import supply
+from rl_jax.core.binding import supply
+from rl_jax.core.masked import Mean, masked_max, masked_mean, zero_masked
+from rl_jax.core.types import Metrics, PolicyBatch, Scores
 from rl_jax.losses import aggregate as aggregation
 from rl_jax.losses import kl as kl_estimators
 from rl_jax.losses import policy
 from rl_jax.losses.policy.base import Surrogate, log_ratio
-from rl_jax.masked import Mean, masked_max, masked_mean, zero_masked
-from rl_jax.types import Metrics, PolicyBatch, Scores
 
 
 class Objective(NamedTuple):
-    """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.binding.bind.
+    """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.core.binding.bind.
 
     surrogate: (log_probs, old_log_probs, advantages, mask) -> Surrogate.
     kl: (log_probs, ref_log_probs, mask) -> float [B, T].

@@ -18,13 +18,13 @@ import jax.numpy as jnp
 
 from rl_jax import grpo
 from rl_jax.advantages.tokens import gae
-from rl_jax.binding import needs, supply
-from rl_jax.credit import Credit
-from rl_jax.credit import assign as assign_rewards
+from rl_jax.core.binding import needs, supply
+from rl_jax.core.masked import Mean, masked_mean, masked_sum, masked_var, masked_whiten, zero_masked
+from rl_jax.core.types import Metrics, PolicyBatch, Rollout, Scores
+from rl_jax.credit.rule import Credit
+from rl_jax.credit.rule import assign as assign_rewards
 from rl_jax.losses import aggregate as aggregation
 from rl_jax.losses import value
-from rl_jax.masked import Mean, masked_mean, masked_sum, masked_var, masked_whiten, zero_masked
-from rl_jax.types import Metrics, PolicyBatch, Rollout, Scores
 
 
 class PPOBatch(NamedTuple):

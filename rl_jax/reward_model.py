@@ -2,7 +2,7 @@
 
     r_k  = head(hidden state of the response's last token)                      models.heads
     loss = mean( -log sigma(r_w - r_l) + c R )                                  loss, regularizer, regularizer_coef
-    r    = combine(r^1, .., r^M)                                                rl_jax.ensembles, after training
+    r    = combine(r^1, .., r^M)                                                rl_jax.credit.ensembles, after training
 
 Each right-hand side is a slot of Objective. The members of an ensemble share the trunk and each has the loss to itself;
 the mean over them is what is trained. `steps_loss` is the process reward model, whose head reads the last token of each
@@ -17,17 +17,17 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.binding import needs, supply
+from rl_jax.core.binding import needs, supply
+from rl_jax.core.masked import Mean, masked_mean, masked_sum, zero_masked
+from rl_jax.core.types import Metrics, PreferenceBatch, Scores, TokenBatch
 from rl_jax.losses import reward_model as losses
 from rl_jax.losses import value
 from rl_jax.losses.reward_model import implicit, rankings
 from rl_jax.losses.reward_model.base import Terms
-from rl_jax.masked import Mean, masked_mean, masked_sum, zero_masked
-from rl_jax.types import Metrics, PreferenceBatch, Scores, TokenBatch
 
 
 class Objective(NamedTuple):
-    """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.binding.bind.
+    """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.core.binding.bind.
 
     loss: (rewards [N, K], present [N, K], *, ...) -> Terms; one that asks for a `support` or for `attribute_targets`
         gets all outputs of the head, [N, K, H].

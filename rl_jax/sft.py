@@ -2,9 +2,9 @@
 
 import chex
 
+from rl_jax.core.masked import Mean, masked_mean
+from rl_jax.core.types import Metrics, Scores
 from rl_jax.losses import aggregate as aggregation
-from rl_jax.masked import Mean, masked_mean
-from rl_jax.types import Metrics, Scores
 
 
 def loss(scores: Scores, completion_mask: chex.Array, *, aggregate=aggregation.token_mean) -> tuple[Mean, Metrics]:

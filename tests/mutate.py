@@ -6,7 +6,7 @@
     python -m tests.mutate --list rl_jax/losses/kl.py       name them, run nothing
 
 Why a tool of our own: mutmut has none of our faults (dropped stop_gradient, mask, exp) and hides the signatures that
-rl_jax.binding reads; cosmic-ray edits the working tree and starts a process, so jax, for every fault.
+rl_jax.core.binding reads; cosmic-ray edits the working tree and starts a process, so jax, for every fault.
 
 1. The repository is copied, and everything below runs on the copy (`mutation/world.py`: a fork for each fault).
 2. Baseline: each fast test is run without a fault, with the functions that it calls. It is kept until a file changes.

@@ -14,9 +14,9 @@ import optax
 
 from experiments import dpo as program
 from experiments import online_dpo
-from experiments.candidates import DATA, POLICY, REFERENCE, Candidates
+from experiments.parts.sample_candidates import DATA, POLICY, REFERENCE, Candidates
 from rl_jax import dpo
-from rl_jax.types import PreferenceBatch, Scores, TokenBatch
+from rl_jax.core.types import PreferenceBatch, Scores, TokenBatch
 
 PROMPTS, ACTIONS, LENGTH, ROWS = 4, 8, 3, 64
 LENGTHS = jnp.asarray(1 + np.arange(ACTIONS) % LENGTH)

@@ -17,11 +17,12 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from experiments import trackers
-from rl_jax import credit, grpo, ppo
-from rl_jax.trackers import Tracker
-from rl_jax.train import init_state, make_train_step
-from rl_jax.types import Rollout, Scores, TokenBatch
+from experiments.parts import trackers
+from rl_jax import grpo, ppo
+from rl_jax.core.trackers import Tracker
+from rl_jax.core.types import Rollout, Scores, TokenBatch
+from rl_jax.credit import rule
+from rl_jax.training.step import init_state, make_train_step
 
 ANSWERS = ((0,), (2, 1), (1, 0), (2, 2, 1))  # the tokens of each prompt's answer
 EOS = 3
@@ -136,7 +137,7 @@ class Probe(NamedTuple):
     """
 
     config: ConfigDict
-    credit: credit.Credit
+    credit: rule.Credit
     policy: grpo.Objective
     trackers: dict[str, Tracker]
     estimator: ppo.Estimator | None = None
@@ -175,7 +176,7 @@ def make_batch(probe: Probe, params, tracked, reference, key):
     if probe.critic is None:
         greedy = greedy_rewards(logits, rollout.batch.tokens[:, 0])
         available |= {"greedy_rewards": greedy, "components": components}
-        batch = credit.assign(probe.credit, rollout, rewards, **available)
+        batch = rule.assign(probe.credit, rollout, rewards, **available)
         return trackers.weigh(batch._replace(old_log_probs=before.log_probs), tracked), tracked, rewards
     values = probe.critic.values(predict(params["critic"], rollout.batch))
     batch, _ = ppo.assign(probe.credit, probe.estimator, rollout, rewards, values, **available)
@@ -184,7 +185,7 @@ def make_batch(probe: Probe, params, tracked, reference, key):
 
 
 def observe(probe: Probe, tracked, rewards, metrics):
-    """The trackers after a step, as in experiments.trackers.observe, which works on the host."""
+    """The trackers after a step, as in experiments.parts.trackers.observe, which works on the host."""
     kl, entropy = metrics["kl/k1"], metrics["entropy"]
     count = jnp.float32(len(rewards))
     seen = {"baseline": (rewards,), "reward_kl": (kl, count), "loss_kl": (kl, count), "entropy": (entropy,)}

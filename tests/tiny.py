@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rl_jax.models.transformer import TransformerConfig, make_transformer
-from rl_jax.types import Model, TokenBatch
+from rl_jax.core.types import Model, TokenBatch
+from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from tests.paths import shared_data
 
 CONFIG = TransformerConfig(

@@ -1,1 +1,1 @@
-"""One file a published online method; `python -m experiments.methods` prints the table of them all."""
+"""One file a published online method; `python -m experiments.tools.methods` prints the table of them all."""

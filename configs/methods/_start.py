@@ -6,7 +6,8 @@ The word after a config's colon names the task (arithmetic, if none does), and `
 
 from ml_collections import ConfigDict
 
-from configs import arithmetic, common, game24, ppo_common, stories_sentiment
+from configs import common, ppo_common
+from configs.tasks import arithmetic, game24, stories_sentiment
 
 TASKS = {"arithmetic": arithmetic, "game24": game24, "stories_sentiment": stories_sentiment}
 

@@ -20,8 +20,8 @@ def get_ablation() -> ConfigDict:
             claim="PPO gains more with an HL-Gauss critic than with an MSE critic",
             scaled_down="the critic of a 0.2M-parameter PPO in place of Q-networks; returns of one 0/1 reward",
             program="ppo",
-            warm_start="configs/arithmetic_ppo.py",
-            arms={"mse": "configs/arithmetic_ppo.py:mse", "hl_gauss": "configs/arithmetic_ppo.py:hl_gauss"},
+            warm_start="configs/tasks/arithmetic_ppo.py",
+            arms={"mse": "configs/tasks/arithmetic_ppo.py:mse", "hl_gauss": "configs/tasks/arithmetic_ppo.py:hl_gauss"},
             seeds=(0, 1, 2, 3, 4),
             tried=1,
             evaluated="eval/pass@1",
@@ -32,10 +32,10 @@ def get_ablation() -> ConfigDict:
             ),
             smoke=dict(
                 seeds=(0, 1),
-                warm_start="configs/arithmetic_ppo.py:smoke",
+                warm_start="configs/tasks/arithmetic_ppo.py:smoke",
                 arms={
-                    "mse": "configs/arithmetic_ppo.py:smoke,mse",
-                    "hl_gauss": "configs/arithmetic_ppo.py:smoke,hl_gauss",
+                    "mse": "configs/tasks/arithmetic_ppo.py:smoke,mse",
+                    "hl_gauss": "configs/tasks/arithmetic_ppo.py:smoke,hl_gauss",
                 },
             ),
         )

@@ -20,8 +20,8 @@ def get_ablation() -> ConfigDict:
             claim="correct rewards raise held-out accuracy, shuffled ones do not",
             scaled_down="a 0.2M-parameter transformer instead of Qwen2.5-7B; sums of four one-digit numbers",
             program="grpo",
-            warm_start="configs/arithmetic.py",
-            arms={"correct": "configs/arithmetic.py", "shuffled": "configs/arithmetic.py:shuffled"},
+            warm_start="configs/tasks/arithmetic.py",
+            arms={"correct": "configs/tasks/arithmetic.py", "shuffled": "configs/tasks/arithmetic.py:shuffled"},
             seeds=(0, 1, 2),
             tried=2,  # also sums of three and four numbers
             evaluated="eval/pass@1",
@@ -32,8 +32,11 @@ def get_ablation() -> ConfigDict:
             ),
             smoke=dict(
                 seeds=(0, 1),
-                warm_start="configs/arithmetic.py:smoke",
-                arms={"correct": "configs/arithmetic.py:smoke", "shuffled": "configs/arithmetic.py:smoke,shuffled"},
+                warm_start="configs/tasks/arithmetic.py:smoke",
+                arms={
+                    "correct": "configs/tasks/arithmetic.py:smoke",
+                    "shuffled": "configs/tasks/arithmetic.py:smoke,shuffled",
+                },
             ),
         )
     )

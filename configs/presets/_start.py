@@ -1,7 +1,8 @@
 """Where the presets start: a task's config, with every choice of the objective set anew.
 
 A preset inherits no choice from configs/common.py or configs/methods, so that a default that changes there changes no
-preset; tests/test_presets.py holds each to the letter, defaults of the functions included. What a framework does not
+preset; tests/configs/test_presets.py holds each to the letter, defaults of the functions included. What a framework
+does not
 have stands here. The word after a config's colon names the task, as in configs/methods.
 """
 

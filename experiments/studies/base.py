@@ -10,8 +10,8 @@ import numpy as np
 import optax
 
 from rl_jax import dpo
-from rl_jax.binding import bind
-from rl_jax.types import PreferenceBatch, Scores
+from rl_jax.core.binding import bind
+from rl_jax.core.types import PreferenceBatch, Scores
 
 
 class Outcome(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from experiments.studies.base import Outcome, curve, kl, make_objective, per_seed, preference_loss, seed_keys
-from rl_jax.extragradient import extragradient_step
+from rl_jax.selection.extragradient import extragradient_step
 
 
 def duality_gap(log_probs: chex.Array, ref: chex.Array, wins: chex.Array, beta: float) -> chex.Array:

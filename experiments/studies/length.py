@@ -11,12 +11,12 @@ import scipy.stats
 
 from experiments.studies.base import Outcome, make_objective
 from rl_jax import dpo, preferences
-from rl_jax.masked import zero_masked
-from rl_jax.models import llama2c
-from rl_jax.models.transformer import make_transformer
-from rl_jax.scoring import make_score
+from rl_jax.core.masked import zero_masked
+from rl_jax.core.types import PreferenceBatch, TokenBatch
+from rl_jax.models.hf import llama2c
+from rl_jax.models.transformer.model import make_transformer
 from rl_jax.tokenizers import Llama2cTokenizer
-from rl_jax.types import PreferenceBatch, TokenBatch
+from rl_jax.training.scoring import make_score
 
 ROW_FIELDS = ("tokens", "positions", "segment_ids")
 

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 
 from experiments.studies.base import Outcome, curve, kl, per_seed, seed_keys
 from experiments.studies.policy_world import Layout, Recipe, loss_of, make_method, rows_of, sample, score, train
-from rl_jax import credit, grpo
+from rl_jax import grpo
 from rl_jax.advantages import no_baseline
-from rl_jax.types import PolicyBatch, Rollout
+from rl_jax.core.types import PolicyBatch, Rollout
+from rl_jax.credit import rule
 
 
 def expected_gradient(logits: chex.Array, batch: PolicyBatch, objective: grpo.Objective, layout: Layout) -> chex.Array:
@@ -97,7 +98,7 @@ def gradient_noise(
         def estimate(key):
             rollout = sample(key, logits, jnp.zeros(group_size, jnp.int32), layout)
             earned = judge(rewards)(key, rollout.batch.tokens[:, 0], rollout)
-            batch = credit.assign(choices, rollout, earned, group_size=group_size, key=key)
+            batch = rule.assign(choices, rollout, earned, group_size=group_size, key=key)
             return -jax.grad(lambda x: loss_of(x, batch, objective, layout)[0])(logits).ravel()
 
         exact = jax.grad(value)(logits, rewards).ravel()
@@ -185,7 +186,7 @@ def _gradient_of_kl(logits: chex.Array, ref: chex.Array, method: tuple, in_rewar
     tokens = layout.completions()
     rows, mask = rows_of(jnp.zeros(tokens.shape[0], jnp.int32), tokens), layout.mask_of(tokens)
     log_probs = jax.lax.stop_gradient(score(logits, rows, layout).log_probs)
-    batch = credit.assign(
+    batch = rule.assign(
         choices._replace(advantage=no_baseline),  # there are no groups; a baseline changes no expectation
         Rollout(rows, mask, log_probs, log_probs, mask[:, -1], ~mask[:, -1]),
         jnp.zeros(tokens.shape[0]),

@@ -9,8 +9,8 @@ import numpy as np
 
 from experiments.studies.base import Outcome, curve, per_seed, seed_keys
 from experiments.studies.policy_world import Layout, Recipe, loss_of, make_method, rows_of, score, train
-from rl_jax import credit
-from rl_jax.types import Rollout
+from rl_jax.core.types import Rollout
+from rl_jax.credit import rule
 
 EOS, WRITE_ON, RIGHT, WRONG = range(4)
 NEVER = -30.0  # logit; as good as minus infinity, and its entropy is no nan
@@ -94,7 +94,7 @@ def slope_on_question(method: tuple, pass_rate: chex.Array, group_size: int) -> 
         logits = jnp.stack([jnp.zeros(()), jnp.log(pass_rate) - jnp.log1p(-pass_rate)])[None, None]
         log_probs = score(logits, rows, layout).log_probs
         rollout = Rollout(rows, mask, log_probs, log_probs, mask[:, 0], ~mask[:, 0])
-        batch = credit.assign(
+        batch = rule.assign(
             choices, rollout, tokens[:, 0].astype(jnp.float32), group_size=group_size, key=jax.random.key(0)
         )
         return jax.grad(lambda x: loss_of(x, batch, objective, layout)[0])(logits)[0, 0, 1]

@@ -13,19 +13,20 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rl_jax import advantages, credit, grpo, shaping, weights
-from rl_jax.binding import bind
+from rl_jax import advantages, grpo, token_weights
+from rl_jax.core.binding import bind
+from rl_jax.core.types import PolicyBatch, Rollout, Scores, TokenBatch
+from rl_jax.credit import rule, shaping
 from rl_jax.losses import aggregate, kl, policy
-from rl_jax.types import PolicyBatch, Rollout, Scores, TokenBatch
 
 MODULES = {
-    credit.Credit: dict(
+    rule.Credit: dict(
         shape=shaping,
         reward_kl=kl,
         advantage=advantages,
-        behavior_weight=weights,
-        token_weight=weights,
-        selection=weights,
+        behavior_weight=token_weights,
+        token_weight=token_weights,
+        selection=token_weights,
     ),
     grpo.Objective: dict(surrogate=policy, kl=kl, aggregate=aggregate),
 }
@@ -96,7 +97,7 @@ class Layout(NamedTuple):
         return found
 
 
-def make_method(slots: Mapping[str, Any]) -> tuple[credit.Credit, grpo.Objective]:
+def make_method(slots: Mapping[str, Any]) -> tuple[rule.Credit, grpo.Objective]:
     """GRPO without a KL, with other choices in the slots named of Credit and Objective, functions by name.
 
     Raises ValueError for a slot that neither has.
@@ -219,7 +220,7 @@ def train(
         rollout, rewards, drawn = collect(key_data, past[0], recipe, layout)
         before = score(logits, rollout.batch, layout)
         reference = None if recipe.ref is None else score(recipe.ref, rollout.batch, layout).log_probs
-        batch = credit.assign(
+        batch = rule.assign(
             choices,
             rollout,
             rewards,

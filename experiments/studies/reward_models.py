@@ -10,8 +10,8 @@ import numpy as np
 import optax
 
 from experiments.studies.base import Outcome, bradley_terry, curve, descend, per_seed, seed_keys
-from rl_jax import ensembles
-from rl_jax.binding import bind
+from rl_jax.core.binding import bind
+from rl_jax.credit import ensembles
 from rl_jax.losses.policy import clipped_surrogate
 from rl_jax.losses.reward_model import bradley_terry as reward_loss
 
@@ -41,7 +41,7 @@ class World(NamedTuple):
         )
 
     def judge(self, choice: str | Mapping, count: int) -> Callable:
-        """The first `count` models as one: float [B, D] -> float [B]. choice: a function of rl_jax.ensembles."""
+        """The first `count` models as one: float [B, D] -> float [B]. choice: a function of rl_jax.credit.ensembles."""
         combine = bind(choice, ensembles)
         return lambda x: combine(ensembles.standardized(self.member_rewards(x), *self.moments)[:, :count])
 
@@ -149,7 +149,8 @@ def ensemble_overoptimization(
 ) -> Outcome:
     """Responses are vectors x ~ N(0, I); reward models of few, partly wrong labels are maximised by two means.
 
-    arms: name -> members (1 or all), best_of_n and ppo: the function of rl_jax.ensembles that makes one reward of
+    arms: name -> members (1 or all), best_of_n and ppo: the function of rl_jax.credit.ensembles that makes one reward
+    of
     theirs, each standardized first. world, best_of, policy: keywords of make_world, best_of_n, ppo.
     Metrics: those of ppo, and best_of_n, the true reward of the best of all; in standard deviations over N(0, I). An
     ensemble's reward varies less than one model's, so that the same KL coefficient stops it earlier: hence ppo_at_kl,

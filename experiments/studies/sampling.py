@@ -19,8 +19,8 @@ from experiments.studies.base import (
     sample_actions,
     seed_keys,
 )
-from rl_jax import selection
 from rl_jax.losses.reward_model import bradley_terry as reward_loss
+from rl_jax.selection import pair_selection
 
 
 def _draw(key: chex.PRNGKey, log_probs: chex.Array, rewards: chex.Array, pairs: int) -> chex.Array:
@@ -148,7 +148,7 @@ def pair_origin(
         rounds = 2 * pairs // accepted
         key_draw, key_accept, key_label = jax.random.split(key, 3)
         drawn = sample_actions(key_draw, ref, (rounds, candidates))
-        kept = selection.rejection_sample(ranker[drawn], key_accept, num_samples=accepted, beta=beta)
+        kept = pair_selection.rejection_sample(ranker[drawn], key_accept, num_samples=accepted, beta=beta)
         # In the order of acceptance the first ones are the best: halves are paired across, not neighbours.
         first, second = jnp.split(jnp.take_along_axis(drawn, kept, axis=1), 2, axis=1)
         return bradley_terry(key_label, ranker, first.ravel(), second.ravel())

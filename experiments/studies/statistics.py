@@ -13,7 +13,7 @@ import numpy as np
 from experiments.studies.base import Outcome, per_seed, seed_keys
 from rl_jax import stats
 from rl_jax.advantages import leave_one_out
-from rl_jax.binding import bind
+from rl_jax.core.binding import bind
 from rl_jax.losses.policy import clipped_surrogate
 
 

@@ -1,6 +1,7 @@
 """Rewards -> advantages, of whole completions [B] or of tokens [B, T]. A config names one of these.
 
-Arrays that only some need are required keywords, which the recipe supplies by name (rl_jax.binding.supply). Estimators
+Arrays that only some need are required keywords, which the recipe supplies by name (rl_jax.core.binding.supply).
+Estimators
 that take a critic's values, and return what it is to predict as well, stand in `tokens`; the scans in `recursion`.
 """
 

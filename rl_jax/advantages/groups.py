@@ -8,7 +8,7 @@ import chex
 import jax.numpy as jnp
 import numpy as np
 
-from rl_jax.masked import zero_masked
+from rl_jax.core.masked import zero_masked
 
 
 def grouped(rewards: chex.Array, group_size: int) -> chex.Array:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from rl_jax.advantages.groups import group_centered, grouped, has_spread, to_tokens
 from rl_jax.advantages.outcome import combined_components
 from rl_jax.advantages.recursion import backward_sums
-from rl_jax.masked import masked_mean, masked_var, masked_whiten, zero_masked
+from rl_jax.core.masked import masked_mean, masked_var, masked_whiten, zero_masked
 
 
 def reward_to_go(

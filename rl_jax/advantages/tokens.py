@@ -10,7 +10,7 @@ import chex
 import jax.numpy as jnp
 
 from rl_jax.advantages.recursion import backward_sums, following, lambda_advantages
-from rl_jax.masked import last_of, zero_masked
+from rl_jax.core.masked import last_of, zero_masked
 
 
 def assemble(

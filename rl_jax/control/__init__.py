@@ -7,7 +7,8 @@
     loss     = max(-A r, -A clip(r, 1 - c, 1 + c)) + value_coef (V - G)^2 / 2 - entropy_coef H       ppo.loss
 
 Every right-hand side is the function that trains language models, on arrays [B, T]; a step stands where a token does.
-REINFORCE, A2C, KL-penalised PPO, MDPO and V-trace are other choices of the same slots (configs/control.py).
+REINFORCE, A2C, KL-penalised PPO, MDPO and V-trace are other choices of the same slots
+(configs/control/environments.py).
 
 `make_update` gives pure functions on a ControlState: they go through jit, lax.scan (the whole of a training), lax.map
 or vmap (seeds and hyper-parameters) and, with `axis_name`, through pmap or shard_map with the worlds spread over

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 
 from rl_jax import ppo
 from rl_jax.advantages import steps as step_advantages
-from rl_jax.binding import supply
 from rl_jax.control.relabel import Relabel
+from rl_jax.core.binding import supply
+from rl_jax.core.masked import Max, Mean, masked_mean
+from rl_jax.core.trackers import Tracker
+from rl_jax.core.types import PolicyBatch, Scores
 from rl_jax.grpo import Objective as PolicyObjective
 from rl_jax.losses import aggregate, value
-from rl_jax.masked import Max, Mean, masked_mean
-from rl_jax.rollout.steps import Transitions
-from rl_jax.trackers import Tracker
-from rl_jax.types import PolicyBatch, Scores
+from rl_jax.rollout.envs.steps import Transitions
 
 # What is measured of ppo.loss's metrics.
 METRICS = ("entropy", "clip/low", "clip/high", "ratio/max_dev", "value/loss", "kl/k1", "kl/k3")

@@ -8,7 +8,7 @@ import chex
 import jax.numpy as jnp
 import numpy as np
 
-from rl_jax import verdicts
+from rl_jax.selection import candidate_values
 
 
 def greater(outcomes: chex.Array, opponents: chex.Array) -> chex.Array:
@@ -21,7 +21,7 @@ def greater(outcomes: chex.Array, opponents: chex.Array) -> chex.Array:
 def bradley_terry(outcomes: chex.Array, opponents: chex.Array, *, temperature: float = 1.0) -> chex.Array:
     """sigma((R_i - R_j) / temperature). float [N], [Q] -> float32 [N, Q]."""
     chex.assert_rank([outcomes, opponents], 1)
-    return verdicts.preferences(outcomes[None], opponents[None], temperature=temperature)[0]
+    return candidate_values.preferences(outcomes[None], opponents[None], temperature=temperature)[0]
 
 
 def table(

@@ -16,10 +16,10 @@ import optax
 
 from rl_jax.control.algorithm import Algorithm
 from rl_jax.control.update import ControlState, make_parts, over_turns, own_key, unraveler
-from rl_jax.masked import Max, Mean
-from rl_jax.rollout.steps import at_the_mode, collect, memoryless, start
-from rl_jax.train import make_train_step
-from rl_jax.types import Params
+from rl_jax.core.masked import Max, Mean
+from rl_jax.core.types import Params
+from rl_jax.rollout.envs.steps import at_the_mode, collect, memoryless, start
+from rl_jax.training.step import make_train_step
 
 
 def path_loss(

@@ -14,9 +14,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax import ensembles
 from rl_jax.advantages.recursion import backward_sums
-from rl_jax.rollout.steps import Transitions
+from rl_jax.credit import ensembles
+from rl_jax.rollout.envs.steps import Transitions
 
 
 class Relabel(NamedTuple):

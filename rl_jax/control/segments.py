@@ -24,10 +24,10 @@ import jax.numpy as jnp
 import optax
 
 from rl_jax import dpo, reward_model
+from rl_jax.core.masked import Mean, empty_like, merge, zero_masked
+from rl_jax.core.types import Metrics, PreferenceBatch, Scores
 from rl_jax.losses.preference import regularizers, scores
-from rl_jax.masked import Mean, empty_like, merge, zero_masked
-from rl_jax.train import TrainState, make_train_step
-from rl_jax.types import Metrics, PreferenceBatch, Scores
+from rl_jax.training.step import TrainState, make_train_step
 
 # Of MetaWorld's states in the published configs; lambda = bias, and no cloning beside it.
 CPL = dpo.Objective(

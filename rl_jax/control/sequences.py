@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from rl_jax import ppo
 from rl_jax.control.algorithm import Algorithm, Judged, credited, scored_loss
 from rl_jax.control.update import Learner
-from rl_jax.masked import Max, Mean
-from rl_jax.rollout.steps import Transitions, Worlds
-from rl_jax.types import Scores
+from rl_jax.core.masked import Max, Mean
+from rl_jax.core.types import Scores
+from rl_jax.rollout.envs.steps import Transitions, Worlds
 
 
 class Rows(NamedTuple):

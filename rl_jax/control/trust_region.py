@@ -20,8 +20,8 @@ import optax
 from rl_jax import ppo
 from rl_jax.control.algorithm import Algorithm, minibatch_loss, uses_kl
 from rl_jax.control.update import ControlState, make_parts, over_turns, unraveler
-from rl_jax.masked import Mean
-from rl_jax.train import make_train_step
+from rl_jax.core.masked import Mean
+from rl_jax.training.step import make_train_step
 
 CRITIC_METRICS = ("loss", "value/loss", "grad_norm", "nonfinite/skipped")  # measured in every turn of the critic
 

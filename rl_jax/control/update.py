@@ -11,10 +11,10 @@ from jax.flatten_util import ravel_pytree
 
 from rl_jax import ppo
 from rl_jax.control.algorithm import Algorithm, assign, minibatch_loss
-from rl_jax.masked import Max, Mean, all_reduce
-from rl_jax.rollout.steps import Transitions, Worlds, collect, memoryless, start
-from rl_jax.trackers import Tracker, feature_moments, reward_scale
-from rl_jax.train import TrainState, init_state, make_train_step
+from rl_jax.core.masked import Max, Mean, all_reduce
+from rl_jax.core.trackers import Tracker, feature_moments, reward_scale
+from rl_jax.rollout.envs.steps import Transitions, Worlds, collect, memoryless, start
+from rl_jax.training.step import TrainState, init_state, make_train_step
 
 TURN_METRICS = ("loss", "grad_norm", "nonfinite/skipped")  # measured in every turn of an update
 OBSERVATION_CLIP = 10.0  # normalised observations and rewards, in standard deviations

@@ -2,10 +2,10 @@
 
 import importlib
 
-from rl_jax.binding import bind
-from rl_jax.envs import probes
+from rl_jax.core.binding import bind
 from rl_jax.envs.protocol import Environment, Vector, vectorize
 from rl_jax.envs.starts import vectorize_keeping
+from rl_jax.envs.worlds import probes
 
 # Each is rl_jax.envs.from_NAME, which imports the library; its environments are pure functions, or live on the host.
 PURE = ("gymnax", "brax", "playground", "jumanji", "craftax", "navix")
@@ -43,4 +43,4 @@ def load_vector(name: str, num_envs: int, *, fresh_starts: int | None = None, **
 
 
 def _adapter(library: str):
-    return importlib.import_module(f"rl_jax.envs.from_{library}")
+    return importlib.import_module(f"rl_jax.envs.adapters.from_{library}")

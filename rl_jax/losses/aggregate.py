@@ -8,7 +8,7 @@ the whole batch that a micro-batch cannot see, that number comes in as an array 
 import chex
 import jax.numpy as jnp
 
-from rl_jax.masked import Mean, masked_mean, masked_sum, row_means, zero_masked
+from rl_jax.core.masked import Mean, masked_mean, masked_sum, row_means, zero_masked
 
 
 def _rows(mask: chex.Array, dtype) -> chex.Array:

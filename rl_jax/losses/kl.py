@@ -17,7 +17,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.masked import row_means, zero_masked
+from rl_jax.core.masked import row_means, zero_masked
 
 
 def _difference(log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array) -> chex.Array:

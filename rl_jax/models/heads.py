@@ -11,7 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.types import Model, Params, TokenBatch
+from rl_jax.core.types import Model, Params, TokenBatch
 
 NAME = "value_head"
 REWARD = "reward_head"
@@ -52,7 +52,8 @@ def make_predict(model: Model, *, completion_length: int) -> Callable:
     """A pure function predict(params, TokenBatch [B, T]) -> float32 [B, C + 1, K] of C = completion_length.
 
     Column t is of the state before completion token t is sampled, from the hidden state of the token before it, as
-    log-probs are scored (rl_jax.scoring). Column C is of the state after the last column's token, where a row that was
+    log-probs are scored (rl_jax.training.scoring). Column C is of the state after the last column's token, where a
+    row that was
     cut off would have gone on. K: the head's num_outputs. Raises ValueError where the rows hold no prompt before C.
     """
 

@@ -16,8 +16,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.types import Params, path_name
 from rl_jax.models.partition import matches
-from rl_jax.types import Params, path_name
 
 VARIANTS = ("lora", "rslora", "dora")
 

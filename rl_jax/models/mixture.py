@@ -8,7 +8,7 @@
 import jax
 import jax.numpy as jnp
 
-from rl_jax.types import Model
+from rl_jax.core.types import Model
 
 NAMES = ("policy", "reference")
 

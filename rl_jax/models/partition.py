@@ -10,7 +10,7 @@ import re
 import jax
 import optax
 
-from rl_jax.types import Params, path_name
+from rl_jax.core.types import Params, path_name
 
 
 def matches(pattern: str, name: str) -> bool:

@@ -1,6 +1,7 @@
 """Records as arrays of token ids: one prompt, its K responses, and what had to be cut. numpy, no jax.
 
-The layout is that of rl_jax.data.encode_sft with K rows for a prompt: the prompt left-padded to P (the smallest bucket
+The layout is that of rl_jax.data.pipeline.encode_sft with K rows for a prompt: the prompt left-padded to P (the
+smallest bucket
 that fits the longest), the response right-padded to C. A prompt is encoded once, so that all its responses stand
 behind the same ids, cut the same way. Encode a split as a whole and take rows of the result: shapes stay the same.
 """

@@ -4,7 +4,7 @@ import functools
 import pathlib
 from collections import Counter
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.preferences import records, sources
 
 

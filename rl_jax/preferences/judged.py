@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.preferences import published, sources
 from rl_jax.preferences.checks import Problem, check_text, need, number
 from rl_jax.preferences.published import ASSISTANT, HUMAN

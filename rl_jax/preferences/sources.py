@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.preferences import checks, records
 from rl_jax.tasks import base
 

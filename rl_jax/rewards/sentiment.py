@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rl_jax import readers
+from rl_jax.data import readers
 
 DEFAULT_CACHE_DIR = "~/.cache/rl_jax/sentiment"
 _CLITIC = re.compile(r"(n't|'(?:s|re|ve|ll|d|m))\b")

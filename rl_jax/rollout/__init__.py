@@ -1,1 +1,1 @@
-"""The generation engine: token ids in, token ids out."""
+"""Rollouts: lm samples token ids from language models, envs steps environments."""

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rl_jax import readers
+from rl_jax.data import readers
 
 DEFAULT_DATA_DIR = "~/.cache/rl_jax/tfds"
 FIELDS = ("prompt", "completion", "info")

@@ -10,7 +10,7 @@ import json
 import pathlib
 import re
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.rewards import game24 as reward
 from rl_jax.tasks import base
 from rl_jax.tokenizers import CharTokenizer

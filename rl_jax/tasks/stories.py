@@ -8,7 +8,7 @@ import json
 import pathlib
 import re
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.rewards import sentiment
 from rl_jax.tasks import base
 from rl_jax.tokenizers import llama2c

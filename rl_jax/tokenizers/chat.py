@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.tokenizers.folder import read_json
 from rl_jax.tokenizers.template import ChatTemplateError, SandboxedTemplate
 

@@ -8,7 +8,7 @@ import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.tokenizers import hf, spm
 from rl_jax.tokenizers.base import Roles
 

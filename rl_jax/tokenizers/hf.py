@@ -4,7 +4,7 @@ import json
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.tokenizers.base import UNKNOWN, FolderTokenizer, Roles
 
 GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")  # whose pre-tokenizer goes with vocab.json + merges.txt

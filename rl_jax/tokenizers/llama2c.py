@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Sequence
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.tokenizers.base import checked
 
 

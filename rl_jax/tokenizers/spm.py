@@ -4,7 +4,7 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.tokenizers.base import UNKNOWN, FolderTokenizer, Roles
 
 # Protobuf merges messages that are written one behind the other: this ModelProto sets

@@ -1,4 +1,4 @@
-"""Advantages of completions [B]: against the loops of tests/references, verl, published numbers, and their limits."""
+"""Advantages of completions [B]: against the loops of tests/numpy_loops, verl, published numbers, and their limits."""
 
 import functools
 import inspect
@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from rl_jax import advantages, binding
+from rl_jax import advantages
 from rl_jax.advantages import groups, outcome, passk
+from rl_jax.core import binding
+from tests.numpy_loops import advantages as reference
 from tests.oracles import verl
-from tests.references import advantages as reference
 
 G, ROWS = 4, 12
 LENGTHS = np.int32([3, 1, 6, 2, 5, 5, 1, 4, 6, 2, 3, 1])

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax import advantages, binding
+from rl_jax import advantages
 from rl_jax.advantages import returns
+from rl_jax.core import binding
 from tests.batches import ragged_batch
+from tests.numpy_loops import advantages as reference
 from tests.oracles import verl
-from tests.references import advantages as reference
 
 G, ROWS, LENGTH = 4, 8, 6
 NAMES = [

@@ -11,8 +11,8 @@ import rlax
 
 from rl_jax.advantages import recursion, tokens
 from tests.batches import ragged_batch
+from tests.numpy_loops import advantages as reference
 from tests.oracles import verl
-from tests.references import advantages as reference
 
 ESTIMATORS = ["gae", "length_adaptive_gae", "vtrace"]
 every_estimator = pytest.mark.parametrize("name", ESTIMATORS)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 
-from experiments import common, processes  # noqa: F401  common defines the programs' flags
-from rl_jax import distributed, sharding
-from rl_jax.train import TrainState
+from experiments.parts import common, processes  # noqa: F401  common defines the programs' flags
+from rl_jax.training import distributed, sharding
+from rl_jax.training.step import TrainState
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from experiments import processes
-from rl_jax import checkpoint, sharding
-from rl_jax.models.transformer import make_transformer
+from experiments.parts import processes
+from rl_jax.models.transformer.model import make_transformer
+from rl_jax.training import checkpoint, sharding
 from tests.distributed.worker import LENGTHS
 from tests.paths import REPO_ROOT
 from tests.tiny import CONFIG, random_params, token_batch

@@ -13,10 +13,12 @@ import jax
 import numpy as np
 from absl import flags
 
-from configs import ppo_common, preferences
-from experiments import common, dpo, grpo, ppo, processes, sft
-from rl_jax import checkpoint, distributed, sharding
-from rl_jax.models.transformer import make_transformer
+from configs import ppo_common
+from configs.preferences import given
+from experiments import dpo, grpo, ppo, sft
+from experiments.parts import common, processes
+from rl_jax.models.transformer.model import make_transformer
+from rl_jax.training import checkpoint, distributed, sharding
 from tests.experiments import small
 from tests.tiny import CONFIG, token_batch
 
@@ -81,7 +83,7 @@ class Jobs:
 
     def dpo(self) -> None:
         """A warm start, packed pairs, and a statistic of the whole batch."""
-        config = preferences.get_config("smoke")
+        config = given.get_config("smoke")
         path = self.folder / "pairs.jsonl"
         config.data.update(path=str(path), kind="pairs", name="jsonl", data_dir=str(self.folder.parent / "data"))
         config.task.alphabet = "abcxyz"

@@ -24,7 +24,7 @@ def adapter(library: str) -> types.ModuleType:
     """rl_jax.envs.from_<library>. Without the library it skips the test, and fails it where the variable CI is set."""
     with foreign(), _without_wandb() if library == "navix" else contextlib.nullcontext():
         try:
-            return importlib.import_module(f"rl_jax.envs.from_{library}")
+            return importlib.import_module(f"rl_jax.envs.adapters.from_{library}")
         except ImportError as error:
             if os.environ.get("CI"):
                 pytest.fail(str(error))

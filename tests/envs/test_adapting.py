@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rl_jax import envs
-from rl_jax.envs import adapting
+from rl_jax.envs.adapters import adapting
 
 
 class State(NamedTuple):

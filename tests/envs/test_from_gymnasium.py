@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rl_jax import envs
-from rl_jax.envs import from_gymnasium
-from rl_jax.rollout import steps
+from rl_jax.envs.adapters import from_gymnasium
+from rl_jax.rollout.envs import steps
 
 
 class Counter(gymnasium.Env):
@@ -68,7 +68,7 @@ def test_a_users_environment_runs_unchanged(limit):
 
 
 def test_collect_and_evaluate_on_the_host():
-    from rl_jax.models.distributions import categorical
+    from rl_jax.models.agents.distributions import categorical
 
     env = envs.load_vector("gymnasium/TestCounter-v0", 2)
     distribution = categorical(2)

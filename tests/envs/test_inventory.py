@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from rl_jax.envs import inventory, probes
-from rl_jax.envs.inventory import Store, base_stock_level, expected_cost, least_cost, poisson
+from rl_jax.envs.worlds import inventory, probes
+from rl_jax.envs.worlds.inventory import Store, base_stock_level, expected_cost, least_cost, poisson
 
 
 def simulate(orders, demands, *, lead_time, holding, penalty, lost, start):

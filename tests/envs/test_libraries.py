@@ -175,11 +175,11 @@ def test_a_missing_library_names_its_extra(library, monkeypatch):
 
     module = {"playground": "mujoco_playground"}.get(library, library)
     for name in list(sys.modules):
-        if name == module or name.startswith(module + ".") or name == f"rl_jax.envs.from_{library}":
+        if name == module or name.startswith(module + ".") or name == f"rl_jax.envs.adapters.from_{library}":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=rf"rl_jax\[({library}|control)\]"):
-        importlib.import_module(f"rl_jax.envs.from_{library}")
+        importlib.import_module(f"rl_jax.envs.adapters.from_{library}")
 
 
 def test_envpool_is_gymnasium_in_threads():

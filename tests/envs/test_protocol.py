@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rl_jax import envs
-from rl_jax.envs import probes
+from rl_jax.envs.worlds import probes
 
 
 def walk(env, actions, key=0):

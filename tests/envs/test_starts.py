@@ -7,8 +7,8 @@ import pytest
 
 from rl_jax import envs
 from rl_jax.envs.starts import vectorize_keeping
-from rl_jax.models.distributions import categorical
-from rl_jax.rollout import steps
+from rl_jax.models.agents.distributions import categorical
+from rl_jax.rollout.envs import steps
 
 
 def counting(length):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rl_jax import envs
-from rl_jax.envs import probes
+from rl_jax.envs.worlds import probes
 from tests.envs.test_protocol import walk
 
 

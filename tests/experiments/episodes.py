@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from experiments import render
-from rl_jax.logging import RunLogger
-from rl_jax.run_record import write_run_record
+from experiments.report import render
+from rl_jax.runs.logging import RunLogger
+from rl_jax.runs.run_record import write_run_record
 
 
 def episode(observations, actions, rewards=None, *, terminated=True):

@@ -11,9 +11,9 @@ import signal
 import sys
 import time
 
-from experiments.sweeping.points import load_config, set_fields
-from rl_jax.logging import RunLogger, read_jsonl, write_atomically
-from rl_jax.run_record import write_run_record
+from experiments.sweep.points import load_config, set_fields
+from rl_jax.runs.logging import RunLogger, read_jsonl, write_atomically
+from rl_jax.runs.run_record import write_run_record
 
 
 def main() -> None:

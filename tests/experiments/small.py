@@ -4,15 +4,15 @@ import signal
 
 import pytest
 
-from configs import arithmetic
-from experiments import common
+from configs.tasks import arithmetic
+from experiments.parts import common
 from rl_jax import tasks
 
 ALWAYS = dict(num_train=100, num_test=20, digits=1, num_operands=(2, 2), unfinished_share=0.0)
 
 
 def config(tmp_path, **fields):
-    """configs/arithmetic.py:smoke without a warm start, on one layer of 32. fields: "grpo.steps"=value, dots as __."""
+    """configs/tasks/arithmetic.py:smoke without a warm start, on one layer of 32. fields: grpo__steps=value."""
     found = arithmetic.get_config("smoke")
     found.task = dict(name="arithmetic", data_dir=str(tmp_path / "data"), **ALWAYS)
     found.model.update(embed_dim=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16, mlp_dim=64, checkpoint="")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_jax.logging import RunLogger
-from rl_jax.run_record import write_run_record
+from rl_jax.runs.logging import RunLogger
+from rl_jax.runs.run_record import write_run_record
 
 HOSTILE = '<script>alert("x")</script>'
 PROMPTS = ["12+7-4=", "3*14=", "250-99+1=", f"{HOSTILE}=", "9*9-80="]
@@ -95,7 +95,7 @@ def write_run(
     """Writes a whole run. changes: metric (with "__" for "/") -> {step: value} to plant what a check must find."""
     rng = np.random.default_rng(seed)
     config = {"seed": seed, "optimizer": {"learning_rate": learning_rate}, "note": HOSTILE}
-    command = ["python", "-m", "experiments.grpo", "--config=configs/arithmetic.py"]
+    command = ["python", "-m", "experiments.grpo", "--config=configs/tasks/arithmetic.py"]
     write_run_record(workdir, config=config, command=command, task="arithmetic", algorithm="grpo")
     with RunLogger(workdir, total_steps=steps, progress=False, tensorboard=False) as logger:
         for step in range(steps + 1):
@@ -136,8 +136,13 @@ def write_sweep(folder: Path, *, seeds: int = 5, steps: int = 40, waiting: int =
         score = {step: final_score(rate, seed) * (0.2 + 0.8 * step / steps) for step in range(0, steps + 1, 4)}
         changes = {"entropy": late, "eval__pass@1": score, "eval/reward": score}
         write_run(folder / point["workdir"], steps=steps, seed=seed, learning_rate=rate, **changes)
-    sweep = {"name": "learning_rates", "config": "configs/arithmetic.py", "program": "grpo", "sweep": ["lr", "seed"]}
-    command = "python -m experiments.sweep --config=configs/arithmetic.py --sweep=lr,seed"
+    sweep = {
+        "name": "learning_rates",
+        "config": "configs/tasks/arithmetic.py",
+        "program": "grpo",
+        "sweep": ["lr", "seed"],
+    }
+    command = "python -m experiments.sweep --config=configs/tasks/arithmetic.py --sweep=lr,seed"
     sweep |= {"points": points, "command": command, "created": "2026-11-21T12:00:00+00:00"}
     (folder / "sweep.json").write_text(json.dumps(sweep))
     (folder / "tuning.json").write_text(json.dumps({"lr=0.001": {"trials": 12, "seeds": [100, 101]}}))

@@ -12,18 +12,20 @@ import pytest
 import scipy.stats
 from ml_collections import ConfigDict
 
-from experiments import ablation, studies
-from experiments import ablation_claims as claims
-from experiments.ablation_chart import curves_chart, interval_chart
+from experiments import studies
+from experiments.ablation import claims as claims
+from experiments.ablation import cli
+from experiments.ablation.chart import curves_chart, interval_chart
 from experiments.studies.base import Outcome
-from rl_jax import binding, stats
+from rl_jax import stats
+from rl_jax.core import binding
 from tests.paths import REPO_ROOT
 
 
-@pytest.mark.parametrize("key", ablation.keys())
+@pytest.mark.parametrize("key", cli.keys())
 @pytest.mark.parametrize("smoke", [False, True])
 def test_every_ablation_is_complete(key, smoke):
-    paper = ablation.load(key, smoke=smoke)
+    paper = cli.load(key, smoke=smoke)
     assert paper.paper.startswith("arXiv ") and paper.claim and paper.scaled_down and paper.expected
     counts = [paper.tried] if isinstance(paper.tried, int) else paper.tried.values()
     assert all(count >= 1 for count in counts), "how many settings each arm had before those of the file"
@@ -42,13 +44,13 @@ def test_every_ablation_is_complete(key, smoke):
         assert (REPO_ROOT / path).exists() and 0 < steps and (steps <= 5 or not smoke)
 
 
-@pytest.mark.parametrize("key", ablation.keys())
+@pytest.mark.parametrize("key", cli.keys())
 def test_every_statement_is_one_about_the_arms(key):
-    paper = ablation.load(key)
+    paper = cli.load(key)
     arms = paper.arms if "arms" in paper else paper.settings.arms
     metrics = {statement["metric"] for statement in paper.expected}
     values = {arm: dict.fromkeys(metrics, (0.0, 1.0)) for arm in arms}
-    assert len(ablation.judgements(values, paper.expected)) >= len(paper.expected)
+    assert len(cli.judgements(values, paper.expected)) >= len(paper.expected)
 
 
 GOOD, BAD = [1.0, 1.2, 1.1, 0.9, 1.3], [0.1, 0.4, 0.2, 0.1, 0.3]
@@ -71,7 +73,7 @@ VALUES = {"good": {"error": GOOD}, "bad": {"error": BAD}, "noisy": {"error": NOI
     ],
 )
 def test_judgements(statement, said):
-    (judged,) = ablation.judgements(VALUES, [dict(metric="error", **statement)])
+    (judged,) = cli.judgements(VALUES, [dict(metric="error", **statement)])
     assert judged["verdict"] == said
 
 
@@ -79,15 +81,15 @@ def test_arms_are_compared_seed_by_seed():
     """The seeds differ by far more than the arms do, and share what makes them differ."""
     base = [10.0, -30.0, 5.0, 80.0, -2.0]
     values = {"less": {"m": base}, "more": {"m": [x + 1.0 + 0.01 * i for i, x in enumerate(base)]}}
-    (judged,) = ablation.judgements(values, [dict(metric="m", increasing=("less", "more"), by=0.0)])
+    (judged,) = cli.judgements(values, [dict(metric="m", increasing=("less", "more"), by=0.0)])
     assert judged["verdict"] == "reproduced" and judged["interval"]["mean"] == pytest.approx(1.02)
     values["more"]["m"] = values["more"]["m"][::-1]
-    (judged,) = ablation.judgements(values, [dict(metric="m", increasing=("less", "more"), by=0.0)])
+    (judged,) = cli.judgements(values, [dict(metric="m", increasing=("less", "more"), by=0.0)])
     assert judged["verdict"] == "undecided"
 
 
 def test_an_order_of_three_is_two_statements():
-    judged = ablation.judgements(VALUES, [dict(metric="error", increasing=("bad", "good", "noisy"), by=0.0)])
+    judged = cli.judgements(VALUES, [dict(metric="error", increasing=("bad", "good", "noisy"), by=0.0)])
     assert [row["verdict"] for row in judged] == ["reproduced", "undecided"]
     assert judged[0]["statement"] == "error: bad < good"
 
@@ -105,19 +107,19 @@ def test_an_order_of_three_is_two_statements():
 )
 def test_a_wrong_statement_is_an_error(statement, said):
     with pytest.raises(ValueError, match=said):
-        ablation.judgements(VALUES, [statement])
+        cli.judgements(VALUES, [statement])
 
 
 def test_a_seed_without_a_value_is_left_out_of_what_it_would_be_compared_in():
     values = {"less": {"m": [0.0, 0.1, None, 0.3, 0.2]}, "more": {"m": [1.0, None, 90.0, 1.2, 1.3]}}
-    (found,) = ablation.judgements(values, [dict(metric="m", increasing=("less", "more"), by=0.0)])
+    (found,) = cli.judgements(values, [dict(metric="m", increasing=("less", "more"), by=0.0)])
     assert found["dropped"] == 2 and found["verdict"] == "reproduced"
     assert found["interval"] == stats.paired_difference([1.0, 1.2, 1.3], [0.0, 0.3, 0.2])._asdict()
     assert claims.verdict_cell(found) == "reproduced, 2 seeds left out"
     assert claims.cell(values["less"]["m"]).endswith("] of 4") and claims.cell([None, 1.0]) == "-"
     values["less"]["m"] = [None, None, 0.1, 0.2, None]
     with pytest.raises(ValueError, match="m: less < more: 2 of 5 seeds|m: less < more: 1 of 5 seeds"):
-        ablation.judgements({**values, "more": {"m": [1.0, 1.0, 1.0, None, 1.0]}}, [
+        cli.judgements({**values, "more": {"m": [1.0, 1.0, 1.0, None, 1.0]}}, [
             dict(metric="m", increasing=("less", "more"), by=0.0)
         ])
 
@@ -129,15 +131,15 @@ def test_an_undecided_statement_says_how_many_more_seeds():
     near, far = ({"a": {"m": (noise + lead).tolist()}} for lead in (0.05, 0.4))
     asked = {}
     for name, values in (("near", near), ("far", far)):
-        (found,) = ablation.judgements(values, [dict(metric="m", arm="a", at_least=0.0)])
+        (found,) = cli.judgements(values, [dict(metric="m", arm="a", at_least=0.0)])
         assert found["verdict"] == "undecided" and set(found["more_seeds"]) == {"power", "adastop", "decided"}
         asked[name] = found["more_seeds"]
     assert asked["far"]["power"] == stats.seeds_for_power(noise + 0.4) - 20 < 40 < 1000 < asked["near"]["power"]
     assert asked["far"]["adastop"] < asked["near"]["adastop"] == 80 and asked["near"]["decided"] < 0.5
     assert "AdaStop asks for" in claims.verdict_cell(found) and "more for a power of 80%" in claims.verdict_cell(found)
-    (both,) = ablation.judgements(near, [dict(metric="m", arm="a", at_least=0.0, at_most=0.4)])
+    (both,) = cli.judgements(near, [dict(metric="m", arm="a", at_least=0.0, at_most=0.4)])
     assert both["more_seeds"]["power"] == asked["near"]["power"], "the bound that is harder to clear"
-    (none,) = ablation.judgements({"a": {"m": [-1.0, 1.0]}}, [dict(metric="m", arm="a", at_least=0.0)])
+    (none,) = cli.judgements({"a": {"m": [-1.0, 1.0]}}, [dict(metric="m", arm="a", at_least=0.0)])
     assert none["more_seeds"]["power"] is None and "over 10,000 more" in claims.verdict_cell(none)
 
 
@@ -185,9 +187,9 @@ def a_toy(monkeypatch):
 
     def install(size=1.0):
         paper = toy_ablation(size)
-        monkeypatch.setattr(ablation, "keys", lambda: ["toy"])
+        monkeypatch.setattr(cli, "keys", lambda: ["toy"])
         module = type("module", (), {"get_ablation": staticmethod(lambda: paper)})
-        monkeypatch.setattr(ablation.importlib, "import_module", lambda name: module)
+        monkeypatch.setattr(cli.importlib, "import_module", lambda name: module)
 
     return install
 
@@ -195,7 +197,7 @@ def a_toy(monkeypatch):
 @pytest.mark.parametrize(("size", "said"), [(1.0, "reproduced"), (0.0, "undecided"), (-1.0, "not reproduced")])
 def test_a_study_is_run_and_judged(a_toy, tmp_path, capsys, size, said):
     a_toy(size)
-    outcome = ablation.run("toy", tmp_path, [])
+    outcome = cli.run("toy", tmp_path, [])
     assert outcome["verdict"] == said
     assert json.loads((tmp_path / "ablation.json").read_text()) == json.loads(json.dumps(outcome))
     assert outcome["values"]["b"]["error"] == pytest.approx([size, size + 0.01, size + 0.02])
@@ -210,7 +212,7 @@ def test_a_study_is_run_and_judged(a_toy, tmp_path, capsys, size, said):
 
 def test_smoke_replaces_what_it_names(a_toy, tmp_path):
     a_toy()
-    outcome = ablation.run("toy", tmp_path, [], smoke=True)
+    outcome = cli.run("toy", tmp_path, [], smoke=True)
     assert outcome["seeds"] == [5, 7] and outcome["verdict"] == "not reproduced"
     assert outcome["command"] == "python -m experiments.ablation toy --smoke"
 
@@ -218,7 +220,7 @@ def test_smoke_replaces_what_it_names(a_toy, tmp_path):
 def test_a_study_takes_no_overrides(a_toy, tmp_path):
     a_toy()
     with pytest.raises(ValueError, match=r"a study.*--config.x=1.*configs/papers/toy.py"):
-        ablation.run("toy", tmp_path, ["--config.x=1"])
+        cli.run("toy", tmp_path, ["--config.x=1"])
 
 
 def test_a_misspelt_setting_is_an_error(a_toy, tmp_path):
@@ -226,15 +228,15 @@ def test_a_misspelt_setting_is_an_error(a_toy, tmp_path):
     paper = toy_ablation(1.0)
     paper.settings.sise = 1.0
     with pytest.raises(ValueError, match="no keyword 'sise'; it takes: arms, size"):
-        ablation.run_study(paper)
+        cli.run_study(paper)
 
 
 def test_the_table_has_what_is_stored(a_toy, tmp_path, monkeypatch, capsys):
     a_toy()
-    ablation.main(["toy", f"--workdir={tmp_path / 'toy'}"])
-    monkeypatch.setattr(ablation, "keys", lambda: ["never_run", "toy"])
+    cli.main(["toy", f"--workdir={tmp_path / 'toy'}"])
+    monkeypatch.setattr(cli, "keys", lambda: ["never_run", "toy"])
     capsys.readouterr()
-    ablation.main(["--table", f"--workdir={tmp_path}"])
+    cli.main(["--table", f"--workdir={tmp_path}"])
     rows = capsys.readouterr().out.strip().splitlines()
     assert len(rows) == 3 and rows[2].startswith("| `python -m experiments.ablation toy` | a < b (arXiv 0000.00000) |")
     assert "error: a 0.01 [-0.0148, 0.0348]; b 1.01 [0.985, 1.03] (3 seeds (0 to 2), 20" in rows[2]
@@ -253,15 +255,15 @@ def three(monkeypatch):
         if key != "bad":
             folder = pathlib.Path(words[0].removeprefix("--workdir="))
             folder.mkdir(parents=True)  # fails where an old result was left
-            outcome = {"settings": ablation.settings_text(toy_ablation(1.0), [])}
+            outcome = {"settings": cli.settings_text(toy_ablation(1.0), [])}
             (folder / "ablation.json").write_text(json.dumps(outcome))
         return subprocess.CompletedProcess(command, 3 if key == "bad" else 0)
 
-    monkeypatch.setattr(ablation, "keys", lambda: ["bad", "good", "nodata"])
+    monkeypatch.setattr(cli, "keys", lambda: ["bad", "good", "nodata"])
     needs = {"nodata": ("no/such/file",)}
-    monkeypatch.setattr(ablation, "load", lambda key: ConfigDict({**toy_ablation(1.0), "needs": needs.get(key, ())}))
-    monkeypatch.setattr(ablation, "settings_text", lambda paper, overrides: str(paper.settings))
-    monkeypatch.setattr(ablation.subprocess, "run", fake)
+    monkeypatch.setattr(cli, "load", lambda key: ConfigDict({**toy_ablation(1.0), "needs": needs.get(key, ())}))
+    monkeypatch.setattr(cli, "settings_text", lambda paper, overrides: str(paper.settings))
+    monkeypatch.setattr(cli.subprocess, "run", fake)
     return started
 
 
@@ -270,7 +272,7 @@ def test_all_goes_on_after_a_failure_and_names_it(three, tmp_path, capsys, smoke
     words = ["--all", f"--workdir={tmp_path}", *["--smoke"] * smoke]
     for repeated in (False, True):
         with pytest.raises(SystemExit) as end:
-            ablation.main(words)
+            cli.main(words)
         assert end.value.code == 1
         said = capsys.readouterr().out
         assert "bad: FAILED (3)" in said and said.endswith("failed: bad\n")
@@ -282,17 +284,17 @@ def test_all_goes_on_after_a_failure_and_names_it(three, tmp_path, capsys, smoke
 
 def test_a_result_of_other_settings_is_not_finished(three, tmp_path):
     (tmp_path / "good").mkdir()
-    assert not ablation.finished("good", tmp_path / "good")
+    assert not cli.finished("good", tmp_path / "good")
     (tmp_path / "good" / "ablation.json").write_text(json.dumps({"settings": "others"}))
-    assert not ablation.finished("good", tmp_path / "good")
+    assert not cli.finished("good", tmp_path / "good")
     (tmp_path / "good" / "ablation.json").write_text(json.dumps({"settings": str(toy_ablation(1.0).settings)}))
-    assert ablation.finished("good", tmp_path / "good")
+    assert cli.finished("good", tmp_path / "good")
 
 
 def test_all_takes_neither_a_key_nor_overrides(three, capsys):
     for words in (["--all", "good"], ["--all", "--config.x=1"]):
         with pytest.raises(SystemExit) as end:
-            ablation.main(words)
+            cli.main(words)
         assert end.value.code == 2 and "--all runs all of them" in capsys.readouterr().err
 
 
@@ -312,8 +314,8 @@ def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeyp
         folder = pathlib.Path(command[4].removeprefix("--workdir="))
         write_metrics(folder, [0.4, 0.5, 0.9] if folder.name == "correct" else [0.4, 0.6, 0.4])
 
-    monkeypatch.setattr(ablation.subprocess, "run", fake)
-    outcome = ablation.run("spurious_rewards", tmp_path, ["--config.grpo.steps=2"])
+    monkeypatch.setattr(cli.subprocess, "run", fake)
+    outcome = cli.run("spurious_rewards", tmp_path, ["--config.grpo.steps=2"])
     assert outcome["verdict"] == "reproduced"
     assert outcome["values"]["correct"]["before"] == [0.4] * 3  # first and last, not the best
     assert outcome["values"]["correct"]["after"] == [0.9] * 3
@@ -323,11 +325,11 @@ def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeyp
     for seed in range(3):
         arms = [call for call in calls if f"--config.seed={seed}" in call and call[0] == "experiments.grpo"]
         assert len(arms) == 2 and all(f"--config.init_from={tmp_path}/seed{seed}/sft" in call for call in arms)
-    spent = ablation.read_jsonl(tmp_path / ablation.SPENT)
+    spent = cli.read_jsonl(tmp_path / cli.SPENT)
     assert len(spent) == 9 and outcome["wall_seconds"] == pytest.approx(sum(row["seconds"] for row in spent), abs=0.1)
-    with (tmp_path / ablation.SPENT).open("a") as file:
+    with (tmp_path / cli.SPENT).open("a") as file:
         file.write('{"run": "an interrupted start", "seconds": 100.0}\n')
-    again = ablation.run("spurious_rewards", tmp_path, [])
+    again = cli.run("spurious_rewards", tmp_path, [])
     assert len(calls) == 9, "finished runs do not run again"
     assert again["wall_seconds"] == pytest.approx(outcome["wall_seconds"] + 100.0, abs=0.1)
 
@@ -340,23 +342,23 @@ def test_the_arms_are_run_by_the_ablations_own_program(tmp_path, monkeypatch):
         folder = pathlib.Path(command[4].removeprefix("--workdir="))
         write_metrics(folder, [0.2, 0.9] if folder.name == "hl_gauss" else [0.2, 0.8])
 
-    monkeypatch.setattr(ablation.subprocess, "run", fake)
-    assert ablation.run("hl_gauss", tmp_path, [])["verdict"] == "reproduced"
+    monkeypatch.setattr(cli.subprocess, "run", fake)
+    assert cli.run("hl_gauss", tmp_path, [])["verdict"] == "reproduced"
     assert [call[0] for call in calls] == 5 * ["experiments.sft", "experiments.ppo", "experiments.ppo"]
 
 
 def test_a_gain_needs_two_evaluations(tmp_path):
     write_metrics(tmp_path / "run", [0.5])
     with pytest.raises(ValueError, match="evaluated 1 times"):
-        ablation.gain(tmp_path / "run", "eval/pass@1")
+        cli.gain(tmp_path / "run", "eval/pass@1")
 
 
 def test_list_names_the_claims(capsys):
-    ablation.main(["--list"])
+    cli.main(["--list"])
     assert "arXiv 2507.10532" in capsys.readouterr().out
-    ablation.main(["--list", "--json"])
+    cli.main(["--list", "--json"])
     rows = json.loads(capsys.readouterr().out)
-    assert [row["key"] for row in rows] == ablation.keys()
+    assert [row["key"] for row in rows] == cli.keys()
     assert {row["kind"] for row in rows} == {"study", "programs"} and all(row["claim"] for row in rows)
 
 

@@ -1,15 +1,15 @@
-"""experiments/bench_control.py: a row for each number of seeds, from processes of their own, and what it refuses."""
+"""experiments/bench/control.py: a row for each number of seeds, from processes of their own, and what it refuses."""
 
 import json
 
 import pytest
 
-from experiments import bench_control
+from experiments.bench import control
 
 
 @pytest.mark.slow
 def test_a_row_for_each_number_of_seeds(capsys):
-    bench_control.main(["--seeds=1,2", "--steps=2048", "--rounds=1", "--devices=2"])
+    control.main(["--seeds=1,2", "--steps=2048", "--rounds=1", "--devices=2"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["seeds"] for row in rows] == [1, 2]
     for row in rows:
@@ -21,5 +21,5 @@ def test_a_row_for_each_number_of_seeds(capsys):
 )
 def test_a_peer_is_known_and_there(peer, said, capsys):
     with pytest.raises(SystemExit):
-        bench_control.main([f"--peer={peer}"])
+        control.main([f"--peer={peer}"])
     assert said in capsys.readouterr().err

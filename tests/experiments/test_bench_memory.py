@@ -1,22 +1,22 @@
-"""experiments.bench_memory at a small size: ours stays under the limit, and packing needs less than padding."""
+"""experiments.bench.memory at a small size: ours stays under the limit, and packing needs less than padding."""
 
 import json
 
 import numpy as np
 
-from experiments import bench_memory
+from experiments.bench import memory
 
 SMALL = "--vocab=8192 --length=128 --prompt=32 --rows=8 --group=4 --width=32 --layers=1 --heads=1 --chunk=4".split()
 
 
 def test_the_table_and_its_json_line(capsys):
-    bench_memory.main(SMALL)
+    memory.main(SMALL)
     *printed, last = capsys.readouterr().out.strip().splitlines()
     found = json.loads(last)
     assert found["bench"] == "memory" and found["options"]["vocab"] == 8192
     naive, padded, packed, shared = found["lines"]
     assert naive["temporary_bytes"] > 8 * 128 * 8192 * 4, "the plain program holds [B, T, V]"
-    assert padded["temporary_bytes"] < bench_memory.LIMIT * naive["temporary_bytes"]
+    assert padded["temporary_bytes"] < memory.LIMIT * naive["temporary_bytes"]
     assert shared["temporary_bytes"] < packed["temporary_bytes"] < padded["temporary_bytes"]
     assert (naive["rows"], padded["rows"]) == (8, 8) and shared["rows"] < packed["rows"] < 8
     assert naive["occupancy"] == padded["occupancy"] < packed["occupancy"]
@@ -27,7 +27,7 @@ def test_the_table_and_its_json_line(capsys):
 
 
 def test_completions_are_heavy_tailed_and_groups_share_their_prompt():
-    batch, mask = bench_memory.ragged_batch(16, 4, 8, 64)
+    batch, mask = memory.ragged_batch(16, 4, 8, 64)
     lengths = mask.sum(axis=1)
     assert lengths.max() == 64 and np.mean(lengths <= 16) > 0.6 and lengths.min() == 1
     prompts = batch.tokens[:, :8].reshape(4, 4, 8)

@@ -1,11 +1,11 @@
-"""experiments/bench_rollout.py at toy size: its line of JSON, its lengths, and what it takes for equal."""
+"""experiments/bench/rollout.py at toy size: its line of JSON, its lengths, and what it takes for equal."""
 
 import json
 
 import numpy as np
 import pytest
 
-from experiments import bench_rollout
+from experiments.bench import rollout
 
 SMALL = (
     "--layers=1 --d=32 --ff=32 --heads=2 --kv=1 --head_dim=16 --vocab=64 --requests=16 --slots=8 --group=4 --plen=8 "
@@ -14,7 +14,7 @@ SMALL = (
 
 
 def test_one_line_of_json(capsys):
-    bench_rollout.main(SMALL)
+    rollout.main(SMALL)
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)
     static, ours = found["rows"]
@@ -27,23 +27,23 @@ def test_one_line_of_json(capsys):
 
 
 def test_most_lengths_end_by_a_quarter():
-    lengths = bench_rollout.heavy_tailed(4000, 256, seed=0)
+    lengths = rollout.heavy_tailed(4000, 256, seed=0)
     assert lengths.min() >= 1 and 250 < lengths.max() <= 256
     assert 0.75 < np.mean(lengths <= 64) < 0.85 and np.median(lengths) < 64
-    np.testing.assert_array_equal(lengths, bench_rollout.heavy_tailed(4000, 256, seed=0))
+    np.testing.assert_array_equal(lengths, rollout.heavy_tailed(4000, 256, seed=0))
 
 
 def test_what_is_a_tie_and_what_an_error():
     expected = [np.array([1, 5, 9]), np.array([4, 4])]
-    assert bench_rollout.compare(expected, expected) == {"rows_equal": 2, "rows_tied": 0}
+    assert rollout.compare(expected, expected) == {"rows_equal": 2, "rows_tied": 0}
     tied = [np.array([1, 6, 30]), np.array([4, 4])]
-    assert bench_rollout.compare(tied, expected) == {"rows_equal": 1, "rows_tied": 1}
+    assert rollout.compare(tied, expected) == {"rows_equal": 1, "rows_tied": 1}
     for wrong in ([np.array([1, 7, 9]), np.array([4, 4])], [np.array([1, 5, 9]), np.array([4])]):
         with pytest.raises(AssertionError, match="the same request has other tokens"):
-            bench_rollout.compare(wrong, expected)
+            rollout.compare(wrong, expected)
 
 
 def test_sizes_that_do_not_divide_are_refused(capsys):
     with pytest.raises(SystemExit):
-        bench_rollout.main(["--slots=12", "--group=8"])
+        rollout.main(["--slots=12", "--group=8"])
     assert "--slots must be a multiple of --group" in capsys.readouterr().err

@@ -1,16 +1,16 @@
-"""experiments/bench_scale.py: figures of one device that are what arithmetic says."""
+"""experiments/bench/scale.py: figures of one device that are what arithmetic says."""
 
 import json
 
 import pytest
 
-from experiments import bench_scale
+from experiments.bench import scale
 
 
 @pytest.fixture(scope="module")
 def figures():
     """Of one device and of two, 4 rows each."""
-    return [bench_scale.measure(count, "fsdp", rows=4) for count in (1, 2)]
+    return [scale.measure(count, "fsdp", rows=4) for count in (1, 2)]
 
 
 def test_a_device_s_work_stays_and_its_parameters_halve(figures):
@@ -31,7 +31,7 @@ def test_only_several_devices_send(figures):
 
 
 def test_table_and_lines(figures):
-    header, *rows = bench_scale.table(figures).splitlines()
-    assert header.split() == list(bench_scale.COLUMNS)
+    header, *rows = scale.table(figures).splitlines()
+    assert header.split() == list(scale.COLUMNS)
     assert [row.split()[0] for row in rows] == ["fsdp:1", "fsdp:2"] and rows[0].split()[1] == "4"
     assert json.loads(json.dumps(figures)) == figures

@@ -1,4 +1,4 @@
-"""experiments.chaos: the moments that it draws, what it compares, and a run of it on real processes."""
+"""experiments.tools.chaos: the moments that it draws, what it compares, and a run of it on real processes."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from experiments import chaos
+from experiments.tools import chaos
 from tests.experiments import programs
 from tests.paths import REPO_ROOT
 
@@ -74,7 +74,7 @@ def test_three_kills_end_where_none_do(tmp_path):
     command = [part for part in programs.command(tmp_path, *small) if not part.startswith("--workdir")]
     options = [f"--folder={tmp_path / 'chaos'}", "--kills=3", "--in_save=0.67", "--in_start=0.0", "--timeout_s=300"]
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.chaos", *options, "--", *command],
+        [sys.executable, "-m", "experiments.tools.chaos", *options, "--", *command],
         cwd=REPO_ROOT,
         env=programs.environment(tmp_path / "home"),
         capture_output=True,

@@ -7,8 +7,8 @@ import pytest
 
 from configs import ppo_common
 from experiments import grpo, ppo
-from rl_jax.compilation import COMPILED
-from rl_jax.logging import read_jsonl
+from rl_jax.runs.logging import read_jsonl
+from rl_jax.training.compilation import COMPILED
 from tests.experiments import small
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 

@@ -1,15 +1,18 @@
-"""experiments/control_levels.py: every level is of an environment there is, what it says of runs, and that it runs."""
+"""experiments/tools/control_levels.py: every level is of an environment there is, what it says of runs, and that it
+runs."""
 
 import json
 
 import numpy as np
 import pytest
 
-from configs import control as configs
-from configs.control_levels import LEVELS, Level
-from experiments import control_levels, control_ppo, report
-from rl_jax.logging import RunLogger
-from rl_jax.run_record import write_run_record
+from configs.control import environments as configs
+from configs.control.levels import LEVELS, Level
+from experiments import control_ppo
+from experiments.report import cli
+from experiments.tools import control_levels
+from rl_jax.runs.logging import RunLogger
+from rl_jax.runs.run_record import write_run_record
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 EACH = Level("cartpole", "CartPole-v1", 475.0, "seeds", "here")
@@ -60,7 +63,9 @@ def test_a_run_of_other_settings_is_refused(tmp_path):
     finished(tmp_path / "a", [1.0, 2.0], mesh="seeds:2")
     control_levels.check_same(EACH, tmp_path / "a", (), smoke=True)
     finished(tmp_path / "b", [1.0, 2.0], num_envs=99)
-    with pytest.raises(ValueError, match="num_envs=99, and configs/control.py:cartpole,smoke has 8: delete it"):
+    with pytest.raises(
+        ValueError, match="num_envs=99, and configs/control/environments.py:cartpole,smoke has 8: delete it"
+    ):
         control_levels.check_same(EACH, tmp_path / "b", (), smoke=True)
     control_levels.check_same(EACH, tmp_path / "b", ("--config.num_envs=99",), smoke=True)
     with pytest.raises(SystemExit):
@@ -68,7 +73,7 @@ def test_a_run_of_other_settings_is_refused(tmp_path):
 
 
 def test_the_report_shows_every_seed_of_a_run(tmp_path):
-    text = report.write_report([finished(tmp_path, [500.0, 480.0, 475.0])]).read_text()
+    text = cli.write_report([finished(tmp_path, [500.0, 480.0, 475.0])]).read_text()
     assert "Every seed" in text and all(f"seed {seed}<span>" in text for seed in range(3))
     assert 'class="band' in text and "runs/0" not in text and "<b>loss" in text
 
@@ -135,7 +140,7 @@ def test_it_runs_and_a_finished_run_is_not_made_again(tmp_path, monkeypatch, cap
     control_levels.main(asked)
     with pytest.raises(ValueError, match="is finished, with num_envs=4"):
         control_levels.main([*asked, "--config.num_envs=5"])
-    assert [row[:2] for row in made] == [("control_ppo", "configs/control.py:cartpole,smoke")]
+    assert [row[:2] for row in made] == [("control_ppo", "configs/control/environments.py:cartpole,smoke")]
     (row,) = json.loads((tmp_path / "levels.json").read_text())["rows"]
     assert len(row["values"]) == 2 and row["verdict"] == "not judged" and row["steps"] == 256
     assert "CartPole-v1" in (tmp_path / "levels.md").read_text() and "CartPole-v1" in capsys.readouterr().out

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from configs import control as configs
+from configs.control import environments as configs
 from experiments import control_ppo
-from rl_jax import checkpoint
+from rl_jax.training import checkpoint
 from tests.envs.libraries import adapter, foreign
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 

@@ -5,9 +5,10 @@ import json
 import jax
 import pytest
 
-from configs import control_preferences as configs
-from experiments import control_ppo, control_preferences, programs
-from rl_jax import checkpoint
+from configs.control import preferences as configs
+from experiments import control_ppo, control_preferences
+from experiments.parts import programs
+from rl_jax.training import checkpoint
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
@@ -81,7 +82,7 @@ def test_self_play_solves_the_probe():
 
 
 def tiny(words, **fields):
-    """configs/control_preferences.py:WORDS,smoke on small networks and few worlds."""
+    """configs/control/preferences.py:WORDS,smoke on small networks and few worlds."""
     config = small(f"{words},smoke", num_envs=4, num_steps=8, network__hidden=(8,), **fields)
     if config.preferences.method in ("spo", "reward"):
         config.total_steps = 8 * 4 * 8

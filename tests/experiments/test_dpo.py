@@ -6,12 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from configs import preferences as base
+from configs.preferences import given as base
 from experiments import dpo
-from experiments.preference_data import Best, Encoder, records_of
-from rl_jax import checkpoint, preferences
-from rl_jax.logging import read_jsonl
+from experiments.parts.preference_data import Best, Encoder, records_of
+from rl_jax import preferences
+from rl_jax.runs.logging import read_jsonl
 from rl_jax.tokenizers import CharTokenizer
+from rl_jax.training import checkpoint
 from tests.experiments.small import kept_signals  # noqa: F401
 from tests.experiments.test_hf import folder  # noqa: F401
 

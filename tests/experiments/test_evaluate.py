@@ -9,9 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import common, evaluate
-from rl_jax import readers, tasks
-from rl_jax.types import Rollout, TokenBatch
+from experiments import evaluate
+from experiments.parts import common
+from rl_jax import tasks
+from rl_jax.core.types import Rollout, TokenBatch
+from rl_jax.data import readers
 from tests.experiments import programs
 from tests.experiments.small import config as small_config
 from tests.paths import shared_data

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import common, grpo
+from experiments import grpo
 from experiments.evaluate import Judged
-from experiments.report_health import CHECKS, SHOWN_ONLY
-from experiments.rollouts import Collected
+from experiments.parts import common
+from experiments.parts.sample_groups import Collected
+from experiments.report.health import CHECKS, SHOWN_ONLY
+from rl_jax.core.types import PolicyBatch, Rollout, TokenBatch
 from rl_jax.losses import policy
 from rl_jax.rewards.pool import RewardPool, RewardResult
-from rl_jax.types import PolicyBatch, Rollout, TokenBatch
 from tests.experiments.small import config as small_config
 from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
 

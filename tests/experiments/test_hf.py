@@ -8,10 +8,11 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from configs import hf
-from experiments import common, evaluate, grpo
-from rl_jax import readers
-from rl_jax.types import TokenBatch
+from configs.tasks import hf
+from experiments import evaluate, grpo
+from experiments.parts import common
+from rl_jax.core.types import TokenBatch
+from rl_jax.data import readers
 from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

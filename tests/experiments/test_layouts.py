@@ -1,13 +1,14 @@
-"""experiments/layouts.py: rollouts in another layout, or on other devices, are those of the training's own."""
+"""experiments/parts/rollout_mesh.py: rollouts in another layout, or on other devices, are those of the training's
+own."""
 
 import jax
 import numpy as np
 import pytest
 
-from experiments import common, layouts
-from experiments.engines import make_sampler
-from rl_jax.rollout.sampling import Sampling
-from rl_jax.types import path_name
+from experiments.parts import common, rollout_mesh
+from experiments.parts.sampler import make_sampler
+from rl_jax.core.types import path_name
+from rl_jax.rollout.lm.sampling import Sampling
 from tests.experiments import small
 from tests.tiny import prompts
 
@@ -40,7 +41,7 @@ def same(tmp_path_factory):
     folder = tmp_path_factory.mktemp("layouts")
     setup = setup_of(folder, mesh="fsdp:8")
     params = setup.init_params()
-    assert setup.rollout is None and layouts.place(None, params) is params
+    assert setup.rollout is None and rollout_mesh.place(None, params) is params
     return folder, jax.device_get(params), sampled(setup, params)[1]
 
 
@@ -62,7 +63,7 @@ def test_another_layout_samples_the_same_tokens(same, mesh, fields):
     setup = setup_of(folder, mesh=mesh, **fields)
     params = jax.device_put(params, setup.param_shardings)
     clock = common.Clock()
-    placed = layouts.place(setup.rollout, params, clock)
+    placed = rollout_mesh.place(setup.rollout, params, clock)
     here, there = shapes(params), shapes(placed)
     assert here["layers/up/kernel"][0] == (1, 32 // setup.mesh.size, 64) and there["layers/up/kernel"][0] == (1, 32, 32)
     devices = set(jax.devices()[:8])
@@ -84,8 +85,8 @@ def test_another_layout_samples_the_same_tokens(same, mesh, fields):
 def test_the_cost_is_told(same):
     folder, params, _ = same
     setup = setup_of(folder, mesh="fsdp:4", rollout__mesh="tensor:2", rollout__devices="separate")
-    told = layouts.cost(setup.rollout, jax.device_put(params, setup.param_shardings))
-    shares = [x.sharding.shard_shape(x.shape) for x in jax.tree.leaves(layouts.place(setup.rollout, params))]
+    told = rollout_mesh.cost(setup.rollout, jax.device_put(params, setup.param_shardings))
+    shares = [x.sharding.shard_shape(x.shape) for x in jax.tree.leaves(rollout_mesh.place(setup.rollout, params))]
     each = 4 * sum(int(np.prod(shape)) for shape in shares)  # nothing is there yet
     assert told.startswith(f"rollouts on tensor:2, separate devices: the weights' way there is {2 * each:,} bytes")
     assert f"{each:,} to each device" in told
@@ -103,9 +104,9 @@ def test_the_cost_is_told(same):
 )
 def test_layouts_that_cannot_be_are_named(tmp_path, fields, message):
     with pytest.raises(ValueError, match=message):
-        layouts.num_devices(small.config(tmp_path, mesh="fsdp:8", **fields))
+        rollout_mesh.num_devices(small.config(tmp_path, mesh="fsdp:8", **fields))
 
 
 def test_separate_devices_are_counted(tmp_path):
     fields = dict(mesh="fsdp:4", rollout__mesh="data:3", rollout__devices="separate")
-    assert layouts.num_devices(small.config(tmp_path, **fields)) == 7
+    assert rollout_mesh.num_devices(small.config(tmp_path, **fields)) == 7

@@ -6,7 +6,7 @@ import pytest
 
 from configs import ppo_common
 from experiments import control_ppo, dpo, grpo, online_dpo, ppo, reward_model, sft
-from rl_jax import checkpoint, compilation
+from rl_jax.training import checkpoint, compilation
 from tests.experiments import small, test_control_ppo, test_dpo, test_online_dpo, test_reward_model
 from tests.experiments.small import kept_signals  # noqa: F401
 from tests.experiments.test_dpo import files  # noqa: F401  a fixture

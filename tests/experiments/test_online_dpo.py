@@ -7,14 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import online_preferences
-from experiments import candidates as candidates_of
-from experiments import common, dpo, online_dpo
+from configs.preferences import online as online_preferences
+from experiments import dpo, online_dpo
 from experiments.evaluate import make_pool
-from experiments.preference_data import flat
-from rl_jax import checkpoint, data, preferences, references
-from rl_jax.binding import bind
-from rl_jax.types import PreferenceBatch, Rollout, TokenBatch
+from experiments.parts import common
+from experiments.parts import sample_candidates as candidates_of
+from experiments.parts.preference_data import flat
+from rl_jax import preferences
+from rl_jax.core.binding import bind
+from rl_jax.core.types import PreferenceBatch, Rollout, TokenBatch
+from rl_jax.data import pipeline
+from rl_jax.selection import reference_policy
+from rl_jax.training import checkpoint
 from tests.experiments import small
 from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
 
@@ -27,7 +31,7 @@ def number_of_sevens(prompt, completion, info):
 
 
 def config(tmp_path, **fields):
-    """configs/online_preferences.py on one layer of 32. fields: "online.epochs"=value, dots as __."""
+    """configs/preferences/online.py on one layer of 32. fields: "online.epochs"=value, dots as __."""
     found = online_preferences.smoke(online_preferences.of(small_of_grpo(tmp_path)))
     found.sft.steps = 0
     found.dpo.optimizer.update(warmup_steps=0, decay_steps=0, learning_rate=1e-3)
@@ -162,7 +166,7 @@ class Drawn:
         self.params = self.setup.init_params()
         self.other = jax.tree.map(lambda x: 1.5 * x, self.params)
         self.source = self.setup.task.data_source("sft_train" if settings.online.data else "train")
-        prompts = data.train_iterator(self.source, batch_size=settings.online.prompts_per_batch, seed=0)
+        prompts = pipeline.train_iterator(self.source, batch_size=settings.online.prompts_per_batch, seed=0)
         self.records = [self.source[i] for i in range(1)]
         with make_pool(self.setup) as pool:
             draw = candidates_of.Source(self.setup, candidates_of.make_judge(self.setup, pool), prompts)
@@ -287,8 +291,8 @@ def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monke
     monkeypatch.setattr(candidates_of, "make_drawer", lambda *args, **kwargs: sample)
     rows = iter(rewards.ravel().tolist())
     judged = setup._replace(task=setup.task._replace(reward_fn=lambda *args: {"reward": next(rows)}))
-    prompts = data.train_iterator(source, batch_size=8, seed=0)
-    records = next(data.train_iterator(source, batch_size=8, seed=0))
+    prompts = pipeline.train_iterator(source, batch_size=8, seed=0)
+    records = next(pipeline.train_iterator(source, batch_size=8, seed=0))
     with make_pool(judged) as pool:
         drawn, _ = candidates_of.Source(judged, pool, prompts)(None, None, jax.random.key(0), common.Clock())
     online = online_dpo.choose(setup.config, drawn, jax.random.key(0), set())
@@ -411,8 +415,8 @@ def restored(workdir, settings):
     """(the params before a run, those at its end, its reference at its end)."""
     setup = common.setup(settings)
     params = setup.init_params()
-    schedule = bind(settings.online.schedule.to_dict(), references)
-    like = {"params": params, "references": references.start(schedule, params)}
+    schedule = bind(settings.online.schedule.to_dict(), reference_policy)
+    like = {"params": params, "references": reference_policy.start(schedule, params)}
     with checkpoint.Checkpointer(workdir / "checkpoints", every=1) as found:
         items, _ = found.restore(like)
     return params, items["params"], items["references"].ref

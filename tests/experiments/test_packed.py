@@ -7,8 +7,9 @@ import types
 import numpy as np
 import pytest
 
-from experiments import grpo, packed, ppo
-from rl_jax.types import TokenBatch
+from experiments import grpo, ppo
+from experiments.parts import packers
+from rl_jax.core.types import TokenBatch
 from tests.experiments.small import config as small_config
 from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
 
@@ -65,9 +66,9 @@ def test_row_lengths(tmp_path, mode, fields, length):
     setup = types.SimpleNamespace(config=config, mesh=types.SimpleNamespace(shape={"data": 1, "fsdp": 1}))
     tokens = np.ones((2, 12), np.int32)
     batch = TokenBatch(tokens, np.broadcast_to(np.arange(12, dtype=np.int32), (2, 12)), tokens)
-    found = packed.Packer(setup).to_score(types.SimpleNamespace(batch=batch, completion_mask=np.ones((2, 4), bool)))
+    found = packers.Packer(setup).to_score(types.SimpleNamespace(batch=batch, completion_mask=np.ones((2, 4), bool)))
     assert found.rows.tokens.shape == (1, 2, length)
 
 
 def test_every_mode_is_known():
-    assert packed.MODES == ("padded", "packed", "shared_prefix")
+    assert packers.MODES == ("padded", "packed", "shared_prefix")

@@ -1,4 +1,4 @@
-"""experiments/plan.py and experiments/planning: what needs no TPU compiler; `.ci/run` compiles for a slice."""
+"""experiments/plan/cli.py and experiments/planning: what needs no TPU compiler; `.ci/run` compiles for a slice."""
 
 import dataclasses
 import functools
@@ -15,13 +15,12 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from configs import plans
-from experiments import plan
-from experiments.planning import chips, flops, hlo, programs, stored
-from rl_jax import sharding
-from rl_jax.models.transformer import TransformerConfig
+from experiments.plan import chips, cli, flops, hlo, programs, stored
+from rl_jax.models.transformer.model import TransformerConfig
+from rl_jax.training import sharding
 from tests.paths import REPO_ROOT
 
-PLANS = sorted((REPO_ROOT / "experiments/plans").glob("*.json"))
+PLANS = sorted((REPO_ROOT / "experiments/plan/plans").glob("*.json"))
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
 
 
@@ -148,7 +147,7 @@ def test_flops_of_a_train_step_are_those_of_the_formula(remat):
     model = dataclasses.replace(model, remat="none")
     once = flops.expected_train_flops(model, rows=16, prompt_length=128, completion_length=384)
     once -= 16 * 2 * model.embed_dim * model.vocab_size * 384  # the head's second forward
-    assert plan.model_flops(setup, 16) == pytest.approx(once, rel=0.05)
+    assert cli.model_flops(setup, 16) == pytest.approx(once, rel=0.05)
 
 
 # Programs.
@@ -184,12 +183,12 @@ def cpu_figures():
     """The figures of a small train step, compiled for the CPU's simulated devices."""
     config, model = small(attention="dot_product", num_layers=2, dtype="float32")
     setup = programs.describe(config, model, mesh())
-    return setup, plan.compile_one(programs.train(setup, 16), setup.mesh)
+    return setup, cli.compile_one(programs.train(setup, 16), setup.mesh)
 
 
 def test_figures_of_a_compiled_step():
     setup, figures = cpu_figures()
-    assert figures["argument_bytes"] >= plan.tree_bytes(setup.param_shapes, setup.param_shardings) * 3
+    assert figures["argument_bytes"] >= cli.tree_bytes(setup.param_shapes, setup.param_shardings) * 3
     assert figures["peak_bytes"] > figures["temporary_bytes"] > 0
     assert any("fsdp" in name for name in figures["sent_bytes"])
 
@@ -198,7 +197,7 @@ def test_bytes_of_a_device_s_shards():
     shapes = {"a": jax.ShapeDtypeStruct((8, 4), jnp.float32), "b": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
     specs = {"a": PartitionSpec("fsdp", "tensor"), "b": PartitionSpec()}
     shardings = {name: NamedSharding(mesh(), spec) for name, spec in specs.items()}
-    assert plan.tree_bytes(shapes, shardings) == 8 * 4 * 4 / 4 + 6
+    assert cli.tree_bytes(shapes, shardings) == 8 * 4 * 4 / 4 + 6
 
 
 # The page.
@@ -225,14 +224,14 @@ def with_train(**changes):
 
 
 def test_report_and_table(tmp_path):
-    said = plan.report(a_plan())
+    said = cli.report(a_plan())
     for words in ("peak 4.00 GiB", "set by compute", "all-gather over fsdp 5 GB", "that fits: 64 rows", "8.00B"):
         assert words in said
     refused = a_plan(programs={"train": {"refused": "total memory (24.67G) exceeds 15.75G", "compile_s": 9.0}})
-    assert "does not fit: total memory (24.67G) exceeds 15.75G" in plan.report(refused)
+    assert "does not fit: total memory (24.67G) exceeds 15.75G" in cli.report(refused)
     rollout = a_plan(programs={"decode": a_plan()["programs"]["train"] | {"cache_bytes": 2**31}})
-    assert "the cache is 2.00 of them" in plan.report(rollout)
-    assert "peak 17.00 GiB a chip, which does NOT fit" in plan.report(with_train(peak_bytes=17 * 2**30))
+    assert "the cache is 2.00 of them" in cli.report(rollout)
+    assert "peak 17.00 GiB a chip, which does NOT fit" in cli.report(with_train(peak_bytes=17 * 2**30))
     for name, one in {"a": a_plan(), "b": refused, "c": rollout, "d": with_train(peak_bytes=17 * 2**30)}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(one))
     rows = [line for line in stored.table(tmp_path).splitlines() if line.startswith("| ")][1:]
@@ -261,13 +260,13 @@ def test_continuous_integration_plans_a_step_and_a_rollout_again():
     assert "make plan-check " in (REPO_ROOT / ".ci/run").read_text()
     make = ["make", "-n", "--no-print-directory", "plan-check", "VENV_TPU=v"]
     said = subprocess.run(make, cwd=REPO_ROOT, capture_output=True, text=True)
-    assert said.stdout.splitlines()[-1] == "v/bin/python -m experiments.plan --check=experiments/plans/ci.json"
-    kept = stored.load(REPO_ROOT / "experiments/plans/ci.json")
+    assert said.stdout.splitlines()[-1] == "v/bin/python -m experiments.plan --check=experiments/plan/plans/ci.json"
+    kept = stored.load(REPO_ROOT / "experiments/plan/plans/ci.json")
     assert kept["topology"] == "v5e:4x4" and all("peak_bytes" in kept["programs"][name] for name in ("train", "decode"))
 
 
 def test_the_page_of_the_stored_plans_is_what_they_give():
-    folder, command = REPO_ROOT / "experiments/plans", "python -m experiments.plan --table=experiments/plans"
+    folder, command = REPO_ROOT / "experiments/plan/plans", "python -m experiments.plan --table=experiments/plan/plans"
     assert (folder / "README.md").read_text() == stored.table(folder), f"run {command}"
 
 
@@ -287,7 +286,7 @@ def test_the_stored_plans_cover_sizes_and_slices():
     refused = plans_["13b_v5e_16"]["programs"]["train"]["refused"]
     assert "exceeds available HBM (15.75G)" in refused
     for name, found in plans_.items():
-        assert f"--save=experiments/plans/{name}.json" in found["command"]
+        assert f"--save=experiments/plan/plans/{name}.json" in found["command"]
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
@@ -340,17 +339,17 @@ def test_a_check_says_how_to_accept_what_has_grown(tmp_path, monkeypatch, capsys
     options = types.SimpleNamespace(
         sweep=False, topology="v5e:8x8", programs=["train"], largest=False, effort=0.0, check=str(path), save=None
     )
-    monkeypatch.setattr(plan.flags, "FLAGS", options)
-    monkeypatch.setattr(plan, "plan", lambda *_, **__: a_plan())
-    plan.run(None, tmp_path)
+    monkeypatch.setattr(cli.flags, "FLAGS", options)
+    monkeypatch.setattr(cli, "plan", lambda *_, **__: a_plan())
+    cli.run(None, tmp_path)
     assert "stored" in capsys.readouterr().out
     grown = with_train(peak_bytes=8 * 2**30)
     del grown["command"]  # which is not the plan's to know
-    monkeypatch.setattr(plan, "plan", lambda *_, **__: grown)
+    monkeypatch.setattr(cli, "plan", lambda *_, **__: grown)
     options.save = str(tmp_path / "new.json")
-    monkeypatch.setattr(plan.sys, "argv", ["plan", f"--check={path}", "--topology=v5e:8x8"])
+    monkeypatch.setattr(cli.sys, "argv", ["plan", f"--check={path}", "--topology=v5e:8x8"])
     with pytest.raises(SystemExit, match=r"(?s)train: peak bytes.*commit the result of: python -m experiments.plan"):
-        plan.run(None, tmp_path)
+        cli.run(None, tmp_path)
     found = stored.load(tmp_path / "new.json")  # kept all the same, with the command that makes it
     assert found["command"] == "python -m experiments.plan --topology=v5e:8x8"
     assert found["programs"]["train"]["peak_bytes"] == 8 * 2**30
@@ -362,9 +361,9 @@ def test_a_check_plans_with_the_stored_arguments(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(a_plan()))
     seen = []
-    monkeypatch.setattr(plan.sys, "argv", ["plan", f"--check={path}"])
-    monkeypatch.setattr(plan.common, "main", lambda run: seen.extend(plan.sys.argv))
-    plan.main()
+    monkeypatch.setattr(cli.sys, "argv", ["plan", f"--check={path}"])
+    monkeypatch.setattr(cli.common, "main", lambda run: seen.extend(cli.sys.argv))
+    cli.main()
     assert seen == ["plan", f"--check={path}", *stored.arguments(a_plan())]
     path.write_text("{}")
     with pytest.raises(ValueError, match=r"a.json is no plan"):
@@ -377,8 +376,8 @@ def test_a_refusal_has_the_compiler_s_own_figures():
         "available HBM (15.75G). More of it."
     )
     wanted = "total memory required for HLO temporaries (24.67G) exceeds available HBM (15.75G)"
-    assert plan.refusal(text) == wanted
-    assert plan.refusal("RESOURCE_EXHAUSTED: otherwise") == "RESOURCE_EXHAUSTED: otherwise"
+    assert cli.refusal(text) == wanted
+    assert cli.refusal("RESOURCE_EXHAUSTED: otherwise") == "RESOURCE_EXHAUSTED: otherwise"
 
 
 @pytest.mark.parametrize(("limit", "most", "tried"), [(7, 4, [16, 8, 4]), (40, 16, [16]), (3, 0, [16, 8, 4])])
@@ -392,9 +391,9 @@ def test_the_largest_micro_batch_is_the_first_that_is_not_refused(monkeypatch, l
         seen.append(16 // micro_batches)
         return {"compile_s": 1.0} | ({"refused": "too much"} if seen[-1] > 2 * limit else {"peak_bytes": seen[-1]})
 
-    monkeypatch.setattr(plan, "make_planned", lambda name, setup, micro_batches: micro_batches)
-    monkeypatch.setattr(plan, "compile_one", compiled)
-    rows, figures = plan.largest(setup, limit, -1.0)
+    monkeypatch.setattr(cli, "make_planned", lambda name, setup, micro_batches: micro_batches)
+    monkeypatch.setattr(cli, "compile_one", compiled)
+    rows, figures = cli.largest(setup, limit, -1.0)
     assert (rows, seen) == (most, tried)
     assert figures["peak_bytes"] == (most or tried[-1])
 
@@ -413,16 +412,16 @@ def test_micro_batches_of_a_planned_step():
 
 def test_roofline_is_the_largest_of_three():
     chip = chips.Chip(100.0, 1.0, 10.0, 5.0, "")
-    found = plan.roofline(sent=5.0, total=8 * 300.0, useful=8 * 225.0, moved=20.0, mesh=mesh(), chip=chip)
+    found = cli.roofline(sent=5.0, total=8 * 300.0, useful=8 * 225.0, moved=20.0, mesh=mesh(), chip=chip)
     assert (found["compute_s"], found["memory_s"], found["links_s"]) == (3.0, 2.0, 1.0)
     assert found["step_s"] == 3.0 and found["mfu"] == 0.75
-    slow = plan.roofline(sent=30.0, total=8 * 300.0, useful=8 * 225.0, moved=20.0, mesh=mesh(), chip=chip)
+    slow = cli.roofline(sent=30.0, total=8 * 300.0, useful=8 * 225.0, moved=20.0, mesh=mesh(), chip=chip)
     assert slow["step_s"] == 6.0 and slow["mfu"] == 0.375
 
 
 def test_a_sweep_ranks_what_fits_before_what_is_faster_and_does_not(monkeypatch):
     figures = {"small": (3.0, 9), "fast": (1.0, 11), "slow": (4.0, 10), "none": None}
-    monkeypatch.setattr(plan, "meshes", lambda *_: list(figures))
+    monkeypatch.setattr(cli, "meshes", lambda *_: list(figures))
     monkeypatch.setattr(programs, "model_config", lambda *_: None)
 
     def planned(config, topology, names, *, effort):
@@ -430,8 +429,8 @@ def test_a_sweep_ranks_what_fits_before_what_is_faster_and_does_not(monkeypatch)
         train = {"step_s": one[0], "peak_bytes": one[1]} if one else {"refused": "too much"}
         return {"mesh": config.mesh, "chip_bytes": 10, "programs": {"train": train}}
 
-    monkeypatch.setattr(plan, "plan", planned)
-    ranked = plan.rank(plans.get_config("8b"), "v5e:4x4")
+    monkeypatch.setattr(cli, "plan", planned)
+    ranked = cli.rank(plans.get_config("8b"), "v5e:4x4")
     assert [found["mesh"] for found in ranked] == ["small", "slow", "fast", "none"]
 
 
@@ -446,7 +445,7 @@ def test_a_v4_chip_is_one_device(monkeypatch):
 
     monkeypatch.setattr(topologies, "get_topology_desc", described)
     for topology in ("v4:2x2x2", "v5e:4x4"):
-        plan.described_devices(topology)
+        cli.described_devices(topology)
     assert seen == ["megacore", None]
 
 
@@ -454,7 +453,7 @@ def test_what_cannot_be_split_over_the_mesh_is_said_so():
     config, model = small(attention="dot_product")
     config.grpo.prompts_per_step = 1
     with pytest.raises(ValueError, match=r"2 rows does not divide over the 4 devices"):
-        plan.largest(programs.describe(config, model, mesh()), 1.0, 0.0)
+        cli.largest(programs.describe(config, model, mesh()), 1.0, 0.0)
 
 
 def test_every_chip_has_a_source_and_an_unknown_one_is_refused():
@@ -464,11 +463,11 @@ def test_every_chip_has_a_source_and_an_unknown_one_is_refused():
 
 
 def test_a_mesh_of_another_size_is_refused(monkeypatch):
-    monkeypatch.setattr(plan, "described_devices", lambda topology: jax.devices())
+    monkeypatch.setattr(cli, "described_devices", lambda topology: jax.devices())
     config = plans.get_config("8b")
     config.mesh = "fsdp:4"
     with pytest.raises(ValueError, match="has 4 devices, v5e:2x4 has 8"):
-        plan.plan(config, "v5e:2x4", ["train"])
+        cli.plan(config, "v5e:2x4", ["train"])
 
 
 @pytest.mark.parametrize(("section", "field", "value"), [("model", "lora.rank", 8), ("rollout", "mesh", "tensor:8")])
@@ -476,15 +475,15 @@ def test_what_is_not_planned_is_refused(section, field, value):
     config = plans.get_config("8b")
     config[section].update_from_flattened_dict({field: value})
     with pytest.raises(ValueError, match=f"{section}.{field}="):
-        plan.plan(config, "v5e:2x4", ["train"])
+        cli.plan(config, "v5e:2x4", ["train"])
 
 
 def test_meshes_of_a_sweep(monkeypatch):
-    monkeypatch.setattr(plan, "described_devices", lambda topology: [None] * 16)
+    monkeypatch.setattr(cli, "described_devices", lambda topology: [None] * 16)
     model = TransformerConfig(
         vocab_size=8, embed_dim=8, num_layers=1, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=8
     )
-    found = plan.meshes("v5e:4x4", model)
+    found = cli.meshes("v5e:4x4", model)
     assert all(math.prod(sharding.parse_mesh(text).values()) == 16 for text in found)
     assert "fsdp:16,tensor:1" in found and "data:2,fsdp:2,tensor:4" in found and not any("tensor:8" in t for t in found)
 

@@ -14,7 +14,7 @@ import yaml
 
 from tests.paths import REPO_ROOT
 
-POD = REPO_ROOT / "experiments/run_tpu_pod.sh"
+POD = REPO_ROOT / "experiments/pods/run_tpu_pod.sh"
 SLURM = REPO_ROOT / "experiments/pods/gpu_mesh.slurm"
 JOBSET = REPO_ROOT / "experiments/pods/gke_jobset.yaml"
 DOCKERFILE = REPO_ROOT / "experiments/pods/Dockerfile"

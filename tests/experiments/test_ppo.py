@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import arithmetic, arithmetic_ppo, ppo_common
-from experiments import common, grpo, ppo
+from configs import ppo_common
+from configs.tasks import arithmetic, arithmetic_ppo
+from experiments import grpo, ppo
+from experiments.parts import common
 from rl_jax import ppo as recipe
 from rl_jax.advantages import tokens
 from rl_jax.losses import value

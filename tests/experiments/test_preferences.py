@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from configs import frontier as frontier_config
-from experiments import frontier, preferences
+from configs.preferences import frontier as frontier_config
+from experiments.frontier import cli, curves
 
 
 def point(method, kl, reward, setting="beta 0.1", step=10):
@@ -31,7 +31,7 @@ POINTS = [
 def test_sequence_kl_is_the_mean_log_ratio_of_sequences():
     mask = np.array([[True, True, False], [True, False, False], [True, True, True]])
     ratios = np.array([[0.5, 1.0, np.nan], [0.25, 7.0, -9.0], [-0.5, 0.5, 1.0]])
-    found = frontier.sequence_kl(ratios, mask)
+    found = curves.sequence_kl(ratios, mask)
     totals = [1.5, 0.25, 1.0]
     assert found["kl"] == pytest.approx(np.mean(totals))
     assert found["kl_se"] == pytest.approx(np.std(totals, ddof=1) / np.sqrt(3))
@@ -45,33 +45,33 @@ def test_sequence_kl_of_samples_is_the_exact_kl():
     exact = (policy * np.log(policy / reference)).sum()
     drawn = np.stack([rng.choice(4, p=p, size=20_000) for p in policy], axis=1)
     ratios = np.log(policy / reference)[np.arange(2)[None], drawn]
-    found = frontier.sequence_kl(ratios, np.ones(ratios.shape, bool))
+    found = curves.sequence_kl(ratios, np.ones(ratios.shape, bool))
     assert abs(found["kl"] - exact) < 4 * found["kl_se"] < 0.1
     assert found["kl_per_token"] == pytest.approx(found["kl"] / 2)
 
 
 def test_the_samples_of_a_prompt_are_no_independent_values():
     values = np.array([1.0, 3.0, 2.0, 2.0, 5.0, 7.0])
-    assert frontier.standard_error(values, 2) == pytest.approx(np.std([2, 2, 6], ddof=1) / np.sqrt(3))
-    assert frontier.standard_error(values[:1]) == 0.0
+    assert curves.standard_error(values, 2) == pytest.approx(np.std([2, 2, 6], ddof=1) / np.sqrt(3))
+    assert curves.standard_error(values[:1]) == 0.0
     ratios, mask = values.reshape(6, 1), np.ones((6, 1), bool)
-    assert frontier.sequence_kl(ratios, mask, 2)["kl_se"] == pytest.approx(frontier.standard_error(values, 2))
+    assert curves.sequence_kl(ratios, mask, 2)["kl_se"] == pytest.approx(curves.standard_error(values, 2))
 
 
 def test_best_within_a_budget():
-    assert frontier.best_within(POINTS, "DPO", 0.5) is None
-    assert frontier.best_within(POINTS, "DPO", 1.0)["reward"] == 0.60
-    assert frontier.best_within(POINTS, "DPO", 3.9)["reward"] == 0.60
-    assert frontier.best_within(POINTS, "DPO", np.inf)["step"] == 20
+    assert curves.best_within(POINTS, "DPO", 0.5) is None
+    assert curves.best_within(POINTS, "DPO", 1.0)["reward"] == 0.60
+    assert curves.best_within(POINTS, "DPO", 3.9)["reward"] == 0.60
+    assert curves.best_within(POINTS, "DPO", np.inf)["step"] == 20
 
 
 def test_the_frontier_leaves_out_what_less_kl_beats():
-    assert [p["kl"] for p in frontier.frontier(POINTS, "DPO")] == [1.0, 4.0]
-    assert frontier.methods_of(POINTS) == ["DPO", "best <of> n", "GRPO"]
+    assert [p["kl"] for p in curves.frontier(POINTS, "DPO")] == [1.0, 4.0]
+    assert curves.methods_of(POINTS) == ["DPO", "best <of> n", "GRPO"]
 
 
 def test_the_table():
-    lines = frontier.table(POINTS, [1, 5]).splitlines()
+    lines = curves.table(POINTS, [1, 5]).splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert rows[0] == ["method", "KL <= 1", "KL <= 5", "best point"]
     assert rows[2] == ["DPO", "0.600 ± 0.010", "0.750 ± 0.010", "0.750 at 4.00 nats (beta 0.1, step 20)"]
@@ -80,14 +80,14 @@ def test_the_table():
 
 def test_labels_are_spread_in_their_order():
     places = [50.0, 52.0, 51.0, 200.0, 395.0, 396.0]
-    found = frontier.spread(places, 15, 0, 400)
+    found = curves.spread(places, 15, 0, 400)
     order = np.argsort(places)
     assert (np.diff(np.array(found)[order]) >= 15 - 1e-9).all() and max(found) <= 400 and min(found) >= 0
     assert found[3] == 200.0
 
 
 def test_the_picture_is_svg_that_says_what_it_shows():
-    text = frontier.picture(POINTS, title="a & b", baseline=0.5)
+    text = curves.picture(POINTS, title="a & b", baseline=0.5)
     root = ElementTree.fromstring(text)
     space = "{http://www.w3.org/2000/svg}"
     assert root.tag == f"{space}svg" and "a & b" in root.get("aria-label")
@@ -99,35 +99,35 @@ def test_the_picture_is_svg_that_says_what_it_shows():
         assert any(title.startswith(words) for title in titles)
     assert "prefers-color-scheme:dark" in text and "nan" not in text
     numbers = [float(n) for n in re.findall(r'(?:cx|cy|x1|x2|y1|y2)="([-\d.]+)"', text)]
-    assert min(numbers) >= 0 and max(numbers) <= frontier.WIDTH
+    assert min(numbers) >= 0 and max(numbers) <= curves.WIDTH
 
 
 def test_the_picture_puts_points_where_they_belong():
     """x is sqrt(KL), y falls with the reward; each method has its own colour and its own shape."""
     points = [point("A", 0.0, 0.2), point("A", 1.0, 0.4), point("A", 4.0, 0.8), point("B", 1.0, 0.4)]
-    text = frontier.picture(points, title="t")
+    text = curves.picture(points, title="t")
     circles = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="3.6"', text)[:3]
     (x0, y0), (x1, y1), (x2, y2) = [(float(x), float(y)) for x, y in circles]
     assert x2 - x0 == pytest.approx(2 * (x1 - x0), abs=0.2) and (y0 - y2) == pytest.approx(3 * (y0 - y1), abs=0.4)
     assert 'class="line m0"' in text and 'class="line m1"' in text
-    assert len(set(frontier.MARKERS)) == len(frontier.MARKERS) >= 8
-    assert len({c for pair in frontier.COLOURS for c in pair}) == 2 * len(frontier.COLOURS)
+    assert len(set(curves.MARKERS)) == len(curves.MARKERS) >= 8
+    assert len({c for pair in curves.COLOURS for c in pair}) == 2 * len(curves.COLOURS)
 
 
 def test_one_point_at_no_kl_draws():
-    ElementTree.fromstring(frontier.picture([point("A", 0.0, 0.5)], title="t"))
+    ElementTree.fromstring(curves.picture([point("A", 0.0, 0.5)], title="t"))
 
 
 @pytest.mark.parametrize("name", frontier_config.arms())
 def test_every_arm_is_a_config_of_its_program(name):
     config = frontier_config.get_config()
-    found, arm = preferences.arm_config(config, name), config.arms[name]
+    found, arm = cli.arm_config(config, name), config.arms[name]
     groups = {"dpo": {"dpo", "online"}, "grpo": {"grpo"}, "ppo": {"grpo", "critic"}}[arm.program]
     assert {"dpo", "online", "grpo", "critic", "arms", "frontier"} & set(found) == groups
     for group, fields in arm.fields.to_dict().items():
         assert {field: found.to_dict()[group][field] for field in fields} == fields
     if arm.program == "dpo":
-        objective = preferences.dpo.make_objective(found)
+        objective = cli.dpo.make_objective(found)
         assert objective.beta == found.dpo.beta
     else:
         assert found.checkpoint.keep >= found.grpo.steps // found.checkpoint.every
@@ -146,7 +146,7 @@ def test_a_wrong_arm_is_refused(change, said):
         change(config)
     with pytest.raises(ValueError, match=said):
         for name in config.frontier.arms:
-            preferences.arm_config(config, name)
+            cli.arm_config(config, name)
 
 
 def test_the_smoke_config_runs_one_arm_of_each_kind():
@@ -157,12 +157,12 @@ def test_the_smoke_config_runs_one_arm_of_each_kind():
 
 def test_results_are_kept_by_what_they_were_made_of(tmp_path):
     config = frontier_config.get_config("smoke")
-    first = preferences.Results(config, tmp_path)
+    first = cli.Results(config, tmp_path)
     first.add("reference", "k0", [point("reference", 0.0, 0.5)], 1.0)
     assert not (tmp_path / "frontier.md").exists()
     name = config.frontier.arms[0]
     first.add(name, "k1", POINTS[:2], 60.0)
-    again = preferences.Results(config, tmp_path)
+    again = cli.Results(config, tmp_path)
     assert again.has(name, "k1") and not again.has(name, "k2") and not again.has("PPO_KL_0p01", "k1")
     assert json.loads((tmp_path / "frontier.json").read_text())[name]["points"] == POINTS[:2]
     text = (tmp_path / "frontier.md").read_text()

@@ -9,8 +9,8 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from experiments import render, scenes
-from rl_jax.logging import encode_row
+from experiments.report import render, scenes
+from rl_jax.runs.logging import encode_row
 from tests.experiments import episodes
 
 ROWS = episodes.rows()

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from experiments import report, report_run
-from experiments.report_health import CHECKS, SHOWN_ONLY, assess
-from rl_jax.logging import GROUP_VIEW_FILE, METRICS_FILE, SAMPLES_FILE, TIMING_FILE, read_jsonl
+from experiments.report import cli, run_page
+from experiments.report.health import CHECKS, SHOWN_ONLY, assess
+from rl_jax.runs.logging import GROUP_VIEW_FILE, METRICS_FILE, SAMPLES_FILE, TIMING_FILE, read_jsonl
 from tests.experiments.synthetic_run import HOSTILE, PROMPTS, write_run
 
 VOID = {"meta", "br", "input", "line", "circle", "path", "rect"}
@@ -54,7 +54,7 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page_text(workdir):
-    return report.write_report([workdir]).read_text(encoding="utf-8")
+    return cli.write_report([workdir]).read_text(encoding="utf-8")
 
 
 def test_page_needs_nothing_from_outside_and_runs_nothing(page_text):
@@ -88,22 +88,22 @@ def test_hostile_text_anywhere_is_escaped(tmp_path):
     (workdir / GROUP_VIEW_FILE).write_text(json.dumps(view) + "\n")
     record = json.loads((workdir / "run.json").read_text()) | {"task": attack, "git_commit": attack}
     (workdir / "run.json").write_text(json.dumps(record))
-    page = Page(report.write_report([workdir]).read_text())
+    page = Page(cli.write_report([workdir]).read_text())
     assert not {"img", "b>bad"} & set(page.tags)
     assert page.text.count(attack) >= 3
 
 
 def test_curves_of_the_contract_are_drawn(page_text):
     captions = re.findall(r"<figcaption><b>([^<]+)<span>", page_text)
-    logged = [name for name in report_run.CURVES if "return" not in name]
+    logged = [name for name in run_page.CURVES if "return" not in name]
     assert captions[: len(logged)] == logged
     assert {"lr", "reward/correct", "finished"} <= set(captions)
 
 
 def test_before_and_after_pairs_the_same_prompts(workdir):
-    table = report_run.before_and_after(read_jsonl(workdir / SAMPLES_FILE))
+    table = run_page.before_and_after(read_jsonl(workdir / SAMPLES_FILE))
     assert (table["first"], table["last"]) == (0, 120)
-    assert [prompt for prompt, _, _ in table["pairs"]] == [report_run.visible(prompt) for prompt in PROMPTS]
+    assert [prompt for prompt, _, _ in table["pairs"]] == [run_page.visible(prompt) for prompt in PROMPTS]
     assert {after["reward"] for _, _, after in table["pairs"]} == {"1"}
     assert {before["reward"] for _, before, _ in table["pairs"]} == {"0"}
 
@@ -113,15 +113,15 @@ def test_repeated_prompts_pair_one_to_one_and_one_evaluation_has_no_after():
         fields = {"prompt": "p", "completion": completion, "reward": 0.5, "truncated": False}
         return {"step": step, "split": "eval", **fields}
 
-    table = report_run.before_and_after([row(0, "a"), row(0, "b"), row(9, "c"), row(9, "d"), row(5, "middle")])
+    table = run_page.before_and_after([row(0, "a"), row(0, "b"), row(9, "c"), row(9, "d"), row(5, "middle")])
     assert [(b["text"], a["text"]) for _, b, a in table["pairs"]] == [("a", "c"), ("b", "d")]
-    assert report_run.before_and_after([row(0, "a")])["pairs"][0][2] is None
-    assert report_run.before_and_after([{**row(0, "a"), "split": "train"}]) is None
+    assert run_page.before_and_after([row(0, "a")])["pairs"][0][2] is None
+    assert run_page.before_and_after([{**row(0, "a"), "split": "train"}]) is None
 
 
 def test_reward_is_told_by_text_and_by_tint():
     rows = [{"reward": reward, "completion": "x", "truncated": True} for reward in (0.0, 0.5, 1.0)]
-    cells = [report_run.sample_cell(row, 0.0, 1.0) for row in rows]
+    cells = [run_page.sample_cell(row, 0.0, 1.0) for row in rows]
     assert [cell["reward"] for cell in cells] == ["0", "0.5", "1"]
     assert [cell["tint"].split(":")[1].split(";")[0] for cell in cells] == ["var(--bad)", "var(--good)", "var(--good)"]
     strengths = [int(re.search(r"strength:(\d+)%", cell["tint"]).group(1)) for cell in cells]
@@ -144,7 +144,7 @@ def test_token_colours_follow_sign_and_size():
         "tokens": [" ", "b", "c"], "mask": [True, True, False], "log_prob": [-1.0] * 3, "log_ratio": [1e-7, 0.0, 9.0],
         "advantage": [2.0, -1.0, 50.0], "entropy": [0.0, 1.0, 9.0], "reward": 1.0,
     }  # fmt: skip
-    view = report_run.token_view({"step": 1, "prompt": "p", "rows": [row]})
+    view = run_page.token_view({"step": 1, "prompt": "p", "rows": [row]})
     first, second, _ = view["completions"][0]["cells"]
     assert first["text"] == "␣"
     assert "--advantage:color-mix(in srgb,var(--good) 60%" in first["style"]
@@ -166,7 +166,7 @@ def test_each_check_warns_and_only_that_one(tmp_path, metric):
     rows = assess(read_jsonl(workdir / METRICS_FILE))
     assert [row["metric"] for row in rows if row["status"] == "warning"] == [metric]
     assert rows[0]["advice"] and rows[0]["meaning"]
-    page = Page(report.write_report([workdir]).read_text())
+    page = Page(cli.write_report([workdir]).read_text())
     assert page.text.count("▲ warning") == 1
     assert re.search(r"health warnings\s*1", page.text)
 
@@ -184,13 +184,13 @@ def test_a_value_that_is_not_finite_warns_with_its_step(tmp_path, metric):
     workdir = write_run(tmp_path / "run", steps=9, **{metric.replace("/", "__"): {4: math.nan}})
     row = next(row for row in assess(read_jsonl(workdir / METRICS_FILE)) if row["metric"] == metric)
     assert (row["status"], row["judged"]) == ("warning", "not a finite number at step 4")
-    report.write_report([workdir])
+    cli.write_report([workdir])
 
 
 def test_timing_leaves_the_compiling_step_out():
     first = {"step": 0, "step_s": 99.0, "train_s": 98.0, "compile_count": 3, "tokens_per_s": 1.0}
     later = {"step_s": 2.0, "train_s": 1.0, "rollout_s": 0.5, "compile_count": 3, "tokens_per_s": 1000.0}
-    summary = report_run.timing_summary([first, {**later, "step": 1}, {**later, "step": 2, "compile_count": 4}])
+    summary = run_page.timing_summary([first, {**later, "step": 1}, {**later, "step": 2, "compile_count": 4}])
     assert summary["stages"] == [("rollout", 0.25, 0.5), ("train", 0.5, 1.0), ("rest", 0.25, 0.5)]
     assert (summary["step_s"], summary["rates"]) == (2.0, [("1k", "tokens/s")])
     assert (summary["compile_count"], summary["last_compile"]) == (4, 2)
@@ -209,19 +209,19 @@ def test_timing_leaves_the_compiling_step_out():
 def test_a_missing_file_is_named(tmp_path, name, notice):
     workdir = write_run(tmp_path / "run", steps=3)
     (workdir / name).unlink()
-    text = Page(report.write_report([workdir]).read_text()).text
+    text = Page(cli.write_report([workdir]).read_text()).text
     assert notice in text and f"Not in this run's folder: {name}" in text
 
 
 def test_an_empty_folder_still_gives_a_page(tmp_path):
-    text = Page(report.write_report([tmp_path], tmp_path / "out" / "page.html").read_text()).text
+    text = Page(cli.write_report([tmp_path], tmp_path / "out" / "page.html").read_text()).text
     for name in ("run.json", "config.json", METRICS_FILE, TIMING_FILE, SAMPLES_FILE, GROUP_VIEW_FILE):
         assert name in text
 
 
 def test_runs_are_laid_over_each_other(tmp_path):
     runs = [write_run(tmp_path / k / "grpo", steps=20, seed=int(k), learning_rate=0.1 * int(k)) for k in "123"]
-    text = report.write_report(runs, tmp_path / "all.html").read_text()
+    text = cli.write_report(runs, tmp_path / "all.html").read_text()
     chart = re.search(r"<figcaption><b>reward/mean.*?</figure>", text, flags=re.S).group()
     dashes = re.findall(r'class="line series\d" stroke-dasharray="([^"]+)"', chart)
     assert len(dashes) == len(set(dashes)) == 3
@@ -231,19 +231,19 @@ def test_runs_are_laid_over_each_other(tmp_path):
 
 def test_labels_are_as_long_as_it_takes_to_tell_runs_apart(tmp_path):
     alike = [tmp_path / "a" / "x" / "grpo", tmp_path / "b" / "x" / "grpo"]
-    assert report_run.run_labels(alike) == ["a/x/grpo", "b/x/grpo"]
-    assert report_run.run_labels([tmp_path / "a" / "grpo"]) == ["a/grpo"]
+    assert run_page.run_labels(alike) == ["a/x/grpo", "b/x/grpo"]
+    assert run_page.run_labels([tmp_path / "a" / "grpo"]) == ["a/grpo"]
     with pytest.raises(ValueError, match="named twice"):
-        report_run.run_labels([tmp_path, tmp_path / "."])
+        run_page.run_labels([tmp_path, tmp_path / "."])
 
 
 def test_the_command_line_prints_the_page_and_explains_what_is_wrong(tmp_path, capsys):
     workdir = write_run(tmp_path / "run", steps=3)
-    report.main([str(workdir)])
+    cli.main([str(workdir)])
     assert capsys.readouterr().out.strip() == str(workdir / "report.html")
     with pytest.raises(SystemExit, match="no run at .*elsewhere"):
-        report.main([str(tmp_path / "elsewhere")])
+        cli.main([str(tmp_path / "elsewhere")])
     lines = (workdir / METRICS_FILE).read_text().splitlines(keepends=True)
     (workdir / METRICS_FILE).write_text(lines[0] + "{torn\n" + lines[1])
     with pytest.raises(SystemExit, match=r"metrics\.jsonl:2: damaged line"):
-        report.main([str(workdir)])
+        cli.main([str(workdir)])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from experiments import report, report_arms, report_figures
-from rl_jax.logging import METRICS_FILE, RunLogger
-from rl_jax.run_record import write_run_record
+from experiments.report import arms_page, cli, figures
+from rl_jax.runs.logging import METRICS_FILE, RunLogger
+from rl_jax.runs.run_record import write_run_record
 from tests.experiments.synthetic_run import RATES, final_score, write_run, write_sweep
 from tests.experiments.test_report import Page
 
@@ -22,12 +22,12 @@ def sweep(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def study(sweep):
-    return report_arms.load_study([sweep])
+    return arms_page.load_study([sweep])
 
 
 @pytest.fixture(scope="module")
 def text(sweep):
-    return report.write_report([sweep]).read_text()
+    return cli.write_report([sweep]).read_text()
 
 
 def scores(rate):
@@ -38,11 +38,11 @@ def test_the_points_of_a_sweep_become_its_arms(study):
     assert list(study.arms) == [f"lr={rate}" for rate in RATES]
     assert [[member.seed for member in members] for members in study.arms.values()] == [list(range(5))] * 3
     assert (study.title, study.waiting) == ("learning_rates", [])
-    assert report_arms.config_table(study)["rows"] == [("optimizer.learning_rate", ["0.0001", "0.001", "0.01"])]
+    assert arms_page.config_table(study)["rows"] == [("optimizer.learning_rate", ["0.0001", "0.001", "0.01"])]
 
 
 def test_the_final_table_holds_the_seeds_iqm_mean_and_range(study):
-    rows = report_figures.final_table(study, "eval/pass@1")
+    rows = figures.final_table(study, "eval/pass@1")
     for row, rate in zip(rows, RATES, strict=True):
         values = scores(rate)
         middle, low, high = map(float, re.findall(r"[\d.]+", row["iqm"]))
@@ -57,8 +57,8 @@ def test_the_final_table_holds_the_seeds_iqm_mean_and_range(study):
 
 def test_a_curve_is_the_iqm_at_each_step_within_its_band(study, monkeypatch):
     drawn = {}
-    monkeypatch.setattr(report_figures.charts, "line_chart", lambda series, **more: drawn.update(more, series=series))
-    report_figures.curve(study, "eval/pass@1", "step")
+    monkeypatch.setattr(figures.charts, "line_chart", lambda series, **more: drawn.update(more, series=series))
+    figures.curve(study, "eval/pass@1", "step")
     for rate in RATES:
         points, band = drawn["series"][f"lr={rate}"], drawn["bands"][f"lr={rate}"]
         assert [step for step, _ in points] == [step for step, _, _ in band] == list(range(0, 21, 4))
@@ -71,32 +71,32 @@ def test_over_time_each_seed_keeps_its_last_value():
     def member(seconds, values):
         timing = [{"step": step, "step_s": 60.0 * s} for step, s in enumerate(seconds)]
         metrics = [{"step": step, "reward/mean": value} for step, value in enumerate(values)]
-        run = report_arms.Run("run", {}, {}, metrics, timing, [], [], [])
-        return report_arms.Member("arm", 0, "run", run, metrics)
+        run = arms_page.Run("run", {}, {}, metrics, timing, [], [], [])
+        return arms_page.Member("arm", 0, "run", run, metrics)
 
     # Minutes since the first row: 0, 1, 2 and 0, 2, 4. The second seed's clock is the slower one.
-    found = report_figures.align([member([9, 1, 1], [1.0, 2.0, 3.0]), member([5, 2, 2], [4.0, 5.0, 6.0])],
+    found = figures.align([member([9, 1, 1], [1.0, 2.0, 3.0]), member([5, 2, 2], [4.0, 5.0, 6.0])],
                                  "reward/mean", "minute")  # fmt: skip
     np.testing.assert_allclose(found.along, [0.0, 1.0, 2.0])
     np.testing.assert_array_equal(found.values, [[1.0, 2.0, 3.0], [4.0, 4.0, 5.0]])
 
 
 def test_a_seed_that_has_logged_nothing_yet_does_not_hide_its_arm():
-    run = report_arms.Run("run", {}, {}, [], [], [], [], [])
+    run = arms_page.Run("run", {}, {}, [], [], [], [], [])
     rows = [[{"step": s, "reward/mean": float(s)} for s in steps] for steps in ([], [1, 2, 3], [1, 3, 4])]
-    found = report_figures.align([report_arms.Member("a", 0, "run", run, row) for row in rows], "reward/mean", "step")
+    found = figures.align([arms_page.Member("a", 0, "run", run, row) for row in rows], "reward/mean", "step")
     np.testing.assert_array_equal(found.along, [1, 3])
     np.testing.assert_array_equal(found.values, [[1, 3], [1, 3]])
-    assert report_figures.align([report_arms.Member("a", 0, "run", run, [])], "reward/mean", "step") is None
+    assert figures.align([arms_page.Member("a", 0, "run", run, [])], "reward/mean", "step") is None
 
 
 def test_wall_time_and_samples_are_used_where_they_are_logged():
     timing = [{"step": 1, "step_s": 1.0, "wall_s": 60.0, "samples": 8}, {"step": 2, "step_s": 1.0, "wall_s": 180.0}]
-    run = report_arms.Run("run", {}, {}, [], timing, [], [], [])
-    assert report_figures.minutes_of(run) == {1: 0.0, 2: 2.0}
-    assert report_figures.samples_of(report_arms.Member("a", 0, "run", run, [])) == {1: 8}
+    run = arms_page.Run("run", {}, {}, [], timing, [], [], [])
+    assert figures.minutes_of(run) == {1: 0.0, 2: 2.0}
+    assert figures.samples_of(arms_page.Member("a", 0, "run", run, [])) == {1: 8}
     rows = [{"step": 1, "env_steps": 512}]
-    assert report_figures.samples_of(report_arms.Member("a", 0, "run", run, rows)) == {1: 512}
+    assert figures.samples_of(arms_page.Member("a", 0, "run", run, rows)) == {1: 512}
 
 
 def test_the_page_shows_every_section(text):
@@ -118,7 +118,7 @@ def test_points_without_a_run_and_unequal_budgets_are_said(tmp_path):
     (tmp_path / "state.json").write_text(json.dumps({"points": state}))
     record = json.loads((short.parent / "run.json").read_text())
     (short.parent / "run.json").write_text(json.dumps(record | {"folded": "folded/x"}))
-    text = Page(report.write_report([tmp_path]).read_text()).text
+    text = Page(cli.write_report([tmp_path]).read_text()).text
     assert "1 points have failed: lr=0.001,seed=1" in text and "that of the whole program" in text
     assert "1 of 6 points have no run yet: lr=0.01,seed=1" in text and "5 of 6" in text
     assert "Budgets differ: the runs end after 9 to 20" in text
@@ -126,7 +126,7 @@ def test_points_without_a_run_and_unequal_budgets_are_said(tmp_path):
 
 def test_a_sweep_that_has_not_begun_gives_a_page(tmp_path):
     write_sweep(tmp_path, seeds=1, waiting=3)
-    page = Page(report.write_report([tmp_path]).read_text())
+    page = Page(cli.write_report([tmp_path]).read_text())
     assert "No run has logged a metric yet" in page.text
     ids = {value for name, value in page.attributes if name == "id"}
     assert {value[1:] for name, value in page.attributes if name == "href"} <= ids
@@ -135,39 +135,39 @@ def test_a_sweep_that_has_not_begun_gives_a_page(tmp_path):
 def test_runs_that_differ_in_their_seed_only_are_one_arm(tmp_path):
     kinds = [("a", 0.1, 0), ("b", 0.1, 1), ("c", 0.2, 0), ("d", 0.2, 1)]
     runs = [write_run(tmp_path / name / "grpo", steps=2, seed=s, learning_rate=rate) for name, rate, s in kinds]
-    arms = report_arms.load_study(runs).arms
+    arms = arms_page.load_study(runs).arms
     assert {arm: [member.seed for member in row] for arm, row in arms.items()} == {
         "learning_rate=0.1": [0, 1],
         "learning_rate=0.2": [0, 1],
     }
-    assert "interquartile mean" in report.write_report(runs, tmp_path / "x.html").read_text()
-    assert "laid over each other" in report.write_report([runs[0], runs[2]], tmp_path / "y.html").read_text()
+    assert "interquartile mean" in cli.write_report(runs, tmp_path / "x.html").read_text()
+    assert "laid over each other" in cli.write_report([runs[0], runs[2]], tmp_path / "y.html").read_text()
 
 
 def test_a_run_made_twice_is_not_two_seeds(tmp_path):
     runs = [write_run(tmp_path / f"{when}{seed}" / "grpo", steps=2, seed=seed) for when in "ab" for seed in (0, 1)]
-    arms = {arm: [m.name for m in row] for arm, row in report_arms.load_study(runs).arms.items()}
+    arms = {arm: [m.name for m in row] for arm, row in arms_page.load_study(runs).arms.items()}
     assert arms == {"a0/grpo": ["a0/grpo", "a1/grpo"], "b0/grpo": ["b0/grpo", "b1/grpo"]}
-    assert "laid over each other" in report.write_report([runs[0], runs[2]], tmp_path / "x.html").read_text()
+    assert "laid over each other" in cli.write_report([runs[0], runs[2]], tmp_path / "x.html").read_text()
     for run in runs:
         (run / "config.json").unlink()  # nobody knows what they are seeds of
-    assert [len(row) for row in report_arms.load_study(runs).arms.values()] == [1] * 4
+    assert [len(row) for row in arms_page.load_study(runs).arms.values()] == [1] * 4
 
 
 def test_two_sweeps_of_one_name_stay_two(tmp_path):
     sweeps = [write_sweep(tmp_path / name / "lr", seeds=1, steps=4) for name in "ab"]
-    arms = report_arms.load_study(sweeps).arms
+    arms = arms_page.load_study(sweeps).arms
     assert list(arms) == [f"{name}/lr: lr={rate}" for name in "ab" for rate in RATES]
 
 
 def test_seeds_that_diverged_or_never_measured_are_named():
     def member(name, values):
-        run = report_arms.Run(name, {}, {}, [], [], [], [], [])
-        return report_arms.Member("a", 0, name, run, [{"step": s, "loss": v} for s, v in enumerate(values)])
+        run = arms_page.Run(name, {}, {}, [], [], [], [], [])
+        return arms_page.Member("a", 0, name, run, [{"step": s, "loss": v} for s, v in enumerate(values)])
 
     members = [member("fine", [1.0, 2.0]), member("hole", [None, 2.0]), member("gone", [1.0, None]), member("none", [])]
-    study = report_arms.Study("x", {"a": members}, [], [], {}, [])
-    left_out, diverged = [text for text in report_figures.notices(study, "loss") if "4 seeds" in text]
+    study = arms_page.Study("x", {"a": members}, [], [], {}, [])
+    left_out, diverged = [text for text in figures.notices(study, "loss") if "4 seeds" in text]
     assert left_out.startswith("1 of 4") and left_out.endswith(": none")
     assert diverged.startswith("The last loss of 1 of 4") and diverged.endswith(": gone")
 
@@ -177,7 +177,7 @@ def test_the_listed_runs_of_one_control_program_keep_their_own_fields(tmp_path):
     write_run_record(tmp_path, config=config, command="x", task="cartpole", algorithm="control_ppo")
     with RunLogger(tmp_path, total_steps=1, progress=False, tensorboard=False) as log:
         log.log(1, {"runs/0": 1.0, "runs/1": 2.0, "eval/return": 1.5})
-    members = report_arms.expand(report_arms.load_run(tmp_path, "run"), "", 0)
+    members = arms_page.expand(arms_page.load_run(tmp_path, "run"), "", 0)
     assert [(m.arm, m.seed, m.metrics[-1]["eval/return"]) for m in members] == [("lr=0.1", 7, 1.0), ("lr=0.2", 8, 2.0)]
 
 
@@ -188,7 +188,7 @@ def test_the_runs_of_one_control_program_are_seeds_of_what_it_swept(tmp_path):
         for step in (1, 2):
             each = {f"runs/{index}": 10.0 * index + step for index in range(4)}
             log.log(step, each | {"eval/return": 16.5, "env_steps": 100 * step}, {"train_s": 1.0})
-    members = report_arms.expand(report_arms.load_run(tmp_path, "run"), "", 0)
+    members = arms_page.expand(arms_page.load_run(tmp_path, "run"), "", 0)
     assert [(m.arm, m.seed, m.metrics[-1]["eval/return"]) for m in members] == [
         ("entropy_coef=0.0", 0, 2.0),
         ("entropy_coef=0.5", 0, 12.0),
@@ -198,10 +198,10 @@ def test_the_runs_of_one_control_program_are_seeds_of_what_it_swept(tmp_path):
 
 
 def test_the_metric_can_be_chosen(study):
-    assert report_figures.choose_metric(study, None) == "eval/pass@1"
-    assert report_figures.choose_metric(study, "kl/k3") == "kl/k3"
+    assert figures.choose_metric(study, None) == "eval/pass@1"
+    assert figures.choose_metric(study, "kl/k3") == "kl/k3"
     with pytest.raises(ValueError, match="no run has logged 'kl/k9'; logged are clip/high"):
-        report_figures.choose_metric(study, "kl/k9")
+        figures.choose_metric(study, "kl/k9")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_the_metric_can_be_chosen(study):
 def test_a_damaged_sweep_is_named(tmp_path, change, complaint):
     (tmp_path / "sweep.json").write_text(json.dumps({"name": "x", **change}))
     with pytest.raises(SystemExit, match=r"sweep\.json.*" + complaint):
-        report.main([str(tmp_path)])
+        cli.main([str(tmp_path)])
 
 
 def test_hostile_names_are_escaped(sweep, tmp_path):
@@ -227,12 +227,12 @@ def test_hostile_names_are_escaped(sweep, tmp_path):
     for point in content["points"][:5]:
         point["arm"] = attack
     (folder / "sweep.json").write_text(json.dumps(content | {"name": attack, "config": attack, "command": attack}))
-    page = Page(report.write_report([folder]).read_text())
+    page = Page(cli.write_report([folder]).read_text())
     assert "img" not in page.tags and page.text.count(attack) > 5
 
 
 def test_what_the_runs_wrote_stays_as_it_is(tmp_path):
     write_sweep(tmp_path, seeds=1, steps=4)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    page = report.write_report([tmp_path])
+    page = cli.write_report([tmp_path])
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path != page} == before

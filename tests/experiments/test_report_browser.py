@@ -13,7 +13,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.keys import Keys
 
-from experiments import report, report_serve
+from experiments.report import cli, serve
 from tests.experiments import episodes
 from tests.experiments.synthetic_run import write_run, write_sweep
 
@@ -58,7 +58,7 @@ def page(request, tmp_path_factory):
         episodes.write_control_run(folder, seeds=3, length=5)
     else:
         write_sweep(folder, seeds=2, steps=20, waiting=1)
-    return report.write_report([folder])
+    return cli.write_report([folder])
 
 
 def look_at(browser, url: str, *, dark: bool = False, width: int = 1200) -> None:
@@ -167,7 +167,7 @@ def test_the_controls_do_something(browser, page):
 def test_the_live_page_follows_the_runs_and_keeps_the_readers_place(browser, tmp_path):
     write_sweep(tmp_path, seeds=1, steps=20)
     sweep = json.loads((tmp_path / "sweep.json").read_text())
-    with report_serve.Server([tmp_path]) as server:
+    with serve.Server([tmp_path]) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

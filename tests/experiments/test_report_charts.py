@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from experiments import report_charts as charts
+from experiments.report import charts as charts
 
 RANGES = [(0.0, 1.0), (-0.013, 0.0007), (3.0, 12345.0), (1e-7, 3e-7), (-5.0, -4.0), (1e-15, 9e-15)]
 ROWS = [[0.5] * 5, [0.0] * 5, [1e-9, 2e-9, 3e-9], [1e-15, 3e-15], [1e6, -1e6], [0.25], list(range(500))]

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from experiments import report, report_arms, report_figures, report_run
-from experiments.report_health import assess
+from experiments.report import arms_page, cli, figures, run_page
+from experiments.report.health import assess
 from tests.experiments import episodes
 from tests.experiments.test_report import Page
 
@@ -17,7 +17,7 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(workdir):
-    return report.write_report([workdir]).read_text()
+    return cli.write_report([workdir]).read_text()
 
 
 def test_the_episodes_of_the_first_and_the_newest_policy_are_shown(text):
@@ -49,7 +49,7 @@ def test_every_seed_is_a_thin_line_behind_the_mean(text):
 
 
 def test_an_entropy_of_numbers_may_be_negative(workdir):
-    metrics = report_run.load_run(workdir, "run").metrics
+    metrics = run_page.load_run(workdir, "run").metrics
     (row,) = [row for row in assess(metrics) if row["metric"] == "entropy"]
     assert row["status"] == "shown" and row["value"] < 0.05
     (row,) = [row for row in assess([{"step": 1, "entropy": 0.01}]) if row["metric"] == "entropy"]
@@ -59,33 +59,33 @@ def test_an_entropy_of_numbers_may_be_negative(workdir):
 def test_arms_within_one_run_are_compared_and_its_episode_is_of_the_first(tmp_path):
     sweep = [["control.entropy_coef", [0.0, 0.5]]]
     run = episodes.write_control_run(tmp_path / "swept", seeds=3, sweep=sweep, length=5)
-    study = report_arms.load_study([run])
+    study = arms_page.load_study([run])
     assert [arm.rpartition(", ")[2] for arm in study.arms] == ["entropy_coef=0.0", "entropy_coef=0.5"]
-    assert [found["arm"] for found in report_figures.episodes(study)] == [next(iter(study.arms))]
-    shown = Page(report.write_report([run]).read_text()).text
+    assert [found["arm"] for found in figures.episodes(study)] == [next(iter(study.arms))]
+    shown = Page(cli.write_report([run]).read_text()).text
     assert "Final results" in shown and "Before training" in shown and "completions" not in shown
 
 
 def test_an_environment_without_a_picture_is_told_in_a_table(tmp_path):
     run = episodes.write_control_run(tmp_path / "aim", name="probes/aim", length=3, seeds=1)
-    text = report.write_report([run]).read_text()
+    text = cli.write_report([run]).read_text()
     assert "reel" not in text.split("</style>")[1] and 'class="play"' not in text
     assert "0.4</td>" in text and "1 step, return -0.01, terminated" in Page(text).text
 
 
 def test_where_an_arm_logs_no_samples_no_chart_leaves_it_out(tmp_path, workdir):
     metrics = [{"step": step, "eval/return": 1.0 * step, "loss": 1.0} for step in (50, 100)]
-    bare = report_arms.Run("bare", {}, {}, metrics, [], [], [], [])
-    other = report_arms.Member("bare", 0, "bare", bare, metrics)
-    members = report_arms.group([report_run.load_run(workdir, "cartpole")])
-    study = report_arms.Study("x", {"seeds": members, "bare": [other]}, [], [], {}, [])
-    found = report_figures.sections(study)
+    bare = arms_page.Run("bare", {}, {}, metrics, [], [], [], [])
+    other = arms_page.Member("bare", 0, "bare", bare, metrics)
+    members = arms_page.group([run_page.load_run(workdir, "cartpole")])
+    study = arms_page.Study("x", {"seeds": members, "bare": [other]}, [], [], {}, [])
+    found = figures.sections(study)
     assert found["curves"] and all(chart["along"] == "step" for chart in found["curves"])
 
 
 def test_ports_that_cannot_be_had(tmp_path, workdir, monkeypatch, capsys):
     with pytest.raises(SystemExit):
-        report.main([str(workdir), "--serve", "--port=70000"])
+        cli.main([str(workdir), "--serve", "--port=70000"])
     assert "--port=70000 is no port: 0 to 65535" in capsys.readouterr().err
 
     def refuse(*_):
@@ -93,4 +93,4 @@ def test_ports_that_cannot_be_had(tmp_path, workdir, monkeypatch, capsys):
 
     monkeypatch.setattr("socketserver.TCPServer.server_bind", refuse)
     with pytest.raises(SystemExit, match="report: port 80 is not for this user: take one above 1023"):
-        report.main([str(workdir), "--serve", "--port=80"])
+        cli.main([str(workdir), "--serve", "--port=80"])

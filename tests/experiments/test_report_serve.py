@@ -5,14 +5,14 @@ import threading
 
 import pytest
 
-from experiments import report, report_serve
+from experiments.report import cli, serve
 from tests.experiments.synthetic_run import write_run
 
 
 @pytest.fixture
 def served(tmp_path):
     write_run(tmp_path / "run", steps=2)
-    with report_serve.Server([tmp_path / "run"]) as server:
+    with serve.Server([tmp_path / "run"]) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server, tmp_path / "run"
@@ -76,9 +76,9 @@ def test_only_the_live_page_has_a_script_and_it_is_named_by_a_nonce(served):
 def test_a_taken_port_is_an_error_without_a_traceback(served):
     server, run = served
     with pytest.raises(SystemExit, match="report: .*[Aa]ddress already in use"):
-        report.main([str(run), "--serve", f"--port={server.server_port}"])
+        cli.main([str(run), "--serve", f"--port={server.server_port}"])
 
 
 def test_a_missing_run_is_an_error_before_anything_is_served(tmp_path):
     with pytest.raises(FileNotFoundError, match="no run at"):
-        report_serve.serve([tmp_path / "gone"], port=0)
+        serve.serve([tmp_path / "gone"], port=0)

@@ -1,4 +1,5 @@
-"""experiments.reward_model and experiments.judges: runs on planted preferences, resuming bit for bit, the loader."""
+"""experiments.reward_model and experiments.parts.judges: runs on planted preferences, resuming bit for bit, the
+loader."""
 
 import json
 
@@ -6,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from configs import reward_models
-from experiments import common, reward_model
-from experiments.judges import load_reward_model
-from experiments.reward_evaluation import evaluate_responses
+from configs.preferences import reward_models
+from experiments import reward_model
+from experiments.parts import common
+from experiments.parts.judges import load_reward_model
+from experiments.parts.reward_evaluation import evaluate_responses
 from rl_jax import preferences
 from rl_jax.rewards.benchmarks import pair_accuracy
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
@@ -38,7 +40,7 @@ def pairs_file(tmp_path):
 
 
 def small(tmp_path, words="", data="pairs", **fields):
-    """configs/reward_models.py on a model of one layer and planted data. fields: of config.reward_model."""
+    """configs/preferences/reward_models.py on a model of one layer and planted data. fields: of config.reward_model."""
     config = reward_models.get_config(",".join(["smoke", "scratch", *filter(None, [words])]))
     config.data = dict(name="jsonl", kind=data, path=pairs_file(tmp_path), data_dir=str(tmp_path / "data"))
     config.task.alphabet = "0123456789:abc\n"

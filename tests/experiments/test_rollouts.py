@@ -1,4 +1,5 @@
-"""experiments/rollouts.py: what dynamic sampling keeps, in which order, and what stays as it was without it."""
+"""experiments/parts/sample_groups.py: what dynamic sampling keeps, in which order, and what stays as it was without
+it."""
 
 import types
 
@@ -6,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import common, rollouts
 from experiments.evaluate import Judged
-from rl_jax import sharding
+from experiments.parts import common, sample_groups
+from rl_jax.core.types import Rollout, TokenBatch
 from rl_jax.rewards.pool import RewardResult
-from rl_jax.types import Rollout, TokenBatch
+from rl_jax.training import sharding
 from tests.experiments.small import config as small_config
 
 SIZE, LENGTH = 2, 3
@@ -43,14 +44,14 @@ def stage(tmp_path, monkeypatch):
         result = RewardResult(rewards, components, 1, 2, None)
         return Judged(rollout, [r for r in records for _ in range(each)], texts, result)
 
-    monkeypatch.setattr(rollouts, "judge", judge)
+    monkeypatch.setattr(sample_groups, "judge", judge)
     monkeypatch.setattr(common, "encode_prompts", lambda setup, records: (records, None))
 
     def call(batches, max_batches=1, greedy=None):
         with config.unlocked():
             config.grpo.dynamic_sampling.max_batches = max_batches
         prompts = iter(batches)
-        return rollouts.collect(
+        return sample_groups.collect(
             setup, None, generate, greedy, prompts, None, jax.random.key(0), common.Clock()
         ), list(prompts)
 

@@ -1,4 +1,4 @@
-"""experiments.runs, and that pandas and DuckDB read what runs write."""
+"""experiments.tools.runs, and that pandas and DuckDB read what runs write."""
 
 import json
 import math
@@ -8,10 +8,10 @@ import numpy as np
 import pandas
 import pytest
 
-from experiments import runs as program
-from rl_jax.logging import PARQUET_FILES, RunLogger, export_parquet
-from rl_jax.parquet import write_parquet
-from rl_jax.run_record import write_run_record
+from experiments.tools import runs as program
+from rl_jax.runs.logging import PARQUET_FILES, RunLogger, export_parquet
+from rl_jax.runs.parquet import write_parquet
+from rl_jax.runs.run_record import write_run_record
 
 
 def make_run(workdir, *, lr=0.1, steps=3, result=1.0, complete=True, task="sums"):

@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments import ablation, studies
+from experiments import studies
+from experiments.ablation import cli
 from experiments.studies import base, games, length
 from tests.paths import REPO_ROOT
 
 
 def run(key: str, seeds=(0, 1, 2), **settings) -> dict:
     """arm -> metric -> [S] of the ablation's study at its smoke size, with other settings where they are given."""
-    paper = ablation.load(key, smoke=True)
+    paper = cli.load(key, smoke=True)
     paper.seeds = tuple(seeds)
     with paper.settings.unlocked():
         paper.settings.update(settings)
-    return ablation.run_study(paper)[0]
+    return cli.run_study(paper)[0]
 
 
 def test_preference_loss_is_dpos():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments import ablation
+from experiments.ablation import cli
 from experiments.studies import policy_gradients, policy_learning, policy_length
 from experiments.studies.base import seed_keys
 from experiments.studies.policy_world import Layout, Recipe, collect, make_method, rows_of, sample, score
@@ -18,13 +18,13 @@ from rl_jax.losses import aggregate, policy
 
 def run(key: str, *, seeds=(0, 1), arms: tuple[str, ...] = (), **settings) -> dict:
     """arm -> metric -> [S] of the study at its smoke size, of some arms, with other settings where they are given."""
-    paper = ablation.load(key, smoke=True)
+    paper = cli.load(key, smoke=True)
     paper.seeds = tuple(seeds)
     with paper.settings.unlocked():
         if arms:
             paper.settings.arms = {name: paper.settings.arms[name] for name in arms}
         paper.settings.update(settings)
-    values, curves, _ = ablation.run_study(paper)
+    values, curves, _ = cli.run_study(paper)
     assert all(np.isfinite(row).all() and len(row) == len(seeds) for arm in values.values() for row in arm.values())
     assert all(set(lines) == set(values) for lines in curves.values()), "a line an arm"
     return values
@@ -182,7 +182,7 @@ def test_a_kl_in_the_reward_leads_to_the_optimum():
 
 
 def _verdict(values, **statement) -> str:
-    return ablation.judgements(values, [statement])[0]["verdict"]
+    return cli.judgements(values, [statement])[0]["verdict"]
 
 
 def test_lengths_hang_on_the_aggregation(monkeypatch):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import ablation
+from experiments.ablation import cli
 from experiments.studies import statistics
 
 LEARNER = dict(noise=1.0, group_size=8, steps=50)
@@ -53,12 +53,12 @@ def test_the_best_of_one_seed_is_its_mean_and_of_more_is_above():
 
 def few(**settings):
     """(values, curves, note) of the ablation's study at its smoke size, with other settings."""
-    paper = ablation.load("iqm_few_seeds", smoke=True)
+    paper = cli.load("iqm_few_seeds", smoke=True)
     paper.seeds = (0, 1, 2)
     for name, value in settings.items():
         del paper.settings[name]
         paper.settings[name] = value
-    return ablation.run_study(paper)
+    return cli.run_study(paper)
 
 
 def test_without_the_files_the_scores_are_made_up_and_the_report_says_so():

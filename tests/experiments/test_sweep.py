@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from experiments import sweep as program
-from experiments.sweeping import folder, launchers, points, runner
-from experiments.sweeping.display import Display
-from rl_jax.logging import read_jsonl
-from rl_jax.run_record import read_json
+from experiments.sweep import cli as program
+from experiments.sweep import folder, launchers, points, runner
+from experiments.sweep.display import Display
+from rl_jax.runs.logging import read_jsonl
+from rl_jax.runs.run_record import read_json
 from tests.paths import REPO_ROOT
 
 CONFIG = "tests/experiments/fake_config.py"

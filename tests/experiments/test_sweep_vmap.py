@@ -5,13 +5,13 @@ import math
 import pytest
 
 from experiments import control_ppo
-from experiments import sweep as program
-from experiments.sweeping import fold, folder, points
-from rl_jax.logging import read_jsonl
-from rl_jax.run_record import read_json
+from experiments.sweep import cli as program
+from experiments.sweep import fold, folder, points
+from rl_jax.runs.logging import read_jsonl
+from rl_jax.runs.run_record import read_json
 from tests.paths import REPO_ROOT
 
-CONFIG = "configs/control.py:matching,smoke"
+CONFIG = "configs/control/environments.py:matching,smoke"
 SWEEP = [f"--config={CONFIG}", "--sweep=lr:1e-3/3e-3,entropy:0.01,seed:2"]
 
 
@@ -91,7 +91,7 @@ def test_what_one_program_can_train(tmp_path, monkeypatch):
 
 
 def test_runs_of_a_config():
-    config = points.load_config("configs/control.py:matching").copy_and_resolve_references()
+    config = points.load_config("configs/control/environments.py:matching").copy_and_resolve_references()
     config.runs = ((3, (("control.entropy_coef", 0.5),)), (4, (("control.kl_coef", 0.5),)))
     with pytest.raises(ValueError, match="each run must set the same fields"):
         control_ppo.runs_of(config)

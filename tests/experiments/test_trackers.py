@@ -1,11 +1,11 @@
-"""experiments/trackers.py: each estimator is read and fed where the loop says."""
+"""experiments/parts/trackers.py: each estimator is read and fed where the loop says."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import trackers
-from rl_jax.types import PolicyBatch
+from experiments.parts import trackers
+from rl_jax.core.types import PolicyBatch
 from tests.experiments.small import config as small_config
 
 REWARDS = np.float32([1.0, 0.0, 3.0, 0.0])

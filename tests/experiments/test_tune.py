@@ -1,12 +1,11 @@
-"""experiments.tune: equal budgets, disjoint seeds, a record of what was tried."""
+"""experiments.sweep.tune: equal budgets, disjoint seeds, a record of what was tried."""
 
 import json
 
 import pytest
 
-from experiments import tune
-from experiments.sweeping import points, runner
-from rl_jax.run_record import read_json
+from experiments.sweep import points, runner, tune
+from rl_jax.runs.run_record import read_json
 from tests.paths import REPO_ROOT
 
 FAKE = [
@@ -119,7 +118,7 @@ def test_what_is_refused(arguments, said, counted, tmp_path, capsys):
 
 def test_unequal_budgets_are_refused():
     arms = [
-        points.make_point("configs/control.py:matching", {"total_steps": steps}, name=str(steps), arm="x")
+        points.make_point("configs/control/environments.py:matching", {"total_steps": steps}, name=str(steps), arm="x")
         for steps in (1000, 2000)
     ]
     with pytest.raises(ValueError, match=r"may not use the same: 1000 \{'env_steps': 1000\}, 2000"):

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax import binding
+from rl_jax.core import binding
+from rl_jax.core.masked import add
 from rl_jax.losses import aggregate
-from rl_jax.masked import add
 from tests.batches import ragged_batch
-from tests.references import aggregate as reference
+from tests.numpy_loops import aggregate as reference
 
 MAX_LENGTH = 10  # not the padded width
 GROUP_SIZE = 4

@@ -10,8 +10,8 @@ import pytest
 
 from rl_jax.losses import aggregate, policy
 from tests.batches import ragged_batch
+from tests.numpy_loops import policy as reference
 from tests.oracles import trl, verl
-from tests.references import policy as reference
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 # Ratios of ragged_batch are 0.4 to 2.5, log ratios -.9 to .9: tokens on both sides of each bound.

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax import binding
+from rl_jax.core import binding
 from rl_jax.losses import aggregate, policy
 from rl_jax.losses.policy import gates
 from rl_jax.losses.policy.base import row_mean
 from tests.batches import ragged_batch
-from tests.references import aggregate as aggregate_reference
+from tests.numpy_loops import aggregate as aggregate_reference
 
 # surrogate, gate, keywords of both, level of the ratio. Ratios are 0.4 to 2.5: every bound has tokens on both sides.
 PAIRS = [

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax import binding
+from rl_jax.core import binding
 from rl_jax.losses import kl
 from tests.batches import ragged_batch
-from tests.references import kl as reference
+from tests.numpy_loops import kl as reference
 
 ESTIMATORS = sorted(binding.public_functions(kl))
 WEIGHTED = ["ratio_k1", "ratio_k3", "sequence_ratio_k3"]  # those that look at the old policy

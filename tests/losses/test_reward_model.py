@@ -11,12 +11,12 @@ import pytest
 import rax
 import torch
 
-from rl_jax import ensembles, process_rewards, step_rewards
-from rl_jax.binding import public_functions
+from rl_jax.core.binding import public_functions
+from rl_jax.core.masked import masked_mean
+from rl_jax.credit import ensembles, process_rewards, step_rewards
 from rl_jax.losses import reward_model as losses
 from rl_jax.losses.reward_model import implicit, rankings
 from rl_jax.losses.value import Support
-from rl_jax.masked import masked_mean
 from tests.oracles import trl_reward
 
 RNG = np.random.default_rng(0)

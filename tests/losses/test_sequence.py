@@ -9,8 +9,8 @@ import pytest
 
 from rl_jax.losses import aggregate, policy
 from tests.batches import ragged_batch
+from tests.numpy_loops import policy as reference
 from tests.oracles import trl, verl
-from tests.references import policy as reference
 
 CLIP = {"clip_low": 3e-4, "clip_high": 4e-4}
 # name -> keywords, and what the log ratios of ragged_batch (-.9 to .9) are multiplied by, so that rows lie on both

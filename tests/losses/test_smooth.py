@@ -10,8 +10,8 @@ import pytest
 
 from rl_jax.losses import aggregate, policy
 from tests.batches import ragged_batch
+from tests.numpy_loops import weighted as reference
 from tests.oracles import trl, verl
-from tests.references import weighted as reference
 
 CASES = [
     ("sapo", {"tau_positive": 1.0, "tau_negative": 1.05}),

@@ -8,11 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from rl_jax.binding import needs, public_functions
+from rl_jax.core.binding import needs, public_functions
 from rl_jax.losses import aggregate, value
 from rl_jax.losses.value import Support
+from tests.numpy_loops import value as reference
 from tests.oracles import verl
-from tests.references import value as reference
 
 SUPPORT = Support(-1.0, 1.5, num_bins=15, padding=2)
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.binding import bind, supply
+from rl_jax.core.binding import bind, supply
 from rl_jax.losses import aggregate, policy
 from rl_jax.losses.policy import gates
 from tests.batches import ragged_batch
+from tests.numpy_loops import weighted as reference
 from tests.oracles import trl, verl
-from tests.references import weighted as reference
 
 # name -> keywords that put tokens on both sides of every bound (ratios of ragged_batch are 0.4 to 2.5).
 CASES = [

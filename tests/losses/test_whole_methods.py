@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 from experiments import grpo as program
-from experiments import methods, trackers
 from experiments import ppo as ppo_program
-from rl_jax import credit, grpo, ppo
-from rl_jax.types import Rollout, Scores, TokenBatch
+from experiments.parts import trackers
+from experiments.tools import methods
+from rl_jax import grpo, ppo
+from rl_jax.core.types import Rollout, Scores, TokenBatch
+from rl_jax.credit import rule
 from tests.oracles import methods as parts
 from tests.oracles import trl, verl
 from tests.oracles.methods import BINS, GROUP, LENGTH, ROW_SUM, TOKEN_MEAN, Case, advantage, centred
@@ -295,7 +297,7 @@ def assigned(config, case: Case):
         batch = critic.policy
     else:
         extras = {"greedy_rewards": jnp.asarray(case.greedy_rewards), "components": jnp.asarray(case.components)}
-        critic, batch = None, credit.assign(chosen, rollout, rewards, **available, **extras)
+        critic, batch = None, rule.assign(chosen, rollout, rewards, **available, **extras)
     batch = trackers.weigh(batch._replace(old_log_probs=jnp.asarray(case.old_log_probs)), states)
     return batch, critic
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rl_jax.models.actor_critic import make_agent
-from rl_jax.models.distributions import categorical, tanh_gaussian
+from rl_jax.models.agents.actor_critic import make_agent
+from rl_jax.models.agents.distributions import categorical, tanh_gaussian
 
 LOW, HIGH = np.array([-2.0, 0.0], np.float32), np.array([2.0, 5.0], np.float32)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.models.attention import attend, attend_causally
+from rl_jax.models.transformer.attention import attend, attend_causally
 
 
 @pytest.mark.parametrize(("length", "softcap"), [(128, 0.0), (300, 0.0), (300, 2.0)])

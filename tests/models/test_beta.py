@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 import torch
 
-from rl_jax.models.distributions import beta, categorical, tanh_gaussian
+from rl_jax.models.agents.distributions import beta, categorical, tanh_gaussian
 
 QUICK = {"xla_backend_optimization_level": 0}  # what takes time here is LLVM
 LOW, HIGH = np.array([-2.0, 0.0], np.float32), np.array([2.0, 5.0], np.float32)

@@ -15,9 +15,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from rl_jax import models
-from rl_jax.models.transformer import make_transformer
-from rl_jax.sharding import make_mesh, parse_mesh, tree_shardings
-from rl_jax.types import TokenBatch, path_name
+from rl_jax.core.types import TokenBatch, path_name
+from rl_jax.models.transformer.model import make_transformer
+from rl_jax.training.sharding import make_mesh, parse_mesh, tree_shardings
 from tests.tiny import max_difference, token_batch
 
 LENGTH = 12

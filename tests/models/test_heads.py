@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rl_jax.models import heads
-from rl_jax.models.transformer import make_transformer
-from rl_jax.scoring import make_score
+from rl_jax.models.transformer.model import make_transformer
+from rl_jax.training.scoring import make_score
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
 MODEL = make_transformer(CONFIG)

@@ -14,10 +14,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rl_jax import models
-from rl_jax.models import families, hf
-from rl_jax.models.tensor_files import TensorFiles
-from rl_jax.models.transformer import TransformerConfig
-from rl_jax.sharding import make_mesh, parse_mesh, tree_shardings
+from rl_jax.models.hf import families, loading
+from rl_jax.models.hf.tensor_files import TensorFiles
+from rl_jax.models.transformer.model import TransformerConfig
+from rl_jax.training.sharding import make_mesh, parse_mesh, tree_shardings
 from tests.models.published import PUBLISHED
 from tests.tiny import CONFIG, max_difference
 
@@ -32,7 +32,7 @@ GPT2 = TransformerConfig(
 def params_of(config):
     """Random params as numpy arrays, without compiling an init."""
     rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype(leaf.dtype), hf.param_shapes(config))
+    return jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype(leaf.dtype), loading.param_shapes(config))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_configs_of_published_models(name):
 
     count, raw = PUBLISHED[name]
     config = families.read_config(raw)
-    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(hf.param_shapes(config))) == count
+    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(loading.param_shapes(config))) == count
     normalised = transformers.AutoConfig.for_model(**raw).to_dict()
     kept = set(raw) | {"layer_types", "rope_parameters", "num_local_experts", "head_dim", "tie_word_embeddings"}
     assert families.read_config({key: normalised[key] for key in kept & set(normalised)}) == config
@@ -148,7 +148,7 @@ def test_onto_a_mesh_only_the_shards_are_read(saved, monkeypatch):
 def test_the_host_holds_one_tensor_at_a_time(tmp_path):
     """24 layers of 64 KiB kernels, stacked leaves of 1.5 MiB: numpy never holds a stacked one."""
     config = dataclasses.replace(CONFIG, num_layers=24, embed_dim=64, mlp_dim=256)
-    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), hf.param_shapes(config))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), loading.param_shapes(config))
     models.save_hf(tmp_path / "deep", config, params)
     models.load(tmp_path / "deep")  # what jax and Python allocate once
     tracemalloc.start()
@@ -285,7 +285,7 @@ def pickle_only(folder):
 )  # fmt: skip
 def test_damaged_folders_are_refused_before_a_tensor_is_read(folder, damage, message, monkeypatch):
     damage(folder)
-    monkeypatch.setattr(hf, "_read_leaf", lambda *args: pytest.fail("a tensor was loaded"))
+    monkeypatch.setattr(loading, "_read_leaf", lambda *args: pytest.fail("a tensor was loaded"))
     with pytest.raises(ValueError, match=message) as error:
         models.load(folder)
     assert str(folder) in str(error.value)
@@ -306,7 +306,7 @@ def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
         (folder / WEIGHTS).write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(hf, "save_tensors", fails_half_way)
+    monkeypatch.setattr(loading, "save_tensors", fails_half_way)
     with pytest.raises(OSError, match="disk full"):
         models.save_hf(tmp_path / "out", CONFIG, params_of(CONFIG))
     assert list(tmp_path.iterdir()) == []

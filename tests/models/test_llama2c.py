@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.models import llama2c
-from rl_jax.models.transformer import make_transformer
-from rl_jax.rollout.engine import make_generate
-from rl_jax.rollout.sampling import Sampling
-from rl_jax.scoring import make_score
+from rl_jax.core.types import TokenBatch
+from rl_jax.models.hf import llama2c
+from rl_jax.models.transformer.model import make_transformer
+from rl_jax.rollout.lm.engine import make_generate
+from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.tokenizers import Llama2cTokenizer
-from rl_jax.types import TokenBatch
+from rl_jax.training.scoring import make_score
 from tests.paths import shared_data
 from tests.tiny import stories_path, stories_texts
 

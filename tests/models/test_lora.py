@@ -12,12 +12,12 @@ import pytest
 import torch
 import transformers
 
-from rl_jax.models import hf
+from rl_jax.core.types import TokenBatch
+from rl_jax.models.hf import loading
+from rl_jax.models.hf.peft import load_peft, save_peft
 from rl_jax.models.lora import LoraConfig, adapter_groups, init_lora, kernels, merge, with_adapters
 from rl_jax.models.partition import freeze, frozen_mask, parameter_table, stop_frozen
-from rl_jax.models.peft import load_peft, save_peft
-from rl_jax.models.transformer import make_transformer
-from rl_jax.types import TokenBatch
+from rl_jax.models.transformer.model import make_transformer
 
 # peft still asks transformers under a name that it is giving up.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -53,7 +53,7 @@ def bases(tmp_path_factory):
         for parameter in model.parameters():  # its own 0.02 would hide a wrong scale
             parameter.data.normal_(0, 0.2)
         model.save_pretrained(folder)
-        found[name] = (folder, *hf.load(folder))
+        found[name] = (folder, *loading.load(folder))
     return found
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from rl_jax.models.distributions import categorical, tanh_gaussian
-from rl_jax.models.memory import make_gru_agent, make_transformer_agent
+from rl_jax.models.agents.distributions import categorical, tanh_gaussian
+from rl_jax.models.agents.memory import make_gru_agent, make_transformer_agent
 
 ROWS, LENGTH = 3, 11
 BOUNDS = np.full(2, -1.0, np.float32), np.full(2, 1.0, np.float32)

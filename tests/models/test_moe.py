@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.models import moe
-from rl_jax.models.blocks import ACTIVATIONS
-from rl_jax.models.transformer import TransformerConfig, make_routed_apply, make_transformer
-from rl_jax.sharding import make_mesh, parse_mesh, tree_shardings
+from rl_jax.models.transformer import moe
+from rl_jax.models.transformer.blocks import ACTIVATIONS
+from rl_jax.models.transformer.model import TransformerConfig, make_routed_apply, make_transformer
+from rl_jax.training.sharding import make_mesh, parse_mesh, tree_shardings
 from tests.tiny import CONFIG, max_difference, token_batch
 
 MOE = TransformerConfig(

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax import sharding
-from rl_jax.models.attention import attend_causally, attention_mask
-from rl_jax.models.splash import splash_attend
-from rl_jax.models.transformer import make_transformer
-from rl_jax.types import TokenBatch
+from rl_jax.core.types import TokenBatch
+from rl_jax.models.transformer.attention import attend_causally, attention_mask
+from rl_jax.models.transformer.model import make_transformer
+from rl_jax.models.transformer.splash import splash_attend
+from rl_jax.training import sharding
 from tests.tiny import CONFIG
 
 LENGTH = 256

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.models.attention import attention_mask, layer_kinds, rope_frequencies, rotation
-from rl_jax.models.blocks import Block, RMSNorm
-from rl_jax.models.transformer import TransformerConfig, make_transformer
-from rl_jax.types import TokenBatch
+from rl_jax.core.types import TokenBatch
+from rl_jax.models.transformer.attention import attention_mask, layer_kinds, rope_frequencies, rotation
+from rl_jax.models.transformer.blocks import Block, RMSNorm
+from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
 

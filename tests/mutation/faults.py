@@ -22,7 +22,8 @@ COMPARED = {ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">=", ast.Eq: "=="
 COMPARED |= {ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"}
 COMPARISONS = {"<": [">"], ">": ["<"], "<=": ["<", ">="], ">=": [">", "<="], "==": ["!="], "!=": ["=="]}
 COMPARISONS |= {"is": ["is not"], "is not": ["is"], "in": ["not in"], "not in": ["in"]}
-# Functions (x, mask, ...) of rl_jax.masked; zero_masked(x, mask) becomes x, the mask of the others becomes all true.
+# Functions (x, mask, ...) of rl_jax.core.masked; zero_masked(x, mask) becomes x, the mask of the others becomes all
+# true.
 MASKED = {"masked_sum", "masked_mean", "masked_max", "masked_var", "masked_whiten", "row_means"}
 
 

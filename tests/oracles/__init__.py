@@ -1,1 +1,1 @@
-"""Published implementations, called on numpy arrays: what the losses are compared with, next to tests/references."""
+"""Published implementations, called on numpy arrays: what the losses are compared with, next to tests/numpy_loops."""

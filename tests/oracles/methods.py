@@ -18,7 +18,7 @@ import torch
 from tests.oracles import trl, verl
 from tests.oracles.arrays import tensor, value_and_gradient
 
-GROUP, GROUPS, LENGTH = 8, 5, 12  # as in configs/arithmetic.py: what a method's config reads is not overridden
+GROUP, GROUPS, LENGTH = 8, 5, 12  # as in configs/tasks/arithmetic.py: what a method's config reads is not overridden
 ROWS = GROUP * GROUPS
 BINS = {"low": -0.5, "high": 1.0, "num_bins": 51, "padding": 3}
 # What the steps before this one have measured.

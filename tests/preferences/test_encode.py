@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from rl_jax import data, preferences
+from rl_jax import preferences
+from rl_jax.data import pipeline
 from rl_jax.preferences.encode import response_ids
 from rl_jax.tokenizers import CharTokenizer, ChatPrompts, ChatTemplate, Llama2cTokenizer, load_tokenizer
 from tests.paths import shared_data
@@ -38,7 +39,7 @@ def test_the_layout_is_that_of_sft_and_the_prompt_is_shared():
     np.testing.assert_array_equal(arrays["margins"], [2, 0, 0])
     np.testing.assert_array_equal(arrays["indices"], [0, 1, 2])
     flat = [{"prompt": r["prompt"], "completion": text} for r in RECORDS for text in r["responses"]]
-    expected = data.encode_sft(TOKENIZER, flat, prompt_buckets=(8,), completion_length=5)
+    expected = pipeline.encode_sft(TOKENIZER, flat, prompt_buckets=(8,), completion_length=5)
     for name in ("tokens", "positions", "segment_ids"):
         assert arrays[name].dtype == np.int32
         np.testing.assert_array_equal(arrays[name][arrays["present"]], expected[name])

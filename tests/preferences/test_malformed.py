@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from rl_jax import preferences, readers
+from rl_jax import preferences
+from rl_jax.data import readers
 from rl_jax.preferences import checks, records
 from rl_jax.preferences.sources import prompt_share
 

@@ -1,14 +1,15 @@
-"""Encoded preferences through rl_jax.packing: a prompt stands there once, scores are those of the padded rows."""
+"""Encoded preferences through rl_jax.training.packing: a prompt stands there once, scores are those of the padded
+rows."""
 
 import jax
 import numpy as np
 
 from rl_jax import preferences
-from rl_jax.models.transformer import make_transformer
-from rl_jax.packing import pack
-from rl_jax.scoring import make_score
+from rl_jax.core.types import TokenBatch
+from rl_jax.models.transformer.model import make_transformer
 from rl_jax.tokenizers import CharTokenizer
-from rl_jax.types import TokenBatch
+from rl_jax.training.packing import pack
+from rl_jax.training.scoring import make_score
 from tests.tiny import CONFIG, random_params
 
 TOKENIZER = CharTokenizer("abcdefghijklmnopqrstuvwxyz ")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rl_jax import dpo, preferences
+from rl_jax.core.types import PreferenceBatch, Scores
 from rl_jax.losses.preference import links
-from rl_jax.types import PreferenceBatch, Scores
 from tests.paths import shared_data
 
 BETA, NUMBER, TAU = 0.5, 64, 0.25

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from rl_jax import preferences, readers
+from rl_jax import preferences
+from rl_jax.data import readers
 from rl_jax.preferences import solutions
 from tests.paths import shared_data
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from rl_jax import data, preferences
+from rl_jax import preferences
+from rl_jax.data import pipeline
 from rl_jax.preferences import records
 from rl_jax.preferences.sources import prompt_share
 
@@ -106,7 +107,7 @@ def test_records_come_back_as_they_went_in_and_prompts_stay_on_one_side(tmp_path
     assert not sides["train"] & sides["test"]
     assert 0.15 < len(sides["test"]) / 80 < 0.45
     assert repr(prefs.data_source("test")).startswith("PreferenceSource('jsonl', 'test', ")
-    batches = data.train_iterator(prefs.data_source("train"), batch_size=4, seed=0)
+    batches = pipeline.train_iterator(prefs.data_source("train"), batch_size=4, seed=0)
     assert len(next(batches)) == 4
 
 

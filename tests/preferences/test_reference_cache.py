@@ -7,12 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from rl_jax import checkpoint, preferences
-from rl_jax.models.transformer import make_transformer
-from rl_jax.reference_cache import ReferenceCache
-from rl_jax.scoring import make_score
+from rl_jax import preferences
+from rl_jax.core.types import TokenBatch
+from rl_jax.models.transformer.model import make_transformer
 from rl_jax.tokenizers import CharTokenizer
-from rl_jax.types import TokenBatch
+from rl_jax.training import checkpoint
+from rl_jax.training.ref_log_prob_cache import ReferenceCache
+from rl_jax.training.scoring import make_score
 from tests.tiny import CONFIG, random_params
 
 IDENTITY = {"params": "sha", "temperature": 1.0}
@@ -128,7 +129,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("rl_jax.reference_cache.os.replace", fail)
+    monkeypatch.setattr("rl_jax.training.ref_log_prob_cache.os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
         ReferenceCache(tmp_path, IDENTITY).get_or_make(rows(), Score(), batch_size=7)
     assert not list(tmp_path.iterdir())

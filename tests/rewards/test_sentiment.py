@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.rewards import sentiment
 from rl_jax.rewards.pool import RewardPool
 from tests.paths import shared_data

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rl_jax.rollout.cache import Place, PromptStore
+from rl_jax.rollout.lm.cache import Place, PromptStore
 
 
 def _prompt(*tokens):

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax import sharding
-from rl_jax.models.transformer import make_transformer
-from rl_jax.rollout.continuous import Engine
-from rl_jax.rollout.engine import make_generate
-from rl_jax.rollout.generate import ContinuousGenerate
-from rl_jax.rollout.requests import Request, requests_of
-from rl_jax.rollout.sampling import Sampling
-from rl_jax.scoring import make_score
-from rl_jax.types import TokenBatch
+from rl_jax.core.types import TokenBatch
+from rl_jax.models.transformer.model import make_transformer
+from rl_jax.rollout.lm.continuous import Engine
+from rl_jax.rollout.lm.engine import make_generate
+from rl_jax.rollout.lm.generate import ContinuousGenerate
+from rl_jax.rollout.lm.requests import Request, requests_of
+from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.training import sharding
+from rl_jax.training.scoring import make_score
 from tests.tiny import CONFIG, counting_model, prompts, random_params
 
 TINY = make_transformer(CONFIG)

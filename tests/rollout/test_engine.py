@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.models import llama2c
-from rl_jax.models.transformer import make_transformer
-from rl_jax.rollout.engine import make_generate, prompt_batch
-from rl_jax.rollout.sampling import Sampling
-from rl_jax.scoring import make_score
-from rl_jax.types import TokenBatch
+from rl_jax.core.types import TokenBatch
+from rl_jax.models.hf import llama2c
+from rl_jax.models.transformer.model import make_transformer
+from rl_jax.rollout.lm.engine import make_generate, prompt_batch
+from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.training.scoring import make_score
 from tests.tiny import CONFIG, counting_model, prompts, random_params, stories_path
 
 TINY = make_transformer(CONFIG)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rl_jax import envs
-from rl_jax.models.distributions import categorical, tanh_gaussian
-from rl_jax.rollout.episode import record_episode
-from rl_jax.rollout.steps import memoryless
+from rl_jax.models.agents.distributions import categorical, tanh_gaussian
+from rl_jax.rollout.envs.episode import record_episode
+from rl_jax.rollout.envs.steps import memoryless
 
 KEY = jax.random.key(3)
 

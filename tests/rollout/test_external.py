@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from experiments import grpo
-from rl_jax.models.transformer import make_transformer
-from rl_jax.rollout import client
-from rl_jax.rollout.engine import make_generate
-from rl_jax.rollout.external import OpenAIGenerate, log_prob_gap
-from rl_jax.rollout.sampling import Sampling
-from rl_jax.scoring import make_score
-from rl_jax.types import Scores
+from rl_jax.core.types import Scores
+from rl_jax.models.transformer.model import make_transformer
+from rl_jax.rollout.lm import client
+from rl_jax.rollout.lm.engine import make_generate
+from rl_jax.rollout.lm.external import OpenAIGenerate, log_prob_gap
+from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.training.scoring import make_score
 from tests.experiments import small
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.tiny import CONFIG, prompts, random_params

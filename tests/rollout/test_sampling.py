@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.rollout.sampling import Sampling, draw, sample, sampled_log_softmax, take_log_probs
+from rl_jax.rollout.lm.sampling import Sampling, draw, sample, sampled_log_softmax, take_log_probs
 
 
 def _reference(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0):

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from rl_jax import readers, tasks
+from rl_jax import tasks
+from rl_jax.data import readers
 from rl_jax.rewards import game24 as reward
 from tests.paths import shared_data
 

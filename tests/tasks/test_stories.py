@@ -4,7 +4,8 @@ import gzip
 import numpy as np
 import pytest
 
-from rl_jax import readers, tasks
+from rl_jax import tasks
+from rl_jax.data import readers
 from rl_jax.tasks import stories
 from tests.paths import shared_data
 

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 import transformers
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.tokenizers import load_tokenizer, template
 from rl_jax.tokenizers.chat import ChatTemplate
 from rl_jax.tokenizers.template import ChatTemplateError

@@ -8,7 +8,7 @@ import sys
 import pytest
 import transformers
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.tokenizers import CharTokenizer, check_vocabulary, load_tokenizer
 from tests import tiny_tokenizers
 from tests.paths import shared_data

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from rl_jax import readers
+from rl_jax.data import readers
 from rl_jax.tokenizers import CharTokenizer, Llama2cTokenizer
 from tests.paths import shared_data
 

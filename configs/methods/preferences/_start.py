@@ -1,14 +1,16 @@
 """Where the preference methods start: DPO as published (arXiv 2305.18290). A file of this folder sets what differs.
 
 `dpo` is for given preferences (experiments.dpo): the word after a config's colon names a data set of
-configs/stories_preferences.py. `online_dpo` is for the policy's own samples (experiments.online_dpo): the word names
-`arithmetic` or `stories`, as in configs/online_preferences.py. `hybrid` is for both at once. `smoke` is the smallest
+configs/preferences/stories.py. `online_dpo` is for the policy's own samples (experiments.online_dpo): the word names
+`arithmetic` or `stories`, as in configs/preferences/online.py. `hybrid` is for both at once. `smoke` is the smallest
 size. Sizes of batches, the learning rate and the model are the task's.
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, online_preferences, stories_preferences
+from configs import common
+from configs.preferences import online as online_preferences
+from configs.preferences import stories
 
 RANKED = ("solutions",)  # the data that have more than two responses of a prompt
 
@@ -19,11 +21,11 @@ def dpo(key: str, arg: str | None, **slots) -> ConfigDict:
     Raises ValueError for a word that is not known, and for data that have not the responses that the method needs.
     """
     ranked = slots.get("responses", 2) > 2
-    known = RANKED if ranked else tuple(stories_preferences.SETS)
+    known = RANKED if ranked else tuple(stories.SETS)
     words = common.parse(arg, (*known, "smoke"))
     if ranked:
         arg = ",".join(sorted(words | set(RANKED)))
-    return _named(key, words & set(known) or {known[0]}, words, stories_preferences.get_config(arg), slots)
+    return _named(key, words & set(known) or {known[0]}, words, stories.get_config(arg), slots)
 
 
 def online_dpo(key: str, arg: str | None, online: dict, **slots) -> ConfigDict:
@@ -40,9 +42,9 @@ def online_dpo(key: str, arg: str | None, online: dict, **slots) -> ConfigDict:
 
 def hybrid(key: str, arg: str | None, **slots) -> ConfigDict:
     """DPO on given pairs, and a sample of the policy for each prompt. Else as `dpo`; default data: `persona`."""
-    words = common.parse(arg, (*stories_preferences.SETS, "smoke"))
+    words = common.parse(arg, (*stories.SETS, "smoke"))
     task = words - {"smoke"} or {"persona"}
-    config = stories_preferences.get_config(",".join(sorted(words | task)))
+    config = stories.get_config(",".join(sorted(words | task)))
     pairs = config.data
     del config.dpo["epochs"], config.dpo["reference_cache"], config["data"], config["encode"]
     config.online = online_preferences.online()

@@ -6,7 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.masked import row_means, zero_masked
+from rl_jax.core.masked import row_means, zero_masked
 
 
 class Surrogate(NamedTuple):

@@ -6,8 +6,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.masked import zero_masked
 from rl_jax.losses.policy.base import Surrogate, assert_tokens, log_ratio
-from rl_jax.masked import zero_masked
 
 
 def finite_exp(log_ratios: chex.Array, where: chex.Array) -> chex.Array:

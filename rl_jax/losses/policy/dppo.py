@@ -9,9 +9,9 @@ give them the sampler's log-probs as the old ones.
 import chex
 import jax.numpy as jnp
 
+from rl_jax.core.masked import zero_masked
 from rl_jax.losses.policy.base import Surrogate, log_ratio
 from rl_jax.losses.policy.weighted import detached, weighted_surrogate
-from rl_jax.masked import zero_masked
 
 _PROBABILITY_EPS = 1e-8  # verl's: the KL stays finite where a probability has been rounded to 1
 

@@ -8,9 +8,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.masked import masked_sum, zero_masked
 from rl_jax.losses.policy.base import Surrogate, assert_tokens, log_ratio, row_mean
 from rl_jax.losses.policy.clipped import finite_exp, ppo_clip
-from rl_jax.masked import masked_sum, zero_masked
 
 
 def _rows(log_probs, old_log_probs, advantages, mask) -> tuple[chex.Array, chex.Array]:

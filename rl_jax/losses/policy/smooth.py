@@ -4,9 +4,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.masked import zero_masked
 from rl_jax.losses.policy.base import Surrogate, assert_tokens, log_ratio
 from rl_jax.losses.policy.clipped import finite_exp
-from rl_jax.masked import zero_masked
 
 
 def _unclipped(loss: chex.Array, log_ratios: chex.Array, mask: chex.Array) -> Surrogate:

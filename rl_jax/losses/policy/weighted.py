@@ -10,10 +10,10 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.binding import bind, supply
+from rl_jax.core.binding import bind, supply
+from rl_jax.core.masked import masked_sum, zero_masked
 from rl_jax.losses.policy import gates
 from rl_jax.losses.policy.base import Surrogate, assert_tokens, log_ratio, row_mean
-from rl_jax.masked import masked_sum, zero_masked
 
 
 def detached(log_ratios: chex.Array, advantages: chex.Array, mask: chex.Array) -> tuple[chex.Array, chex.Array]:

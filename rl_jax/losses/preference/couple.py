@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rl_jax.masked import masked_mean, masked_var, zero_masked
+from rl_jax.core.masked import masked_mean, masked_var, zero_masked
 
 
 class Before(NamedTuple):

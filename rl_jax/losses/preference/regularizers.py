@@ -8,7 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.masked import zero_masked
+from rl_jax.core.masked import zero_masked
 
 
 def chosen_nll(log_probs: chex.Array, mask: chex.Array, *, reduce: str = "sum") -> chex.Array:

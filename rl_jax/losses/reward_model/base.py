@@ -6,7 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.masked import zero_masked
+from rl_jax.core.masked import zero_masked
 
 
 class Terms(NamedTuple):

@@ -4,10 +4,10 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.masked import zero_masked
 from rl_jax.losses import value
 from rl_jax.losses.preference import links
 from rl_jax.losses.reward_model.base import Terms, check_responses, terms
-from rl_jax.masked import zero_masked
 
 
 def mse(rewards: chex.Array, present: chex.Array, *, targets: chex.Array) -> Terms:

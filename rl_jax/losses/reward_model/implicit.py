@@ -3,9 +3,9 @@
 import chex
 import jax.numpy as jnp
 
+from rl_jax.core.masked import zero_masked
 from rl_jax.losses.reward_model.base import Terms
 from rl_jax.losses.reward_model.grades import outcome
-from rl_jax.masked import zero_masked
 
 
 def implicit_rewards(log_ratios: chex.Array, mask: chex.Array, *, beta: float = 0.05) -> chex.Array:

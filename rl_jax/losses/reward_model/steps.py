@@ -4,8 +4,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.masked import last_of, zero_masked
 from rl_jax.losses.reward_model.base import Terms
-from rl_jax.masked import last_of, zero_masked
 
 
 def step_cross_entropy(

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_jax import dpo
+from rl_jax.core.types import PreferenceBatch, Scores, TokenBatch
 from rl_jax.dpo import Objective
 from rl_jax.losses.preference import compare, links, offsets, regularizers, scales, scores, weights
-from rl_jax.types import PreferenceBatch, Scores, TokenBatch
-from tests.references import preference as reference
+from tests.numpy_loops import preference as reference
 
 partial = functools.partial
 

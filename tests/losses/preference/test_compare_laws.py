@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from rl_jax import dpo
-from rl_jax.binding import needs, public_functions
+from rl_jax.core.binding import needs, public_functions
+from rl_jax.core.masked import merge
+from rl_jax.core.types import PreferenceBatch, Scores
 from rl_jax.losses.preference import compare, links
 from rl_jax.losses.preference.compare import games, lists
-from rl_jax.masked import merge
-from rl_jax.types import PreferenceBatch, Scores
 
 N, K, C = 6, 4, 5
 # Those that read the order of the responses, and those that read their rewards only.

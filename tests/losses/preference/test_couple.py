@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from rl_jax import dpo
-from rl_jax.binding import bind
+from rl_jax.core.binding import bind
+from rl_jax.core.masked import masked_var, merge
+from rl_jax.core.types import PreferenceBatch, Scores
 from rl_jax.losses.preference import compare, couple, links, scales, weights
-from rl_jax.masked import masked_var, merge
-from rl_jax.types import PreferenceBatch, Scores
 from tests.oracles import trl_preference
 
 N, C, BETA = 8, 5, 0.3

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.binding import supply
+from rl_jax.core.binding import supply
 from rl_jax.losses.preference import compare
+from tests.numpy_loops import games as reference
 from tests.oracles import trl_online, trl_preference
-from tests.references import games as reference
 
 N, K, C = 5, 3, 4
 BETA = 0.3

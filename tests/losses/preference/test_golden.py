@@ -7,15 +7,15 @@ import jax
 import numpy as np
 import pytest
 
+from rl_jax.core.types import PreferenceBatch, TokenBatch
 from rl_jax.dpo import Objective
 from rl_jax.losses.preference import compare, links, offsets, regularizers, scores, weights
-from rl_jax.types import PreferenceBatch, TokenBatch
 from tests.losses.preference.cases import run64
 from tests.oracles import trl_preference as trl
 from tests.paths import REPO_ROOT
 
 partial = functools.partial
-GOLDEN = json.loads((REPO_ROOT / "tests/references/golden_preference.json").read_text())
+GOLDEN = json.loads((REPO_ROOT / "tests/numpy_loops/golden_preference.json").read_text())
 X = {name: np.array(x) for name, x in GOLDEN["inputs"].items() if isinstance(x, list)}
 LOSSES = GOLDEN["per_example_losses"]
 B, EPS = GOLDEN["inputs"]["beta"], GOLDEN["inputs"]["eps_for_exo_robust_aot"]

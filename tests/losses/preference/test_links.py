@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax import binding
+from rl_jax.core import binding
 from rl_jax.losses.preference import links
-from tests.references import preference as reference
+from tests.numpy_loops import preference as reference
 
 partial = functools.partial
 sigmoid = reference.sigmoid

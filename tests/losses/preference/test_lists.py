@@ -9,7 +9,7 @@ import pytest
 import rax
 
 from rl_jax.losses.preference import compare, links
-from tests.references import lists as reference
+from tests.numpy_loops import lists as reference
 
 N, K = 6, 5
 # name -> (comparator's keywords, link, reference's keywords)

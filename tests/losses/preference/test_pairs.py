@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rl_jax.losses.preference import compare, links
-from tests.references.preference import logistic, sigmoid
+from tests.numpy_loops.preference import logistic, sigmoid
 
 partial = functools.partial
 S = np.array([[1.0, -0.5, 0.3], [-2.0, 0.7, 0.1]], np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rl_jax.losses.preference import regularizers
-from tests.references.preference import sigmoid
+from tests.numpy_loops.preference import sigmoid
 
 partial = functools.partial
 RNG = np.random.default_rng(0)

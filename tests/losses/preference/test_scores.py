@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax import binding
+from rl_jax.core import binding
 from rl_jax.losses.preference import offsets, scales, scores, weights
 
 partial = functools.partial

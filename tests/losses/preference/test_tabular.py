@@ -12,12 +12,12 @@ import optax
 import pytest
 
 from rl_jax import dpo
-from rl_jax.extragradient import extragradient_step
+from rl_jax.core.types import PreferenceBatch, Scores
 from rl_jax.losses.preference import compare, links, offsets, regularizers, weights
-from rl_jax.types import PreferenceBatch, Scores
-from rl_jax.verdicts import win_rates
-from tests.references import games as reference
-from tests.references.lists import numeric_gradient
+from rl_jax.selection.candidate_values import win_rates
+from rl_jax.selection.extragradient import extragradient_step
+from tests.numpy_loops import games as reference
+from tests.numpy_loops.lists import numeric_gradient
 
 ACTIONS = 4
 PAIRS = np.array([(i, j) for i in range(ACTIONS) for j in range(ACTIONS)])

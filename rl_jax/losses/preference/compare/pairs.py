@@ -11,7 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.masked import zero_masked
+from rl_jax.core.masked import zero_masked
 
 
 def pairs(scores: chex.Array, present: chex.Array, link: Callable) -> chex.Array:

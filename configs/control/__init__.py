@@ -1,0 +1,1 @@
+"""Configs of environments: classic control, probes, preferences between episodes."""

@@ -1,0 +1,70 @@
+"""The fields of a training in environments, with their defaults, which are those of PPO on CartPole. See
+experiments.control_ppo."""
+
+from ml_collections import ConfigDict
+
+from configs.common import checkpoint
+
+
+def base(name: str) -> ConfigDict:
+    """A whole run. name: the default workdir's name."""
+    return ConfigDict(
+        dict(
+            name=name,
+            seed=0,
+            num_seeds=1,  # trained side by side in one program
+            # (("control.entropy_coef", (0.0, 0.01)),) trains every value with every seed; numbers that change no shape.
+            sweep=(),
+            # ((seed, (("control.entropy_coef", 0.01),)), ...): these runs, each as it is alone, in place of num_seeds
+            # and sweep. experiments.sweep --vmap writes it.
+            runs=(),
+            mesh="",  # "seeds:2": the runs over devices; "envs:8": each run's worlds; "" is one device
+            spread="jit",  # "jit" over the mesh, or "pmap"
+            group=1,  # runs of one device that are trained in lockstep (vmap); 1: one after the other
+            # Its name and its own keywords (rl_jax.envs.load), and how it is seen (rl_jax.envs.wrappers): features, the
+            # places of the observation that are kept, () is all; frame_stack, how many observations are one.
+            env=dict(name="gymnax/CartPole-v1", features=(), frame_stack=1, at_reset="repeat"),
+            num_envs=4,
+            num_steps=128,
+            total_steps=500_000,  # of all the environments of one run
+            network=dict(
+                kind="mlp",  # or "gru", "transformer" (rl_jax.models.agents.memory), a memory behind the hidden layers
+                width=64,  # of a memory
+                context=32,  # steps that the transformer sees
+                heads=4,
+                layers=1,
+                hidden=(64, 64),
+                activation="tanh",
+                channels=16,
+                actor_features=0,  # how many of the features the actor reads, the first ones; 0 is all
+                distribution="tanh_gaussian",  # or "beta": numbers (models.agents.distributions)
+            ),
+            control=dict(
+                # What an update does with its batch (rl_jax.control.make_...).
+                updater=dict(fn="make_update"),
+                # From rewards and values to advantages and returns (rl_jax.advantages.steps).
+                advantage=dict(fn="gae", discount=0.99, lam=0.95),
+                whiten=True,
+                # The loss (rl_jax.losses).
+                surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
+                kl=dict(fn="ratio_k3"),  # to the policy that the update has started with
+                kl_coef=0.0,
+                kl_control=dict(fn=""),  # rl_jax.core.trackers.adaptive_kl, which moves kl_coef; "" is none
+                entropy_coef=0.01,
+                value_loss=dict(fn="clipped", value_clip=0.2),
+                support=dict(low=-1.0, high=1.0, num_bins=51, padding=3),  # read by the categorical losses only
+                value_coef=0.5,
+                epochs=4,
+                minibatches=4,
+                max_grad_norm=0.5,
+                actor_lag=1,
+                normalize_observations=False,
+                normalize_rewards=False,
+                optimizer=dict(learning_rate=2.5e-4, final_fraction=0.0, b1=0.9, b2=0.999, eps=1e-5),
+            ),
+            log_every=50,  # updates a row of metrics, and a call of the compiled program
+            eval=dict(num_episodes=16, max_steps=500, greedy=False),  # at each row; 0 episodes: none
+            checkpoint=checkpoint(every=500),  # updates, a multiple of log_every
+            log=dict(progress=True, tensorboard=True),
+        )
+    )

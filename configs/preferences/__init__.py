@@ -1,0 +1,1 @@
+"""Configs of preference learning: given pairs, sampled pairs, reward models, best-of-n."""

@@ -1,0 +1,42 @@
+"""Best-of-n (arXiv 2009.01325, 2210.10760) of the real stories260K: samples, chosen by a proxy, judged by the verifier.
+
+    python -m experiments.best_of_n --config=configs/preferences/best_of_n.py \
+        --config.best_of_n.proxies=runs/reward_model
+
+Without a proxy the verifier itself chooses, which is the ceiling. Several proxies, with commas between them, are an
+ensemble. The samples are written as WORKDIR/rankings.jsonl, graded by the verifier: data for experiments.reward_model.
+Argument: `smoke` (seconds, for CI).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common
+from configs.tasks import stories_sentiment
+
+
+def best_of_n(**changes) -> ConfigDict:
+    """config.best_of_n: what is sampled and who chooses."""
+    fields = dict(
+        split="test",
+        num_prompts=128,
+        samples=16,  # of each prompt
+        sizes=(1, 2, 4, 8, 16),  # the n of best-of-n; every subset of the samples is counted, none is drawn
+        batch_size=16,  # prompts at once
+        proxies="",  # workdirs of experiments.reward_model; "" is the verifier
+        combine=dict(fn="mean"),  # rl_jax.credit.ensembles, of several members
+        label_noise=0.0,  # of rankings.jsonl: the share of prompts whose grades are turned round (25 % in 2310.02743)
+    )
+    unknown = sorted(set(changes) - set(fields))
+    if unknown:
+        raise ValueError(f"unknown fields {unknown}; known: {', '.join(fields)}")
+    return ConfigDict(fields | changes)
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, ("smoke",))
+    config = stories_sentiment.get_config("smoke" if "smoke" in words else None)
+    config.name = "best_of_n"
+    config.best_of_n = best_of_n()
+    if "smoke" in words:
+        config.best_of_n.update(num_prompts=8, samples=4, sizes=(1, 2, 4), batch_size=4)
+    return config

@@ -1,0 +1,86 @@
+"""Reward against KL on stories260K: the controlled sentiment of arXiv 2305.18290 (section 6.1), by many methods.
+
+    python -m experiments.frontier            # or: make preferences
+
+The reference is the pretrained model, the gold reward a sentiment model trained on SST-2. DPO, IPO, KTO, SimPO and SPPO
+train on the same pairs, the best and the worst of eight samples of the reference; PPO and GRPO sample for themselves.
+Each runs at a few strengths of its KL term and is measured on held-out prompts along the way. 2 cores: under 20
+minutes. Argument: `smoke`.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common, ppo_common
+from configs.preferences import online
+from configs.tasks import stories_sentiment
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, ("smoke",))
+    config = stories_sentiment.get_config()
+    online_settings = config.grpo.copy_and_resolve_references()
+    config = online.of(config)
+    config.name = "frontier"
+    config.log.update(progress=False, tensorboard=False)
+    config.reward.num_workers = 0  # a sentence costs less than handing it over
+    config.eval.update(num_prompts=234, samples_per_prompt=2, batch_size=117)
+    # One set of candidates, drawn from the reference; its pairs are every offline method's data.
+    config.online.update(share=1.0, group_size=8, prompts_per_step=1024, prompts_per_batch=64, epochs=2)
+    config.online.selection = dict(fn="best_worst")
+    config.dpo.update(batch_size=32)
+    config.dpo.optimizer = common.optimizer(learning_rate=1e-4, warmup_steps=5, decay_steps=59, final_fraction=0.1)
+    config.grpo = online_settings
+    config.grpo.update(steps=48, prompts_per_step=16, group_size=8, kl_coef=0.0, measure_kl=False)
+    config.grpo.optimizer.decay_steps = 43
+    config.critic = ppo_common.critic()
+    config.frontier = dict(
+        title="Reward against KL: stories260K, sentiment of the continuation",
+        points=4,  # measurements of an arm, evenly spaced, the last at its end
+        budgets=(0.5, 1.0, 2.0, 5.0, 10.0, 20.0),  # of the table, nats a sequence
+        best_of=(2, 4, 8, 16),  # the reference's best of so many samples
+        arms=tuple(arms()),  # which are run, in this order
+    )
+    config.arms = arms()
+    return smoke(config) if "smoke" in words else config
+
+
+def arms() -> dict[str, dict]:
+    """name -> program ("dpo", "grpo", "ppo"), method and setting for the table, and the fields that differ by group."""
+    found = {}
+
+    def add(method: str, setting: str, program: str, **fields):
+        found[f"{method} {setting}".replace(" ", "_").replace(".", "p")] = dict(
+            method=method, setting=setting, program=program, fields=fields
+        )
+
+    for beta in (0.1, 0.3, 1.0):
+        add("DPO", f"beta {beta}", "dpo", dpo=dict(beta=beta))
+    for tau in (0.02, 0.05, 0.2):
+        link = dict(fn="square", target=1 / (2 * tau))
+        add("IPO", f"tau {tau}", "dpo", dpo=dict(beta=1.0, link=link))
+    for beta in (0.1, 0.3):
+        slots = dict(compare=dict(fn="anchored"), link=dict(fn="saturating"), couple=dict(fn="kto_anchor"))
+        slots |= dict(responses=1, batch_size=64)  # each side of a pair is a labelled response
+        add("KTO", f"beta {beta}", "dpo", dpo=dict(beta=beta, **slots))
+    for beta in (20.0, 60.0):  # of a mean over 64 tokens: as steep as DPO at 0.3 and 1
+        slots = dict(reference={}, length_power=1.0, offset=dict(fn="target_margin", margin=0.5))
+        add("SimPO", f"beta {beta}", "dpo", dpo=dict(beta=beta, **slots))
+    for beta in (0.02, 0.05):
+        value = dict(fn="win_rate", temperature=0.1)
+        add("SPPO", f"beta {beta}", "dpo", dpo=dict(beta=beta, compare=dict(fn="win_rates")), online=dict(value=value))
+    for kl_coef in (0.1, 0.17):
+        add("GRPO", f"KL {kl_coef}", "grpo", grpo=dict(kl_coef=kl_coef))
+    for kl_coef in (0.003, 0.01):
+        add("PPO", f"KL {kl_coef}", "ppo", grpo=dict(reward_kl_coef=kl_coef))
+    return found
+
+
+def smoke(config: ConfigDict) -> ConfigDict:
+    """The same program at the smallest size: one arm of each program and of each kind of data, a few steps."""
+    config.eval.update(num_prompts=8, samples_per_prompt=2, batch_size=8)
+    config.rollout.completion_length = 16
+    config.online.update(prompts_per_step=32, prompts_per_batch=16, epochs=2)
+    config.grpo.update(steps=2, prompts_per_step=4, group_size=2)
+    config.frontier.update(points=2, best_of=(2, 4))
+    config.frontier.arms = ("DPO_beta_0p1", "KTO_beta_0p1", "SPPO_beta_0p05", "GRPO_KL_0p17", "PPO_KL_0p01")
+    return config

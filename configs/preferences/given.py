@@ -1,0 +1,119 @@
+"""DPO (arXiv 2305.18290) from a JSONL file of preferences, and the fields of every preference run.
+
+    python -m experiments.dpo --config=configs/preferences/given.py --config.data.path=PAIRS.jsonl --workdir=runs/dpo
+
+A line is {"prompt": ..., "chosen": ..., "rejected": ...}. The model is a small one from scratch over characters, first
+fine-tuned on the chosen answers (config.sft); --config.model.path=FOLDER takes a Hugging Face model instead,
+--config.model.checkpoint with --config.task.tokenizer_path one of llama2.c. Argument: `smoke`.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common, sweeps
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, ("smoke",))
+    config = base("preferences")
+    config.sft.update(steps=200, batch_size=32)
+    return smoke(config) if "smoke" in words else config
+
+
+def base(name: str) -> ConfigDict:
+    """A whole run: SFT on the chosen side, if any, then steps on preferences, evaluated on held-out ones."""
+    config = common.base(name)
+    del config["grpo"]
+    # A tokenizer for texts without a verifier: of a llama2.c file, or of characters; a model's folder has its own.
+    config.task = dict(name="preferences", tokenizer_path="", alphabet=PRINTABLE)
+    # The keywords of rl_jax.preferences.load. kind: "pairs", "rankings" or "labels" (for reward models "steps", too).
+    config.data = dict(
+        name="jsonl",
+        path="",
+        kind="pairs",
+        sort_by_reward=False,
+        test_share=0.1,  # of the prompts
+        skip_bad_records=False,
+        data_dir=common.DATA_DIR,
+    )
+    # A prompt over the largest bucket: "refuse", "left" (cut there) or "drop". Equal responses: "refuse" or "drop".
+    config.encode = dict(truncate="refuse", identical="refuse")
+    config.dpo = dpo()
+    config.eval.update(every=50, num_prompts=256, batch_size=64)  # of the test split: prompts with their responses
+    return config
+
+
+# What an ASCII text may hold.
+PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
+
+
+def dpo(**changes) -> ConfigDict:
+    """The loop's settings, and one field a slot of rl_jax.dpo.Objective: DPO. KeyError for an unknown field."""
+    fields = ConfigDict(
+        dict(
+            steps=100,
+            epochs=0,  # so many passes over the records in place of `steps`; 0: `steps` decides
+            batch_size=32,  # prompts
+            responses=2,  # of each prompt: 2 is pairs, 1 labelled responses (each side of a pair one), more is rankings
+            micro_batches=1,
+            max_grad_norm=1.0,
+            optimizer=common.optimizer(learning_rate=1e-4),
+            # Where the reference's log-probs are kept, by a hash of the model and the data; "": WORKDIR/reference.
+            reference_cache="",
+            brevity=0.0,  # what a token costs, where a method asks for other_rewards (MODPO) and the records have none
+            # Instructions before the prompt, from which the reference reads the rewards of tokens (T-REG).
+            contrast=dict(better="", worse=""),
+            token_weight=dict(fn="uniform"),
+            reference=dict(ref=1.0),  # "ref", "prev" -> its share; an empty one needs no reference
+            length_power=0.0,
+            score_map=dict(fn="identity"),
+            beta=0.1,
+            scale=dict(fn="constant"),
+            offset=dict(fn="none"),
+            compare=dict(fn="pairs"),
+            link=dict(fn="logistic"),
+            weight=dict(fn="uniform"),
+            regularizer=dict(fn="chosen_nll"),
+            regularizer_coef=0.0,
+            couple=dict(fn="none"),  # statistics of the whole batch, before it is split
+            max_nonfinite_in_a_row=5,
+        )
+    )
+    fields.lock()
+    for name, value in changes.items():  # update() would merge a group's keywords with those that were there
+        fields[name] = value
+    return fields.unlock()
+
+
+def smoke(config: ConfigDict) -> ConfigDict:
+    """The same program at the smallest size: a handful of steps, for CI."""
+    config.sft.steps = min(config.sft.steps, 10)
+    config.sft.update(batch_size=8, eval_every=10)
+    config.dpo.update(steps=4, epochs=0, batch_size=8)
+    config.eval.update(every=2, num_prompts=16, batch_size=16)
+    config.checkpoint.every = 2
+    return config
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds."""
+    return sweeps.seeds(arg)
+
+
+def sweep_lr(arg: str | None = None):
+    """The learning rate of the preference steps."""
+    return sweeps.grid("dpo.optimizer.learning_rate", sweeps.numbers(arg, (3e-5, 1e-4, 3e-4)))
+
+
+def sweep_beta(arg: str | None = None):
+    """The strength of the KL to the reference that the loss stands for."""
+    return sweeps.grid("dpo.beta", sweeps.numbers(arg, (0.01, 0.03, 0.1, 0.3)))
+
+
+def space_lr():
+    """Where experiments.sweep.tune looks for the learning rate."""
+    return {"dpo.optimizer.learning_rate": ("log_uniform", 1e-5, 1e-3)}
+
+
+def space_beta():
+    """Where it looks for beta."""
+    return {"dpo.beta": ("log_uniform", 3e-3, 1.0)}

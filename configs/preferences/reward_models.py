@@ -1,0 +1,130 @@
+"""Reward models (arXiv 1706.03741, 2204.05862) on real preferences, from the real stories260K.
+
+    python -m experiments.reward_model --config=configs/preferences/reward_models.py --workdir=runs/reward_model
+
+Bradley-Terry on HH's harmless pairs, evaluated on held-out ones and on LLMBar's five subsets. Arguments choose the data
+(`pandalm`, `steps`: BIG-Bench-Mistake for a process reward model, `gsm8k`: model solutions for an outcome verifier) and
+the method (`soft`: annotators' shares as labels, which pandalm has; `margin`, which needs --config.data with margins;
+`center`, `k_wise` and `plackett_luce`: with gsm8k of four solutions each; `hl_gauss`, `mse`, `implicit`: no head,
+`ensemble`: five heads). `scratch`: a small model of characters. `smoke` (seconds, for CI).
+--config.model.path=FOLDER takes a Hugging Face model.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common
+from configs.preferences import given
+
+DATA = "../shared/data"
+WORDS = (
+    *("smoke", "scratch", "pandalm", "steps", "gsm8k"),
+    *("soft", "margin", "center", "k_wise", "plackett_luce", "hl_gauss", "mse", "implicit", "ensemble"),
+)
+
+
+def reward_model(**changes) -> ConfigDict:
+    """config.reward_model: the loop's settings, and one field a slot of rl_jax.reward_model.Objective."""
+    fields = dict(
+        # What the loss reads: "response" (a head at its last token), "steps" (a head at the last token of each step) or
+        # "log_ratio" (no head: an implicit reward model).
+        reads="response",
+        steps=120,
+        batch_size=32,  # prompts
+        responses=2,  # of each prompt: 1 labelled ones, 2 pairs (a ranking's best and worst), more rankings
+        micro_batches=1,
+        max_grad_norm=1.0,
+        optimizer=common.optimizer(learning_rate=1e-3, warmup_steps=10),
+        loss=dict(fn="bradley_terry"),  # rl_jax.losses.reward_model
+        regularizer=dict(fn="centered"),
+        regularizer_coef=0.0,
+        members=1,  # heads of an ensemble over one trunk
+        combine=dict(fn="mean"),  # rl_jax.credit.ensembles, where the reward model is used
+        standardize=False,  # each member by its mean and spread on the held-out responses, before they are combined
+        support=dict(low=0.0, high=1.0, num_bins=51, padding=3),  # read by hl_gauss only
+        attribute_weights=(),  # what each attribute adds to the reward, of the loss `attributes`
+        aggregate=dict(fn="minimum"),  # rl_jax.credit.process_rewards: from a solution's steps to its score
+        beta=0.05,  # of an implicit reward
+        max_nonfinite_in_a_row=5,
+    )
+    unknown = sorted(set(changes) - set(fields))
+    if unknown:
+        raise ValueError(f"unknown fields {unknown}; known: {', '.join(fields)}")
+    return ConfigDict(fields | changes)
+
+
+def base(name: str) -> ConfigDict:
+    """A whole run on preference data; every field of configs.preferences.given.base, with reward_model in dpo's
+    place."""
+    config = given.base(name)
+    del config["dpo"]
+    config.reward_model = reward_model()
+    # Further data to evaluate on at the end, by name: keywords of rl_jax.preferences.load.
+    config.benchmarks = dict(names=(), sets=dict())
+    return config
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, WORDS)
+    config = base("reward_model")
+    settings = config.reward_model
+    if "scratch" in words:
+        config.model = common.transformer(embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16)
+    else:
+        config.model = common.transformer(checkpoint=f"{DATA}/models/stories260K.bin")
+        config.task.tokenizer_path = f"{DATA}/models/tok512.bin"
+    config.encode = dict(truncate="left", identical="drop")
+    config.rollout.update(completion_length=64, prompt_buckets=(96,))
+    config.eval.update(every=50, num_prompts=512, batch_size=32)
+    config.checkpoint.every = 50
+    config.data = published("hh", "prefs/hh_harmless_test.jsonl.gz")
+    config.benchmarks = dict(
+        names=("llmbar",), sets=dict(llmbar=dict(name="llmbar", path=f"{DATA}/prefs", skip_bad_records=True))
+    )
+    if "pandalm" in words:
+        config.data = published("pandalm", "prefs/pandalm_human_testset.json.gz")
+    if "steps" in words:
+        settings.update(reads="steps", responses=1, loss=dict(fn="step_cross_entropy"))
+        config.data = published("bbmistake", "prm")
+        config.rollout.update(completion_length=256, prompt_buckets=(64,))  # most mistakes come late
+        config.benchmarks.names = ()
+    if "gsm8k" in words:
+        settings.update(responses=1, loss=dict(fn="outcome"))
+        config.data = published("gsm8k_solutions", "math/gsm8k_test_model_solutions.jsonl.gz", kind="labels")
+        config.rollout.update(completion_length=192, prompt_buckets=(64,))  # the end of the question
+        config.benchmarks.names = ()
+    return smoke(method(config, words)) if "smoke" in words else method(config, words)
+
+
+def published(name: str, path: str, **more) -> dict:
+    """The keywords of rl_jax.preferences.load for a file of ../shared/data."""
+    return dict(name=name, path=f"{DATA}/{path}", skip_bad_records=True, data_dir=common.DATA_DIR, **more)
+
+
+def method(config: ConfigDict, words: set[str]) -> ConfigDict:
+    """The same with the loss that the words name."""
+    settings = config.reward_model
+    if "soft" in words:
+        settings.loss = dict(fn="bradley_terry_soft")
+    if "margin" in words:
+        settings.loss = dict(fn="bradley_terry_margin")
+    if "center" in words:
+        settings.regularizer_coef = 0.01
+    for name in words & {"k_wise", "plackett_luce", "mse", "hl_gauss"}:
+        settings.loss = dict(fn=name)
+    if "gsm8k" in words and words & {"k_wise", "plackett_luce"}:
+        settings.responses = 4
+        config.data.kind = "rankings"
+    if "implicit" in words:
+        settings.update(reads="log_ratio", loss=dict(fn="implicit_outcome"), responses=1)
+    if "ensemble" in words:
+        settings.members = 5
+    return config
+
+
+def smoke(config: ConfigDict) -> ConfigDict:
+    """The same program at the smallest size: a handful of steps, for CI."""
+    config.reward_model.update(steps=4, batch_size=8)
+    config.rollout.update(completion_length=32, prompt_buckets=(32,))
+    config.eval.update(every=2, num_prompts=16, batch_size=16)
+    config.checkpoint.every = 2
+    return config

@@ -1,0 +1,1 @@
+"""python -m experiments.ablation: checks a paper's claim with several arms and seeds."""

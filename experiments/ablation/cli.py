@@ -1,0 +1,236 @@
+"""Runs an ablation of configs/papers: every arm with every seed, then the table and a verdict on the paper's claim.
+
+    python -m experiments.ablation rdpo_label_noise
+    python -m experiments.ablation --list
+    python -m experiments.ablation --all --smoke    # every one, small: does it run? (make ablations SMOKE=1)
+    python -m experiments.ablation --all            # every one that has no result yet (make ablations)
+    python -m experiments.ablation --table          # of all that have run, for the README
+
+There are two kinds. A study is a function of experiments.studies that runs all seeds of all arms in this process. An
+ablation of programs runs each arm and seed as its own process with its own workdir (runs/ablations/KEY/...), so that a
+restarted one skips finished runs and resumes the one that was interrupted; further --config.x=y are passed on to each.
+
+The claim is a list of statements, each about the mean over seeds of a metric (`judgements`). A statement is reproduced
+where the whole 95 % bootstrap interval lies on the claimed side, not reproduced where all of it lies on the other one,
+and else undecided; the claim needs all of its statements. Two arms are compared seed by seed. An undecided one is told
+with how many more seeds it might be decided: by a power calculation, and by AdaStop (experiments.ablation.claims).
+"""
+
+import argparse
+import datetime
+import importlib
+import json
+import math
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from experiments.ablation.chart import curves_chart, interval_chart
+from experiments.ablation.claims import Values, judgements, report, summary, tables
+from rl_jax import stats
+from rl_jax.core.binding import bind
+from rl_jax.runs.logging import read_jsonl, write_atomically
+from rl_jax.runs.run_record import is_complete
+
+PAPERS = pathlib.Path(__file__).parents[2] / "configs" / "papers"
+RUNS = pathlib.Path("runs")
+SPENT = "spent.jsonl"  # in an ablation's folder: the seconds of every start of a program, of interrupted ones too
+
+
+def keys() -> list[str]:
+    """The ablations there are."""
+    return sorted(path.stem for path in PAPERS.glob("*.py") if path.stem != "__init__")
+
+
+def load(key: str, *, smoke: bool = False) -> ConfigDict:
+    """The ablation of configs/papers/KEY.py; with `smoke`, what its field `smoke` names is replaced by that."""
+    ablation = importlib.import_module(f"configs.papers.{key}").get_ablation()
+    if smoke:
+        ablation.update(ablation.smoke)
+    return ablation
+
+
+def run_once(program: str, config: str, workdir: pathlib.Path, overrides: list[str], spent: pathlib.Path) -> None:
+    """One run to its end, unless it ended before; its seconds go to the file `spent`.
+
+    Raises CalledProcessError where it fails.
+    """
+    if is_complete(workdir):
+        return
+    command = [sys.executable, "-m", f"experiments.{program}", f"--config={config}", f"--workdir={workdir}", *overrides]
+    print("+", " ".join(command), flush=True)
+    start = time.monotonic()
+    try:
+        subprocess.run(command, check=True)
+    finally:
+        spent.parent.mkdir(parents=True, exist_ok=True)
+        with spent.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"run": str(workdir), "seconds": round(time.monotonic() - start, 1)}) + "\n")
+
+
+def gain(workdir: pathlib.Path, metric: str) -> tuple[float, float]:
+    """(first, last) value of `metric` in a finished run. Raises ValueError where it was evaluated less than twice."""
+    values = [row[metric] for row in read_jsonl(workdir / "metrics.jsonl") if metric in row]
+    if len(values) < 2:
+        raise ValueError(f"{workdir}: {metric} was evaluated {len(values)} times, a gain needs two")
+    return values[0], values[-1]
+
+
+def run_programs(ablation: ConfigDict, workdir: pathlib.Path, overrides: list[str]) -> Values:
+    """Runs what is missing. The arms share each seed's warm start; the metrics are before, after and gain."""
+    values, spent = {arm: {"before": [], "after": [], "gain": []} for arm in ablation.arms}, workdir / SPENT
+    for seed in ablation.seeds:
+        warm = workdir / f"seed{seed}" / "sft"
+        run_once("sft", ablation.warm_start, warm, [f"--config.seed={seed}", *overrides], spent)
+        for arm, config in ablation.arms.items():
+            folder = workdir / f"seed{seed}" / arm
+            start = [f"--config.seed={seed}", f"--config.init_from={warm}"]
+            run_once(ablation.program, config, folder, [*start, *overrides], spent)
+            before, after = gain(folder, ablation.evaluated)
+            for metric, value in (("before", before), ("after", after), ("gain", after - before)):
+                values[arm][metric].append(value)
+    return values
+
+
+def run_study(ablation: ConfigDict) -> tuple[Values, Mapping, str]:
+    """(values, curves, note) of the study, whose nan is no value.
+
+    Raises ValueError for a setting that it does not take, with those it does.
+    """
+    from experiments import studies  # jax and the models, which --list does not need
+
+    fn = bind({"fn": ablation.study, **ablation.settings.to_dict()}, studies)
+    outcome = fn(tuple(ablation.seeds))
+    values = {
+        arm: {metric: [None if math.isnan(value) else float(value) for value in row] for metric, row in metrics.items()}
+        for arm, metrics in outcome.values.items()
+    }
+    return values, outcome.curves, outcome.note
+
+
+def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = False) -> dict:
+    """Runs what is missing; writes ablation.json, ablation.md and charts to workdir. Returns the first's content.
+
+    Raises ValueError for overrides of a study: its settings stand in its file.
+    """
+    ablation, start, curves, note = load(key, smoke=smoke), time.monotonic(), {}, ""
+    if "study" in ablation and overrides:
+        place = f"configs/papers/{key}.py"
+        raise ValueError(f"{key} is a study, which takes no {overrides[0]}: its settings are in {place}")
+    if "study" in ablation:
+        values, curves, note = run_study(ablation)
+        seconds = time.monotonic() - start
+    else:
+        values = run_programs(ablation, workdir, overrides)
+        seconds = sum(row["seconds"] for row in read_jsonl(workdir / SPENT))
+    judged = judgements(values, ablation.expected)
+    said = [f"python -m experiments.ablation {key}", *(["--smoke"] if smoke else []), *map(shlex.quote, overrides)]
+    outcome = {
+        "key": key,
+        "paper": ablation.paper,
+        "claim": ablation.claim,
+        "scaled_down": ablation.scaled_down,
+        "note": note,
+        "metric": ablation.metric,
+        "seeds": list(ablation.seeds),
+        "values": values,
+        "statements": judged,
+        "verdict": stats.judge_all(row["verdict"] for row in judged),
+        "table": tables(values, judged),
+        "command": " ".join(said),
+        "date": datetime.date.today().isoformat(),
+        "wall_seconds": round(seconds, 1),
+        "tried": ablation.tried.to_dict() if isinstance(ablation.tried, ConfigDict) else ablation.tried,
+        "settings": settings_text(ablation, overrides),
+    }
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_atomically(workdir / "ablation.json", json.dumps(outcome, indent=2).encode())
+    write_atomically(workdir / "ablation.md", report(outcome).encode())
+    measured = {arm: [x for x in row[ablation.metric] if x is not None] for arm, row in values.items()}
+    write_atomically(workdir / "ablation.svg", interval_chart(measured, title=ablation.metric).encode())
+    for name, lines in curves.items():
+        write_atomically(workdir / f"{name}.svg", curves_chart(lines, title=name).encode())
+    print(report(outcome))
+    return outcome
+
+
+def settings_text(ablation: ConfigDict, overrides: list[str]) -> str:
+    """All that stands in an ablation's file, but for its smoke size, and the overrides: a stored result with another
+    text is not its result. A change of the code below is not seen: delete runs/ablations/KEY then.
+    """
+    fields = {name: value for name, value in ablation.to_dict().items() if name != "smoke"}
+    return json.dumps([fields, overrides], sort_keys=True)
+
+
+def finished(key: str, workdir: pathlib.Path) -> bool:
+    """Whether workdir holds the result of the ablation as its file is now."""
+    path = workdir / "ablation.json"
+    return path.exists() and json.loads(path.read_text()).get("settings") == settings_text(load(key), [])
+
+
+def run_all(folder: pathlib.Path, *, smoke: bool) -> int:
+    """Runs all ablations, each in a process of its own, so that none takes another with it. Returns an exit status.
+
+    A finished one is skipped; a smoke run is made anew each time. One whose files are not here (`needs`) is skipped.
+    """
+    failed, start = [], time.monotonic()
+    for key in keys():
+        workdir, began = folder / key, time.monotonic()
+        if missing := [path for path in load(key).get("needs", ()) if not pathlib.Path(path).exists()]:
+            print(f"{key}: skipped, it needs {', '.join(missing)}", flush=True)
+            continue
+        if smoke and any((workdir / name).exists() for name in ("ablation.json", SPENT)):  # what a smoke run has left
+            shutil.rmtree(workdir)
+        elif not smoke and finished(key, workdir):
+            print(f"{key}: finished before", flush=True)
+            continue
+        command = [sys.executable, "-m", "experiments.ablation", key, f"--workdir={workdir}", *["--smoke"] * smoke]
+        print("+", " ".join(command), flush=True)
+        if status := subprocess.run(command).returncode:
+            failed.append(key)
+        print(f"{key}: {f'FAILED ({status})' if status else 'done'}, {time.monotonic() - began:.0f} s\n", flush=True)
+    print(f"{len(keys())} ablations, {time.monotonic() - start:.0f} s; failed: {', '.join(failed) or 'none'}")
+    return 1 if failed else 0
+
+
+def listing(as_json: bool) -> str:
+    """All ablations with their claims, as lines or as JSON."""
+    found = {key: load(key) for key in keys()}
+    if not as_json:
+        return "\n".join(f"{key:24} {ablation.paper}: {ablation.claim}" for key, ablation in found.items())
+    fields = ("paper", "claim", "scaled_down", "metric", "seeds", "tried")
+    rows = [
+        dict(key=key, kind="study" if "study" in ablation else "programs", **{name: ablation[name] for name in fields})
+        for key, ablation in found.items()
+    ]
+    return json.dumps(rows, indent=2, default=dict)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("key", nargs="?", choices=keys())
+    parser.add_argument("--list", action="store_true", help="name the ablations and their claims")
+    parser.add_argument("--json", action="store_true", help="with --list: as JSON")
+    parser.add_argument("--all", action="store_true", help="run all of them; those with a result are skipped")
+    parser.add_argument("--table", action="store_true", help="one Markdown table of all stored results")
+    parser.add_argument("--smoke", action="store_true", help="the sizes of the file's field smoke: does it run at all?")
+    parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/ablations/KEY; of all, runs/ablations")
+    options, overrides = parser.parse_known_args(arguments)
+    folder = RUNS / ("ablations_smoke" if options.smoke else "ablations")
+    if options.all:
+        if options.key or overrides:
+            parser.error(f"--all runs all of them as their files have them, not {options.key or overrides[0]}")
+        sys.exit(run_all(options.workdir or folder, smoke=options.smoke))
+    if options.table:
+        print(summary(keys(), options.workdir or folder))
+    elif options.list or options.key is None:
+        print(listing(options.json))
+    else:
+        run(options.key, options.workdir or folder / options.key, overrides, smoke=options.smoke)

@@ -1,0 +1,1 @@
+"""Benchmarks, each a command: python -m experiments.bench.NAME. They print ratios within one run."""

@@ -1,0 +1,151 @@
+"""Environment steps a second, learning included, beside other libraries in one run: one JSON line for each size.
+
+    python -m experiments.bench.control                                     # ours, 1, 16, 64 and 256 seeds
+    python -m experiments.bench.control --peer purejaxrl=FOLDER --seeds=1,16
+    python -m experiments.bench.control --peer sb3 --peer rejax --seeds=1 --steps=50000
+
+CartPole with purejaxrl's default settings: 4 environments, 128 steps, 4 epochs of 4 minibatches, two tanh layers of 64
+for the actor and for the critic, a learning rate of 2.5e-4 down to 0. FOLDER holds purejaxrl's ppo.py and wrappers.py;
+rejax and sb3 (Stable-Baselines3) are imported. Each side of each size is a process of its own, which compiles once and
+then takes turns with all the others: `steps_per_s` is a side's median over the rounds, of all its seeds together,
+`ratio` ours over the peer's, `return` the mean over the seeds at the end of training, `compile_s` apart. A turn trains
+`steps` environment steps with each seed. Ours uses as many simulated devices as there are cores where the seeds
+divide; `--devices=1` keeps it to one.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+
+from experiments.bench import control_peers
+
+
+def ours(seeds: int, steps: int, devices: int):
+    """(compile seconds, function that trains all seeds and gives their returns [seeds] at the end, steps of each)."""
+    from configs.control import environments as configs
+    from experiments import control_ppo
+
+    config = configs.get_config("cartpole")
+    config.update(num_seeds=seeds, num_envs=4, num_steps=128, total_steps=steps)
+    config.control.update(entropy_coef=0.01, normalize_rewards=False)
+    config.control.optimizer.learning_rate = 2.5e-4
+    config.eval.num_episodes = 0
+    config.log_every = config.checkpoint.every = max(steps // (10 * 512), 1)  # a tenth
+    config.total_steps = min(10 * config.log_every * 512, steps)
+    if devices > 1 and seeds % devices == 0:
+        config.mesh = f"seeds:{devices}"
+    start = time.perf_counter()
+    program = control_ppo.make_program(config)
+    calls = control_ppo.num_updates(config) // config.log_every
+
+    def train() -> np.ndarray:
+        state = program.init()
+        for _ in range(calls):
+            state, metrics = program.advance(state)
+            jax.block_until_ready(state)  # simulated devices must not run ahead
+        return np.asarray(metrics["episode/return"])
+
+    state = jax.block_until_ready(program.advance(program.init())[0])
+    compiled = time.perf_counter()
+    jax.block_until_ready(program.advance(state))
+    running = time.perf_counter() - compiled
+    return compiled - start - running, train, control_ppo.num_updates(config) * 512
+
+
+def worker(options) -> None:
+    """One side: compiles, says so, then trains once for each line that it is sent."""
+    if options.side == "ours":
+        seconds, train, steps = ours(options.seeds, options.steps, options.devices)
+    else:
+        name, _, folder = options.side.partition("=")
+        seconds, train, steps = control_peers.PEERS[name](folder, options.seeds, options.steps)
+    print(json.dumps({"compile_s": seconds}), flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        returns = train()
+        elapsed = time.perf_counter() - start
+        said = {"steps_per_s": options.seeds * steps / elapsed, "return": float(returns.mean())}
+        print(json.dumps(said), flush=True)
+
+
+class Side:
+    """A worker in a process of its own."""
+
+    def __init__(self, side: str, seeds: int, options):
+        own = [f"--side={side}", f"--seeds={seeds}", f"--steps={options.steps}", f"--devices={options.devices}"]
+        command = [sys.executable, "-m", "experiments.bench.control", *own]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.compile_s = self._read()["compile_s"]
+        self.rounds: list[dict] = []
+
+    def _read(self) -> dict:
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a side has ended with status {self._process.wait()}; what it said stands above")
+        return json.loads(line)
+
+    def turn(self) -> None:
+        """One training."""
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        self.rounds.append(self._read())
+
+    def result(self) -> dict:
+        """The medians of its rounds; ends the process."""
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        medians = {name: statistics.median(row[name] for row in self.rounds) for name in self.rounds[0]}
+        return {name: round(x, 1) for name, x in (medians | {"compile_s": self.compile_s}).items()}
+
+
+def measure(sizes: list[int], options) -> list[dict]:
+    """The sides' results for each number of seeds, and the ratios; every side takes a turn in every round."""
+    names = ["ours", *options.peer]
+    sides = {(seeds, name): Side(name, seeds, options) for seeds in sizes for name in names}
+    for _ in range(options.rounds):
+        for side in sides.values():
+            side.turn()
+    rows = []
+    for seeds in sizes:
+        found = {name.partition("=")[0]: sides[seeds, name].result() for name in names}
+        row = {"seeds": seeds, "steps_a_seed": options.steps, **found}
+        for name in list(found)[1:]:
+            row[f"ratio_{name}"] = round(found["ours"]["steps_per_s"] / found[name]["steps_per_s"], 3)
+        rows.append(row)
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parses the command line and prints a line for each number of seeds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", default="1,16,64,256")
+    parser.add_argument("--steps", type=int, default=500_000, help="of one seed, in a turn")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--devices", type=int, default=os.cpu_count())
+    parser.add_argument("--peer", action="append", default=[], help="purejaxrl=FOLDER of its ppo.py, rejax, or sb3")
+    parser.add_argument("--side", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    for peer in options.peer:
+        name, _, folder = peer.partition("=")
+        if name not in control_peers.PEERS:
+            parser.error(f"--peer={peer}: expected one of {', '.join(control_peers.PEERS)}")
+        if name == "purejaxrl" and not os.path.isfile(os.path.join(folder, "ppo.py")):
+            parser.error(f"--peer={peer}: expected purejaxrl=FOLDER with its ppo.py")
+    if options.side:
+        options.seeds = int(options.seeds)
+        worker(options)
+        return
+    for row in measure(list(map(int, options.seeds.split(","))), options):
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""python -m experiments.frontier: held-out reward against KL(policy || reference) of several methods."""

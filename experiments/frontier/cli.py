@@ -1,0 +1,324 @@
+"""The frontier: held-out reward against KL(pi || ref) of offline and online methods, as a table and a picture.
+
+    python -m experiments.frontier [--config=configs/preferences/frontier.py:smoke] [--workdir=runs/frontier]
+
+One process and one reference for all of config.arms. The offline arms train on the same pairs, which are kept in
+WORKDIR/candidates-KEY.npz by what they depend on; the online arms are runs of experiments.grpo and experiments.ppo in
+WORKDIR/arms. A finished arm stands in WORKDIR/frontier.json and is not run again, unless its config has changed; the
+results are frontier.md and frontier.svg.
+"""
+
+import functools
+import hashlib
+import json
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from experiments import dpo, grpo, online_dpo, ppo
+from experiments.evaluate import judge, make_pool
+from experiments.frontier import curves
+from experiments.parts import common
+from experiments.parts.sample_candidates import Candidates, Source, make_judge
+from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
+from rl_jax.data import pipeline
+from rl_jax.rewards.benchmarks import best_of_n
+from rl_jax.rewards.pool import RewardPool
+from rl_jax.rollout.lm.engine import make_generate
+from rl_jax.runs.logging import write_atomically
+from rl_jax.runs.run_record import is_complete
+from rl_jax.training import checkpoint
+from rl_jax.training.scoring import make_score
+
+CONFIG = pathlib.Path(__file__).parents[2] / "configs" / "preferences" / "frontier.py"
+ONLINE = {"grpo": grpo.run, "ppo": ppo.run}
+
+
+def arm_config(config, name: str):
+    """The config that one arm runs with: config with the arm's fields, and without what its program does not know.
+
+    Raises ValueError for an arm, or a field of one, that is not there.
+    """
+    if name not in config.arms:
+        raise ValueError(f"frontier.arms: there is no arm {name!r}; there are: {', '.join(config.arms)}")
+    arm = config.arms[name].to_dict()
+    found = ConfigDict(config.to_dict())  # not locked, as the one from the command line is
+    online = arm["program"] != "dpo"
+    for group in ("arms", "frontier", *(("dpo", "online") if online else ("grpo", "critic"))):
+        del found[group]
+    if online and arm["program"] != "ppo":
+        del found["critic"]
+    for group, fields in arm["fields"].items():
+        for field, value in fields.items():
+            if field not in found[group]:
+                raise ValueError(f"arms.{name}: config.{group} has no field {field!r}")
+            found[group][field] = value
+    found.name = name
+    if online:
+        # Its own evaluation is not wanted here: the frontier measures its checkpoints.
+        found.eval.update(every=found.grpo.steps + 1, num_prompts=8, samples_per_prompt=1, batch_size=8)
+        points = config.frontier.points
+        found.checkpoint.update(every=max(found.grpo.steps // points, 1), keep=points + 1)
+    return found.lock()
+
+
+def digest(value) -> str:
+    """A short hash of a JSON-able value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def make_measure(setup: common.Setup, pool: RewardPool, reference: Params) -> Callable:
+    """measure(params) -> {"reward", "reward_se", "kl", "kl_se", "kl_per_token", "length"} of samples for the first
+    eval.num_prompts held-out prompts, eval.samples_per_prompt each: the same prompts and random numbers at every call.
+    """
+    settings, length = setup.config.eval, setup.config.rollout.completion_length
+    generate = lockstep_sampler(setup, settings.samples_per_prompt)
+    score = common.jit_score(make_score(setup.model, completion_length=length, chunk=setup.config.score.chunk), setup)
+    source = setup.task.data_source("test")
+    key = jax.random.key(setup.config.seed + 1)
+
+    def measure(params: Params) -> dict[str, float]:
+        rewards, ratios, masks = [], [], []
+        for index, records in enumerate(pipeline.eval_batches(source, settings.batch_size, settings.num_prompts)):
+            full = records + records[:1] * (settings.batch_size - len(records))
+            rollout = generate(params, *common.encode_prompts(setup, full), jax.random.fold_in(key, index))
+            # Temperature 1, nothing cut off: what was sampled from is the policy itself.
+            ratio = rollout.raw_log_probs - score(reference, rollout.batch).log_probs
+            kept = len(records) * settings.samples_per_prompt
+            rollout, ratio = jax.tree.map(lambda x, n=kept: np.asarray(x)[:n], (rollout, ratio))
+            rewards.append(judge(setup, pool, rollout, records).result.rewards)
+            ratios.append(ratio)
+            masks.append(rollout.completion_mask)
+        rewards, mask = np.concatenate(rewards), np.concatenate(masks)
+        samples = settings.samples_per_prompt
+        return {
+            "reward": float(rewards.mean(dtype=np.float64)),
+            "reward_se": curves.standard_error(rewards, samples),
+            **curves.sequence_kl(np.concatenate(ratios), mask, samples),
+            "length": float(mask.sum(axis=1).mean()),
+        }
+
+    return measure
+
+
+def lockstep_sampler(setup: common.Setup, group_size: int) -> Callable:
+    """generate(params, tokens, prompt_mask, key) -> Rollout at temperature 1, for measurements."""
+    tokenizer = setup.task.tokenizer
+    options = dict(eos_ids=tokenizer.eos_ids, pad_id=tokenizer.pad_id)
+    length = setup.config.rollout.completion_length
+    return common.jit_generate(
+        make_generate(setup.model, completion_length=length, group_size=group_size, **options), setup
+    )
+
+
+def best_of_points(setup: common.Setup, pool: RewardPool, params: Params) -> list[dict]:
+    """The reference's best of n held-out samples by the gold reward itself, at KL = log n - (n - 1) / n."""
+    settings, sizes = setup.config.eval, tuple(setup.config.frontier.best_of)
+    generate = lockstep_sampler(setup, max(sizes))
+    source = setup.task.data_source("test")
+    size = max(settings.batch_size * settings.samples_per_prompt // max(sizes), 1)
+    rewards = []
+    for index, records in enumerate(pipeline.eval_batches(source, size, settings.num_prompts)):
+        full = records + records[:1] * (size - len(records))
+        rollout = generate(params, *common.encode_prompts(setup, full), jax.random.fold_in(jax.random.key(1), index))
+        rewards.append(judge(setup, pool, rollout, full).result.rewards.reshape(size, -1)[: len(records)])
+    rewards = np.concatenate(rewards)
+    points = []
+    for found in best_of_n(rewards, rewards, sizes):
+        # Prompts are what is independent.
+        by_prompt = [best_of_n(row[None], row[None], [found.n])[0].gold for row in rewards]
+        points.append({
+            "method": "best of n", "setting": f"n {found.n}", "step": 0, "reward": found.gold,
+            "reward_se": curves.standard_error(by_prompt), "kl": found.kl, "kl_se": 0.0,
+            "kl_per_token": found.kl / setup.config.rollout.completion_length,
+        })
+    return points
+
+
+def make_candidates(setup: common.Setup, pool: RewardPool, params: Params, workdir: pathlib.Path):
+    """The reference's samples that the offline arms choose their pairs from; from disk where they are there."""
+    config = setup.config
+    # What may be chosen of them is no part of what they are.
+    drawn = {k: v for k, v in config.online.to_dict().items() if k not in ("value", "selection", "schedule", "epochs")}
+    key = digest([checkpoint.checksum(params), config.task.to_dict(), config.rollout.to_dict(), drawn, config.seed])
+    path = workdir / f"candidates-{key}.npz"
+    if path.exists():
+        with np.load(path, allow_pickle=False) as found:
+            batch = TokenBatch(found["tokens"], found["positions"], found["segment_ids"])
+            rest = {name: found[name] for name in Candidates._fields if name != "batch"}
+        return Candidates(batch=batch, **rest)
+    prompts = pipeline.train_iterator(
+        setup.task.data_source("train"), batch_size=config.online.prompts_per_batch, seed=config.seed
+    )
+    draw = Source(setup, make_judge(setup, pool), prompts)
+    candidates, _ = draw(params, params, jax.random.key(config.seed), common.Clock())
+    arrays = candidates._asdict()
+    arrays |= {name: x for name, x in arrays.pop("batch")._asdict().items() if x is not None}
+    temporary = workdir / f".{path.name}"
+    with open(temporary, "wb") as file:
+        np.savez(file, **arrays)
+    temporary.replace(path)
+    return candidates
+
+
+def train_offline(
+    setup: common.Setup,
+    candidates: Callable,
+    reference: Params,
+    measure: Callable,
+    points: int,
+    stop: checkpoint.StopSignal,
+) -> list[dict]:
+    """An offline arm: the method of setup.config.dpo on pairs of candidates(). Empty where a signal ended it."""
+    config = setup.config
+    objective = dpo.make_objective(config)
+    select_key, order_key = jax.random.split(jax.random.key(config.seed))
+    programs, state = dpo.build(setup, jax.tree.map(jnp.copy, reference))
+    batch = online_dpo.choose(config, candidates(), select_key, objective.needs())
+    batch = in_parts(config, batch, lambda part: online_dpo.with_references(
+        programs, part, objective.reference, reference, reference))
+    updates = config.online.epochs * (len(batch.present) // config.dpo.batch_size)
+    every, found = max(updates // points, 1), []
+    for step, part in enumerate(online_dpo.minibatches(config, batch, order_key), start=1):
+        if stop.received:
+            return []
+        state, part = dpo.couple_batch(setup, programs, state, part, reference)
+        state, metrics = programs.train_step(state, common.place_rows(setup, part), reference)
+        if step % every == 0:
+            found.append({"step": step} | measure(state.params) | {"loss": float(metrics["loss"])})
+    return found
+
+
+def in_parts(config, batch: PreferenceBatch, fn: Callable) -> PreferenceBatch:
+    """fn(batch) -> batch, dpo.batch_size rows at a time: no forward is larger than a train step's."""
+    count = batch.present.shape[0] // config.dpo.batch_size
+    split = [jax.tree.map(lambda x, i=i: np.array_split(x, count)[i], batch) for i in range(count)]
+    return jax.tree.map(lambda *xs: np.concatenate(xs), *(jax.device_get(fn(part)) for part in split))
+
+
+def train_online(
+    setup: common.Setup, program: str, workdir: pathlib.Path, measure: Callable, stop: checkpoint.StopSignal
+) -> list[dict]:
+    """An online arm: a run of its program, its checkpoints measured. Empty where a signal ended it.
+
+    stop: not asked; the program puts handlers of its own in its place.
+    """
+    config = setup.config
+    ONLINE[program](config, workdir)
+    if not is_complete(workdir):
+        return []
+    like = jax.tree.map(
+        lambda s, placed: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placed),
+        setup.param_shapes,
+        setup.param_shardings,
+    )
+    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", every=1, keep=None)
+    found = []
+    with checkpoints:
+        for step in range(config.checkpoint.every, config.grpo.steps + 1, config.checkpoint.every):
+            params = checkpoints.restore({"params": like}, step)[0]["params"]
+            found.append({"step": step} | measure(params))
+    return found
+
+
+class Results:
+    """WORKDIR/frontier.json: name -> {"key", "seconds", "points"} of what is finished."""
+
+    def __init__(self, config, workdir: pathlib.Path):
+        self._config, self._workdir = config, workdir
+        path = workdir / "frontier.json"
+        self.found = json.loads(path.read_text()) if path.exists() else {}
+
+    def has(self, name: str, key: str) -> bool:
+        """Whether `name` was finished with what `key` stands for."""
+        return self.found.get(name, {}).get("key") == key
+
+    def add(self, name: str, key: str, points: list[dict], seconds: float) -> None:
+        """Enters one, and writes everything anew."""
+        self.found[name] = {"key": key, "seconds": round(seconds, 1), "points": points}
+        write_atomically(self._workdir / "frontier.json", (json.dumps(self.found, indent=1) + "\n").encode())
+        self.write()
+        last = points[-1]
+        print(f"{name:16} {seconds:6.1f} s  reward {last['reward']:.3f}  KL {last['kl']:8.3f} nats", flush=True)
+
+    def write(self) -> None:
+        """frontier.md and frontier.svg of the arms that the config has, once there is one."""
+        names = [name for name in ("best_of_n", *self._config.frontier.arms) if name in self.found]
+        points = [point for name in names for point in self.found[name]["points"]]
+        if not points:
+            return
+        base = self.found["reference"]["points"][0]
+        minutes = sum(self.found[name]["seconds"] for name in ("reference", *names)) / 60
+        settings = self._config.eval
+        text = (
+            f"Held-out reward within a KL budget (nats a sequence): {settings.num_prompts} prompts x "
+            f"{settings.samples_per_prompt} samples. The reference: {base['reward']:.3f} ± {base['reward_se']:.3f}. "
+            f"Measured in {minutes:.1f} minutes.\n\n{curves.table(points, self._config.frontier.budgets)}"
+        )
+        write_atomically(self._workdir / "frontier.md", text.encode())
+        picture = curves.picture(points, title=self._config.frontier.title, baseline=base["reward"])
+        write_atomically(self._workdir / "frontier.svg", picture.encode())
+
+
+def run(config, workdir: pathlib.Path) -> None:
+    """Everything that is not there yet, arm by arm."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    # Arms share most of their compiled programs; the folder dies with the process, a torn entry with it.
+    with tempfile.TemporaryDirectory(prefix="frontier-xla-") as compiled:
+        jax.config.update("jax_compilation_cache_dir", compiled)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+        setup = common.setup(config)
+        with make_pool(setup) as pool:
+            run_arms(setup, pool, Results(config, workdir), workdir)
+
+
+def run_arms(setup: common.Setup, pool: RewardPool, results: Results, workdir: pathlib.Path) -> None:
+    """The reference, its best of n, and every arm; what `results` has is left out."""
+    config, reference = setup.config, setup.init_params()
+    measure = make_measure(setup, pool, reference)
+    candidates = functools.cache(lambda: make_candidates(setup, pool, reference, workdir))
+    shared = [checkpoint.checksum(reference), config.eval.to_dict(), config.task.to_dict(), config.rollout.to_dict()]
+    base = {"method": "reference", "setting": "", "step": 0}
+    work = {
+        "reference": (shared, lambda stop: [base | measure(reference)]),
+        "best_of_n": ([*shared, list(config.frontier.best_of)], lambda stop: best_of_points(setup, pool, reference)),
+    }
+    for name in config.frontier.arms:
+        arm, settings = config.arms[name], arm_config(config, name)
+        of_arm = setup._replace(config=settings)
+        if arm.program == "dpo":
+            made_of = functools.partial(train_offline, of_arm, candidates, reference, measure, config.frontier.points)
+        else:
+            folder = workdir / "arms" / f"{name}-{digest(settings.to_dict())}"
+            made_of = functools.partial(train_online, of_arm, arm.program, folder, measure)
+        labels = {"method": arm.method, "setting": arm.setting}
+        work[name] = ([*shared, config.frontier.points, settings.to_dict()], labelled(labels, made_of))
+    for name, (made_from, points_of) in work.items():
+        if results.has(name, key := digest(made_from)):
+            continue
+        start = time.perf_counter()
+        points = points_of(checkpoint.StopSignal())
+        if not points:  # a signal came: what is finished is written, the same command goes on
+            return
+        results.add(name, key, points, time.perf_counter() - start)
+    results.write()
+    print((workdir / "frontier.md").read_text())
+
+
+def labelled(labels: dict, points_of: Callable) -> Callable:
+    """points_of with `labels` on each point."""
+    return lambda stop: [labels | point for point in points_of(stop)]
+
+
+def main() -> None:
+    """The command."""
+    if not any(argument.lstrip("-").split("=")[0] == "config" for argument in sys.argv[1:]):
+        sys.argv.insert(1, f"--config={CONFIG}")  # before what overrides its fields
+    common.main(run)

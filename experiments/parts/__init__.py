@@ -1,0 +1,1 @@
+"""What the programs share. A part knows no program."""

@@ -1,0 +1,116 @@
+"""From a config of control to what its program is made of: algorithm, network, environment, and the runs."""
+
+import functools
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.parts.programs import samples_per_step
+from rl_jax import control, envs, ppo
+from rl_jax.advantages import steps as step_advantages
+from rl_jax.core import trackers
+from rl_jax.core.binding import bind, needs
+from rl_jax.grpo import Objective as PolicyObjective
+from rl_jax.losses import aggregate, kl, policy, value
+from rl_jax.models.agents import actor_critic, distributions
+from rl_jax.models.agents.memory import make_gru_agent, make_transformer_agent
+
+# config.network.kind: what makes the agent, and what the updater has to know of it.
+NETWORKS = {
+    "mlp": (actor_critic.make_agent, {}),
+    "gru": (make_gru_agent, {"learner": control.by_rows}),
+    "transformer": (make_transformer_agent, {"learner": control.by_rows}),
+}
+
+
+def make_algorithm(settings: dict[str, Any]) -> control.Algorithm:
+    """The algorithm of a config's `control` fields, of which numbers may be traced."""
+    value_loss = bind(settings["value_loss"], value)
+    controlled = settings["kl_control"]["fn"]
+    objective = ppo.Objective(
+        policy=PolicyObjective(
+            surrogate=bind(settings["surrogate"], policy),
+            kl=bind(settings["kl"], kl),
+            kl_coef=0.0,
+            aggregate=aggregate.token_mean,
+        ),
+        value_loss=value_loss,
+        support=value.Support(**settings["support"]) if "support" in needs(value_loss) else None,
+        value_coef=settings["value_coef"],
+    )
+    plain = ("entropy_coef", "kl_coef", "whiten", "epochs", "minibatches", "max_grad_norm", "actor_lag")
+    return control.Algorithm(
+        advantage=bind(settings["advantage"], step_advantages),
+        objective=objective,
+        kl_control=bind(settings["kl_control"], trackers)() if controlled else None,
+        normalize_observations=settings["normalize_observations"],
+        normalize_rewards=settings["normalize_rewards"],
+        discount=settings["advantage"]["discount"],
+        **{name: settings[name] for name in plain},
+    )
+
+
+def make_network(config, env: envs.Vector, num_values: int):
+    """The agent of config.network that fits the environment's spaces. Raises ValueError for an unknown kind."""
+    space, fields = env.action_space, config.network.to_dict()
+    bounded = bind(fields.pop("distribution"), distributions)
+    if isinstance(space, envs.Discrete):
+        distribution = distributions.categorical(space.n)
+    else:
+        distribution = bounded(space.low, space.high)
+    if config.network.kind not in NETWORKS:
+        raise ValueError(f"network.kind={config.network.kind!r} is none of {', '.join(NETWORKS)}")
+    if config.network.actor_features and config.env.frame_stack > 1:
+        raise ValueError("network.actor_features counts from the oldest frame: it does not go with env.frame_stack")
+    # Each kind reads those of the fields that it has.
+    make_agent = bind(NETWORKS[fields.pop("kind")][0], actor_critic, **fields)
+    return make_agent(env.observation_space.shape, distribution, num_values=num_values)
+
+
+def num_updates(config) -> int:
+    """The updates that total_steps need, in whole calls. Raises ValueError where a checkpoint falls in between."""
+    if config.checkpoint.every % config.log_every:
+        raise ValueError(f"checkpoint.every={config.checkpoint.every} is no multiple of log_every={config.log_every}")
+    return math.ceil(config.total_steps / (samples_per_step(config) * config.log_every)) * config.log_every
+
+
+def runs_of(config) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """(keys [L], {dotted name: float32 [L]}) of the runs: every seed with every combination of what is swept, or
+    those of config.runs. Raises ValueError where these do not all set the same fields."""
+    if config.runs:
+        values = [dict(fields) for _, fields in config.runs]
+        names = list(values[0])
+        if any(set(fields) != set(names) for fields in values):
+            raise ValueError("config.runs: each run must set the same fields")
+        # The key that a program of this one seed would have.
+        keys = jnp.stack([jax.random.split(jax.random.key(seed), 1)[0] for seed, _ in config.runs])
+        return keys, {name: jnp.asarray([fields[name] for fields in values], jnp.float32) for name in names}
+    swept = {name: tuple(values) for name, values in config.sweep}
+    points = list(itertools.product(range(config.num_seeds), *swept.values()))
+    keys = jax.random.split(jax.random.key(config.seed), config.num_seeds)
+    values = {name: jnp.asarray([point[i + 1] for point in points], jnp.float32) for i, name in enumerate(swept)}
+    return keys[np.asarray([point[0] for point in points])], values
+
+
+def with_values(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """A nested dict with other values at dotted names, "control." left out. Raises ValueError for an unknown one."""
+    result = jax.tree.map(lambda x: x, settings, is_leaf=lambda x: not isinstance(x, dict))
+    for name, number in values.items():
+        *groups, last = name.removeprefix("control.").split(".")
+        place = functools.reduce(lambda found, group: found.get(group, {}), groups, result)
+        if not isinstance(place.get(last), float):
+            raise ValueError(f"sweep: config.{name} is no float field, so it cannot be swept inside one program")
+        place[last] = number
+    return result
+
+
+def load_env(config, count: int, **more) -> envs.Vector:
+    """`count` worlds of config.env with `more` fields, as its wrappers show them."""
+    fields = config.env.to_dict() | more
+    features, frames, at_reset = (fields.pop(name) for name in ("features", "frame_stack", "at_reset"))
+    env = envs.select_features(envs.load_vector(fields.pop("name"), count, **fields), features)
+    return envs.frame_stack(env, frames, at_reset=at_reset)

@@ -1,0 +1,186 @@
+"""Trained reward models for other programs: to judge samples with, alone or several as an ensemble.
+
+judge = load_reward_model("runs/reward_model")
+rewards = jax.jit(judge.score)(judge.params, rollout.batch)          # the same tokenizer: token ids as they are
+rewards = judge.score_texts(prompts, responses)                      # or texts
+"""
+
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from experiments import reward_model
+from experiments.parts import common
+from experiments.parts.preference_data import load_task
+from rl_jax import preferences
+from rl_jax.core.binding import bind
+from rl_jax.core.masked import zero_masked
+from rl_jax.core.types import Params, TokenBatch
+from rl_jax.credit import ensembles
+from rl_jax.losses.reward_model.implicit import implicit_rewards
+from rl_jax.models.heads import make_predict_last
+from rl_jax.runs.run_record import is_complete, read_json
+from rl_jax.training import checkpoint, sharding
+from rl_jax.training.scoring import make_score
+
+
+class RewardModel(NamedTuple):
+    """One reward model or several as one.
+
+    score: (params, TokenBatch [B, T]) -> float32 [B], the members combined. members: the same, float32 [B, M].
+        Read at the last real token of each row. Where the model reads steps it is the log-odds that the last step is
+        right; an implicit reward is of the last config.rollout.completion_length columns.
+    params: of all of them. tokenizer: theirs. config: the first one's.
+    """
+
+    score: Callable
+    members: Callable
+    params: Params
+    tokenizer: Any
+    config: ConfigDict
+
+    def score_texts(self, prompts: Sequence[str], responses: Sequence[str]) -> np.ndarray:
+        """float32 [B]: what each response to its prompt is worth, an EOS behind it; cut as in training."""
+        rows = self.encode(prompts, responses)
+        size, found = self.config.eval.batch_size, []
+        compiled = _compiled(self.score)
+        for start in range(0, len(prompts), size):
+            chosen = np.resize(np.arange(start, min(start + size, len(prompts))), size)
+            part = jax.tree.map(lambda x, chosen=chosen: x[chosen], rows)
+            found.append(np.asarray(compiled(self.params, part)))
+        return np.concatenate(found)[: len(prompts)]
+
+    def encode(self, prompts: Sequence[str], responses: Sequence[str]) -> TokenBatch:
+        """The rows of prompts with their responses, in numpy, as the model was trained on them."""
+        rollout = self.config.rollout
+        width = max(rollout.prompt_buckets)
+        rows = [
+            {"prompt": p, "responses": [r], "rewards": [0.0], "info": {}}
+            for p, r in zip(prompts, responses, strict=True)
+        ]
+        truncate = "left" if self.config.encode.truncate == "drop" else self.config.encode.truncate
+        arrays, _ = preferences.encode_labels(
+            self.tokenizer,
+            rows,
+            prompt_buckets=(width,),
+            completion_length=rollout.completion_length,
+            truncate=truncate,
+            empty="keep",  # a model may sample nothing but its EOS
+        )
+        rows = preferences.rows_of(arrays)
+        return TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"])
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(score: Callable) -> Callable:
+    return jax.jit(score)
+
+
+def load_reward_model(workdirs: str | pathlib.Path | Sequence, combine: dict | None = None) -> RewardModel:
+    """The reward model of a finished run of experiments.reward_model, or of several runs as an ensemble.
+
+    workdirs: one folder or several; several must have one architecture, their params are stacked.
+    combine: of rl_jax.credit.ensembles, in place of the first config's. Members are standardised first where that
+    says so.
+    Raises FileNotFoundError where a folder holds no finished run, ValueError where their models differ.
+    """
+    folders = [pathlib.Path(x) for x in ([workdirs] if isinstance(workdirs, (str, pathlib.Path)) else workdirs)]
+    if not folders:
+        raise ValueError("no workdir of a reward model is given")
+    found = [_load(folder) for folder in folders]
+    config, tokenizer, members = found[0].config, found[0].tokenizer, found[0].members
+    shapes = [jax.tree.map(lambda x: (x.shape, str(x.dtype)), other.params) for other in found]
+    for folder, shape in zip(folders, shapes, strict=True):
+        if shape != shapes[0]:
+            raise ValueError(f"{folder} holds another architecture than {folders[0]}: they make no ensemble")
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *(other.params for other in found))
+
+    def all_members(params: Params, batch: TokenBatch) -> chex.Array:
+        rewards = jax.vmap(members, in_axes=(0, None))(params, batch)  # [runs, B, members of a run]
+        rewards = jnp.moveaxis(rewards, 0, 1).reshape(batch.tokens.shape[0], -1)
+        return ensembles.standardized(rewards, means, stds) if settings.standardize else rewards
+
+    settings = config.reward_model
+    fn = bind(combine or settings.combine.to_dict(), ensembles)
+    means, stds = (jnp.concatenate([other.moments[name] for other in found]) for name in ("means", "stds"))
+
+    def score(params: Params, batch: TokenBatch) -> chex.Array:
+        return fn(all_members(params, batch))
+
+    return RewardModel(score, all_members, stacked, tokenizer, config)
+
+
+class _Loaded(NamedTuple):
+    """A finished run. members: (params, TokenBatch [B, T]) -> float32 [B, M]. moments: means and stds, float32 [M]."""
+
+    config: ConfigDict
+    tokenizer: Any
+    members: Callable
+    params: Params
+    moments: dict[str, chex.Array]
+
+
+def _load(workdir: pathlib.Path) -> _Loaded:
+    """Reads one finished run."""
+    if not is_complete(workdir):
+        raise FileNotFoundError(f"{workdir} holds no finished run: train one with python -m experiments.reward_model")
+    config = ConfigDict(read_json(workdir / "config.json"))
+    setup = common.setup(config, load_task(config))
+    params = common.load_params(setup, workdir)
+    reads = config.reward_model.reads
+    if reads == "log_ratio":
+        params = {"model": params, "reference": reward_model.base_params(setup)}
+        members = _log_ratio(setup)
+    else:
+        params = params | _load_head(setup, workdir, params)
+        members = _last_step(setup) if reads == "steps" else _last_token(setup)
+    moments = {"means": [0.0] * config.reward_model.members, "stds": [1.0] * config.reward_model.members}
+    if (workdir / "rewards.json").exists():
+        moments = read_json(workdir / "rewards.json")
+    moments = {name: jnp.asarray(values, jnp.float32) for name, values in moments.items()}
+    return _Loaded(config, setup.task.tokenizer, members, params, moments)
+
+
+def _load_head(setup: common.Setup, workdir: pathlib.Path, params: Params) -> Params:
+    """The head of the newest checkpoint, on the mesh."""
+    reader = reward_model.make_reader(setup)
+    like = reward_model.head_of(jax.eval_shape(reader.add_head, params, jax.random.key(0)))
+    shardings = sharding.tree_shardings(like, setup.mesh)
+    like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, shardings)
+    with checkpoint.Checkpointer(workdir / "checkpoints", every=1) as checkpoints:
+        return checkpoints.restore({"head": like})[0]["head"]
+
+
+def _last_token(setup: common.Setup) -> Callable:
+    objective, predict = reward_model.make_objective(setup.config), make_predict_last(setup.model)
+    return lambda params, batch: objective.rewards(predict(params, batch))
+
+
+def _last_step(setup: common.Setup) -> Callable:
+    predict = make_predict_last(setup.model)
+
+    def members(params, batch):
+        logits = predict(params, batch)
+        return logits[:, 1:] - logits[:, :1]
+
+    return members
+
+
+def _log_ratio(setup: common.Setup) -> Callable:
+    config = setup.config
+    length, beta = config.rollout.completion_length, config.reward_model.beta
+    score = make_score(setup.model, completion_length=length, chunk=config.score.chunk)
+
+    def members(params, batch):
+        mask = batch.segment_ids[:, -length:] != 0
+        ratios = score(params["model"], batch).log_probs - score(params["reference"], batch).log_probs
+        return implicit_rewards(zero_masked(ratios, mask)[:, None], mask[:, None], beta=beta)
+
+    return members

@@ -1,0 +1,62 @@
+"""config.packing: what a step's forwards see, padded rows or packed ones (rl_jax.training.packing). The loss sees [B,
+C].
+
+--config.packing.mode=shared_prefix        # each prompt once, its completions attend to it
+--config.packing.mode=packed               # prompt and completion together, several to a row
+--config.packing.mode=padded               # a row each
+"""
+
+import jax
+import numpy as np
+
+from experiments.parts import common
+from rl_jax.core.types import Packed, PolicyBatch, Rollout, TokenBatch
+from rl_jax.training import distributed, packing, sharding
+
+SHARE_PREFIX = {"packed": False, "shared_prefix": True}
+MODES = ("padded", *SHARE_PREFIX)
+
+
+class Packer:
+    """The packing of one run. settings: config.packing. Raises ValueError for a mode that does not exist."""
+
+    def __init__(self, setup: common.Setup):
+        settings = setup.config.packing
+        if settings.mode not in MODES:
+            raise ValueError(f"packing.mode={settings.mode!r} is none of {', '.join(MODES)}")
+        self._padded = settings.mode == "padded"
+        self._share_prefix = not self._padded and SHARE_PREFIX[settings.mode]
+        self._row_length, self._min_rows = settings.row_length, settings.min_rows
+        self._more_columns = (setup.config.grpo.group_size - 1) * setup.config.rollout.completion_length
+        self._shards = sharding.row_shards(setup.mesh)
+        self._micro_batches = setup.config.grpo.micro_batches
+
+    def to_score(self, rollout: Rollout) -> TokenBatch | Packed:
+        """The rows of a rollout on the host, in their own order, for a forward without micro-batches."""
+        if self._padded:
+            return rollout.batch
+        settings = {"share_prefix": self._share_prefix, "num_parts": self._shards, **self._sizes(rollout.batch)}
+        return packing.pack(rollout.batch, rollout.completion_mask, **settings)
+
+    def to_train(self, batch: PolicyBatch) -> PolicyBatch:
+        """A minibatch with its rows packed for each micro-batch, and in an order that suits that."""
+        if self._padded:
+            return batch
+        parts = {"num_parts": self._shards * self._micro_batches, "num_micro_batches": self._micro_batches}
+        settings = {"share_prefix": self._share_prefix, **parts}
+        tokens, mask = jax.tree.map(np.asarray, (batch.batch, batch.completion_mask))
+        order = packing.arrange(tokens, mask, **settings)
+        tokens, mask = jax.tree.map(lambda x: x[order], (tokens, mask))
+        packed = packing.pack(tokens, mask, **self._sizes(tokens), **settings)
+        return jax.tree.map(lambda x: x[order], batch._replace(batch=None))._replace(batch=packed)
+
+    def _sizes(self, batch: TokenBatch) -> dict[str, int]:
+        """row_length and min_rows: a row is a whole group's where that is a little less than two padded ones."""
+        width = batch.tokens.shape[1]
+        group = width + self._more_columns
+        fits = self._share_prefix and 1.5 * width < group < 2 * width
+        return {"row_length": self._row_length or (group if fits else 0), "min_rows": self._min_rows}
+
+    def metrics(self, batch: PolicyBatch) -> dict[str, float]:
+        """packing/occupancy: the share of the forward's columns that hold a token; nothing where rows are padded."""
+        return {} if self._padded else {"packing/occupancy": packing.occupancy(distributed.whole(batch.batch))}

@@ -1,0 +1,196 @@
+"""Preferences for the programs: a split's records as arrays of fixed shape, batches of them, packed or not.
+
+What records are, and how they are read and encoded, is in rl_jax.preferences.
+"""
+
+import numpy as np
+
+from experiments.parts import common
+from rl_jax import preferences, tasks
+from rl_jax.core.types import Packed, PreferenceBatch, TokenBatch
+from rl_jax.tokenizers import CharTokenizer, Llama2cTokenizer
+from rl_jax.training import packing, sharding
+
+Arrays = dict[str, np.ndarray]  # N first; what preferences.encode_preferences returns, and extras by name
+KINDS = {1: ("labels", "pairs"), 2: ("pairs", "rankings")}  # responses -> the data that have them; more: the same as 2
+
+
+def load_task(config) -> tasks.Task:
+    """The task that config.task names; "preferences" is a tokenizer without prompts and without a verifier.
+
+    Raises ValueError for another task that does not exist.
+    """
+    fields = config.task.to_dict()
+    if fields["name"] != "preferences":
+        return tasks.load(**fields)
+    path = fields["tokenizer_path"]
+    tokenizer = Llama2cTokenizer(path) if path else CharTokenizer(fields["alphabet"])
+    return tasks.Task("preferences", tokenizer, None, None)
+
+
+def for_sft(setup: common.Setup, found: preferences.Preferences) -> common.Setup:
+    """The setup with the best responses of `found` as what its task is fine-tuned on."""
+    task = setup.task
+    limit = max(setup.config.rollout.prompt_buckets)
+
+    def data_source(split: str):
+        if split == "sft_train":
+            return Best(found.data_source("train"), task.tokenizer, limit)
+        return task.data_source(split)
+
+    return setup._replace(task=task._replace(data_source=data_source))
+
+
+class Best:
+    """The best response of each record whose prompt has at most `limit` tokens, as a completion that SFT trains on.
+
+    Of labelled responses only the desirable ones.
+    """
+
+    def __init__(self, source, tokenizer, limit: int):
+        self._source = source
+        self._kept = []
+        for index in range(len(source)):
+            record = source[index]
+            good = len(record["responses"]) > 1 or record["rewards"][0] > 0.5
+            if good and len(tokenizer.encode(record["prompt"], bos=True)) <= limit:
+                self._kept.append(index)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, index: int) -> dict[str, str]:
+        record = self._source[self._kept[index]]
+        return {"prompt": record["prompt"], "completion": record["responses"][0]}
+
+    def __repr__(self) -> str:
+        return f"Best({self._source!r}, {len(self)} records)"
+
+
+def records_of(
+    found: preferences.Preferences, split: str, responses: int, *, limit: int | None = None
+) -> list[dict]:
+    """A split's records with at most `responses` responses each.
+
+    1 makes a labelled response of each side of a pair; 2 takes the best and the worst of a ranking.
+    limit: how many of the split's records are used, None for all; of a pair it takes both sides or none.
+    Raises ValueError for kinds that have no such responses.
+    """
+    kinds = KINDS.get(responses, KINDS[2])
+    if found.kind not in kinds:
+        raise ValueError(f"{found.name} holds {found.kind}; dpo.responses={responses} needs {' or '.join(kinds)}")
+    source = found.data_source(split)
+    number = len(source) if limit is None else min(limit, len(source))
+    records = [source[index] for index in range(number)]
+    if responses == 1 and found.kind == "pairs":
+        return preferences.unpair(records)
+    if responses == 2:
+        ends = [{name: [r[name][0], r[name][-1]] for name in ("responses", "rewards")} for r in records]
+        return [record | end for record, end in zip(records, ends, strict=True)]
+    return records
+
+
+class Encoder:
+    """Records as arrays of one shape: config.rollout's lengths, config.dpo.responses responses.
+
+    needed: the names that the objective asks for (Objective.needs); what of it stands in a record's info is taken
+        along, [N, ...]: bool where it is all true and false, else float32.
+    """
+
+    def __init__(self, setup: common.Setup, needed: set[str]):
+        rollout = setup.config.rollout
+        self._tokenizer, self._needed, self._brevity = setup.task.tokenizer, needed, setup.config.dpo.brevity
+        self._settings = dict(
+            prompt_buckets=(max(rollout.prompt_buckets),),  # one: every batch has one shape
+            completion_length=rollout.completion_length,
+            responses=setup.config.dpo.responses,
+            **setup.config.encode.to_dict(),
+        )
+
+    def __call__(self, records: list[dict]) -> tuple[Arrays, dict[str, int]]:
+        """(arrays, what was cut and dropped)."""
+        arrays, counts = preferences.encode_preferences(self._tokenizer, records, **self._settings)
+        kept = [records[index]["info"] for index in arrays["indices"]]
+        for name in sorted(self._needed & set(kept[0])):
+            column = np.array([info[name] for info in kept])
+            arrays[name] = column if column.dtype == bool else column.astype(np.float32)
+        if "other_rewards" in self._needed - set(arrays):
+            if not self._brevity:
+                raise ValueError("the method needs other_rewards in each record's info, or dpo.brevity above 0")
+            arrays["other_rewards"] = np.float32(-self._brevity) * arrays["completion_mask"].sum(axis=2)
+        return arrays, counts
+
+    def instructed(self, arrays: Arrays, instruction: str) -> Arrays:
+        """The rows of `arrays` with a text put between the first token of each prompt, its BOS, and the rest."""
+        ids = np.array(self._tokenizer.encode_continuation(instruction), np.int32)
+        blank = np.zeros((*arrays["tokens"].shape[:2], len(ids)), np.int32)
+        tokens = np.concatenate([blank + self._tokenizer.pad_id, arrays["tokens"]], axis=2)
+        segments = np.concatenate([blank, arrays["segment_ids"]], axis=2)
+        # What stands at these columns now: the rest of the padding, and the first token, which goes ahead of the text.
+        first = np.argmax(arrays["segment_ids"] > 0, axis=2, keepdims=True)
+        texts = np.concatenate([np.take_along_axis(arrays["tokens"], first, axis=2), blank + ids], axis=2)
+        columns = first + np.arange(len(ids) + 1)
+        np.put_along_axis(tokens, columns, texts, axis=2)
+        np.put_along_axis(segments, columns, 1, axis=2)
+        positions = np.maximum(np.cumsum(segments, axis=2, dtype=np.int32) - 1, 0) * segments
+        return arrays | {"tokens": tokens, "segment_ids": segments, "positions": positions}
+
+    def batch(self, arrays: Arrays, indices: np.ndarray | None = None, size: int = 0) -> PreferenceBatch:
+        """The PreferenceBatch of some rows of `arrays` (None: all), and of absent ones behind them up to `size`."""
+        if indices is None:
+            indices = np.arange(len(arrays["tokens"]))
+        batch = take_rows(arrays, indices, max(size, len(indices)), self._needed)
+        if "mean_tokens" in self._needed:
+            prompts = max(batch.present.any(axis=1).sum(), 1)  # what the loss divides by
+            mean = np.full(len(batch.present), batch.completion_mask[:, 0].sum() / prompts, np.float32)
+            batch = batch._replace(extras=batch.extras | {"mean_tokens": mean})
+        return batch
+
+
+def take_rows(arrays: Arrays, indices: np.ndarray, size: int, needed: set[str]) -> PreferenceBatch:
+    """The PreferenceBatch of some rows of `arrays`, and of absent ones behind them up to `size`.
+
+    needed: names of arrays to take along as extras.
+    """
+    rows = np.resize(indices, size)
+    taken = {name: x[rows] for name, x in arrays.items()}
+    present = taken["present"] & (np.arange(size) < len(indices))[:, None]
+    mask = taken["completion_mask"] & present[:, :, None]
+    extras = {name: taken[name] for name in needed if name in taken and name != "rewards"}
+    tokens = TokenBatch(taken["tokens"], taken["positions"], taken["segment_ids"])
+    return PreferenceBatch(
+        tokens, mask, present, taken["rewards"], taken.get("ref_log_probs"), taken.get("prev_log_probs"), extras
+    )
+
+
+def flat(batch: TokenBatch | Packed) -> TokenBatch | Packed:
+    """Rows as a forward sees them: TokenBatch [N, K, T] -> [N * K, T]."""
+    if isinstance(batch, Packed):
+        return batch
+    rows = batch.tokens.shape[0] * batch.tokens.shape[1]
+    return TokenBatch(*(None if x is None else x.reshape(rows, x.shape[2]) for x in batch))
+
+
+class Packer:
+    """config.packing for preferences: all K responses of a prompt behind one copy of it, or rows as they are."""
+
+    def __init__(self, setup: common.Setup):
+        settings, self._shards = setup.config.packing, sharding.row_shards(setup.mesh)
+        known = {"padded": None, "packed": False, "shared_prefix": True}
+        if settings.mode not in known:
+            raise ValueError(f"packing.mode={settings.mode!r} is none of {', '.join(known)}")
+        self._share = known[settings.mode]
+        self._sizes = dict(row_length=settings.row_length, min_rows=settings.min_rows)
+
+    def __call__(self, batch: PreferenceBatch, micro_batches: int = 1) -> PreferenceBatch:
+        """The batch with its rows packed, for each of `micro_batches` for itself."""
+        if self._share is None:
+            return batch
+        count, responses, length = batch.completion_mask.shape
+        # train._deal gives row i to micro-batch i % M: all responses of prompt i must go there, too.
+        order = np.arange(count * responses).reshape(count // micro_batches, micro_batches, responses)
+        order = order.swapaxes(1, 2).reshape(-1)
+        tokens = TokenBatch(*(np.asarray(x)[order] for x in flat(batch.batch)[:3]))
+        mask = np.asarray(batch.completion_mask).reshape(-1, length)[order]
+        parts = dict(num_parts=self._shards * micro_batches, num_micro_batches=micro_batches)
+        return batch._replace(batch=packing.pack(tokens, mask, share_prefix=self._share, **parts, **self._sizes))

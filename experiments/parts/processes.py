@@ -1,0 +1,149 @@
+"""A run of several processes: its flags, and what only the first process does.
+
+    python -m experiments.grpo ... --coordinator=HOST:PORT --num_processes=2 --process_id=0    # and --process_id=1
+    python -m experiments.grpo ... --distributed=auto      # TPU pods and SLURM, which tell the rest themselves
+
+The same command in every process, with one --workdir on a disk that they share, and a --config.mesh over the devices
+of all of them. What passes between the processes is in rl_jax.training.distributed.
+"""
+
+import os
+import pathlib
+import socket
+import subprocess
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from absl import flags
+from jax.sharding import Mesh
+
+from rl_jax.data import pipeline
+from rl_jax.runs.logging import RunLogger
+from rl_jax.training import distributed, sharding
+from rl_jax.training.step import TrainState
+
+flags.DEFINE_enum("distributed", "", ["", "auto"], "auto: ask the cluster (TPU pod, SLURM) which processes there are")
+flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0, the same in every process")
+flags.DEFINE_integer("num_processes", 1, "how many processes run this program together", lower_bound=1)
+flags.DEFINE_integer("process_id", 0, "which of them this is, from 0", lower_bound=0)
+flags.DEFINE_integer("heartbeat_timeout_s", 100, "a process silent for so long is dead, the others then exit")
+FLAGS = flags.FLAGS
+
+
+def start(*, supported: bool) -> None:
+    """Connects the processes that the flags tell of; without such flags nothing happens.
+
+    supported: whether the program can run as several. Raises ValueError where it cannot, or where flags are missing.
+    """
+    if not FLAGS.distributed and FLAGS.num_processes == 1 and FLAGS.coordinator is None:
+        return
+    if not supported:
+        raise ValueError("this program runs in one process: leave out --distributed, --coordinator and --num_processes")
+    options = {"timeout_s": FLAGS.heartbeat_timeout_s}
+    if FLAGS.distributed:
+        return distributed.start(**options)
+    if FLAGS.coordinator is None or not FLAGS.process_id < FLAGS.num_processes:
+        raise ValueError(
+            f"--num_processes={FLAGS.num_processes} needs --coordinator=HOST:PORT and a --process_id from 0 to "
+            f"{FLAGS.num_processes - 1}, there are {FLAGS.coordinator} and {FLAGS.process_id}"
+        )
+    distributed.start(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, **options)
+
+
+def simulate_devices(count: int) -> None:
+    """On a CPU, asks for this process's share of `count` simulated devices, so that a pod's mesh runs on a laptop.
+
+    Too late once jax is up. Raises ValueError where they do not divide over the processes.
+    """
+    processes = FLAGS.num_processes if FLAGS.is_parsed() else 1
+    if (jax.config.jax_platforms or "cpu") != "cpu" or max(count, processes) == 1:
+        return
+    if count % processes:
+        raise ValueError(f"a mesh of {count} devices does not divide over {processes} processes")
+    # Simulated devices wait for each other in a thread pool as wide as the machine: two cores would deadlock.
+    os.environ.setdefault("NPROC", "16")
+    share = count // processes
+    if processes > 1 or jax.config.jax_num_cpu_devices < share:  # each further one would make the mesh another one
+        jax.config.update("jax_num_cpu_devices", share)
+
+
+def check_mesh(mesh: Mesh) -> None:
+    """Raises ValueError where a process has no device on the mesh: it could take no part in any step."""
+    missing = set(range(jax.process_count())) - {device.process_index for device in mesh.devices.flat}
+    if missing:
+        raise ValueError(
+            f"mesh {dict(mesh.shape)} leaves processes {sorted(missing)} without a device: make --config.mesh as large "
+            f"as the {jax.device_count()} devices of all {jax.process_count()} processes"
+        )
+
+
+def one_process(what: str) -> None:
+    """Raises ValueError where there are several processes, which `what` cannot do."""
+    if jax.process_count() > 1:
+        raise ValueError(f"{what} works in one process only, there are {jax.process_count()}")
+
+
+def rows_here(mesh: Mesh, count: int) -> np.ndarray:
+    """Which of a batch's `count` rows are this process's: it reads, encodes and judges them. In one process all."""
+    return distributed.rows_here(sharding.batch_sharding(mesh), count)
+
+
+def own_batches(mesh: Mesh, source, *, batch_size: int, seed: int):
+    """The endless batches of data.train_iterator, of each this process's records."""
+    return pipeline.train_iterator(source, batch_size=batch_size, seed=seed, rows=rows_here(mesh, batch_size))
+
+
+def place_own(mesh: Mesh, rows):
+    """The global batch of every process's own rows (rows_here). In one process `rows` as they are."""
+    return distributed.place_own(rows, sharding.batch_sharding(mesh))
+
+
+def replicate(mesh: Mesh, tree):
+    """`tree`, the same in every process, on all of them together. In one process as it is."""
+    return distributed.place(tree, sharding.replicated(mesh)) if jax.process_count() > 1 else tree
+
+
+def step_key(state: TrainState, step: int) -> jax.Array:
+    """The key of a step's randomness; of several processes each has it for itself, the same."""
+    return jax.random.fold_in(distributed.whole(state.rng), step)
+
+
+def start_locally(
+    command: Sequence[str], count: int, logs: Sequence[pathlib.Path], **popen_options
+) -> list[subprocess.Popen]:
+    """Starts `count` processes of one command on this machine, with the flags by which they find each other.
+
+    logs: where each one's output is added. popen_options: keywords of subprocess.Popen. The caller ends them.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags_of_all = [f"--coordinator=127.0.0.1:{port}", f"--num_processes={count}"] if count > 1 else []
+    started = []
+    for index in range(count):
+        mine = [*flags_of_all, f"--process_id={index}"] if count > 1 else []
+        with open(logs[index], "ab") as output:
+            streams = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            started.append(subprocess.Popen([*command, *mine], **streams, **popen_options))
+    return started
+
+
+class Silent:
+    """A RunLogger of a process that writes nothing."""
+
+    def __enter__(self) -> "Silent":
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+    def log(self, *_) -> None:
+        """Nothing, as all of the following."""
+
+    samples = group_view = rows = message = log
+
+
+def run_logger(workdir: pathlib.Path, step: int, **options) -> RunLogger | Silent:
+    """The RunLogger of a run that goes on from `step` (0: it begins) in the first process; the others write nothing."""
+    return RunLogger(workdir, resume_step=step or None, **options) if distributed.is_main() else Silent()

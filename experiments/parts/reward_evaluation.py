@@ -1,0 +1,142 @@
+"""What a reward model's scores of held-out records say: numbers by name, on the host."""
+
+import numpy as np
+
+from rl_jax.core.binding import bind
+from rl_jax.credit import process_rewards
+from rl_jax.rewards import benchmarks
+
+
+def evaluate_responses(arrays, rewards: np.ndarray, records: list[dict], *, logits: bool) -> dict[str, float]:
+    """Metrics of the mean member's rewards; of pairs and rankings, or of labelled responses where K is 1.
+
+    arrays: N first, as preferences.encode_preferences gives them; indices says which records they are. rewards: float
+    [N, K, M]. logits: a reward is a log-odds (of being right), and not a probability or a grade.
+    Pairs, of a list the first response and each one of a lower grade: accuracy (also of each file), margin, and of
+    log-odds log_loss against the annotators' label_probs and ece.
+    Labels: accuracy, auc, of log-odds log_loss and ece, and where several records share a prompt what choosing the best
+    of them gives.
+    """
+    mean = rewards.mean(axis=-1)
+    lengths = arrays["completion_mask"].sum(axis=-1)
+    present = arrays["present"]
+    metrics = {
+        "reward_mean": float(mean[present].mean()),
+        "reward_std": float(mean[present].std()),
+        "length_correlation": benchmarks.length_correlation(mean[present], lengths[present]),
+    }
+    if rewards.shape[-1] > 1:
+        metrics["disagreement"] = float(rewards.std(axis=-1)[present].mean())
+    of = _of_pairs if present.shape[1] > 1 else _of_labels
+    return metrics | of(arrays, mean, [records[index] for index in arrays["indices"]], logits)
+
+
+def _of_pairs(arrays, mean: np.ndarray, records: list[dict], logits: bool) -> dict[str, float]:
+    present, grades = arrays["present"], arrays["rewards"]
+    pairs = present[:, :1] & present[:, 1:]
+    if present.shape[1] > 2:  # of two the place says it all
+        pairs &= grades[:, :1] > grades[:, 1:]
+    gaps = (mean[:, :1] - mean[:, 1:])[pairs]
+    metrics = {
+        "accuracy": benchmarks.pair_accuracy(gaps, np.zeros_like(gaps)),
+        "margin": float(gaps.mean()),
+        # The longer response is chosen so often, whatever it says.
+        "longer_is_chosen": _longer(arrays, pairs),
+    }
+    if logits:
+        probs = np.broadcast_to(arrays["label_probs"][:, None], pairs.shape)[pairs]
+        metrics["log_loss"] = _log_loss(gaps, probs)
+        # The pairs stand in a random order, so that half of the labels are 0.
+        metrics["ece"] = _calibration(gaps, probs)
+    subsets = np.broadcast_to(_subsets(records)[:, None], pairs.shape)[pairs]
+    for name in _several(subsets):
+        chosen = gaps[subsets == name]
+        metrics[f"accuracy/{name}"] = benchmarks.pair_accuracy(chosen, np.zeros_like(chosen))
+    return metrics
+
+
+def _of_labels(arrays, mean: np.ndarray, records: list[dict], logits: bool) -> dict[str, float]:
+    scores, labels = mean[:, 0], arrays["rewards"][:, 0] > 0.5
+    metrics = {
+        "accuracy": float(np.mean((scores > (0.0 if logits else 0.5)) == labels)),
+        "share_right": float(labels.mean()),
+    }
+    if labels.any() and not labels.all():
+        metrics["auc"] = benchmarks.area_under_curve(scores, labels)
+    if logits:
+        metrics["log_loss"] = _log_loss(scores, labels.astype(np.float64))
+        probs = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
+        metrics["ece"] = benchmarks.calibration_error(probs, labels.astype(np.float64))
+    groups = {}
+    for place, record in enumerate(records):
+        groups.setdefault(str(record["prompt"]), []).append(place)
+    several = [places for places in groups.values() if len(places) > 1]
+    if several:
+        found = benchmarks.rerank_accuracy([scores[p] for p in several], [labels[p] for p in several])
+        metrics |= {f"rerank/{name}": number for name, number in found.items()}
+    return metrics
+
+
+def evaluate_steps(arrays, probs: np.ndarray, records: list[dict], aggregate: dict) -> dict[str, float]:
+    """Metrics of each step's probability of being right, and of the solutions' scores (`aggregate` of the steps).
+
+    arrays: as preferences.encode_steps gives them. probs: float [N, S].
+    accuracy of the labelled steps beside always_right, their share of right ones; solution/auc: of whether all labelled
+    steps are right; first_mistake: how often the first step below .5 is the first wrong one (or none is, rightly).
+    """
+    labels, there = arrays["step_labels"], arrays["step_labels"] >= 0
+    right = labels[there] > 0
+    metrics = {
+        "accuracy": float(np.mean((probs[there] > 0.5) == right)),
+        "always_right": float(right.mean()),
+        "ece": benchmarks.calibration_error(probs[there], right.astype(np.float64)),
+    }
+    if right.any() and not right.all():
+        metrics["auc"] = benchmarks.area_under_curve(probs[there], right)
+    kept = there.any(axis=1)
+    solved = ((labels > 0) | ~there)[kept].all(axis=1)
+    scores = np.asarray(bind(aggregate, process_rewards)(probs[kept], there[kept]))
+    if solved.any() and not solved.all():
+        metrics["solution/auc"] = benchmarks.area_under_curve(scores, solved)
+        metrics["solution/right"] = float(solved.mean())
+    subsets = np.broadcast_to(_subsets([records[index] for index in arrays["indices"]])[:, None], there.shape)[there]
+    for name in _several(subsets):
+        chosen = subsets == name
+        metrics[f"accuracy/{name}"] = float(np.mean((probs[there][chosen] > 0.5) == right[chosen]))
+        metrics[f"always_right/{name}"] = float(right[chosen].mean())
+    first = [_first(there & (x <= 0.5)) for x in (probs, labels)]
+    metrics["first_mistake"] = float(np.mean((first[0] == first[1])[kept]))
+    return metrics
+
+
+def _subsets(records: list[dict]) -> np.ndarray:
+    """The name of the file that each record is from, as far as a source says so."""
+    return np.array([str(record["info"].get("file", "")).partition(".")[0] for record in records])
+
+
+def _several(subsets: np.ndarray) -> list[str]:
+    """The names among them, none where there is only one."""
+    names = sorted(set(subsets.tolist()))
+    return names if len(names) > 1 else []
+
+
+def _first(wrong: np.ndarray) -> np.ndarray:
+    """The column of the first wrong step of each row, -1 where none is. bool [N, S] -> int [N]."""
+    return np.where(wrong.any(axis=1), wrong.argmax(axis=1), -1)
+
+
+def _longer(arrays, pairs: np.ndarray) -> float:
+    lengths = arrays["completion_mask"].sum(axis=-1)
+    gaps = (lengths[:, :1] - lengths[:, 1:])[pairs]
+    return float(np.mean((gaps > 0) + 0.5 * (gaps == 0)))
+
+
+def _log_loss(logits: np.ndarray, labels: np.ndarray) -> float:
+    logits = logits.astype(np.float64)
+    return float(np.mean(labels * np.logaddexp(0, -logits) + (1 - labels) * np.logaddexp(0, logits)))
+
+
+def _calibration(gaps: np.ndarray, probs: np.ndarray) -> float:
+    turned = np.random.default_rng(0).random(len(gaps)) < 0.5
+    chosen = 1.0 / (1.0 + np.exp(-np.where(turned, -gaps, gaps).astype(np.float64)))
+    return benchmarks.calibration_error(chosen, np.where(turned, 1 - probs, probs))

@@ -1,0 +1,122 @@
+"""config.rollout.mesh: sampling in another layout of the same weights than training, on the same devices or on others.
+
+    --config.mesh=fsdp:8 --config.rollout.mesh=data:2,tensor:4                      # the same 8 devices take turns
+    --config.mesh=fsdp:4 --config.rollout.mesh=tensor:4 --config.rollout.devices=separate     # 4 devices, and 4 more
+
+Decoding reads every weight for every token: split over fsdp it would gather them each time, over tensor it need not.
+The weights are moved once a step, from device to device; what that costs is printed at the start and logged as
+reshard_s. While a step is trained no copy is kept.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from experiments.parts import processes
+from rl_jax.core.types import Params, Rollout
+from rl_jax.training import sharding
+
+
+class Layout(NamedTuple):
+    """Where rollouts are sampled, and where the weights lie there, as a tree of shardings. name: for people."""
+
+    mesh: Mesh
+    param_shardings: Any
+    name: str = ""
+
+
+def mesh_sizes(config) -> tuple[dict[str, int], dict[str, int] | None]:
+    """The sizes of the training's mesh and of the rollouts', None where they sample where they train.
+
+    Raises ValueError for a mesh that cannot be, or that does not go with the other one or with the engine.
+    """
+    settings, train = config.rollout, sharding.parse_mesh(config.mesh)
+    if settings.devices not in ("shared", "separate"):
+        raise ValueError(f"rollout.devices={settings.devices!r} is neither 'shared' nor 'separate'")
+    if not settings.mesh:
+        if settings.devices == "separate":
+            raise ValueError("rollout.devices='separate' needs rollout.mesh, the mesh of those devices")
+        return train, None
+    found, count = sharding.parse_mesh(settings.mesh), math.prod(train.values())
+    if settings.devices == "shared" and math.prod(found.values()) != count:
+        raise ValueError(
+            f"rollout.mesh={settings.mesh!r} has {math.prod(found.values())} devices and mesh={config.mesh!r} {count}: "
+            "make them equal, or set rollout.devices=separate"
+        )
+    if settings.engine.name == "openai":
+        raise ValueError("rollout.mesh: an engine of its own (rollout.engine.name='openai') has a layout of its own")
+    return train, found
+
+
+def num_devices(config) -> int:
+    """How many devices a run takes, those of separate rollouts among them."""
+    train, found = mesh_sizes(config)
+    more = math.prod(found.values()) if found and config.rollout.devices == "separate" else 0
+    return math.prod(train.values()) + more
+
+
+def make_layout(config, mesh: Mesh, shapes) -> Layout | None:
+    """The layout of config.rollout.mesh, None for that of the training, `mesh`. shapes: the params'.
+
+    Raises ValueError where the config or the number of processes does not allow it.
+    """
+    sizes, settings = mesh_sizes(config)[1], config.rollout
+    if sizes is None:
+        return None
+    processes.one_process(f"rollout.mesh={settings.mesh!r}")
+    used = list(mesh.devices.flat)
+    there = sharding.make_mesh(sizes, [d for d in jax.devices() if (d in used) == (settings.devices == "shared")])
+    return Layout(there, sharding.tree_shardings(shapes, there), f"{settings.mesh}, {settings.devices} devices")
+
+
+def place(layout: Layout | None, params: Params, clock=None) -> Params:
+    """`params` where rollouts are sampled, sent from device to device. Nothing happens where they lie there already.
+
+    clock: gets the lap reshard_s.
+    """
+    if layout is None:
+        return params
+    params = jax.device_put(params, layout.param_shardings)
+    if clock is not None:
+        clock.lap("reshard_s", params)
+    return params
+
+
+def cost(layout: Layout, params: Params) -> str:
+    """What a move of `params` to the layout costs, in words: it is made twice, the first one compiles."""
+    moved, seconds = sharding.moved_bytes(params, layout.param_shardings), []
+    for _ in range(2):
+        start = time.perf_counter()
+        jax.block_until_ready(place(layout, params))
+        seconds.append(time.perf_counter() - start)
+    return (
+        f"rollouts on {layout.name}: the weights' way there is {moved:,} bytes a step, {moved // layout.mesh.size:,} "
+        f"to each device; {seconds[1]:.3g} s, the first time {seconds[0]:.3g}"
+    )
+
+
+class Placing:
+    """A compiled generate(params, tokens, prompt_mask, key) of a layout, for params of any other."""
+
+    def __init__(self, generate: Callable, layout: Layout):
+        self._generate, self._layout = generate, layout
+        self._cache_size = generate._cache_size
+
+    def __call__(self, *arguments) -> Rollout:
+        """Raises ValueError for rows that do not divide over the layout's devices."""
+        return self._generate(*self._placed(*arguments))
+
+    def lower(self, *arguments):
+        """The program for such arguments, as a jitted function's `lower` gives it."""
+        return self._generate.lower(*self._placed(*arguments))
+
+    def _placed(self, params: Params, tokens, prompt_mask, key) -> tuple:
+        shards = sharding.row_shards(self._layout.mesh)
+        if len(tokens) % shards:
+            raise ValueError(f"{len(tokens)} prompts do not divide over the {shards} row shards of rollout.mesh")
+        key = jax.device_put(key, sharding.replicated(self._layout.mesh))
+        return place(self._layout, params), tokens, prompt_mask, key

@@ -1,0 +1,168 @@
+"""Candidates: the responses to a step's prompts that preferences are made of, drawn and judged by config.online."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.evaluate import Judged, judge
+from experiments.parts import common
+from experiments.parts.judges import load_reward_model
+from experiments.parts.sampler import make_sampler
+from experiments.sft import make_batch
+from rl_jax.core.types import Params, Rollout, TokenBatch
+from rl_jax.models.mixture import make_mixture
+from rl_jax.rewards.pool import RewardPool, RewardResult
+from rl_jax.rollout.lm.engine import make_generate
+from rl_jax.training import sharding
+
+POLICY, REFERENCE, DATA = range(3)
+
+
+class Candidates(NamedTuple):
+    """What a step's prompts may be answered with, in arrays of the host: N prompts, G candidates each.
+
+    batch: TokenBatch of [N, G, P + C]. completion_mask: bool [N, G, C]. rewards: float32 [N, G].
+    origin: int32 [N, G]. POLICY (or a mixture with it), REFERENCE or DATA: where each comes from.
+    opponents: float32 [N, M]. Rewards of the samples that the candidates are compared with.
+    """
+
+    batch: TokenBatch
+    completion_mask: np.ndarray
+    rewards: np.ndarray
+    origin: np.ndarray
+    opponents: np.ndarray
+
+
+def make_drawer(setup: common.Setup, *, share: float, group_size: int) -> Callable:
+    """draw(policy, reference, tokens, prompt_mask, key) -> Rollout of group_size samples a prompt from
+    policy^(1 - share) reference^share. Only a share of 0 or 1 can have another engine than the lockstep one."""
+    tokenizer, settings = setup.task.tokenizer, setup.config.rollout
+    options = dict(
+        completion_length=settings.completion_length,
+        group_size=group_size,
+        sampling=common.sampling_of(settings),
+        eos_ids=tokenizer.eos_ids,
+        pad_id=tokenizer.pad_id,
+    )
+    if share in (0.0, 1.0):
+        generate = make_sampler(setup, setup.config.online.prompts_per_batch, **options)
+        return lambda policy, reference, *rest: generate(reference if share else policy, *rest)
+    mixed = make_generate(make_mixture(setup.model, share), **options)
+    merged = setup.merged or (lambda params: params)
+    rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
+    params = setup.param_shardings
+    return jax.jit(
+        lambda policy, reference, *rest: mixed({"policy": merged(policy), "reference": merged(reference)}, *rest),
+        in_shardings=(params, params, rows, rows, everywhere),
+        out_shardings=rows,
+    )
+
+
+def make_judge(setup: common.Setup, pool: RewardPool) -> Callable:
+    """judge(prompts, completions, infos) -> RewardResult: the task's verifier, or the reward model of online.judge.
+
+    Given pairs (online.data="pairs") are ordered already, and nothing is judged: every sample has the reward 1 of a
+    chosen response, so that none counts as worse.
+    """
+    settings = setup.config.online
+    if settings.data == "pairs":
+        return lambda prompts, completions, infos: RewardResult(np.ones(len(prompts), np.float32), {}, 0, 0, None)
+    if not settings.judge:
+        return pool
+    trained = load_reward_model(settings.judge)
+    return lambda prompts, completions, infos: RewardResult(trained.score_texts(prompts, completions), {}, 0, 0, None)
+
+
+class Source:
+    """Draws and judges the candidates of a step."""
+
+    def __init__(self, setup: common.Setup, judge_texts: Callable, prompts: Iterator[list[dict]]):
+        self._setup, self._judge, self._prompts = setup, judge_texts, prompts
+        settings = self._settings = setup.config.online
+        self._draw = make_drawer(setup, share=settings.share, group_size=settings.group_size)
+        others = settings.opponents
+        self._draw_others = (
+            make_drawer(setup, share=others.share, group_size=others.samples) if others.samples else None
+        )
+
+    def __call__(
+        self, policy: Params, reference: Params, key: jax.Array, clock: common.Clock
+    ) -> tuple[Candidates, Judged]:
+        """(the step's candidates, the first batch's samples as they were judged)."""
+        parts, first = [], None
+        for index in range(self._settings.prompts_per_step // self._settings.prompts_per_batch):
+            records = next(self._prompts)
+            part, judged = self._batch(records, policy, reference, jax.random.fold_in(key, index), clock)
+            parts.append(part)
+            first = first or judged
+        return join(parts, self._setup.task.tokenizer.pad_id), first
+
+    def _batch(self, records, policy, reference, key, clock) -> tuple[Candidates, Judged]:
+        settings, count = self._settings, len(records)
+        encoded = common.encode_prompts(self._setup, records)
+        judged = self._judged(self._draw(policy, reference, *encoded, key), records, clock)
+        parts = [self._candidates(judged, count, settings.share)]
+        opponents = np.zeros((count, 0), np.float32)
+        if self._draw_others is not None:
+            drawn = self._draw_others(policy, reference, *encoded, jax.random.fold_in(key, 1))
+            others = self._candidates(self._judged(drawn, records, clock), count, settings.opponents.share)
+            opponents = others.rewards
+            parts += [others] if settings.opponents.candidates else []
+        if settings.data:
+            parts.append(self._of_data(records, encoded[0].shape[1]))
+        joined = jax.tree.map(lambda *xs: np.concatenate(xs, axis=1), *parts)
+        return joined._replace(opponents=opponents), judged
+
+    def _judged(self, rollout: Rollout, records: list[dict], clock: common.Clock) -> Judged:
+        clock.lap("rollout_s", rollout)
+        judged = judge(self._setup, self._judge, rollout, records)
+        clock.lap("reward_s")
+        return judged
+
+    def _candidates(self, judged: Judged, count: int, share: float) -> Candidates:
+        rollout = judged.rollout
+        rewards = judged.result.rewards - self._settings.missing_eos_penalty * rollout.truncated
+        origin = REFERENCE if share == 1.0 else POLICY
+        return _grouped(rollout.batch, rollout.completion_mask, rewards, count, origin)
+
+    def _of_data(self, records: list[dict], width: int) -> Candidates:
+        """The records' own responses, on prompts as wide as the sampled ones; nobody judges them: the first of a pair
+        has the reward 1 and the other one 0, a completion has 0."""
+        texts = [record.get("responses") or [record["completion"]] for record in records]
+        rows = [
+            {"prompt": record["prompt"], "completion": text}
+            for record, found in zip(records, texts, strict=True)
+            for text in found
+        ]
+        batch, mask = make_batch(self._setup, rows)
+        cut = batch.tokens.shape[1] - mask.shape[1] - width
+        batch = TokenBatch(*(x[:, cut:] for x in batch[:3]))
+        rewards = [float(k == 0 < len(found) - 1) for found in texts for k in range(len(found))]
+        return _grouped(batch, mask, np.array(rewards), len(records), DATA)
+
+
+def _grouped(batch: TokenBatch, mask, rewards, count: int, origin: int) -> Candidates:
+    """Rows, prompt by prompt, as Candidates of `count` prompts."""
+
+    def group(x):
+        return np.asarray(x).reshape(count, -1, *x.shape[1:])
+
+    batch = TokenBatch(*(group(x) for x in batch[:3]))
+    rewards = group(rewards).astype(np.float32)
+    return Candidates(
+        batch, group(mask), rewards, np.full(rewards.shape, origin, np.int32), np.zeros((count, 0), np.float32)
+    )
+
+
+def join(parts: list[Candidates], pad_id: int) -> Candidates:
+    """The prompts of `parts` one after the other; prompts of different buckets are padded on the left to the widest."""
+    width = max(part.batch.tokens.shape[2] for part in parts)
+
+    def widen(part: Candidates) -> Candidates:
+        left = ((0, 0), (0, 0), (width - part.batch.tokens.shape[2], 0))
+        tokens = np.pad(part.batch.tokens, left, constant_values=pad_id)
+        return part._replace(batch=TokenBatch(tokens, *(np.pad(x, left) for x in part.batch[1:3])))
+
+    return jax.tree.map(lambda *xs: np.concatenate(xs), *map(widen, parts))

@@ -1,0 +1,87 @@
+"""The estimators that a run carries from step to step (rl_jax.core.trackers), by the places where the loop uses them.
+
+    reward_scale   running_moments: has seen the step's rewards before they are shaped -> shaping.scaled
+    baseline       ema_mean: the rewards of the steps before -> advantages.tracked_baseline
+    reward_kl      adaptive_kl: moves the weight of the KL in the reward
+    loss_kl        adaptive_kl: moves the weight of the KL in the loss
+    entropy        adaptive_entropy: moves the weight of the entropy bonus
+
+config.grpo.trackers names one for each place, or "". Their states are in TrainState.trackers and are checkpointed.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rl_jax.core import trackers
+from rl_jax.core.binding import bind
+from rl_jax.core.trackers import Tracker
+from rl_jax.core.types import PolicyBatch
+
+States = dict[str, Any]
+
+
+def make_trackers(config) -> dict[str, Tracker]:
+    """The trackers that config.grpo.trackers names, by place. Raises ValueError for an unknown one."""
+    return {place: bind(spec.to_dict(), trackers)() for place, spec in config.grpo.trackers.items() if spec.fn}
+
+
+def init(made: dict[str, Tracker]) -> States:
+    """Their states before the first step."""
+    return {place: tracker.init() for place, tracker in made.items()}
+
+
+def see_rewards(made: dict[str, Tracker], states: States, rewards: np.ndarray) -> States:
+    """The states with the step's rewards, float32 [B], entered where that comes before their use (PPO-max)."""
+    if "reward_scale" not in made:
+        return states
+    return states | {"reward_scale": made["reward_scale"].update(states["reward_scale"], jnp.asarray(rewards))}
+
+
+def known(config, states: States) -> dict[str, Any]:
+    """What credit.assign may use: reward_mean, reward_std, baseline, and the weight of the KL in the reward."""
+    found = {"reward_kl_coef": config.grpo.reward_kl_coef}
+    if "reward_kl" in states:
+        found["reward_kl_coef"] = states["reward_kl"].coef
+    if "reward_scale" in states:
+        found["reward_mean"], found["reward_std"] = states["reward_scale"].mean, states["reward_scale"].std()
+    if "baseline" in states:
+        found["baseline"] = states["baseline"].value
+    return found
+
+
+def weigh(batch: PolicyBatch, states: States) -> PolicyBatch:
+    """The batch with the weights of its regularisers, where a tracker moves them."""
+    rows = batch.completion_mask.shape[:1]
+    if "loss_kl" in states:
+        batch = batch._replace(kl_coefs=jnp.full(rows, states["loss_kl"].coef))
+    if "entropy" in states:
+        batch = batch._replace(entropy_coefs=jnp.full(rows, states["entropy"].applied))
+    return batch
+
+
+def observe(made: dict[str, Tracker], states: States, rewards: np.ndarray, metrics: dict[str, float]) -> States:
+    """The states after a step. rewards: float32 [B]. metrics: its row; kl/k1 and entropy are means over tokens."""
+    # On the host, so that a state that lives on a mesh can meet numbers that do not.
+    states = jax.device_get(states)
+    samples = jnp.float32(len(rewards))
+    seen = {"baseline": (jnp.asarray(rewards),)}
+    if "entropy" in metrics:  # not in a step that trained only a critic
+        seen["entropy"] = (jnp.float32(metrics["entropy"]),)
+    if "kl/k1" in metrics:
+        kl = jnp.float32(metrics["kl/k1"])
+        seen |= {"reward_kl": (kl, samples), "loss_kl": (kl, samples)}
+    return {
+        place: made[place].update(state, *seen[place]) if place in seen else state for place, state in states.items()
+    }
+
+
+def metrics_of(states: States) -> dict[str, float]:
+    """The states as a row of metrics: tracker/PLACE/FIELD."""
+    return {
+        f"tracker/{place}/{field}": float(value)
+        for place, state in states.items()
+        for field, value in state._asdict().items()
+    }

@@ -1,0 +1,1 @@
+"""python -m experiments.plan: what a run needs on a pod slice, from the TPU compiler, without a TPU."""

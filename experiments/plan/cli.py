@@ -1,0 +1,346 @@
+"""What a run needs on a pod slice, before it is booked: its programs, compiled by the TPU compiler, without a TPU.
+
+    python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8
+    python -m experiments.plan --config=configs/plans.py:8b --topology=v5e:8x8 --sweep       # ranks mesh shapes
+    python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8 --largest
+    python -m experiments.plan --table=experiments/plan/plans           # writes README.md there: the stored plans \
+        as a table
+    python -m experiments.plan --check=experiments/plan/plans/ci.json   # plans that one again, and fails where it \
+        has grown
+
+Needs libtpu (`pip install -e .[tpu]`), in a virtual environment of its own. Memory is the compiler's; FLOPs are
+counted in the jaxpr; bytes between chips are read from the compiled text; times are limits that the chip's peaks set,
+reached by nobody: the largest of computing, reading memory and sending, as if each hid the others.
+"""
+
+import json
+import math
+import os
+import pathlib
+import re
+import shlex
+import sys
+import time
+from typing import Any
+
+# Read when jax and libtpu load: no TPU is looked for, no metadata server asked, and several plans may run at once.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+
+import jax
+from absl import flags
+
+from experiments.parts import common
+from experiments.plan import chips, flops, hlo, programs, stored
+from rl_jax.runs.logging import write_atomically
+from rl_jax.training import sharding
+
+flags.DEFINE_string("topology", "v5e:4x4", "a slice, CHIP:SHAPE: v4:2x2x2, v5e:4x4, v5p:4x4x4, v6e:4x4")
+flags.DEFINE_bool("sweep", False, "plan the train step for every sensible mesh of the slice, and rank them")
+flags.DEFINE_bool("largest", False, "plan the train step with the largest micro-batch that fits")
+flags.DEFINE_list("programs", ["train", "score", "decode"], "which ones")
+flags.DEFINE_float("effort", 0.0, "XLA's exec_time_optimization_effort: 0 as in a run, -1 for a quick plan", -1.0, 1.0)
+flags.DEFINE_string("save", None, "write the plan there, as JSON")
+flags.DEFINE_string("table", None, "write README.md with the plans stored in this folder, and nothing else")
+flags.DEFINE_string("check", None, "plan what this file has stored again, and compare; its own flags are taken from it")
+
+GIB = stored.GIB
+LEAST_EFFORT = -1.0  # a third of the time, with peaks that are within some percent of a run's
+
+
+def described_devices(topology: str) -> list:
+    """The devices of a slice that is not there. Raises RuntimeError where libtpu is missing, and says what to do."""
+    from jax.experimental import topologies
+
+    chips.chip_of(topology)
+    # Else a v4 chip is two devices, with half its memory each.
+    options = {"chip_config_name": "megacore"} if topology.startswith("v4:") else {}
+    try:
+        return topologies.get_topology_desc(platform="tpu", topology_name=topology, **options).devices
+    except Exception as error:
+        raise RuntimeError(
+            f"topology {topology!r} cannot be described ({error}). The TPU compiler is needed: "
+            "python3 -m venv .venv-tpu && .venv-tpu/bin/pip install -e .[tpu], and run this with .venv-tpu/bin/python"
+        ) from error
+
+
+def compile_one(planned: programs.Planned, mesh, effort: float = 0.0) -> dict[str, Any]:
+    """The compiler's figures for one program: bytes a chip, bytes sent, seconds; or "refused" and why."""
+    start = time.perf_counter()
+    options = {"exec_time_optimization_effort": effort} if effort else None
+    try:
+        compiled = planned.lower(mesh).compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return {"refused": refusal(str(error)), "compile_s": time.perf_counter() - start}
+    memory, sent = compiled.memory_analysis(), hlo.collectives(compiled.as_text(), dict(mesh.shape))
+    kept = memory.argument_size_in_bytes
+    fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return {
+        "argument_bytes": kept,
+        "temporary_bytes": memory.temp_size_in_bytes,
+        "peak_bytes": kept + fresh + memory.temp_size_in_bytes,
+        "sent_bytes": hlo.by_axes(sent),
+        "collectives": sum(one.times for one in sent),
+        "compile_s": time.perf_counter() - start,
+    }
+
+
+def refusal(text: str) -> str:
+    """What the compiler says of a program that does not fit: how much it needs of how much there is."""
+    text = " ".join(text.split())
+    said = re.search(r"total memory required.*?\(.*?\).*?\(.*?\)", text)
+    return said[0] if said else text[:300]
+
+
+def roofline(sent: float, total: float, useful: float, moved: float, mesh, chip: chips.Chip) -> dict[str, Any]:
+    """The times that the chip's peaks allow, and the MFU = useful FLOPs / (step_s x peak) that they leave.
+
+    sent: bytes that a chip sends. total: FLOPs of all chips. useful: those of them that the model needs, without what
+    rematerialisation repeats (arXiv 2204.02311, appendix B). moved: bytes that a chip's memory must give and take.
+    """
+    times = {
+        "compute_s": total / mesh.size / chip.flops,
+        "memory_s": moved / chip.bandwidth,
+        "links_s": sent / chip.links,
+    }
+    step = max(times.values())
+    mfu = useful / mesh.size / chip.flops / step
+    return {"flops": total, "model_flops": useful, "moved_bytes": moved, **times, "step_s": step, "mfu": mfu}
+
+
+def tree_bytes(shapes, shardings) -> float:
+    """Bytes of one device's shards."""
+    leaves = zip(jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True)
+    return float(sum(math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize for x, s in leaves))
+
+
+def optimizer_bytes(setup: common.Setup) -> float:
+    """Bytes of one device's share of what the optimizer keeps."""
+    optimizer, _ = common.make_step(setup, setup.config.grpo, None)
+    shapes = jax.eval_shape(optimizer.init, setup.param_shapes)
+    return tree_bytes(shapes, sharding.tree_shardings(shapes, setup.mesh))
+
+
+def cache_bytes(setup: common.Setup, prompts: int) -> float:
+    """Bytes of one device's share of the keys and values of a whole rollout."""
+    config, model = setup.config, programs.model_config(setup.config)
+    rows = prompts * config.grpo.group_size / sharding.row_shards(setup.mesh)
+    length = max(config.rollout.prompt_buckets) + config.rollout.completion_length
+    heads = model.num_kv_heads / setup.mesh.shape["tensor"]
+    width = jax.numpy.dtype(config.model.dtype).itemsize
+    return rows * length * 2 * heads * model.head_dim * model.num_layers * width
+
+
+def moved_bytes(name: str, setup: common.Setup, planned: programs.Planned, micro_batches: int) -> float:
+    """The least that a chip reads and writes: weights at each pass, optimizer state once each way, the cache a step."""
+    config, width = setup.config, jax.numpy.dtype(setup.config.model.dtype).itemsize
+    count = sum(x.size for x in jax.tree.leaves(setup.param_shapes))
+    weights = count * width / setup.mesh.shape["tensor"]  # gathered over fsdp, a chip reads them all
+    if name == "score":
+        return weights
+    if name == "train":
+        state = tree_bytes(planned.arguments[0], jax.tree.map(lambda x: x.sharding, planned.arguments[0]))
+        passes = 4 if config.model.remat == "full" else 3
+        return passes * micro_batches * weights + 2 * state
+    steps = config.rollout.completion_length
+    prompt = max(config.rollout.prompt_buckets)
+    used = (prompt + steps / 2) / (prompt + steps)  # of the cache, on average over the steps
+    return steps * (weights + used * cache_bytes(setup, planned.arguments[1].shape[0]))
+
+
+def model_flops(plain: common.Setup, rows: int) -> float:
+    """The FLOPs that a train step on so many rows needs: a forward, and twice as many backward."""
+    forward = programs.score(plain, rows)
+    return 3 * flops.count(forward.jaxpr(plain.mesh), while_turns=forward.while_turns)
+
+
+def make_planned(name: str, setup: common.Setup, micro_batches: int | None = None) -> programs.Planned:
+    """The program of that name at the config's size. micro_batches: in place of the config's."""
+    settings = setup.config.grpo
+    rows = settings.prompts_per_step * settings.group_size
+    if name == "train":
+        return programs.train(setup, rows // settings.minibatches, micro_batches)
+    return programs.score(setup, rows) if name == "score" else programs.decode(setup, settings.prompts_per_step)
+
+
+def largest(setup: common.Setup, limit: float, effort: float) -> tuple[int, dict[str, Any]]:
+    """(rows, the figures) of the largest micro-batch that fits, of those into which a minibatch divides; 0: none fits.
+
+    The compiler saves memory where it runs short, so only trying says what fits. What is far too large is refused
+    within seconds, long before machine code is made: the search goes down from the whole minibatch. A peak above
+    `limit` bytes does not fit either: near it the compiler counts on parts that are never there at once.
+    """
+    settings, shards = setup.config.grpo, sharding.row_shards(setup.mesh)
+    rows = settings.prompts_per_step * settings.group_size // settings.minibatches
+    if rows % shards:
+        raise ValueError(f"a minibatch of {rows} rows does not divide over the {shards} devices that take rows")
+    figures: dict[str, Any] = {}
+    for count in range(1, rows + 1):
+        if rows % (count * shards):
+            continue
+        figures = compile_one(make_planned("train", setup, count), setup.mesh, effort)
+        said = figures.get("refused") or f"peak {figures['peak_bytes'] / GIB:.2f} GiB a chip"
+        print(f"micro-batch of {rows // count} rows: {said} ({figures['compile_s']:.0f} s)", flush=True)
+        if figures.get("peak_bytes", math.inf) <= limit:
+            return rows // count, figures
+    return 0, {"refused": f"its peak is above the {limit / GIB:.0f} GiB of a chip"} | figures
+
+
+def plan(config, topology: str, names: list[str], *, find_largest: bool = False, effort: float = 0.0) -> dict[str, Any]:
+    """The figures of one config on one slice with config.mesh, as a dict that JSON can hold.
+
+    find_largest: of the train step with its largest micro-batch, in place of the config's. effort: of the compiler.
+    """
+    for field, value in {"model.lora.rank": config.model.lora.rank, "rollout.mesh": config.rollout.mesh}.items():
+        if value:
+            raise ValueError(f"{field}={value!r}: what is planned trains all weights, and samples where it trains")
+    chip, devices = chips.chip_of(topology), described_devices(topology)
+    sizes = sharding.parse_mesh(config.mesh)
+    if math.prod(sizes.values()) != len(devices):
+        raise ValueError(f"mesh {config.mesh!r} has {math.prod(sizes.values())} devices, {topology} has {len(devices)}")
+    mesh = sharding.make_mesh(sizes, devices)
+    setup = programs.describe(config, programs.model_config(config), mesh)
+    # A kernel's products cannot be counted in a jaxpr: those of plain attention stand for them.
+    plain = programs.describe(config, programs.model_config(config, attention="dot_product"), mesh)
+    found = {
+        "config": config.name,
+        "model": config.model.path or config.name,
+        "topology": topology,
+        "mesh": config.mesh,
+        "chip_bytes": chip.bytes,
+        "parameters": sum(x.size for x in jax.tree.leaves(setup.param_shapes)),
+        "parameter_bytes": tree_bytes(setup.param_shapes, setup.param_shardings),
+        "optimizer_bytes": optimizer_bytes(setup),
+        "tokens": [max(config.rollout.prompt_buckets), config.rollout.completion_length],
+        "step_rows": config.grpo.prompts_per_step * config.grpo.group_size,
+        "rows": config.grpo.prompts_per_step * config.grpo.group_size // config.grpo.minibatches,
+        "micro_batches": config.grpo.micro_batches,
+        "effort": effort,
+        "programs": {},
+    }
+    for name in names:
+        if name == "train" and find_largest:
+            rows, figures = largest(setup, chip.bytes, effort)
+            found |= {"largest_micro_batch": rows, "micro_batches": found["rows"] // rows if rows else found["rows"]}
+        else:
+            figures = compile_one(make_planned(name, setup), mesh, effort)
+        if "refused" not in figures:
+            planned, counted = [make_planned(name, x, found["micro_batches"]) for x in (setup, plain)]
+            total = flops.count(counted.jaxpr(mesh), while_turns=counted.while_turns)
+            useful = model_flops(plain, found["rows"]) if name == "train" else total
+            sent = sum(figures["sent_bytes"].values())
+            moved = moved_bytes(name, setup, planned, found["micro_batches"])
+            figures |= roofline(sent, total, useful, moved, mesh, chip)
+        if name == "decode":
+            figures["cache_bytes"] = cache_bytes(setup, config.grpo.prompts_per_step)
+        found["programs"][name] = figures
+    return found
+
+
+def report(found: dict[str, Any]) -> str:
+    """A plan in words."""
+    prompt, completion = found["tokens"]
+    lines = [
+        f"{found['model']}: {found['parameters'] / 1e9:.2f}B parameters on {found['topology']}, mesh {found['mesh']}",
+        f"rows of {prompt} + {completion} tokens; a train step has {found['rows']}, "
+        f"in {found['micro_batches']} micro-batches",
+        f"parameters {found['parameter_bytes'] / GIB:.2f} GiB a chip, which has {found['chip_bytes'] / GIB:.0f}; "
+        f"the optimizer keeps {found['optimizer_bytes'] / GIB:.2f}",
+    ]
+    for name, one in found["programs"].items():
+        if "refused" in one:
+            lines.append(f"{name:7} does not fit: {one['refused']}")
+            continue
+        sent = ", ".join(f"{axes} {size / 1e9:.3g} GB" for axes, size in one["sent_bytes"].items()) or "nothing"
+        limit = max(("compute_s", "memory_s", "links_s"), key=one.get).removesuffix("_s")
+        over = ", which does NOT fit" if one["peak_bytes"] > found["chip_bytes"] else ""
+        lines += [
+            f"{name:7} peak {one['peak_bytes'] / GIB:.2f} GiB a chip{over}: "
+            f"{one['argument_bytes'] / GIB:.2f} of arguments, "
+            f"{one['temporary_bytes'] / GIB:.2f} of activations and other temporaries "
+            f"({one['compile_s']:.0f} s to compile)"
+            + (f"; the cache is {one['cache_bytes'] / GIB:.2f} of them" if "cache_bytes" in one else ""),
+            f"        {one['flops']:.3g} FLOPs in all; a chip sends {sent}",
+            f"        at the peaks {one['step_s']:.3g} s, set by {limit} "
+            f"(compute {one['compute_s']:.3g}, memory {one['memory_s']:.3g}, links {one['links_s']:.3g}); "
+            f"MFU at most {one['mfu']:.0%}",
+        ]
+    if "largest_micro_batch" in found:
+        lines.append(f"largest micro-batch that fits: {found['largest_micro_batch']} rows")
+    return "\n".join(lines)
+
+
+def meshes(topology: str, model) -> list[str]:
+    """The meshes that make sense: tensor at most the key heads, the rest fsdp, and half of it data."""
+    count, found = len(described_devices(topology)), []
+    for tensor in (1, 2, 4, 8):
+        if count % tensor == 0 and model.num_kv_heads % tensor == 0:
+            rest = count // tensor
+            found.append(f"fsdp:{rest},tensor:{tensor}")
+            found += [f"data:2,fsdp:{rest // 2},tensor:{tensor}"] if rest > 2 else []
+    return found
+
+
+def rank(config, topology: str) -> list[dict[str, Any]]:
+    """A train step's plan for each mesh, the fastest that fits first, by a compiler that makes the least effort.
+
+    Those that the compiler takes but whose peak is more than the chip has come next, those that it refuses last.
+    """
+    plans = []
+    for mesh in meshes(topology, programs.model_config(config)):
+        with config.unlocked():
+            config.mesh = mesh
+        plans.append(plan(config, topology, ["train"], effort=LEAST_EFFORT))
+        one = plans[-1]["programs"]["train"]
+        said = one.get("refused") or f"{one['step_s']:.3g} s, peak {one['peak_bytes'] / GIB:.2f} GiB"
+        print(f"{mesh:32} {said}", flush=True)
+
+    def order(found: dict[str, Any]) -> tuple[bool, float]:
+        one = found["programs"]["train"]
+        return one.get("peak_bytes", math.inf) > found["chip_bytes"], one.get("step_s", math.inf)
+
+    return sorted(plans, key=order)
+
+
+def command() -> str:
+    """The command line that makes this plan."""
+    words = [word for word in sys.argv[1:] if not word.startswith("--check")]
+    return f"python -m experiments.plan {shlex.join(words)}"
+
+
+def run(config, workdir: pathlib.Path) -> None:
+    """Plans and prints, stores the plan where --save says, and holds it to the one that --check names."""
+    del workdir
+    options = flags.FLAGS
+    if options.sweep:
+        best = rank(config, options.topology)
+        print("\n" + report(best[0]))
+        return
+    found = plan(config, options.topology, options.programs, find_largest=options.largest, effort=options.effort)
+    print(report(found))
+    kept = stored.load(pathlib.Path(options.check)) if options.check else None
+    if options.save:
+        text = json.dumps({"command": command()} | found, indent=1) + "\n"
+        write_atomically(pathlib.Path(options.save), text.encode())
+    if kept:
+        print("\n" + stored.comparison(kept, found))
+        refused = stored.growth(kept, found)
+        if refused:
+            accept = f"if that is as it should be, commit the result of: {kept['command']}"
+            sys.exit("\n".join([*refused, accept, "and of: python -m experiments.plan --table=experiments/plan/plans"]))
+
+
+def main() -> None:
+    """The command line."""
+    values = dict(a.removeprefix("--").split("=", 1) for a in sys.argv[1:] if "=" in a)
+    if "table" in values:
+        folder = pathlib.Path(values["table"])
+        write_atomically(folder / "README.md", stored.table(folder).encode())
+        return
+    if "check" in values:
+        sys.argv += stored.arguments(stored.load(pathlib.Path(values["check"])))
+    jax.config.update("jax_enable_compilation_cache", False)  # what is for absent devices cannot be read back
+    common.main(run)

@@ -1,0 +1,63 @@
+"""The FLOPs of a program, counted in its jaxpr with the loops multiplied out, and those that a formula expects.
+
+The compiler's own figure counts a loop's body once, whatever the number of turns.
+"""
+
+import math
+
+import jax
+
+from rl_jax.models.transformer.model import TransformerConfig
+
+
+def count(jaxpr, *, while_turns: int = 1) -> float:
+    """The FLOPs of every matrix product in a (closed) jaxpr: 2 m n k each, times the turns of the loops around it.
+
+    while_turns: of each while loop, whose number the jaxpr does not say. Of a cond's branches the costliest counts.
+    """
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    return sum(_of_equation(equation, while_turns) for equation in jaxpr.eqns)
+
+
+def _of_equation(equation, while_turns: int) -> float:
+    name, params = equation.primitive.name, equation.params
+    if name == "dot_general":
+        return _of_product(equation)
+    if name == "scan":
+        return params["length"] * count(params["jaxpr"], while_turns=while_turns)
+    if name == "while":
+        return while_turns * count(params["body_jaxpr"], while_turns=while_turns)
+    if name == "cond":
+        return max(count(branch, while_turns=while_turns) for branch in params["branches"])
+    inner = [x for x in jax.tree.leaves(list(params.values()), is_leaf=_is_jaxpr) if _is_jaxpr(x)]
+    return sum(count(x, while_turns=while_turns) for x in inner)
+
+
+def _is_jaxpr(x) -> bool:
+    return hasattr(getattr(x, "jaxpr", x), "eqns")
+
+
+def _of_product(equation) -> float:
+    (contracting, _), _ = equation.params["dimension_numbers"]
+    left = equation.invars[0].aval.shape
+    return 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[i] for i in contracting)
+
+
+def expected_train_flops(config: TransformerConfig, *, rows: int, prompt_length: int, completion_length: int) -> float:
+    """What a dense model's train step costs: 6 P_body T + 6 P_head C + attention, times what rematerialisation repeats.
+
+    Per row of T = prompt + completion tokens: a product with n weights is 2 n FLOPs a token forward and 4 n backward;
+    causal attention is 4 H h a pair of tokens that see each other, T^2 / 2 pairs, forward, and twice that backward.
+    remat="full" runs a block's forward once more but for its last product, MLP to model, which no gradient reads.
+    The head's forward is always run twice (rl_jax.training.scoring).
+    """
+    c = config
+    heads = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim
+    mlp = (3 if c.gated_mlp else 2) * c.mlp_dim
+    body = c.num_layers * c.embed_dim * (heads + c.num_heads * c.head_dim + mlp)
+    length = prompt_length + completion_length
+    attention = c.num_layers * 4 * c.num_heads * c.head_dim * length**2 / 2
+    once = 2 * body * length + attention
+    again = once - 2 * c.num_layers * c.embed_dim * c.mlp_dim * length if c.remat == "full" else 0
+    head = 2 * c.embed_dim * c.vocab_size * 4
+    return float(rows * (3 * once + again + head * completion_length))

@@ -1,0 +1,140 @@
+"""The programs of a GRPO run as the run would compile them, for devices that are described and not there."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from experiments import grpo
+from experiments.parts import common
+from rl_jax import tasks
+from rl_jax.core.types import PolicyBatch, TokenBatch
+from rl_jax.models.hf import loading
+from rl_jax.models.transformer.model import TransformerConfig, make_transformer
+from rl_jax.rollout.lm.engine import make_generate
+from rl_jax.training import sharding
+from rl_jax.training.step import init_state
+
+
+class Planned(NamedTuple):
+    """One program. call: what is jitted. arguments: shapes with their shardings. keywords: of jax.jit.
+    while_turns: of its while loops, which no jaxpr says."""
+
+    name: str
+    call: Callable
+    arguments: tuple
+    keywords: dict[str, Any]
+    while_turns: int
+
+    def lower(self, mesh: Mesh):
+        """The program lowered for the mesh's devices."""
+        with jax.set_mesh(mesh):
+            return jax.jit(self.call, **self.keywords).lower(*self.arguments)
+
+    def jaxpr(self, mesh: Mesh):
+        """The program's jaxpr."""
+        with jax.set_mesh(mesh):
+            return jax.make_jaxpr(self.call)(*self.arguments)
+
+
+def model_config(config, **changes) -> TransformerConfig:
+    """The TransformerConfig of a run: of its folder's config.json, or of its own fields and its task's vocabulary."""
+    policies = {name: config.model[name] for name in common.POLICIES}
+    if config.model.path:
+        return dataclasses.replace(loading.read_config(config.model.path), **policies | changes)
+    fields = config.model.to_dict()
+    for name in ("checkpoint", "path", "chat", "lora"):
+        del fields[name]
+    vocabulary = tasks.load(**config.task.to_dict()).tokenizer.vocab_size
+    return TransformerConfig(vocab_size=vocabulary, **fields | changes)
+
+
+def describe(config, model: TransformerConfig, mesh: Mesh) -> common.Setup:
+    """The Setup of a run as shapes: no task, and params that nobody makes."""
+    shapes = loading.param_shapes(model)
+    shardings = sharding.tree_shardings(shapes, mesh)
+    return common.Setup(config, mesh, None, make_transformer(model), None, shapes, shardings)
+
+
+def _placed(shapes, shardings):
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
+
+
+def _rows(setup: common.Setup, shapes):
+    """Shapes with their rows over data and fsdp."""
+    rows = sharding.batch_sharding(setup.mesh)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), shapes)
+
+
+def _token_batch(config, rows: int) -> TokenBatch:
+    length = max(config.rollout.prompt_buckets) + config.rollout.completion_length
+    return TokenBatch(*[jax.ShapeDtypeStruct((rows, length), jnp.int32)] * 3)
+
+
+def train(setup: common.Setup, rows: int, micro_batches: int | None = None) -> Planned:
+    """The train step on a minibatch of that many rows. micro_batches: in place of the config's."""
+    config = setup.config
+    settings = config.grpo.copy_and_resolve_references()
+    if micro_batches:
+        settings.update(micro_batches=micro_batches)
+    optimizer, step = common.make_step(setup, settings, grpo.make_loss(setup, grpo.make_scorer(setup)))
+    init = functools.partial(init_state, optimizer=optimizer, rng=jax.random.key(0))
+    state = jax.eval_shape(init, setup.param_shapes)
+    shardings = sharding.tree_shardings(state, setup.mesh)
+    completion = (rows, config.rollout.completion_length)
+    number, flag = jax.ShapeDtypeStruct(completion, jnp.float32), jax.ShapeDtypeStruct(completion, jnp.bool_)
+    batch = PolicyBatch(
+        batch=_token_batch(config, rows),
+        completion_mask=flag,
+        advantages=number,
+        old_log_probs=number if grpo.has_several_updates(config) else None,
+        behavior_log_probs=number,
+        ref_log_probs=number if grpo.compares(config) else None,
+        batch_rows=jax.ShapeDtypeStruct((rows,), jnp.float32),
+    )
+    keywords = {
+        "donate_argnums": 0,
+        "in_shardings": (shardings, sharding.batch_sharding(setup.mesh)),
+        "out_shardings": (shardings, sharding.replicated(setup.mesh)),
+    }
+    arguments = (_placed(state, shardings), _rows(setup, batch))
+    return Planned("train", step, arguments, keywords, _head_slices(config))
+
+
+def score(setup: common.Setup, rows: int) -> Planned:
+    """The forward that gives old and reference log-probs."""
+    rows_sharding = sharding.batch_sharding(setup.mesh)
+    keywords = {"in_shardings": (setup.param_shardings, rows_sharding), "out_shardings": rows_sharding}
+    arguments = (_params(setup), _rows(setup, _token_batch(setup.config, rows)))
+    return Planned("score", grpo.make_scorer(setup), arguments, keywords, _head_slices(setup.config))
+
+
+def decode(setup: common.Setup, prompts: int) -> Planned:
+    """The whole rollout of that many prompts: prefill, and the loop over decode steps with its cache."""
+    config = setup.config
+    generate = make_generate(
+        setup.model,
+        completion_length=config.rollout.completion_length,
+        group_size=config.grpo.group_size,
+        sampling=common.sampling_of(config.rollout),
+        eos_ids=(0,),
+    )
+    rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
+    keywords = {"in_shardings": (setup.param_shardings, rows, rows, everywhere), "out_shardings": rows}
+    shape = (prompts, max(config.rollout.prompt_buckets))
+    tokens = [jax.ShapeDtypeStruct(shape, kind) for kind in (jnp.int32, jnp.bool_)]
+    key = jax.eval_shape(functools.partial(jax.random.key, 0))
+    arguments = (_params(setup), *_rows(setup, tokens), _placed(key, everywhere))
+    return Planned("decode", generate, arguments, keywords, config.rollout.completion_length - 1)
+
+
+def _params(setup: common.Setup):
+    return _placed(setup.param_shapes, setup.param_shardings)
+
+
+def _head_slices(config) -> int:
+    return -(-config.rollout.completion_length // config.score.chunk)

@@ -1,0 +1,144 @@
+"""The plans that are stored: how each is made again, their table, and what a new one is held to."""
+
+import json
+import pathlib
+import re
+import shlex
+from typing import Any
+
+GIB = 2.0**30
+MAX_GROWTH = 0.05  # of peak bytes, and of the bytes sent over an axis
+HEAD = """# Plans
+
+Each line is a program as the TPU compiler made it, without a TPU. This page is written from the JSON files beside it by
+`python -m experiments.plan --table=experiments/plan/plans`; a command below the table makes one of them again, in a
+virtual
+environment with `.[tpu]`.
+
+GRPO with AdamW, bfloat16 over float32 masters, everything rematerialised, splash attention. A train step is one update
+on that many rows of 1,024 + 3,072 tokens, a micro-batch at a time; score and decode are of a whole step's rows. "peak"
+is the compiler's figure for a chip, in brackets what lies there all the time: parameters and optimizer state. "sent" is
+what a chip sends to others in one run of the program, by axis of the mesh. "limit" is the time that the peaks of the
+chip allow and what sets it; nothing reaches it. MFU counts the FLOPs that the model needs, without those of
+rematerialisation. "most" is the largest micro-batch that fits, of those into which the rows divide, where it was
+searched. Near its limit the compiler takes programs whose parts, by its own figures, are more than the chip has: here
+they do not fit. A program with a star was compiled with XLA's least effort (`--effort=-1`), whose peaks are within some
+percent of a run's.
+"""
+
+
+def load(path: pathlib.Path) -> dict[str, Any]:
+    """One stored plan. Raises ValueError where the file is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        found["command"], found["programs"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no plan that experiments.plan --save has written: {error!r}") from error
+    return found
+
+
+def arguments(found: dict[str, Any]) -> list[str]:
+    """The arguments that made a plan, less the one that stored it."""
+    words = shlex.split(found["command"])
+    return [word for word in words[words.index("experiments.plan") + 1 :] if not word.startswith("--save")]
+
+
+def by_axis(sent: dict[str, float]) -> dict[str, float]:
+    """{"all-gather over fsdp": bytes, ...} -> {"fsdp": bytes of all kinds together, ...}."""
+    totals: dict[str, float] = {}
+    for name, size in sent.items():
+        axes = name.partition(" over ")[2]
+        totals[axes] = totals.get(axes, 0.0) + size
+    return totals
+
+
+def _measures(found: dict[str, Any]) -> dict[str, float | str]:
+    """What is held: {"train: peak bytes": ..., "train: bytes over fsdp": ...}; a refusal in its words."""
+    measures: dict[str, float | str] = {}
+    for name, one in found["programs"].items():
+        measures[f"{name}: peak bytes"] = one.get("peak_bytes", one.get("refused"))
+        for axes, size in by_axis(one.get("sent_bytes", {})).items():
+            measures[f"{name}: bytes over {axes}"] = size
+    return measures
+
+
+def comparison(kept: dict[str, Any], found: dict[str, Any]) -> str:
+    """The measures of two plans beside each other."""
+    old, new = _measures(kept), _measures(found)
+
+    def text(value: float | str | None) -> str:
+        return f"{value / 1e9:.3f} GB" if isinstance(value, (int, float)) else str(value or "none")
+
+    def change(name: str) -> str:
+        sizes = old.get(name), new.get(name)
+        if not all(isinstance(size, (int, float)) for size in sizes):
+            return ""
+        return f"{sizes[1] / sizes[0] - 1:+.1%}" if sizes[0] else ""
+
+    rows = [(name, text(old.get(name)), text(new.get(name)), change(name)) for name in dict.fromkeys([*old, *new])]
+    return "\n".join(
+        f"{name:32} {before:>14} {after:>14} {by:>8}" for name, before, after, by in [("", "stored", "now", ""), *rows]
+    )
+
+
+def growth(kept: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """What is wrong with a plan beside the stored one, a sentence each: it has grown, it is refused, it is missing.
+
+    Bytes over an axis that had none count as grown where they are more than MAX_GROWTH of the program's. A program that
+    the stored plan does not have, or has as refused, cannot have grown.
+    """
+    old, new = _measures(kept), _measures(found)
+    wrong = [f"{name} is planned no more" for name in kept["programs"] if name not in found["programs"]]
+    for name, size in new.items():
+        before, program = old.get(name, 0.0), name.partition(":")[0]
+        if isinstance(size, str):
+            wrong += [f"{name}: refused: {size}"] if not isinstance(before, str) else []
+        elif "peak_bytes" in kept["programs"].get(program, {}):
+            sent = sum(kept["programs"][program]["sent_bytes"].values())
+            if size > (1 + MAX_GROWTH) * before and (before or size > MAX_GROWTH * sent):
+                wrong.append(f"{name}: {size:.4g}, stored {before:.4g}: more than {MAX_GROWTH:.0%} above it")
+    return wrong
+
+
+def slice_name(topology: str) -> str:
+    """ "v5p:4x4x4" -> "v5p-128": v4 and v5p are booked by cores, of which a chip has two."""
+    chip, _, shape = topology.partition(":")
+    count = 2 if chip in ("v4", "v5p") else 1
+    for size in re.findall(r"\d+", shape):
+        count *= int(size)
+    return f"{chip}-{count}"
+
+
+def table(folder: pathlib.Path) -> str:
+    """The stored plans as a page of Markdown."""
+    plans = {path.stem: load(path) for path in sorted(folder.glob("*.json"))}
+    lines = [
+        "| plan | model | slice | mesh | program | rows (micro-batch) | peak GiB (parameters + optimizer) "
+        "| sent GB a chip | limit s (by) | MFU at most | most |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    order = sorted(plans, key=lambda name: (plans[name]["parameters"], plans[name]["topology"], name))
+    for name in order:
+        lines += [_line(name, plans[name], program) for program in plans[name]["programs"]]
+    commands = [f"    {plans[name]['command']}" for name in order]
+    return "\n".join([HEAD, *lines, "\nThe commands, in the order of the table:\n", *commands]) + "\n"
+
+
+def _line(name: str, found: dict[str, Any], program: str) -> str:
+    one, model = found["programs"][program], pathlib.Path(found["model"]).name
+    place = f"{slice_name(found['topology'])} ({found['topology']})"
+    star = "*" if found.get("effort") else ""
+    start = f"| {name} | {model} | {place} | {found['mesh']} | {program}{star} |"
+    rows, micro = found["rows"], f" ({found['rows'] // found['micro_batches']})"
+    start += f" {rows}{micro} |" if program == "train" else f" {found['step_rows']} |"
+    if "refused" in one:
+        return f"{start} refused: {one['refused']} | | | | |"
+    state = found["parameter_bytes"] + (found["optimizer_bytes"] if program == "train" else 0)
+    sent = ", ".join(f"{axes} {size / 1e9:.3g}" for axes, size in by_axis(one["sent_bytes"]).items()) or "none"
+    limit = max(("compute_s", "memory_s", "links_s"), key=one.get).removesuffix("_s")
+    most = found.get("largest_micro_batch", "") if program == "train" else ""
+    over = ": **does not fit**" if one["peak_bytes"] > found["chip_bytes"] else ""
+    return (
+        f"{start} {one['peak_bytes'] / GIB:.2f} ({state / GIB:.2f}) of {found['chip_bytes'] / GIB:.0f}{over} | {sent} "
+        f"| {one['step_s']:.3g} ({limit}) | {one['mfu']:.0%} | {most} |"
+    )

@@ -1,0 +1,1 @@
+"""python -m experiments.report: writes report.html for runs and sweeps."""

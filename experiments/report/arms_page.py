@@ -1,0 +1,210 @@
+"""Several runs of a report as arms: a sweep's points, or runs that are equal but for their seed.
+
+What is read, how it is grouped, and in which fields of their configs the arms differ.
+"""
+
+import collections
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.report.run_page import Run, load_run, run_labels
+from rl_jax.runs.run_record import flatten, read_json
+
+SWEEP_FILE, TUNING_FILE, STATE_FILE = "sweep.json", "tuning.json", "state.json"
+MAX_NAME = 60  # characters of an arm named by its config; above, it is named by its first run
+
+
+class Member(NamedTuple):
+    """One seed of an arm.
+
+    name: unique in the report. seed: None where the run does not tell. metrics: this seed's rows; of a program that
+    trains several seeds at once, only what it logged of each.
+    """
+
+    arm: str
+    seed: int | None
+    name: str
+    run: Run
+    metrics: list[dict[str, Any]]
+
+
+class Study(NamedTuple):
+    """What a report of arms is about.
+
+    arms: name -> its members, in the order of the sweep. waiting: names of points without a run as yet.
+    failed: names of points that were given up. tuning: arm -> {"trials", "seeds"} where a tuning.json tells.
+    sweeps: the sweep.json of each sweep.
+    """
+
+    title: str
+    arms: dict[str, list[Member]]
+    waiting: list[str]
+    failed: list[str]
+    tuning: dict[str, dict[str, Any]]
+    sweeps: list[dict[str, Any]]
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a folder is a sweep's, not a run's."""
+    return (path / SWEEP_FILE).exists()
+
+
+def load_study(paths: Sequence[Path]) -> Study:
+    """Reads sweeps and runs. Raises FileNotFoundError for a missing folder, ValueError naming what is damaged."""
+    folders = [path for path in paths if is_sweep(path)]
+    runs = [path for path in paths if not is_sweep(path)]
+    names = [folder.resolve().name for folder in folders]
+    names = names if len(set(names)) == len(names) else run_labels(folders)  # two sweeps of one name are two
+    members: list[Member] = []
+    waiting: list[str] = []
+    failed: list[str] = []
+    tuning: dict[str, dict[str, Any]] = {}
+    sweeps = []
+    for folder, name in zip(folders, names, strict=True):
+        sweep, found, missing, tried = _load_sweep(folder)
+        prefix = f"{name}: " if len(paths) > 1 else ""
+        sweeps.append(sweep)
+        members += [m._replace(arm=prefix + m.arm, name=prefix + m.name) for m in found]
+        waiting += [prefix + point for point in missing]
+        failed += [prefix + point for point in given_up(folder)]
+        tuning |= {prefix + arm: row for arm, row in tried.items()}
+    loaded = [load_run(path, label) for path, label in zip(runs, run_labels(runs), strict=True)]
+    members += group(loaded)
+    arms: dict[str, list[Member]] = {}
+    for member in members:
+        arms.setdefault(member.arm, []).append(member)
+    titles = [str(sweep.get("name") or name) for sweep, name in zip(sweeps, names, strict=True)]
+    title = ", ".join(titles) if titles else f"{len(members)} runs in {len(arms)} arms"
+    return Study(title, arms, waiting, failed, tuning, sweeps)
+
+
+def _load_sweep(folder: Path):
+    """(sweep.json, members, names of points without a run, tuning) of a sweep's folder."""
+    path = folder / SWEEP_FILE
+    sweep = read_json(path)
+    points = sweep.get("points")
+    if not isinstance(points, list) or not points:
+        raise ValueError(f"{path}: 'points' holds no list of points: is this the folder of experiments.sweep?")
+    tuning = read_json(folder / TUNING_FILE) if (folder / TUNING_FILE).exists() else {}
+    members, waiting = [], []
+    for index, point in enumerate(points):
+        there = point if isinstance(point, dict) else {}
+        lacks = [field for field in ("name", "workdir") if not isinstance(there.get(field), str)]
+        if lacks:
+            raise ValueError(f"{path}: point {index} has no {' and no '.join(lacks)}")
+        workdir = folder / point["workdir"]
+        if not workdir.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"{path}: the workdir of point {point['name']!r} lies outside of the sweep's folder")
+        if not (workdir / "run.json").exists():
+            waiting.append(point["name"])
+            continue
+        run = load_run(workdir, point["name"])
+        arm = point.get("arm") or sweep.get("name") or folder.resolve().name
+        members += [m._replace(arm=_joined(arm, m.arm)) for m in expand(run, "", point.get("seed"))]
+    return sweep, members, waiting, tuning
+
+
+def given_up(folder: Path) -> list[str]:
+    """The names of a sweep's points that failed too often."""
+    state = read_json(folder / STATE_FILE) if (folder / STATE_FILE).exists() else {}
+    return [name for name, row in state.get("points", {}).items() if row.get("state") == "failed"]
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """What makes a run's arm: its flat config without the seed, the number of seeds and the run's name."""
+    return {name: value for name, value in flatten(run.config).items() if name not in ("seed", "num_seeds", "name")}
+
+
+def group(runs: Sequence[Run]) -> list[Member]:
+    """Runs as arms by equal config apart from the seed; an arm is named by the fields in which it differs.
+
+    A seed that comes again begins another arm: one run made twice, by other code perhaps, is not two seeds. Of a run
+    without a config nobody knows what it is a seed of.
+    """
+    kinds: dict[tuple[str, int], list[Run]] = {}
+    made: collections.Counter[tuple[str, int]] = collections.Counter()
+    for run in runs:
+        kind = json.dumps(settings(run), sort_keys=True) if run.config else run.label
+        place = kind, run.config.get("seed")
+        kinds.setdefault((kind, 0 if place[1] is None else made[place]), []).append(run)
+        made[place] += 1
+    alike = [settings(members[0]) for members in kinds.values()]
+    differing = differences(alike)
+    members: list[Member] = []
+    for (kind, _), choice, of_kind in zip(kinds, alike, kinds.values(), strict=True):
+        words = [f"{name.rsplit('.', 1)[-1]}={show(choice.get(name))}" for name in differing]
+        name = ", ".join(words)
+        if not words or len(name) > MAX_NAME or not of_kind[0].config or (kind, 1) in kinds:
+            name = of_kind[0].label
+        for run in of_kind:
+            members += expand(run, name, run.config.get("seed"))
+    return members
+
+
+def one_arm_each(runs: Sequence[Run]) -> bool:
+    """Whether no two runs are seeds of one arm, and none has several arms within: such runs are laid over each other.
+    A single run may have several seeds."""
+    members = group(runs)
+    arms = {member.arm for member in members}
+    return len(arms) == len(runs) and (len(runs) == 1 or len(members) == len(runs))
+
+
+def differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The dotted names whose values are not the same in all of some flat configs, in the order of the first."""
+    names = dict.fromkeys(itertools.chain(*configs))
+    return [name for name in names if len({json.dumps(c.get(name), sort_keys=True) for c in configs}) > 1]
+
+
+def show(value: Any) -> str:
+    """A config's value as short text: 0.001, clip_higher, [1, 2]; "none" for a field that is not there."""
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def expand(run: Run, arm: str, seed: int | None) -> list[Member]:
+    """The seeds of a run: itself, or what a program of many runs (experiments.control_ppo) logged of each one.
+
+    Its runs are those of config.runs, else every seed with every combination of what config.sweep names; it logs the
+    return of the first 64.
+    """
+    count = sum(name.removeprefix("runs/").isdecimal() for name in (run.metrics[-1] if run.metrics else ()))
+    if not count:
+        return [Member(arm, seed, run.label, run, run.metrics)]
+    swept = [(name.removeprefix("control."), values) for name, values in run.config.get("sweep") or ()]
+    combinations = [list(zip((n for n, _ in swept), v, strict=True)) for v in itertools.product(*(v for _, v in swept))]
+    listed = run.config.get("runs") or list(itertools.product(range(-(-count // len(combinations))), combinations))
+    members = []
+    for index, (number, fields) in enumerate(listed[:count]):
+        inner = ", ".join(f"{name.removeprefix('control.')}={show(value)}" for name, value in fields)
+        rows = [_row_of(row, f"runs/{index}") for row in run.metrics if f"runs/{index}" in row]
+        members.append(Member(_joined(arm, inner), number, f"{run.label}#{index}", run, rows))
+    return members
+
+
+def _row_of(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    shown = "eval/return" if "eval/return" in row else "episode/return"
+    kept = {field: row[field] for field in ("step", "env_steps") if field in row}
+    return {**kept, shown: row[name]}
+
+
+def _joined(*names: str) -> str:
+    return ", ".join(filter(None, names))
+
+
+def runs_of(members: Sequence[Member]) -> list[Run]:
+    """The runs behind some members, each once."""
+    return list({id(member.run): member.run for member in members}.values())
+
+
+def config_table(study: Study) -> dict[str, Any]:
+    """In which fields the arms differ: {"arms", "rows": [(field, [value of each arm])], "shared": JSON of the rest}."""
+    firsts = {arm: settings(members[0].run) for arm, members in study.arms.items()}
+    names = differences(list(firsts.values()))
+    rows = [(name, [show(config.get(name)) for config in firsts.values()]) for name in names]
+    first = next(iter(firsts.values()), {})
+    shared = {name: value for name, value in first.items() if name not in names}
+    return {"arms": list(firsts), "rows": rows, "shared": json.dumps(shared, indent=2, sort_keys=True)}

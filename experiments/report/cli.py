@@ -1,0 +1,86 @@
+"""Writes report.html for a run, for several runs, or for sweeps:
+
+    python -m experiments.report RUN_OR_SWEEP [RUN_OR_SWEEP...] [--out=PATH] [--metric=NAME]
+    python -m experiments.report SWEEP --serve                       # a live page on 127.0.0.1
+
+The page is one file without scripts or requests: it opens from a laptop's disk, a bucket or a mail. What a run wrote
+is read from its folder (see rl_jax/runs/logging.py); what it did not write is named in the page. A sweep, or runs of
+which
+some differ in nothing but their seed, are shown as arms: interquartile means with intervals over the seeds.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+
+from experiments.report import arms_page, control, figures
+from experiments.report import charts as charts
+from experiments.report.run_page import CURVES, TOKEN_FIELDS, curves, load_run, other_metrics, run_labels, run_section
+from rl_jax.runs.logging import write_atomically
+
+
+def page(paths: Sequence[Path], *, metric: str | None = None, nonce: str = "", version: str = "") -> str:
+    """The page of some runs and sweeps as HTML text; everything that comes from a run is escaped.
+
+    metric: what arms are compared by; None takes the first that there is of report_run.HEADLINES. nonce: of the script
+    of a live page; a written one has no script. version: report_serve.version of what the live page shows.
+    Raises FileNotFoundError for a folder that is not there, ValueError for one that is damaged or named twice.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    shared = {"token_fields": [(field, label) for field, label, _ in TOKEN_FIELDS], "nonce": nonce, "version": version}
+    labels = run_labels(paths)
+    if not any(map(arms_page.is_sweep, paths)):
+        runs = [load_run(path, label) for path, label in zip(paths, labels, strict=True)]
+        if arms_page.one_arm_each(runs):
+            seeds = control.seeds_within(runs)
+            return environment.get_template("report.html").render(
+                runs=[run_section(run) for run in runs],
+                curves=curves(runs, list(CURVES)),
+                seeds=seeds,
+                others=curves(runs, [name for name in other_metrics(runs) if not (seeds and name.startswith("runs/"))]),
+                looks=[charts.look(index) for index in range(len(runs))],
+                **shared,
+            )
+    study = arms_page.load_study(paths)
+    return environment.get_template("arms.html").render(**figures.sections(study, metric), **shared)
+
+
+def write_report(workdirs: Sequence[Path], out: Path | None = None, *, metric: str | None = None) -> Path:
+    """Writes the report of some runs and sweeps; returns its path, next to the first one's files when `out` is None."""
+    workdirs = [Path(path) for path in workdirs]
+    text = page(workdirs, metric=metric)
+    out = workdirs[0] / "report.html" if out is None else out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, text.encode("utf-8", errors="replace"))
+    return out
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.report", description="Write report.html for runs.")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_OR_SWEEP", help="a run's or a sweep's --workdir")
+    parser.add_argument("--out", type=Path, help="where to write the page; default: report.html in the first folder")
+    parser.add_argument("--metric", help="what arms are compared by; default: the held-out one that there is")
+    parser.add_argument("--serve", action="store_true", help="serve a page that follows running runs, on 127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, help="of --serve; 0 takes a free one")
+    parsed = parser.parse_args(arguments)
+    if not 0 <= parsed.port < 2**16:
+        parser.error(f"--port={parsed.port} is no port: 0 to 65535")
+    try:
+        if parsed.serve:
+            from experiments.report import serve  # which imports this module
+
+            serve.serve(parsed.runs, port=parsed.port, metric=parsed.metric)
+        else:
+            print(write_report(parsed.runs, parsed.out, metric=parsed.metric))
+    except (OSError, ValueError) as error:  # a port that is taken and a folder that cannot be written to are among them
+        sys.exit(f"report: {error}")

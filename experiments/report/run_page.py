@@ -1,0 +1,296 @@
+"""One run of a report: its folder read, and its sections (curves, health, timing, completions, tokens) made ready for
+the page."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from experiments.report import charts as charts
+from experiments.report import render
+from experiments.report.health import acts, assess, points_of
+from rl_jax.runs.logging import GROUP_VIEW_FILE, METRICS_FILE, SAMPLES_FILE, TIMING_FILE, read_jsonl
+from rl_jax.runs.run_record import read_json
+
+MAX_SAMPLES = 40  # rows of the before-and-after table
+MAX_GROUP_ROWS = 16  # completions of a group, token by token
+CURVES = {
+    "eval/pass@1": "Share of held-out problems solved by one sample.",
+    "eval/reward": "Mean reward on held-out prompts.",
+    "eval/return": "Mean return of evaluation episodes.",
+    "reward/mean": "Mean reward of the training samples.",
+    "episode/return": "Mean return of the training episodes.",
+    "kl/k1": "Divergence from the reference, unbiased estimator.",
+    "kl/k3": "Divergence from the reference, never-negative estimator.",
+    "entropy": "Uncertainty of the next token or action, in nats.",
+    "loss": "What the optimizer minimises; in policy optimization it need not fall.",
+    "grad_norm": "Norm of the gradient before clipping.",
+    "completion_length": "Tokens a completion.",
+}
+# What a run is for, the most telling first.
+HEADLINES = ("eval/pass@1", "eval/reward", "eval/return", "episode/return", "reward/mean")
+STAGES = {"rollout_s": "rollout", "reward_s": "reward", "score_s": "score", "train_s": "train"}
+RATES = {"tokens_per_s": "tokens/s", "env_steps_per_s": "environment steps/s"}
+# How a token is coloured: (field, label, lower end of the scale so that rounding noise stays pale).
+TOKEN_FIELDS = (("advantage", "advantage", 1e-3), ("log_ratio", "log-ratio", 1e-2), ("entropy", "entropy", 1e-2))
+
+
+class Run(NamedTuple):
+    """What a run's folder holds; an empty list or dict for a file that is not there.
+
+    label: unique among the runs of the report. missing: names of the files that are not there.
+    """
+
+    label: str
+    record: dict[str, Any]
+    config: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    timing: list[dict[str, Any]]
+    samples: list[dict[str, Any]]
+    group_views: list[dict[str, Any]]
+    missing: list[str]
+    episodes: Sequence[dict[str, Any]] = ()
+
+
+def load_run(workdir: Path, label: str) -> Run:
+    """Reads a run's folder. FileNotFoundError for a missing folder, ValueError naming file and line of damage."""
+    if not workdir.is_dir():
+        raise FileNotFoundError(f"no run at {workdir}: name the --workdir of a program under experiments/")
+    missing: list[str] = []
+
+    def read(name: str, reader, empty, *, wanted: bool = True):
+        if (workdir / name).exists():
+            return reader(workdir / name)
+        if wanted:
+            missing.append(name)
+        return empty
+
+    record, config = read("run.json", read_json, {}), read("config.json", read_json, {})
+    metrics, timing = read(METRICS_FILE, read_jsonl, []), read(TIMING_FILE, read_jsonl, [])
+    in_worlds = acts(metrics)
+    return Run(
+        label,
+        record,
+        config,
+        metrics,
+        timing,
+        read(SAMPLES_FILE, read_jsonl, [], wanted=not in_worlds),
+        read(GROUP_VIEW_FILE, read_jsonl, [], wanted=not in_worlds),
+        missing,
+        read(render.EPISODES_FILE, read_jsonl, [], wanted=False),
+    )
+
+
+def run_labels(workdirs: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths that tell the runs apart, of two parts at least: arithmetic/grpo."""
+    parts = [path.resolve().parts for path in workdirs]
+    if len(set(parts)) < len(parts):
+        raise ValueError("the same run was named twice")
+    length = 2
+    while len({part[-length:] for part in parts}) < len(parts):
+        length += 1
+    return ["/".join(part[-length:]) for part in parts]
+
+
+def visible(text: str) -> str:
+    """Text as a reader can see it: control characters and lone surrogates become pictures of themselves."""
+    whole = "".join("\ufffd" if 0xD800 <= ord(c) <= 0xDFFF else c for c in text)
+    return "".join(chr(0x2400 + ord(c)) if ord(c) < 32 and c not in "\n\t" else c for c in whole)
+
+
+def visible_token(text: str) -> str:
+    """A token's text with its blanks drawn, so that two tokens never look alike."""
+    drawn = visible(text).replace("\n", "↵").replace("\t", "⇥").replace(" ", "␣")
+    return drawn or "∅"
+
+
+def curves(runs: Sequence[Run], names: Sequence[str]) -> list[dict[str, Any]]:
+    """A chart for each metric that some run has a value of: {"name", "meaning", "svg", "last"}."""
+    palette = [run.label for run in runs]
+    in_worlds = all(acts(run.metrics) for run in runs)
+    field, along = ("env_steps", "environment step") if in_worlds else ("step", "step")
+    found = []
+    for name in names:
+        series = {run.label: points_of(run.metrics, name, field) for run in runs}
+        svg = charts.line_chart(series, title=name, palette=palette, along=along)
+        if svg is not None:
+            ends = [next((v for _, v in reversed(points) if v is not None), None) for points in series.values()]
+            last = ", ".join(charts.short_number(value) for value in ends)
+            found.append({"name": name, "meaning": CURVES.get(name, ""), "svg": svg, "last": last})
+    return found
+
+
+def other_metrics(runs: Sequence[Run]) -> list[str]:
+    """Names of the logged numbers that have no place among the main curves, sorted."""
+    names = {name for run in runs for row in run.metrics for name in row}
+    return sorted(names - set(CURVES) - {"step", "env_steps", "nonfinite"})
+
+
+def headline(run: Run, health: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The few numbers to read first: (name, value)."""
+    tiles = []
+    for name in HEADLINES:
+        values = [value for _, value in points_of(run.metrics, name) if value is not None]
+        if values:
+            tiles.append((name, f"{values[0]:.3f} → {values[-1]:.3f}"))
+    if run.metrics:
+        tiles.append(("last step", str(run.metrics[-1]["step"])))
+        if acts(run.metrics):
+            tiles[-1] = ("environment steps", charts.short_number(run.metrics[-1].get("env_steps")))
+    seconds = sum(map(seconds_of, run.timing))
+    if seconds:
+        tiles.append(("time in steps", f"{seconds / 60:.1f} min" if seconds > 180 else f"{seconds:.0f} s"))
+    if run.metrics:
+        tiles.append(("health warnings", str(sum(row["status"] == "warning" for row in health))))
+    return tiles
+
+
+def seconds_of(row: Mapping[str, Any]) -> float:
+    """What a row of timing.jsonl says that its step took; where it does not, the sum of the stages."""
+    return row.get("step_s") or sum(row.get(name) or 0.0 for name in STAGES)
+
+
+def timing_summary(timing: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Where the time went: stages (name, share, seconds a step), the bar, rates, compilations; None without rows.
+
+    The first step compiles, so it is left out where there are others.
+    """
+    rows = [row for row in timing if seconds_of(row)]
+    rows = rows[1:] or rows
+    if not rows:
+        return None
+    total = sum(map(seconds_of, rows))
+    seconds = {label: sum(row.get(name) or 0.0 for row in rows) for name, label in STAGES.items()}
+    seconds["rest"] = max(total - sum(seconds.values()), 0.0)
+    seconds = {label: value for label, value in seconds.items() if value > 1e-9 * total}
+    whole = sum(seconds.values())
+    rates = {unit: sorted(row[name] for row in rows if row.get(name) is not None) for name, unit in RATES.items()}
+    counts = [(row["step"], row["compile_count"]) for row in timing if row.get("compile_count") is not None]
+    return {
+        "stages": [(label, value / whole, value / len(rows)) for label, value in seconds.items()],
+        "bar": charts.share_bar({label: value / whole for label, value in seconds.items()}),
+        "step_s": total / len(rows),
+        "rates": [(charts.short_number(row[len(row) // 2]), unit) for unit, row in rates.items() if row],
+        "compile_count": counts[-1][1] if counts else None,
+        "last_compile": max((s for (_, before), (s, after) in zip(counts, counts[1:], strict=False) if after > before),
+                            default=counts[0][0] if counts else None),
+        "skipped_first": len(rows) < len(timing),
+    }
+
+
+def before_and_after(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The evaluation samples of the first and the last evaluation, on the same prompts; None when there are none.
+
+    With one evaluation only, "after" is None in each pair.
+    """
+    rows = [row for row in samples if row["split"] == "eval"]
+    if not rows:
+        return None
+    first, last = min(row["step"] for row in rows), max(row["step"] for row in rows)
+    later: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["step"] == last and last > first:
+            later.setdefault(row["prompt"], []).append(row)
+    rewards = [row["reward"] for row in rows if row["step"] in (first, last) and row["reward"] is not None]
+    low, high = (min(rewards), max(rewards)) if rewards else (0.0, 0.0)
+    earlier = [row for row in rows if row["step"] == first]
+    pairs = []
+    for row in earlier:
+        matches = later.get(row["prompt"], [])
+        after = sample_cell(matches.pop(0), low, high) if matches else None
+        pairs.append((visible(row["prompt"]), sample_cell(row, low, high), after))
+    return {"first": first, "last": last, "pairs": pairs[:MAX_SAMPLES], "total": len(pairs), "low": low, "high": high}
+
+
+def sample_cell(row: Mapping[str, Any], low: float, high: float) -> dict[str, Any]:
+    """One completion for the table: its text, its reward in figures, and a tint from lowest to highest reward."""
+    reward = row["reward"]
+    share = 0.5 if reward is None or high <= low else (reward - low) / (high - low)
+    colour, strength = ("var(--good)", 2 * share - 1) if share >= 0.5 else ("var(--bad)", 1 - 2 * share)
+    return {
+        "text": visible(row["completion"]),
+        "reward": charts.short_number(reward),
+        "tint": Markup("--tint:{};--strength:{:.0f}%").format(Markup(colour), 6 + 34 * strength),
+        "truncated": row.get("truncated", False),
+    }
+
+
+def token_view(view: Mapping[str, Any]) -> dict[str, Any]:
+    """One group for the per-token view: completions of cells, and what full colour stands for in each field."""
+    completions = view["rows"][:MAX_GROUP_ROWS]
+    scales = {}
+    for field, _, floor in TOKEN_FIELDS:
+        values = [
+            abs(value)
+            for row in completions
+            for value, seen in zip(row[field], row["mask"], strict=True)
+            if seen and value is not None
+        ]
+        scales[field] = max([floor, *values])
+    return {
+        "step": view["step"],
+        "prompt": visible(view["prompt"]),
+        "completions": [
+            {
+                "reward": charts.short_number(row["reward"]),
+                "cells": [_token_cell(row, index, scales) for index in range(len(row["tokens"]))],
+            }
+            for row in completions
+        ],
+        "hidden": len(view["rows"]) - len(completions),
+        "scales": {field: charts.short_number(scale) for field, scale in scales.items()},
+    }
+
+
+def _token_cell(row: Mapping[str, Any], index: int, scales: Mapping[str, float]) -> dict[str, Any]:
+    values = {field: row[field][index] for field in ("log_prob", "log_ratio", "advantage", "entropy")}
+    style = []
+    for field, _, _ in TOKEN_FIELDS:
+        value = values[field] or 0.0
+        colour = "var(--plain)" if field == "entropy" else "var(--good)" if value > 0 else "var(--bad)"
+        strength = 60 * min(abs(value) / scales[field], 1)
+        style.append(f"--{field}:color-mix(in srgb,{colour} {strength:.0f}%,transparent)")
+    shown = {field: charts.short_number(value) for field, value in values.items()}
+    words = ", ".join(f"{field.replace('_', '-')} {value}" for field, value in shown.items())
+    seen = row["mask"][index]
+    return {
+        "text": visible_token(row["tokens"][index]),
+        "mask": seen,
+        "style": Markup(";".join(style)),
+        "title": f"token {index}: {words}" if seen else f"token {index}: masked, the loss does not see it",
+        **shown,
+    }
+
+
+def first_and_last_episode(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the page shows of a run's episodes: that of the policy at the start, and that of the newest."""
+    return [render.section(row) for row in ([rows[0], rows[-1]] if len(rows) > 2 else rows)]
+
+
+def run_section(run: Run) -> dict[str, Any]:
+    """Everything about one run that the page shows."""
+    health = assess(run.metrics)
+    views = run.group_views
+    if len(views) > 2:  # the policy at the start and at the end
+        views = [views[0], views[-1]]
+    return {
+        "label": run.label,
+        "record": run.record,
+        "record_json": json.dumps(run.record, indent=2, sort_keys=True),
+        "config_json": json.dumps(run.config, indent=2, sort_keys=True),
+        "missing": run.missing,
+        "tiles": headline(run, health),
+        "warnings": sum(row["status"] == "warning" for row in health),
+        "has_metrics": bool(run.metrics),
+        "acts": acts(run.metrics),
+        "episodes": first_and_last_episode(run.episodes),
+        "health": [
+            {**row, "shown": charts.short_number(row["value"]), "spark": charts.sparkline(row["points"])}
+            for row in health
+        ],
+        "timing": timing_summary(run.timing),
+        "samples": before_and_after(run.samples),
+        "views": [token_view(view) for view in views],
+    }

@@ -1,0 +1,99 @@
+"""Serves a report that follows running runs, on this machine only:
+
+    python -m experiments.report SWEEP --serve [--port=8000]
+
+Two addresses exist, "/" (the page) and "/version" (a word that changes when a run has written something); the path of
+a request never reaches the file system. Only 127.0.0.1 is listened on, and a request that was sent to another host name
+is refused, so that no web page elsewhere can read the runs through a name of its own.
+"""
+
+import http.server
+import secrets
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.report import arms_page, cli
+
+HOST = "127.0.0.1"
+WATCHED = ("*.json", "*.jsonl")
+
+
+def version(paths: Sequence[Path]) -> str:
+    """A word that changes when a file of these runs, or of a sweep's points, is written."""
+    folders = [*paths, *(point for path in paths if arms_page.is_sweep(path) for point in path.glob("points/*/"))]
+    files = sorted(file for folder in folders for pattern in WATCHED for file in folder.glob(pattern))
+    latest = max((file.stat().st_mtime_ns for file in files), default=0)
+    return f"{len(files)}-{sum(file.stat().st_size for file in files)}-{latest}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers with the page or its version. server: a Server."""
+
+    def do_GET(self) -> None:
+        """A GET request."""
+        if self.headers.get("Host") not in (f"{name}:{self.server.server_port}" for name in (HOST, "localhost")):
+            self._answer(403, "text/plain", "this report answers to 127.0.0.1 and localhost only\n")
+        elif self.path in ("/", "/version"):
+            try:
+                page = self.path == "/"
+                kind, text = ("html", self.server.page()) if page else ("plain", version(self.server.paths))
+            except (OSError, ValueError) as error:  # a run is being moved, or one of its files is damaged
+                self._answer(500, "text/plain", f"report: {error}\n")
+            else:
+                self._answer(200, f"text/{kind}", text)
+        elif self.path == "/favicon.ico":
+            self._answer(204, "image/x-icon", "")  # browsers ask for it unasked, and complain of a 404
+        else:
+            self._answer(404, "text/plain", "the report is at /\n")
+
+    def _answer(self, status: int, kind: str, text: str) -> None:
+        content = text.encode("utf-8", errors="replace")
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_) -> None:
+        """A page that asks every five seconds would fill the terminal."""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """The live page of some runs and sweeps. port: 0 takes a free one, which server_port tells.
+
+    Raises OSError for a port that is taken, or that this user may not have.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, paths: Sequence[Path], *, port: int = 0, metric: str | None = None):
+        try:
+            super().__init__((HOST, port), Handler)
+        except PermissionError as error:
+            said = f"port {port} is not for this user: take one above 1023, or 0 for a free one"
+            raise PermissionError(said) from error
+        self.paths = [Path(path) for path in paths]
+        self._metric, self._nonce = metric, secrets.token_urlsafe(16)
+        self._lock, self._made = threading.Lock(), ("", "")
+
+    def page(self) -> str:
+        """The page, made anew where a run has written something since."""
+        with self._lock:
+            now = version(self.paths)
+            if now != self._made[0]:
+                self._made = now, cli.page(self.paths, metric=self._metric, nonce=self._nonce, version=now)
+            return self._made[1]
+
+
+def serve(paths: Sequence[Path], *, port: int, metric: str | None = None) -> None:
+    """Serves until Ctrl-C. Raises FileNotFoundError and ValueError as report.page, before anything is served."""
+    with Server(paths, port=port, metric=metric) as server:
+        server.page()
+        print(f"http://{HOST}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            pass

@@ -1,0 +1,167 @@
+"""Runs the sweeps of a config: every point an ordinary run, as many at a time as asked for.
+
+    python -m experiments.sweep --config=configs/control/environments.py:cartpole --sweep=lr,seed --list
+    python -m experiments.sweep --config=configs/control/environments.py:cartpole --sweep=lr:1e-3/3e-3,seed:8 --jobs=2
+    python -m experiments.sweep --config=configs/control/environments.py:cartpole --sweep=lr,seed:64 --vmap       # \
+        in one program
+    python -m experiments.sweep --config=configs/tasks/arithmetic.py --sweep=method,seed --config.grpo.steps=50
+
+A sweep is a function sweep_NAME(arg) of the config file, or of one that it builds on; several are their product (see
+configs/sweeps.py). Further --config.x=y hold for every point. What is complete is skipped, what was interrupted
+resumes, what failed is tried again --retries times: the same command goes on where it was stopped, also by kill -9.
+--print prints a command for each point that is not complete, --submit hands them to slurm (submitit), to the machines
+of --hosts (by ssh; they share this folder) or to ray.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+from collections.abc import Sequence
+
+from experiments.sweep import display, fold, folder, launchers, points, runner
+from rl_jax.runs.run_record import is_complete
+
+
+def tasks_of(sweep: pathlib.Path, found: Sequence[points.Point], *, vmap: bool) -> list[runner.Task]:
+    """A process for each point, or one for each set of points that one program can train."""
+    if vmap:
+        return fold.folded_tasks(sweep, found)
+    places = [sweep / "points" / point.name for point in found]
+    return [
+        runner.Task(point.name, place, point.command(place), [point.name])
+        for point, place in zip(found, places, strict=True)
+    ]
+
+
+def listing(sweep: pathlib.Path, found: Sequence[points.Point]) -> str:
+    """A line a point: its state, name and overrides."""
+    lines = []
+    for point in found:
+        state = folder.state_of(sweep / "points" / point.name)[0]
+        fields = " ".join(f"{name}={value}" for name, value in point.overrides.items())
+        lines.append(f"{state:12} {point.name:40} {fields}".rstrip())
+    return "\n".join(lines)
+
+
+def run(sweep: pathlib.Path, tasks: Sequence[runner.Task], slots: Sequence[runner.Slot], options) -> int:
+    """Runs the tasks in the slots, with the display; then the table. The exit status."""
+    shown = display.Display(tasks, jobs=len(slots))
+    try:
+        status = runner.Runner(
+            sweep, tasks, slots, retries=options.retries, display=shown, grace_s=options.grace_s
+        ).run()
+    finally:
+        shown.close()
+    found = folder.write_table(sweep, options.metric)
+    print(folder.markdown(found), end="")
+    return status
+
+
+def submit(sweep: pathlib.Path, tasks: Sequence[runner.Task], options) -> int:
+    """Hands over what is not complete to slurm or ray. The exit status."""
+    left = [task for task in tasks if not is_complete(task.workdir)]
+    for task in tasks:
+        if is_complete(task.workdir):  # it may have ended on the cluster, where nobody does what is left to do
+            task.finish()
+    if not left:
+        print("every point is complete")
+        print(folder.markdown(folder.write_table(sweep, options.metric)), end="")
+        return 0
+    if options.submit == "slurm":
+        parameters = dict(text.split("=", 1) for text in options.slurm)
+        jobs = launchers.submit_slurm(sweep, left, jobs=options.jobs, parameters=parameters, cluster=options.cluster)
+        print(f"submitted {len(left)} runs: {', '.join(jobs)}")
+        return 0
+    statuses = launchers.run_ray(left, retries=options.retries)
+    for task in left:
+        if is_complete(task.workdir):
+            task.finish()
+    print(folder.markdown(folder.write_table(sweep, options.metric)), end="")
+    return int(any(statuses))
+
+
+def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """(options, "field=value" of each further --config.field=value). Ends the program where it cannot be read."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--config", required=True, help="configs/FILE.py:arguments")
+    parser.add_argument("--sweep", default="", help="names of sweeps, each with :ARG or without: lr,seed:8")
+    parser.add_argument("--program", help="default: the one that the config is for")
+    parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/sweeps/NAME, by config and sweep")
+    parser.add_argument("--subsample", type=int, help="so many of the points, drawn at random but always the same")
+    parser.add_argument("--metric", help="of the table; default: what the program evaluates")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--list", action="store_true", help="the points and their states")
+    action.add_argument("--print", action="store_true", help="a command for each point that is not complete")
+    action.add_argument("--table", action="store_true", help="the table, as far as the sweep has come")
+    action.add_argument("--submit", choices=("slurm", "hosts", "ray"))
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--no-pin", dest="pin", action="store_false", help="do not give each run cores of its own")
+    parser.add_argument("--vmap", action="store_true", help="seeds and numbers of a control sweep in one program")
+    parser.add_argument("--retries", type=int, default=2, help="starts of a failed point after the first")
+    parser.add_argument("--grace_s", type=float, default=runner.GRACE_S, help="seconds to save in, when stopped")
+    parser.add_argument("--hosts", help="a file with HOST or HOST COUNT a line")
+    parser.add_argument(
+        "--slurm",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of submitit, as slurm_partition=gpu, timeout_min=600, cpus_per_task=8, gpus_per_node=1",
+    )
+    parser.add_argument("--cluster", default="slurm", choices=("slurm", "local"), help="submitit's: local runs here")
+    options, rest = parser.parse_known_args(arguments)
+    for text in rest:
+        if not re.match(r"--config\.[\w.]+=", text):
+            parser.error(f"unknown argument {text}; fields of the config are set with --config.FIELD=VALUE")
+    if options.jobs < 1 or options.retries < 0:
+        parser.error("--jobs is at least 1, --retries at least 0")
+    if (options.submit == "hosts") != bool(options.hosts) and not options.print:
+        parser.error("--submit=hosts and --hosts=FILE go together")
+    wrong = [text for text in options.slurm if "=" not in text]
+    if wrong:
+        parser.error(f"--slurm={wrong[0]} is not NAME=VALUE")
+    return options, [text.removeprefix("--config.") for text in rest]
+
+
+def default_folder(config: str, sweep: str) -> pathlib.Path:
+    """runs/sweeps/control_cartpole_lr_seed-64, by the config and its sweeps."""
+    path, _, argument = config.partition(":")
+    words = [pathlib.Path(path).stem, *argument.split(","), *sweep.split(",")]
+    return pathlib.Path("runs/sweeps") / "_".join(re.sub(r"[^\w.-]", "-", word) for word in words if word)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; the exit status."""
+    options, fixed = parse(arguments)
+    sweep = options.workdir or default_folder(options.config, options.sweep)
+    try:
+        found = points.expand(
+            options.config, options.sweep, program=options.program, subsample=options.subsample, fixed=fixed
+        )
+        if options.list:
+            print(listing(sweep, found))
+            return 0
+        if options.table:
+            print(folder.markdown(folder.table(sweep, options.metric)), end="")
+            return 0
+        if options.print:
+            slots = launchers.read_hosts(options.hosts) if options.hosts else [runner.Slot()]
+            left = [point for point in found if not is_complete(sweep / "points" / point.name)]
+            for index, point in enumerate(left):
+                command, host = point.command(sweep / "points" / point.name), slots[index % len(slots)].host
+                print(points.shown(runner.ssh_command(host, command) if host else command))
+            return 0
+        command = f"python -m experiments.sweep {points.shown(sys.argv[1:] if arguments is None else arguments)}"
+        with folder.locked(sweep):
+            head = dict(name=sweep.name, config=options.config, sweep=options.sweep, command=command)
+            folder.write_sweep(sweep, found, program=found[0].program, **head)
+            tasks = tasks_of(sweep, found, vmap=options.vmap)
+            if options.submit in ("slurm", "ray"):
+                return submit(sweep, tasks, options)
+            hosts = launchers.read_hosts(options.hosts) if options.hosts else None
+            return run(sweep, tasks, hosts or runner.local_slots(options.jobs, options.pin), options)
+    except (ValueError, FileNotFoundError, RuntimeError) as error:
+        print(f"experiments.sweep: {error}", file=sys.stderr)
+        return 2

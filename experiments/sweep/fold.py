@@ -1,0 +1,120 @@
+"""Many points of a control sweep in one program (--vmap): those that differ in seeds and in numbers of no shape.
+
+folded/HASH/ is an ordinary run directory of experiments.control_ppo with config.runs; once it is complete, each of its
+points gets a run directory of its own, with its rows, as if it had run alone.
+"""
+
+import collections
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.sweep.folder import write_json
+from experiments.sweep.points import Point, load_config, set_fields
+from experiments.sweep.runner import Task
+from rl_jax.runs.logging import METRICS_FILE, TIMING_FILE, encode_row, export_parquet, read_jsonl, write_atomically
+from rl_jax.runs.run_record import is_complete, read_json
+
+FOLDED = "folded"
+MAX_ARGUMENT = 120_000  # bytes of --config.runs; Linux takes 131 072 in one argument
+
+
+def folded_tasks(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[str] = ()) -> list[Task]:
+    """A task for each set of points that one program can train. Sets that an earlier start has begun are kept.
+
+    Raises ValueError for a point that is not foldable, with the reason.
+    """
+    by_name = {point.name: point for point in points}
+    waiting = {point.name for point in points if not is_complete(folder / "points" / point.name)}
+    tasks = []
+    for path in sorted((folder / FOLDED).glob("*/fold.json")):
+        begun = [by_name[name] for name in read_json(path)["points"] if name in by_name]
+        names = {point.name for point in begun}
+        if names & waiting and len(begun) == len(read_json(path)["points"]):
+            waiting -= names
+            tasks.append(_task(folder, begun, extra))
+    sets: dict[str, list[tuple[Point, int]]] = collections.defaultdict(list)
+    for point in points:
+        swept, rest = _parts(point)
+        if point.name in waiting:
+            length = len(repr((point.seed, tuple(swept.items())))) + 2
+            sets[json.dumps([point.config, sorted(swept), rest], sort_keys=True)].append((point, length))
+    return tasks + [_task(folder, part, extra) for members in sets.values() for part in _split(members)]
+
+
+def _split(points: Sequence[tuple[Point, int]]) -> list[list[Point]]:
+    """The points in order, in as few lists as one argument of a command line can name each. points: (point, bytes)."""
+    parts, size = [[]], 0
+    for point, mine in points:
+        if parts[-1] and size + mine > MAX_ARGUMENT:
+            parts, size = [*parts, []], 0
+        parts[-1].append(point)
+        size += mine
+    return parts
+
+
+def _parts(point: Point) -> tuple[dict[str, float], dict[str, Any]]:
+    """(numbers that may differ in one program, the other overrides, without seeds)."""
+    if point.program != "control_ppo":
+        raise ValueError(f"--vmap: {point.program} is not jittable as a whole; only control_ppo is")
+    config = set_fields(load_config(point.config), point.overrides)
+    if config.num_seeds != 1 or config.sweep or config.runs:
+        raise ValueError(f"--vmap: {point.name} is several runs itself: name seed among the sweeps")
+    swept, rest = {}, {}
+    for name, value in point.overrides.items():
+        if name.startswith("control.") and type(value) is float:
+            swept[name] = value
+        elif name not in ("seed", "num_seeds", "config", "argument"):
+            rest[name] = value
+    return swept, rest
+
+
+def _task(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[str]) -> Task:
+    runs = tuple((point.seed, tuple(_parts(point)[0].items())) for point in points)
+    overrides = _parts(points[0])[1] | {"runs": runs}
+    name = f"{len(points)}_runs_{hashlib.sha256(json.dumps([p.record() for p in points]).encode()).hexdigest()[:8]}"
+    workdir = folder / FOLDED / name
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_json(workdir / "fold.json", {"points": [point.name for point in points]})
+    one = points[0]._replace(overrides=overrides)
+    command = one.command(workdir, extra)
+    return Task(name, workdir, command, [p.name for p in points], lambda: unfold(folder, workdir, points))
+
+
+def unfold(folder: pathlib.Path, workdir: pathlib.Path, points: Sequence[Point]) -> None:
+    """Writes the run directory of each point of a complete fold; those that are there already are left alone."""
+    rows = read_jsonl(workdir / "runs.jsonl")
+    fold, timing = read_json(workdir / "run.json"), (workdir / TIMING_FILE).read_bytes()
+    for index, point in enumerate(points):
+        target = folder / "points" / point.name
+        if is_complete(target):
+            continue
+        target.mkdir(parents=True, exist_ok=True)
+        mine = [_row_of(row, index) for row in rows]
+        config = set_fields(load_config(point.config), point.overrides).to_dict()
+        command = point.command(f"{folder}/points/{point.name}")
+        if fold.get("git_patch"):
+            (target / fold["git_patch"]).unlink(missing_ok=True)
+            try:
+                os.link(workdir / fold["git_patch"], target / fold["git_patch"])  # one copy on the disk for all of them
+            except OSError:  # not on every file system
+                shutil.copyfile(workdir / fold["git_patch"], target / fold["git_patch"])
+        place = {"folded": str(workdir.relative_to(folder)), "index": index}
+        write_json(target / "config.json", json.loads(encode_row(config)))
+        write_json(target / "run.json", fold | {"command": command, "seed": point.seed} | place)
+        write_atomically(target / METRICS_FILE, "".join(encode_row(row) + "\n" for row in mine).encode())
+        write_atomically(target / TIMING_FILE, timing)
+        export_parquet(target)
+        write_atomically(target / "final.json", (encode_row(mine[-1] | place) + "\n").encode())
+
+
+def _row_of(row: dict[str, Any], index: int) -> dict[str, Any]:
+    """The values of one run in a row of runs.jsonl."""
+    lost = row.get("nonfinite", {})
+    found = {name: values[index] for name, values in row.items() if isinstance(values, list)}
+    found |= {name: float(lost[f"{name}[{index}]"]) for name in found if f"{name}[{index}]" in lost}
+    return found | {"step": row["step"]}

@@ -1,0 +1,143 @@
+"""A sweep's folder: sweep.json with its points, an ordinary run under points/NAME each, state.json, the tables.
+
+    SWEEP/sweep.json      {"name", "config", "program", "sweep", "points": [...], "command", "created"}
+    SWEEP/state.json      {"points": {NAME: {"state", "attempts", "failures", "error"}}}
+    SWEEP/points/NAME/    config.json, run.json, metrics.jsonl ..., log.txt (what it printed), final.json once complete
+    SWEEP/table.md, SWEEP/table.json
+"""
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from experiments.parts.programs import result_of
+from experiments.sweep.points import Point
+from rl_jax.runs import run_record
+from rl_jax.runs.logging import METRICS_FILE, read_jsonl, write_atomically
+from rl_jax.runs.run_record import is_complete, read_json
+
+
+def write_json(path: pathlib.Path, content: Any) -> None:
+    """Replaces a JSON file in one move."""
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+@contextlib.contextmanager
+def locked(folder: pathlib.Path) -> Iterator[None]:
+    """Holds the sweep's lock, which its process takes with it however it ends. Raises RuntimeError where another
+    process has it, naming that."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise RuntimeError(
+                f"another sweep works on {folder} (process {file.read().strip() or 'unknown'}): wait for it, stop it, "
+                "or name another --workdir"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def write_sweep(folder: pathlib.Path, points: Sequence[Point], **head: Any) -> dict[str, Any]:
+    """Writes sweep.json with the points and those that it had before. head: name, config, program, sweep, command.
+
+    Raises ValueError where a point of the same name had other overrides.
+    """
+    path = folder / "sweep.json"
+    record = {**head, "points": [], "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+    if path.exists():
+        earlier = read_json(path)
+        record |= {"created": earlier["created"], "points": earlier["points"]}
+    before = {point["name"]: point for point in record["points"]}
+    for point in points:
+        new = json.loads(json.dumps(point.record()))
+        if before.setdefault(point.name, new) != new:
+            raise ValueError(
+                f"{folder} has another point {point.name}, with {before[point.name]['overrides']} of "
+                f"{before[point.name]['config']}: name another --workdir"
+            )
+    record["points"] = list(before.values())
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, record)
+    return record
+
+
+def state_of(workdir: pathlib.Path) -> tuple[str, str]:
+    """(state, error) of a run's folder: those of rl_jax.runs.run_record.run_state, "pending" where nothing has run,
+    "damaged" where the folder cannot be read."""
+    try:
+        return run_record.run_state(workdir)
+    except FileNotFoundError:
+        return ("complete", "") if is_complete(workdir) else ("pending", "")
+    except (OSError, ValueError) as error:
+        return "damaged", str(error)
+
+
+def last_metrics(workdir: pathlib.Path) -> dict[str, float]:
+    """The last value of everything that a run has logged, {} where nothing was. ValueError for a damaged row."""
+    path, found = workdir / METRICS_FILE, {}
+    for row in read_jsonl(path) if path.exists() else []:
+        found |= {name: value for name, value in row.items() if name != "nonfinite"}
+    return found
+
+
+def table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
+    """{"metric", "points": [...], "arms": [...]} of a sweep, as far as it has come; nothing in it tells the time.
+
+    A point has name, arm, seed, state, step and its last metrics; an arm the number of its complete points and mean,
+    least and greatest result of these, none of the three where one has no finite result: a mean over those that did
+    not diverge would flatter the arm. metric: the result; None: the first of experiments.parts.programs.RESULTS.
+    """
+    rows = []
+    for point in read_json(folder / "sweep.json")["points"]:
+        workdir = folder / point["workdir"]
+        state = state_of(workdir)[0]
+        try:
+            metrics = last_metrics(workdir)
+        except (OSError, ValueError):
+            state, metrics = "damaged", {}
+        rows.append(dict(name=point["name"], arm=point["arm"], seed=point["seed"], state=state,
+                         step=metrics.pop("step", None), metrics=metrics))
+    complete = [row for row in rows if row["state"] == "complete"]
+    metric = metric or next(filter(None, (result_of(row["metrics"]) for row in complete)), None)
+    arms = []
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        mine = [row["metrics"].get(metric) for row in complete if row["arm"] == arm]
+        known = mine and None not in mine
+        found = dict(mean=sum(mine) / len(mine), least=min(mine), greatest=max(mine)) if known else {}
+        arms.append(dict(arm=arm, complete=len(mine), points=sum(row["arm"] == arm for row in rows), **found))
+    return {"metric": metric, "points": rows, "arms": arms}
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """A table's arms and points, as two Markdown tables."""
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.4g}"
+
+    metric = found["metric"] or "result"
+    lines = [f"| arm | complete | mean {metric} | least | greatest |", "|---|---|---|---|---|"]
+    for arm in found["arms"]:
+        values = " | ".join(number(arm.get(name)) for name in ("mean", "least", "greatest"))
+        lines.append(f"| {arm['arm']} | {arm['complete']} of {arm['points']} | {values} |")
+    lines += ["", f"| point | state | step | {metric} |", "|---|---|---|---|"]
+    for row in found["points"]:
+        lines.append(f"| {row['name']} | {row['state']} | {row['step']} | {number(row['metrics'].get(metric))} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
+    """Writes table.md and table.json; returns the latter's content."""
+    found = table(folder, metric)
+    write_json(folder / "table.json", found)
+    write_atomically(folder / "table.md", markdown(found).encode())
+    return found

@@ -1,0 +1,271 @@
+"""From a config and the names of its sweeps to points: a name, the overrides, the command of an ordinary run each."""
+
+import difflib
+import hashlib
+import importlib.util
+import itertools
+import pathlib
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from configs import sweeps
+from experiments.parts.programs import program_of
+
+PLAIN = (bool, int, float, str)
+LONGEST_NAME = 120  # characters; a longer name of a point ends in a hash
+
+
+class Point(NamedTuple):
+    """One run of a sweep. name: its folder under points/. overrides: {dotted field: plain value}, "config" and
+    "argument" too. arm: the name without the seed. seed: config.seed. config: the file and its argument."""
+
+    name: str
+    overrides: dict[str, Any]
+    arm: str
+    seed: int
+    config: str
+    program: str
+
+    def command(self, workdir: str | pathlib.Path, extra: Sequence[str] = ()) -> list[str]:
+        """The command line of the run; extra: further arguments for it."""
+        module = self.program if "." in self.program else f"experiments.{self.program}"
+        fields = [f"--config.{name}={_flag(value)}" for name, value in fields_of(self.overrides).items()]
+        return [sys.executable, "-m", module, f"--config={self.config}", f"--workdir={workdir}", *fields, *extra]
+
+    def record(self) -> dict[str, Any]:
+        """The point as sweep.json has it."""
+        kept = ("name", "overrides", "arm", "seed", "config", "program")
+        return {name: getattr(self, name) for name in kept} | {"workdir": f"points/{self.name}"}
+
+
+def fields_of(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides that are fields of a config."""
+    return {name: value for name, value in overrides.items() if name not in ("config", "argument")}
+
+
+def load_module(path: str) -> ModuleType:
+    """The config file as a module. Raises FileNotFoundError naming the near ones."""
+    file = pathlib.Path(path)
+    if not file.is_file():
+        near = [str(other) for other in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
+        raise FileNotFoundError(f"there is no config file {path}{_near(path, near)}")
+    if file.resolve().is_relative_to(pathlib.Path.cwd()):  # the same module that others import
+        parts = file.resolve().relative_to(pathlib.Path.cwd()).with_suffix("").parts
+        if (pathlib.Path.cwd() / parts[0] / "__init__.py").exists():
+            return importlib.import_module(".".join(parts))
+    name = "config_" + hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+def load_config(config: str) -> ConfigDict:
+    """The locked config of "configs/FILE.py:arguments"."""
+    path, _, argument = config.partition(":")
+    return load_module(path).get_config(argument or None).lock()
+
+
+def functions_of(module: ModuleType, prefix: str) -> dict[str, Any]:
+    """{NAME: function} of the functions prefix_NAME of a config file, and of the config files that it builds on."""
+    found: dict[str, Any] = {}
+    waiting, seen = [module], set()
+    while waiting:
+        module = waiting.pop(0)
+        if module.__name__ in seen:
+            continue
+        seen.add(module.__name__)
+        for name, value in vars(module).items():
+            if name.startswith(prefix) and callable(value):
+                found.setdefault(name.removeprefix(prefix), value)
+        imported = [value for value in vars(module).values() if isinstance(value, ModuleType)]
+        waiting += [value for value in imported if value.__name__.startswith("configs.") and value is not sweeps]
+    return found
+
+
+def set_fields(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
+    """A locked copy of `config` with other values, as strict as the command line of a run.
+
+    Raises ValueError for a field that there is not, naming the near ones, for a group of fields, and for a value of
+    another type (an int is a good float).
+    """
+    result = config.copy_and_resolve_references()
+    for name, value in fields_of(overrides).items():
+        *groups, last = name.split(".")
+        place: Any = result
+        for part in [*groups, last]:
+            if not isinstance(place, ConfigDict) or part not in place:
+                raise ValueError(f"the config has no field {name}{_near(name, _names(config))}")
+            parent, place = place, place[part]
+        if isinstance(place, ConfigDict):
+            raise ValueError(f"{name} is a group of fields; name one of {', '.join(f'{name}.{key}' for key in place)}")
+        if not _fits(value, place):
+            raise ValueError(f"{name} is {place!r}, a {type(place).__name__}; {value!r} is a {type(value).__name__}")
+        parent[last] = float(value) if type(place) is float else value
+    return result.lock()
+
+
+def expand(
+    config: str, names: str, *, program: str | None = None, subsample: int | None = None, fixed: Sequence[str] = ()
+) -> list[Point]:
+    """The points of the product of the sweeps in `names`, "lr,seed:8", in the order of the config's functions.
+
+    program: in place of the one that the config's groups name. subsample: so many of them, drawn without replacement.
+    fixed: "field=value" of every point, of the forms of a command line.
+    Raises ValueError for an unknown sweep, argument or field, naming the near ones, and for two points of one name.
+    """
+    module = load_module(config.partition(":")[0])
+    known = functions_of(module, "sweep_")
+    parts = []
+    for text in filter(None, names.split(",")):
+        name, _, arg = text.partition(":")
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise ValueError(f"{config} has no sweep {name!r}{_near(name, known)}; it has: {there}")
+        parts.append([(name, overrides) for overrides in known[name](arg or None)])
+        if not parts[-1]:
+            raise ValueError(f"the sweep {text!r} has no points")
+    points = [_point(config, combination, program, fixed) for combination in itertools.product(*parts)]
+    if subsample is not None:
+        kept = sweeps.subsample([{"point": index} for index in range(len(points))], subsample)
+        points = [points[chosen["point"]] for chosen in kept]
+    sweeps.check_seeds(sorted({point.seed for point in points}), tuning=False)
+    return check_names(points)
+
+
+def check_names(points: Iterable[Point]) -> list[Point]:
+    """The points as a list. Raises ValueError where two have one name."""
+    points, seen = list(points), set()
+    for point in points:
+        if point.name in seen:
+            raise ValueError(f"two points of the sweep are called {point.name}")
+        seen.add(point.name)
+    return points
+
+
+def resolve(point: Point) -> ConfigDict:
+    """The config that a point's run will have. Raises ValueError as set_fields does."""
+    return set_fields(load_config(point.config), point.overrides)
+
+
+def make_point(
+    config: str, overrides: Mapping[str, Any], *, name: str, arm: str, program: str | None = None
+) -> Point:
+    """A point, checked: its config loads with its overrides. config: the sweep's; "config" and "argument" change it."""
+    for field, value in overrides.items():
+        if not _is_plain(value):
+            raise ValueError(f"{field}={value!r}: an override is a number, a string, a bool or a tuple of these")
+    path, _, argument = str(overrides.get("config", config)).partition(":")
+    argument = argument or config.partition(":")[2]  # another file, the same task or size
+    words = [word for word in (argument, overrides.get("argument", "")) if word]
+    place = f"{path}:{','.join(words)}" if words else path
+    resolved = set_fields(load_config(place), overrides)
+    program = program or program_of(resolved)
+    return Point(name, dict(overrides), arm, int(resolved.get("seed", 0)), place, program)
+
+
+def _point(config: str, parts: Sequence[tuple[str, Mapping]], program: str | None, fixed: Sequence[str]) -> Point:
+    overrides: dict[str, Any] = {}
+    names, arms = [], []
+    for sweep, part in parts:
+        twice = sorted(set(overrides) & set(part))
+        if twice:
+            raise ValueError(f"two sweeps set {', '.join(twice)}")
+        overrides |= part
+        label = f"{sweep}={_label(part, sweep)}"
+        names.append(label)
+        if "seed" not in part:
+            arms.append(label)
+    for text in fixed:
+        name, _, value = text.partition("=")
+        if name in overrides:
+            raise ValueError(f"{name} is fixed and swept")
+        overrides[name] = _parsed(name, value, load_config(config))
+    return make_point(
+        config, overrides, name=_short(",".join(names) or "only"), arm=_short(",".join(arms) or "all"), program=program
+    )
+
+
+def _label(overrides: Mapping[str, Any], sweep: str) -> str:
+    """What tells a sweep's point from its others: its values, but once where they are the same. A seed is its number,
+    whatever goes with it; a file is its stem."""
+    if sweep == "seed" and "seed" in overrides:
+        return str(overrides["seed"])
+    values = []
+    for name, value in overrides.items():
+        text = pathlib.Path(value.partition(":")[0]).stem if name == "config" else _text(value)
+        values.append(text or "none")
+    return "_".join(dict.fromkeys(values))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    if isinstance(value, (tuple, list)):
+        return "+".join(map(_text, value))
+    return re.sub(r"[^\w.+-]", "-", str(value))
+
+
+def _short(name: str) -> str:
+    """A name that is a folder's on any file system."""
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[: LONGEST_NAME - 9]}~{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _flag(value: Any) -> str:
+    return str(value) if isinstance(value, str) else repr(value)
+
+
+def _parsed(name: str, text: str, config: ConfigDict) -> Any:
+    """The value of a command line's "field=value", by the type of the field."""
+    place: Any = config
+    for part in name.split("."):
+        if not isinstance(place, ConfigDict) or part not in place:
+            raise ValueError(f"the config has no field {name}{_near(name, _names(config))}")
+        place = place[part]
+    if not isinstance(place, PLAIN):
+        raise ValueError(f"{name} is a {type(place).__name__}: set it in the config file")
+    try:
+        return {"true": True, "false": False}[text.lower()] if isinstance(place, bool) else type(place)(text)
+    except (ValueError, KeyError):
+        raise ValueError(f"{name}={text}: the field is a {type(place).__name__}") from None
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, PLAIN) or (isinstance(value, (tuple, list)) and all(map(_is_plain, value)))
+
+
+def _fits(value: Any, place: Any) -> bool:
+    """Whether a field that holds `place` may hold `value`."""
+    if place is None or isinstance(place, (tuple, list)) and isinstance(value, (tuple, list)):
+        return True
+    if type(place) is float:
+        return type(value) in (int, float)
+    return type(value) is type(place)
+
+
+def _names(config: ConfigDict, prefix: str = "") -> list[str]:
+    """The dotted names of all fields."""
+    found = []
+    for key, value in config.items():
+        found += _names(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else [prefix + key]
+    return found
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """"; near it: a, b", or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f"; near it: {', '.join(near)}" if near else ""
+
+
+def shown(command: Sequence[str]) -> str:
+    """A command line to paste into a shell."""
+    return shlex.join(command)

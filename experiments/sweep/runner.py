@@ -1,0 +1,264 @@
+"""Runs tasks as processes, some at a time, until each is complete or has failed too often.
+
+What is complete is asked of the folders (final.json), so the loop can be killed at any moment and started again. A
+task's process holds a lock that outlives the loop: one that a killed loop has left behind is waited for, not doubled.
+"""
+
+import fcntl
+import os
+import pathlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from experiments.sweep.folder import state_of, write_json
+from rl_jax.runs.run_record import is_complete, read_json
+
+GRACE_S = 120.0  # between SIGTERM, at which a program saves, and SIGKILL
+LOG_FILE = "log.txt"
+
+
+class Task(NamedTuple):
+    """A process to run. workdir: its run directory, complete once it has a final.json. points: the names of the points
+    that it computes. finish: called once it is complete."""
+
+    name: str
+    workdir: pathlib.Path
+    command: Sequence[str]
+    points: Sequence[str]
+    finish: Callable[[], None] = lambda: None
+
+
+class Slot(NamedTuple):
+    """Where a process runs. cores: those that it may use, None for all. host: for ssh, "" for here."""
+
+    cores: frozenset[int] | None = None
+    host: str = ""
+
+
+class Running(NamedTuple):
+    """A process that was started here, or (process None) one that a killed loop has left behind."""
+
+    task: Task
+    process: subprocess.Popen | None
+    slot: Slot | None
+    started: float
+
+
+def local_slots(jobs: int, pin: bool = True) -> list[Slot]:
+    """`jobs` slots that share this process's cores: disjoint ones while there are enough."""
+    if not pin or not hasattr(os, "sched_getaffinity"):
+        return [Slot()] * jobs
+    cores = sorted(os.sched_getaffinity(0))
+    if jobs >= len(cores):
+        return [Slot(frozenset([cores[i % len(cores)]])) for i in range(jobs)]
+    return [Slot(frozenset(cores[i * len(cores) // jobs : (i + 1) * len(cores) // jobs])) for i in range(jobs)]
+
+
+class Runner:
+    """The loop. folder: the sweep's. retries: how often a failed task is started again, over all starts of the sweep.
+    display: told of every change (experiments.sweep.display)."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        tasks: Sequence[Task],
+        slots: Sequence[Slot],
+        *,
+        retries: int = 2,
+        display: Any = None,
+        grace_s: float = GRACE_S,
+        poll_s: float = 0.1,
+    ):
+        self._folder, self._tasks, self._retries = folder, list(tasks), retries
+        self._display, self._grace_s, self._poll_s = display, grace_s, poll_s
+        self._free = list(slots)
+        self._running: list[Running] = []
+        self._waiting: list[Task] = []
+        self._signal: int | None = None
+        self._stopped_at: float | None = None
+        path = folder / "state.json"
+        self._state: dict[str, Any] = read_json(path)["points"] if path.exists() else {}
+
+    def run(self) -> int:
+        """Runs what is not complete. 0: all is; 1: something has failed for good; 128 + a signal: it was stopped."""
+        (self._folder / "locks").mkdir(parents=True, exist_ok=True)
+        kept = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            for task in self._tasks:
+                self._sort(task)
+            self._write_state()
+            while self._running or (self._waiting and self._signal is None):
+                self._reap()
+                self._start()
+                self._forward()
+                if self._display is not None:
+                    self._display.show(self._state, [(item.task, item.started) for item in self._running])
+                time.sleep(self._poll_s)
+            if self._display is not None:
+                self._display.show(self._state, [], last=True)
+        finally:
+            for number, handler in kept.items():
+                signal.signal(number, handler)
+        if self._signal is not None:
+            return 128 + self._signal
+        return int(any(self._state[name]["state"] == "failed" for task in self._tasks for name in task.points))
+
+    def _note(self, number: int, frame: Any) -> None:
+        # The second time it is meant: no more waiting for programs to save.
+        self._stopped_at = None if self._signal is None else 0.0
+        self._signal = number
+
+    def _sort(self, task: Task) -> None:
+        """Where a task stands at the start: complete, failed for good, still running, or waiting."""
+        failures = max((self._of(name)["failures"] for name in task.points), default=0)
+        if is_complete(task.workdir):
+            task.finish()
+            self._set(task, state="complete", error="")
+        elif failures > self._retries:
+            self._set(task, state="failed")  # it may have been left as pending by a start with more --retries
+            self._say(f"{task.name} has failed {failures} times: it is left; raise --retries, or remove its folder")
+        elif self._is_held(task):
+            self._running.append(Running(task, None, None, time.monotonic()))
+            self._set(task, state="running")
+            self._say(f"{task.name} is still running: an earlier sweep has started it")
+        else:
+            self._waiting.append(task)
+            self._set(task, state="pending")
+
+    def _of(self, name: str) -> dict[str, Any]:
+        return self._state.setdefault(name, {"state": "pending", "attempts": 0, "failures": 0, "error": ""})
+
+    def _set(self, task: Task, **changes: Any) -> None:
+        for name in task.points:
+            self._of(name).update(changes)
+
+    def _write_state(self) -> None:
+        write_json(self._folder / "state.json", {"points": self._state})
+
+    def _say(self, text: str) -> None:
+        if self._display is not None:
+            self._display.message(text)
+
+    def _lock(self, task: Task) -> int | None:
+        """A file descriptor that holds the task's lock; None where a living process has it."""
+        place = os.open(self._folder / "locks" / task.name, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(place)
+            return None
+        return place
+
+    def _is_held(self, task: Task) -> bool:
+        """Whether a living process works on the task."""
+        lock = self._lock(task)
+        if lock is not None:
+            os.close(lock)
+        return lock is None
+
+    def _start(self) -> None:
+        while self._waiting and self._free and self._signal is None:
+            task = self._waiting.pop(0)
+            lock = self._lock(task)
+            if lock is None:  # a process of an earlier sweep, or one that a run has left behind
+                self._running.append(Running(task, None, None, time.monotonic()))
+                continue
+            slot = self._free.pop(0)
+            try:
+                process = self._spawn(task, slot, lock)
+            finally:
+                os.close(lock)  # the process has its own
+            self._running.append(Running(task, process, slot, time.monotonic()))
+            for name in task.points:
+                self._of(name)["attempts"] += 1
+            self._set(task, state="running")
+            self._write_state()
+            self._say(f"started  {task.name}")
+
+    def _spawn(self, task: Task, slot: Slot, lock: int) -> subprocess.Popen:
+        command = list(task.command)
+        if slot.host:
+            command = ssh_command(slot.host, command)
+        task.workdir.mkdir(parents=True, exist_ok=True)
+        before = os.sched_getaffinity(0) if slot.cores else None
+        with open(task.workdir / LOG_FILE, "ab") as log:
+            try:
+                if before is not None:
+                    os.sched_setaffinity(0, slot.cores)  # inherited, so that its first thread has it, too
+                # A session of its own: Ctrl-C in the terminal comes to the loop, which asks it to save.
+                return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock,),
+                                        start_new_session=True)
+            finally:
+                if before is not None:
+                    os.sched_setaffinity(0, before)
+
+    def _reap(self) -> None:
+        for item in list(self._running):
+            if item.process is None:
+                if self._is_held(item.task):
+                    continue
+                status = 0
+            else:
+                status = item.process.poll()
+                if status is None:
+                    continue
+                self._free.append(item.slot)
+            self._running.remove(item)
+            self._ended(item, status)
+            self._write_state()
+
+    def _ended(self, item: Running, status: int) -> None:
+        task, seconds = item.task, time.monotonic() - item.started
+        if is_complete(task.workdir):
+            task.finish()
+            self._set(task, state="complete", error="")
+            if self._display is not None:
+                self._display.completed(task, seconds)
+        elif self._signal is not None or item.process is None:
+            # Stopped by us; or an orphan that was killed, too: no fault of its own.
+            self._set(task, state="preempted")
+            self._waiting.append(task)
+        else:
+            error = state_of(task.workdir)[1].strip().splitlines()[-1:] or [_said(status)]
+            for name in task.points:
+                self._of(name)["failures"] += 1
+            failures = self._of(task.points[0])["failures"]
+            if failures <= self._retries:
+                self._waiting.append(task)
+            self._set(task, state="pending" if failures <= self._retries else "failed", error=error[0])
+            what = f"again, {failures} of {self._retries}" if failures <= self._retries else "for good"
+            self._say(f"FAILED   {task.name} ({what}): {error[0]}; see {task.workdir / LOG_FILE}")
+
+    def _forward(self) -> None:
+        """Once a signal has come: SIGTERM to each process, SIGKILL to the groups of those that do not end."""
+        if self._signal is None:
+            return
+        now = time.monotonic()
+        if self._stopped_at is None:
+            self._stopped_at = now + self._grace_s
+            self._say(f"stopping {len(self._running)} runs: each saves; again to stop at once")
+            for item in self._running:
+                if item.process is not None:
+                    item.process.terminate()
+        if now >= self._stopped_at:
+            for item in self._running:
+                if item.process is not None and item.process.poll() is None:
+                    os.killpg(item.process.pid, signal.SIGKILL)
+        self._running = [item for item in self._running if item.process is not None]  # orphans go on
+
+
+def ssh_command(host: str, command: Sequence[str]) -> list[str]:
+    """The command on another machine, in the same folder (on a file system that they share); it ends with ssh."""
+    import shlex
+
+    there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(command)}"
+    return ["ssh", "-o", "BatchMode=yes", "-tt", host, there]
+
+
+def _said(status: int) -> str:
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"exit status {status}" if status else "ended without a final.json"

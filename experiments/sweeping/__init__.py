@@ -1,1 +1,0 @@
-"""What stands behind experiments.sweep and experiments.tune: points, the loop that runs them, launchers, tables."""

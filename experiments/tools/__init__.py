@@ -1,0 +1,1 @@
+"""Tools, each a command: python -m experiments.tools.NAME."""

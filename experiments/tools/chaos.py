@@ -1,0 +1,206 @@
+r"""Kills a run with SIGKILL at random moments, also inside its saves, and compares its end with an undisturbed run's.
+
+    python -m experiments.tools.chaos --kills=20 -- python -m experiments.grpo \
+        --config=configs/tasks/arithmetic.py:smoke \
+        --config.grpo.steps=60
+
+What stands behind -- is started as it is, with a --workdir added: once to its end, then again and again in another
+workdir, killed at a moment that --seed draws, and at last left to end. A line tells of each kill: where it hit, and the
+checkpoint from which the next start resumes. Files compared: final.json, and every .jsonl but timing.jsonl, by their
+SHA-256. Exits with 1 where one differs. The run needs a good many more steps than --kills and a checkpoint every few.
+"""
+
+import contextlib
+import hashlib
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from absl import app, flags
+
+flags.DEFINE_integer("kills", 20, "how often", lower_bound=1)
+flags.DEFINE_integer("seed", 0, "of the moments")
+flags.DEFINE_string("folder", "runs/chaos", "where both runs and their output are written; it must not exist")
+flags.DEFINE_float("in_save", 0.4, "the share of kills that wait until a save has begun")
+flags.DEFINE_float("in_start", 0.2, "the share of kills while the process starts")
+flags.DEFINE_float("timeout_s", 1800.0, "for one process")
+FLAGS = flags.FLAGS
+POLL_S = 0.001
+START_S, STEP_S = 6.0, 0.2  # about what a start and a step take; a kill falls within
+
+
+class Moment(NamedTuple):
+    """When to kill. kind: "save", "start" or "step". progress: rows that the run has logged by then. share: of a start,
+    or of a step, that has passed, in [0, 1)."""
+
+    kind: str
+    progress: int
+    share: float
+
+
+def draw_moments(kills: int, total: int, *, in_save: float, in_start: float, seed: int) -> list[Moment]:
+    """`kills` moments over a run of `total` logged rows, by rising progress, so that each comes though the run is set
+    back by every kill. in_save, in_start: the shares of the kinds, in a random order.
+
+    Raises ValueError where a run is too short for so many kills.
+    """
+    if not 0 <= in_save <= in_save + in_start <= 1:
+        raise ValueError(f"in_save={in_save} and in_start={in_start} are no shares of one whole")
+    if total < kills + 2:
+        raise ValueError(f"a run that logs {total} rows is too short for {kills} kills: give it more steps")
+    draws = np.random.default_rng(seed)
+    saves, starts = round(kills * in_save), round(kills * in_start)
+    kinds = ["save"] * saves + ["start"] * starts + ["step"] * (kills - saves - starts)
+    # None in the last tenth: a save that a kill waits for must still come.
+    progress = np.sort(draws.integers(0, max(int(total * 0.9), 1), kills))
+    return [Moment(str(kind), int(at), float(share)) for kind, at, share in
+            zip(draws.permutation(kinds), progress, draws.random(kills), strict=True)]  # fmt: skip
+
+
+def parts_of(workdir: pathlib.Path) -> list[pathlib.Path]:
+    """The folders that a run logs and saves in: its own, and its warm start's. (Inside them files come and go.)"""
+    return [workdir, workdir / "sft"]
+
+
+def progress_of(workdir: pathlib.Path) -> int:
+    """How many rows of metrics the run has logged, those of its warm start among them."""
+    files = [part / "metrics.jsonl" for part in parts_of(workdir)]
+    return sum(path.read_bytes().count(b"\n") for path in files if path.exists())
+
+
+def results_of(workdir: pathlib.Path) -> dict[str, str]:
+    """{file: SHA-256} of what must not depend on kills: everything logged but times, and the final checksums."""
+    files = [path for path in workdir.rglob("*.jsonl") if path.name != "timing.jsonl"] + [*workdir.rglob("final.json")]
+    return {str(p.relative_to(workdir)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(files)}
+
+
+def newest_checkpoint(workdir: pathlib.Path) -> str:
+    """The newest complete step, in words."""
+    for part in parts_of(workdir):
+        steps = [int(path.name) for path in (part / "checkpoints").glob("*") if path.name.isdecimal()]
+        if steps:
+            return f"step {max(steps)}" + ("" if part == workdir else f" of {part.name}")
+    return "the beginning"
+
+
+def unfinished(workdir: pathlib.Path) -> set[tuple]:
+    """The folders of saves that are under way, or were cut off, each with what tells it from an earlier one."""
+    found = set()
+    for path in (path for part in parts_of(workdir) for path in (part / "checkpoints").glob("*.orbax-checkpoint-tmp*")):
+        with contextlib.suppress(FileNotFoundError):  # complete by now
+            status = path.stat()
+            found.add((path.name.split(".")[0], status.st_ino, status.st_ctime_ns))
+    return found
+
+
+class Runs:
+    """Starts one command in workdirs of a folder; what it prints goes to folder/output.txt."""
+
+    def __init__(self, command: list[str], folder: pathlib.Path, timeout_s: float):
+        self._command, self._output, self._timeout_s = command, folder / "output.txt", timeout_s
+
+    def _start(self, workdir: pathlib.Path) -> subprocess.Popen:
+        with open(self._output, "ab") as output:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            return subprocess.Popen([*self._command, f"--workdir={workdir}"], **streams)
+
+    def _failed(self, what: str) -> RuntimeError:
+        tail = self._output.read_text(errors="replace")[-2000:]
+        return RuntimeError(f"{what}; {self._output} ends with:\n{tail}")
+
+    def _wait(self, process: subprocess.Popen, condition: Callable[[], bool]) -> None:
+        give_up = time.monotonic() + self._timeout_s
+        while not condition():
+            if process.poll() is not None:
+                raise self._failed(f"the run ended with status {process.returncode} before the moment to kill it came")
+            if time.monotonic() > give_up:
+                raise self._failed(f"the moment to kill it did not come within {self._timeout_s} s")
+            time.sleep(POLL_S)
+
+    def to_the_end(self, workdir: pathlib.Path) -> float:
+        """Starts it and waits; returns the seconds that it took. Raises RuntimeError where it fails."""
+        began = time.monotonic()
+        process = self._start(workdir)
+        try:
+            status = process.wait(self._timeout_s)
+        finally:
+            process.kill()
+            process.wait()
+        if status:
+            raise self._failed(f"the run ended with status {status}")
+        return time.monotonic() - began
+
+    def kill_at(self, workdir: pathlib.Path, moment: Moment) -> str:
+        """Starts it, kills it at the moment, and says where that was."""
+        before, lowest = unfinished(workdir), progress_of(workdir)
+        began = time.monotonic()
+
+        def logging() -> bool:  # a start first cuts the files back to its checkpoint, then adds to them
+            nonlocal lowest
+            now = progress_of(workdir)
+            lowest = min(lowest, now)
+            return now > lowest
+
+        def come() -> bool:
+            if moment.kind == "start":
+                return logging() or time.monotonic() - began > moment.share * START_S
+            return logging() and progress_of(workdir) >= moment.progress
+
+        process = self._start(workdir)
+        try:
+            self._wait(process, come)
+            if moment.kind == "save":
+                self._wait(process, lambda: bool(unfinished(workdir) - before))
+            elif moment.kind == "step":
+                time.sleep(moment.share * STEP_S)
+            if process.poll() is not None:
+                raise self._failed("the run ended before it was killed: give it more steps")
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        cut_off = {step for step, *_ in unfinished(workdir) - before}
+        where = "while starting" if not logging() else "between saves"
+        return f"inside the save of step {', '.join(sorted(cut_off))}" if cut_off else where
+
+
+def compare(undisturbed: pathlib.Path, killed: pathlib.Path) -> bool:
+    """Prints each result's checksum, and whether the two runs have the same; returns whether all are."""
+    expected, found = results_of(undisturbed), results_of(killed)
+    for name in sorted(expected | found):
+        ends = [results.get(name, "missing")[:16] for results in (expected, found)]
+        print(f"{name:24} {ends[0]} {'equal' if len(set(ends)) == 1 else f'DIFFERS: {ends[1]}'}")
+    return expected == found and "final.json" in expected
+
+
+def main(argv: list[str]) -> None:
+    """Parses the flags, and runs it all."""
+    command = argv[1:]
+    if not command or any(part.startswith("--workdir") for part in command):
+        raise app.UsageError("the command stands behind --, without a --workdir of its own")
+    folder = pathlib.Path(FLAGS.folder)
+    folder.mkdir(parents=True)
+    command = [sys.executable if part == "python" else part for part in command]
+    runs, undisturbed, killed = Runs(command, folder, FLAGS.timeout_s), folder / "undisturbed", folder / "killed"
+    seconds = runs.to_the_end(undisturbed)
+    total = progress_of(undisturbed)
+    print(f"undisturbed: {total} rows of metrics in {seconds:.0f} s", flush=True)
+    moments = draw_moments(FLAGS.kills, total, in_save=FLAGS.in_save, in_start=FLAGS.in_start, seed=FLAGS.seed)
+    told = []
+    for number, moment in enumerate(moments, 1):
+        told.append(runs.kill_at(killed, moment))
+        at = f"{told[-1]}, {progress_of(killed)} rows logged"
+        print(f"kill {number:2}/{len(moments)}: {at}; resumes from {newest_checkpoint(killed)}", flush=True)
+    runs.to_the_end(killed)
+    same = compare(undisturbed, killed)
+    inside = sum(text.startswith("inside") for text in told)
+    print(f"{len(told)} kills, {inside} inside a save; {len(told)} resumes: {'all equal' if same else 'NOT EQUAL'}")
+    sys.exit(not same)
+
+
+if __name__ == "__main__":
+    app.run(main)

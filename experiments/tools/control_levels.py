@@ -1,0 +1,156 @@
+"""Trains the classic environments over 10 seeds, and holds what they reach to the returns that are published.
+
+    python -m experiments.tools.control_levels                          # all environments (make control-levels)
+    python -m experiments.tools.control_levels acrobot --config.mesh=seeds:2
+    python -m experiments.tools.control_levels --smoke                  # seconds: does it run?
+
+Each environment is one run of experiments.control_ppo in a folder of its own; what is finished is not run again, what
+was interrupted goes on. The value of a seed is the mean return of its last evaluation, of config.eval.num_episodes
+whole episodes that are not trained on. Written are levels.md, levels.json and a report.html with the curves of each.
+
+A level is of each seed (then all have to reach it), or of a mean: reached where the whole 95 % interval of the mean
+over the seeds lies above it, not reached where all of it lies below, else undecided.
+"""
+
+import argparse
+import datetime
+import json
+import pathlib
+import shlex
+from collections.abc import Sequence
+
+from configs.control import environments
+from configs.control.levels import LEVELS, Level
+from experiments.ablation.cli import SPENT, run_once
+from experiments.report import cli
+from rl_jax import stats
+from rl_jax.runs.logging import read_jsonl, write_atomically
+from rl_jax.runs.run_record import flatten, is_complete, read_json
+
+CONFIG = "configs/control/environments.py"
+# Where and how a run is made, not what it finds; and what only categorical critics read, which no level has.
+FREE = ("mesh", "spread", "group", "log.", "checkpoint.", "control.support.")
+SAID = {stats.REPRODUCED: "reached", stats.NOT_REPRODUCED: "not reached", stats.UNDECIDED: "undecided"}
+
+
+def argument(level: Level, smoke: bool) -> str:
+    """The config of a level's run."""
+    return f"{CONFIG}:{level.word}" + ",smoke" * smoke
+
+
+def check_same(level: Level, workdir: pathlib.Path, overrides: Sequence[str], *, smoke: bool) -> None:
+    """Raises ValueError where workdir holds a run of other settings than the config and the overrides have now.
+
+    A finished run is not made again: there an override has to be FREE or say what the run had.
+    """
+    if not (workdir / "config.json").exists():
+        return
+    asked = flatten(json.loads(json.dumps(environments.get_config(argument(level, smoke).partition(":")[2]).to_dict())))
+    kept = flatten(read_json(workdir / "config.json"))
+    named = dict(text.removeprefix("--config.").split("=", 1) for text in overrides)
+    wrong = [name for name, value in named.items() if not name.startswith(FREE) and str(kept.get(name)) != value]
+    if wrong and is_complete(workdir):
+        raise ValueError(
+            f"{workdir} is finished, with {wrong[0]}={kept.get(wrong[0])}: delete it, or name another --workdir"
+        )
+    # A field that the run does not know yet has come since, and has the default that changes nothing.
+    other = [
+        name
+        for name in asked
+        if kept.get(name, asked[name]) != asked[name] and not name.startswith(FREE) and name not in named
+    ]
+    if other:
+        name = other[0]
+        raise ValueError(
+            f"{workdir} holds a run with {name}={kept[name]}, and {argument(level, smoke)} has {asked[name]}: "
+            "delete it, or name another --workdir"
+        )
+
+
+def row_of(level: Level, workdir: pathlib.Path, *, smoke: bool = False) -> dict:
+    """What a finished run says about its level, as JSON holds it."""
+    config, values = read_json(workdir / "config.json"), read_json(workdir / "final.json")["metrics"]["eval/return"]
+    interval = stats.bootstrap_mean(values)
+    reached = sum(value >= level.level for value in values)
+    if smoke:
+        verdict = "not judged"  # its episodes are cut off, which flatters where each step costs 1
+    elif level.of == "seeds":
+        verdict = SAID[stats.REPRODUCED if reached == len(values) else stats.NOT_REPRODUCED]
+    else:
+        verdict = SAID[stats.judge(interval, at_least=level.level)]
+    return {
+        **level._asdict(),
+        "steps": read_jsonl(workdir / "metrics.jsonl")[-1]["env_steps"],
+        "episodes": config["eval"]["num_episodes"],
+        "policy": "mode" if config["eval"]["greedy"] else "sampled",
+        "values": values,
+        "interval": interval._asdict(),
+        "worst": min(values),
+        "reached": reached,
+        "verdict": verdict,
+        "seconds": sum(row["seconds"] for row in read_jsonl(workdir / SPENT)) if (workdir / SPENT).exists() else None,
+        "command": f"python -m experiments.control_ppo --config={argument(level, smoke)}",
+    }
+
+
+def table(rows: Sequence[dict]) -> str:
+    """The rows in Markdown, and below them where the levels come from."""
+    lines = [
+        "| environment | steps a seed | published | ours: mean over seeds [95 % interval] | worst seed | seeds at it "
+        "| verdict | time | command |",
+        "|---" * 9 + "|",
+    ]
+    for row in rows:
+        time = "-" if row["seconds"] is None else f"{row['seconds'] / 60:.1f} min"
+        lines.append(
+            "| {name} | {steps:,} | {level:g} ({of}) | {mean:.1f} [{low:.1f}, {high:.1f}] | {worst:.1f} "
+            "| {reached} of {count} | {verdict} | {time} | `{command}` |".format(
+                **row | row["interval"] | {"count": len(row["values"]), "time": time}
+            )
+        )
+    lines.append("")
+    lines += [
+        "- {name}: {level:g}, {source}. Ours: {episodes} episodes a seed, actions {policy}.".format(
+            **row | {"policy": "at the mode" if row["policy"] == "mode" else "sampled"}
+        )
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def run(levels: Sequence[Level], folder: pathlib.Path, overrides: Sequence[str], *, smoke: bool = False) -> list[dict]:
+    """Runs what is missing of `levels`; writes the table of all that are finished to folder. Returns its rows."""
+    for level in levels:
+        check_same(level, folder / level.word, overrides, smoke=smoke)
+    for level in levels:
+        workdir = folder / level.word
+        run_once("control_ppo", argument(level, smoke), workdir, list(overrides), workdir / SPENT)
+        cli.write_report([workdir])
+    rows = [row_of(level, folder / level.word, smoke=smoke) for level in LEVELS if is_complete(folder / level.word)]
+    said = shlex.join(["python", "-m", "experiments.tools.control_levels", *["--smoke"] * smoke, *overrides])
+    outcome = {"command": said, "date": datetime.date.today().isoformat(), "rows": rows}
+    write_atomically(folder / "levels.json", (json.dumps(outcome, indent=2) + "\n").encode())
+    text = table(rows) + f"\n{outcome['date']}: `{said}`\n"
+    write_atomically(folder / "levels.md", text.encode())
+    print(text)
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    known = {level.word: level for level in LEVELS}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="WORD", help=f"of {', '.join(known)}; all without one")
+    parser.add_argument("--smoke", action="store_true", help="a few updates of two seeds each: does it run at all?")
+    parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/control_levels; smoke_control_levels there")
+    options, overrides = parser.parse_known_args(arguments)
+    wrong = [word for word in options.words if word not in known]
+    wrong += [text for text in overrides if not text.startswith("--config.")]
+    if wrong:
+        parser.error(f"{wrong[0]} is none of {', '.join(known)}, and no --config.FIELD=VALUE")
+    folder = options.workdir or pathlib.Path("runs") / ("smoke_control_levels" if options.smoke else "control_levels")
+    run([known[word] for word in options.words] or LEVELS, folder, overrides, smoke=options.smoke)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""The families of methods: where their files are, what they are compared with, the functions that a config names."""
+
+import importlib
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from configs import ppo_common
+from configs.preferences import online
+from experiments import dpo, grpo, ppo
+from rl_jax.core import trackers
+from rl_jax.core.binding import bind
+from rl_jax.losses.preference import couple
+from rl_jax.selection import candidate_values, pair_selection, reference_policy
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Family(NamedTuple):
+    """Methods that are compared with one of them, GRPO or DPO.
+
+    package: of their files. baseline: its key. groups: the groups of a config that make a method. of_the_task: what in
+    them the task decides and no method: sizes of batches, learning rates. usual: a group that the baseline has not ->
+    what stands in it by default; own: fields of it that are always shown.
+    test: the file that holds each method.
+    """
+
+    name: str
+    package: str
+    baseline: str
+    groups: tuple[str, ...]
+    of_the_task: tuple[str, ...]
+    usual: dict[str, Callable[[], ConfigDict]]
+    own: tuple[str, ...]
+    test: str
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where the files are."""
+        return ROOT / self.package.replace(".", "/")
+
+    @property
+    def departs(self) -> str:
+        """What a file's paragraph of differences begins with."""
+        return f"Departs from {self.baseline.upper()}:"
+
+
+FAMILIES = {
+    "online": Family(
+        name="online",
+        package="configs.methods",
+        baseline="grpo",
+        groups=("",),
+        of_the_task=("name", "grpo.optimizer", "critic.optimizer", "critic.warmup_steps", "critic.support"),
+        usual={"critic": ppo_common.critic},
+        own=("critic.advantage", "critic.loss"),
+        test="tests/configs/test_methods.py",
+    ),
+    "preference": Family(
+        name="preference",
+        package="configs.methods.preferences",
+        baseline="dpo",
+        groups=("dpo.", "online."),
+        of_the_task=(
+            *(f"dpo.{name}" for name in ("steps", "epochs", "batch_size", "optimizer", "reference_cache")),
+            *("online.prompts_per_step", "online.prompts_per_batch"),
+        ),
+        usual={"online": online.online},
+        own=("online.selection",),
+        test="tests/configs/test_methods_preference.py",
+    ),
+}
+
+
+def keys(family: str = "online") -> list[str]:
+    """A family's methods, one file each; the baseline, which the others are compared with, is the first."""
+    baseline = FAMILIES[family].baseline
+    found = sorted(path.stem for path in FAMILIES[family].folder.glob("*.py") if not path.stem.startswith("_"))
+    return [baseline, *(key for key in found if key != baseline)]
+
+
+def all_keys() -> list[str]:
+    """The methods of all families; no key stands in two of them."""
+    return [key for family in FAMILIES for key in keys(family)]
+
+
+def family_of(key: str) -> Family:
+    """The family that has the method."""
+    return next(family for family in FAMILIES.values() if (family.folder / f"{key}.py").exists())
+
+
+def module_of(key: str):
+    """The method's file, as a module."""
+    return importlib.import_module(f"{family_of(key).package}.{key}")
+
+
+def load(key: str, arg: str | None = None) -> ConfigDict:
+    """The config of a method on the task that `arg` names."""
+    return module_of(key).get_config(arg)
+
+
+def bound_functions(config: ConfigDict) -> dict[str, Callable]:
+    """Slot -> the function in it, with its keywords bound."""
+    return _bound_preference(config) if "dpo" in config else _bound_online(config)
+
+
+def _bound_online(config: ConfigDict) -> dict[str, Callable]:
+    chosen = grpo.make_credit(config)._asdict() | grpo.make_objective(config)._asdict()
+    if "critic" in config:
+        del chosen["advantage"]  # it is the critic's
+        estimator, objective = ppo.make_estimator(config), ppo.make_objective(config)
+        chosen |= {"critic.advantage": estimator.advantage, "critic.loss": objective.value_loss}
+    for place, spec in config.grpo.trackers.items():
+        chosen |= {f"trackers.{place}": bind(spec.to_dict(), trackers)} if spec.fn else {}
+    return {slot: fn for slot, fn in chosen.items() if callable(fn)}
+
+
+def _bound_preference(config: ConfigDict) -> dict[str, Callable]:
+    chosen = dpo.make_objective(config)._asdict()
+    if config.dpo.regularizer_coef:
+        chosen["regularizer_coef"] = chosen["regularizer"]
+    chosen["couple"] = bind(config.dpo.couple.to_dict(), couple, beta=config.dpo.beta)
+    if "online" in config:
+        modules = {"value": candidate_values, "selection": pair_selection, "schedule": reference_policy}
+        chosen |= {f"online.{slot}": bind(config.online[slot].to_dict(), m) for slot, m in modules.items()}
+    return {slot: fn for slot, fn in chosen.items() if callable(fn)}

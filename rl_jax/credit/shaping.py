@@ -1,0 +1,228 @@
+"""Rewards [B] -> rewards [B], before any advantage: (rewards, lengths, truncated, key, *, ...) -> rewards.
+
+lengths: int [B], tokens of each completion. truncated: bool [B], those that were cut off, so have no EOS. Arrays that
+only some need are required keywords, which the recipe supplies by name (rl_jax.core.binding.supply).
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+def unchanged(rewards: chex.Array, lengths: chex.Array, truncated: chex.Array, key: chex.PRNGKey) -> chex.Array:
+    """The rewards as they are. float [B] -> float [B]."""
+    return rewards
+
+
+def shuffled(rewards: chex.Array, lengths: chex.Array, truncated: chex.Array, key: chex.PRNGKey) -> chex.Array:
+    """The wrong-reward control: the batch's rewards, dealt out again at random over all its rows.
+
+    Their distribution is kept and their information destroyed, so that nothing but chance can be learned from them.
+    rewards: float [B]. key: a typed key. Source: the spurious-reward controls of arXiv 2507.10532.
+    """
+    chex.assert_rank(rewards, 1)
+    return jax.random.permutation(key, rewards)
+
+
+def overlong(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    max_length: int,
+    buffer: int,
+    penalty: float = 1.0,
+) -> chex.Array:
+    """DAPO's soft overlong punishment: R + min(-(n - (max_length - buffer)) / buffer * penalty, 0).
+
+    rewards: float [B]. lengths: int [B], n in tokens. max_length, buffer: tokens. At n = max_length it is -penalty.
+    Source: arXiv 2503.14476 eq. 13.
+    """
+    chex.assert_equal_shape([rewards, lengths])
+    excess = (lengths - (max_length - buffer)).astype(rewards.dtype)
+    return rewards + jnp.minimum(-excess / buffer * penalty, 0.0)
+
+
+def missing_eos_penalty(
+    rewards: chex.Array, lengths: chex.Array, truncated: chex.Array, key: chex.PRNGKey, *, penalty: float = 1.0
+) -> chex.Array:
+    """R - penalty for completions that were cut off. float [B], bool [B] -> float [B]. penalty: in the reward's units.
+
+    Source: missing_eos_penalty of TRL's PPO and online DPO trainers.
+    """
+    _check(rewards, truncated)
+    return rewards - jnp.where(truncated, penalty, 0.0)
+
+
+def replace_truncated(
+    rewards: chex.Array, lengths: chex.Array, truncated: chex.Array, key: chex.PRNGKey, *, reward: float = -1.0
+) -> chex.Array:
+    """`reward` in the place of R for completions that were cut off, whatever they earned. float [B] -> float [B].
+
+    Source: non_stop_penalty of open-instruct (Tulu 3, arXiv 2411.15124), with its default.
+    """
+    _check(rewards, truncated)
+    return jnp.where(truncated, jnp.asarray(reward, rewards.dtype), rewards)
+
+
+def scale_truncated(
+    rewards: chex.Array, lengths: chex.Array, truncated: chex.Array, key: chex.PRNGKey, *, factor: float = 0.0
+) -> chex.Array:
+    """factor * R for completions that were cut off: a part of what they earned. float [B] -> float [B].
+
+    A negative reward becomes a better one. Source: OpenRLHF's stop_properly_penalty_coef (ProRL v2).
+    """
+    _check(rewards, truncated)
+    return jnp.where(truncated, factor * rewards, rewards)
+
+
+def clip_rewards(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    low: float = -10.0,
+    high: float = 10.0,
+) -> chex.Array:
+    """min(max(R, low), high). float [B] -> float [B]. The bounds are OpenRLHF's and PPO-max's."""
+    _check(rewards, truncated)
+    return jnp.clip(rewards, low, high)
+
+
+def scaled(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    reward_mean: chex.Array,
+    reward_std: chex.Array,
+    center: bool = False,
+    bound: float = 10.0,
+) -> chex.Array:
+    """PPO-max: clip(R / std, -bound, bound), or (R - mean) / std where `center`.
+
+    rewards: float [B]. reward_mean, reward_std: float [], of all rewards so far, these ones included
+    (trackers.running_moments). center: not by default, since a baseline takes the mean off later.
+    Source: arXiv 2307.04964 and its code.
+    """
+    _check(rewards, truncated)
+    chex.assert_rank([reward_mean, reward_std], 0)
+    shifted = rewards - reward_mean if center else rewards
+    return jnp.clip(shifted / reward_std, -bound, bound)
+
+
+def _check(rewards: chex.Array, truncated: chex.Array) -> None:
+    chex.assert_rank(rewards, 1)
+    chex.assert_equal_shape([rewards, truncated])
+    chex.assert_type([rewards, truncated], [float, bool])
+
+
+# --- Learned rewards, against those of reference responses to the same prompt ----------------------------------------
+# They ask for reference_rewards, float [B, M]: what M responses of the SFT model to each row's prompt are worth.
+
+
+def against_references(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    reference_rewards: chex.Array,
+    slope: float = 1.0,
+) -> chex.Array:
+    """PAR: 1/M sum_m sigma(slope (R - r_m)), the probability of winning against a reference; bounded, and flat far up.
+
+    rewards: float [B] of a Bradley-Terry model. reference_rewards: float [B, M]; M = 10 in the paper. -> float [B].
+    Source: arXiv 2502.18770 and its code (calculate_relative_sigmoid, sigmoid_k = slope = 1).
+    """
+    gaps = _gaps(rewards, truncated, reference_rewards)
+    return jnp.mean(jax.nn.sigmoid(slope * gaps), axis=1)
+
+
+def tanh_against_references(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    reference_rewards: chex.Array,
+) -> chex.Array:
+    """1/M sum_m tanh(R - r_m). float [B], [B, M] -> float [B]. Source: compared in arXiv 2502.18770."""
+    return jnp.mean(jnp.tanh(_gaps(rewards, truncated, reference_rewards)), axis=1)
+
+
+def centered_on_references(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    reference_rewards: chex.Array,
+) -> chex.Array:
+    """R - 1/M sum_m r_m. float [B], [B, M] -> float [B]; unbounded. Source: compared in arXiv 2502.18770."""
+    return jnp.mean(_gaps(rewards, truncated, reference_rewards), axis=1)
+
+
+def log_sigmoid_centered(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    reference_rewards: chex.Array,
+    quantile: float = 0.85,
+) -> chex.Array:
+    """log sigma(R - q), q the quantile of the normal with the references' mean and std (ddof 0, + 1e-5).
+
+    rewards: float [B]. reference_rewards: float [B, M]. -> float [B], at most 0.
+    Source: arXiv 2402.00742; .85 and the normal fit are those of the code of arXiv 2502.18770.
+    """
+    _gaps(rewards, truncated, reference_rewards)
+    spread = jnp.std(reference_rewards, axis=1) + 1e-5
+    centre = jnp.mean(reference_rewards, axis=1) + spread * jax.scipy.special.ndtri(quantile)
+    return jax.nn.log_sigmoid(rewards - centre)
+
+
+def clipped_to_spread(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    reward_mean: chex.Array,
+    reward_std: chex.Array,
+) -> chex.Array:
+    """min(max(R, mean - std), mean + std) of all rewards so far (trackers.running_moments). float [B] -> float [B].
+
+    Source: reward_clipping, compared in arXiv 2502.18770.
+    """
+    _check(rewards, truncated)
+    chex.assert_rank([reward_mean, reward_std], 0)
+    return jnp.clip(rewards, reward_mean - reward_std, reward_mean + reward_std)
+
+
+def length_penalty(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    free_length: int,
+    penalty: float,
+) -> chex.Array:
+    """R - penalty max(n - free_length, 0). float [B], int [B] -> float [B]. free_length: tokens that cost nothing.
+
+    Source: len_penalty and gen_valid_len of the code of arXiv 2502.18770.
+    """
+    _check(rewards, truncated)
+    return rewards - penalty * jnp.maximum(lengths - free_length, 0).astype(rewards.dtype)
+
+
+def _gaps(rewards: chex.Array, truncated: chex.Array, reference_rewards: chex.Array) -> chex.Array:
+    """R - r_m, float [B, M]."""
+    _check(rewards, truncated)
+    chex.assert_rank(reference_rewards, 2)
+    return rewards[:, None] - reference_rewards

@@ -1,0 +1,127 @@
+"""From records to batches of token ids: grain pipelines over a task's source, and fixed-shape encoding. No jax here.
+
+(grain itself imports jax; it is imported inside the functions that need it.)
+"""
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+DEFAULT_BUCKETS = (16, 32, 64, 128, 256, 512, 1024)
+
+
+def train_iterator(source, *, batch_size: int, seed: int, start: int = 0, shuffle: bool = True,
+                   rows: Sequence[int] | None = None):
+    """An endless grain iterator of batches (lists of `batch_size` records, or of those at `rows` of each batch).
+
+    Every epoch is a new permutation drawn from `seed`; a batch may span two epochs, so no record is dropped.
+    `start` is the number of batches to pass over. `get_state()` is a JSON value, `set_state` continues from it:
+    the batch at a step depends only on (source, batch_size, seed, step), and the state not on `rows`. `rows` are
+    this process's, where several share a batch (rl_jax.training.distributed.rows_here); the other records are not read.
+    """
+    import grain
+
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if not len(source):
+        raise ValueError(f"{source!r} has no records")
+    dataset = grain.MapDataset.source(source)
+    if shuffle:
+        dataset = dataset.shuffle(seed=seed)
+    dataset = dataset.repeat()
+    if rows is not None:
+        dataset = grain.MapDataset.source(_Rows(dataset, batch_size, [int(row) for row in rows]))
+    dataset = dataset.batch(batch_size if rows is None else len(rows), batch_fn=list)
+    # No reader threads: a batch of short texts costs less than handing it over.
+    iterator = iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
+    if start:
+        iterator.set_state({"next_index": start})
+    return iterator
+
+
+def peek(iterator):
+    """The next batch of train_iterator's, which stays the next one."""
+    position = iterator.get_state()
+    batch = next(iterator)
+    iterator.set_state(position)
+    return batch
+
+
+class _Rows:
+    """Of a dataset dealt out in batches, the records at some rows of each batch, one batch after the other."""
+
+    def __init__(self, dataset, batch_size: int, rows: list[int]):
+        if not rows or not 0 <= min(rows) <= max(rows) < batch_size:
+            raise ValueError(f"rows {rows} are not rows of a batch of {batch_size}")
+        self._dataset, self._batch_size, self._rows = dataset, batch_size, rows
+
+    def __len__(self) -> int:
+        return len(self._dataset) // self._batch_size * len(self._rows)
+
+    def __getitem__(self, index: int):
+        batch, place = divmod(index, len(self._rows))
+        return self._dataset[batch * self._batch_size + self._rows[place]]
+
+    def __repr__(self) -> str:
+        return f"_Rows({self._dataset!r}, {len(self._rows)} of {self._batch_size})"
+
+
+def eval_batches(source, batch_size: int, limit: int | None = None) -> Iterator[list[dict]]:
+    """Yields lists of records in order, the first `limit` of them (all where None); the last list may be shorter."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    count = len(source) if limit is None else min(limit, len(source))
+    for start in range(0, count, batch_size):
+        yield [source[index] for index in range(start, min(start + batch_size, count))]
+
+
+def encode_prompts(tokenizer, prompts: Sequence[str], *, buckets: Sequence[int] = DEFAULT_BUCKETS
+                   ) -> tuple[np.ndarray, np.ndarray]:
+    """BOS + prompt, left-padded to the smallest bucket that fits the longest: tokens i32 [B,P], prompt_mask bool [B,P].
+
+    ValueError names the prompt that fits no bucket.
+    """
+    if not len(prompts):
+        raise ValueError("no prompts to encode")
+    rows = [tokenizer.encode(prompt, bos=True) for prompt in prompts]
+    longest = max(range(len(rows)), key=lambda index: len(rows[index]))
+    fitting = [bucket for bucket in sorted(buckets) if bucket >= len(rows[longest])]
+    if not fitting:
+        raise ValueError(f"prompt {longest} has {len(rows[longest])} tokens with BOS, over the largest bucket "
+                         f"{max(buckets)}: {prompts[longest]!r:.200}. Shorten it or add a bucket")
+    tokens = np.full((len(rows), fitting[0]), tokenizer.pad_id, np.int32)
+    mask = np.zeros(tokens.shape, bool)
+    for index, row in enumerate(rows):
+        tokens[index, fitting[0] - len(row):] = row
+        mask[index, fitting[0] - len(row):] = True
+    return tokens, mask
+
+
+def pad_left(array: np.ndarray, width: int, value: int = 0) -> np.ndarray:
+    """[B, T] -> [B, width] with `value` in the columns put before it."""
+    return np.pad(array, ((0, 0), (width - array.shape[1], 0)), constant_values=value)
+
+
+def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[int] = DEFAULT_BUCKETS,
+               completion_length: int) -> dict[str, np.ndarray]:
+    """Prompts left-padded to P, completions with their EOS right-padded to C = completion_length.
+
+    Returns tokens i32 [B,P+C]; completion_mask bool [B,P+C], true on completion tokens and the EOS; segment_ids
+    i32 [B,P+C], 1 on real tokens and 0 on padding; positions i32 [B,P+C], 0 at BOS and counting real tokens.
+    A completion over C tokens (EOS included) is cut to C and has no EOS: the model must not learn to stop there.
+    """
+    if completion_length < 1:
+        raise ValueError(f"completion_length must be at least 1, got {completion_length}")
+    prompts, prompt_mask = encode_prompts(tokenizer, [record["prompt"] for record in records], buckets=prompt_buckets)
+    completions = np.full((len(records), completion_length), tokenizer.pad_id, np.int32)
+    mask = np.zeros(completions.shape, bool)
+    for index, record in enumerate(records):
+        row = tokenizer.encode_continuation(record["completion"], eos=True)[:completion_length]
+        completions[index, :len(row)] = row
+        mask[index, :len(row)] = True
+    real = np.concatenate([prompt_mask, mask], axis=1)
+    return {
+        "tokens": np.concatenate([prompts, completions], axis=1),
+        "completion_mask": np.concatenate([np.zeros_like(prompt_mask), mask], axis=1),
+        "segment_ids": real.astype(np.int32),
+        "positions": np.maximum(np.cumsum(real, axis=1, dtype=np.int32) - 1, 0) * real.astype(np.int32),
+    }

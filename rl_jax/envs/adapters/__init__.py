@@ -1,0 +1,1 @@
+"""Environments of other libraries in our protocol, one module per library."""

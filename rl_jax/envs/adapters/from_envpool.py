@@ -1,0 +1,55 @@
+"""envpool's environments in our protocol (the optional extra `envpool`): many worlds in C++ threads on the host.
+
+What living on the host means: rl_jax.envs.adapters.host.
+"""
+
+import numpy as np
+
+from rl_jax.envs.adapters.adapting import check_name, construct
+from rl_jax.envs.adapters.from_gymnasium import space
+from rl_jax.envs.adapters.host import hosted
+from rl_jax.envs.protocol import Vector
+
+try:
+    import envpool
+except ImportError as error:
+    raise ImportError("envpool environments need the extra: pip install 'rl_jax[envpool]'") from error
+
+
+class _Host:
+    """A pool that starts a world again in the step that ends it; envpool itself would take the next step for that."""
+
+    def __init__(self, name: str, num_envs: int, keywords: dict):
+        self.make = lambda **given: envpool.make(name, env_type="gymnasium", num_envs=num_envs, **keywords, **given)
+        self.pool = construct(f"envpool/{name}", self.make)
+        self.observation_space = space(self.pool.observation_space)
+        self.action_space = space(self.pool.action_space)
+        if len(self.observation_space.shape) > 1:
+            raise ValueError(
+                f"envpool/{name}: observations of shape {self.observation_space.shape}, frames with the channels "
+                "first, which our networks would read as height; only flat observations are known"
+            )
+
+    def reset(self, seed: int) -> np.ndarray:
+        self.pool = self.make(seed=seed)  # a pool takes its seed only when it is made
+        observation, _ = self.pool.reset()
+        return np.array(observation, np.float32)
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, ...]:
+        last, reward, terminated, truncated, _ = self.pool.step(actions)
+        last = np.array(last, np.float32)  # copies: the pool's arrays are its own buffers
+        terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
+        observation, over = last, np.flatnonzero(terminated | truncated).astype(np.int32)
+        if over.size:
+            observation = last.copy()
+            observation[over] = self.pool.reset(over)[0]
+        return observation, last, np.array(reward, np.float32), terminated, truncated & ~terminated
+
+
+def make_vector(name: str, num_envs: int, **keywords) -> Vector:
+    """num_envs copies of envpool.make(name, **keywords), such as "Ant-v4", num_threads=2.
+
+    Raises ValueError for an unknown name or keyword, for spaces that are neither Discrete nor Box, and for frames.
+    """
+    check_name("envpool", name, envpool.list_all_envs())
+    return hosted(_Host(name, num_envs, keywords), num_envs)

@@ -1,0 +1,58 @@
+"""gymnasium's environments in our protocol: stepped on the host, reached from the compiled program by a callback.
+
+Any environment that is registered with gymnasium runs as it is: "CartPole-v1", or "my_module:MyEnv-v0", which imports
+the module first. What living on the host means: rl_jax.envs.adapters.host.
+"""
+
+import numpy as np
+
+from rl_jax.envs.adapters.host import hosted
+from rl_jax.envs.protocol import Box, Discrete, Vector
+
+try:
+    import gymnasium
+except ImportError as error:
+    raise ImportError("gymnasium environments need the extra: pip install 'rl_jax[control]'") from error
+
+
+class _Host:
+    """B environments of gymnasium that start again where an episode ends."""
+
+    def __init__(self, name: str, num_envs: int, mode: str, keywords: dict):
+        same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+        self.envs = gymnasium.make_vec(
+            name, num_envs=num_envs, vectorization_mode=mode, vector_kwargs=same_step, **keywords
+        )
+        self.observation_space = space(self.envs.single_observation_space)
+        self.action_space = space(self.envs.single_action_space)
+
+    def reset(self, seed: int) -> np.ndarray:
+        observation, _ = self.envs.reset(seed=seed)
+        return np.asarray(observation, np.float32)
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, ...]:
+        actions = np.asarray(actions, self.envs.action_space.dtype)
+        observation, reward, terminated, truncated, info = self.envs.step(actions)
+        last = np.array(observation, np.float32)  # a copy: the vector writes into its own next time
+        for i in np.flatnonzero(info.get("_final_obs", ())):
+            last[i] = info["final_obs"][i]
+        results = (np.array(x, np.float32) for x in (observation, last, reward))
+        return *results, np.array(terminated, bool), np.array(truncated & ~terminated)
+
+
+def make_vector(name: str, num_envs: int, *, mode: str = "sync", **keywords) -> Vector:
+    """num_envs copies of gymnasium.make(name, **keywords).
+
+    mode: "sync", one after the other, or "async", a process each. Raises gymnasium.error.Error for an unknown name, and
+    ValueError for spaces that are neither Discrete nor Box.
+    """
+    return hosted(_Host(name, num_envs, mode, keywords), num_envs)
+
+
+def space(found) -> Discrete | Box:
+    """A gymnasium space in our terms. Raises ValueError for one that is neither Discrete nor Box."""
+    if isinstance(found, gymnasium.spaces.Discrete) and found.start == 0:
+        return Discrete(int(found.n))
+    if not isinstance(found, gymnasium.spaces.Box):
+        raise ValueError(f"space {found}: only Box, and Discrete from 0, are known")
+    return Box(np.asarray(found.low, np.float32), np.asarray(found.high, np.float32))

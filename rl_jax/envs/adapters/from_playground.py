@@ -1,0 +1,37 @@
+"""MuJoCo playground's environments in our protocol (the optional extra `playground`)."""
+
+from rl_jax.envs.adapters.adapting import check_name, from_brax_interface
+from rl_jax.envs.protocol import Environment
+
+try:
+    from mujoco_playground import dm_control_suite, registry
+    from mujoco_playground._src import mjx_env
+except ImportError as error:
+    raise ImportError("MuJoCo playground environments need the extra: pip install 'rl_jax[playground]'") from error
+
+
+def make(name: str, *, impl: str = "jax", observation: str = "state", **overrides) -> Environment:
+    """mujoco_playground.registry.load(name), without its wrappers.
+
+    impl: of MJX, "jax" or "warp", which needs an NVIDIA GPU. observation: which entry is observed, where they are a
+    dictionary. overrides: fields of the environment's config, such as episode_length, its time limit, which is
+    truncation.
+    Robots and hands come from a model collection that the library would download: it is refused until it is there.
+    A state of MJX takes kilobytes: for many worlds see load_vector's fresh_starts.
+    Raises ValueError for an unknown name, field or entry.
+    """
+    check_name("mujoco_playground", name, registry.ALL_ENVS)
+    if name not in dm_control_suite.ALL_ENVS and not mjx_env.MENAGERIE_PATH.exists():
+        raise ValueError(
+            f"playground/{name} needs the models of mujoco_menagerie: clone them to {mjx_env.MENAGERIE_PATH}, or load "
+            f"the environment once by mujoco_playground itself, which downloads them"
+        )
+    settings = registry.get_default_config(name)
+    if "impl" in settings:
+        overrides["impl"] = impl
+    unknown = sorted(set(overrides) - set(settings))
+    if unknown:
+        raise ValueError(f"playground/{name} has no field {unknown}; it has: {', '.join(sorted(settings))}")
+    env = registry.load(name, config_overrides=overrides)
+    length = overrides.get("episode_length", settings.episode_length)
+    return from_brax_interface(f"playground/{name}", env, length, observation)

@@ -1,0 +1,1 @@
+"""Our own environments: probes, driving, inventory, finite MDPs."""

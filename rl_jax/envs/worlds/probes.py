@@ -1,0 +1,194 @@
+"""Probe environments: each can be solved in seconds, and by an agent in which one certain thing works.
+
+    value         one state, one step, reward 1: V must become 1
+    observation   two states, one step, the reward is the state: V must read the observation
+    discount      two steps, reward 1 at the end: V of the first state is gamma, not 1
+    action        one state, one step, two actions, one pays: the policy must move
+    matching      two states, two actions, the right one pays: the policy must read the observation
+    corridor      walk right for `length` steps, paid at the end only: the reward must travel back
+    endless       reward 1 for ever, cut off every few steps: V is 1 / (1 - gamma) only where truncation bootstraps
+    aim           the action is a number in [-2, 2], the reward -(action - target(observation))^2
+    recall        matching, but the state is shown `delay` steps before it counts: the agent must remember
+    privileged    matching under a large noise in the reward that only the second feature shows, for the critic to read
+    drive         a road behind another car, its reward one product or a sum of terms (envs.driving)
+    inventory     a store whose best policy is known in closed form, differentiable (envs.inventory)
+    behaviours    one state, one step, the reward is the action's number: for preferences that no reward can express
+    gridworld     a square with a goal in a corner, known as arrays, too (envs.tabular)
+
+Each is a function that returns an Environment. Source of the idea: A. Jones, "Debugging RL, without the agonizing
+pain"; in JAX, rejax's test environments.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rl_jax.envs.protocol import Box, Discrete, Environment, Step, time_limit
+from rl_jax.envs.worlds import driving, tabular
+from rl_jax.envs.worlds import inventory as stores
+
+UNIT = Box(np.full(1, -1.0, np.float32), np.full(1, 1.0, np.float32))
+NO = np.bool_(False)  # of numpy: no backend is to start with an import
+YES = np.bool_(True)
+
+
+def _observe(x: chex.Array) -> chex.Array:
+    return jnp.asarray(x, jnp.float32).reshape(1)
+
+
+def _sign(key: chex.PRNGKey) -> chex.Array:
+    """-1 or 1, float32 []."""
+    return jnp.where(jax.random.bernoulli(key), 1.0, -1.0)
+
+
+def _one_step(reward, actions: int | Box = 1, *, two_states: bool = False) -> Environment:
+    """Episodes of one step. reward: (state float32 [], action) -> float32 []; the state is 0, or -1 or 1."""
+
+    def reset(key: chex.PRNGKey):
+        state = _sign(key) if two_states else jnp.float32(0.0)
+        return state, _observe(state)
+
+    def step(key: chex.PRNGKey, state: chex.Array, action: chex.Array):
+        return state, Step(_observe(state), jnp.asarray(reward(state, action), jnp.float32), YES, NO)
+
+    return Environment(reset, step, UNIT, Discrete(actions) if isinstance(actions, int) else actions)
+
+
+def value() -> Environment:
+    """One state, one action, reward 1."""
+    return _one_step(lambda state, action: 1.0)
+
+
+def observation() -> Environment:
+    """The observation is -1 or 1, and so is the reward."""
+    return _one_step(lambda state, action: state, two_states=True)
+
+
+def discount() -> Environment:
+    """Two steps, observations 0 and 1, reward 1 after the second."""
+
+    def reset(key: chex.PRNGKey):
+        return jnp.int32(0), _observe(0.0)
+
+    def step(key: chex.PRNGKey, state: chex.Array, action: chex.Array):
+        last = state == 1
+        return state + 1, Step(_observe(1.0), last.astype(jnp.float32), last, NO)
+
+    return Environment(reset, step, UNIT, Discrete(1))
+
+
+def action() -> Environment:
+    """Two actions: 0 costs 1, 1 pays 1."""
+    return _one_step(lambda state, action: 2.0 * action - 1.0, 2)
+
+
+def matching() -> Environment:
+    """The observation is -1 or 1: action 1 is right where it is 1, action 0 where it is -1; 1 if right, else -1."""
+    return _one_step(lambda state, action: state * (2.0 * action - 1.0), 2, two_states=True)
+
+
+def aim() -> Environment:
+    """A number in [-2, 2] is to be half the observation, which is -1 or 1: -(action - observation / 2)^2."""
+    span = Box(np.full(1, -2.0, np.float32), np.full(1, 2.0, np.float32))
+    return _one_step(lambda state, action: -jnp.square(action[0] - 0.5 * state), span, two_states=True)
+
+
+def corridor(*, length: int = 12) -> Environment:
+    """Places 0 .. length, from 0; action 1 goes right, 0 left; reward 1 at the end, cut off at 4 length.
+
+    A random walk needs about length^2 steps, so the first rewards are rare and late.
+    """
+
+    def observe(place: chex.Array) -> chex.Array:
+        return jax.nn.one_hot(place, length + 1)
+
+    def reset(key: chex.PRNGKey):
+        return jnp.int32(0), observe(jnp.int32(0))
+
+    def step(key: chex.PRNGKey, place: chex.Array, action: chex.Array):
+        place = jnp.where(action == 1, place + 1, jnp.maximum(place - 1, 0))
+        there = place == length
+        return place, Step(observe(place), there.astype(jnp.float32), there, NO)
+
+    space = Box(np.zeros(length + 1, np.float32), np.ones(length + 1, np.float32))
+    return time_limit(Environment(reset, step, space, Discrete(2)), 4 * length)
+
+
+def endless(*, limit: int = 5) -> Environment:
+    """Reward 1 a step without an end; each episode is truncated after `limit` steps. V = 1 / (1 - gamma)."""
+
+    def reset(key: chex.PRNGKey):
+        return jnp.int32(0), _observe(0.0)
+
+    def step(key: chex.PRNGKey, state: chex.Array, action: chex.Array):
+        return state, Step(_observe(0.0), jnp.float32(1.0), NO, NO)
+
+    return time_limit(Environment(reset, step, UNIT, Discrete(1)), limit)
+
+
+def recall(*, delay: int = 3) -> Environment:
+    """A cue, 1 or 0, then `delay` observations of 0; the last action is right where it is the cue: 1 if right, else -1.
+
+    Without memory the return is 0 on average. A memory that is not emptied between episodes takes the last one's 1 for
+    a cue.
+    """
+
+    def reset(key: chex.PRNGKey):
+        cue = jax.random.bernoulli(key).astype(jnp.float32)
+        return (cue, jnp.int32(0)), _observe(cue)
+
+    def step(key: chex.PRNGKey, state: tuple[chex.Array, chex.Array], action: chex.Array):
+        cue, time = state
+        last = time == delay
+        reward = jnp.where(last, jnp.where(action == cue, 1.0, -1.0), 0.0)
+        return (cue, time + 1), Step(_observe(0.0), reward, last, NO)
+
+    return Environment(reset, step, UNIT, Discrete(2))
+
+
+def privileged(*, noise: float = 10.0, shown: bool = True) -> Environment:
+    """`matching` with noise * z added to the reward, z = -1 or 1; the observation is (state, z).
+
+    A critic that sees z takes the noise out of the advantages. shown: False puts 0 in the place of z.
+    """
+
+    def reset(key: chex.PRNGKey):
+        state = jnp.stack([_sign(part) for part in jax.random.split(key)])
+        return state, state * jnp.asarray([1.0, 1.0 if shown else 0.0])
+
+    def step(key: chex.PRNGKey, state: chex.Array, action: chex.Array):
+        reward = state[0] * (2.0 * action - 1.0) + noise * state[1]
+        return state, Step(state * jnp.asarray([1.0, 1.0 if shown else 0.0]), reward, YES, NO)
+
+    return Environment(reset, step, Box(np.full(2, -1.0, np.float32), np.full(2, 1.0, np.float32)), Discrete(2))
+
+
+def drive(*, reward: str = "product", length: float = 200.0, max_steps: int = 200) -> Environment:
+    """A road of `length` metres behind another car. reward: "product" or "sum", see envs.driving."""
+    return driving.road(reward=reward, length=length, max_steps=max_steps)
+
+
+def inventory(
+    *,
+    mean: float = 5.0,
+    lead_time: int = 0,
+    holding: float = 1.0,
+    penalty: float = 9.0,
+    lost: bool = False,
+    max_order: float = 20.0,
+    periods: int = 50,
+) -> Environment:
+    """A store with Poisson demand of that mean a period; the other arguments are those of envs.inventory.Store."""
+    store = stores.Store(stores.poisson(mean), lead_time, holding, penalty, lost)
+    return stores.environment(store, max_order=max_order, periods=periods)
+
+
+def behaviours(*, count: int = 3) -> Environment:
+    """One state, one step; the reward of action i is i, which says what was done and not what it is worth."""
+    return _one_step(lambda state, action: action, count)
+
+
+def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, limit: int = 50) -> Environment:
+    """envs.tabular.gridworld as an environment; its arguments."""
+    return tabular.environment(tabular.gridworld(size=size, step_reward=step_reward, slip=slip, limit=limit))

@@ -1,0 +1,1 @@
+"""Actors, critics and reward networks for environments: torsos, memories, action distributions."""

@@ -1,0 +1,179 @@
+"""The fields of a Hugging Face config.json that several families share: rotary embedding, windows, activation.
+
+Every field is taken once; one that nobody took changes something that we do not know, and is refused by name.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from rl_jax.models.transformer.config import TransformerConfig
+
+REQUIRED = object()
+ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}  # theirs -> ours
+# Fields that do not change what a forward in evaluation mode computes.
+HARMLESS = frozenset(
+    """_attn_implementation _name_or_path architectures attention_dropout attn_implementation attn_pdrop bos_token_id
+    cache_implementation dtype embd_pdrop eos_token_id finetuning_task id2label initializer_range label2id
+    max_position_embeddings n_ctx name_or_path output_attentions output_hidden_states output_router_logits pad_token_id
+    pretraining_tp problem_type resid_pdrop return_dict router_aux_loss_coef summary_activation summary_first_dropout
+    summary_proj_to_labels summary_type summary_use_proj task_specific_params torch_dtype transformers_version
+    use_cache""".split()
+)
+
+
+class Fields:
+    """The fields of the config.json at `path`, to be taken one by one. `ignore`: names that the caller vouches for."""
+
+    def __init__(self, path, raw: Mapping[str, Any], ignore: Collection[str] = ()):
+        self.path = path
+        self.raw = raw
+        self.left = set(raw) - HARMLESS - {"model_type"} - set(ignore)
+
+    def error(self, name: str, problem: str) -> ValueError:
+        """A ValueError about one field."""
+        return ValueError(f"{self.path}, field {name!r}: {problem}")
+
+    def take(self, name: str, default=REQUIRED, *, kind: type | None = None):
+        """The value of a field. default: of a field that is missing or, where there is one that is not None, null."""
+        self.left.discard(name)
+        value = self.raw.get(name)
+        if value is None and default is REQUIRED:
+            raise self.error(name, "missing, and nothing else says it")
+        if value is None:
+            return default
+        if kind is int and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise self.error(name, f"{value!r} is not a positive integer")
+        return value
+
+    def expect(self, name: str, *values) -> None:
+        """Refuses a field that is there with a value that we do not compute."""
+        value = self.take(name, values[0])
+        if value not in values:
+            raise self.error(name, f"{value!r} is not supported, only {' or '.join(map(repr, values))}")
+
+    def finish(self) -> None:
+        """Refuses the fields that nobody has taken, null ones apart."""
+        unknown = sorted(name for name in self.left if self.raw[name] is not None)
+        if unknown:
+            found = ", ".join(f"{name}={self.raw[name]!r}"[:100] for name in unknown)
+            raise ValueError(
+                f"{self.path}: unknown fields: {found}. They may change what the model computes; those that do not "
+                f"can be named in ignore={tuple(unknown)!r}"
+            )
+
+
+def read_activation(fields: Fields, *names: str) -> str:
+    """Our name of the activation. names: where it may stand; all that are there must agree."""
+    values = {fields.take(name, None) for name in names} - {None}
+    if len(values) > 1:
+        raise fields.error(names[0], f"contradicts {', '.join(map(repr, names[1:]))}: {sorted(values)}")
+    if not values:
+        return ACTIVATIONS["gelu_pytorch_tanh" if "hidden_activation" in names else "silu"]
+    (value,) = values
+    if value not in ACTIVATIONS:
+        raise fields.error(names[0], f"{value!r} is not supported, only {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[value]
+
+
+def _read_scaling(fields: Fields, name: str, spec: Mapping[str, Any], theta: float) -> dict[str, Any]:
+    """One dict of RoPE parameters, old or new style, as our fields."""
+    spec = {key: value for key, value in spec.items() if value is not None}
+    old_name = spec.pop("type", "default")
+    kind = spec.pop("rope_type", old_name)
+    ours: dict[str, Any] = {"rope_theta": float(spec.pop("rope_theta", theta))}
+    try:
+        if kind == "linear":
+            ours |= {"rope_scaling": "linear", "rope_factor": float(spec.pop("factor"))}
+        elif kind == "llama3":
+            length = spec.pop("original_max_position_embeddings", fields.raw.get("max_position_embeddings"))
+            ours |= {"rope_scaling": "llama3", "rope_factor": float(spec.pop("factor")), "rope_original_length": length}
+            ours |= {f"rope_{end}_freq_factor": float(spec.pop(f"{end}_freq_factor")) for end in ("low", "high")}
+        elif kind != "default":
+            raise fields.error(name, f"rope_type {kind!r} is not supported, only default, linear, llama3")
+    except KeyError as error:
+        raise fields.error(name, f"rope_type {kind!r} needs {error.args[0]!r}") from None
+    if spec:
+        raise fields.error(name, f"unknown parameters of RoPE: {', '.join(sorted(spec))}")
+    return ours
+
+
+def read_rope(fields: Fields, *, local: bool) -> dict[str, Any]:
+    """Our RoPE fields. local: layers with a window have a base of their own (Gemma 3), unscaled."""
+    theta, scaling = fields.take("rope_theta", None), fields.take("rope_scaling", None)
+    spec = scaling or fields.take("rope_parameters", {})
+    fields.left.discard("rope_parameters")
+    if not local:
+        return _read_scaling(fields, "rope_parameters", spec, theta or 10_000.0)
+    local_theta = fields.take("rope_local_base_freq", 10_000.0)
+    if not {"full_attention", "sliding_attention"} & set(spec):
+        spec = {"full_attention": spec}
+    known = {"full_attention": theta or 1_000_000.0, "sliding_attention": local_theta}
+    unknown = sorted(set(spec) - set(known))
+    if unknown:
+        raise fields.error("rope_parameters", f"unknown kinds of layers: {', '.join(unknown)}")
+    ours, sliding = (_read_scaling(fields, "rope_parameters", spec.get(k) or {}, base) for k, base in known.items())
+    if "rope_scaling" in sliding:
+        raise fields.error("rope_parameters", "scaling in layers with a window is not supported")
+    return ours | {"local_rope_theta": sliding["rope_theta"]}
+
+
+def write_rope(config: TransformerConfig, *, local: bool) -> dict[str, Any]:
+    """The inverse of read_rope."""
+    spec: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
+    if config.rope_scaling != "none":
+        spec |= {"rope_type": config.rope_scaling, "factor": config.rope_factor}
+    if config.rope_scaling == "llama3":
+        spec |= {
+            "low_freq_factor": config.rope_low_freq_factor,
+            "high_freq_factor": config.rope_high_freq_factor,
+            "original_max_position_embeddings": config.rope_original_length,
+        }
+    if not local:
+        return {"rope_parameters": spec}
+    sliding = {"rope_type": "default", "rope_theta": config.local_rope_theta}
+    return {"rope_parameters": {"full_attention": spec, "sliding_attention": sliding}}
+
+
+def read_windows(fields: Fields, num_layers: int, style: str) -> tuple[int, ...]:
+    """The window of each layer, 0 for none.
+
+    style: "none"; "all", every layer has sliding_window; "all_if_used" and "types_if_used", only where
+    use_sliding_window says so; "every_2", "every_6": layer_types, and where they are missing one of 2 (6) sees all.
+    """
+    if style == "none":
+        return (0,) * num_layers
+    used = style not in ("all_if_used", "types_if_used") or fields.take("use_sliding_window", False)
+    # null is no window, and a missing field the class's default.
+    window = fields.take("sliding_window", 0 if "sliding_window" in fields.raw else 4096)
+    window = window if used else 0
+    if style in ("all", "all_if_used"):
+        return (window,) * num_layers
+    if style == "types_if_used":
+        first = fields.take("max_window_layers", 28)
+        sliding = [bool(window) and i >= first for i in range(num_layers)]
+    else:
+        pattern = fields.take("sliding_window_pattern", int(style.removeprefix("every_")))
+        pattern = fields.take("_sliding_window_pattern", pattern)
+        sliding = [(i + 1) % pattern > 0 for i in range(num_layers)]
+    types = fields.take("layer_types", None)
+    if types is not None:
+        if len(types) != num_layers or set(types) - {"full_attention", "sliding_attention"}:
+            raise fields.error("layer_types", f"{types} are not {num_layers} of full_attention or sliding_attention")
+        sliding = [kind == "sliding_attention" for kind in types]
+    if any(sliding) and not window:
+        raise fields.error("layer_types", "there are layers with a window, but sliding_window gives no length")
+    return tuple(window if local else 0 for local in sliding)
+
+
+def write_windows(config: TransformerConfig, style: str) -> dict[str, Any]:
+    """The inverse of read_windows; windows that the style cannot say are written wrongly, which the caller checks."""
+    window = max(config.windows, default=0) or None
+    if style == "none":
+        return {}
+    fields: dict[str, Any] = {"sliding_window": window}
+    if style in ("all_if_used", "types_if_used"):
+        fields["use_sliding_window"] = window is not None
+    if style not in ("all", "all_if_used"):
+        windows = config.windows or (0,) * config.num_layers
+        fields["layer_types"] = ["sliding_attention" if w else "full_attention" for w in windows]
+    return fields

@@ -1,0 +1,1 @@
+"""The decoder-only transformer: configuration, layers, attention, experts, decoding with a cache."""

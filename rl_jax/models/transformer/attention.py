@@ -1,0 +1,135 @@
+"""Attention over whole rows: rotary embedding, who sees whom, and the kinds of layers that a model mixes."""
+
+import math
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rl_jax.core.axis_table import constrain, devices_over
+from rl_jax.core.types import TokenBatch
+from rl_jax.models.transformer.config import TransformerConfig
+
+NEGATIVE = -1e30  # finite, so that a row that attends to nothing stays finite
+
+
+class LayerKind(NamedTuple):
+    """What differs between layers. window: 0 sees all. frequencies: [h / 2] of RoPE, () for learned positions."""
+
+    window: int
+    frequencies: tuple[float, ...]
+
+
+def layer_kinds(config: TransformerConfig) -> tuple[tuple[LayerKind, ...], tuple[int, ...]]:
+    """(the kinds of layers that there are, the index of each layer's kind [L])."""
+    layers = []
+    for window in config.windows or (0,) * config.num_layers:
+        frequencies = () if config.learned_positions else rope_frequencies(config, local=window > 0)
+        layers.append(LayerKind(window, frequencies))
+    kinds = tuple(dict.fromkeys(layers))
+    return kinds, tuple(kinds.index(layer) for layer in layers)
+
+
+def rope_frequencies(config: TransformerConfig, *, local: bool = False) -> tuple[float, ...]:
+    """The angle that each pair of a head turns by per position: theta^(-2i/h), scaled by config.rope_scaling.
+
+    linear: divided by rope_factor f. llama3: with n = rope_original_length turns of 2 pi / (frequency), fewer than
+    rope_low_freq_factor turns are divided by f, more than rope_high_freq_factor are kept, those between are mixed.
+    local: of a layer with a window. In float32 and in the order of `transformers`, so that angles at far positions
+    agree too. Source: arXiv 2104.09864 (RoPE), 2306.15595 (linear), 2407.21783 (Llama 3).
+    """
+    theta = config.rope_theta
+    scaling = config.rope_scaling
+    if local and config.local_rope_theta:
+        theta, scaling = config.local_rope_theta, "none"
+    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
+    frequencies = np.float32(1.0) / np.float32(theta) ** exponents
+    if scaling == "linear":
+        frequencies = frequencies / np.float32(config.rope_factor)
+    if scaling == "llama3":
+        low, high = config.rope_low_freq_factor, config.rope_high_freq_factor
+        turns = config.rope_original_length * frequencies / (2 * math.pi)
+        kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
+        frequencies = (1.0 - kept) * frequencies / config.rope_factor + kept * frequencies
+    return tuple(frequencies.astype(np.float32).tolist())
+
+
+def rotation(kind: LayerKind, positions: chex.Array) -> tuple[chex.Array, chex.Array] | None:
+    """(sin, cos) float32 [B, T, 1, h / 2] of the angles at `positions`, int32 [B, T]; None for learned positions."""
+    if not kind.frequencies:
+        return None
+    frequencies = jnp.array(kind.frequencies, jnp.float32)
+    angle = positions[..., None, None].astype(jnp.float32) * frequencies[None, None, None, :]
+    return jnp.sin(angle), jnp.cos(angle)
+
+
+def rotate(x: chex.Array, angles: tuple[chex.Array, chex.Array] | None) -> chex.Array:
+    """Rotary position embedding on halves: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), in float32.
+
+    x: float [B, T, H, h]. angles: what `rotation` gives; None changes nothing. Source: arXiv 2104.09864.
+    """
+    if angles is None:
+        return x
+    sin, cos = angles
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def attention_mask(batch: TokenBatch, window: int = 0) -> chex.Array:
+    """Who sees whom: what stands before it, in its own segment or its prefix. TokenBatch [B, T] -> bool [B, 1, T, T].
+
+    Padding, segment 0, sees padding, so that no row of the softmax is empty; a prefix of 0 is none. window: and only
+    keys less than that many positions back; 0 is any. Positions count, not columns: a completion behind other
+    completions of its prompt is as near to the prompt as they are.
+    """
+    segments, length = batch.segment_ids, batch.segment_ids.shape[1]
+    seen = segments[:, :, None] == segments[:, None, :]
+    if batch.prefix_ids is not None:
+        prefixes = batch.prefix_ids[:, :, None]
+        seen |= (prefixes == segments[:, None, :]) & (prefixes != 0)
+    if window:
+        seen &= batch.positions[:, :, None] - batch.positions[:, None, :] < window
+    seen = (seen & jnp.tril(jnp.ones((length, length), bool))[None])[:, None]
+    return constrain(seen, "rows", None, "tokens", None)
+
+
+def attend(
+    q: chex.Array, k: chex.Array, v: chex.Array, mask: chex.Array, *, scale: float, softcap: float = 0.0
+) -> chex.Array:
+    """softmax(cap(scale q k^T)) v over the keys that the mask shows, cap(s) = softcap * tanh(s / softcap).
+
+    q: [B, T, H, h]. k, v: [B, S, K, h], K divides H. mask: bool [B, 1, T, S]. softcap: 0 is none, and the backend's
+    own kernel. Scores are float32. -> [B, T, H, h]. Source: arXiv 2408.00118 (soft-capping).
+    """
+    chex.assert_rank([q, k, v, mask], 4)
+    if not softcap:
+        return jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale)
+    batch, length, num_heads, head_dim = q.shape
+    grouped = q.reshape(batch, length, k.shape[2], -1, head_dim)
+    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, k, preferred_element_type=jnp.float32) * scale
+    scores = softcap * jnp.tanh(scores / softcap)
+    weights = jax.nn.softmax(jnp.where(mask[:, :, None], scores, NEGATIVE), axis=-1)
+    attended = jnp.einsum("bkgts,bskh->btkgh", weights.astype(v.dtype), v)
+    return attended.reshape(batch, length, num_heads, head_dim)
+
+
+def attend_causally(q: chex.Array, k: chex.Array, v: chex.Array, mask: chex.Array, **keywords) -> chex.Array:
+    """`attend` where a query sees no key behind its own column, T = S: blocks of queries leave out the keys behind.
+
+    Half the scores are then never computed nor kept: 1.9 times faster on 2 CPU cores, gradient included. Blocks are of
+    128 queries or more, and 8 at most, so that the program stays small. Where a mesh splits the tokens, each device has
+    its own queries and gathers the keys and values, and every query's block is its device's.
+    """
+    chex.assert_equal_shape_prefix([q, k], 2)
+    length = q.shape[1]
+    size = max(128, -(-length // 8))
+    q = constrain(q, "rows", "tokens", "heads", None)
+    k, v = (constrain(x, "rows", None, "heads", None) for x in (k, v))
+    if length <= size or devices_over("tokens") > 1:
+        return attend(q, k, v, mask, **keywords)
+    blocks = [slice(start, min(start + size, length)) for start in range(0, length, size)]
+    return jnp.concatenate(
+        [attend(q[:, b], k[:, : b.stop], v[:, : b.stop], mask[:, :, b, : b.stop], **keywords) for b in blocks], axis=1
+    )

@@ -1,0 +1,106 @@
+"""One layer of a transformer as a Flax Linen module: norms, attention, an MLP or experts, residuals."""
+
+import functools
+from collections.abc import Callable
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from rl_jax.core.axis_table import devices_over
+from rl_jax.models.transformer.attention import rotate
+from rl_jax.models.transformer.config import TransformerConfig
+from rl_jax.models.transformer.moe import Experts, Routing
+
+ACTIVATIONS = {"silu": nn.silu, "gelu_tanh": functools.partial(nn.gelu, approximate=True)}
+
+
+class RMSNorm(nn.Module):
+    """x * (scale + offset) / sqrt(mean(x^2) + eps), in float32. Source: arXiv 1910.07467."""
+
+    eps: float
+    param_dtype: str
+    offset: float = 0.0
+
+    @nn.compact
+    def __call__(self, x: chex.Array) -> chex.Array:
+        init = nn.initializers.constant(1.0 - self.offset)
+        scale = self.param("scale", init, (x.shape[-1],), jnp.dtype(self.param_dtype))
+        wide = x.astype(jnp.float32)
+        wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
+        if self.offset:
+            scale = scale.astype(jnp.float32) + self.offset
+        return (wide * jnp.broadcast_to(scale, wide.shape)).astype(x.dtype)
+
+
+class LayerNorm(nn.Module):
+    """(x - mean(x)) / sqrt(var(x) + eps) * scale + bias, in float32. Source: arXiv 1607.06450."""
+
+    eps: float
+    param_dtype: str
+
+    @nn.compact
+    def __call__(self, x: chex.Array) -> chex.Array:
+        dtype = jnp.dtype(self.param_dtype)
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), dtype)
+        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],), dtype)
+        wide = x.astype(jnp.float32)
+        wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
+        wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
+        return (wide * jnp.broadcast_to(scale, wide.shape) + jnp.broadcast_to(bias, wide.shape)).astype(x.dtype)
+
+
+def make_norm(config: TransformerConfig, name: str | None = None) -> nn.Module:
+    """The config's norm over the last axis."""
+    if config.norm == "layer":
+        return LayerNorm(config.norm_eps, config.param_dtype, name=name)
+    return RMSNorm(config.norm_eps, config.param_dtype, config.norm_offset, name=name)
+
+
+class Block(nn.Module):
+    """Attention and an MLP, each behind a norm and a residual. `attend` decides what the queries may see."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self, x: chex.Array, angles: tuple | None, attend: Callable, chosen: chex.Array | None = None
+    ) -> tuple[chex.Array, chex.ArrayTree, Routing | None]:
+        """x: [B, T, D]. angles: of attention.rotation. attend: (q [B,T,H,h], k [B,T,K,h], v) -> ([B,T,H,h], anything).
+        chosen: int32 [B, T, k], the experts to use instead of the router's. Returns (x, that anything, the routing)."""
+        c = self.config
+        dense = functools.partial(nn.Dense, dtype=jnp.dtype(c.dtype), param_dtype=jnp.dtype(c.param_dtype))
+        batch_and_time = x.shape[:2]
+        heads = functools.partial(jnp.reshape, shape=(*batch_and_time, -1, c.head_dim))
+        # Dense layers see [B * T, D]: XLA's CPU backend makes plain GEMMs of that, and not of [B, T, D] (4.6 x slower
+        # in the gradient of this MLP on 2 cores). Elsewhere it makes no difference. Where a mesh splits T as well as B,
+        # no layout of [B * T] is that of [B, T].
+        if devices_over("tokens") == 1:
+            x = x.reshape(-1, c.embed_dim)
+        y = make_norm(c, "attention_norm")(x)
+        q = heads(dense(c.num_heads * c.head_dim, use_bias=c.qkv_bias, name="q")(y))
+        k = heads(dense(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, name="k")(y))
+        v = heads(dense(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, name="v")(y))
+        if c.qk_norm:
+            q, k = make_norm(c, "q_norm")(q), make_norm(c, "k_norm")(k)
+        attended, extra = attend(rotate(q, angles), rotate(k, angles), v)
+        # What 2 L branches add to the residual stream stays of its own size at the start (GPT-2, section 2.3).
+        into_residual = nn.initializers.variance_scaling(0.5 / c.num_layers, "fan_in", "normal")
+        out = dense(c.embed_dim, use_bias=c.o_bias, name="o", kernel_init=into_residual)
+        y = out(attended.reshape(*x.shape[:-1], -1))
+        x = x + (make_norm(c, "attention_post_norm")(y) if c.post_norms else y)
+        y = make_norm(c, "mlp_norm")(x)
+        activation, routing = ACTIVATIONS[c.activation], None
+        if c.num_experts:
+            chosen = None if chosen is None else chosen.reshape(*x.shape[:-1], c.experts_per_token)
+            y, routing = Experts(c, activation, into_residual, name="experts")(y, chosen)
+        else:
+            up = dense(c.mlp_dim, use_bias=c.mlp_bias, name="up")(y)
+            if c.gated_mlp:
+                y = activation(dense(c.mlp_dim, use_bias=c.mlp_bias, name="gate")(y)) * up
+            else:
+                y = activation(up)
+            y = dense(c.embed_dim, use_bias=c.mlp_bias, name="down", kernel_init=into_residual)(y)
+        x = x + (make_norm(c, "mlp_post_norm")(y) if c.post_norms else y)
+        return x.reshape(*batch_and_time, -1), extra, routing

@@ -1,0 +1,181 @@
+"""A decoder-only transformer as pure functions over params; `config.py` says which one, `blocks.py` is a layer.
+
+One block is a Flax Linen module; the stack is ours: the layers' params are stacked on a leading axis L, a full
+forward scans over them (one compiled block whatever the depth), and decoding unrolls them so that the KV cache is
+updated in place. What differs between layers (window, rotary frequencies) is computed once per kind of layer, and each
+layer of the scan takes its own. Caches are arguments and results. The head is apart from the body: `apply` returns
+hidden states, and whoever wants logits says for which positions.
+"""
+
+import functools
+from collections.abc import Callable
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from rl_jax.core.axis_table import constrain, devices_over
+from rl_jax.core.types import Model, Params, TokenBatch
+from rl_jax.models.transformer.attention import attend_causally, attention_mask, layer_kinds, rotation
+from rl_jax.models.transformer.blocks import Block, make_norm
+from rl_jax.models.transformer.config import REMAT_POLICIES, TransformerConfig
+from rl_jax.models.transformer.decoding import as_cache, make_decode, unstack
+from rl_jax.models.transformer.moe import RouterStats, router_stats
+from rl_jax.models.transformer.splash import splash_attend
+
+__all__ = ["TransformerConfig", "init_params", "make_routed_apply", "make_transformer"]
+
+
+def init_params(config: TransformerConfig, key: chex.PRNGKey) -> Params:
+    """Random params of param_dtype, the layers' stacked on a leading axis L. key: a typed key."""
+    embed_key, layer_key, head_key = jax.random.split(key, 3)
+    x, positions = jnp.zeros((1, 1, config.embed_dim), config.dtype), jnp.zeros((1, 1), jnp.int32)
+    block, angles = Block(config), rotation(layer_kinds(config)[0][0], positions)
+
+    def init_layer(key):
+        return block.init(key, x, angles, lambda q, k, v: (q, None))["params"]
+
+    shape, dtype = (config.vocab_size, config.embed_dim), jnp.dtype(config.param_dtype)
+    # A head of D^-1/2 gives logits of unit size. Embeddings of unit size, where the head is not tied to them, keep
+    # the first norm from blowing their gradients up: with 0.02, usual for wide models, Adam's steps on a model of
+    # width 64 are so large there that the noise of a policy gradient undoes what it learns.
+    head_scale = config.embed_dim**-0.5
+    embed_scale = head_scale if config.tied_head else 1.0
+    params = {
+        "embed": {"embedding": nn.initializers.normal(embed_scale)(embed_key, shape, dtype)},
+        "layers": jax.vmap(init_layer)(jax.random.split(layer_key, config.num_layers)),
+        "final_norm": make_norm(config).init(embed_key, x)["params"],
+    }
+    if config.learned_positions:
+        table = nn.initializers.normal(0.1 * embed_scale)
+        shape_of_table = (config.learned_positions, config.embed_dim)
+        params["position_embed"] = {"embedding": table(jax.random.fold_in(embed_key, 1), shape_of_table, dtype)}
+    if not config.tied_head:
+        params["head"] = {"kernel": nn.initializers.normal(head_scale)(head_key, shape[::-1], dtype)}
+    return params
+
+
+def _embed(config: TransformerConfig, params: Params, tokens: chex.Array, positions: chex.Array) -> chex.Array:
+    """Embeddings [B, T, D] of dtype. A position past a learned table gives nan: a neighbour's would pass unseen."""
+    dtype = jnp.dtype(config.dtype)
+    x = params["embed"]["embedding"].astype(dtype)[tokens]
+    if config.embed_scale != 1.0:
+        x = x * jnp.asarray(config.embed_scale, dtype)
+    if config.learned_positions:
+        x = x + jnp.take(params["position_embed"]["embedding"].astype(dtype), positions, axis=0, mode="fill")
+    return x
+
+
+def _forward(
+    config: TransformerConfig,
+    params: Params,
+    batch: TokenBatch,
+    *,
+    chosen: chex.Array | None = None,
+    keep: Callable = lambda cache, routing: None,
+):
+    """(hidden [B, T, D], what `keep` makes of each layer's (k, v) and routing, stacked on L).
+
+    chosen: int32 [L, B, T, k], experts to replay.
+    """
+    chex.assert_rank([batch.tokens, batch.positions, batch.segment_ids], 2)
+    chex.assert_equal_shape(jax.tree.leaves(batch))
+    if batch.tokens.shape[1] % devices_over("tokens"):
+        raise ValueError(f"rows of {batch.tokens.shape[1]} tokens do not divide over context={devices_over('tokens')}")
+    batch = jax.tree.map(lambda x: constrain(x, "rows", "tokens"), batch)
+    block = Block(config)
+    kinds, kind_of_layer = layer_kinds(config)
+    splash = config.attention == "splash"
+    if splash and batch.prefix_ids is not None:
+        raise ValueError("attention='splash' has no shared prefixes: take packing.mode=packed, or dot_product")
+    masks = [None if splash else attention_mask(batch, kind.window) for kind in kinds]
+    shared = [(mask, rotation(kind, batch.positions)) for mask, kind in zip(masks, kinds, strict=True)]
+    if len(kinds) == 1:
+        (of_kind,), per_layer = shared, None
+    else:
+        of_kind = jax.tree.map(lambda *leaves: jnp.stack(leaves), *shared)
+        per_layer = jnp.array(kind_of_layer, jnp.int32)
+
+    def layer(x, xs):
+        layer_params, kind, layer_chosen = xs
+        x = constrain(x, "rows", "tokens", None)
+        mask, angles = of_kind if kind is None else jax.tree.map(lambda leaf: leaf[kind], of_kind)
+
+        def full_attention(q, k, v):
+            keywords = {"scale": config.attention_scale, "softcap": config.attention_softcap}
+            if splash:
+                return splash_attend(q, k, v, batch.segment_ids, window=kinds[0].window, **keywords), (k, v)
+            return attend_causally(q, k, v, mask, **keywords), (k, v)
+
+        x, cache, routing = block.apply({"params": layer_params}, x, angles, full_attention, layer_chosen)
+        return x, keep(cache, routing)
+
+    if config.remat != "none":
+        layer = jax.checkpoint(layer, policy=REMAT_POLICIES[config.remat], prevent_cse=False)
+    # Only here: a decode step is cheaper where it may leave its few tokens whole and split the weights' products.
+    x = constrain(_embed(config, params, batch.tokens, batch.positions), "looked_up_rows", "tokens", "embed")
+    x = constrain(x, "rows", "tokens", None)
+    x, kept = jax.lax.scan(layer, x, (params["layers"], per_layer, chosen))
+    return make_norm(config).apply({"params": params["final_norm"]}, x), kept
+
+
+def make_transformer(config: TransformerConfig) -> Model:
+    """The model's pure functions, closed over `config` (see types.Model)."""
+    block, final_norm = Block(config), make_norm(config)
+    kinds, kind_of_layer = layer_kinds(config)
+
+    def apply(params: Params, batch: TokenBatch) -> chex.Array:
+        return _forward(config, params, batch)[0]
+
+    def prefill(params: Params, batch: TokenBatch):
+        hidden, kept = _forward(config, params, batch, keep=lambda cache, routing: cache)
+        return hidden, as_cache(*kept)
+
+    def unembed(params: Params, hidden: chex.Array) -> chex.Array:
+        weights = params["embed"]["embedding"].T if config.tied_head else params["head"]["kernel"]
+        # Accumulated and kept in float32: a ratio from bfloat16 logits is not 1 on the first minibatch.
+        if hidden.ndim == 3 and devices_over("tokens") > 1:
+            flat = constrain(hidden, "rows", "tokens", None)
+        else:
+            flat = hidden.reshape(-1, config.embed_dim)
+        logits = jnp.matmul(flat, weights.astype(jnp.dtype(config.dtype)), preferred_element_type=jnp.float32)
+        if config.logit_softcap:
+            logits = config.logit_softcap * jnp.tanh(logits / config.logit_softcap)
+        return logits.reshape(*hidden.shape[:-1], -1)
+
+    def run_layer(params: Params, i: int, x: chex.Array, positions: chex.Array, attend: Callable):
+        """Layer i alone: x [B, T, D], positions int32 [B, T], attend as in Block -> (x, what attend returned)."""
+        layers = params["layers"]
+        layer_params = layers[i] if isinstance(layers, tuple) else jax.tree.map(lambda p: p[i], layers)
+        angles = rotation(kinds[kind_of_layer[i]], positions)  # equal ones are computed once: XLA sees that
+        return block.apply({"params": layer_params}, x, angles, attend)[:2]
+
+    def normed(params, x):
+        return final_norm.apply({"params": params["final_norm"]}, x)
+
+    embed = functools.partial(_embed, config)
+    extend, decode, init_cache = make_decode(config, embed, run_layer, normed)
+    init = functools.partial(init_params, config)
+    return Model(init, apply, unembed, prefill, decode, init_cache, config.vocab_size, extend, unstack)
+
+
+def make_routed_apply(config: TransformerConfig) -> Callable:
+    """A pure function (params, TokenBatch [B, T], chosen=None) -> (hidden [B, T, D], RouterStats), given experts.
+
+    chosen: int32 [L, B, T, k], the `chosen` of another forward's RouterStats: those experts run again, weighted by the
+    probabilities that these params give them. Raises ValueError where the model has no experts.
+    """
+    if not config.num_experts:
+        raise ValueError("make_routed_apply needs a model with experts: num_experts is 0")
+
+    def apply(params: Params, batch: TokenBatch, chosen: chex.Array | None = None) -> tuple[chex.Array, RouterStats]:
+        real = batch.segment_ids > 0
+        if chosen is not None:
+            chex.assert_shape(chosen, (config.num_layers, *real.shape, config.experts_per_token))
+        hidden, stats = _forward(
+            config, params, batch, chosen=chosen, keep=lambda cache, routing: router_stats(routing, real)
+        )
+        return hidden, stats._replace(tokens=jnp.sum(real, dtype=jnp.float32))
+
+    return apply

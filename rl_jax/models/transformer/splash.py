@@ -1,0 +1,92 @@
+"""Attention of whole rows by the TPU's splash kernel: scores stay in the chip's own memory, [T, T] is never written.
+
+A Mosaic kernel cannot be partitioned by XLA, so under a mesh each device runs it on its own rows and heads, and where
+tokens are split over context on its own queries against all keys (rl_jax.core.axis_table has the axes).
+"""
+
+import functools
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+from jax.sharding import NamedSharding, PartitionSpec
+
+from rl_jax.core.axis_table import devices_over, mesh_sizes, spec
+
+LANES = 128  # the kernel's tiles: T is a multiple of it, and heads are filled up to one
+BLOCK = 512
+
+
+def splash_attend(
+    q: chex.Array,
+    k: chex.Array,
+    v: chex.Array,
+    segment_ids: chex.Array,
+    *,
+    scale: float,
+    softcap: float = 0.0,
+    window: int = 0,
+    interpret: bool = False,
+) -> chex.Array:
+    """softmax(cap(scale q k^T)) v over the keys before a query in its own segment, as attention.attend computes it.
+
+    q: [B, T, H, h]. k, v: [B, T, K, h], K divides H. segment_ids: int32 [B, T]. softcap: c of c tanh(s / c), 0 is none.
+    window: keys less than that many columns back, 0 is any. interpret: run the kernel on any backend, slowly.
+    -> [B, T, H, h]. Raises ValueError for sizes that the kernel's tiles or the mesh's axes do not divide.
+    Source: arXiv 2205.14135 (flash attention); jax.experimental.pallas.ops.tpu.splash_attention.
+    """
+    chex.assert_rank([q, k, v, segment_ids], [4, 4, 4, 2])
+    sizes = mesh_sizes()
+    length, context, tensor = q.shape[1], devices_over("tokens"), devices_over("heads")
+    if length % (LANES * context):
+        over = f" a device, {context} devices" if context > 1 else ""
+        raise ValueError(f"splash attention takes rows in multiples of {LANES} tokens{over}, not {length}")
+    if k.shape[2] % tensor:
+        raise ValueError(f"{k.shape[2]} key heads do not divide over tensor={tensor} devices")
+    kernel = _make_kernel(length, q.shape[2] // tensor, context, softcap=softcap, window=window, interpret=interpret)
+    call = functools.partial(_local, scale=scale)
+    if math.prod(sizes.values()) == 1:
+        return call(kernel, q, k, v, segment_ids, segment_ids)
+    queries, keys = (spec(x.shape, ("rows", t, "heads", None), sizes) for x, t in ((q, "tokens"), (k, None)))
+    of_queries, of_keys = PartitionSpec(*queries[:2]), PartitionSpec(*keys[:2])
+    mesh = jax.sharding.get_abstract_mesh()
+    parts = kernel.manual_sharding_spec(NamedSharding(mesh, PartitionSpec(None, queries[1])))
+    in_specs = (parts, queries, keys, keys, of_queries, of_keys)
+    return jax.shard_map(call, in_specs=in_specs, out_specs=queries, check_vma=False)(
+        kernel, q, k, v, segment_ids, segment_ids
+    )
+
+
+def _make_kernel(length: int, num_heads: int, context: int, *, softcap: float, window: int, interpret: bool):
+    """The kernel of rows of `length` tokens whose queries are dealt out to `context` devices."""
+    shape = (length, length)
+    if window:
+        mask = masks.LocalMask(shape, (window - 1, 0), 0, shard_count=context)
+    else:
+        mask = masks.CausalMask(shape, shard_count=context)
+    block = next(size for size in (BLOCK, 256, LANES) if length // context % size == 0)
+    names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
+    return kernels.make_splash_mha(
+        masks.MultiHeadMask([mask] * num_heads),
+        block_sizes=kernels.BlockSizes(**{f"block_{name}": block for name in names}),
+        head_shards=1,
+        q_seq_shards=context,
+        attn_logits_soft_cap=softcap or None,
+        interpret=interpret,
+    )
+
+
+def _local(kernel, q, k, v, of_queries, of_keys, *, scale):
+    """The kernel on one device's rows, heads and queries. of_queries, of_keys: their segments, [B, T] and [B, S]."""
+    head_dim = q.shape[3]
+    missing = -head_dim % LANES  # zeros there change neither the scores nor the first columns of what comes out
+    q, k, v = (jnp.pad(x, [(0, 0)] * 3 + [(0, missing)]) for x in (q, k, v))
+
+    def row(q, k, v, of_queries, of_keys):  # [T, H, h] -> [T, H, h]
+        heads_first = [jnp.swapaxes(x, 0, 1) for x in (q * jnp.asarray(scale, q.dtype), k, v)]
+        return jnp.swapaxes(kernel(*heads_first, segment_ids=kernels.SegmentIds(of_queries, of_keys)), 0, 1)
+
+    return jax.vmap(row)(q, k, v, of_queries, of_keys)[..., :head_dim].astype(v.dtype)

@@ -1,0 +1,1 @@
+"""Stepping policies in environments, and recording an episode."""

@@ -1,0 +1,1 @@
+"""The generation engines: token ids in, token ids out."""

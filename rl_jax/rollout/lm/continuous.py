@@ -1,0 +1,294 @@
+"""Continuous batching: rows that end make room for the next request, and few rows run as a small program.
+
+The host's loop is admit, compact, decode; the programs are in programs.py. A request's tokens depend on its key, prompt
+and the params alone: not on its slot, its neighbours, or the order of requests.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import chex
+import jax
+import numpy as np
+
+from rl_jax.core.types import Model, Params
+from rl_jax.rollout.lm.cache import Place, PromptStore
+from rl_jax.rollout.lm.programs import Drawn, Programs, shards_of
+from rl_jax.rollout.lm.requests import Completion, Request, check_request
+from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.rollout.lm.slots import Slots, check_lengths, check_sizes
+
+
+class Engine:
+    """Requests in, completions out, over `slots` rows of KV cache.
+
+    slots: rows decoded at once, at most. sizes: the row counts that programs are compiled for, by default `slots` and
+        its halves down to 4; with no request waiting, the live rows move to the smallest that holds them.
+    prompt_length, length: the longest context that a request may begin with (its prompt, and the earlier tokens of one
+        that is resumed), and the longest sequence; both are rounded up to whole chunks.
+    sampling, eos_ids: as in engine.make_generate.
+    chunk: tokens a turn of prefill; prompts share a beginning in whole chunks.
+    steps: tokens a row decodes, at most, before the host looks (aborts, stop strings, new params).
+    refill: how many slots must be free before waiting requests are let in; 0 takes an eighth of `slots`.
+    prefill_rows: prompts a prefill call. stored_prompts: rows of the prompt store.
+    stop_width: how many stop ids a request may bring. decode_text: token ids -> text, for stop strings.
+    rows_sharding: NamedSharding of [slots, ...], as sharding.batch_sharding gives it; None is one device.
+
+    programs: the compiled programs (see programs.Programs).
+    The full-size cache is kept from one use to the next; compacted ones are made when needed. On the CPU backend so is
+    an unstacked copy of the params (see engine.for_decoding). Raises ValueError for
+    sizes that make no sense, and for a model without `extend`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        slots: int,
+        prompt_length: int,
+        length: int,
+        sampling: Sampling = Sampling(),
+        eos_ids: tuple[int, ...],
+        chunk: int = 32,
+        steps: int = 64,
+        sizes: tuple[int, ...] | None = None,
+        refill: int = 0,
+        prefill_rows: int = 4,
+        stored_prompts: int = 8,
+        stop_width: int = 4,
+        decode_text: Callable[[Sequence[int]], str] | None = None,
+        rows_sharding: jax.sharding.NamedSharding | None = None,
+    ):
+        sampling.check(model.vocab_size)
+        if model.extend is None:
+            raise ValueError("the model has no `extend`, which continuous batching needs: use engine.make_generate")
+        positive = dict(slots=slots, prompt_length=prompt_length, chunk=chunk, steps=steps, prefill_rows=prefill_rows)
+        check_lengths(positive, length=length, stored_prompts=stored_prompts)
+        self.sizes = check_sizes(slots, sizes, shards_of(rows_sharding))
+        self.prompt_length, self.length = (-(-n // chunk) * chunk for n in (prompt_length, length))
+        self.refill = refill or max(1, slots // 8)
+        self.programs = Programs(
+            model,
+            sampling,
+            chunk=chunk,
+            steps=steps,
+            length=self.length,
+            eos_ids=tuple(eos_ids),
+            prefill_rows=prefill_rows,
+            rows_sharding=rows_sharding,
+        )
+        self._prefill_rows = prefill_rows
+        self._admit_sizes = sorted({min(self.refill, slots), slots})
+        self._limits = dict(
+            vocab_size=model.vocab_size,
+            prompt_length=self.prompt_length,
+            length=self.length,
+            stop_width=stop_width,
+            has_text=decode_text is not None,
+        )
+        self._prompts = PromptStore(stored_prompts, chunk)
+        self._queue: deque[tuple[Request, np.ndarray]] = deque()
+        self._slots = Slots(
+            slots,
+            eos_ids=tuple(eos_ids),
+            stop_width=stop_width,
+            key_data=np.asarray(jax.random.key_data(jax.random.key(0))),
+            decode_text=decode_text,
+        )
+        self._store = self._state = self._unstacked = None  # made with the first params
+        self._spare = None  # the full-size state while a smaller one is in use
+        self._known_params: list[weakref.ref] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits or runs."""
+        return not self._queue and not self._slots.count()
+
+    def compile_count(self) -> int:
+        """How many programs were compiled so far: it stays what it is after warm_up, whatever requests come."""
+        return self.programs.compile_count()
+
+    def submit(self, requests: Iterable[Request], key: chex.PRNGKey) -> None:
+        """Queues requests; key: one typed key, whose fold_in with a request's seed is the row's.
+
+        Raises ValueError that names the request and the field that does not fit; nothing is queued then.
+        """
+        key_data = np.asarray(jax.random.key_data(key))
+        if key_data.shape != self._slots.rows.keys.shape[1:]:
+            raise ValueError(f"key has {key_data.shape} words: use jax's default implementation of random keys")
+        requests = list(requests)
+        inside = [request for request, _ in self._queue] + self._slots.requests
+        known = {request.index for request in inside if request is not None}
+        for request in requests:
+            check_request(request, **self._limits)
+            if request.index in known:
+                raise ValueError(f"request {request.index}: index is in the engine already")
+            known.add(request.index)
+        self._queue.extend((request, key_data) for request in requests)
+
+    def abort(self, indices: Collection[int] | None = None) -> list[Completion]:
+        """Takes requests out, waiting or running, and returns what they have so far; None takes all."""
+
+        def wanted(request: Request | None) -> bool:
+            return request is not None and (indices is None or request.index in indices)
+
+        waiting = [request for request, _ in self._queue if wanted(request)]
+        self._queue = deque(entry for entry in self._queue if not wanted(entry[0]))
+        running = [slot for slot, request in enumerate(self._slots.requests) if wanted(request)]
+        return [self._slots.complete(slot, "aborted") for slot in running] + [
+            Completion(r, r.tokens, r.sampled_log_probs, r.raw_log_probs, "aborted") for r in waiting
+        ]
+
+    def step(self, params: Params) -> list[Completion]:
+        """Fills free slots, decodes up to `steps` tokens a row, and returns the requests that ended.
+
+        New params are simply used from here on: what rows have in their caches stays, the prompt store is emptied.
+        """
+        params = self._prepare(params)
+        done = self._admit(params)
+        self._compact()
+        if self._slots.count():
+            done += self._decode(params)
+        return done
+
+    def run(self, params: Params) -> list[Completion]:
+        """Steps until nothing is left. Completions in the order of their indices."""
+        done = []
+        while not self.idle:
+            done += self.step(params)
+        return sorted(done, key=lambda completion: completion.request.index)
+
+    def warm_up(self, params: Params) -> None:
+        """Compiles every program. Raises RuntimeError where requests are in the engine."""
+        if not self.idle:
+            raise RuntimeError("warm_up with requests in the engine: call it first")
+        params = self._prepare(params)
+        self._resize(self.sizes[0])
+        for _ in range(2):  # the second round sees buffers as the programs give them back
+            for rows in (1, self._prefill_rows):
+                nowhere = Place(self._prompts.rows, 0, 0)
+                self._prefill(params, [(nowhere, np.zeros(1, np.int32))] * rows)
+            for width in self._admit_sizes:
+                self._enter(params, [], width)
+            for size in self.sizes:
+                self._resize(size)
+                self._state, *_ = self.programs.decode_steps(params, self._state, self._slots.rows, np.int32(0))
+            for size in self.sizes[1:]:
+                self._resize(self.sizes[0])
+                self._resize(size)
+            self._resize(self.sizes[0])
+
+    def _prepare(self, params: Params) -> Params:
+        """The params as the programs take them. Makes the buffers; where the params are not those of the last step,
+        forgets the prompts."""
+        if self._state is None:
+            self._state = self.programs.init_state(self.sizes[0], params)
+            self._store = self.programs.init_store(self._prompts.rows, self.prompt_length, params)
+        leaves = jax.tree.leaves(params)
+        known = [reference() for reference in self._known_params]
+        same = len(leaves) == len(known) and all(a is b for a, b in zip(leaves, known, strict=True))
+        if not same or not all(isinstance(leaf, jax.Array) for leaf in leaves):  # other arrays may change in place
+            self._prompts.clear()
+            self._known_params = [weakref.ref(leaf) for leaf in leaves]
+            self._unstacked = self.programs.unstack(params) if self.programs.unstack else None
+        return params if self._unstacked is None else self._unstacked
+
+    def _admit(self, params: Params) -> list[Completion]:
+        """Fills free slots until there are none, or no request waits: a first token may end a row at once."""
+        done = []
+        while self._queue and (self._slots.count() < self.sizes[0]):
+            self._resize(self.sizes[0])
+            done += self._enter(params, self._take(params, len(self._slots.free())))
+        return done
+
+    def _take(self, params: Params, number: int) -> list[tuple[Request, np.ndarray, int]]:
+        """Up to `number` requests off the queue, each with its key and the store's row that holds its context."""
+        taken, kept, pending = [], set(), []
+
+        def flush():
+            if pending:
+                self._prefill(params, pending)
+                pending.clear()
+
+        while self._queue and len(taken) < number:
+            request, key_data = self._queue[0]
+            context = request.context()
+            row = self._prompts.find(context)
+            if row is None:
+                if len(kept) == self._prompts.rows:
+                    break
+                place = self._prompts.add(context, kept)
+                if any(place.source == waiting.row for waiting, _ in pending):
+                    flush()  # what this one shares is not there yet
+                pending.append((place, context))
+                row = place.row
+                if len(pending) == self._prefill_rows:
+                    flush()
+            kept.add(row)
+            taken.append((*self._queue.popleft(), row))
+        flush()
+        return taken
+
+    def _prefill(self, params: Params, pending: list[tuple[Place, np.ndarray]]) -> None:
+        """Computes the caches of a few prompts: a program for one, and one for prefill_rows."""
+        width = 1 if len(pending) == 1 else self._prefill_rows
+        rows, sources, starts = np.full(width, self._prompts.rows, np.int32), *np.zeros((2, width), np.int32)
+        tokens, lengths = np.zeros((width, self.prompt_length), np.int32), np.ones(width, np.int32)
+        for i, (place, context) in enumerate(pending):
+            rows[i], sources[i], starts[i] = place
+            tokens[i, : len(context)], lengths[i] = context, len(context)
+        self._store = self.programs.prefill(params, self._store, rows, sources, tokens, starts, lengths)
+
+    def _enter(self, params: Params, taken: list, width: int = 0) -> list[Completion]:
+        """Copies prompts into free slots and draws first tokens; returns the rows that those end."""
+        width = next(size for size in self._admit_sizes if size >= max(width, len(taken)))
+        free, count = self._slots.free(), len(taken)
+        slots, sources = np.full(width, self._slots.size, np.int32), np.zeros(width, np.int32)
+        tokens, lengths = np.zeros((width, self.prompt_length), np.int32), np.zeros(width, np.int32)
+        slots[:count], sources[:count] = free[:count], [row for *_, row in taken]
+        for i, (request, *_) in enumerate(taken):
+            context = request.context()
+            tokens[i, : len(context)], lengths[i] = context, len(context)
+        rows = self._slots.entrants(width, [(request, key_data) for request, key_data, _ in taken])
+        self._state, drawn = self.programs.admit(
+            params, self._state, self._store, slots, sources, np.int32(count), rows, tokens, lengths
+        )
+        drawn = jax.device_get(drawn)
+        entered = [
+            self._slots.enter(slots[i], request, key_data, Drawn(*(x[i : i + 1] for x in drawn)))
+            for i, (request, key_data, _) in enumerate(taken)
+        ]
+        return [completion for completion in entered if completion is not None]
+
+    def _decode(self, params: Params) -> list[Completion]:
+        """One call of the decoding program, and its tokens dealt out."""
+        size, live = self._slots.size, np.flatnonzero(self._slots.rows.live)
+        if self._queue:
+            threshold = size - min(self.refill, len(self._queue), size)
+        else:
+            threshold = next((smaller for smaller in self.sizes if smaller < size), 0)
+        self._state, drawn, counts = self.programs.decode_steps(
+            params, self._state, self._slots.rows, np.int32(threshold)
+        )
+        drawn, counts = jax.device_get((drawn, counts))
+        parts = (self._slots.append(i, Drawn(*(x[i, : counts[i]] for x in drawn))) for i in live)
+        return [completion for completion in parts if completion is not None]
+
+    def _compact(self) -> None:
+        """Moves the live rows to the smallest size that holds them, where no request waits for the others."""
+        if not self._queue:
+            self._resize(min(size for size in self.sizes if size >= self._slots.count()))
+
+    def _resize(self, size: int) -> None:
+        """Moves to `size` slots, which hold all live rows: down by one size at a time, up at once."""
+        while self._slots.size > size:
+            smaller = next(s for s in self.sizes if s < self._slots.size)
+            order = np.argsort(~self._slots.rows.live, kind="stable")[:smaller].astype(np.int32)
+            if self._spare is None:
+                self._spare = self._state
+            self._state = self.programs.compact(self._state, order)
+            self._slots.resize(order, smaller)
+        if self._slots.size < size:
+            self._state, self._spare = self.programs.grow(self._spare, self._state), None
+            self._slots.resize(np.arange(self._slots.size), size)

@@ -1,0 +1,265 @@
+"""Generation by a server: vLLM's completions protocol behind the call of engine.make_generate.
+
+Written against the source of vLLM's main branch (vllm/entrypoints/openai/completion: protocol.py at 002032ee2b18,
+serving.py at 030ea52effcb), and tested against a loopback server that speaks it, not against a real one. Start it with
+
+    vllm serve FOLDER --logprobs-mode processed_logprobs
+
+since its default, raw_logprobs, gives log-probs of the model and not of the distribution that was sampled from; the
+two differ unless sampling is Sampling(). Where top_k, top_p and min_p are used together a server may apply them in
+another order than ours: its log-probs are then those of its own distribution.
+
+tpu-inference is the same server on TPUs, but its sampler (sampling.py at 01d6cc404074) applies temperature, top_k and
+top_p alone, and draws without the request's seed. sglang-jax is not covered: its completions (serving_completions.py
+at 0a34ed1f3cce) give tokens as text, without ids.
+"""
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+
+import chex
+import jax
+import numpy as np
+
+from rl_jax.core.types import Params, Rollout, Scores
+from rl_jax.rollout.lm.client import Client
+from rl_jax.rollout.lm.requests import Completion, Request, as_rollout, requests_of
+from rl_jax.rollout.lm.sampling import Sampling, check_counts
+
+TOKEN_ID = "token_id:"  # what stands before the number where tokens are written as ids
+ROUNDING = 1e-3  # how far above 0 a log-prob may come out in low precision
+
+
+class OpenAIGenerate:
+    """generate(params, tokens, prompt_mask, key, max_tokens=None) -> Rollout (numpy) of B x G rows; not to be jitted.
+
+    url: of the server, "http://127.0.0.1:8000". Nothing else is ever connected to, and proxies are not looked for.
+    model: the name that the server knows it by; "" is the one that it serves. vocab_size: V, of our model.
+    completion_length, group_size, sampling, eos_ids, pad_id: as for engine.make_generate.
+    timeout_s: seconds for one request, from the connection to the last byte, waiting in the server's queue included.
+    retries: further attempts after a failed connection, HTTP 429 or 5xx. concurrency: requests under way at once.
+    sync: (params) -> None, called before generation with params that the server does not have yet; it returns once the
+        server has them. None: the server keeps the weights it was started with, and the rows are off-policy from the
+        first update on. For vLLM: models.save_hf into the folder that it was started from, then (with
+        VLLM_SERVER_DEV_MODE=1) POST {"method": "reload_weights"} to /collective_rpc, and POST to /reset_prefix_cache,
+        since cached prompts are those of the old weights.
+    score: scoring.make_score's function for Sampling(), (params, TokenBatch) -> Scores, which gives raw_log_probs.
+        None where sampling is Sampling(): they are the sampled ones.
+
+    One request for each prompt, or for each row where max_tokens differ in a group. A prompt's seed comes from the
+    key; its row g is drawn with seed + g, which is how vLLM itself numbers the n samples of a request. The server's
+    numbers are not ours: the same key gives other rows than our own engines.
+
+    sampled_log_probs are what the server returned: log_prob_gap compares them with our own scoring, and
+    experiments.grpo logs the same in every step (sampler/gap_max, sampler/ess).
+
+    Raises ValueError for arguments that make no sense; ConnectionError, TimeoutError and RuntimeError, with the URL
+    and the field, where the server cannot be reached, is too slow, or answers what cannot be used. The first failure
+    ends the other requests, which vLLM then aborts.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str = "",
+        vocab_size: int,
+        completion_length: int,
+        group_size: int = 1,
+        sampling: Sampling = Sampling(),
+        eos_ids: tuple[int, ...],
+        pad_id: int = 0,
+        timeout_s: float = 600.0,
+        retries: int = 3,
+        concurrency: int = 256,
+        sync: Callable[[Params], None] | None = None,
+        score: Callable | None = None,
+    ):
+        if not url:
+            raise ValueError("url is empty: set config.rollout.engine.url to the server, as in http://127.0.0.1:8000")
+        check_counts(completion_length, group_size)
+        if sampling.check(vocab_size) != Sampling() and score is None:
+            raise ValueError(f"{sampling} is not the model's own distribution: raw_log_probs need score")
+        self._client = Client(url, timeout_s=timeout_s, retries=retries, concurrency=concurrency)
+        self._vocab_size, self._completion_length, self._group_size = vocab_size, completion_length, group_size
+        self._eos_ids, self._pad_id = tuple(eos_ids), pad_id
+        self._sync, self._score, self._synced = sync, score, None
+        # All that a server may have other defaults for, from the folder's generation_config.json.
+        self._fields = {"model": model} if model else {}
+        self._fields |= {
+            **sampling._asdict(),
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "stop_token_ids": list(self._eos_ids),
+            "ignore_eos": True,  # the server's own: ours are among the stop tokens
+            "logprobs": 1,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,  # the ids of servers that do not know return_token_ids
+            "skip_special_tokens": False,
+        }
+
+    def __call__(
+        self,
+        params: Params,
+        tokens: chex.Array,
+        prompt_mask: chex.Array,
+        key: chex.PRNGKey,
+        max_tokens: np.ndarray | None = None,
+    ) -> Rollout:
+        """See the class. tokens: int32 [B, P], left-padded. prompt_mask: bool [B, P]. max_tokens: int [B x G] of 1 to
+        C, a limit for each row; None is C = completion_length for all."""
+        chex.assert_rank([tokens, prompt_mask], 2)
+        limits = self._completion_length if max_tokens is None else np.asarray(max_tokens)
+        requests = requests_of(tokens, prompt_mask, group_size=self._group_size, max_tokens=limits)
+        self._check(requests)
+        seeds = np.asarray(jax.random.bits(key, (len(tokens),), np.uint32)).tolist()
+        parts = [part for rows in _split(requests, self._group_size) for part in _of_one_limit(rows)]
+        bodies = [self._body(part, seeds[part[0].index // self._group_size]) for part in parts]
+        self._hand_over(params)
+        completions = []
+        for part, answer in zip(parts, self._client.post_all(bodies), strict=True):
+            try:
+                completions += read_answer(answer, part, vocab_size=self._vocab_size, eos_ids=self._eos_ids)
+            except ValueError as error:
+                raise RuntimeError(f"{self._client.url}: {error}") from error
+        rollout = as_rollout(
+            completions, tokens, prompt_mask, completion_length=self._completion_length, pad_id=self._pad_id
+        )
+        if self._score is None:
+            return rollout
+        raw = np.asarray(self._score(params, rollout.batch).log_probs)
+        return rollout._replace(raw_log_probs=np.where(rollout.completion_mask, raw, np.float32(0)))
+
+    def _check(self, requests: Sequence[Request]) -> None:
+        """Raises ValueError for the first request that no server should see."""
+        for request in requests:
+            if not len(request.prompt):
+                raise ValueError(f"row {request.index}: the prompt is empty")
+            if request.prompt.min() < 0 or request.prompt.max() >= self._vocab_size:
+                raise ValueError(f"row {request.index}: a prompt token is outside the vocabulary of {self._vocab_size}")
+            if not 1 <= request.max_tokens <= self._completion_length:
+                raise ValueError(
+                    f"row {request.index}: max_tokens={request.max_tokens} must lie in 1..{self._completion_length}"
+                )
+
+    def _body(self, part: Sequence[Request], seed: int) -> dict:
+        """The request for neighbouring rows of a prompt. seed: that of the prompt's first row."""
+        first = part[0]
+        return self._fields | {
+            "prompt": first.prompt.tolist(),
+            "n": len(part),
+            "max_tokens": first.max_tokens,
+            "seed": seed + first.index % self._group_size,
+        }
+
+    def _hand_over(self, params: Params) -> None:
+        """Calls sync where params are not those of the last call. They are remembered by weak references, so that
+        weights which nobody else holds are not kept."""
+        if self._sync is None:
+            return
+        leaves = jax.tree.leaves(params)
+        known = self._synced is not None and len(self._synced) == len(leaves)
+        if known and all(ref() is leaf for ref, leaf in zip(self._synced, leaves, strict=True)):
+            return
+        self._synced = None  # a sync that fails leaves nobody knows what
+        self._sync(params)
+        self._synced = [weakref.ref(leaf) for leaf in leaves]
+
+    def _cache_size(self) -> int:
+        """How many programs were compiled so far, under the name that a jitted function has it: those of score."""
+        return self._score._cache_size() if hasattr(self._score, "_cache_size") else 0
+
+
+def log_prob_gap(rollout: Rollout, scores: Scores) -> tuple[float, float]:
+    """(max, mean) over the sampled tokens of |log p_sampler - log p_ours|.
+
+    rollout: sampled_log_probs [B, C] as the sampler gave them. scores: of the same rows [B, C], by scoring.make_score
+    with the sampler's Sampling and the params that it should have. What the server's lower precision does is seen
+    here, and far larger, that it has other weights or another log-probs mode (see the module). A token that ours cuts
+    off gives inf; no token at all, 0.
+    """
+    chex.assert_equal_shape([rollout.sampled_log_probs, scores.log_probs, rollout.completion_mask])
+    gaps = np.abs(np.asarray(rollout.sampled_log_probs) - np.asarray(scores.log_probs, np.float32))
+    gaps = gaps[np.asarray(rollout.completion_mask)]
+    return (float(gaps.max()), float(gaps.mean())) if gaps.size else (0.0, 0.0)
+
+
+def read_answer(
+    answer: dict, requests: Sequence[Request], *, vocab_size: int, eos_ids: tuple[int, ...]
+) -> list[Completion]:
+    """The completions of `requests`, n rows of one prompt, from a server's answer to them.
+
+    answer: {"choices": n of {"index", "finish_reason", "logprobs": {"token_logprobs", "tokens"}, "token_ids",
+    "prompt_token_ids"}}; of token_ids and tokens ("token_id:7") one is enough. raw_log_probs are the sampled ones.
+    Raises ValueError with the field that is missing or makes no sense.
+    """
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        raise ValueError("the answer has no list choices")
+    if len(choices) != len(requests):
+        raise ValueError(f"choices are {len(choices)}, asked for n={len(requests)}")
+    order = [choice.get("index") for choice in choices]
+    if any(type(index) is not int for index in order) or sorted(order) != list(range(len(requests))):
+        raise ValueError(f"choices[].index are {order}, not 0 to {len(choices) - 1}")
+    by_index = dict(zip(order, choices, strict=True))
+    return [_completion(by_index[i], request, i, vocab_size, eos_ids) for i, request in enumerate(requests)]
+
+
+def _completion(choice: dict, request: Request, index: int, vocab_size: int, eos_ids: tuple[int, ...]) -> Completion:
+    def refuse(field: str, problem: str):
+        raise ValueError(f"choices[{index}].{field} {problem}")
+
+    read = choice.get("prompt_token_ids")
+    if read is not None and read != request.prompt.tolist():
+        refuse("prompt_token_ids", f"differ from the {len(request.prompt)} tokens of the prompt that was sent")
+    log_probs = choice.get("logprobs")
+    values = log_probs.get("token_logprobs") if isinstance(log_probs, dict) else None
+    if not isinstance(values, list):
+        refuse("logprobs", "has no token_logprobs: the server returns no log-probs")
+    tokens = choice.get("token_ids")
+    if tokens is None:
+        tokens = _ids(log_probs.get("tokens"))
+    if not isinstance(tokens, list):
+        refuse("token_ids", f"is missing, and logprobs.tokens are not '{TOKEN_ID}N': the server returns no token ids")
+    if not tokens or len(tokens) != len(values):
+        refuse("token_ids", f"are {len(tokens)}, and logprobs.token_logprobs {len(values)}")
+    for t, (token, value) in enumerate(zip(tokens, values, strict=True)):
+        if type(token) is not int or not 0 <= token < vocab_size:
+            refuse(f"token_ids[{t}]", f"is {token}, outside the vocabulary of {vocab_size}")
+        if type(value) not in (int, float) or not math.isfinite(value) or value > ROUNDING:
+            refuse(f"logprobs.token_logprobs[{t}]", f"is {value}, which is no log-prob; see --logprobs-mode")
+        if token in eos_ids and t < len(tokens) - 1:
+            refuse(f"token_ids[{t}]", f"is {token}, which ends a row, but it goes on: stop_token_ids are not obeyed")
+    reason = _reason(choice.get("finish_reason"), tokens, request.max_tokens, eos_ids)
+    if reason is None:
+        last = f"{len(tokens)} tokens of max_tokens={request.max_tokens}, the last {tokens[-1]}, eos_ids={eos_ids}"
+        refuse("finish_reason", f"is {choice.get('finish_reason')!r} after {last}")
+    values = np.array(values, np.float32)
+    return Completion(request, np.array(tokens, np.int32), values, values, reason)
+
+
+def _reason(finish_reason: str | None, tokens: list[int], max_tokens: int, eos_ids: tuple[int, ...]) -> str | None:
+    """Completion.reason. None where the row ended in a way that was not asked for: at a token that is no EOS of ours,
+    at a limit of the server's own (max_model_len, generation_config.json), or because the server gave it up."""
+    if finish_reason not in ("stop", "length") or len(tokens) > max_tokens:
+        return None
+    if tokens[-1] in eos_ids:  # older versions of vLLM call it "length" where it is the last token allowed
+        return "eos"
+    return "length" if finish_reason == "length" and len(tokens) == max_tokens else None
+
+
+def _ids(tokens) -> list[int] | None:
+    """The numbers of "token_id:7", ...; None where tokens are something else."""
+    written = isinstance(tokens, list) and all(isinstance(t, str) and t.startswith(TOKEN_ID) for t in tokens)
+    numbers = [token.removeprefix(TOKEN_ID) for token in tokens] if written else None
+    return [int(number) for number in numbers] if written and all(n.isdecimal() for n in numbers) else None
+
+
+def _split(requests: Sequence[Request], size: int) -> list[Sequence[Request]]:
+    return [requests[start : start + size] for start in range(0, len(requests), size)]
+
+
+def _of_one_limit(rows: Sequence[Request]) -> list[Sequence[Request]]:
+    """A group as one part where all its rows have the same max_tokens, else row by row: a request has one limit."""
+    return [rows] if len({row.max_tokens for row in rows}) == 1 else _split(rows, 1)

@@ -1,0 +1,279 @@
+"""The continuous engine's compiled programs: prefill a few prompts, admit them to slots, decode, compact.
+
+Sequences stand in a cache from column 0 on, so a token's column is its position. What a slot's next columns hold is
+left over from whoever had it before; nothing attends there before it is overwritten. Everything small (tokens,
+positions, limits) belongs to the host and comes with each call; caches stay on the device and are donated.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rl_jax.core.types import Model, Params, TokenBatch
+from rl_jax.rollout.lm.engine import for_decoding, is_any, mark_seen, seen_tokens
+from rl_jax.rollout.lm.sampling import Sampling, sample
+
+
+class State(NamedTuple):
+    """What the device keeps of S slots, rows first. cache: the model's. seen: bool [S, V]; None without a penalty."""
+
+    cache: Any
+    seen: chex.Array | None
+
+
+class Store(NamedTuple):
+    """The prompts' caches, N rows, and the hidden state [N, D] behind each one's last token."""
+
+    cache: Any
+    hidden: chex.Array
+
+
+class Rows(NamedTuple):
+    """The host's side of S slots, numpy.
+
+    tokens, positions: int32 [S]. The last token, which is not in the cache yet, and its column.
+    steps, limits: int32 [S]. How many tokens a row has sampled, and the most it may.
+    live: bool [S].
+    keys, seeds: uint32 [S, 2] and int32 [S]. Token t is drawn with fold_in(fold_in(key, seed), t).
+    stop_ids: int32 [S, M]. The row's own; -1 is none.
+    """
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    steps: np.ndarray
+    limits: np.ndarray
+    live: np.ndarray
+    keys: np.ndarray
+    seeds: np.ndarray
+    stop_ids: np.ndarray
+
+
+class Drawn(NamedTuple):
+    """What was sampled: tokens int32, sampled_log_probs and raw_log_probs float32, all [S, k] or [S]."""
+
+    tokens: chex.Array
+    sampled_log_probs: chex.Array
+    raw_log_probs: chex.Array
+
+
+def empty_rows(size: int, stop_width: int, key_data: np.ndarray) -> Rows:
+    """`size` slots that nobody is in."""
+    zeros = (np.zeros(size, np.int32) for _ in range(4))
+    keys = np.broadcast_to(key_data, (size, *key_data.shape)).copy()
+    stop_ids = np.full((size, stop_width), -1, np.int32)
+    return Rows(*zeros, np.zeros(size, bool), keys, np.zeros(size, np.int32), stop_ids)
+
+
+def make_prefill(model: Model, *, chunk: int, constrain: Callable = lambda x: x) -> Callable:
+    """prefill(params, Store, rows, sources, tokens, starts, lengths) -> Store: R prompts, chunk by chunk.
+
+    rows, sources: int32 [R]. Where a prompt goes (N drops it), and the row whose first columns it shares.
+    tokens: int32 [R, W], W the store's columns. starts: int32 [R]. Columns that are copied and not computed, a
+    multiple of `chunk`, as W is. lengths: int32 [R], above starts.
+    """
+
+    def prefill(params: Params, store: Store, rows, sources, tokens, starts, lengths) -> Store:
+        chex.assert_rank([rows, sources, tokens, starts, lengths], [1, 1, 2, 1, 1])
+        visible = jnp.ones(tokens.shape, bool)
+        final = (lengths - 1) // chunk * chunk  # a row that is through does its last chunk again: the same numbers
+
+        def fill(turn, carry):
+            cache, last = carry
+            columns = jnp.minimum(starts + turn * chunk, final)
+            part = jax.vmap(lambda row, column: jax.lax.dynamic_slice_in_dim(row, column, chunk))(tokens, columns)
+            positions = columns[:, None] + jnp.arange(chunk)[None]
+            real = positions < lengths[:, None]
+            batch = TokenBatch(part, jnp.where(real, positions, 0), real.astype(jnp.int32))
+            hidden, cache = model.extend(params, batch, cache, columns, visible)
+            inside = lengths - 1 - columns
+            ends = jnp.take_along_axis(hidden, jnp.minimum(inside, chunk - 1)[:, None, None], axis=1)[:, 0]
+            return constrain((cache, jnp.where((inside < chunk)[:, None], ends.astype(last.dtype), last)))
+
+        turns = jnp.max((lengths - starts + chunk - 1) // chunk)
+        copied = jax.tree.map(lambda x: x[sources], store)
+        filled = jax.lax.fori_loop(0, turns, fill, constrain((copied.cache, copied.hidden)))
+        return jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), store, Store(*filled))
+
+    return prefill
+
+
+def make_admit(model: Model, sampling: Sampling, *, sharded: bool) -> Callable:
+    """admit(params, State, Store, slots, sources, count, Rows, tokens, lengths) -> State, Drawn [I].
+
+    Copies `count` prompts into slots and draws each row's next token. slots, sources: int32 [I]; from `count` on they
+    are S, which drops them, and any. Rows: of I rows; steps are those sampled before. tokens: int32 [I, W] and lengths
+    int32 [I], the rows' contexts, for the repetition penalty. sharded: slots lie on several devices.
+    """
+
+    def admit(params: Params, state: State, store: Store, slots, sources, count, rows: Rows, tokens, lengths):
+        chex.assert_rank([slots, sources, count, tokens, lengths], [1, 1, 0, 2, 1])
+        copy = _copy_sharded if sharded else _copy
+        cache = jax.tree.map(lambda to, source: copy(to, source, slots, sources, count), state.cache, store.cache)
+        seen = context = None
+        if state.seen is not None:
+            context = seen_tokens(tokens, jnp.arange(tokens.shape[1])[None] < lengths[:, None], model.vocab_size)
+            seen = state.seen.at[slots].set(context, mode="drop")
+        logits = model.unembed(params, store.hidden[sources])
+        drawn = Drawn(*sample(logits, _uniforms(rows, 1)[:, 0], sampling, context))
+        if seen is not None:
+            seen = seen.at[slots].set(mark_seen(context, drawn.tokens), mode="drop")
+        return State(cache, seen), drawn
+
+    return admit
+
+
+def _copy(to, source, slots, sources, count):
+    """Row by row, in place: what an admission costs does not depend on the number of slots."""
+
+    def one(i, to):
+        row = jax.lax.dynamic_slice_in_dim(source, sources[i], 1)
+        return jax.lax.dynamic_update_slice(to, row, (slots[i],) + (0,) * (to.ndim - 1))
+
+    return jax.lax.fori_loop(0, count, one, to)
+
+
+def _copy_sharded(to, source, slots, sources, count):
+    """Every slot looks up whether it gets a new row: no device writes into another's."""
+    size = to.shape[0]
+    source_of = jnp.full(size, -1, jnp.int32).at[slots].set(sources, mode="drop")
+    old = to[(slice(None), *(slice(n) for n in source.shape[1:]))]
+    new = jnp.where((source_of >= 0).reshape(size, *[1] * (to.ndim - 1)), source[jnp.maximum(source_of, 0)], old)
+    return jax.lax.dynamic_update_slice(to, new, (0,) * to.ndim)
+
+
+def make_decode_steps(
+    model: Model, sampling: Sampling, *, length: int, steps: int, eos_ids: tuple[int, ...]
+) -> Callable:
+    """decode_steps(params, State, Rows, threshold) -> State, Drawn [S, steps], counts int32 [S].
+
+    length: the cache's columns. Goes on for `steps` tokens, or until no more than `threshold` rows are live. Row i got
+    counts[i] tokens; what stands behind them in Drawn is none of it.
+    """
+
+    def decode_steps(params: Params, state: State, rows: Rows, threshold):
+        size = rows.tokens.shape[0]
+        visible = jnp.ones((size, length), bool)
+        uniforms = _uniforms(rows, steps)
+
+        def body(carry):
+            step, state, tokens, live, counts, out = carry
+            positions = rows.positions + counts
+            hidden, cache = model.decode(params, tokens, positions, state.cache, positions, visible)
+            uniform = jax.lax.dynamic_slice_in_dim(uniforms, step, 1, axis=1)[:, 0]
+            drawn = Drawn(*sample(model.unembed(params, hidden), uniform, sampling, state.seen))
+            out = jax.tree.map(lambda o, x: jax.lax.dynamic_update_slice(o, x[:, None], (0, step)), out, drawn)
+            counts += live
+            stopped = jnp.any(drawn.tokens[:, None] == rows.stop_ids, axis=1)
+            ended = is_any(drawn.tokens, eos_ids) | stopped | (rows.steps + counts >= rows.limits)
+            tokens = jnp.where(live, drawn.tokens, tokens)
+            return step + 1, State(cache, mark_seen(state.seen, tokens)), tokens, live & ~ended, counts, out
+
+        blank = jnp.zeros((size, steps), jnp.float32)
+        out = Drawn(jnp.zeros((size, steps), jnp.int32), blank, blank)
+        carry = (jnp.int32(0), state, rows.tokens, rows.live, jnp.zeros(size, jnp.int32), out)
+        carry = jax.lax.while_loop(lambda c: (c[0] < steps) & (jnp.sum(c[3]) > threshold), body, carry)
+        _, state, _, _, counts, out = carry
+        return state, out, counts
+
+    return decode_steps
+
+
+def compact(state: State, slots: chex.Array) -> State:
+    """The State of some slots only, in their order: int32 [s] of S -> State of s rows."""
+    return jax.tree.map(lambda x: x[slots], state)
+
+
+class Programs:
+    """The programs, compiled for one model and its sizes, and the buffers that they start from.
+
+    rows_sharding: NamedSharding of [slots, ...]; None is one device. The prompt store is then on every device; where
+    prefill_rows divides by the devices that rows lie on, each computes its own prompts.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        sampling: Sampling,
+        *,
+        chunk: int,
+        steps: int,
+        length: int,
+        eos_ids: tuple[int, ...],
+        prefill_rows: int,
+        rows_sharding: jax.sharding.NamedSharding | None,
+    ):
+        everywhere, constrain = None, lambda tree: tree
+        if rows_sharding is not None:
+            everywhere = jax.sharding.NamedSharding(rows_sharding.mesh, jax.sharding.PartitionSpec())
+            if prefill_rows % shards_of(rows_sharding) == 0:
+                constrain = functools.partial(jax.lax.with_sharding_constraint, shardings=rows_sharding)
+
+        def program(fn, donated, out_shardings):
+            placed = {} if rows_sharding is None else {"out_shardings": out_shardings}
+            return jax.jit(fn, donate_argnums=donated, **placed)
+
+        self.prefill = program(make_prefill(model, chunk=chunk, constrain=constrain), 1, everywhere)
+        admit = make_admit(model, sampling, sharded=rows_sharding is not None)
+        self.admit = program(admit, 1, (rows_sharding, everywhere))
+        decode_steps = make_decode_steps(model, sampling, length=length, steps=steps, eos_ids=eos_ids)
+        self.decode_steps = program(decode_steps, 1, (rows_sharding, everywhere, everywhere))
+        self.compact = program(compact, (), rows_sharding)
+        self.grow = program(grow, 0, rows_sharding)
+        unstack = for_decoding(model)
+        self.unstack = jax.jit(unstack) if unstack else None
+        self._model, self._length, self._penalty = model, length, sampling.repetition_penalty != 1.0
+        self._places = rows_sharding, everywhere
+
+    def compile_count(self) -> int:
+        """How many programs were compiled so far."""
+        compiled = (self.prefill, self.admit, self.decode_steps, self.compact, self.grow)
+        return sum(program._cache_size() for program in compiled)
+
+    def init_state(self, size: int, params: Params) -> State:
+        """The State of `size` empty slots."""
+        seen = jnp.zeros((size, self._model.vocab_size), bool) if self._penalty else None
+        return _place(State(self._model.init_cache(size, self._length), seen), self._places[0], params)
+
+    def init_store(self, rows: int, length: int, params: Params) -> Store:
+        """An empty Store of `rows` prompts of `length` columns."""
+        blank = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+        hidden = jax.eval_shape(self._model.apply, params, TokenBatch(blank, blank, blank))
+        store = Store(self._model.init_cache(rows, length), jnp.zeros((rows, hidden.shape[-1]), hidden.dtype))
+        return _place(store, self._places[1], params)
+
+
+def shards_of(rows_sharding: jax.sharding.NamedSharding | None) -> int:
+    """How many devices, or groups of them, rows are dealt out to."""
+    if rows_sharding is None:
+        return 1
+    devices = rows_sharding.num_devices
+    return devices // rows_sharding.shard_shape((devices,))[0]
+
+
+def _place(tree, sharding, params):
+    """`tree` where `sharding` says, else where the params are, committed as they are: else a second call of a program
+    that gives such buffers back would be a new program."""
+    if sharding is None:
+        leaf = jax.tree.leaves(params)[0]
+        if not (isinstance(leaf, jax.Array) and leaf.committed):
+            return tree
+        sharding = leaf.sharding
+    return jax.device_put(tree, sharding)
+
+
+def grow(large: State, small: State) -> State:
+    """`large` with its first slots replaced by those of `small`."""
+    return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice(x, y, (0,) * x.ndim), large, small)
+
+
+def _uniforms(rows: Rows, number: int) -> chex.Array:
+    """Each row's uniform numbers for its next tokens: float32 [S, number]."""
+    keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(rows.keys), rows.seeds)
+    steps = rows.steps[:, None] + jnp.arange(number)[None]
+    one = jax.vmap(lambda key, step: jax.random.uniform(jax.random.fold_in(key, step)), in_axes=(None, 0))
+    return jax.vmap(one)(keys, steps)

@@ -1,0 +1,157 @@
+"""What the continuous engine is asked for and what it gives back, and both as arrays: prompts to requests, completions
+to a Rollout. All of it is numpy on the host."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import chex
+import numpy as np
+
+from rl_jax.core.types import Rollout, TokenBatch
+
+ENDED = ("eos", "stop")  # the reasons that are the model's own end of a row
+
+NO_TOKENS, NO_LOG_PROBS = np.zeros(0, np.int32), np.zeros(0, np.float32)
+
+
+class Request(NamedTuple):
+    """One row to sample. Token t is drawn with fold_in(fold_in(key, seed), t), whoever its neighbours are.
+
+    index: the row's number, its own among the requests that are in the engine.
+    prompt: int32 [p], p >= 1. max_tokens: the most to sample, those of an earlier part included.
+    stop_ids: tokens that end this row, beside the engine's eos_ids. stop_strings: texts that do; the row is cut behind
+        the token that completes one.
+    tokens, sampled_log_probs, raw_log_probs: [n], an earlier part that this request goes on from.
+    seed: None is the index.
+    """
+
+    index: int
+    prompt: np.ndarray
+    max_tokens: int
+    stop_ids: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    tokens: np.ndarray = NO_TOKENS
+    sampled_log_probs: np.ndarray = NO_LOG_PROBS
+    raw_log_probs: np.ndarray = NO_LOG_PROBS
+    seed: int | None = None
+
+    def context(self) -> np.ndarray:
+        """All tokens that stand before the next one: int32 [p + n]."""
+        return np.concatenate([self.prompt, self.tokens]).astype(np.int32)
+
+
+def check_request(
+    request: Request, *, vocab_size: int, prompt_length: int, length: int, stop_width: int, has_text: bool
+) -> None:
+    """Raises ValueError, with the request's index and the field, for one that does not fit an Engine of these sizes."""
+
+    def refuse(problem: str):
+        raise ValueError(f"request {request.index}: {problem}")
+
+    context = request.context()
+    if not len(request.prompt):
+        refuse("prompt is empty")
+    if len(context) > prompt_length:
+        refuse(f"prompt and earlier tokens are {len(context)}, above prompt_length={prompt_length}")
+    if request.max_tokens <= len(request.tokens):
+        refuse(f"max_tokens={request.max_tokens} leaves nothing to sample behind {len(request.tokens)} tokens")
+    if len(request.prompt) + request.max_tokens > length:
+        refuse(f"a prompt of {len(request.prompt)} and max_tokens={request.max_tokens} are above length={length}")
+    if not len(request.tokens) == len(request.sampled_log_probs) == len(request.raw_log_probs):
+        refuse("tokens, sampled_log_probs and raw_log_probs differ in length")
+    if context.min() < 0 or context.max() >= vocab_size:
+        refuse(f"a token of prompt or tokens is outside the vocabulary of {vocab_size}")
+    if len(request.stop_ids) > stop_width:
+        refuse(f"stop_ids has {len(request.stop_ids)} tokens, above stop_width={stop_width}")
+    if request.stop_strings and not (has_text and all(request.stop_strings)):
+        refuse(f"stop_strings={request.stop_strings} need an engine with decode_text, and none may be empty")
+
+
+class Completion(NamedTuple):
+    """What became of a request: its tokens so far, with an earlier part's.
+
+    reason: "eos", "stop" (a stop id or string), "length" or "aborted".
+    """
+
+    request: Request
+    tokens: np.ndarray
+    sampled_log_probs: np.ndarray
+    raw_log_probs: np.ndarray
+    reason: str
+
+    def resumed(self) -> Request:
+        """The request that goes on where this stopped; what it ends in is what an undisturbed one would."""
+        return self.request._replace(
+            tokens=self.tokens, sampled_log_probs=self.sampled_log_probs, raw_log_probs=self.raw_log_probs
+        )
+
+
+def first_stop(
+    decode_text: Callable[[Sequence[int]], str], tokens: Sequence[int], stop_strings: tuple[str, ...], start: int
+) -> int | None:
+    """The least n > start for which the text of tokens[:n] holds a stop string; None where there is none."""
+
+    def holds(n: int) -> bool:
+        text = decode_text(tokens[:n])
+        return any(stop in text for stop in stop_strings)
+
+    if not holds(len(tokens)):
+        return None
+    return next(n for n in range(start + 1, len(tokens) + 1) if holds(n))
+
+
+def requests_of(
+    tokens: np.ndarray,
+    prompt_mask: np.ndarray,
+    *,
+    group_size: int,
+    max_tokens: int | np.ndarray,
+    stop_ids: tuple[int, ...] = (),
+    stop_strings: tuple[str, ...] = (),
+) -> list[Request]:
+    """B x G requests of left-padded prompts, numbered as the rows of engine.make_generate are.
+
+    tokens: int32 [B, P]. prompt_mask: bool [B, P]. max_tokens: one number, or int [B x G].
+    """
+    tokens, prompt_mask = np.asarray(tokens), np.asarray(prompt_mask)
+    chex.assert_equal_shape([tokens, prompt_mask])
+    rows = len(tokens) * group_size
+    limits = np.broadcast_to(np.asarray(max_tokens), (rows,))
+    prompts = [row[mask].astype(np.int32) for row, mask in zip(tokens, prompt_mask, strict=True)]
+    return [Request(i, prompts[i // group_size], int(limits[i]), stop_ids, stop_strings) for i in range(rows)]
+
+
+def as_rollout(
+    completions: Sequence[Completion],
+    tokens: np.ndarray,
+    prompt_mask: np.ndarray,
+    *,
+    completion_length: int,
+    pad_id: int,
+) -> Rollout:
+    """The Rollout (numpy) of the B x G completions of `tokens` [B, P], in the order of requests_of.
+
+    An aborted row is neither finished nor truncated.
+    """
+    tokens, prompt_mask = np.asarray(tokens), np.asarray(prompt_mask)
+    chex.assert_equal_shape([tokens, prompt_mask])
+    rows, group_size = len(completions), len(completions) // len(tokens)
+    out = np.full((rows, completion_length), pad_id, np.int32)
+    sampled, raw = (np.zeros((rows, completion_length), np.float32) for _ in range(2))
+    lengths = np.array([len(completion.tokens) for completion in completions])
+    for row, completion in enumerate(completions):
+        out[row, : lengths[row]] = completion.tokens
+        sampled[row, : lengths[row]] = completion.sampled_log_probs
+        raw[row, : lengths[row]] = completion.raw_log_probs
+    mask = np.repeat(prompt_mask, group_size, axis=0)
+    completion_mask = np.arange(completion_length)[None] < lengths[:, None]
+    real = np.concatenate([mask, completion_mask], axis=1)
+    positions = np.maximum(np.cumsum(real, axis=1) - 1, 0) * real
+    batch = TokenBatch(
+        tokens=np.concatenate([np.repeat(tokens, group_size, axis=0), out], axis=1).astype(np.int32),
+        positions=positions.astype(np.int32),
+        segment_ids=real.astype(np.int32),
+    )
+    finished = np.array([completion.reason in ENDED for completion in completions])
+    truncated = np.array([completion.reason == "length" for completion in completions])
+    return Rollout(batch, completion_mask, sampled, raw, finished, truncated)

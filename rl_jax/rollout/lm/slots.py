@@ -1,0 +1,132 @@
+"""Who is in which slot, what each has sampled so far, and when a row has ended: the continuous engine's host side."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from rl_jax.rollout.lm.programs import Drawn, Rows, empty_rows
+from rl_jax.rollout.lm.requests import Completion, Request, first_stop
+
+
+class Slots:
+    """`size` slots. rows: what the programs are given; requests: who is in them, None where nobody is.
+
+    eos_ids, stop_width, decode_text: the engine's. key_data: the words of any key, for empty slots.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        eos_ids: tuple[int, ...],
+        stop_width: int,
+        key_data: np.ndarray,
+        decode_text: Callable[[Sequence[int]], str] | None,
+    ):
+        self._eos_ids, self._decode_text = eos_ids, decode_text
+        self._empty = lambda size: empty_rows(size, stop_width, key_data)
+        self.rows = self._empty(size)
+        self.requests: list[Request | None] = [None] * size
+        self._parts: list[list[Drawn]] = [[] for _ in range(size)]
+
+    @property
+    def size(self) -> int:
+        """The number of slots."""
+        return len(self.requests)
+
+    def count(self) -> int:
+        """How many slots have somebody in them."""
+        return int(self.rows.live.sum())
+
+    def free(self) -> np.ndarray:
+        """The slots that nobody is in."""
+        return np.flatnonzero(~self.rows.live)
+
+    def entrants(self, width: int, entering: list[tuple[Request, np.ndarray]]) -> Rows:
+        """Rows of `width` for requests that are about to draw their first token; key data beside each."""
+        rows = self._empty(width)
+        for i, (request, key_data) in enumerate(entering):
+            _describe(rows, i, request, key_data)
+        return rows
+
+    def enter(self, slot: int, request: Request, key_data: np.ndarray, first: Drawn) -> Completion | None:
+        """Puts a request, and its first token [1], into a free slot. Returns what it is if that token ends it."""
+        _describe(self.rows, slot, request, key_data)
+        self.rows.live[slot] = True
+        self.rows.positions[slot] = len(request.prompt) + len(request.tokens) - 1
+        self.requests[slot] = request
+        self._parts[slot] = [Drawn(request.tokens, request.sampled_log_probs, request.raw_log_probs)]
+        return self.append(slot, first)
+
+    def append(self, slot: int, drawn: Drawn) -> Completion | None:
+        """Adds a row's next tokens, [n]. Returns the Completion, and frees the slot, where the row has ended."""
+        rows, request, number = self.rows, self.requests[slot], len(drawn.tokens)
+        before = int(rows.steps[slot])
+        rows.tokens[slot] = drawn.tokens[-1]
+        rows.positions[slot] += number
+        rows.steps[slot] += number
+        self._parts[slot].append(drawn)
+        if request.stop_strings:
+            tokens = np.concatenate([part.tokens for part in self._parts[slot]])
+            cut = first_stop(self._decode_text, tokens.tolist(), request.stop_strings, before)
+            if cut is not None:
+                return self.complete(slot, "stop", cut)
+        if rows.tokens[slot] in self._eos_ids:
+            return self.complete(slot, "eos")
+        if rows.tokens[slot] in request.stop_ids:
+            return self.complete(slot, "stop")
+        return self.complete(slot, "length") if rows.steps[slot] >= request.max_tokens else None
+
+    def complete(self, slot: int, reason: str, cut: int | None = None) -> Completion:
+        """Frees a slot and returns what it has, or the first `cut` tokens of it."""
+        columns = (np.concatenate(column)[:cut] for column in zip(*self._parts[slot], strict=True))
+        completion = Completion(self.requests[slot], *columns, reason)
+        self.rows.live[slot] = False
+        self.requests[slot], self._parts[slot] = None, []
+        return completion
+
+    def resize(self, order: np.ndarray, size: int) -> None:
+        """Slot i becomes what order[i] was; `size` slots, those behind `order` empty."""
+        rows = self._empty(size)
+        for new, old in zip(rows, self.rows, strict=True):
+            new[: len(order)] = old[order]
+        padding = size - len(order)
+        self.rows = rows
+        self.requests = [self.requests[slot] for slot in order] + [None] * padding
+        self._parts = [self._parts[slot] for slot in order] + [[] for _ in range(padding)]
+
+
+def _describe(rows: Rows, i: int, request: Request, key_data: np.ndarray) -> None:
+    """Row i of `rows` as the request says."""
+    rows.steps[i], rows.limits[i] = len(request.tokens), request.max_tokens
+    rows.keys[i], rows.seeds[i] = key_data, request.index if request.seed is None else request.seed
+    rows.stop_ids[i] = -1
+    rows.stop_ids[i, : len(request.stop_ids)] = request.stop_ids
+
+
+def check_lengths(positive: dict[str, int], *, length: int, stored_prompts: int) -> None:
+    """Raises ValueError that names what an Engine cannot run with. positive: what has to be at least 1, by name."""
+    for name, value in positive.items():
+        if value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+    if length <= positive["prompt_length"]:
+        raise ValueError(
+            f"length={length} leaves no token to sample behind prompt_length={positive['prompt_length']}"
+        )
+    if stored_prompts < positive["prefill_rows"]:
+        raise ValueError(
+            f"stored_prompts={stored_prompts} must be at least prefill_rows={positive['prefill_rows']}"
+        )
+
+
+def check_sizes(slots: int, sizes: tuple[int, ...] | None, shards: int) -> tuple[int, ...]:
+    """The row counts to compile for, `slots` first; halves where none are given. Raises ValueError."""
+    if sizes is None:
+        sizes = [slots]
+        while sizes[-1] % (2 * shards) == 0 and sizes[-1] > 4:
+            sizes.append(sizes[-1] // 2)
+    if sizes[0] != slots or any(small >= large for large, small in zip(sizes, sizes[1:], strict=False)):
+        raise ValueError(f"sizes={tuple(sizes)} must fall, from slots={slots} on")
+    if any(size % shards or size < 1 for size in sizes):
+        raise ValueError(f"sizes={tuple(sizes)} must be multiples of {shards}, the devices that rows are dealt out to")
+    return tuple(sizes)

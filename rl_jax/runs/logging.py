@@ -1,0 +1,271 @@
+"""The run directory: metrics, timings, samples and group views as JSON lines, TensorBoard and one progress line.
+
+Rows are written whole and flushed at once, so that a run killed with -9 loses nothing that it had logged, and a
+resumed run cuts its files back to the restored step: an interrupted run's metrics.jsonl ends byte-equal to an
+uninterrupted one's. That holds when a step is logged before its checkpoint is saved, and when nothing that depends
+on the clock goes into `metrics` (it belongs into `timings`). When a run ends, metrics and samples are copied to Parquet
+(rl_jax.runs.parquet). Nothing here imports jax.
+"""
+
+import json
+import math
+import numbers
+import os
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rl_jax.runs.parquet import metric_columns, write_parquet
+from rl_jax.runs.progress import ProgressLine
+
+METRICS_FILE = "metrics.jsonl"
+TIMING_FILE = "timing.jsonl"
+SAMPLES_FILE = "samples.jsonl"
+GROUP_VIEW_FILE = "group_view.jsonl"
+PARQUET_FILES = ("metrics.parquet", "samples.parquet")
+
+
+def encode_row(row: Mapping[str, Any]) -> str:
+    """One JSON object on one line with sorted keys; the same values always give the same bytes.
+
+    row: str keys; numbers (numpy's and 0-d arrays too), strings, bools, None, and lists, arrays and dicts of these.
+    JSON has no nan: a number that is not finite becomes null, and the field "nonfinite" tells which it was
+    ({"nonfinite": {"loss": "nan"}}).
+    Raises ValueError naming the field for anything else.
+    """
+    nonfinite: dict[str, str] = {}
+    cleaned = {str(key): _clean(row[key], str(key), nonfinite) for key in row}
+    if nonfinite:
+        cleaned["nonfinite"] = nonfinite
+    return json.dumps(cleaned, sort_keys=True, allow_nan=False)
+
+
+def read_jsonl(path: str | os.PathLike) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines file, in order. A last line without its newline (a killed writer's) is left out.
+
+    Raises FileNotFoundError, and ValueError naming file and line for a line that is not a JSON object.
+    """
+    return [row for row, _ in _parse_lines(Path(path))]
+
+
+def cut_back(workdir: str | os.PathLike, step: int) -> None:
+    """Remove the rows of every *.jsonl file of `workdir` whose "step" is greater than `step`, each file atomically.
+
+    A half-written last line goes too. Rows without a step stay.
+    Raises ValueError naming file and line for a damaged line that is not the last.
+    """
+    for path in sorted(Path(workdir).glob("*.jsonl")):
+        kept = b"".join(line for row, line in _parse_lines(path) if row.get("step", step) <= step)
+        if path.stat().st_size != len(kept):
+            write_atomically(path, kept)
+
+
+def write_atomically(path: str | os.PathLike, content: bytes) -> None:
+    """Replace a file in one move: a reader, or a run killed here, sees the old content or the new, never a part."""
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def export_parquet(workdir: str | os.PathLike) -> None:
+    """Copies a run's metrics (with samples, wall time and timings beside them) and samples to Parquet.
+
+    Raises ValueError naming file and line of a damaged row.
+    """
+    workdir = Path(workdir)
+    metrics, timings, samples = (
+        read_jsonl(workdir / name) if (workdir / name).exists() else []
+        for name in (METRICS_FILE, TIMING_FILE, SAMPLES_FILE)
+    )
+    for name, rows in zip(PARQUET_FILES, (metric_columns(metrics, timings), samples), strict=True):
+        write_parquet(workdir / name, rows)
+
+
+class RunLogger:
+    """Writes the rows of one run; use it as a context manager, so that TensorBoard's last events are not lost.
+
+    workdir: made if missing. total_steps: the step the run ends at, for the progress line's ETA.
+    progress: show the progress line. tensorboard: write event files under workdir/tb.
+    resume_step: the step of the restored checkpoint; rows of later steps are removed. None: a run that starts from
+    nothing, whose workdir may hold rows of an attempt that died before its first checkpoint; all rows are removed.
+    samples_per_step: rows that a step trains on, for the axis "samples" of timing.jsonl; None leaves it out.
+    """
+
+    def __init__(
+        self,
+        workdir: str | os.PathLike,
+        *,
+        total_steps: int,
+        progress: bool = True,
+        tensorboard: bool = True,
+        resume_step: int | None = None,
+        samples_per_step: int | None = None,
+    ):
+        self._workdir = Path(workdir)
+        self._workdir.mkdir(parents=True, exist_ok=True)
+        self._last_step = -1 if resume_step is None else resume_step
+        cut_back(self._workdir, self._last_step)
+        for name in PARQUET_FILES:  # copies of rows that are going to change; close() makes them again
+            (self._workdir / name).unlink(missing_ok=True)
+        self._closed = False
+        self._samples_per_step = samples_per_step
+        self._started = time.monotonic() - _wall_seconds(self._workdir / TIMING_FILE)
+        self._files: dict[str, Any] = {}
+        self._progress = ProgressLine(total_steps, first_step=max(self._last_step, 0)) if progress else None
+        self._tensorboard = _summary_writer(self._workdir / "tb", self._last_step + 1) if tensorboard else None
+
+    def __enter__(self) -> "RunLogger":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def log(self, step: int, metrics: Mapping[str, Any], timings: Mapping[str, Any] | None = None) -> None:
+        """Write one row of metrics.jsonl and, when `timings` is given, one of timing.jsonl; show both.
+
+        step: greater than every step logged before. metrics: name -> number, reproducible things only.
+        timings: name -> number, whatever depends on the clock; wall_s, the seconds since the logger was made with
+        those of earlier attempts, and samples are added to them.
+        Raises ValueError for a step logged twice and for a metric that is not one number, naming it.
+        """
+        if step <= self._last_step:
+            raise ValueError(f"step {step} was logged after step {self._last_step}: log each step once, in order")
+        metrics, timings = _scalars(metrics), _scalars(timings or {})
+        self._append(METRICS_FILE, [{**metrics, "step": step}])
+        if timings:
+            axes = {"wall_s": time.monotonic() - self._started}
+            if self._samples_per_step is not None:
+                axes["samples"] = step * self._samples_per_step
+            self._append(TIMING_FILE, [{**timings, **axes, "step": step}])
+        self._last_step = step
+        if self._tensorboard is not None:
+            for name, value in [*metrics.items(), *((f"timing/{name}", value) for name, value in timings.items())]:
+                if math.isfinite(value):
+                    self._tensorboard.add_scalar(name, value, step)
+        if self._progress is not None:
+            self._progress.update(step, metrics, timings)
+
+    def samples(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append completions to samples.jsonl.
+
+        rows: {"split": "train" | "eval", "prompt", "completion", "reward", "finished", "truncated"} each.
+        """
+        self._append(SAMPLES_FILE, [{**row, "step": step} for row in rows])
+
+    def group_view(self, step: int, row: Mapping[str, Any]) -> None:
+        """Append one group, token by token, to group_view.jsonl.
+
+        row: {"prompt", "rows": [{"tokens": [str], "mask": [bool], "log_prob", "log_ratio", "advantage", "entropy":
+        [float] each, "reward": float}]}, one entry of "rows" a completion, lists of equal length within it.
+        Raises ValueError naming the list that has another length.
+        """
+        for index, completion in enumerate(row["rows"]):
+            for name, values in completion.items():
+                if name != "reward" and len(values) != len(completion["tokens"]):
+                    raise ValueError(
+                        f"group view of step {step}, completion {index}: {name!r} has {len(values)} entries for "
+                        f"{len(completion['tokens'])} tokens"
+                    )
+        self._append(GROUP_VIEW_FILE, [{**row, "step": step}])
+
+    def rows(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows of a program's own to NAME.jsonl; those with a "step" are cut back when a run resumes."""
+        self._append(f"{name}.jsonl", list(rows))
+
+    def message(self, text: str) -> None:
+        """Print a line above the progress line; with progress off, print nothing."""
+        if self._progress is not None:
+            self._progress.message(text)
+
+    def close(self) -> None:
+        """Flush and close everything; a second call does nothing."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        if not self._closed:
+            self._closed = True
+            try:
+                export_parquet(self._workdir)
+            except Exception as error:  # a full disk, a damaged line: must not end a run whose lines are written
+                warnings.warn(f"{self._workdir}: no Parquet copy was written ({error})", stacklevel=2)
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._progress is not None:
+            self._progress.close()
+        self._tensorboard = self._progress = None
+
+    def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        lines = "".join(encode_row(row) + "\n" for row in rows)
+        if name not in self._files:
+            self._files[name] = open(self._workdir / name, "ab")  # noqa: SIM115  closed by close()
+        self._files[name].write(lines.encode())
+        self._files[name].flush()
+
+
+def _wall_seconds(path: Path) -> float:
+    """The wall_s of the last row of a timing.jsonl; 0.0 where there is none."""
+    rows = read_jsonl(path) if path.exists() else []
+    return max((row["wall_s"] for row in rows if isinstance(row.get("wall_s"), float)), default=0.0)
+
+
+def _parse_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
+    """(row, its bytes) for each whole line of a JSON-lines file."""
+    parsed = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        if not line.endswith(b"\n"):  # only the last line can lack it: its writer was killed
+            break
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: damaged line ({error}); remove it or restore the file") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
+        parsed.append((row, line))
+    return parsed
+
+
+def _scalars(values: Mapping[str, Any]) -> dict[str, float | int]:
+    """Python numbers for a mapping of numbers and 0-d arrays; ValueError naming the entry that is neither."""
+    converted = {}
+    for name, value in values.items():
+        if isinstance(value, numbers.Integral):
+            converted[name] = int(value)
+            continue
+        try:
+            converted[name] = float(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"metric {name!r} must be one number, found {value!r}") from error
+    return converted
+
+
+def _clean(value: Any, where: str, nonfinite: dict[str, str]) -> Any:
+    """`value` as plain JSON types; notes numbers that are not finite in `nonfinite` and writes them as None."""
+    if hasattr(value, "tolist"):  # numpy and jax arrays and scalars
+        value = value.tolist()
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        if math.isfinite(value):
+            return float(value)
+        nonfinite[where] = str(float(value))
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _clean(item, f"{where}.{key}", nonfinite) for key, item in value.items()}
+    if isinstance(value, Iterable):
+        return [_clean(item, f"{where}[{index}]", nonfinite) for index, item in enumerate(value)]
+    raise ValueError(f"field {where!r} holds a {type(value).__name__}, which JSON cannot write: {value!r}")
+
+
+def _summary_writer(folder: Path, purge_step: int):
+    """A TensorBoard writer; events from `purge_step` on that an earlier attempt left are hidden."""
+    import tensorboardX  # slow to import: only for the runs that use it
+
+    return tensorboardX.SummaryWriter(str(folder), purge_step=purge_step)

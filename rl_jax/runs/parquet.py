@@ -1,0 +1,75 @@
+"""Parquet copies of a run's JSON lines, for pandas, DuckDB and whatever reads columns. pyarrow comes with tfds.
+
+JSON lines are what a run writes and resumes from: they grow by a line, survive kill -9 and are cut back to a
+checkpoint. A Parquet file can do none of that (its index is its end), so it is a copy, made when a run ends;
+experiments.tools.runs --export makes it again from the lines of a run that was killed.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def metric_columns(
+    metrics: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """A row a logged step: step, samples and wall_s, then every metric, then timing/NAME.
+
+    metrics, timings: the rows of metrics.jsonl and timing.jsonl. A number that JSON held as null is nan or inf again;
+    what a step did not log is None.
+    """
+    clock = {row["step"]: row for row in timings if "step" in row}
+    axes = ("samples", "wall_s")
+    rows = []
+    for row in metrics:
+        values = {name: value for name, value in row.items() if name != "nonfinite"}
+        values |= {name: float(text) for name, text in row.get("nonfinite", {}).items() if name in values}
+        timing = clock.get(row.get("step"), {})
+        shown = {"step": row.get("step")} | {name: timing.get(name) for name in axes} | values
+        more = {f"timing/{name}": value for name, value in timing.items() if name not in (*axes, "step", "nonfinite")}
+        rows.append(shown | more)
+    return rows
+
+
+def write_parquet(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replaces a Parquet file by `rows`, in one move; a column is int64, float64, bool or else text.
+
+    A column of lists or dicts, or of several types, holds their JSON. Nothing is written for no rows.
+    """
+    import pyarrow  # slow to import: only for the runs that end
+    import pyarrow.parquet
+
+    if not rows:
+        return
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: _column([row.get(name) for row in rows]) for name in names}
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    pyarrow.parquet.write_table(pyarrow.table(columns), partial)
+    os.replace(partial, path)
+
+
+def _column(values: list) -> Any:
+    """A pyarrow array of one type."""
+    import pyarrow
+
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {bool}:
+        return pyarrow.array(values, pyarrow.bool_())
+    if kinds == {int} and all(value is None or abs(value) < 2**63 for value in values):
+        return pyarrow.array(values, pyarrow.int64())
+    if kinds <= {int, float}:
+        numbers = [None if value is None else float(value) for value in values]
+        return pyarrow.array(numbers, pyarrow.float64(), from_pandas=False)
+    return pyarrow.array([None if value is None else _text(value) for value in values], pyarrow.string())
+
+
+def _text(value: Any) -> str:
+    """Text as UTF-8 can hold it: a lone surrogate, half of a character that a model broke off, becomes "?"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text.encode("utf-8", "replace").decode("utf-8")

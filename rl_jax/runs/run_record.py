@@ -1,0 +1,234 @@
+"""What a run was: config.json and run.json in its workdir, enough to run it again on the same code and packages.
+
+run.json also holds each attempt: where and when it ran, and how it ended. A process that ends by itself writes that
+down on its way out; one that was killed cannot, and its attempt stays "running" until a reader (`run_state`) finds that
+nobody is there any more.
+"""
+
+import atexit
+import datetime
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rl_jax.runs.logging import encode_row, write_atomically
+
+COMPLETE, RUNNING, FAILED, PREEMPTED, INTERRUPTED = "complete", "running", "failed", "preempted", "interrupted"
+PATCH_BYTES = 1_000_000  # of uncommitted changes that are kept
+MAX_UNTRACKED = 200  # names
+MAX_ERROR = 4_000  # characters of a traceback
+SILENT_S = 900.0  # a run on another machine that has written nothing for so long is taken for interrupted
+_PACKAGES = (
+    "rl_jax jax jaxlib flax optax orbax-checkpoint chex numpy scipy tensorflow-datasets grain ml-collections pyarrow"
+).split()
+_open_attempts: dict[Path, int] = {}  # workdir -> the process that opened it
+
+
+def write_run_record(
+    workdir: str | os.PathLike,
+    *,
+    config: Mapping[str, Any],
+    command: str | Sequence[str],
+    task: str,
+    algorithm: str,
+    devices: Sequence[str] = (),
+) -> None:
+    """Write workdir/config.json and workdir/run.json, each atomically, and uncommitted changes as a patch beside them.
+
+    config: the resolved configuration, nested dicts of plain values. command: what was typed, e.g. sys.argv.
+    task, algorithm: names for the report's head. devices: str(d) of each accelerator.
+    A resumed run keeps the first attempt's "started" and adds the present time to "resumed". When the process ends, the
+    attempt's end is written: "complete" where there is a final.json, "failed" with the error, else "preempted".
+    Raises ValueError naming the field of a config value that JSON cannot hold.
+    """
+    workdir = Path(workdir).absolute()
+    workdir.mkdir(parents=True, exist_ok=True)
+    now = _now()
+    started, resumed, attempts = now, [], []
+    if (workdir / "run.json").exists():
+        earlier = read_json(workdir / "run.json")
+        started, resumed = earlier["started"], [*earlier["resumed"], now]
+        attempts = _ended(earlier.get("attempts", []), workdir)
+    git = _git_state(Path(__file__).resolve())
+    patch = git.pop("patch")
+    if patch:
+        git["git_patch"] = f"uncommitted-{hashlib.sha256(patch).hexdigest()[:8]}.patch"
+        write_atomically(workdir / git["git_patch"], patch)
+    place = {"host": platform.node(), "pid": os.getpid(), "process_started": _process_start(os.getpid())}
+    attempt = {"started": now, **place, "state": RUNNING, **{name: git[name] for name in ("git_commit", "git_patch")}}
+    record = {
+        "command": command if isinstance(command, str) else list(command),
+        **git,
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "hardware": {**_hardware(), "devices": list(devices)},
+        "started": started,
+        "resumed": resumed,
+        "attempts": [*attempts, attempt],
+        "seed": config.get("seed"),
+        "task": task,
+        "algorithm": algorithm,
+    }
+    for name, content in (("config.json", config), ("run.json", record)):
+        _write(workdir / name, content)
+    if not _open_attempts:
+        atexit.register(_close_attempts)
+    _open_attempts[workdir] = os.getpid()
+
+
+def run_state(workdir: str | os.PathLike) -> tuple[str, str]:
+    """(state, error) of a run: "complete", "running", "failed", "preempted" or "interrupted" (killed, no word left).
+
+    "running" is asked of the operating system on the machine where it ran; elsewhere it is a file of the run that was
+    written in the last 15 minutes. error: the last attempt's, "" where it had none.
+    Raises FileNotFoundError for a folder without run.json, ValueError for a damaged one.
+    """
+    workdir = Path(workdir)
+    record = read_json(workdir / "run.json")
+    if is_complete(workdir):
+        return COMPLETE, ""
+    attempts = record.get("attempts", [])
+    if not isinstance(attempts, list) or not all(isinstance(attempt, dict) for attempt in attempts):
+        raise ValueError(f"{workdir / 'run.json'}: field 'attempts' is no list of objects")
+    last = attempts[-1] if attempts else {"state": INTERRUPTED}  # of a time that kept no attempts
+    state = last.get("state", INTERRUPTED)
+    if state == RUNNING and not _is_running(last, workdir):
+        state = INTERRUPTED
+    return state, last.get("error", "")
+
+
+def is_complete(workdir: str | os.PathLike) -> bool:
+    """Whether a run has come to its end: programs write final.json last."""
+    return (Path(workdir) / "final.json").exists()
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a.b": value} of nested dicts, those of a config.json; an empty one is a value."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {prefix + name: value}
+    return found
+
+
+def read_json(path: str | os.PathLike) -> dict[str, Any]:
+    """The object in a JSON file. Raises FileNotFoundError, and ValueError naming the file that holds no object."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged file ({error})") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected a JSON object, found {type(content).__name__}")
+    return content
+
+
+def _close_attempts() -> None:
+    """Writes how the attempts of this process ended. The interpreter keeps the error that it ends with."""
+    error = getattr(sys, "last_value", None)
+    for workdir, pid in _open_attempts.items():
+        if pid != os.getpid():  # a forked child of the run
+            continue
+        try:
+            record = read_json(workdir / "run.json")
+            attempt = record["attempts"][-1]
+            if (attempt["pid"], attempt["state"]) != (pid, RUNNING):
+                continue
+            attempt["ended"] = _now()
+            if is_complete(workdir):
+                attempt["state"] = COMPLETE
+            elif error is None or isinstance(error, KeyboardInterrupt):
+                attempt["state"] = PREEMPTED
+            else:
+                attempt["state"] = FAILED
+                attempt["error"] = "".join(traceback.format_exception(error))[-MAX_ERROR:]
+            _write(workdir / "run.json", record)
+        except (OSError, ValueError, LookupError, TypeError):  # a folder that was removed or damaged meanwhile
+            continue
+
+
+def _ended(attempts: Sequence[Mapping[str, Any]], workdir: Path) -> list[dict[str, Any]]:
+    """Earlier attempts, now that another one begins: those that left no word ended complete, or were interrupted."""
+    state = COMPLETE if is_complete(workdir) else INTERRUPTED
+    return [{**attempt, "state": state} if attempt["state"] == RUNNING else dict(attempt) for attempt in attempts]
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    pretty = json.dumps(json.loads(encode_row(content)), indent=2)
+    write_atomically(path, (pretty + "\n").encode())
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _is_running(attempt: Mapping[str, Any], workdir: Path) -> bool:
+    if attempt.get("host") == platform.node():
+        pid, started = attempt.get("pid"), attempt.get("process_started")
+        if started is not None:
+            return _process_start(pid) == started
+    newest = max((path.stat().st_mtime for path in workdir.iterdir() if path.is_file()), default=0.0)
+    return datetime.datetime.now().timestamp() - newest < SILENT_S
+
+
+def _process_start(pid: int) -> int | None:
+    """Ticks between boot and a process's start, which tells it from a later one of its number; None if there is none
+    (a zombie is none either) or the system does not say (only Linux does)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _git_state(source: Path) -> dict[str, Any]:
+    """Of the checkout that `source` belongs to: git_commit ("unknown" if none), git_dirty (are there uncommitted
+    changes, None if unknown), git_patch (None: to be named), git_untracked (names), patch (bytes)."""
+
+    def git(*arguments: str) -> bytes:
+        command = ["git", "-C", str(source.parent), *arguments]
+        return subprocess.run(command, capture_output=True, check=True, timeout=30).stdout
+
+    found = {"git_commit": "unknown", "git_dirty": None, "git_patch": None, "git_untracked": [], "patch": b""}
+    try:
+        # An installed copy may lie in a .venv inside somebody else's checkout: that commit would say nothing.
+        git("ls-files", "--error-unmatch", source.name)
+        root = git("rev-parse", "--show-toplevel").decode().strip()
+        found["git_commit"] = git("rev-parse", "HEAD").decode().strip()
+        found["patch"] = git("-C", root, "diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv")
+        untracked = git("-C", root, "ls-files", "-z", "--others", "--exclude-standard").decode("utf-8", "replace")
+    except (OSError, subprocess.SubprocessError):
+        return found | {"patch": b""}
+    names = sorted(filter(None, untracked.split("\0")))
+    more = [f"... and {len(names) - MAX_UNTRACKED} more"] if len(names) > MAX_UNTRACKED else []
+    found |= {"git_dirty": bool(found["patch"]), "git_untracked": names[:MAX_UNTRACKED] + more}
+    if len(found["patch"]) > PATCH_BYTES:
+        note = f"\n# cut here: {len(found['patch'])} bytes of changes, of which {PATCH_BYTES} are kept\n"
+        found["patch"] = found["patch"][:PATCH_BYTES] + note.encode()
+    return found
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _hardware() -> dict[str, Any]:
+    """Platform, CPU count and memory in bytes (None where the system does not tell)."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+        memory = None
+    return {
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cpu_count": os.cpu_count(),
+        "memory_bytes": memory,
+    }

@@ -1,0 +1,1 @@
+"""Which groups, responses and reference policies a step trains on."""

@@ -1,0 +1,23 @@
+"""Extragradient: a trial step to see where the opponent goes, then the real step from where the trial began."""
+
+from collections.abc import Callable
+
+import optax
+
+from rl_jax.core.types import Params
+
+
+def extragradient_step(
+    gradient: Callable, optimizer: optax.GradientTransformation, params: Params, opt_state: optax.OptState
+) -> tuple[Params, optax.OptState]:
+    """EGPO: half = theta - step g(theta; theta), theta' = theta - step g(theta; half).
+
+    gradient: (params, opponent) -> gradient at params of a loss whose opponent (who samples, or is judged against) is
+    the policy of the params `opponent`, a constant. optimizer: any; the state after the trial step is thrown away.
+    -> params and optimizer state after the real step. In a two-player cyclic game its last iterate converges where
+    plain self-play, g(theta; theta), goes round. Source: arXiv 2503.08942.
+    """
+    updates, _ = optimizer.update(gradient(params, params), opt_state, params)
+    half = optax.apply_updates(params, updates)
+    updates, opt_state = optimizer.update(gradient(params, half), opt_state, params)
+    return optax.apply_updates(params, updates), opt_state

@@ -1,0 +1,124 @@
+"""Reference log-probs on disk, under a name made of what decides them. numpy, no jax.
+
+The reference of an offline method never changes, so neither do its log-probs: one pass over the data, kept for every
+epoch and for every later run with the same reference, data and scoring.
+
+    arrays, _ = preferences.encode_preferences(tokenizer, records, prompt_buckets=(256,), completion_length=128)
+    score = common.jit_score(make_score(setup.model, completion_length=128), setup)
+
+    def score_rows(rows):                                    # [n, K, ...] -> float32 [n, K, C]
+        flat = preferences.rows_of(rows)
+        batch = TokenBatch(flat["tokens"], flat["positions"], flat["segment_ids"])
+        return np.asarray(score(params, batch).log_probs).reshape(rows["completion_mask"].shape)
+
+    identity = {"params": checkpoint.checksum(params), "dtype": config.model.dtype, "temperature": 1.0}
+    cache = ReferenceCache(config.dpo.reference_cache, identity)
+    ref_log_probs = cache.get_or_make(arrays, score_rows, batch_size=64)
+    batch = PreferenceBatch(..., ref_log_probs=ref_log_probs[chosen_rows])
+"""
+
+import hashlib
+import io
+import json
+import os
+import pathlib
+import uuid
+import warnings
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+ROWS = ("tokens", "positions", "segment_ids", "completion_mask")  # what a score depends on
+
+
+class ReferenceCache:
+    """A folder of files, one for each set of rows. made: how many were scored here, instead of being read."""
+
+    def __init__(self, folder: str | os.PathLike, identity: Mapping):
+        """identity: JSON values that decide the log-probs beside the rows: the checksum of the reference's params
+        (rl_jax.training.checkpoint.checksum), the temperature, the dtype. What is not in it is taken to be the same."""
+        if not identity.get("params"):
+            raise ValueError("identity needs 'params', the checksum of the reference: else another one would be read")
+        self.folder, self.made = pathlib.Path(folder).expanduser(), 0
+        self._identity = json.dumps(dict(identity), sort_keys=True)
+
+    def path(self, arrays: Mapping[str, np.ndarray]) -> pathlib.Path:
+        """Where the log-probs of `arrays` lie, or would lie."""
+        return self.folder / f"{self._key(arrays)}.npz"
+
+    def get_or_make(
+        self, arrays: Mapping[str, np.ndarray], score: Callable[[dict], np.ndarray], *, batch_size: int
+    ) -> np.ndarray:
+        """float32 log-probs, shaped as completion_mask and 0 behind it: read, or scored once and written.
+
+        arrays: tokens, positions, segment_ids [N, .., T] and completion_mask bool [N, .., C], as encode_preferences
+            and encode_labels return them.
+        score: called with dicts of those arrays, batch_size of N (the last is filled up with rows of the first, so
+            that there is one shape), returns float [batch_size, .., C].
+        A file that cannot be read is reported with a warning and made again. Where several processes score together,
+        they share the folder: all find the file, or none does. Raises ValueError where a score has
+        another shape than its mask, or is not finite.
+        """
+        path, mask = self.path(arrays), arrays["completion_mask"]
+        result = np.zeros(mask.shape, np.float32)
+        values = self._read(path, int(mask.sum()))
+        if values is None:
+            values = self._score(arrays, score, batch_size)
+            self._write(path, values)
+            self.made += 1
+        result[mask] = values
+        return result
+
+    def _key(self, arrays: Mapping[str, np.ndarray]) -> str:
+        digest = hashlib.sha256(self._identity.encode())
+        for name in ROWS:
+            array = np.ascontiguousarray(arrays[name])
+            digest.update(f"\n{name} {array.dtype} {array.shape}\n".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()[:32]
+
+    def _read(self, path: pathlib.Path, count: int) -> np.ndarray | None:
+        """The `count` values of a file, None where there is none or it is damaged."""
+        if not path.exists():
+            return None
+        try:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+                values, identity = file["log_probs"], str(file["identity"])  # zip checks the bytes as they are read
+            if identity != self._identity or values.shape != (count,) or values.dtype != np.float32:
+                raise ValueError(f"holds {values.dtype} {values.shape} of {identity}")
+        except Exception as error:  # what zipfile and numpy raise on damaged bytes is of no one kind
+            warnings.warn(f"{path} is damaged and is made again: {error!r:.200}", stacklevel=3)
+            return None
+        return values
+
+    def _write(self, path: pathlib.Path, values: np.ndarray) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = io.BytesIO()
+        np.savez(content, log_probs=values, identity=np.array(self._identity))
+        partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # two runs may write the same file at once
+        try:
+            with open(partial, "wb") as file:
+                file.write(content.getvalue())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @staticmethod
+    def _score(arrays: Mapping[str, np.ndarray], score: Callable, batch_size: int) -> np.ndarray:
+        """The values under the mask, in its order."""
+        mask, found = arrays["completion_mask"], []
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        for start in range(0, len(mask), batch_size):
+            count = min(batch_size, len(mask) - start)
+            rows = np.concatenate([np.arange(start, start + count), np.arange(batch_size - count) % len(mask)])
+            scores = np.asarray(score({name: arrays[name][rows] for name in ROWS}), np.float32)
+            if scores.shape != mask[rows].shape:
+                raise ValueError(f"score returned {scores.shape} for a mask of {mask[rows].shape}")
+            values = scores[:count][mask[rows[:count]]]
+            if not np.all(np.isfinite(values)):
+                raise ValueError(f"a log-prob of rows {start}..{start + count - 1} is not finite: mend the reference")
+            found.append(values)
+        return np.concatenate(found)

@@ -1,0 +1,83 @@
+"""Which checkpoints stay: the newest, the best by a metric, and every so many steps.
+
+The metric is read from each checkpoint's own file, so that a resumed run goes on with the same order of merit.
+"""
+
+import json
+import math
+import pathlib
+import warnings
+from collections.abc import Mapping, Sequence
+
+import orbax.checkpoint as ocp
+
+ITEM = "metric"  # the name beside a checkpoint's other items
+
+
+class Retention:
+    """An orbax preservation policy: what should_preserve does not name is removed once a new checkpoint is complete."""
+
+    def __init__(self, keep: int | None, keep_every: int, keep_best: int, best_metric: str, best_mode: str):
+        """As rl_jax.training.checkpoint.Checkpointer takes them. Raises ValueError naming the field that makes no
+        sense."""
+        if keep is not None and keep < 1:
+            raise ValueError(f"checkpoint.keep={keep}: the newest must stay, or nothing could be resumed")
+        if keep_every < 0 or keep_best < 0:
+            raise ValueError(f"checkpoint.keep_every={keep_every}, keep_best={keep_best}: 0 is none")
+        if keep_best and not best_metric:
+            raise ValueError(f"checkpoint.keep_best={keep_best} needs checkpoint.best_metric")
+        if best_mode not in ("max", "min"):
+            raise ValueError(f"checkpoint.best_mode={best_mode!r} is none of max, min")
+        self._keep, self._keep_every, self._keep_best = keep, keep_every, keep_best
+        self._metric, self._sign = best_metric, 1 if best_mode == "max" else -1
+        self._values: dict[int, float] = {}
+        self._missed = False
+
+    def read(self, directory: pathlib.Path) -> None:
+        """Takes in the metric of every checkpoint there. One that has none, or cannot be read, is no candidate."""
+        for path in directory.glob(f"*/{ITEM}/metadata") if self._keep_best else ():
+            try:
+                self._take(int(path.parent.parent.name), json.loads(path.read_text()))
+            except (ValueError, AttributeError, OSError):
+                continue
+
+    def note(self, step: int, metrics: Mapping[str, float]) -> dict[str, ocp.args.JsonSave]:
+        """Takes in the metric of a step that is about to be saved; the item to save beside it, if any.
+
+        Warns once where no step so far has had it: a misspelt name would keep nothing.
+        """
+        if not self._keep_best:
+            return {}
+        self._values.pop(step, None)  # of a damaged one that is saved anew
+        if self._metric not in metrics:
+            if metrics and not self._values and not self._missed:
+                self._missed = True  # said once: a metric that is evaluated more seldom than saved is no mistake
+                known = ", ".join(sorted(metrics))
+                text = f"checkpoint.best_metric={self._metric!r} is not among the metrics of step {step}: {known}"
+                warnings.warn(text, stacklevel=3)
+            return {}
+        found = {self._metric: float(metrics[self._metric])}
+        self._take(step, found)
+        return {ITEM: ocp.args.JsonSave(found)}
+
+    def _take(self, step: int, found: Mapping[str, float]) -> None:
+        value = found.get(self._metric)
+        if isinstance(value, float) and not math.isnan(value):
+            self._values[step] = value
+
+    def best_step(self, steps: Sequence[int]) -> int | None:
+        """The best of `steps`, the later of equals; None where none has the metric."""
+        return max((step for step in steps if step in self._values), key=self._merit, default=None)
+
+    def _merit(self, step: int) -> tuple[float, int]:
+        return self._sign * self._values[step], step
+
+    def should_preserve(self, checkpoints, *, context) -> list[bool]:
+        """One bool a checkpoint. checkpoints: orbax's, by rising step. context: orbax's, unused."""
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        kept = set(steps if self._keep is None else steps[-self._keep :])
+        kept |= {step for step in steps if self._keep_every and step % self._keep_every == 0}
+        if self._keep_best:
+            ranked = sorted((step for step in steps if step in self._values), key=self._merit)
+            kept |= set(ranked[-self._keep_best :])
+        return [step in kept for step in steps]

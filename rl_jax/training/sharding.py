@@ -1,0 +1,134 @@
+"""Meshes, and where on them arrays lie: parameters by their paths, rows, and moves from one layout to another.
+
+The rules name dimensions (rl_jax.core.axis_table); which axes split them stands there. XLA does the rest.
+"""
+
+import functools
+import math
+import re
+from collections.abc import Callable
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from rl_jax.core.axis_table import AXES, RULES, spec
+from rl_jax.core.types import Model, path_name
+
+# The first rule whose pattern is found in the path ("params/layers/q/kernel") wins. Leaves without a rule (norms,
+# counters) are replicated. Optimizer moments carry their parameter's path inside their own, so they follow it.
+PARAMS = (
+    (r"embed/embedding$", ("vocab", "embed")),
+    (r"head/kernel$", ("embed", "vocab")),
+    (r"layers/(q|k|v)/kernel$", (None, "embed", "heads")),  # [L, D, heads * h]
+    (r"layers/(gate|up)/kernel$", (None, "embed", "mlp")),
+    (r"layers/o/kernel$", (None, "heads", "embed")),
+    (r"layers/down/kernel$", (None, "mlp", "embed")),
+    (r"layers/(q|k|v)/bias$", (None, "heads")),
+    (r"layers/(gate|up)/bias$", (None, "mlp")),
+    (r"layers/experts/(gate|up)$", (None, "experts", "embed", "mlp")),  # [L, E, D, mlp]
+    (r"layers/experts/down$", (None, "experts", "mlp", "embed")),
+    (r"layers/experts/router/kernel$", (None, "embed", None)),
+)
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """"data:2,fsdp:4" -> {"data": 2, "expert": 1, "fsdp": 4, "context": 1, "tensor": 1}. "" is one device.
+
+    Raises ValueError for an axis that does not exist, stands twice, or a size that is no positive integer.
+    """
+    sizes = {}
+    for part in filter(None, text.split(",")):
+        name, _, size = part.strip().partition(":")
+        if name not in AXES or name in sizes or not size.isdecimal() or int(size) < 1:
+            raise ValueError(f"mesh {text!r}: {part!r} is not AXIS:SIZE with AXIS one of {', '.join(AXES)}, each once")
+        sizes[name] = int(size)
+    return {axis: sizes.get(axis, 1) for axis in AXES}
+
+
+def make_mesh(sizes: dict[str, int], devices: list | None = None) -> Mesh:
+    """A mesh of `sizes` (see parse_mesh) over the first devices. Raises ValueError where there are too few."""
+    devices = jax.devices() if devices is None else devices
+    needed = math.prod(sizes.values())
+    if len(devices) < needed:
+        raise ValueError(f"mesh {sizes} needs {needed} devices, but {len(devices)} are there")
+    shape = tuple(sizes[axis] for axis in AXES)
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[:needed])
+
+
+def on_mesh(fn: Callable, mesh: Mesh) -> Callable:
+    """`fn`, to be jitted, with `mesh` as the one that logical.constrain sees; where there is a mesh already, that.
+
+    The jit says which devices they are, by the shardings of its arguments. Outside of one, where the arguments are
+    values, nothing changes.
+    """
+
+    @functools.wraps(fn)
+    def call(*arguments, **keywords):
+        traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((arguments, keywords)))
+        if not traced or not jax.sharding.get_abstract_mesh().empty:
+            return fn(*arguments, **keywords)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return fn(*arguments, **keywords)
+
+    return call
+
+
+def model_on_mesh(model: Model, mesh: Mesh) -> Model:
+    """`model` with all its functions but init `on_mesh`: whoever jits them for the mesh need not think of it."""
+    functions = {name: fn for name, fn in model._asdict().items() if callable(fn) and name != "init"}
+    return model._replace(**{name: on_mesh(fn, mesh) for name, fn in functions.items()}) if mesh.size > 1 else model
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The sharding of what every device holds whole."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """The sharding of [B, ...]: rows over data, expert and fsdp. B must be a multiple of row_shards(mesh).
+
+    Tokens lie whole here: a forward over rows splits them over context by itself.
+    """
+    return NamedSharding(mesh, PartitionSpec(tuple(axis for axis in RULES["rows"] if axis in mesh.shape)))
+
+
+def row_shards(mesh: Mesh) -> int:
+    """Over how many devices the rows of a batch are dealt out."""
+    return math.prod(mesh.shape.get(axis, 1) for axis in RULES["rows"])
+
+
+def tree_shardings(tree, mesh: Mesh, rules=PARAMS):
+    """A NamedSharding for every leaf (arrays or shape structs) of `tree`, by `rules`.
+
+    A dimension that its axes do not divide stays whole: a tiny model runs on any mesh.
+    """
+
+    def leaf(path, x):
+        name = path_name(path)
+        found = (names for pattern, names in rules if re.search(pattern, name) and len(names) == len(x.shape))
+        names = next(found, None)
+        return NamedSharding(mesh, spec(x.shape, names, dict(mesh.shape)) if names else PartitionSpec())
+
+    return jax.tree_util.tree_map_with_path(leaf, tree)
+
+
+def moved_bytes(tree, shardings) -> int:
+    """The bytes that all devices together receive when `tree`, arrays or shapes with a sharding, goes to `shardings`.
+
+    Of each new shard that is what its device does not hold yet: the least that any way of moving has to send.
+    """
+
+    def leaf(x, to):
+        here, there = (s.devices_indices_map(x.shape) for s in (x.sharding, to))
+        missing = sum(_volume(x.shape, part) - _volume(x.shape, part, here.get(d)) for d, part in there.items())
+        return missing * x.dtype.itemsize
+
+    return sum(jax.tree.leaves(jax.tree.map(leaf, tree, shardings)))
+
+
+def _volume(shape: tuple[int, ...], *parts: tuple[slice, ...] | None) -> int:
+    """How many elements of an array of this shape lie in all `parts`; None is nothing."""
+    if None in parts:
+        return 0
+    ranges = [[part[i].indices(length)[:2] for part in parts] for i, length in enumerate(shape)]
+    return math.prod(max(0, min(stop for _, stop in ends) - max(start for start, _ in ends)) for ends in ranges)

@@ -1,0 +1,142 @@
+"""The train step: any loss that returns (Mean, metrics), any optax optimizer, micro-batches, one division.
+
+    (state, batch) -> (state, metrics)
+
+Gradients of totals are added over micro-batches (and, under a mesh, over devices by XLA), and divided once by the
+added-up count. So neither the number of micro-batches nor the mesh changes what is optimised.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from rl_jax.core.masked import all_reduce, empty_like, merge
+from rl_jax.core.types import Params
+
+
+class TrainState(NamedTuple):
+    """Everything that a run carries from step to step, as arrays; all of it is checkpointed.
+
+    step: int32 []. Calls of the train step so far, skipped ones included.
+    params, opt_state: pytrees of arrays.
+    rng: typed PRNG key []. Never changes; step-wise randomness is fold_in(rng, step).
+    skipped: int32 []. Steps whose gradient was not finite and changed nothing.
+    skipped_in_a_row: int32 []. The same since the last good step.
+    trackers: estimators that the loop carries along (rl_jax.core.trackers), by name; the train step leaves them alone.
+    """
+
+    step: chex.Array
+    params: Params
+    opt_state: optax.OptState
+    rng: chex.PRNGKey
+    skipped: chex.Array
+    skipped_in_a_row: chex.Array
+    trackers: Any = ()
+
+
+def init_state(
+    params: Params, optimizer: optax.GradientTransformation, rng: chex.PRNGKey, trackers: Any = ()
+) -> TrainState:
+    """The state before the first step. params, trackers: pytrees of arrays. rng: a typed key."""
+    return TrainState(jnp.int32(0), params, optimizer.init(params), rng, jnp.int32(0), jnp.int32(0), trackers)
+
+
+def make_schedule(
+    *, learning_rate: float, warmup_steps: int = 0, decay_steps: int = 0, final_fraction: float = 1.0
+) -> optax.Schedule:
+    """Linear warm-up over warmup_steps updates, then a cosine over decay_steps down to final_fraction of the rate.
+
+    warmup_steps: 0 starts at the full rate. decay_steps: 0 keeps the rate constant.
+    """
+    if decay_steps:
+        main = optax.cosine_decay_schedule(learning_rate, decay_steps, alpha=final_fraction)
+    else:
+        main = optax.constant_schedule(learning_rate)
+    if not warmup_steps:
+        return main
+    # The first update already moves: a rate of 0 would waste the batch.
+    warmup = optax.linear_schedule(learning_rate / warmup_steps, learning_rate, max(warmup_steps - 1, 1))
+    return optax.join_schedules([warmup, main], [warmup_steps])
+
+
+def make_train_step(
+    loss_fn: Callable,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_micro_batches: int = 1,
+    max_grad_norm: float | None = None,
+    schedule: optax.Schedule | None = None,
+    axis_name: str | None = None,
+) -> Callable:
+    """A pure function (state, batch) -> (state, metrics); jit it with the state donated and its shardings given.
+
+    loss_fn: (params, batch) -> (Mean, {name: Mean or Max}).
+    num_micro_batches: the rows of `batch` are dealt out to that many turns, each a gradient of its own.
+    max_grad_norm: the divided gradient is scaled down to this global norm. None: never.
+    schedule: the optimizer's learning rate by update, only to report it as "lr".
+    axis_name: a mapped axis (pmap, shard_map) over which the rows are spread: totals and counts are added up over it
+        before the division, so that each part makes the same step. Under jit with shardings XLA does it: leave it None.
+    A gradient that is not finite leaves params and optimizer as they were and is counted.
+    metrics: float32 [] by name: those of the loss, divided, and loss, grad_norm, nonfinite/skipped, lr.
+    Raises ValueError where the rows do not divide into the micro-batches.
+    """
+
+    def gradient(params: Params, batch):
+        def total(params):
+            loss, metrics = loss_fn(params, batch)
+            return loss.total, {"loss": loss, **metrics}
+
+        return jax.grad(total, has_aux=True)(params)
+
+    def accumulate(params: Params, batch):
+        if num_micro_batches == 1:
+            return gradient(params, batch)
+        parts = jax.tree.map(lambda x: _deal(x, num_micro_batches), batch)
+        shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts))
+
+        def turn(sums, part):
+            gradients, means = gradient(params, part)
+            return (jax.tree.map(jnp.add, sums[0], gradients), merge(sums[1], means)), None
+
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes[0])
+        return jax.lax.scan(turn, (zeros, empty_like(shapes[1])), parts)[0]
+
+    def train_step(state: TrainState, batch) -> tuple[TrainState, dict[str, chex.Array]]:
+        gradients, means = accumulate(state.params, batch)
+        if axis_name is not None:
+            gradients, means = jax.lax.psum(gradients, axis_name), all_reduce(means, axis_name)
+        count = means["loss"].count
+        # The one division. A batch without a single live token has a zero gradient, not nan.
+        divisor = jnp.where(count == 0, 1.0, count)
+        gradients = jax.tree.map(lambda g: jnp.where(count == 0, 0.0, g / divisor).astype(g.dtype), gradients)
+        grad_norm = optax.tree.norm(gradients)
+        if max_grad_norm is not None:
+            scale = jnp.minimum(1.0, max_grad_norm / jnp.maximum(grad_norm, 1e-30))
+            gradients = jax.tree.map(lambda g: g * scale, gradients)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = {name: mean.value() for name, mean in means.items()}
+        finite = jnp.isfinite(grad_norm) & jnp.isfinite(metrics["loss"])
+        params, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+        )
+        skipped = state.skipped + ~finite
+        in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
+        metrics |= {"grad_norm": grad_norm, "nonfinite/skipped": skipped.astype(jnp.float32)}
+        if schedule is not None:
+            metrics["lr"] = schedule(state.step - state.skipped)
+        state = TrainState(state.step + 1, params, opt_state, state.rng, skipped, in_a_row, state.trackers)
+        return state, metrics
+
+    return train_step
+
+
+def _deal(x: chex.Array, num_micro_batches: int) -> chex.Array:
+    """[B, ...] -> [m, B / m, ...], row i going to micro-batch i % m: a batch sharded over devices stays in place."""
+    if x.shape[0] % num_micro_batches:
+        raise ValueError(f"{x.shape[0]} rows do not divide into num_micro_batches={num_micro_batches}")
+    return jnp.swapaxes(x.reshape(x.shape[0] // num_micro_batches, num_micro_batches, *x.shape[1:]), 0, 1)

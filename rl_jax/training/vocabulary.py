@@ -1,0 +1,103 @@
+"""Log-probs with the terms that need the whole vocabulary at each position: the KL to a reference, sum_v pi(v)^2.
+
+As in rl_jax.training.scoring the head runs on slices of columns and is recomputed in the backward pass: [B, C, V]
+never exists.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rl_jax.core.masked import masked_sum, zero_masked
+from rl_jax.core.types import Model, Params, Scores, TokenBatch
+from rl_jax.rollout.lm.sampling import take_log_probs
+
+
+class VocabularyScores(NamedTuple):
+    """Per-token results on the last C columns, float32 [B, C].
+
+    log_probs, entropy: as in types.Scores.
+    log_sum_squares: log sum_v pi(v | s_t)^2.
+    ref_log_probs: of the tokens under the reference, without gradient. None without one.
+    kl: KL(ref(. | s_t) || pi(. | s_t)), with the gradient of pi. None without a reference.
+    """
+
+    log_probs: chex.Array
+    entropy: chex.Array
+    log_sum_squares: chex.Array
+    ref_log_probs: chex.Array | None = None
+    kl: chex.Array | None = None
+
+    def scores(self) -> Scores:
+        """What rl_jax.dpo.loss takes."""
+        return Scores(self.log_probs, self.entropy)
+
+
+def make_vocabulary_score(model: Model, *, completion_length: int, chunk: int = 32) -> Callable:
+    """A pure function score(params, ref_params or None, TokenBatch [B, T]) -> VocabularyScores of the last C columns.
+
+    completion_length: C. chunk: columns a slice, at most; memory is B x chunk x V floats, twice that with a reference,
+    in both directions. The reference gets no gradient.
+    Raises ValueError where the rows are no longer than C, since the first completion token then has nothing before it.
+    """
+
+    def head(params: Params, ref_params: Params | None, hidden, ref_hidden, tokens) -> VocabularyScores:
+        log_pi = jax.nn.log_softmax(model.unembed(params, hidden), axis=-1)
+        found = VocabularyScores(
+            take_log_probs(log_pi, tokens),
+            -jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1),
+            jax.nn.logsumexp(2.0 * log_pi, axis=-1),
+        )
+        if ref_params is None:
+            return found
+        log_ref = jax.lax.stop_gradient(jax.nn.log_softmax(model.unembed(ref_params, ref_hidden), axis=-1))
+        kl = jnp.sum(jnp.exp(log_ref) * (log_ref - log_pi), axis=-1)
+        return found._replace(ref_log_probs=take_log_probs(log_ref, tokens), kl=kl)
+
+    def score(params: Params, ref_params: Params | None, batch: TokenBatch) -> VocabularyScores:
+        chex.assert_rank(batch.tokens, 2)
+        rows, length = batch.tokens.shape
+        if length <= completion_length:
+            raise ValueError(f"rows of {length} tokens hold no prompt before {completion_length} completion tokens")
+        ref_params = jax.lax.stop_gradient(ref_params)
+        columns = slice(-completion_length - 1, -1)
+        hidden = model.apply(params, batch)[:, columns]
+        ref_hidden = None if ref_params is None else jax.lax.stop_gradient(model.apply(ref_params, batch))[:, columns]
+        slices = -(-completion_length // chunk)
+        width = -(-completion_length // slices)
+
+        def split(x):  # [B, C, ...] -> [slices, B, c, ...]
+            x = jnp.pad(x, [(0, 0), (0, slices * width - completion_length)] + [(0, 0)] * (x.ndim - 2))
+            return jnp.moveaxis(x.reshape(rows, slices, width, *x.shape[2:]), 1, 0)
+
+        @jax.checkpoint
+        def one(params, ref_params, parts):
+            return head(params, ref_params, *parts)
+
+        parts = jax.tree.map(split, (hidden, ref_hidden, batch.tokens[:, -completion_length:]))
+        found = jax.lax.map(lambda parts: one(params, ref_params, parts), parts)
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, -1)[:, :completion_length], found)
+
+    return score
+
+
+def sequence_kl(kl: chex.Array, mask: chex.Array) -> chex.Array:
+    """SeqKL(y) = sum_t KL(ref(. | s_t) || pi(. | s_t)): what scores.token_level asks for (TDPO, arXiv 2404.11999).
+
+    kl: float [N * K, C], as scored, prompt by prompt. mask: bool [N, K, C]. -> float [N, K], differentiable.
+    """
+    return masked_sum(kl.reshape(mask.shape), mask, axis=-1)
+
+
+def response_weights(log_probs: chex.Array, log_sum_squares: chex.Array, mask: chex.Array) -> chex.Array:
+    """w(y) = exp(mean_t (logp_t - log sum_v pi(v | s_t)^2)): what weights.policy_likelihood asks for (WPO).
+
+    log_probs, log_sum_squares: float [N * K, C], as scored. mask: bool [N, K, C]. -> float [N, K], without gradient; 1
+    for a response without tokens. Source: arXiv 2406.11827, eq. 2.
+    """
+    aligned = zero_masked((log_probs - log_sum_squares).reshape(mask.shape), mask)
+    lengths = jnp.maximum(jnp.sum(mask, axis=-1), 1)
+    return jax.lax.stop_gradient(jnp.exp(jnp.sum(aligned, axis=-1) / lengths))

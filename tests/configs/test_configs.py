@@ -1,0 +1,187 @@
+"""Every config file loads, with each of its arguments; what is misspelt on the command line is an error that helps."""
+
+import importlib
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from ml_collections import ConfigDict
+
+from configs import common, ppo_common
+from configs.preferences import given, online, reward_models
+from tests.paths import REPO_ROOT
+
+FILES = sorted(
+    path.relative_to(REPO_ROOT)
+    for path in (REPO_ROOT / "configs").rglob("*.py")
+    if path.name != "__init__.py" and "def get_config" in path.read_text(encoding="utf-8")
+)
+ABLATIONS = sorted(  # those of programs; the studies are held by tests/experiments/test_ablation.py
+    path.relative_to(REPO_ROOT)
+    for path in (REPO_ROOT / "configs").rglob("*.py")
+    if "warm_start=" in (text := path.read_text(encoding="utf-8")) and "def get_ablation" in text
+)
+# Groups whose fields are the keywords of a function.
+PLACES = ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
+OPEN = (
+    "task",
+    *(f"grpo.{name}" for name in ("shaping", "reward_kl", "advantage", "behavior_weight", "token_weight", "selection")),
+    *(f"grpo.{name}" for name in ("surrogate", "kl", "aggregate")),
+    *(f"grpo.trackers.{place}" for place in PLACES),
+    *("critic.advantage", "critic.loss"),
+    *(f"dpo.{slot}" for slot in ("token_weight", "score_map", "scale", "offset", "compare", "link", "weight")),
+    *("dpo.regularizer", "dpo.couple"),
+    *(f"online.{place}" for place in ("value", "selection", "schedule")),
+    *(f"reward_model.{name}" for name in ("loss", "regularizer", "combine", "aggregate")),
+)
+# Groups whose fields are data, names that a file gives.
+FREE = ("task", "data", "dpo.reference", "online.pairs", "benchmarks", "arms", "frontier", "best_of_n")
+# Groups that some programs have: what stands in them where nothing else is said.
+GROUPS = {
+    "critic": ppo_common.critic,
+    "dpo": given.dpo,
+    "online": online.online,
+    "encode": lambda: given.base("x").encode,
+    "reward_model": reward_models.reward_model,
+}
+
+
+def base_of(config: ConfigDict) -> ConfigDict:
+    """The fields that a config of these groups has, with their defaults."""
+    base = common.base("x")
+    if "grpo" not in config:
+        del base["grpo"]
+    for group in set(config) - set(base):
+        base[group] = GROUPS[group]() if group in GROUPS else config[group]
+    if "online" in config:  # its steps are sets of samples
+        for name in ("epochs", "reference_cache"):
+            del base.dpo[name]
+    return base
+
+
+def module_of(path):
+    return importlib.import_module(".".join(path.with_suffix("").parts))
+
+
+def arguments(path) -> list[str | None]:
+    """None, and the words in back-quotes after "Arguments" in a config's docstring."""
+    _, _, said = (module_of(path).__doc__ or "").partition("Argument")
+    return [None, *re.findall(r"`(\w+)`", said)]
+
+
+CASES = [(path, argument) for path in FILES for argument in arguments(path)]
+IDS = [f"{path}:{argument or ''}" for path, argument in CASES]
+
+
+def names(config: ConfigDict, prefix: str = "") -> set[str]:
+    """The dotted names of the fields, but those of the open groups."""
+    found = set()
+    for key, value in config.items():
+        inside = isinstance(value, ConfigDict) and prefix + key not in (*OPEN, *FREE)
+        found |= names(value, f"{prefix}{key}.") if inside else {prefix + key}
+    return found
+
+
+def kind(value):
+    """A value's type, as far as a program cares: an int is a good float; a tuple and a list are one thing."""
+    return float if type(value) is int else tuple if type(value) is list else type(value)
+
+
+def test_the_files_are_found():
+    assert {"arithmetic.py", "game24.py", "stories_sentiment.py"} <= {path.name for path in FILES}
+    assert [argument for path, argument in CASES if path.name == "arithmetic.py"] == [None, "smoke", "shuffled"]
+
+
+@pytest.mark.parametrize(("path", "argument"), CASES, ids=IDS)
+def test_fields_are_those_of_the_base(path, argument):
+    config = module_of(path).get_config(argument)
+    if "env" in config:
+        pytest.skip("of the control programs, which have fields of their own")
+    assert set(config) <= {*common.base("x"), *GROUPS, *FREE}, "a group of a new program: add it to GROUPS or FREE"
+    base = base_of(config)
+    assert names(config) == names(base)
+    for name in names(base) - {*OPEN, *FREE}:
+        found, wanted = config, base
+        for part in name.split("."):
+            found, wanted = found[part], wanted[part]
+        assert kind(found) is kind(wanted), f"{name} is {found!r}, the base has {wanted!r}"
+    for name in sorted(set(OPEN) & names(base) - set(FREE)):
+        found = config
+        for part in name.split("."):
+            found = found[part]
+        assert "fn" in found
+    assert "name" in config.task
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_smoke_is_small(path):
+    if "smoke" not in arguments(path):
+        pytest.skip("no smoke argument")
+    config = module_of(path).get_config("smoke")
+    if "env" in config:
+        pytest.skip("of the control programs, which have fields of their own")
+    assert config.sft.steps <= 20
+    if "grpo" in config:
+        assert config.grpo.steps <= 5
+        assert config.grpo.prompts_per_step * config.grpo.group_size <= 64
+    for group in set(config) & {"dpo", "reward_model"} if "frontier" not in config else ():  # its arms say how many
+        assert config[group].steps <= 10 and config[group].batch_size <= 16
+    assert config.eval.num_prompts * config.eval.samples_per_prompt <= 64
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_unknown_argument(path):
+    with pytest.raises(ValueError, match="'smokee'.* is none of "):
+        module_of(path).get_config("smokee")
+
+
+@pytest.mark.parametrize("path", ABLATIONS, ids=str)
+def test_ablations_name_configs_that_load(path):
+    ablation = module_of(path).get_ablation()
+    for arm in [ablation.warm_start, *ablation.arms.values()]:
+        file, _, argument = arm.partition(":")
+        module_of(pathlib.Path(file)).get_config(argument or None)
+
+
+def test_unknown_field_of_a_group():
+    with pytest.raises(ValueError, match=r"learning_rat'.*learning_rate"):
+        common.optimizer(learning_rat=1.0)
+    with pytest.raises(ValueError, match=r"embed'.*embed_dim"):
+        common.transformer(embed=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--config.grpo.stepz=3"], 'Did you mean "steps" instead of "stepz"'),
+        (["--config.gpro.steps=3"], 'Did you mean "grpo" instead of "gpro"'),
+        (["--config.model.embed_dimm=32"], 'Did you mean "embed_dim" instead of "embed_dimm"'),
+        (["--config.grpo.steps=abc"], "--config.grpo.steps=abc: invalid literal for int"),
+        (["--config.grpo.mask_truncated=maybe"], "--config.grpo.mask_truncated=maybe"),
+        (["--wrkdir=x"], "Did you mean: workdir"),
+        (["grpo.steps=3"], "unexpected arguments: ['grpo.steps=3']"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_misspelt_on_the_command_line(arguments, said, tmp_path):
+    status, printed = program("--config=configs/tasks/arithmetic.py:smoke", f"--workdir={tmp_path / 'run'}", *arguments)
+    assert status != 0 and said in printed
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [("arithmetic.py:smokee", "['smokee'] is none of smoke, shuffled"), ("arithmetik.py", "configs/arithmetik.py")],
+)
+def test_misspelt_config(config, said, tmp_path):
+    status, printed = program(f"--config=configs/{config}", f"--workdir={tmp_path / 'run'}")
+    assert status != 0 and said in printed
+
+
+def program(*arguments: str) -> tuple[int, str]:
+    """(exit status, what it printed) of experiments.grpo."""
+    command = [sys.executable, "-m", "experiments.grpo", *arguments]
+    done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr

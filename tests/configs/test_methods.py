@@ -1,0 +1,374 @@
+"""Every file of configs/methods: what it says, what it builds, that it learns; and the table made from all of them."""
+
+import functools
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import grpo as program
+from experiments import ppo as ppo_program
+from experiments.parts import trackers
+from experiments.tools import methods
+from rl_jax import grpo, ppo, token_weights
+from rl_jax.core.masked import zero_masked
+from rl_jax.core.types import Rollout, Scores, TokenBatch
+from rl_jax.credit import rule
+from tests import probes
+from tests.batches import ragged_batch
+from tests.paths import REPO_ROOT
+
+KEYS = methods.keys()
+FAMILY = methods.FAMILIES["online"]
+FOLDER = REPO_ROOT / "configs" / "methods"
+GROUP = 8
+ROWS = 16
+every_method = pytest.mark.parametrize("key", KEYS)
+
+
+def text_of(key: str) -> str:
+    return (FOLDER / f"{key}.py").read_text(encoding="utf-8")
+
+
+def has_critic(config) -> bool:
+    return "critic" in config
+
+
+# What the files say.
+
+
+def test_there_is_one_file_a_method():
+    assert len(KEYS) == len(set(KEYS)) >= 45
+    assert sorted(KEYS) == sorted(p.stem for p in FOLDER.glob("*.py") if p.stem not in ("__init__", "_start"))
+
+
+@every_method
+def test_a_file_is_short_and_says_what_it_is(key):
+    text = text_of(key)
+    assert 10 <= len(text.splitlines()) <= 25
+    said = methods.read_docstring(methods.module_of(key).__doc__)
+    assert re.search(r"arXiv \d{4}\.\d{5}|\b(19|20)\d\d\b", said.source), "neither an arXiv id nor a year"
+    assert re.search(r"[=<>]", said.equation)
+    runs = "ppo" if has_critic(methods.load(key)) else "grpo"
+    assert said.command == f"python -m experiments.{runs} --config=configs/methods/{key}.py"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Name: Source.\n\n    a = b\n\n    python -m x", "Name\n\n    a = b\n\nDeparts from GRPO: x.\n\n    python -m x"],
+    ids=["no departure", "no source"],
+)
+def test_a_docstring_that_says_too_little_is_refused(text):
+    with pytest.raises(ValueError, match="Departs from GRPO"):
+        methods.read_docstring(text)
+
+
+# What they build.
+
+
+@every_method
+@pytest.mark.parametrize("arg", ["", "smoke", "game24", "stories_sentiment", "game24,smoke"])
+def test_a_method_starts_from_any_task(key, arg):
+    config = methods.load(key, arg)
+    task = next((word for word in ("game24", "stories_sentiment") if word in arg), "arithmetic")
+    assert config.name == f"{key}_{task}" + "_smoke" * ("smoke" in arg)
+    plain = methods.load(FAMILY.baseline, arg)
+    for name in ("steps", "prompts_per_step", "group_size"):
+        assert config.grpo[name] == plain.grpo[name], "batch sizes are the task's"
+    rows = config.grpo.prompts_per_step * config.grpo.group_size
+    assert rows % (config.grpo.minibatches * config.grpo.micro_batches) == 0
+
+
+@every_method
+def test_the_learning_rate_falls_over_the_whole_run(key):
+    config = methods.load(key)
+    updates = config.grpo.epochs * config.grpo.minibatches
+    assert config.grpo.optimizer.warmup_steps + config.grpo.optimizer.decay_steps == updates * config.grpo.steps
+
+
+@every_method
+def test_an_unknown_word_is_refused(key):
+    with pytest.raises(ValueError, match="'smokee'.*arithmetic.*smoke"):
+        methods.load(key, "smokee")
+
+
+def test_two_tasks_are_refused():
+    with pytest.raises(ValueError, match="2 tasks: arithmetic, game24"):
+        methods.load("grpo", "game24,arithmetic")
+
+
+def test_no_two_methods_are_the_same():
+    said = {}
+    for key in KEYS:
+        config = methods.load(key)
+        with config.unlocked():
+            del config["name"]
+        said.setdefault(config.to_json_best_effort(sort_keys=True), []).append(key)
+    assert [keys for keys in said.values() if len(keys) > 1] == []
+
+
+@every_method
+def test_every_keyword_is_one_that_the_function_has(key):
+    """Binding refuses a misspelt function or keyword; a misspelt field of the config is one that the start has not."""
+    config, start = methods.load(key), methods.load("ppo" if has_critic(methods.load(key)) else "grpo")
+    assert set(methods.settings(config, FAMILY)) == set(methods.settings(start, FAMILY))
+    for slot, fn in methods.bound_functions(config).items():
+        assert callable(fn), slot
+
+
+def rollout_of(batch, mask, *, poison=False) -> Rollout:
+    """The Rollout of a ragged batch; its last row was cut off. poison: nan behind the mask."""
+    blank = np.zeros(mask.shape, np.int32)
+    cut = np.arange(len(mask)) == len(mask) - 1
+    sampled = batch.old_log_probs + 0.1 * np.sin(batch.ref_log_probs * 20).astype(np.float32)
+    sampled = np.where(mask, sampled, np.nan) if poison else sampled
+    return Rollout(TokenBatch(blank, blank, blank), mask, sampled, sampled, ~cut, cut)
+
+
+def one_step(key: str, *, poison: bool = False):
+    """(loss, gradient [B, T]) of the assembled method on a ragged batch, off-policy, rewards of 0 and 1."""
+    config, batch = methods.load(key), ragged_batch(3, rows=ROWS)
+    mask = batch.mask
+    config.rollout.completion_length = mask.shape[1]
+    hide = (lambda x: np.where(mask, x, np.nan)) if poison else (lambda x: x)
+    # The second group has a single right answer; some methods learn from such groups only.
+    rewards = jnp.asarray([1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0] + [0.0, 0.0, 1.0] + [0.0] * 5)
+    entropy = hide(np.abs(batch.advantages))
+    old, reference = hide(batch.old_log_probs), hide(batch.ref_log_probs)
+    made = trackers.make_trackers(config)
+    states = trackers.see_rewards(made, trackers.init(made), rewards)
+    available = trackers.known(config, states) | dict(
+        group_size=GROUP, key=jax.random.key(0), ref_log_probs=reference, log_probs=old, entropy=entropy
+    )
+    rollout, chosen = rollout_of(batch, mask, poison=poison), program.make_credit(config)
+    if has_critic(config):
+        values = 0.3 + 0.1 * np.sin(np.arange(mask.size + len(mask), dtype=np.float32)).reshape(len(mask), -1)
+        critic, _ = ppo.assign(chosen, ppo_program.make_estimator(config), rollout, rewards, values, **available)
+        data = critic.policy
+        assert np.isfinite(critic.returns).all()
+    else:
+        components = jnp.stack([rewards, jnp.asarray([1.0, 1.0, 0.0, 1.0] * 4)], axis=1)
+        extras = {"greedy_rewards": jnp.asarray([0.0] * GROUP + [1.0] * GROUP), "components": components}
+        data = rule.assign(chosen, rollout, rewards, **available, **extras)
+    data = trackers.weigh(data._replace(old_log_probs=old), states)
+    objective = program.make_objective(config)
+
+    def loss(log_probs):
+        return grpo.loss(Scores(log_probs, entropy), data, objective)[0].value()
+
+    return jax.value_and_grad(loss)(hide(batch.log_probs))
+
+
+@every_method
+def test_one_step_is_finite_and_does_not_look_behind_the_mask(key):
+    value, gradient = one_step(key)
+    assert np.isfinite(value) and np.isfinite(gradient).all()
+    assert np.abs(gradient).max() > 1e-4
+    poisoned_value, poisoned = one_step(key, poison=True)
+    np.testing.assert_array_equal(poisoned_value, value)
+    np.testing.assert_array_equal(poisoned, gradient)
+    np.testing.assert_array_equal(zero_masked(gradient, ~ragged_batch(3, rows=ROWS).mask), 0)
+
+
+# That they learn.
+
+GAIN = 0.3  # in the probability of a right answer, which starts at .23
+# It learns from groups with one right answer alone, so it stops where most have two: its aim is one right answer of 8.
+LESS = {"passk_best": 0.15}
+
+
+def probe_of(key: str) -> probes.Probe:
+    """The probe that trains by a method's own config."""
+    config = methods.load(key)
+    config.rollout.completion_length = probes.LENGTH
+    made = trackers.make_trackers(config)
+    parts = probes.Probe(config, program.make_credit(config), program.make_objective(config), made)
+    if not has_critic(config):
+        return parts
+    return parts._replace(estimator=ppo_program.make_estimator(config), critic=ppo_program.make_objective(config))
+
+
+@every_method
+def test_learns(key):
+    outcome = probes.train(probe_of(key))
+    assert np.all(outcome.gain() > LESS.get(key, GAIN)), outcome
+
+
+def flipped(probe: probes.Probe) -> probes.Probe:
+    """Advantages with the wrong sign."""
+
+    def advantage(rewards, *, group_size):
+        return -probe.credit.advantage(rewards, group_size=group_size)
+
+    return probe._replace(credit=probe.credit._replace(advantage=advantage))
+
+
+def shuffled(probe: probes.Probe) -> probes.Probe:
+    """Advantages of other rows."""
+
+    def advantage(rewards, *, group_size, log_probs):
+        key = jax.random.key(jax.lax.bitcast_convert_type(jnp.nansum(log_probs), jnp.int32))
+        return jax.random.permutation(key, probe.credit.advantage(rewards, group_size=group_size))
+
+    return probe._replace(credit=probe.credit._replace(advantage=advantage))
+
+
+def detached(probe: probes.Probe) -> probes.Probe:
+    """A ratio without a gradient: nothing but the KL is left of the loss."""
+
+    def surrogate(log_probs, *rest):
+        return probe.policy.surrogate(jax.lax.stop_gradient(log_probs), *rest)
+
+    return probe._replace(policy=probe.policy._replace(surrogate=surrogate))
+
+
+def unsampled(probe: probes.Probe) -> probes.Probe:
+    """The wrong tokens' log-probs: those of the row before."""
+
+    def surrogate(log_probs, *rest):
+        return probe.policy.surrogate(jnp.roll(log_probs, 1, axis=0), *rest)
+
+    return probe._replace(policy=probe.policy._replace(surrogate=surrogate))
+
+
+FAULTS = [*(("grpo", fault) for fault in (flipped, shuffled, detached, unsampled)), ("dr_grpo", shuffled)]
+FAULTS += [("gspo", flipped), ("ppo", detached), ("ppo", unsampled)]
+
+
+@pytest.mark.parametrize(("key", "fault"), FAULTS, ids=lambda x: getattr(x, "__name__", x))
+def test_a_broken_method_does_not_learn(key, fault):
+    outcome = probes.train(fault(probe_of(key)))
+    assert np.all(outcome.gain() < min(LESS.values())), outcome
+
+
+def test_the_probe_is_ragged_and_off_policy():
+    rollout = probes.sample(probes.start(), jax.random.key(0))
+    lengths = np.asarray(rollout.completion_mask.sum(axis=1))
+    assert set(lengths) == set(range(1, probes.LENGTH + 1))
+    assert 0 < np.mean(rollout.truncated) < 0.5
+    mask = np.asarray(rollout.completion_mask)
+    gap = (probes.score(probes.start(), rollout.batch).log_probs - rollout.sampled_log_probs)[mask]
+    assert 0.02 < np.std(gap) < 0.2
+    assert np.isnan(rollout.sampled_log_probs[~mask]).all()
+    rewards, components = probes.judge(rollout)
+    assert set(np.asarray(rewards)) == {0.0, 1.0} and components.shape == (len(rewards), 2)
+
+
+def test_the_probe_measures_what_it_samples():
+    draws = [probes.judge(probes.sample(probes.start(), jax.random.key(i)))[0].mean() for i in range(100)]
+    np.testing.assert_allclose(np.mean(draws), probes.accuracy(probes.start()), atol=0.02)
+
+
+def test_dynamic_sampling_puts_groups_with_a_spread_first():
+    hard = probes.start() * 0.7
+
+    def idle(dynamic):
+        rollouts = [probes.collect(hard, jax.random.key(i), dynamic=dynamic) for i in range(5)]
+        return np.mean([np.ptp(probes.judge(r)[0].reshape(-1, probes.GROUP_SIZE), axis=1) == 0 for r in rollouts])
+
+    assert idle(True) < idle(False) / 2
+
+
+# The table.
+
+
+@functools.cache
+def rows() -> list[methods.Method]:
+    return [methods.method(key) for key in KEYS]
+
+
+def test_the_table_has_every_method_and_each_has_a_test():
+    assert [row.key for row in rows()] == KEYS and KEYS[0] == "grpo"
+    for row in rows():
+        assert f"tests/configs/test_methods.py[{row.key}]" in row.tests
+        for fn in methods.own_functions(row.key):
+            held = [file for file, said in methods.test_files().items() if said.has(fn) and "methods" not in file]
+            assert held, f"no test names {fn.__module__}.{fn.__name__} of {row.key}"
+        for name in row.tests:
+            assert (REPO_ROOT / name.partition("[")[0]).exists()
+        assert bool(row.changes) == (row.key != "grpo")
+
+
+def test_the_changes_are_the_difference_of_two_configs():
+    row = methods.method("luspo")
+    assert row.changes == {
+        "surrogate": "gspo(clip_high=0.0025, clip_low=0.002)",
+        "kl_coef": "0",
+        "aggregate": "seq_mean_token_sum",
+    }
+    assert row.defaults == {"gspo": {"clip_low": 3e-4, "clip_high": 4e-4}}
+    assert "tests/losses/test_aggregate.py" in row.tests and row.papers == ["2602.05261"]
+    critic = methods.method("ppo").changes
+    assert critic["critic.loss"].startswith("clipped(") and critic["epochs"] == "4"
+    assert not [name for name in critic if "optimizer" in name]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from rl_jax import weights\nweights.truncated(mask)", True),
+        ("from rl_jax.token_weights import truncated as cut\ncut(mask)", True),
+        ("from rl_jax.token_weights import behavior\ngetattr(behavior, 'truncated')", True),
+        ("import numpy as np\nrollout.truncated", False),
+        ("from rl_jax import weights\nrollout.truncated", False),
+        ("row = {'truncated': 1}", False),
+        ("from rl_jax import weights_of\nweights_of.truncated", False),
+    ],
+)
+def test_which_tests_name_a_function(text, expected):
+    """Names are short and may be others' too: Rollout has a field `truncated`."""
+    assert methods.Named.of(methods.ast.parse(text)).has(token_weights.truncated) is expected
+
+
+def test_an_ablation_is_found(monkeypatch):
+    monkeypatch.setattr(methods, "ablated", lambda: {"configs/methods/gspo.py": ["configs/papers/x.py"]})
+    assert methods.method("gspo").ablations == ["configs/papers/x.py"]
+    assert methods.method("cispo").ablations == []
+
+
+def test_arms_of_ablations_are_read():
+    assert "configs/papers/spurious_rewards.py" in methods.ablated()["configs/tasks/arithmetic.py"]
+
+
+def test_all_the_forms_say_the_same(tmp_path):
+    paths = {name: tmp_path / f"methods.{name}" for name in ("html", "markdown", "json")}
+    command = [sys.executable, "-m", "experiments.tools.methods", *(f"--{name}={path}" for name, path in paths.items())]
+    subprocess.run(command, cwd=REPO_ROOT, check=True, timeout=120)
+    written = json.loads(paths["json"].read_text())
+    assert [entry["key"] for entry in written] == methods.all_keys()
+    assert written[0].keys() == set(methods.Method._fields)
+    page, plain = paths["html"].read_text(), paths["markdown"].read_text()
+    for key in methods.all_keys():
+        assert f'<section id="{key}">' in page and f"## {key}\n" in plain
+    for family in methods.FAMILIES.values():
+        title = f"{len(methods.keys(family.name))} {family.name} methods"
+        assert f"<h2>{title}</h2>" in page and f"## {title}\n" in plain
+        assert f"against {family.baseline.upper()}" in plain
+    assert "1[w &lt;= 2]" in page and "1[w <= 2]" in plain
+    assert "<script" not in page and "http-equiv" in page
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_terminal_shows_the_table_and_a_page(width, capsys):
+    console = methods.Console(width=width)
+    console.print(methods.terminal(*methods.tables(rows()[:3])[0]))
+    console.print(methods.page(rows()[1]))
+    shown = capsys.readouterr().out
+    assert max(len(line) for line in shown.splitlines()) <= width
+    assert rows()[1].key in shown and "Departs from GRPO" in shown and "3 online methods" in shown
+
+
+def test_a_method_that_is_not_there_is_refused():
+    command = [sys.executable, "-m", "experiments.tools.methods", "--method=grpoo"]
+    done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "invalid choice: 'grpoo'" in done.stderr and "gspo" in done.stderr
+
+
+def test_paths_are_files():
+    assert pathlib.Path(FAMILY.folder) == FOLDER

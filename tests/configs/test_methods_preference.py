@@ -1,0 +1,251 @@
+"""Every file of configs/methods/preferences: what it says, what it builds, that it learns."""
+
+import functools
+import re
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import dpo as program
+from experiments.tools import methods
+from rl_jax import dpo
+from rl_jax.core.types import Scores
+from tests import preference_probes as probes
+
+FAMILY = methods.FAMILIES["preference"]
+KEYS = methods.keys("preference")
+every_method = pytest.mark.parametrize("key", KEYS)
+
+
+# What the files say.
+
+
+def test_there_is_one_file_a_method():
+    assert len(KEYS) == len(set(KEYS)) >= 60
+    assert not set(KEYS) & set(methods.keys("online"))
+    assert sorted(KEYS) == sorted(p.stem for p in FAMILY.folder.glob("*.py") if p.stem not in ("__init__", "_start"))
+
+
+@every_method
+def test_a_file_is_short_and_says_what_it_is(key):
+    text = (FAMILY.folder / f"{key}.py").read_text(encoding="utf-8")
+    assert 10 <= len(text.splitlines()) <= 25
+    said = methods.read_docstring(methods.module_of(key).__doc__, FAMILY.departs)
+    assert re.search(r"arXiv \d{4}\.\d{5}", said.source)
+    assert re.search(r"[=<>]", said.equation)
+    runs = "online_dpo" if "online" in methods.load(key) else "dpo"
+    assert said.command == f"python -m experiments.{runs} --config=configs/methods/preferences/{key}.py"
+
+
+# What they build.
+
+
+@every_method
+@pytest.mark.parametrize("smoke", ["", "smoke"])
+def test_a_method_starts_from_its_task(key, smoke):
+    config = methods.load(key, smoke)
+    samples = "online" in config and config.online.data != "pairs"
+    given = "persona" if "online" in config else "solutions" if config.dpo.responses > 2 else "hh"
+    assert config.name == f"{key}_{'arithmetic' if samples else given}" + "_smoke" * bool(smoke)
+    plain = methods.load("online_dpo" if samples else "dpo", smoke)
+    for name in ("steps", "batch_size", "optimizer", "micro_batches", "max_grad_norm"):
+        assert config.dpo[name] == plain.dpo[name], "sizes and rates are the task's"
+
+
+@every_method
+def test_an_unknown_word_is_refused(key):
+    with pytest.raises(ValueError, match="'smokee'.*smoke"):
+        methods.load(key, "smokee")
+
+
+def test_data_without_rankings_are_refused():
+    assert methods.load("simpo", "persona").name == "simpo_persona"
+    assert methods.load("sppo", "stories,smoke").name == "sppo_stories_smoke"
+    with pytest.raises(ValueError, match="'persona'.*solutions"):
+        methods.load("dpo_pl", "persona")
+    with pytest.raises(ValueError, match="2 data sets: hh, persona"):
+        methods.load("simpo", "persona,hh")
+
+
+def test_no_two_methods_are_the_same():
+    said = {}
+    for key in KEYS:
+        config = methods.load(key)
+        with config.unlocked():
+            del config["name"]
+        said.setdefault(config.to_json_best_effort(sort_keys=True), []).append(key)
+    assert [keys for keys in said.values() if len(keys) > 1] == []
+
+
+@every_method
+def test_every_keyword_is_one_that_the_function_has(key):
+    """Binding refuses a misspelt function or keyword, the start a misspelt field."""
+    for slot, fn in methods.bound_functions(methods.load(key)).items():
+        assert callable(fn), slot
+
+
+def test_a_misspelt_field_is_refused():
+    start = methods.importlib.import_module("configs.methods.preferences._start")
+    with pytest.raises(ValueError, match="config.dpo has no field 'linc'.*link"):
+        start.dpo("x", None, linc=dict(fn="hinge"))
+    with pytest.raises(ValueError, match="config.online has no field 'selectoin'.*selection"):
+        start.online_dpo("x", None, online=dict(selectoin={}))
+
+
+# The assembled loss.
+
+
+class Step(NamedTuple):
+    """The assembled loss and its gradient [N, K, C] by the log-probs: of the rows, of the same rows with nan behind
+    the mask, and of the same in two micro-batches. mask: bool [N, K, C]."""
+
+    clean: tuple
+    poisoned: tuple
+    in_parts: tuple
+    mask: np.ndarray
+
+
+@functools.cache
+def one_step(key: str) -> Step:
+    """A step of the assembled method, off the reference, a row cut short."""
+    config, rng = methods.load(key), np.random.default_rng(7)
+    logits = probes.start() + jnp.asarray(rng.normal(0, 0.5, probes.REWARDS.shape), jnp.float32)
+    rows = probes.sampled(config, rng, logits) if "online" in config else probes.given(config, rng)
+    present = np.array(rows.batch.present)
+    if present.shape[1] > 2:
+        present[0, -1] = False
+    rows = rows._replace(batch=rows.batch._replace(present=present))
+    before = probes.start() + 0.7 * (logits - probes.start())
+    objective, more = program.make_objective(config), probes.vocabulary(logits, rows)
+    table = probes.log_probs(logits, rows.prompts, rows.actions)
+
+    @functools.partial(jax.jit, static_argnames="parts")  # op by op, the 73 methods take minutes
+    def step(table, batch, parts=1):
+        def loss(table):
+            total = []
+            for part in range(parts):
+                # As train._deal does it: row i goes to part i % parts.
+                chosen, beside, found = jax.tree.map(lambda x, i=part: x[i::parts], (batch, more, table))
+                scores = found.reshape(-1, probes.LENGTH)
+                total.append(dpo.loss(Scores(scores, jnp.zeros_like(scores)), chosen, objective, beside)[0])
+            return sum(mean.total for mean in total) / sum(mean.count for mean in total)
+
+        return jax.value_and_grad(loss)(table)
+
+    clean = probes.complete(config, rows, before, poison=False)[0].batch
+    poisoned = probes.complete(config, rows, before)[0].batch
+    found = step(jnp.nan_to_num(table), clean), step(table, poisoned), step(table, poisoned, parts=2)
+    return Step(*jax.tree.map(np.asarray, found), np.asarray(clean.completion_mask & present[:, :, None]))
+
+
+@every_method
+def test_one_step_is_finite_and_does_not_look_behind_the_mask(key):
+    found = one_step(key)
+    value, gradient = found.clean
+    assert np.isfinite(value) and np.isfinite(gradient).all()
+    assert np.abs(gradient).max() > 1e-6
+    np.testing.assert_array_equal(found.poisoned[0], value)
+    np.testing.assert_array_equal(found.poisoned[1], gradient)
+    np.testing.assert_array_equal(gradient[~found.mask], 0)
+
+
+@every_method
+def test_micro_batches_change_nothing(key):
+    whole, parts = one_step(key).poisoned, one_step(key).in_parts
+    np.testing.assert_allclose(parts[0], whole[0], rtol=1e-5)
+    np.testing.assert_allclose(parts[1], whole[1], rtol=1e-4, atol=1e-5 * np.abs(whole[1]).max())
+
+
+# That they learn.
+
+GAIN = 0.1  # in the probability of a good answer, which starts at a half
+# Where the pull of the pairs is bent or held: a likelihood of all answers, a clip, rewards that flatten.
+LESS = {"alphapo": 0.05}
+# Weights for a table in which each answer is the chosen one of some pairs: published ones hold it where it is.
+WEIGHTS = {"cpl_bc": {"regularizer_coef": 0.02}, "dpop": {"score_map": {"fn": "positive", "penalty": 0.5}}}
+# The lead of good answers over the reference at the start, and what they gain from there. DiscoPOP is not monotone: it
+# pushes the other way below a margin of 0.1. What APO-down takes from both sides goes to whatever is likeliest.
+LEAD = {"discopop": (2.5, 0.02), "apo_down": (1.0, 0.1)}
+
+
+# One of each kind without waiting; the others with the slow tests.
+QUICK = ("dpo", "ipo", "simpo", "orpo", "kto", "bco", "aot", "beta_dpo", "tdpo2", "wpo", "lipo", "sppo", "nash_md")
+EACH = [pytest.param(key, marks=() if key in QUICK else pytest.mark.slow) for key in KEYS]
+
+
+@pytest.mark.parametrize("key", EACH)
+def test_learns(key):
+    config = methods.load(key)
+    for name, value in WEIGHTS.get(key, {}).items():
+        config.dpo[name] = value
+    lead, least = LEAD.get(key, (0.0, LESS.get(key, GAIN)))
+    gain = probes.train(config, lead=lead)
+    assert np.all(gain > least), gain
+
+
+def backwards(objective: dpo.Objective) -> dpo.Objective:
+    """The worse response as the better one."""
+    shape = objective.score_map
+    return objective._replace(score_map=lambda u: -shape(u))
+
+
+def detached(objective: dpo.Objective) -> dpo.Objective:
+    """Scores without a gradient."""
+    return objective._replace(score_map=lambda u: jax.lax.stop_gradient(objective.score_map(u)))
+
+
+def exchanged(objective: dpo.Objective) -> dpo.Objective:
+    """Each prompt's score of another prompt's response."""
+    return objective._replace(score_map=lambda u: jnp.roll(objective.score_map(u), 1, axis=1))
+
+
+FAULTS = [(key, fault) for key in ("dpo", "ipo", "simpo", "s_dpo") for fault in (backwards, detached, exchanged)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "fault"), FAULTS, ids=lambda x: getattr(x, "__name__", x))
+def test_a_broken_method_does_not_learn(key, fault):
+    config = methods.load(key)
+    gain = probes.train(config, objective=fault(program.make_objective(config)))
+    assert np.all(gain < min(LESS.values())), gain
+
+
+def test_the_probe_measures_what_it_draws():
+    rng = np.random.default_rng(0)
+    prompts = np.arange(4000) % probes.PROMPTS
+    drawn = probes.draw(rng, probes.start(), prompts, 1)[:, 0]
+    share = [(probes.REWARDS[prompts, drawn] > 0)[prompts == p].mean() for p in range(probes.PROMPTS)]
+    np.testing.assert_allclose(share, probes.good(probes.start()), atol=0.05)
+    np.testing.assert_allclose(probes.good(probes.start()), 0.5, atol=0.15)
+
+
+# The table.
+
+
+def test_the_table_has_every_method_and_each_function_has_a_test():
+    for key in KEYS:
+        row = methods.method(key)
+        assert f"{FAMILY.test}[{key}]" in row.tests and row.family == "preference"
+        assert bool(row.changes) == (key != "dpo")
+        for fn in methods.own_functions(key):
+            if fn.__name__ in ("uniform", "identity"):  # they return ones, and what they are given
+                continue
+            held = [file for file, said in methods.test_files().items() if said.has(fn) and "methods" not in file]
+            assert held, f"no test names {fn.__module__}.{fn.__name__} of {key}"
+
+
+def test_the_changes_are_the_difference_of_two_configs():
+    row = methods.method("simpo")
+    assert row.changes == {
+        "reference": "none",
+        "length_power": "1",
+        "beta": "2",
+        "offset": "target_margin(margin=0.5)",
+    }
+    assert row.defaults == {"target_margin": {"margin": 0.5}} and row.papers == ["2405.14734"]
+    online = methods.method("sppo").changes
+    assert online["online.value"] == "win_rate" and online["compare"] == "win_rates"
+    assert not [name for name in online if "optimizer" in name or "prompts" in name]

@@ -1,0 +1,93 @@
+"""control/pathwise.py: the gradient by finite differences, and a store that is run at the closed form's cost."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from rl_jax import control, envs
+from rl_jax.control import pathwise
+from rl_jax.envs.worlds import probes
+from rl_jax.envs.worlds.inventory import Store, base_stock_level, least_cost, poisson
+from rl_jax.models.agents.actor_critic import make_agent
+from rl_jax.models.agents.distributions import categorical, tanh_gaussian
+from rl_jax.rollout.envs.steps import collect, start
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
+LEAD_TIME, PERIODS = 2, 24
+STORE = Store(poisson(5.0), LEAD_TIME)
+
+
+def store_agent(num_envs, hidden=(16, 16), periods=PERIODS):
+    env = envs.vectorize(probes.inventory(lead_time=LEAD_TIME, periods=periods), num_envs)
+    space = env.action_space
+    return env, make_agent(env.observation_space.shape, tanh_gaussian(space.low, space.high), hidden=hidden)
+
+
+def test_the_gradient_is_that_of_finite_differences():
+    env, agent = store_agent(4, hidden=(5,), periods=6)
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda x: jnp.asarray(x, float), agent.init(jax.random.key(0)))
+        flat, unravel = ravel_pytree(params)
+
+        def loss(flat):
+            return pathwise.path_loss(agent, unravel(flat), env, jax.random.key(1), num_steps=6)[0].value()
+
+        both = jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)
+        gradient = both(flat)[1]
+        rng = np.random.default_rng(0)
+        for _ in range(3):
+            towards = rng.normal(size=len(flat))
+            slope = (both(flat + 1e-6 * towards)[0] - both(flat - 1e-6 * towards)[0]) / 2e-6
+            np.testing.assert_allclose(gradient @ towards, slope, rtol=1e-3)
+        assert not np.any(ravel_pytree(unravel(gradient)["critic"])[0])
+
+
+@functools.cache
+def trained(updates=250, seeds=3):
+    """What orders up to, and the mean cost a period, of each seed's policy on 512 new paths."""
+    env, agent = store_agent(64)
+    algorithm = control.Algorithm(epochs=1, minibatches=1, max_grad_norm=1.0)
+    optimizer = optax.adam(optax.linear_schedule(1e-2, 1e-4, updates))
+    init, update, policy_of = control.make_pathwise_update(agent, env, algorithm, optimizer, num_steps=PERIODS)
+    judged, _ = store_agent(512)
+    greedy = agent.distribution._replace(sample=lambda outputs, noise: agent.distribution.mode(outputs))
+
+    def whole(key):
+        state = jax.lax.scan(lambda state, _: update(state), init(key), None, updates)[0]
+        worlds = start(judged, jax.random.key(10**6))
+        _, rows, _ = collect(policy_of(state), greedy, judged, worlds, jax.random.key(7), num_steps=PERIODS)
+        position = 5.0 * rows.observations.sum(-1) + agent.distribution.to_env(rows.actions)[..., 0]
+        return position, -rows.rewards
+
+    positions, costs = jax.jit(jax.vmap(whole), compiler_options=QUICK)(jax.random.split(jax.random.key(0), seeds))
+    return np.asarray(positions), np.asarray(costs)
+
+
+def test_the_store_is_run_at_the_closed_forms_cost():
+    """Within 1 %; a level that is one unit off costs 2 % more (test_inventory)."""
+    positions, costs = trained()
+    best = least_cost(STORE, PERIODS)
+    assert (np.abs(costs.mean(axis=(1, 2)) / best - 1.0) < 0.01).all(), costs.mean(axis=(1, 2)) / best
+    level = base_stock_level(STORE)
+    # The last L orders arrive after the end.
+    found = positions[:, :, 2 : PERIODS - LEAD_TIME]
+    np.testing.assert_allclose(found.mean(axis=(1, 2)), level, atol=0.5)
+    assert np.abs(found - level).mean() < 1.0
+
+
+def test_refusals():
+    env = envs.vectorize(probes.matching(), 2)
+    agent = make_agent((1,), categorical(2), hidden=(4,))
+    make = functools.partial(control.make_pathwise_update, optimizer=optax.adam(1e-3), num_steps=4)
+    with pytest.raises(ValueError, match="actions are whole numbers"):
+        make(agent, env, control.Algorithm())
+    env, agent = store_agent(2)
+    with pytest.raises(ValueError, match="normalize_rewards"):
+        make(agent, env, control.Algorithm(normalize_rewards=True))
+    with pytest.raises(ValueError, match="lives on the host"):
+        make(agent, env._replace(pure=False), control.Algorithm())

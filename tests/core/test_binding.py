@@ -1,0 +1,145 @@
+"""binding.py: functions by name, keywords bound, and errors that say what there is."""
+
+import functools
+import types
+
+import pytest
+
+from rl_jax import advantages
+from rl_jax.core import binding
+from rl_jax.losses import aggregate, kl, policy
+
+
+@pytest.fixture
+def module():
+    """A small registry: two public functions, a private one, a class, a constant and an imported function."""
+
+    def plain(x):
+        return x
+
+    def scaled(x, *, by=2, plus=0):
+        return x * by + plus
+
+    def _private(x):
+        return x
+
+    class Thing:
+        pass
+
+    module = types.ModuleType("toy")
+    for member in (plain, scaled, _private, Thing):
+        member.__module__ = "toy"
+        setattr(module, member.__name__, member)
+    module.wraps, module.LIMIT = functools.wraps, 3
+    return module
+
+
+def test_the_module_is_the_registry(module):
+    assert set(binding.public_functions(module)) == {"plain", "scaled"}
+
+
+def test_the_registries_of_the_recipe_hold_their_own_functions_only():
+    assert set(binding.public_functions(kl)) >= {"k1", "k2", "k3"}
+    assert "log_ratio" not in binding.public_functions(policy)  # a package offers what it re-exports
+    assert "clipped_surrogate" in binding.public_functions(policy)
+    assert "token_mean" in binding.public_functions(aggregate)
+    assert "zero_masked" not in binding.public_functions(advantages)  # imported there, defined elsewhere
+
+
+@pytest.mark.parametrize(
+    "spec, expected",
+    [
+        ("plain", 5),
+        ("scaled", 10),
+        ({"fn": "scaled", "by": 3}, 15),
+        ({"fn": "scaled", "by": 3, "plus": 1}, 16),
+        (lambda x: -x, -5),
+        ({"fn": lambda x, *, by: x - by, "by": 1}, 4),
+        (functools.partial(lambda x, *, by, plus: x - by + plus, by=1, plus=0), 4),
+    ],
+    ids=["name", "name with defaults", "mapping", "two keywords", "function", "function in a mapping", "partial"],
+)
+def test_bind(module, spec, expected):
+    assert binding.bind(spec, module)(5) == expected
+
+
+def test_a_function_without_keywords_is_taken_as_it_is(module):
+    assert binding.bind("plain", module, by=3) is module.plain
+
+
+def test_program_defaults_go_to_those_who_take_them_and_lose_to_the_spec(module):
+    assert binding.bind("scaled", module, by=7, group_size=4)(5) == 35
+    assert binding.bind({"fn": "scaled", "by": 3}, module, by=7)(5) == 15
+    own = functools.partial(module.scaled, by=3)
+    assert binding.bind(own, module, by=7, plus=1)(5) == 16
+    assert binding.bind({"fn": own, "by": 4}, module, by=7)(5) == 20
+
+
+def test_a_function_with_any_keywords_takes_any(module):
+    def open_ended(x, **keywords):
+        return x, keywords
+
+    assert binding.bind({"fn": open_ended, "a": 1}, module)(5) == (5, {"a": 1})
+    assert binding.bind(open_ended, module, group_size=4)(5) == (5, {})  # it does not name group_size
+
+
+def test_the_spec_is_not_changed(module):
+    spec = {"fn": "scaled", "by": 3}
+    binding.bind(spec, module, plus=1)
+    assert spec == {"fn": "scaled", "by": 3}
+
+
+@pytest.mark.parametrize("spec", ["scalde", {"fn": "scalde"}, "_private", "LIMIT", "wraps", "Thing", {"by": 3}, None])
+def test_unknown_functions_are_refused_with_the_known_ones(module, spec):
+    with pytest.raises(ValueError, match="toy has no function .*; it has: plain, scaled"):
+        binding.bind(spec, module)
+
+
+@pytest.mark.parametrize(
+    "spec, message",
+    [
+        ({"fn": "scaled", "bye": 3}, "scaled takes no keyword 'bye'; it takes: by, plus"),
+        ({"fn": "scaled", "b": 1, "a": 1}, "scaled takes no keyword 'a', 'b'; it takes: by, plus"),
+        ({"fn": "plain", "x": 3}, "plain takes no keyword 'x'; it takes: none"),  # arguments are not keywords
+        ({"fn": functools.partial(lambda x, *, by: x, by=1), "bye": 3}, "takes no keyword 'bye'; it takes: by"),
+    ],
+)
+def test_unknown_keywords_are_refused_with_the_known_ones(module, spec, message):
+    with pytest.raises(ValueError, match=message):
+        binding.bind(spec, module)
+
+
+def test_a_misspelt_hyper_parameter_of_the_objective_is_refused():
+    with pytest.raises(ValueError, match="no keyword 'clip_hihg'; it takes: clip_high, clip_low"):
+        binding.bind({"fn": "clipped_surrogate", "clip_hihg": 0.28}, policy)
+    with pytest.raises(ValueError, match="it has: .*k1, .*k2, .*k3"):
+        binding.bind("k4", kl)
+
+
+def test_needs_are_the_keywords_without_a_default_that_are_not_bound():
+    def fn(x, *, wanted, also, given=1):
+        return x
+
+    assert binding.needs(fn) == {"wanted", "also"}
+    assert binding.needs(functools.partial(fn, also=2)) == {"wanted"}
+    assert binding.needs(lambda x: x) == set()
+
+
+def test_supply_gives_what_is_asked_for_and_nothing_else():
+    def fn(x, *, wanted, given=1):
+        return x, wanted, given
+
+    assert binding.supply(fn, {"wanted": 5, "given": 9, "other": 0})("x") == ("x", 5, 1)
+    assert binding.supply(fn, {"wanted": 5})("x", given=7) == ("x", 5, 7)
+    plain = lambda x: x  # noqa: E731
+    assert binding.supply(plain, {"wanted": 5}) is plain
+
+
+@pytest.mark.parametrize("available", [{}, {"wanted": None, "other": 1}])
+def test_supply_refuses_with_what_there_is(available):
+    def fn(x, *, wanted):
+        return wanted
+
+    there = "other" if available else "nothing"
+    with pytest.raises(ValueError, match=f"^fn needs wanted, which cannot be given to it here; what can: {there}$"):
+        binding.supply(functools.partial(fn), available)

@@ -1,0 +1,158 @@
+"""credit.py: rewards through shaping, KL in the reward, advantages and weights, against sums written out."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax.advantages import group_centered
+from rl_jax.core.types import Rollout, TokenBatch
+from rl_jax.credit import rule, shaping
+from rl_jax.losses import kl
+from tests.batches import ragged_batch
+
+GROUP = 4
+
+
+def _rollout(batch, truncated=()):
+    blank = np.zeros(batch.mask.shape, np.int32)
+    cut = np.isin(np.arange(len(batch.mask)), truncated)
+    return Rollout(
+        TokenBatch(blank, blank, blank), batch.mask, batch.old_log_probs - 0.1, batch.old_log_probs, ~cut, cut
+    )
+
+
+def _rewards(rows=8):
+    return np.random.default_rng(0).normal(size=rows).astype(np.float32)
+
+
+def _assign(choices=None, batch=None, rewards=None, truncated=(), **more):
+    batch = ragged_batch(0) if batch is None else batch
+    rewards = _rewards() if rewards is None else rewards
+    more = {"group_size": GROUP, "key": jax.random.key(0), "ref_log_probs": batch.ref_log_probs} | more
+    return rule.assign(choices or rule.Credit(), _rollout(batch, truncated), jnp.asarray(rewards), **more)
+
+
+def test_the_default_is_grpo_without_weights():
+    batch, rewards = ragged_batch(0), _rewards()
+    found = _assign(batch=batch, rewards=rewards)
+    groups = rewards.reshape(-1, GROUP)
+    expected = (groups - groups.mean(1, keepdims=True)) / (groups.std(1, ddof=1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(found.advantages, np.where(batch.mask, expected.reshape(-1, 1), 0), rtol=1e-5)
+    np.testing.assert_array_equal(found.token_weights, batch.mask.astype(np.float32))
+    np.testing.assert_array_equal(found.completion_mask, batch.mask)
+    assert found.old_log_probs is None and found.selected is None
+    tokens = batch.mask.sum(1).reshape(-1, GROUP).sum(1)
+    np.testing.assert_array_equal(found.group_tokens, np.repeat(tokens, GROUP))
+
+
+@pytest.mark.parametrize("estimator", [kl.k1, kl.k2])
+def test_kl_in_the_reward_is_taken_off_before_the_baseline(estimator):
+    batch, rewards = ragged_batch(1), _rewards()
+    choices = rule.Credit(advantage=group_centered, reward_kl=estimator)
+    found = _assign(choices, batch, rewards, log_probs=batch.log_probs, reward_kl_coef=0.3)
+    d = (batch.log_probs - batch.ref_log_probs).astype(np.float64)
+    penalty = np.where(batch.mask, d if estimator is kl.k1 else d**2 / 2, 0).sum(1)
+    groups = (rewards - 0.3 * penalty).reshape(-1, GROUP)
+    expected = (groups - groups.mean(1, keepdims=True)).reshape(-1, 1)
+    np.testing.assert_allclose(found.advantages, np.where(batch.mask, expected, 0), rtol=1e-4, atol=1e-6)
+
+
+def test_an_advantage_of_tokens_gets_the_token_rewards():
+    batch, rewards = ragged_batch(2), _rewards()
+
+    def as_they_are(rewards, *, token_rewards):
+        return token_rewards
+
+    found = _assign(
+        rule.Credit(advantage=as_they_are), batch, rewards, log_probs=batch.log_probs, reward_kl_coef=0.5
+    )
+    expected = np.where(batch.mask, -0.5 * (batch.log_probs - batch.ref_log_probs), 0)
+    last = [np.flatnonzero(row)[-1] for row in batch.mask]
+    expected[np.arange(8), last] += rewards
+    np.testing.assert_allclose(found.advantages, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_multiply_and_see_what_they_ask_for():
+    batch = ragged_batch(3)
+
+    def by_gap(mask, *, log_probs, behavior_log_probs):
+        return jnp.where(mask, log_probs - behavior_log_probs, 0.0)
+
+    def by_sign(mask, *, advantages):
+        return jnp.where(mask & (advantages > 0), 2.0, 1.0)
+
+    choices = rule.Credit(behavior_weight=by_gap, token_weight=by_sign)
+    found = _assign(choices, batch, log_probs=batch.old_log_probs)
+    sign = np.where(np.asarray(found.advantages) > 0, 2.0, 1.0)
+    np.testing.assert_allclose(found.token_weights, np.where(batch.mask, 0.1 * sign, 0), rtol=1e-4)
+
+
+def test_the_selection_and_the_shaping_are_called():
+    batch, rewards = ragged_batch(4), _rewards()
+
+    def positive(mask, *, advantages):
+        return mask & (advantages > 0)
+
+    def doubled(rewards, lengths, truncated, key):
+        np.testing.assert_array_equal(lengths, batch.mask.sum(1))
+        np.testing.assert_array_equal(truncated, np.arange(8) == 3)
+        return 2 * rewards
+
+    choices = rule.Credit(selection=positive, shape=doubled, advantage=group_centered)
+    found = _assign(choices, batch, rewards, truncated=(3,))
+    np.testing.assert_array_equal(found.selected, batch.mask & (np.asarray(found.advantages) > 0))
+    plain = _assign(rule.Credit(advantage=group_centered), batch, rewards)
+    np.testing.assert_allclose(found.advantages, 2 * np.asarray(plain.advantages), rtol=1e-5)
+
+
+def test_truncated_rows_leave_the_loss_and_stay_in_their_group():
+    batch, rewards = ragged_batch(5), _rewards()
+    kept = _assign(batch=batch, rewards=rewards)
+    cut = _assign(rule.Credit(mask_truncated=True), batch, rewards, truncated=(0, 5))
+    rows = np.isin(np.arange(8), (0, 5))
+    assert not np.asarray(cut.completion_mask)[rows].any() and not np.asarray(cut.token_weights)[rows].any()
+    np.testing.assert_array_equal(np.asarray(cut.advantages)[~rows], np.asarray(kept.advantages)[~rows])
+
+
+def test_shaping_and_weights_draw_different_numbers():
+    batch = ragged_batch(6)
+
+    def noise(mask, *, key):
+        return jnp.where(mask, jax.random.uniform(key, mask.shape), 0.0)
+
+    def noisy(rewards, lengths, truncated, key):
+        return jax.random.uniform(key, batch.mask.shape)[:, 0]
+
+    def as_they_are(rewards):
+        return rewards
+
+    found = _assign(rule.Credit(shape=noisy, advantage=as_they_are, token_weight=noise), batch)
+    assert not np.isclose(found.advantages[:, 0], found.token_weights[:, 0])[batch.mask[:, 0]].any()
+
+
+def test_what_is_not_there_is_refused_with_what_is():
+    def greedy(rewards, *, greedy_rewards):
+        return rewards - greedy_rewards
+
+    def by_entropy(mask, *, entropy):
+        return entropy
+
+    with pytest.raises(ValueError, match="greedy needs greedy_rewards, .*; what can: .*group_size"):
+        _assign(rule.Credit(advantage=greedy))
+    with pytest.raises(ValueError, match="by_entropy needs entropy, .*; what can: advantages, behavior_log_probs, key"):
+        _assign(rule.Credit(token_weight=by_entropy))
+    found = _assign(rule.Credit(advantage=greedy), greedy_rewards=jnp.asarray(_rewards()))
+    np.testing.assert_array_equal(found.advantages, 0)
+
+
+def test_needs_scores_says_when_a_forward_pass_is_wanted():
+    def by_entropy(mask, *, entropy):
+        return entropy
+
+    assert not rule.Credit().needs_scores()
+    assert rule.Credit(token_weight=by_entropy).needs_scores()
+    assert not rule.Credit(token_weight=functools.partial(by_entropy, entropy=1.0)).needs_scores()
+    assert not rule.Credit(shape=shaping.shuffled).needs_scores()

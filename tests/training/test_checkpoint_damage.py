@@ -1,0 +1,195 @@
+"""checkpoint.py where files are broken or the disk is full: the checkpoint before is used, said so, and never lost."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax.training import checkpoint
+from rl_jax.training.checkpoint import Checkpointer
+from tests.paths import REPO_ROOT
+
+# Orbax leaves the other reads of a failed one to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine")
+
+
+def items(step):
+    """Arrays large enough for a file of their own, and a key, that belong to `step` alone."""
+    w = jax.random.normal(jax.random.key(step), (64, 64))
+    return {"params": {"w": w}, "rest": {"rng": jax.random.key(step), "step": jnp.int32(step)}}
+
+
+def save(folder, *steps, **options):
+    with Checkpointer(folder, every=1, **options) as checkpoints:
+        for step in steps:
+            checkpoints.save(step, items(step), {"step": step})
+
+
+def restored(folder, step=None):
+    """The step that restore uses; its arrays must be that step's, bit for bit."""
+    with Checkpointer(folder, every=1) as checkpoints:
+        found, host = checkpoints.restore(items(0), step)
+    assert checkpoint.checksum(found) == checkpoint.checksum(items(host["step"]))
+    return host["step"]
+
+
+def largest_file(folder):
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+def truncated_array(step):
+    path = largest_file(step / "params")
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+def missing_array(step):
+    largest_file(step / "params").unlink()
+
+
+def missing_index(step):
+    (step / "params" / "manifest.ocdbt").unlink()
+
+
+def garbage_metadata(step):
+    (step / "rest" / "_METADATA").write_text("{garbage")
+
+
+def half_a_host(step):
+    (step / "host" / "metadata").write_text('{"st')
+
+
+def empty_folder(step):
+    for path in sorted(step.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+DAMAGES = [truncated_array, missing_array, missing_index, garbage_metadata, half_a_host, empty_folder]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_newest_gives_way_to_the_one_before(tmp_path, capfd, damage):
+    save(tmp_path, 2, 4, 6, keep=3)
+    damage(tmp_path / "6")
+    assert restored(tmp_path) == 4
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("checkpoint ")]
+    assert len(told) == 1
+    assert f"checkpoint {tmp_path}/6 is damaged (" in told[0] and told[0].endswith("step 4 is used in its place")
+    assert (tmp_path / "6").exists(), "reading must not move or delete anything"
+
+
+def test_the_run_goes_on_and_the_damaged_one_is_moved_aside_not_deleted(tmp_path):
+    save(tmp_path, 2, 4, 6, keep=3)
+    for step in (4, 6):
+        truncated_array(tmp_path / str(step))
+    kept = largest_file(tmp_path / "6").read_bytes()
+    with Checkpointer(tmp_path, every=1, keep=2) as checkpoints:
+        assert checkpoints.restore(items(0))[1]["step"] == 2
+        for step in (3, 4, 6):  # 3 is older than the damaged ones, 4 and 6 have their names
+            checkpoints.save(step, items(step), {"step": step})
+            assert checkpoints.latest_step() == step
+    assert restored(tmp_path) == 6 and restored(tmp_path, 4) == 4
+    assert {path.name for path in tmp_path.iterdir()} == {"4", "6", "4.damaged", "6.damaged"}
+    assert largest_file(tmp_path / "6.damaged").read_bytes() == kept
+
+
+def test_one_that_is_damaged_while_the_run_is_on_is_moved_aside_too(tmp_path):
+    with Checkpointer(tmp_path, every=1, keep=2) as checkpoints:
+        for step in (2, 4):
+            checkpoints.save(step, items(step), {"step": step})
+        assert checkpoints.restore(items(0))[1]["step"] == 4  # it is complete
+        truncated_array(tmp_path / "4")
+        assert checkpoints.restore(items(0))[1]["step"] == 2
+        checkpoints.save(3, items(3), {"step": 3})
+    assert restored(tmp_path) == 3 and (tmp_path / "4.damaged").exists()
+
+
+def test_a_step_older_than_the_newest_is_refused_not_skipped(tmp_path):
+    save(tmp_path, 2, 4)
+    with pytest.raises(OSError, match="step 3 cannot be written .*step 4 is there already: only the newest goes on"):
+        save(tmp_path, 3)
+    assert restored(tmp_path) == 4
+
+
+def test_all_damaged_is_an_error_that_names_each(tmp_path):
+    save(tmp_path, 2, 4)
+    half_a_host(tmp_path / "2")
+    missing_index(tmp_path / "4")
+    with pytest.raises(ValueError, match=r"(?s)no checkpoint can be read.*/4: .*NOT_FOUND.*/2: .*JSON.*away to start"):
+        restored(tmp_path)
+    with pytest.raises(ValueError, match=r"no checkpoint can be read.*/2: "):  # one that is asked for has no stand-in
+        restored(tmp_path, 2)
+
+
+def test_another_form_is_no_damage(tmp_path):
+    save(tmp_path, 2, 4)
+    with Checkpointer(tmp_path, every=1) as checkpoints:
+        for wrong in ({"w": jnp.zeros((32, 64))}, {"w": jnp.zeros((64, 64)), "b": jnp.zeros(3)}):
+            with pytest.raises(ValueError, match=r"/4 is of a run with other shapes, use its config: "):
+                checkpoints.restore({"params": wrong})
+
+
+def test_rests_of_a_save_that_was_cut_off_go_at_the_next_save_only(tmp_path, capfd):
+    save(tmp_path, 2)
+    rest = tmp_path / "4.orbax-checkpoint-tmp"
+    (rest / "params").mkdir(parents=True)
+    assert restored(tmp_path) == 2 and rest.exists(), "the folder of a run that is saving this moment"
+    save(tmp_path, 6)
+    assert not rest.exists() and restored(tmp_path) == 6
+    assert f"{rest} is the rest of a save that was cut off; it is removed" in capfd.readouterr().err
+
+
+def test_too_little_room_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    save(tmp_path, 2, keep=1)
+    usage = checkpoint.shutil.disk_usage(tmp_path)._replace(free=12_345)
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage)
+    with Checkpointer(tmp_path, every=1, keep=1) as checkpoints:
+        with pytest.raises(OSError, match=r"step 4 cannot be written under .*disk is full.*1,064,9\d\d bytes.*12,345 "
+                                          r"bytes are free. The checkpoints of steps \[2\] are untouched"):  # fmt: skip
+            checkpoints.save(4, items(4), {"step": 4})
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["2"] and restored(tmp_path) == 2
+
+
+WRITER = """
+    import resource, sys, jax, jax.numpy as jnp
+    from rl_jax.checkpoint import Checkpointer
+    with Checkpointer(sys.argv[1], every=1, keep=1) as checkpoints:
+        for step in (2, 4):
+            items = {"params": {"w": jax.random.normal(jax.random.key(step), (256, 256))}}
+            checkpoints.save(step, items, {"step": step})
+            if step == 2:
+                assert checkpoints.restore(items)[1]["step"] == 2  # it is complete
+                resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        while True:
+            checkpoints.due(5)
+"""
+
+
+def test_a_write_that_fails_in_the_background_stops_the_run_and_leaves_the_old_one(tmp_path):
+    """Files of the process may not grow past 100,000 bytes: the operating system refuses the write, as a full disk."""
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]
+    done = subprocess.run(command, cwd=REPO_ROOT, env=os.environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"OSError: the checkpoint of step 4 cannot be written under {tmp_path} (")
+    assert "File too large" in last and "The checkpoints of steps [2] are untouched" in last
+    with Checkpointer(tmp_path, every=1) as checkpoints:
+        found, host = checkpoints.restore({"params": {"w": jnp.zeros((256, 256))}})
+    assert host["step"] == 2
+    assert np.array_equal(found["params"]["w"], jax.random.normal(jax.random.key(2), (256, 256)))
+
+
+def test_the_loops_own_error_is_the_one_to_see(tmp_path, monkeypatch):
+    def fail(self):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(checkpoint.ocp.CheckpointManager, "close", fail)
+    with pytest.raises(KeyError, match="of the loop"), Checkpointer(tmp_path, every=1):
+        raise KeyError("of the loop")
+    with pytest.raises(OSError, match="no space left"), Checkpointer(tmp_path, every=1):
+        pass

@@ -1,0 +1,241 @@
+"""scoring.py: chunks change nothing but the memory; entropy and cuts against numpy; no [B, C, V] anywhere."""
+
+import dataclasses
+import functools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from rl_jax.core.types import Scores
+from rl_jax.models.transformer.model import make_transformer
+from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.training import sharding
+from rl_jax.training.scoring import make_score, map_columns
+from tests.tiny import CONFIG, max_difference, random_params, token_batch
+
+MODEL = make_transformer(CONFIG)
+COMPLETION = 10
+
+
+@functools.cache
+def _case():
+    return random_params(), token_batch([14, 11, 12], 14)
+
+
+def _plain(params, batch, temperature=1.0, completion_length=COMPLETION):
+    """log_softmax, gather and entropy of all logits at once."""
+    logits = MODEL.unembed(params, MODEL.apply(params, batch)) / temperature
+    log_probs = jax.nn.log_softmax(logits, axis=-1)[:, -completion_length - 1 : -1]
+    picked = jnp.take_along_axis(log_probs, batch.tokens[:, -completion_length:, None], axis=-1)[..., 0]
+    return picked, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+
+
+def _total(scores):
+    """A scalar that reads every entry of both, each with a weight of its own."""
+    log_probs, entropy = scores
+    weights = jnp.cos(jnp.arange(log_probs.size, dtype=jnp.float32)).reshape(log_probs.shape)
+    return jnp.sum(weights * log_probs) + 0.3 * jnp.sum(weights[::-1] * entropy)
+
+
+@functools.cache
+def _plain_at_temperature():
+    params, batch = _case()
+
+    def total(params):
+        scores = _plain(params, batch, temperature=0.7)
+        return _total(scores), scores
+
+    gradient, scores = jax.jit(jax.grad(total, has_aux=True))(params)
+    return scores, gradient
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 32])
+def test_chunks_change_nothing(chunk):
+    params, batch = _case()
+    score = make_score(MODEL, completion_length=COMPLETION, sampling=Sampling(temperature=0.7), chunk=chunk)
+    expected, plain = _plain_at_temperature()
+
+    def total(params):
+        scores = score(params, batch)
+        return _total(scores), scores
+
+    ours, scores = jax.jit(jax.grad(total, has_aux=True))(params)
+    np.testing.assert_allclose(scores.log_probs, expected[0], atol=1e-5)
+    np.testing.assert_allclose(scores.entropy, expected[1], atol=1e-5)
+    largest = max(float(np.max(np.abs(leaf))) for leaf in jax.tree.leaves(plain))
+    assert max_difference(ours, plain) < 1e-5 * max(1.0, largest)
+
+
+def test_temperature_and_entropy_against_numpy():
+    params, batch = _case()
+    rule = Sampling(temperature=0.5)
+    scores = jax.jit(make_score(MODEL, completion_length=COMPLETION, sampling=rule, chunk=4))(params, batch)
+    logits = np.asarray(MODEL.unembed(params, MODEL.apply(params, batch)), np.float64)[:, -COMPLETION - 1 : -1]
+    exponent = np.exp(2 * (logits - logits.max(-1, keepdims=True)))
+    probs = exponent / exponent.sum(-1, keepdims=True)
+    tokens = np.asarray(batch.tokens)[:, -COMPLETION:]
+    picked = np.log(np.take_along_axis(probs, tokens[..., None], -1))[..., 0]
+    np.testing.assert_allclose(scores.log_probs, picked, atol=2e-5)
+    np.testing.assert_allclose(scores.entropy, -(probs * np.log(probs)).sum(-1), atol=2e-5)
+
+
+def test_a_token_that_is_cut_off_is_minus_infinity_and_leaves_the_gradient_finite():
+    params, batch = _case()
+    score = make_score(MODEL, completion_length=COMPLETION, sampling=Sampling(top_p=0.8), chunk=4)
+    scores = jax.jit(score)(params, batch)
+    cut = np.isneginf(scores.log_probs)
+    assert 0 < cut.sum() < cut.size and not np.any(np.isnan(scores.log_probs))
+    assert np.all(np.isfinite(scores.entropy)) and np.all(scores.entropy >= 0)
+    plain = _plain(params, batch)[0]
+    assert np.all(np.asarray(scores.log_probs)[~cut] > np.asarray(plain)[~cut])  # renormalised over fewer tokens
+
+    def total(params):
+        scores = score(params, batch)
+        return jnp.sum(jnp.where(cut, 0.0, scores.log_probs)) + jnp.sum(scores.entropy)
+
+    gradient = jax.jit(jax.grad(total))(params)
+    assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
+    assert any(np.any(g) for g in jax.tree.leaves(gradient))
+
+
+def test_the_log_prob_of_a_token_is_read_one_column_before_it():
+    """Changing the last token changes its own log-prob and no other score."""
+    params, batch = _case()
+    score = jax.jit(make_score(MODEL, completion_length=COMPLETION, chunk=4))
+    changed = batch._replace(tokens=batch.tokens.at[:, -1].set(batch.tokens[:, -1] % 60 + 3))
+    before, after = score(params, batch), score(params, changed)
+    np.testing.assert_array_equal(before.log_probs[:, :-1], after.log_probs[:, :-1])
+    np.testing.assert_array_equal(before.entropy, after.entropy)
+    assert np.all(before.log_probs[:, -1] != after.log_probs[:, -1])
+
+
+# 4 rows, 40 columns, 32 of them completion, 512 tokens: [B, C, V] is 65536 numbers and the parameters are fewer.
+WIDE = dataclasses.replace(CONFIG, vocab_size=512)
+
+
+def _compiled(function):
+    params = jax.eval_shape(make_transformer(WIDE).init, jax.random.key(0))
+    batch = token_batch([40] * 4, 40)
+    return jax.jit(function).lower(params, batch).compile()
+
+
+def _largest_array(compiled):
+    shapes = re.findall(r"\b(?:f|bf|s|u|pred)\d*\[([\d,]*)\]", compiled.as_text())
+    return max(math.prod(int(n) for n in shape.split(",") if n) for shape in shapes)
+
+
+@pytest.mark.parametrize("differentiated", [False, True], ids=["forward", "gradient"])
+def test_the_compiled_program_holds_no_logits_of_the_batch(differentiated):
+    model = make_transformer(WIDE)
+
+    def naive(params, batch):
+        log_probs = jax.nn.log_softmax(model.unembed(params, model.apply(params, batch)[:, -33:-1]), axis=-1)
+        picked = jnp.take_along_axis(log_probs, batch.tokens[:, -32:, None], axis=-1)[..., 0]
+        return _total((picked, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)))
+
+    score = make_score(model, completion_length=32, chunk=4)
+    functions = [naive, lambda params, batch: _total(score(params, batch))]
+    plain, ours = (_compiled(jax.grad(f) if differentiated else f) for f in functions)
+    logits = 4 * 32 * 512
+    assert _largest_array(plain) >= logits, "the check itself sees nothing"
+    assert _largest_array(ours) < logits
+    assert ours.memory_analysis().temp_size_in_bytes < plain.memory_analysis().temp_size_in_bytes
+
+
+def test_rows_without_a_prompt_are_refused():
+    params, batch = _case()
+    with pytest.raises(ValueError, match="rows of 14 tokens hold no prompt before 14 completion tokens"):
+        make_score(MODEL, completion_length=14)(params, batch)
+    with pytest.raises(ValueError, match="top_p=2.0"):
+        make_score(MODEL, completion_length=4, sampling=Sampling(top_p=2.0))
+
+
+@pytest.mark.slow
+def test_a_mesh_with_a_sharded_vocabulary_equals_one_device():
+    """data:2, fsdp:2, tensor:2: the head is sharded over V and D, rows over data and fsdp."""
+    mesh = sharding.make_mesh(sharding.parse_mesh("data:2,fsdp:2,tensor:2"))
+    model, batch = make_transformer(WIDE), token_batch([40, 31, 38, 33], 40, vocab_size=512)
+    params = random_params(WIDE)
+    score = make_score(model, completion_length=24, sampling=Sampling(temperature=0.7), chunk=4)
+
+    def total(params, batch):
+        scores = score(params, batch)
+        return _total(scores), scores
+
+    function = jax.grad(total, has_aux=True)
+    expected, plain = jax.jit(function)(params, batch)
+    shardings = sharding.tree_shardings(params, mesh)
+    assert shardings["embed"]["embedding"].spec == PartitionSpec("tensor", "fsdp")
+    placed = jax.device_put(params, shardings), jax.device_put(batch, sharding.batch_sharding(mesh))
+    compiled = jax.jit(function).lower(*placed).compile()
+    # What one device holds of logits: its rows (4 / (data x fsdp)), a chunk of columns, at most the whole vocabulary.
+    assert _largest_array(compiled) < 4 * 24 * 512 // 4
+    gradient, scores = compiled(*placed)
+    np.testing.assert_allclose(scores.log_probs, plain.log_probs, atol=2e-5)
+    np.testing.assert_allclose(scores.entropy, plain.entropy, atol=2e-5)
+    largest = max(float(np.max(np.abs(leaf))) for leaf in jax.tree.leaves(expected))
+    assert max_difference(jax.device_get(gradient), expected) < 2e-5 * largest
+
+
+@functools.cache
+def _head_case():
+    """(hidden [2, 7, 3], tokens, weights) for _head."""
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(2, 7, 3)).astype(np.float32)
+    tokens = rng.integers(0, 5, (2, 7)).astype(np.int32)
+    weights = {"used": rng.normal(size=(3, 5)).astype(np.float32), "other": np.ones(3, np.float32)}
+    return hidden, tokens, weights
+
+
+def _head(params, hidden, tokens):
+    log_probs = jax.nn.log_softmax(hidden @ params["used"])
+    picked = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
+    return Scores(picked, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1))
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 7, 100])
+@pytest.mark.parametrize("count", [None, 0, 4, 7])
+def test_map_columns_equals_the_head_on_the_columns_that_count(chunk, count):
+    hidden, tokens, weights = _head_case()
+    cotangent = np.cos(np.arange(14, dtype=np.float32)).reshape(2, 7)
+    wanted = np.arange(7)[None] < (7 if count is None else count)
+
+    def total(weights, hidden, function):
+        scores = function(weights, hidden, tokens)
+        return jnp.sum(jnp.where(wanted, cotangent * (scores.log_probs + 0.3 * scores.entropy), 0.0)), scores
+
+    def mapped(weights, hidden, tokens):
+        return map_columns(_head, weights, hidden, tokens, chunk, None if count is None else jnp.int32(count))
+
+    plain, found = (
+        jax.jit(jax.value_and_grad(functools.partial(total, function=f), argnums=(0, 1), has_aux=True))(weights, hidden)
+        for f in (_head, mapped)
+    )
+    np.testing.assert_allclose(found[0][1].log_probs[:, wanted[0]], plain[0][1].log_probs[:, wanted[0]], rtol=1e-5)
+    np.testing.assert_allclose(found[0][0], plain[0][0], rtol=1e-5, atol=1e-6)
+    assert max_difference(found[1], plain[1]) < 1e-5
+    beyond = -(-int(wanted.sum()) // -(-7 // -(-7 // chunk))) * -(-7 // -(-7 // chunk))  # the slice is finished
+    assert not np.any(np.asarray(found[0][1].log_probs)[:, beyond:]), "columns that nobody wants were computed"
+
+
+def test_a_loss_without_entropy_does_not_differentiate_it():
+    """The program is then smaller, and the gradient the same."""
+    hidden, tokens, weights = _head_case()
+
+    def total(weights, names):
+        scores = map_columns(_head, weights, hidden, tokens, 4)
+        return sum(jnp.sum(getattr(scores, name)) for name in names)
+
+    both, one = (
+        jax.jit(jax.grad(functools.partial(total, names=names))).lower(weights).compile().cost_analysis()["flops"]
+        for names in (("log_probs", "entropy"), ("log_probs",))
+    )
+    assert one < both
+    gradient = jax.grad(functools.partial(total, names=("log_probs",)))(weights)
+    plain = jax.grad(lambda weights: jnp.sum(_head(weights, hidden, tokens).log_probs))(weights)
+    assert max_difference(gradient, plain) < 1e-5
