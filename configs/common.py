@@ -54,6 +54,18 @@ def checkpoint(every: int) -> dict:
     return dict(every=every, keep=2, keep_every=0, keep_best=0, best_metric="eval/pass@1", best_mode="max")
 
 
+def train(*, steps: int, optimizer: ConfigDict, **more) -> dict:
+    """What every program that trains has. more: how a program splits its data: batch_size, epochs, minibatches."""
+    return dict(
+        steps=steps,
+        **more,
+        micro_batches=1,
+        max_grad_norm=1.0,
+        optimizer=optimizer,
+        max_nonfinite_in_a_row=5,
+    )
+
+
 SAMPLING = dict(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)  # of the model itself
 DATA_DIR = "~/.cache/rl_jax/tfds"  # where datasets are prepared, once
 
@@ -62,6 +74,7 @@ def base(name: str) -> ConfigDict:
     """A whole run: an SFT warm start, then GRPO, evaluated on held-out prompts. name: the default workdir's name."""
     return ConfigDict(
         dict(
+            program="grpo",  # experiments.PROGRAM trains it
             name=name,
             seed=0,
             mesh="",  # "data:2,fsdp:2,tensor:2", axes in rl_jax/core/axis_table.py; "" is one device
@@ -98,17 +111,9 @@ def base(name: str) -> ConfigDict:
                 eval_every=100,
                 stop_at=1.1,  # stop once the evaluated pass@1 reaches this; above 1 is never
             ),
-            grpo=dict(
-                steps=100,
-                prompts_per_step=32,
-                group_size=8,
-                epochs=1,
-                minibatches=1,
-                micro_batches=1,
-                max_grad_norm=1.0,
+            # Rewards to advantages, weights and the loss: what a file of configs/methods sets.
+            algorithm=dict(
                 mask_truncated=False,  # DAPO's overlong filtering: no loss on rows that were cut off
-                # Draw prompts until prompts_per_step groups have a spread of rewards, at most so many batches; 1: off.
-                dynamic_sampling=dict(max_batches=1),
                 # From rewards to advantages and weights (rl_jax.credit).
                 shaping=dict(fn="unchanged"),
                 reward_kl=dict(fn="k1"),
@@ -116,7 +121,7 @@ def base(name: str) -> ConfigDict:
                 advantage=dict(fn="group_relative"),
                 behavior_weight=dict(fn="none"),  # from the sampler's log-probs to the trainer's
                 token_weight=dict(fn="none"),
-                selection=dict(fn=""),  # the tokens that a surrogate treats differently; "": it does not ask
+                token_selection=dict(fn=""),  # the tokens that a surrogate treats differently; "": it does not ask
                 # Estimators with a memory (rl_jax.core.trackers), by the place where the loop uses them; "" is none.
                 trackers={
                     place: dict(fn="") for place in ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
@@ -125,11 +130,16 @@ def base(name: str) -> ConfigDict:
                 surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
                 kl=dict(fn="k3"),
                 kl_coef=0.0,
-                measure_kl=True,  # False: no forward of the reference, and no kl/ metric, where no term asks for it
+                measure_kl=True,  # False: no forward of the reference, and no kl/ metric, unless a term asks for it
                 entropy_coef=0.0,
                 aggregate=dict(fn="token_mean"),
-                optimizer=optimizer(learning_rate=1e-4),
-                max_nonfinite_in_a_row=5,
+            ),
+            train=train(steps=100, epochs=1, minibatches=1, optimizer=optimizer(learning_rate=1e-4)),
+            sample=dict(
+                prompts_per_step=32,
+                group_size=8,
+                # Sample until prompts_per_step groups have a spread of rewards, at most so many batches; 1: off.
+                dynamic_sampling=dict(max_batches=1),
             ),
             eval=dict(every=50, num_prompts=256, samples_per_prompt=1, batch_size=256, **SAMPLING),
             checkpoint=checkpoint(every=50),
@@ -142,9 +152,9 @@ def smoke(config: ConfigDict) -> ConfigDict:
     """The same program at the smallest size: a minute of compilation and a handful of steps, for CI."""
     config.sft.steps = min(config.sft.steps, 20)
     config.sft.eval_every = 20
-    config.grpo.steps = 4
-    config.grpo.prompts_per_step = 8
-    config.grpo.group_size = 4
+    config.train.steps = 4
+    config.sample.prompts_per_step = 8
+    config.sample.group_size = 4
     config.eval.update(every=2, num_prompts=16, samples_per_prompt=1, batch_size=16)
     config.checkpoint.every = 2
     return config

@@ -27,5 +27,6 @@ def get_config(arg: str | None = None):
     config.rollout.update(completion_length=3072, prompt_buckets=(1024,))
     config.rollout.engine.name, config.packing.mode = "lockstep", "padded"  # the programs that are planned
     config.score.chunk = 256
-    config.grpo.update(prompts_per_step=64, group_size=8, minibatches=2, micro_batches=4)
+    config.sample.update(prompts_per_step=64, group_size=8)
+    config.train.update(minibatches=2, micro_batches=4)
     return config

@@ -6,7 +6,7 @@ from configs import common
 
 
 def critic(**changes) -> ConfigDict:
-    """config.critic: how values are learned and turned into advantages. The policy's side is config.grpo."""
+    """config.critic: how values are learned and turned into advantages. The policy's side is config.algorithm."""
     fields = dict(
         shared=False,  # a value head on the policy's trunk; False: a network of its own, from the same params
         warmup_steps=0,  # the first steps train the critic alone (not where it is shared)

@@ -3,7 +3,7 @@
 A config file holds its own, as functions that experiments.sweep finds by name:
 
     def sweep_lr(arg=None):                                     # --sweep=lr, or --sweep=lr:1e-4/1e-3
-        return sweeps.grid("grpo.optimizer.learning_rate", sweeps.numbers(arg, (1e-4, 3e-4, 1e-3)))
+        return sweeps.grid("train.optimizer.learning_rate", sweeps.numbers(arg, (1e-4, 3e-4, 1e-3)))
 
     def sweep_lr_and_clip(arg=None):                            # not all combinations, but ten of them
         return sweeps.subsample(sweeps.product(sweep_lr(), sweep_clip()), 10)

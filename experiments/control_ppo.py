@@ -24,6 +24,7 @@ import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from experiments.parts import common, processes
+from experiments.parts.budgets import program_of, samples_per_step
 from experiments.parts.control_setup import (
     NETWORKS,
     load_env,
@@ -33,7 +34,6 @@ from experiments.parts.control_setup import (
     runs_of,
     with_values,
 )
-from experiments.parts.programs import program_of, samples_per_step
 from experiments.report.render import EPISODES, episode_row
 from rl_jax import control, envs
 from rl_jax.core.binding import bind

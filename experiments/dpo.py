@@ -4,7 +4,7 @@
 
 Each step: records -> token ids -> the reference's log-probs -> statistics of the batch, where the method has some ->
 update. The first start runs the config's SFT on the chosen responses in WORKDIR/sft; the same command resumes whatever
-was interrupted, bit for bit. Which method it is stands in config.dpo, slot by slot (rl_jax.dpo).
+was interrupted, bit for bit. Which method it is is config.algorithm, slot by slot (rl_jax.dpo).
 """
 
 import math
@@ -36,27 +36,26 @@ COUPLE = 1  # what a coupler's randomness is drawn by
 
 
 def make_objective(config) -> dpo.Objective:
-    """The loss's parts by name, with their keywords, from config.dpo. A notebook builds the same tuple by hand."""
-    settings = config.dpo
+    """The loss's parts by name, from config.algorithm. A notebook builds the same tuple by hand."""
     return dpo.Objective(
-        **{slot: bind(settings[slot].to_dict(), module) for slot, module in dpo.SLOTS.items()},
-        reference=settings.reference.to_dict(),
-        length_power=settings.length_power,
-        beta=settings.beta,
-        regularizer_coef=settings.regularizer_coef,
+        **{slot: bind(config.algorithm[slot].to_dict(), module) for slot, module in dpo.SLOTS.items()},
+        reference=config.algorithm.reference.to_dict(),
+        length_power=config.algorithm.length_power,
+        beta=config.algorithm.beta,
+        regularizer_coef=config.algorithm.regularizer_coef,
     )
 
 
 def make_coupler(config) -> couple.Coupler:
-    """What computes statistics of the whole batch before it is split, by name, from config.dpo.couple."""
-    return bind(config.dpo.couple.to_dict(), couple, beta=config.dpo.beta)()
+    """What computes statistics of the whole batch before it is split, by name, from config.algorithm.couple."""
+    return bind(config.algorithm.couple.to_dict(), couple, beta=config.algorithm.beta)()
 
 
 def needs_reference(config) -> bool:
     """Whether something compares with the reference: its share in the score, a KL to it, KTO's anchor."""
     objective = make_objective(config)
     asked = bool(objective.needs() & {"sequence_kl", "token_rewards"})
-    return bool(objective.reference) or asked or config.dpo.couple.fn == "kto_anchor"
+    return bool(objective.reference) or asked or config.algorithm.couple.fn == "kto_anchor"
 
 
 class Programs(NamedTuple):
@@ -105,7 +104,7 @@ def build(setup: common.Setup, params: Params) -> tuple[Programs, TrainState]:
         before = before._replace(mismatched_log_ratios=ratios, mismatched_present=there)
         return coupler.update(tracker, before, key)
 
-    train_step, state = common.make_trainer(setup, config.dpo, loss_fn, params, coupler.init(), num_beside=1)
+    train_step, state = common.make_trainer(setup, config.train, loss_fn, params, coupler.init(), num_beside=1)
     programs = Programs(common.jit_score(score, setup), train_step, jax.jit(evaluate), jax.jit(update))
     return programs, state
 
@@ -157,7 +156,7 @@ def couple_batch(
 
     batch: before it is packed. reference: the params that its ref_log_probs are of.
     """
-    coupler = setup.config.dpo.couple.fn
+    coupler = setup.config.algorithm.couple.fn
     if coupler == "none":
         return state, batch
     key = jax.random.fold_in(processes.step_key(state, state.step), COUPLE)
@@ -187,7 +186,7 @@ def mismatched_log_ratios(
 
 def with_reference(config, workdir: pathlib.Path, score: Callable, params: Params, arrays: Arrays) -> Arrays:
     """`arrays` with the log-probs that `params` give to every response, from disk where they were made before."""
-    folder = pathlib.Path(config.dpo.reference_cache or workdir / "reference").expanduser()
+    folder = pathlib.Path(config.train.reference_cache or workdir / "reference").expanduser()
     settings = {"model": config.model.to_dict(), "chunk": config.score.chunk}
     cache = ReferenceCache(folder, identity={"params": checkpoint.checksum(params), "score": settings})
 
@@ -195,7 +194,7 @@ def with_reference(config, workdir: pathlib.Path, score: Callable, params: Param
         tokens = flat(TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]))
         return np.asarray(score(params, tokens).log_probs).reshape(rows["completion_mask"].shape)
 
-    return arrays | {"ref_log_probs": cache.get_or_make(arrays, score_rows, batch_size=config.dpo.batch_size)}
+    return arrays | {"ref_log_probs": cache.get_or_make(arrays, score_rows, batch_size=config.train.batch_size)}
 
 
 def with_token_rewards(
@@ -205,9 +204,9 @@ def with_token_rewards(
     after the better instruction than after the worse one) - 1/2."""
     found = []
     for side in ("better", "worse"):
-        if not config.dpo.contrast[side]:
-            raise ValueError(f"dpo.contrast.{side} is empty: the rewards of tokens are read from two instructions")
-        rows = encoder.instructed(arrays, config.dpo.contrast[side])
+        if not config.algorithm.contrast[side]:
+            raise ValueError(f"algorithm.contrast.{side} is empty: token rewards are read from two instructions")
+        rows = encoder.instructed(arrays, config.algorithm.contrast[side])
         found.append(with_reference(config, workdir, score, params, rows)["ref_log_probs"])
     # sigma(x) - 1/2 = tanh(x / 2) / 2, which never overflows.
     return arrays | {"token_rewards": 0.5 * np.tanh(0.5 * (found[0] - found[1]))}
@@ -239,24 +238,24 @@ def make_evaluate(setup: common.Setup, programs: Programs, encoder: Encoder, arr
 def check(config, objective: dpo.Objective) -> None:
     """Raises ValueError for an objective that needs more than given preferences."""
     if "prev" in objective.reference:
-        raise ValueError("dpo.reference names 'prev', the policy of the iteration before: run experiments.online_dpo")
+        raise ValueError("algorithm.reference names 'prev', the previous policy: run experiments.online_dpo")
 
 
 def run(config, workdir: pathlib.Path) -> None:
     """The whole of it: warm start, restore if there is something, loop, save."""
     stop = checkpoint.StopSignal()
-    settings, objective = config.dpo, make_objective(config)
+    settings, objective = config.train, make_objective(config)
     check(config, objective)
     found = preferences.load(**config.data.to_dict())
     setup = for_sft(common.setup(config, load_task(config)), found)
     micro_batch = settings.batch_size // settings.micro_batches
     common.check_rows(
-        setup, **{"dpo.batch_size / micro_batches": micro_batch, "eval.batch_size": config.eval.batch_size}
+        setup, **{"train.batch_size / micro_batches": micro_batch, "eval.batch_size": config.eval.batch_size}
     )
     common.record_run(setup, workdir, "dpo")
     encoder, packer = Encoder(setup, objective.needs()), Packer(setup)
-    arrays, counts = encoder(records_of(found, "train", settings.responses))
-    held_out, _ = encoder(records_of(found, "test", settings.responses, limit=config.eval.num_prompts))
+    arrays, counts = encoder(records_of(found, "train", config.algorithm.responses))
+    held_out, _ = encoder(records_of(found, "test", config.algorithm.responses, limit=config.eval.num_prompts))
     params = warm_start(setup, workdir, stop)
     if params is None:
         return
@@ -272,7 +271,7 @@ def run(config, workdir: pathlib.Path) -> None:
                 with_token_rewards(config, workdir, score, reference, encoder, x) for x in (arrays, held_out)
             )
         arrays, held_out = (with_reference(config, workdir, score, reference, x) for x in (arrays, held_out))
-    steps = math.ceil(settings.epochs * len(arrays["tokens"]) / settings.batch_size) or settings.steps
+    steps = math.ceil(settings.data_epochs * len(arrays["tokens"]) / settings.batch_size) or settings.steps
     batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=settings.batch_size, seed=config.seed)
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0

@@ -33,14 +33,13 @@ from rl_jax.training.step import TrainState
 
 
 def make_objective(config) -> grpo.Objective:
-    """The loss's parts by name, with their keywords, from config.grpo. A notebook builds the same tuple by hand."""
-    settings = config.grpo
+    """The loss's parts by name, from config.algorithm. A notebook builds the same tuple by hand."""
     return grpo.Objective(
-        surrogate=bind(settings.surrogate.to_dict(), policy),
-        kl=bind(settings.kl.to_dict(), kl),
-        kl_coef=settings.kl_coef,
-        entropy_coef=settings.entropy_coef,
-        aggregate=bind(settings.aggregate.to_dict(), aggregate, max_length=config.rollout.completion_length),
+        surrogate=bind(config.algorithm.surrogate.to_dict(), policy),
+        kl=bind(config.algorithm.kl.to_dict(), kl),
+        kl_coef=config.algorithm.kl_coef,
+        entropy_coef=config.algorithm.entropy_coef,
+        aggregate=bind(config.algorithm.aggregate.to_dict(), aggregate, max_length=config.rollout.completion_length),
     )
 
 
@@ -60,15 +59,15 @@ def warm_start(setup: common.Setup, workdir: pathlib.Path, stop: checkpoint.Stop
 
 
 def make_credit(config) -> Credit:
-    """How rewards become advantages and weights, by name, with their keywords, from config.grpo."""
-    settings, length = config.grpo, config.rollout.completion_length
+    """How rewards become advantages and weights, by name, with their keywords, from config.algorithm."""
+    settings, length = config.algorithm, config.rollout.completion_length
     return Credit(
         shape=bind(settings.shaping.to_dict(), shaping, max_length=length),
         reward_kl=bind(settings.reward_kl.to_dict(), kl),
         advantage=bind(settings.advantage.to_dict(), advantages, max_length=length),
         behavior_weight=bind(settings.behavior_weight.to_dict(), token_weights),
         token_weight=bind(settings.token_weight.to_dict(), token_weights),
-        selection=bind(settings.selection.to_dict(), token_weights) if settings.selection.fn else None,
+        selection=bind(settings.token_selection.to_dict(), token_weights) if settings.token_selection.fn else None,
         mask_truncated=settings.mask_truncated,
     )
 
@@ -78,12 +77,12 @@ def make_policy_batch(
 ) -> PolicyBatch:
     """What one step trains on. before: Scores [B, C] of the policy, where something needs them. reference: float32
     [B, C] log-probs, or None. states: of the trackers, which have seen the rewards where that comes first."""
-    settings, result = config.grpo, collected.judged.result
+    result = collected.judged.result
     batch = assign(
         make_credit(config),
         jax.tree.map(jnp.asarray, collected.judged.rollout),
         jnp.asarray(result.rewards),
-        group_size=settings.group_size,
+        group_size=config.sample.group_size,
         key=key,
         ref_log_probs=reference,
         log_probs=None if before is None else before.log_probs,
@@ -99,12 +98,12 @@ def make_policy_batch(
 
 def has_several_updates(config) -> bool:
     """Whether a batch gets more than one update; only then do old log-probs differ from current ones."""
-    return config.grpo.epochs * config.grpo.minibatches > 1
+    return config.train.epochs * config.train.minibatches > 1
 
 
 def compares(config) -> bool:
     """Whether a step needs the reference's log-probs: some term asks for them, or their KL is to be measured."""
-    settings, objective = config.grpo, make_objective(config)
+    settings, objective = config.algorithm, make_objective(config)
     asked = {name for fn in (objective.surrogate, objective.kl, objective.aggregate) for name in needs(fn)}
     moved = any(tracker.fn for place, tracker in settings.trackers.items() if place not in ("reward_scale", "baseline"))
     return bool(settings.measure_kl or settings.kl_coef or settings.reward_kl_coef or moved or "ref_log_probs" in asked)
@@ -115,14 +114,12 @@ def minibatches(config, batch, key):
 
     batch: a PolicyBatch, or a batch that holds one as `policy`.
     """
-    count, epochs = config.grpo.minibatches, config.grpo.epochs
+    count, epochs = config.train.minibatches, config.train.epochs
     if count == 1:
         return [_count_rows(batch)] * epochs
     rows = batch.completion_mask.shape[0]
     orders = [jax.random.permutation(jax.random.fold_in(key, epoch), rows) for epoch in range(epochs)]
-    return [
-        _count_rows(jax.tree.map(lambda x, i=i: x[i], batch)) for order in orders for i in jnp.split(order, count)
-    ]
+    return [_count_rows(jax.tree.map(lambda x, i=i: x[i], batch)) for order in orders for i in jnp.split(order, count)]
 
 
 def _count_rows(batch):
@@ -136,7 +133,7 @@ def _count_rows(batch):
 def step_metrics(config, judged: Judged, updates: list[dict[str, float]]) -> dict[str, float]:
     """A step's row of metrics: the data's health, the first update's view of the sampler, the mean of the updates."""
     result, rollout = judged.result, judged.rollout
-    groups = result.rewards.reshape(-1, config.grpo.group_size)
+    groups = result.rewards.reshape(-1, config.sample.group_size)
     metrics = {name: np.mean([update[name] for update in updates]) for name in updates[0]}
     del metrics["sampler/weight"], metrics["sampler/weight_squared"]  # they stand in sampler/ess
     metrics |= {
@@ -159,7 +156,7 @@ def step_metrics(config, judged: Judged, updates: list[dict[str, float]]) -> dic
 
 def group_view(setup: common.Setup, judged: Judged, batch: PolicyBatch, before: Scores, after: Scores) -> dict:
     """The step's first group with a signal, token by token. before, after: the scores around the step's updates."""
-    size = setup.config.grpo.group_size
+    size = setup.config.sample.group_size
     groups = judged.result.rewards.reshape(-1, size)
     chosen = int(np.argmax(np.ptp(groups, axis=1) > 0)) * size
     length = judged.rollout.completion_mask.shape[1]
@@ -222,7 +219,7 @@ def make_loss(setup: common.Setup, score: Callable) -> Callable:
 
 def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     """The programs of this config on this mesh, and the state that they start from. `params` are given up to it."""
-    config, settings = setup.config, setup.config.grpo
+    config = setup.config
     if setup.rollout and config.log.progress:
         print(rollout_mesh.cost(setup.rollout, params))
     length, tokenizer = config.rollout.completion_length, setup.task.tokenizer
@@ -231,7 +228,7 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     def sampler(group_size: int, sampling: Sampling) -> Callable:
         return make_sampler(
             setup,
-            settings.prompts_per_step,
+            config.sample.prompts_per_step,
             completion_length=length,
             group_size=group_size,
             sampling=sampling,
@@ -242,9 +239,9 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
     score = make_scorer(setup)
     loss_fn = make_loss(setup, score)
     states = trackers.init(trackers.make_trackers(config))
-    train_step, state = common.make_trainer(setup, settings, loss_fn, params, states)
+    train_step, state = common.make_trainer(setup, config.train, loss_fn, params, states)
     return Programs(
-        generate=sampler(settings.group_size, sampling),
+        generate=sampler(config.sample.group_size, sampling),
         score=common.jit_score(score, setup),
         train_step=train_step,
         greedy=sampler(1, Sampling(top_k=1)) if "greedy_rewards" in needs(make_credit(config).advantage) else None,
@@ -272,11 +269,15 @@ def compile_ahead(setup: common.Setup, programs: Programs, packer: Packer, pool,
 def run(config, workdir: pathlib.Path) -> None:
     """The whole of it: warm start, restore if there is something, loop, save."""
     stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
-    settings = config.grpo
     setup = common.setup(config)
     packer = Packer(setup)
-    minibatch = settings.prompts_per_step * settings.group_size // settings.minibatches // settings.micro_batches
-    common.check_rows(setup, prompts_per_step=settings.prompts_per_step, micro_batch=minibatch)
+    minibatch = (
+        config.sample.prompts_per_step
+        * config.sample.group_size
+        // config.train.minibatches
+        // config.train.micro_batches
+    )
+    common.check_rows(setup, prompts_per_step=config.sample.prompts_per_step, micro_batch=minibatch)
     common.record_run(setup, workdir, "grpo")
     params = warm_start(setup, workdir, stop)
     if params is None:
@@ -284,7 +285,7 @@ def run(config, workdir: pathlib.Path) -> None:
     reference_params = jax.tree.map(jnp.copy, params)
     programs, state = build(setup, params)
     source = setup.task.data_source("train")
-    prompts = processes.own_batches(setup.mesh, source, batch_size=settings.prompts_per_step, seed=config.seed)
+    prompts = processes.own_batches(setup.mesh, source, batch_size=config.sample.prompts_per_step, seed=config.seed)
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
@@ -293,12 +294,12 @@ def run(config, workdir: pathlib.Path) -> None:
         prompts.set_state(host["data"])
         step = host["step"]
     made = trackers.make_trackers(config)
-    in_reward = bool(settings.reward_kl_coef) or "reward_kl" in made
+    in_reward = bool(config.algorithm.reward_kl_coef) or "reward_kl" in made
     needs_reference = compares(config)
     needs_before = has_several_updates(config) or in_reward or make_credit(config).needs_scores()
-    log = processes.run_logger(workdir, step, total_steps=settings.steps, **common.log_options(config))
+    log = processes.run_logger(workdir, step, total_steps=config.train.steps, **common.log_options(config))
     with checkpoints, make_pool(setup) as pool, log:
-        if step < settings.steps:
+        if step < config.train.steps:
             compile_ahead(setup, programs, packer, pool, prompts, state)
         evaluate = make_evaluate(setup, pool)
         if step == 0:
@@ -306,9 +307,9 @@ def run(config, workdir: pathlib.Path) -> None:
             log.log(0, metrics)
             log.samples(0, samples)
         stopping = distributed.any_process(stop.received)
-        while step < settings.steps and not stopping:
+        while step < config.train.steps and not stopping:
             step += 1
-            looking = step % config.eval.every == 0 or step == settings.steps
+            looking = step % config.eval.every == 0 or step == config.train.steps
             clock = common.Clock()
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step), 3)
             params = rollout_mesh.place(setup.rollout, state.params, clock)
@@ -327,7 +328,7 @@ def run(config, workdir: pathlib.Path) -> None:
                 part = common.place_rows(setup, packer.to_train(part))
                 state, metrics = programs.train_step(state, part)
                 updates.append(jax.device_get(metrics))
-                common.stop_on_nonfinite(state, part, workdir, step, settings.max_nonfinite_in_a_row)
+                common.stop_on_nonfinite(state, part, workdir, step, config.train.max_nonfinite_in_a_row)
             clock.lap("train_s")
             metrics = step_metrics(config, judged, updates) | collected.metrics | packer.metrics(part)
             states = trackers.observe(made, state.trackers, rewards, metrics)
@@ -342,10 +343,10 @@ def run(config, workdir: pathlib.Path) -> None:
             sampled = judged.rollout.completion_mask.sum()
             log.log(step, metrics, clock.totals(sampled) | {"compile_count": programs.compile_count()})
             stopping = distributed.any_process(stop.received)
-            if checkpoints.due(step) or step == settings.steps or stopping:
+            if checkpoints.due(step) or step == config.train.steps or stopping:
                 items = common.checkpoint_items(state, reference=reference_params)
                 checkpoints.save(step, items, {"step": step, "data": prompts.get_state()}, metrics)
-    if step == settings.steps:
+    if step == config.train.steps:
         common.write_final(setup, workdir, step, state.params)
 
 

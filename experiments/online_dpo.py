@@ -3,7 +3,7 @@
     python -m experiments.online_dpo --config=configs/preferences/online.py --workdir=runs/online_dpo
 
 Each step: prompts -> candidates -> rewards -> what they are worth -> pairs or lists -> log-probs of the references ->
-updates -> the reference moves. What happens at each arrow stands in config.online, the loss in config.dpo (as in
+updates -> the reference moves. What happens at each arrow is in config.sample and config.algorithm (as in
 experiments.dpo). The same command resumes whatever was interrupted, bit for bit.
 """
 
@@ -36,15 +36,15 @@ def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> 
     With dpo.responses = 1 each place of a list is a labelled response, the first one desirable (KTO, BCO).
     needed: what the objective's slots ask for by name. Raises ValueError where the lists have not dpo.responses each.
     """
-    settings = config.online
-    value = bind(settings.value.to_dict(), candidate_values)
+    value = bind(config.algorithm.candidate_value.to_dict(), candidate_values)
     rewards = value(jnp.asarray(candidates.rewards), jnp.asarray(candidates.opponents))
-    found = bind(settings.selection.to_dict(), pair_selection)(rewards, key)
+    found = bind(config.algorithm.pair_selection.to_dict(), pair_selection)(rewards, key)
     indices, present = np.asarray(found.indices), np.asarray(found.present)
     prompts, lists, responses = indices.shape
-    if config.dpo.responses not in (1, responses):
+    if config.algorithm.responses not in (1, responses):
         raise ValueError(
-            f"online.selection={settings.selection.fn} gives lists of {responses}; dpo.responses={config.dpo.responses}"
+            f"algorithm.pair_selection={config.algorithm.pair_selection.fn} gives lists of {responses}; "
+            f"algorithm.responses={config.algorithm.responses}"
         )
     picked = indices.reshape(prompts, -1)
 
@@ -61,7 +61,7 @@ def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> 
         rewards=take(rewards),
         extras={name: take(x) for name, x in extras.items() if name in needed},
     )
-    return batch if config.dpo.responses == responses else labelled(batch)
+    return batch if config.algorithm.responses == responses else labelled(batch)
 
 
 def labelled(batch: PreferenceBatch) -> PreferenceBatch:
@@ -95,10 +95,10 @@ def minibatches(config, batch: PreferenceBatch, key: jax.Array) -> Iterator[Pref
 
     Raises ValueError where the lists do not divide into them.
     """
-    rows, size = batch.present.shape[0], config.dpo.batch_size
+    rows, size = batch.present.shape[0], config.train.batch_size
     if rows % size:
         raise ValueError(f"a step's {rows} lists do not divide into updates of dpo.batch_size={size}")
-    for epoch in range(config.online.epochs):
+    for epoch in range(config.train.epochs):
         order = jax.random.permutation(jax.random.fold_in(key, epoch), rows) if size < rows else jnp.arange(rows)
         for chosen in jnp.split(order, rows // size):
             yield jax.tree.map(lambda x, i=chosen: jnp.asarray(x)[i], batch)
@@ -122,7 +122,7 @@ def step_metrics(candidates: Candidates, batch: PreferenceBatch, updates: list[d
 
 def first_reference(setup: common.Setup, params: Params) -> Params:
     """What is compared with at first: the params themselves, or a soup of them and another run's."""
-    settings = setup.config.online.soup
+    settings = setup.config.algorithm.reference_soup
     if not settings.init_from:
         return params
     other = common.load_params(setup, settings.init_from)
@@ -132,26 +132,26 @@ def first_reference(setup: common.Setup, params: Params) -> Params:
 def make_source(config):
     """(task or None for that of config.task, the source of the records that prompts are taken from)."""
     known = {"": "train", "completion": "sft_train"}
-    if config.online.data == "pairs":
-        found = preferences.load(**config.online.pairs.to_dict())
+    if config.sample.data == "pairs":
+        found = preferences.load(**config.sample.pairs.to_dict())
         return load_task(config), lambda task: found.data_source("train")
-    if config.online.data not in known:
-        raise ValueError(f"online.data={config.online.data!r} is none of '', 'completion', 'pairs'")
-    return None, lambda task: task.data_source(known[config.online.data])
+    if config.sample.data not in known:
+        raise ValueError(f"sample.data={config.sample.data!r} is none of '', 'completion', 'pairs'")
+    return None, lambda task: task.data_source(known[config.sample.data])
 
 
 def check_config(setup: common.Setup) -> None:
     """Raises ValueError for sizes that do not divide."""
-    online, settings = setup.config.online, setup.config.dpo
-    if online.prompts_per_step % online.prompts_per_batch:
+    sample, settings = setup.config.sample, setup.config.train
+    if sample.prompts_per_step % sample.prompts_per_batch:
         raise ValueError(
-            f"online.prompts_per_step={online.prompts_per_step} is no multiple of prompts_per_batch="
-            f"{online.prompts_per_batch}"
+            f"sample.prompts_per_step={sample.prompts_per_step} is no multiple of prompts_per_batch="
+            f"{sample.prompts_per_batch}"
         )
     if setup.config.packing.mode != "padded":
         raise ValueError(f"packing.mode={setup.config.packing.mode!r}: sampled pairs are padded rows; set 'padded'")
     common.check_rows(
-        setup, prompts_per_batch=online.prompts_per_batch, micro_batch=settings.batch_size // settings.micro_batches
+        setup, prompts_per_batch=sample.prompts_per_batch, micro_batch=settings.batch_size // settings.micro_batches
     )
 
 
@@ -171,7 +171,7 @@ def train(
     setup: common.Setup, programs: dpo.Programs, state: TrainState, batch: PreferenceBatch, ref: Params, key, workdir
 ) -> tuple[TrainState, list[dict]]:
     """All updates of one step: (state, the metrics of each)."""
-    updates, limit = [], setup.config.dpo.max_nonfinite_in_a_row
+    updates, limit = [], setup.config.train.max_nonfinite_in_a_row
     for part in minibatches(setup.config, batch, key):
         state, part = dpo.couple_batch(setup, programs, state, part, ref)
         part = common.place_rows(setup, part)
@@ -184,7 +184,6 @@ def train(
 def run(config, workdir: pathlib.Path) -> None:
     """The whole of it: warm start, restore if there is something, loop, save."""
     stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
-    settings = config.dpo
     task, source_of = make_source(config)
     setup = common.setup(config, task)
     check_config(setup)
@@ -192,11 +191,11 @@ def run(config, workdir: pathlib.Path) -> None:
     params = grpo.warm_start(setup, workdir, stop)
     if params is None:
         return
-    schedule = bind(config.online.schedule.to_dict(), reference_policy)
+    schedule = bind(config.algorithm.reference_schedule.to_dict(), reference_policy)
     compared = reference_policy.start(schedule, params, first_reference(setup, params))
     programs, state = dpo.build(setup, params)
     source = source_of(setup.task)
-    prompts = pipeline.train_iterator(source, batch_size=config.online.prompts_per_batch, seed=config.seed)
+    prompts = pipeline.train_iterator(source, batch_size=config.sample.prompts_per_batch, seed=config.seed)
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
@@ -204,7 +203,7 @@ def run(config, workdir: pathlib.Path) -> None:
         state, compared = common.state_of(items), items["references"]
         prompts.set_state(host["data"])
         step = host["step"]
-    log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
+    log = RunLogger(workdir, total_steps=config.train.steps, resume_step=step or None, **common.log_options(config))
     verified = setup.task.reward_fn is not None
     with checkpoints, make_pool(setup) if verified else contextlib.nullcontext() as pool, log:
         evaluate = make_evaluate(setup, pool) if verified else lambda params: ({}, [])
@@ -213,12 +212,12 @@ def run(config, workdir: pathlib.Path) -> None:
             metrics, samples = evaluate(state.params)
             log.log(0, metrics)
             log.samples(0, samples)
-        while step < settings.steps and not stop.received:
+        while step < config.train.steps and not stop.received:
             step += 1
             clock = common.Clock()
             keys = jax.random.split(jax.random.fold_in(state.rng, step), 5)
             sampler = state.params
-            if config.online.extragradient:  # a trial step, to see where the opponents go; the real one starts here
+            if config.algorithm.extragradient:  # a trial step, to see where the opponents go; the real one starts here
                 _, _, batch = collect(setup, programs, draw, sampler, sampler, compared.ref, keys[3:], clock)
                 trial = jax.tree.map(jnp.copy, state)
                 trial, _ = train(setup, programs, trial, batch, compared.ref, keys[2], workdir)
@@ -231,16 +230,16 @@ def run(config, workdir: pathlib.Path) -> None:
             state = state._replace(params=moved)
             clock.lap("train_s")
             metrics = step_metrics(candidates, batch, updates) | {"data/skipped_records": source.num_skipped}
-            if step % config.eval.every == 0 or step == settings.steps:
+            if step % config.eval.every == 0 or step == config.train.steps:
                 evaluated, samples = evaluate(state.params)
                 metrics |= evaluated
                 log.samples(step, samples + sample_rows(judged, "train", config.log.sample_rows))
             timings = clock.totals(candidates.completion_mask.sum()) | {"compile_count": programs.compile_count()}
             log.log(step, metrics, timings)
-            if checkpoints.due(step) or step == settings.steps or stop.received:
+            if checkpoints.due(step) or step == config.train.steps or stop.received:
                 items = common.checkpoint_items(state, references=compared)
                 checkpoints.save(step, items, {"step": step, "data": prompts.get_state()}, metrics)
-    if step == settings.steps:
+    if step == config.train.steps:
         common.write_final(setup, workdir, step, state.params)
 
 

@@ -3,8 +3,8 @@
     python -m experiments.ppo --config=configs/tasks/arithmetic_ppo.py --workdir=runs/arithmetic_ppo
 
 Each step: prompts -> rollouts -> rewards -> values -> advantages and returns -> updates of critic and policy. The
-policy's side is config.grpo; config.critic is the critic: a network of its own that starts from the policy's params,
-or a head on the policy. The same command resumes whatever was interrupted, bit for bit.
+policy's side is config.algorithm; config.critic is the critic: a network of its own that starts from the policy's
+params, or a head on the policy. The same command resumes whatever was interrupted, bit for bit.
 """
 
 import pathlib
@@ -31,7 +31,7 @@ from rl_jax.training.step import TrainState
 
 
 def make_objective(config) -> ppo.Objective:
-    """The losses' parts by name, with their keywords, from config.grpo and config.critic."""
+    """The losses' parts by name, with their keywords, from config.algorithm and config.critic."""
     settings = config.critic
     value_loss = bind(settings.loss.to_dict(), value)
     objective = ppo.Objective(
@@ -129,7 +129,7 @@ def make_assign(config) -> Callable:
             rollout,
             rewards,
             values,
-            group_size=config.grpo.group_size,
+            group_size=config.sample.group_size,
             key=key,
             ref_log_probs=reference,
             log_probs=before.log_probs,
@@ -170,7 +170,7 @@ def build(setup: common.Setup, params) -> tuple[Programs, Learner]:
         return ppo.loss(score(params, tokens), predict(params, tokens, model)[:, :-1], batch, objective)
 
     if settings.shared:
-        policy_step, policy = common.make_trainer(setup, config.grpo, joint_loss, critic_params, policy.trackers)
+        policy_step, policy = common.make_trainer(setup, config.train, joint_loss, critic_params, policy.trackers)
         critic_step, critic = None, None
     else:
         policy_step = of_policy.train_step
@@ -225,11 +225,10 @@ def check_config(config) -> None:
 
 def check_rows(setup: common.Setup) -> None:
     """Raises ValueError where the rows of a step, or of a micro-batch, do not divide over the devices."""
-    settings = setup.config.grpo
-    minibatch = settings.prompts_per_step * settings.group_size // settings.minibatches
-    parts = {"micro_batch": settings.micro_batches, "critic's micro_batch": setup.config.critic.micro_batches}
+    minibatch = setup.config.sample.prompts_per_step * setup.config.sample.group_size // setup.config.train.minibatches
+    parts = {"micro_batch": setup.config.train.micro_batches, "critic's micro_batch": setup.config.critic.micro_batches}
     micro_batches = {name: minibatch // count for name, count in parts.items()}
-    common.check_rows(setup, prompts_per_step=settings.prompts_per_step, **micro_batches)
+    common.check_rows(setup, prompts_per_step=setup.config.sample.prompts_per_step, **micro_batches)
 
 
 def compile_ahead(setup: common.Setup, programs: Programs, pool, prompts, learner: Learner) -> None:
@@ -255,7 +254,6 @@ def run(config, workdir: pathlib.Path) -> None:
     """The whole of it: warm start, restore if there is something, loop, save."""
     check_config(config)
     stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
-    settings = config.grpo
     setup = common.setup(config)
     check_rows(setup)
     common.record_run(setup, workdir, "ppo")
@@ -265,7 +263,7 @@ def run(config, workdir: pathlib.Path) -> None:
     reference_params = jax.tree.map(jnp.copy, params)
     programs, learner = build(setup, params)
     source = setup.task.data_source("train")
-    prompts = processes.own_batches(setup.mesh, source, batch_size=settings.prompts_per_step, seed=config.seed)
+    prompts = processes.own_batches(setup.mesh, source, batch_size=config.sample.prompts_per_step, seed=config.seed)
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
@@ -273,9 +271,9 @@ def run(config, workdir: pathlib.Path) -> None:
         learner, reference_params, step = Learner.of(items), items["reference"], host["step"]
         prompts.set_state(host["data"])
     made = trackers.make_trackers(config)
-    log = processes.run_logger(workdir, step, total_steps=settings.steps, **common.log_options(config))
+    log = processes.run_logger(workdir, step, total_steps=config.train.steps, **common.log_options(config))
     with checkpoints, make_pool(setup) as pool, log:
-        if step < settings.steps:
+        if step < config.train.steps:
             compile_ahead(setup, programs, pool, prompts, learner)
         evaluate = make_evaluate(setup, pool)
         if step == 0:
@@ -283,9 +281,9 @@ def run(config, workdir: pathlib.Path) -> None:
             log.log(0, metrics)
             log.samples(0, samples)
         stopping = distributed.any_process(stop.received)
-        while step < settings.steps and not stopping:
+        while step < config.train.steps and not stopping:
             step += 1
-            looking = step % config.eval.every == 0 or step == settings.steps
+            looking = step % config.eval.every == 0 or step == config.train.steps
             warming_up = step <= config.critic.warmup_steps
             clock = common.Clock()
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step), 3)
@@ -310,7 +308,7 @@ def run(config, workdir: pathlib.Path) -> None:
                 updates += [] if metrics is None else [jax.device_get(metrics)]
                 critic_updates.append(jax.device_get(of_critic))
                 for state in filter(None, learner):
-                    common.stop_on_nonfinite(state, part, workdir, step, settings.max_nonfinite_in_a_row)
+                    common.stop_on_nonfinite(state, part, workdir, step, config.train.max_nonfinite_in_a_row)
             clock.lap("train_s")
             metrics = step_metrics(config, judged, learner.policy, updates, critic_updates)
             states = trackers.observe(made, learner.policy.trackers, judged.result.rewards, metrics)
@@ -326,10 +324,10 @@ def run(config, workdir: pathlib.Path) -> None:
             sampled = judged.rollout.completion_mask.sum()
             log.log(step, metrics, clock.totals(sampled) | {"compile_count": programs.compile_count()})
             stopping = distributed.any_process(stop.received)
-            if checkpoints.due(step) or step == settings.steps or stopping:
+            if checkpoints.due(step) or step == config.train.steps or stopping:
                 items = learner.checkpoint_items(reference_params)
                 checkpoints.save(step, items, {"step": step, "data": prompts.get_state()}, metrics)
-    if step == settings.steps:
+    if step == config.train.steps:
         common.write_final(setup, workdir, step, learner.policy_params(), critic=learner.critic_params())
 
 

@@ -3,7 +3,7 @@
     python -m experiments.reward_model --config=configs/preferences/reward_models.py --workdir=runs/reward_model
 
 Each step: records -> token ids -> the head's outputs at the last token of each response (or step) -> update. What is
-learned stands in config.reward_model, slot by slot (rl_jax.reward_model). The same command resumes whatever was
+learned is config.algorithm, slot by slot (rl_jax.reward_model). The same command resumes whatever was
 interrupted, bit for bit. Other programs use the result through `experiments.parts.judges.load_reward_model`.
 """
 
@@ -38,16 +38,15 @@ Arrays = dict[str, np.ndarray]  # N first
 
 
 def make_objective(config) -> reward_model.Objective:
-    """The loss's parts by name, with their keywords, from config.reward_model; of a model that reads responses."""
-    settings = config.reward_model
-    loss = bind(settings.loss.to_dict(), losses)
+    """The loss's parts by name, with their keywords, from config.algorithm; of a model that reads responses."""
+    loss = bind(config.algorithm.loss.to_dict(), losses)
     objective = reward_model.Objective(
         loss=loss,
-        regularizer=bind(settings.regularizer.to_dict(), rankings),
-        regularizer_coef=settings.regularizer_coef,
-        members=settings.members,
-        support=value.Support(**settings.support.to_dict()) if "support" in needs(loss) else None,
-        attribute_weights=tuple(settings.attribute_weights),
+        regularizer=bind(config.algorithm.regularizer.to_dict(), rankings),
+        regularizer_coef=config.algorithm.regularizer_coef,
+        members=config.algorithm.members,
+        support=value.Support(**config.algorithm.support.to_dict()) if "support" in needs(loss) else None,
+        attribute_weights=tuple(config.algorithm.attribute_weights),
     )
     objective.check()
     return objective
@@ -72,11 +71,11 @@ class Reader(NamedTuple):
 
 
 def make_reader(setup: common.Setup) -> Reader:
-    """The Reader that config.reward_model.reads names. Raises ValueError for another name."""
+    """The Reader that config.algorithm.reads names. Raises ValueError for another name."""
     makers = {"response": _response_reader, "steps": _steps_reader, "log_ratio": _log_ratio_reader}
-    reads = setup.config.reward_model.reads
+    reads = setup.config.algorithm.reads
     if reads not in makers:
-        raise ValueError(f"reward_model.reads={reads!r} is none of {', '.join(makers)}")
+        raise ValueError(f"algorithm.reads={reads!r} is none of {', '.join(makers)}")
     return makers[reads](setup)
 
 
@@ -104,7 +103,7 @@ def _response_reader(setup: common.Setup) -> Reader:
 
 def _steps_reader(setup: common.Setup) -> Reader:
     config = setup.config
-    fn = bind(config.reward_model.loss.to_dict(), losses)
+    fn = bind(config.algorithm.loss.to_dict(), losses)
     predict = make_predict_at(setup.model)
 
     def encode(records):
@@ -130,14 +129,14 @@ def _steps_reader(setup: common.Setup) -> Reader:
         loss=lambda params, batch: reward_model.steps_loss(outputs(params, batch), batch, fn),
         rewards=lambda params, batch: jax.nn.softmax(outputs(params, batch), axis=-1)[..., 1:],
         evaluate=lambda arrays, rewards, records: evaluate_steps(
-            arrays, rewards[..., 0], records, config.reward_model.aggregate.to_dict()
+            arrays, rewards[..., 0], records, config.algorithm.aggregate.to_dict()
         ),
     )
 
 
 def _log_ratio_reader(setup: common.Setup) -> Reader:
     config = setup.config
-    fn, beta = bind(config.reward_model.loss.to_dict(), losses), config.reward_model.beta
+    fn, beta = bind(config.algorithm.loss.to_dict(), losses), config.algorithm.beta
     score = make_score(setup.model, completion_length=config.rollout.completion_length, chunk=config.score.chunk)
     reference_score = jax.jit(score)
 
@@ -259,8 +258,8 @@ def check(config) -> None:
         raise ValueError(f"packing.mode={config.packing.mode!r}: a head reads padded rows; set it to 'padded'")
     if config.model.lora.rank:
         raise ValueError(f"model.lora.rank={config.model.lora.rank}: a reward model has no adapters; set it to 0")
-    if config.reward_model.reads != "response" and config.reward_model.members > 1:
-        raise ValueError(f"reward_model.members: only reads='response' has several, not {config.reward_model.reads!r}")
+    if config.algorithm.reads != "response" and config.algorithm.members > 1:
+        raise ValueError(f"algorithm.members: only reads='response' has several, not {config.algorithm.reads!r}")
 
 
 # What every record has where its data do not say: a loss that reads nothing else is plain bradley_terry.
@@ -269,22 +268,22 @@ UNSAID = {"margins": 0.0, "label_probs": 1.0}
 
 def check_labels(config, arrays: Arrays) -> None:
     """Raises ValueError where the loss asks for labels that the data do not have."""
-    for name in sorted(needs(bind(config.reward_model.loss.to_dict(), losses)) & set(UNSAID)):
+    for name in sorted(needs(bind(config.algorithm.loss.to_dict(), losses)) & set(UNSAID)):
         if np.all(arrays[name] == UNSAID[name]):
             raise ValueError(
-                f"reward_model.loss {config.reward_model.loss.fn} reads {name}, and all of {config.data.name}'s are "
+                f"algorithm.loss {config.algorithm.loss.fn} reads {name}, and all of {config.data.name}'s are "
                 f"{UNSAID[name]}: take data that have them, or the loss bradley_terry"
             )
 
 
 def load_records(config, found: preferences.Preferences, split: str, limit: int | None = None) -> list[dict]:
     """A split's records, of the first `limit` prompts, as many responses of each as the config asks for."""
-    if config.reward_model.reads == "steps":
+    if config.algorithm.reads == "steps":
         if found.kind != "steps":
             raise ValueError(f"{found.name} holds {found.kind}; reward_model.reads='steps' needs steps")
         source = found.data_source(split)
         return [source[index] for index in range(len(source))][:limit]
-    return records_of(found, split, config.reward_model.responses, limit=limit)
+    return records_of(found, split, config.algorithm.responses, limit=limit)
 
 
 def finish(setup: common.Setup, reader: Reader, workdir: pathlib.Path, params: Params, held_out: tuple) -> dict:
@@ -299,7 +298,7 @@ def finish(setup: common.Setup, reader: Reader, workdir: pathlib.Path, params: P
         arrays, counts = reader.encode(records)
         report[name] = reader.evaluate(arrays, rewards(params, arrays), records) | {"num_kept": counts["num_kept"]}
     write_atomically(workdir / "evaluation.json", (json.dumps(report, indent=2) + "\n").encode())
-    if config.reward_model.reads == "response":
+    if config.algorithm.reads == "response":
         of_members = found[held_out[0]["present"]]
         moments = {"means": of_members.mean(0).tolist(), "stds": of_members.std(0).tolist()}
         write_atomically(workdir / "rewards.json", (json.dumps(moments) + "\n").encode())
@@ -310,11 +309,10 @@ def run(config, workdir: pathlib.Path) -> None:
     """The whole of it: data, params, restore if there is something, loop, save, evaluate."""
     check(config)
     stop = checkpoint.StopSignal()
-    settings = config.reward_model
     found = preferences.load(**config.data.to_dict())
     setup = common.setup(config, load_task(config))
-    micro_batch = settings.batch_size // settings.micro_batches
-    sizes = {"reward_model.batch_size / micro_batches": micro_batch, "eval.batch_size": config.eval.batch_size}
+    micro_batch = config.train.batch_size // config.train.micro_batches
+    sizes = {"train.batch_size / micro_batches": micro_batch, "eval.batch_size": config.eval.batch_size}
     common.check_rows(setup, **sizes)
     common.record_run(setup, workdir, "reward_model")
     reader = make_reader(setup)
@@ -323,9 +321,11 @@ def run(config, workdir: pathlib.Path) -> None:
     records = load_records(config, found, "test", config.eval.num_prompts)
     held_out = reader.encode(records)[0], records
     params = add_head(setup, reader, base_params(setup))
-    train_step, state = common.make_trainer(setup, settings, reader.loss, params)
+    train_step, state = common.make_trainer(setup, config.train, reader.loss, params)
     rewards = make_rewards(setup, reader)
-    batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=settings.batch_size, seed=config.seed)
+    batches = pipeline.train_iterator(
+        range(len(arrays["tokens"])), batch_size=config.train.batch_size, seed=config.seed
+    )
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
     step = 0
     if checkpoints.latest_step() is not None:
@@ -337,29 +337,29 @@ def run(config, workdir: pathlib.Path) -> None:
         metrics = reader.evaluate(held_out[0], rewards(state.params, held_out[0]), records)
         return {f"eval/{name}": number for name, number in metrics.items()}
 
-    log = RunLogger(workdir, total_steps=settings.steps, resume_step=step or None, **common.log_options(config))
+    log = RunLogger(workdir, total_steps=config.train.steps, resume_step=step or None, **common.log_options(config))
     with checkpoints, log:
-        if step < settings.steps:
-            first = reader.batch(arrays, np.array(pipeline.peek(batches)), settings.batch_size)
+        if step < config.train.steps:
+            first = reader.batch(arrays, np.array(pipeline.peek(batches)), config.train.batch_size)
             first = common.place_rows(setup, first)
             common.ahead(setup)("train_step", train_step)(state, first)
         if step == 0:
             log.log(0, evaluate(state) | {f"data/{name}": count for name, count in counts.items()})
-        while step < settings.steps and not stop.received:
+        while step < config.train.steps and not stop.received:
             step += 1
             clock = common.Clock()
-            batch = common.place_rows(setup, reader.batch(arrays, np.array(next(batches)), settings.batch_size))
+            batch = common.place_rows(setup, reader.batch(arrays, np.array(next(batches)), config.train.batch_size))
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
             clock.lap("train_s")
-            common.stop_on_nonfinite(state, batch, workdir, step, settings.max_nonfinite_in_a_row)
-            if step % config.eval.every == 0 or step == settings.steps:
+            common.stop_on_nonfinite(state, batch, workdir, step, config.train.max_nonfinite_in_a_row)
+            if step % config.eval.every == 0 or step == config.train.steps:
                 metrics |= evaluate(state)
             log.log(step, metrics, clock.totals(jnp.sum(batch.batch.segment_ids != 0)))
-            if checkpoints.due(step) or step == settings.steps or stop.received:
+            if checkpoints.due(step) or step == config.train.steps or stop.received:
                 items, host = checkpoint_items(state), {"step": step, "data": batches.get_state()}
                 checkpoints.save(step, items, host, metrics)
-    if step == settings.steps:
+    if step == config.train.steps:
         report = finish(setup, reader, workdir, state.params, held_out)
         if config.log.progress:
             print(json.dumps(report, indent=2))

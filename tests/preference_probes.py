@@ -62,7 +62,7 @@ def draw(rng, logits, prompts, count: int) -> np.ndarray:
 
 def given(config, rng) -> Rows:
     """Answers of the reference, labelled by Bradley-Terry: pairs, single ones, or rankings without ties."""
-    responses, prompts = config.dpo.responses, np.arange(ROWS) % PROMPTS
+    responses, prompts = config.algorithm.responses, np.arange(ROWS) % PROMPTS
     actions = np.stack([rng.permutation(ACTIONS)[: max(responses, 2)] for _ in prompts])
     rewards = REWARDS[prompts[:, None], actions]
     if responses == 1:

@@ -162,7 +162,7 @@ def make_batch(probe: Probe, params, tracked, reference, key):
     """
     sample_key, credit_key = jax.random.split(key)
     logits = params["policy"]
-    rollout = collect(logits, sample_key, dynamic=probe.config.grpo.dynamic_sampling.max_batches > 1)
+    rollout = collect(logits, sample_key, dynamic=probe.config.sample.dynamic_sampling.max_batches > 1)
     rewards, components = judge(rollout)
     before = score(logits, rollout.batch)
     tracked = trackers.see_rewards(probe.trackers, tracked, rewards)
@@ -210,7 +210,7 @@ def make_steps(probe: Probe) -> dict[str, tuple]:
     for name, (loss, rate) in losses.items():
         if name == "policy" or probe.critic is not None:
             optimizer = optax.adam(rate)
-            found[name] = optimizer, make_train_step(loss, optimizer, max_grad_norm=probe.config.grpo.max_grad_norm)
+            found[name] = optimizer, make_train_step(loss, optimizer, max_grad_norm=probe.config.train.max_grad_norm)
     return found
 
 

@@ -10,6 +10,7 @@ def base(name: str) -> ConfigDict:
     """A whole run. name: the default workdir's name."""
     return ConfigDict(
         dict(
+            program="control_ppo",  # experiments.PROGRAM trains it
             name=name,
             seed=0,
             num_seeds=1,  # trained side by side in one program

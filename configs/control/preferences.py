@@ -41,6 +41,7 @@ def get_config(arg: str | None = None):
     method = methods[0] if methods else "reward"
     place = places[0] if places else {"regret": "gridworld"}.get(method, "cartpole")
     config = control_common.base("_".join(["control", method, place]))
+    config.program = "control_preferences"
     config.preferences = dict(method=method)
     config.update(num_seeds=3, total_steps=300_000)
     config.update(ENVIRONMENTS[place])

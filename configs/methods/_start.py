@@ -22,15 +22,15 @@ def grpo(key: str, arg: str | None, *, minibatches: int = 4) -> ConfigDict:
     """
     config, words = task(arg)
     config.name = "_".join([key, config.name, *(words & {"smoke"})])
-    settings = config.grpo
-    settings.update(minibatches=minibatches, kl_coef=0.04, entropy_coef=0.0, mask_truncated=False)
-    settings.advantage = dict(fn="group_relative", ddof=1, eps=1e-6)
-    settings.surrogate = dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2)
-    settings.kl = dict(fn="k3")
-    settings.aggregate = dict(fn="seq_mean_token_mean")
+    config.train.update(minibatches=minibatches)
+    config.algorithm.update(kl_coef=0.04, entropy_coef=0.0, mask_truncated=False)
+    config.algorithm.advantage = dict(fn="group_relative", ddof=1, eps=1e-6)
+    config.algorithm.surrogate = dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2)
+    config.algorithm.kl = dict(fn="k3")
+    config.algorithm.aggregate = dict(fn="seq_mean_token_mean")
     # The schedule counts updates.
-    settings.optimizer.warmup_steps *= minibatches
-    settings.optimizer.decay_steps *= minibatches
+    config.train.optimizer.warmup_steps *= minibatches
+    config.train.optimizer.decay_steps *= minibatches
     return config
 
 
@@ -38,12 +38,11 @@ def dapo(key: str, arg: str | None) -> ConfigDict:
     """DAPO (arXiv 2503.14476), which others start from: clip-higher, token mean, no KL, soft punishment of overlong
     answers (the last fifth of the limit, as 4,096 of 20,480 tokens), groups without a spread drawn again."""
     config = grpo(key, arg)
-    settings = config.grpo
-    settings.kl_coef = 0.0
-    settings.surrogate = dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.28)
-    settings.aggregate = dict(fn="token_mean")
-    settings.shaping = dict(fn="overlong", buffer=max(config.rollout.completion_length // 5, 1))
-    settings.dynamic_sampling.max_batches = 10
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.surrogate = dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.28)
+    config.algorithm.aggregate = dict(fn="token_mean")
+    config.algorithm.shaping = dict(fn="overlong", buffer=max(config.rollout.completion_length // 5, 1))
+    config.sample.dynamic_sampling.max_batches = 10
     return config
 
 
@@ -53,11 +52,12 @@ def ppo(key: str, arg: str | None, *, epochs: int = 4) -> ConfigDict:
     key, arg: as in `grpo`. epochs: passes over a batch of rollouts, each one update.
     """
     config = grpo(key, arg, minibatches=1)
-    settings = config.grpo
-    settings.update(epochs=epochs, reward_kl=dict(fn="k1"), reward_kl_coef=0.05, kl_coef=0.0)
-    settings.aggregate = dict(fn="token_mean")
-    settings.optimizer.warmup_steps *= epochs
-    settings.optimizer.decay_steps *= epochs
+    config.program = "ppo"
+    config.train.update(epochs=epochs)
+    config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.05, kl_coef=0.0)
+    config.algorithm.aggregate = dict(fn="token_mean")
+    config.train.optimizer.warmup_steps *= epochs
+    config.train.optimizer.decay_steps *= epochs
     config.critic = ppo_common.critic(
         warmup_steps=1 if "smoke" in config.name else 10,
         support=dict(low=-0.5, high=1.0, num_bins=51, padding=3),  # rewards of the tasks are 0 to 1, less the KL

@@ -14,7 +14,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("adaptive_entropy", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.trackers.entropy = dict(fn="adaptive_entropy")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.trackers.entropy = dict(fn="adaptive_entropy")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

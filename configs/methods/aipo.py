@@ -13,6 +13,6 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("aipo", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.surrogate = dict(fn="aipo")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.surrogate = dict(fn="aipo")
     return config

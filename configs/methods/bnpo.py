@@ -14,8 +14,8 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("bnpo", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.advantage = dict(fn="beta_normalized")
-    config.grpo.surrogate = dict(fn="dual_clip", clip_low=0.2, clip_high=0.28, dual_clip=10.0)
-    config.grpo.aggregate = dict(fn="seq_mean_token_sum")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.advantage = dict(fn="beta_normalized")
+    config.algorithm.surrogate = dict(fn="dual_clip", clip_low=0.2, clip_high=0.28, dual_clip=10.0)
+    config.algorithm.aggregate = dict(fn="seq_mean_token_sum")
     return config

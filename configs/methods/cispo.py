@@ -14,7 +14,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("cispo", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.surrogate = dict(fn="cispo")
-    config.grpo.aggregate = dict(fn="group_token_mean")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.surrogate = dict(fn="cispo")
+    config.algorithm.aggregate = dict(fn="group_token_mean")
     return config

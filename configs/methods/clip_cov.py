@@ -14,7 +14,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("clip_cov", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.token_weight = dict(fn="clip_cov")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.token_weight = dict(fn="clip_cov")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

@@ -13,7 +13,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("decoupled_ppo", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.behavior_weight = dict(fn="exact")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.behavior_weight = dict(fn="exact")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

@@ -13,7 +13,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("dppo_tv", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.surrogate = dict(fn="dppo_tv")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.surrogate = dict(fn="dppo_tv")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

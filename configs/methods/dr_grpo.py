@@ -14,7 +14,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("dr_grpo", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.advantage = dict(fn="group_centered")
-    config.grpo.aggregate = dict(fn="seq_mean_token_sum_norm")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.advantage = dict(fn="group_centered")
+    config.algorithm.aggregate = dict(fn="seq_mean_token_sum_norm")
     return config

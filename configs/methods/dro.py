@@ -14,8 +14,8 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("dro", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.advantage = dict(fn="group_centered")
-    config.grpo.surrogate = dict(fn="dro")
-    config.grpo.aggregate = dict(fn="seq_mean_token_sum")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.advantage = dict(fn="group_centered")
+    config.algorithm.surrogate = dict(fn="dro")
+    config.algorithm.aggregate = dict(fn="seq_mean_token_sum")
     return config

@@ -12,5 +12,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("dual_clip", arg)
-    config.grpo.surrogate = dict(fn="dual_clip")
+    config.algorithm.surrogate = dict(fn="dual_clip")
     return config

@@ -12,7 +12,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("flash_reinforce", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.advantage = dict(fn="batch_centered")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.advantage = dict(fn="batch_centered")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

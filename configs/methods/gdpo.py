@@ -13,5 +13,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("gdpo", arg)
-    config.grpo.advantage = dict(fn="gdpo")
+    config.algorithm.advantage = dict(fn="gdpo")
     return config

@@ -13,5 +13,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("geometric_mask", arg)
-    config.grpo.behavior_weight = dict(fn="geometric_mask")
+    config.algorithm.behavior_weight = dict(fn="geometric_mask")
     return config

@@ -14,8 +14,8 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("gpg", arg, minibatches=1)
-    config.grpo.kl_coef = 0.0
-    config.grpo.advantage = dict(fn="gpg")
-    config.grpo.surrogate = dict(fn="reinforce")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.advantage = dict(fn="gpg")
+    config.algorithm.surrogate = dict(fn="reinforce")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

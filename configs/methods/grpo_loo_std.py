@@ -13,5 +13,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("grpo_loo_std", arg)
-    config.grpo.advantage = dict(fn="nemo_leave_one_out")
+    config.algorithm.advantage = dict(fn="nemo_leave_one_out")
     return config

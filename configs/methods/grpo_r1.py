@@ -15,6 +15,6 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("grpo_r1", arg, minibatches=16)
-    config.grpo.surrogate.update(clip_low=10.0, clip_high=10.0)
-    config.grpo.kl_coef = 0.001
+    config.algorithm.surrogate.update(clip_low=10.0, clip_high=10.0)
+    config.algorithm.kl_coef = 0.001
     return config

@@ -14,6 +14,6 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("gspo_token", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.surrogate = dict(fn="gspo_token")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.surrogate = dict(fn="gspo_token")
     return config

@@ -13,5 +13,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.dapo("high_entropy", arg)
-    config.grpo.token_weight = dict(fn="high_entropy")
+    config.algorithm.token_weight = dict(fn="high_entropy")
     return config

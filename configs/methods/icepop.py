@@ -12,5 +12,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("icepop", arg)
-    config.grpo.behavior_weight = dict(fn="icepop")
+    config.algorithm.behavior_weight = dict(fn="icepop")
     return config

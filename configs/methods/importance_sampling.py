@@ -12,6 +12,6 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("importance_sampling", arg)
-    config.grpo.surrogate = dict(fn="importance_sampling")
-    config.grpo.kl_coef = 0.0
+    config.algorithm.surrogate = dict(fn="importance_sampling")
+    config.algorithm.kl_coef = 0.0
     return config

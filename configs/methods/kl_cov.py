@@ -14,8 +14,8 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("kl_cov", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.surrogate = dict(fn="kl_cov")
-    config.grpo.selection = dict(fn="top_covariance")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.surrogate = dict(fn="kl_cov")
+    config.algorithm.token_selection = dict(fn="top_covariance")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

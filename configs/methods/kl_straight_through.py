@@ -13,5 +13,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("kl_straight_through", arg)
-    config.grpo.kl = dict(fn="k3_plus")
+    config.algorithm.kl = dict(fn="k3_plus")
     return config

@@ -13,7 +13,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("lite_ppo", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.advantage = dict(fn="group_mean_batch_std")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.advantage = dict(fn="group_mean_batch_std")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

@@ -14,7 +14,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("luspo", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.surrogate = dict(fn="gspo", clip_low=2e-3, clip_high=2.5e-3)
-    config.grpo.aggregate = dict(fn="seq_mean_token_sum")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.surrogate = dict(fn="gspo", clip_low=2e-3, clip_high=2.5e-3)
+    config.algorithm.aggregate = dict(fn="seq_mean_token_sum")
     return config

@@ -13,6 +13,6 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("m2po", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.behavior_weight = dict(fn="m2po")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.behavior_weight = dict(fn="m2po")
     return config

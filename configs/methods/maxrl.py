@@ -13,6 +13,6 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("maxrl", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.advantage = dict(fn="maxrl")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.advantage = dict(fn="maxrl")
     return config

@@ -12,5 +12,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("mis", arg)
-    config.grpo.behavior_weight = dict(fn="masked")
+    config.algorithm.behavior_weight = dict(fn="masked")
     return config

@@ -13,5 +13,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("opsm", arg)
-    config.grpo.behavior_weight = dict(fn="opsm")
+    config.algorithm.behavior_weight = dict(fn="opsm")
     return config

@@ -13,5 +13,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("overlong_filter", arg)
-    config.grpo.mask_truncated = True
+    config.algorithm.mask_truncated = True
     return config

@@ -13,5 +13,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("passk_best", arg)
-    config.grpo.advantage = dict(fn="best_of_group")
+    config.algorithm.advantage = dict(fn="best_of_group")
     return config

@@ -14,6 +14,6 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("passk_training", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.advantage = dict(fn="pass_at_k", k=min(4, config.grpo.group_size // 2))
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.advantage = dict(fn="pass_at_k", k=min(4, config.sample.group_size // 2))
     return config

@@ -14,5 +14,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.ppo("ppo_adaptive_kl", arg)
-    config.grpo.trackers.reward_kl = dict(fn="adaptive_kl", initial=0.05)
+    config.algorithm.trackers.reward_kl = dict(fn="adaptive_kl", initial=0.05)
     return config

@@ -15,7 +15,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.ppo("ppo_max", arg)
-    config.grpo.shaping = dict(fn="scaled")
-    config.grpo.trackers.reward_scale = dict(fn="running_moments")
+    config.algorithm.shaping = dict(fn="scaled")
+    config.algorithm.trackers.reward_scale = dict(fn="running_moments")
     config.critic.warmup_steps *= 5
     return config

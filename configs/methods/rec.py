@@ -14,8 +14,8 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("rec", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.advantage = dict(fn="group_centered")
-    config.grpo.surrogate = dict(fn="rec_one_side")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.advantage = dict(fn="group_centered")
+    config.algorithm.surrogate = dict(fn="rec_one_side")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

@@ -14,9 +14,9 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("reinforce_ema", arg, minibatches=1)
-    config.grpo.kl_coef = 0.0
-    config.grpo.advantage = dict(fn="tracked_baseline")
-    config.grpo.trackers.baseline = dict(fn="ema_mean")
-    config.grpo.surrogate = dict(fn="reinforce")
-    config.grpo.aggregate = dict(fn="seq_mean_token_sum")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.advantage = dict(fn="tracked_baseline")
+    config.algorithm.trackers.baseline = dict(fn="ema_mean")
+    config.algorithm.surrogate = dict(fn="reinforce")
+    config.algorithm.aggregate = dict(fn="seq_mean_token_sum")
     return config

@@ -15,7 +15,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("reinforce_pp", arg)
-    config.grpo.update(reward_kl_coef=0.01, kl_coef=0.0)
-    config.grpo.advantage = dict(fn="reinforce_pp")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.update(reward_kl_coef=0.01, kl_coef=0.0)
+    config.algorithm.advantage = dict(fn="reinforce_pp")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

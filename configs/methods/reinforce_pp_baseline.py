@@ -14,7 +14,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("reinforce_pp_baseline", arg)
-    config.grpo.update(kl=dict(fn="k2"), kl_coef=0.01)
-    config.grpo.advantage = dict(fn="reinforce_pp_baseline")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.update(kl=dict(fn="k2"), kl_coef=0.01)
+    config.algorithm.advantage = dict(fn="reinforce_pp_baseline")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

@@ -14,8 +14,8 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("remax", arg, minibatches=1)
-    config.grpo.update(reward_kl_coef=0.05, kl_coef=0.0)
-    config.grpo.advantage = dict(fn="remax_to_go")
-    config.grpo.surrogate = dict(fn="reinforce")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.update(reward_kl_coef=0.05, kl_coef=0.0)
+    config.algorithm.advantage = dict(fn="remax_to_go")
+    config.algorithm.surrogate = dict(fn="reinforce")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

@@ -15,7 +15,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("rloo", arg)
-    config.grpo.update(reward_kl_coef=0.05, kl_coef=0.0)
-    config.grpo.advantage = dict(fn="leave_one_out")
-    config.grpo.aggregate = dict(fn="seq_mean_token_sum")
+    config.algorithm.update(reward_kl_coef=0.05, kl_coef=0.0)
+    config.algorithm.advantage = dict(fn="leave_one_out")
+    config.algorithm.aggregate = dict(fn="seq_mean_token_sum")
     return config

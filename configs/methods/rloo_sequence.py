@@ -15,7 +15,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("rloo_sequence", arg)
-    config.grpo.update(reward_kl_coef=0.05, kl_coef=0.0)
-    config.grpo.advantage = dict(fn="leave_one_out")
-    config.grpo.surrogate = dict(fn="product_ratio_clip")
+    config.algorithm.update(reward_kl_coef=0.05, kl_coef=0.0)
+    config.algorithm.advantage = dict(fn="leave_one_out")
+    config.algorithm.surrogate = dict(fn="product_ratio_clip")
     return config

@@ -13,5 +13,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("tis", arg)
-    config.grpo.behavior_weight = dict(fn="truncated")
+    config.algorithm.behavior_weight = dict(fn="truncated")
     return config

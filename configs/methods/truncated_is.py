@@ -13,6 +13,6 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("truncated_is", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.surrogate = dict(fn="truncated_is")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.surrogate = dict(fn="truncated_is")
     return config

@@ -13,6 +13,6 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("two_sided_clip", arg)
-    config.grpo.surrogate = dict(fn="two_sided_clip")
-    config.grpo.kl_coef = 0.001
+    config.algorithm.surrogate = dict(fn="two_sided_clip")
+    config.algorithm.kl_coef = 0.001
     return config

@@ -13,5 +13,5 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("unbiased_kl", arg)
-    config.grpo.kl = dict(fn="ratio_k3")
+    config.algorithm.kl = dict(fn="ratio_k3")
     return config

@@ -14,8 +14,8 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.ppo("vapo", arg)
-    config.grpo.reward_kl_coef = 0.0
-    config.grpo.surrogate.clip_high = 0.28
+    config.algorithm.reward_kl_coef = 0.0
+    config.algorithm.surrogate.clip_high = 0.28
     config.critic.advantage = dict(fn="length_adaptive_gae")
     config.critic.warmup_steps *= 5
     return config

@@ -14,7 +14,7 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("vespo", arg)
-    config.grpo.kl_coef = 0.0
-    config.grpo.surrogate = dict(fn="vespo")
-    config.grpo.aggregate = dict(fn="token_mean")
+    config.algorithm.kl_coef = 0.0
+    config.algorithm.surrogate = dict(fn="vespo")
+    config.algorithm.aggregate = dict(fn="token_mean")
     return config

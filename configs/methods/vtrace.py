@@ -15,8 +15,8 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.ppo("vtrace", arg, epochs=1)
-    config.grpo.reward_kl_coef = 0.0
-    config.grpo.surrogate = dict(fn="reinforce")
+    config.algorithm.reward_kl_coef = 0.0
+    config.algorithm.surrogate = dict(fn="reinforce")
     config.critic.advantage = dict(fn="vtrace")
     config.critic.loss = dict(fn="mse")
     config.critic.whiten = False

@@ -35,7 +35,7 @@ def best_of_n(**changes) -> ConfigDict:
 def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke",))
     config = stories_sentiment.get_config("smoke" if "smoke" in words else None)
-    config.name = "best_of_n"
+    config.program, config.name = "best_of_n", "best_of_n"
     config.best_of_n = best_of_n()
     if "smoke" in words:
         config.best_of_n.update(num_prompts=8, samples=4, sizes=(1, 2, 4), batch_size=4)

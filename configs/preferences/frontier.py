@@ -18,21 +18,24 @@ from configs.tasks import stories_sentiment
 def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke",))
     config = stories_sentiment.get_config()
-    online_settings = config.grpo.copy_and_resolve_references()
+    sampled = {name: config[name].to_dict() for name in ("algorithm", "train", "sample")}
     config = online.of(config)
-    config.name = "frontier"
+    config.program, config.name = "frontier", "frontier"
     config.log.update(progress=False, tensorboard=False)
     config.reward.num_workers = 0  # a sentence costs less than handing it over
     config.eval.update(num_prompts=234, samples_per_prompt=2, batch_size=117)
-    # One set of candidates, drawn from the reference; its pairs are every offline method's data.
-    config.online.update(share=1.0, group_size=8, prompts_per_step=1024, prompts_per_batch=64, epochs=2)
-    config.online.selection = dict(fn="best_worst")
-    config.dpo.update(batch_size=32)
-    config.dpo.optimizer = common.optimizer(learning_rate=1e-4, warmup_steps=5, decay_steps=59, final_fraction=0.1)
-    config.grpo = online_settings
-    config.grpo.update(steps=48, prompts_per_step=16, group_size=8, kl_coef=0.0, measure_kl=False)
-    config.grpo.optimizer.decay_steps = 43
-    config.critic = ppo_common.critic()
+    # algorithm, train and sample are the offline arms'. One set of candidates, sampled from the reference: its pairs
+    # are every offline method's data.
+    config.sample.update(share=1.0, group_size=8, prompts_per_step=1024, prompts_per_batch=64)
+    config.train.update(batch_size=32, epochs=2)
+    config.train.optimizer = common.optimizer(learning_rate=1e-4, warmup_steps=5, decay_steps=59, final_fraction=0.1)
+    config.algorithm.pair_selection = dict(fn="best_worst")
+    # Those of the arms that sample for themselves, in place of the offline arms'.
+    sampled["sample"].update(prompts_per_step=16, group_size=8)
+    sampled["train"].update(steps=48)
+    sampled["train"]["optimizer"]["decay_steps"] = 43
+    sampled["algorithm"].update(kl_coef=0.0, measure_kl=False)
+    config.programs = dict(grpo=sampled, ppo=sampled | dict(critic=ppo_common.critic()))
     config.frontier = dict(
         title="Reward against KL: stories260K, sentiment of the continuation",
         points=4,  # measurements of an arm, evenly spaced, the last at its end
@@ -48,30 +51,29 @@ def arms() -> dict[str, dict]:
     """name -> program ("dpo", "grpo", "ppo"), method and setting for the table, and the fields that differ by group."""
     found = {}
 
-    def add(method: str, setting: str, program: str, **fields):
+    def add(method: str, setting: str, program: str, groups: dict | None = None, **algorithm):
         found[f"{method} {setting}".replace(" ", "_").replace(".", "p")] = dict(
-            method=method, setting=setting, program=program, fields=fields
+            method=method, setting=setting, program=program, fields=dict(algorithm=algorithm) | (groups or {})
         )
 
     for beta in (0.1, 0.3, 1.0):
-        add("DPO", f"beta {beta}", "dpo", dpo=dict(beta=beta))
+        add("DPO", f"beta {beta}", "dpo", beta=beta)
     for tau in (0.02, 0.05, 0.2):
-        link = dict(fn="square", target=1 / (2 * tau))
-        add("IPO", f"tau {tau}", "dpo", dpo=dict(beta=1.0, link=link))
+        add("IPO", f"tau {tau}", "dpo", beta=1.0, link=dict(fn="square", target=1 / (2 * tau)))
     for beta in (0.1, 0.3):
         slots = dict(compare=dict(fn="anchored"), link=dict(fn="saturating"), couple=dict(fn="kto_anchor"))
-        slots |= dict(responses=1, batch_size=64)  # each side of a pair is a labelled response
-        add("KTO", f"beta {beta}", "dpo", dpo=dict(beta=beta, **slots))
+        batch = dict(train=dict(batch_size=64))  # each side of a pair is a labelled response
+        add("KTO", f"beta {beta}", "dpo", batch, beta=beta, responses=1, **slots)
     for beta in (20.0, 60.0):  # of a mean over 64 tokens: as steep as DPO at 0.3 and 1
         slots = dict(reference={}, length_power=1.0, offset=dict(fn="target_margin", margin=0.5))
-        add("SimPO", f"beta {beta}", "dpo", dpo=dict(beta=beta, **slots))
+        add("SimPO", f"beta {beta}", "dpo", beta=beta, **slots)
     for beta in (0.02, 0.05):
         value = dict(fn="win_rate", temperature=0.1)
-        add("SPPO", f"beta {beta}", "dpo", dpo=dict(beta=beta, compare=dict(fn="win_rates")), online=dict(value=value))
+        add("SPPO", f"beta {beta}", "dpo", beta=beta, compare=dict(fn="win_rates"), candidate_value=value)
     for kl_coef in (0.1, 0.17):
-        add("GRPO", f"KL {kl_coef}", "grpo", grpo=dict(kl_coef=kl_coef))
+        add("GRPO", f"KL {kl_coef}", "grpo", kl_coef=kl_coef)
     for kl_coef in (0.003, 0.01):
-        add("PPO", f"KL {kl_coef}", "ppo", grpo=dict(reward_kl_coef=kl_coef))
+        add("PPO", f"KL {kl_coef}", "ppo", reward_kl_coef=kl_coef)
     return found
 
 
@@ -79,8 +81,11 @@ def smoke(config: ConfigDict) -> ConfigDict:
     """The same program at the smallest size: one arm of each program and of each kind of data, a few steps."""
     config.eval.update(num_prompts=8, samples_per_prompt=2, batch_size=8)
     config.rollout.completion_length = 16
-    config.online.update(prompts_per_step=32, prompts_per_batch=16, epochs=2)
-    config.grpo.update(steps=2, prompts_per_step=4, group_size=2)
+    config.sample.update(prompts_per_step=32, prompts_per_batch=16)
+    config.train.epochs = 2
+    for groups in config.programs.values():
+        groups.train.steps = 2
+        groups.sample.update(prompts_per_step=4, group_size=2)
     config.frontier.update(points=2, best_of=(2, 4))
     config.frontier.arms = ("DPO_beta_0p1", "KTO_beta_0p1", "SPPO_beta_0p05", "GRPO_KL_0p17", "PPO_KL_0p01")
     return config

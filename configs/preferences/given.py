@@ -22,7 +22,8 @@ def get_config(arg: str | None = None):
 def base(name: str) -> ConfigDict:
     """A whole run: SFT on the chosen side, if any, then steps on preferences, evaluated on held-out ones."""
     config = common.base(name)
-    del config["grpo"]
+    config.program = "dpo"
+    del config["sample"]
     # A tokenizer for texts without a verifier: of a llama2.c file, or of characters; a model's folder has its own.
     config.task = dict(name="preferences", tokenizer_path="", alphabet=PRINTABLE)
     # The keywords of rl_jax.preferences.load. kind: "pairs", "rankings" or "labels" (for reward models "steps", too).
@@ -37,7 +38,8 @@ def base(name: str) -> ConfigDict:
     )
     # A prompt over the largest bucket: "refuse", "left" (cut there) or "drop". Equal responses: "refuse" or "drop".
     config.encode = dict(truncate="refuse", identical="refuse")
-    config.dpo = dpo()
+    config.algorithm = dpo()
+    config.train = train(steps=100)
     config.eval.update(every=50, num_prompts=256, batch_size=64)  # of the test split: prompts with their responses
     return config
 
@@ -46,19 +48,19 @@ def base(name: str) -> ConfigDict:
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 
 
-def dpo(**changes) -> ConfigDict:
-    """The loop's settings, and one field a slot of rl_jax.dpo.Objective: DPO. KeyError for an unknown field."""
-    fields = ConfigDict(
+def train(*, steps: int, **changes) -> ConfigDict:
+    """config.train of preferences: steps over batches of prompts."""
+    fields = common.train(steps=steps, batch_size=32, optimizer=common.optimizer(learning_rate=1e-4))
+    # data_epochs: so many passes over the records in place of `steps`; 0: `steps` decides. reference_cache: where the
+    # reference's log-probs are kept, by a hash of the model and the data; "": WORKDIR/reference.
+    return ConfigDict(fields | dict(data_epochs=0, reference_cache="") | changes)
+
+
+def dpo(**more) -> ConfigDict:
+    """One field per slot of rl_jax.dpo.Objective, for DPO. more: further fields, of a program of its own."""
+    return ConfigDict(
         dict(
-            steps=100,
-            epochs=0,  # so many passes over the records in place of `steps`; 0: `steps` decides
-            batch_size=32,  # prompts
             responses=2,  # of each prompt: 2 is pairs, 1 labelled responses (each side of a pair one), more is rankings
-            micro_batches=1,
-            max_grad_norm=1.0,
-            optimizer=common.optimizer(learning_rate=1e-4),
-            # Where the reference's log-probs are kept, by a hash of the model and the data; "": WORKDIR/reference.
-            reference_cache="",
             brevity=0.0,  # what a token costs, where a method asks for other_rewards (MODPO) and the records have none
             # Instructions before the prompt, from which the reference reads the rewards of tokens (T-REG).
             contrast=dict(better="", worse=""),
@@ -75,20 +77,16 @@ def dpo(**changes) -> ConfigDict:
             regularizer=dict(fn="chosen_nll"),
             regularizer_coef=0.0,
             couple=dict(fn="none"),  # statistics of the whole batch, before it is split
-            max_nonfinite_in_a_row=5,
+            **more,
         )
     )
-    fields.lock()
-    for name, value in changes.items():  # update() would merge a group's keywords with those that were there
-        fields[name] = value
-    return fields.unlock()
 
 
 def smoke(config: ConfigDict) -> ConfigDict:
     """The same program at the smallest size: a handful of steps, for CI."""
     config.sft.steps = min(config.sft.steps, 10)
     config.sft.update(batch_size=8, eval_every=10)
-    config.dpo.update(steps=4, epochs=0, batch_size=8)
+    config.train.update(steps=4, data_epochs=0, batch_size=8)
     config.eval.update(every=2, num_prompts=16, batch_size=16)
     config.checkpoint.every = 2
     return config
@@ -101,19 +99,19 @@ def sweep_seed(arg: str | None = None):
 
 def sweep_lr(arg: str | None = None):
     """The learning rate of the preference steps."""
-    return sweeps.grid("dpo.optimizer.learning_rate", sweeps.numbers(arg, (3e-5, 1e-4, 3e-4)))
+    return sweeps.grid("train.optimizer.learning_rate", sweeps.numbers(arg, (3e-5, 1e-4, 3e-4)))
 
 
 def sweep_beta(arg: str | None = None):
     """The strength of the KL to the reference that the loss stands for."""
-    return sweeps.grid("dpo.beta", sweeps.numbers(arg, (0.01, 0.03, 0.1, 0.3)))
+    return sweeps.grid("algorithm.beta", sweeps.numbers(arg, (0.01, 0.03, 0.1, 0.3)))
 
 
 def space_lr():
     """Where experiments.sweep.tune looks for the learning rate."""
-    return {"dpo.optimizer.learning_rate": ("log_uniform", 1e-5, 1e-3)}
+    return {"train.optimizer.learning_rate": ("log_uniform", 1e-5, 1e-3)}
 
 
 def space_beta():
     """Where it looks for beta."""
-    return {"dpo.beta": ("log_uniform", 3e-3, 1.0)}
+    return {"algorithm.beta": ("log_uniform", 3e-3, 1.0)}

@@ -17,52 +17,60 @@ def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke", "stories"))
     config = of((stories_sentiment if "stories" in words else arithmetic).get_config())
     if "stories" in words:
-        config.online.update(prompts_per_step=16, prompts_per_batch=16, group_size=4)
-        config.online.selection = dict(fn="best_worst")
-        config.dpo.update(steps=60, batch_size=16, beta=0.1)
-        config.dpo.optimizer = common.optimizer(learning_rate=3e-4, warmup_steps=5, decay_steps=55, final_fraction=0.1)
+        config.sample.update(prompts_per_step=16, prompts_per_batch=16, group_size=4)
+        config.algorithm.pair_selection = dict(fn="best_worst")
+        config.train.update(steps=60, batch_size=16)
+        config.algorithm.update(beta=0.1)
+        config.train.optimizer = common.optimizer(
+            learning_rate=3e-4, warmup_steps=5, decay_steps=55, final_fraction=0.1
+        )
     return smoke(config) if "smoke" in words else config
 
 
 def of(config: ConfigDict) -> ConfigDict:
     """A config of experiments.grpo with its task, model, rollouts and warm start, for experiments.online_dpo."""
-    del config["grpo"]
+    config.program = "online_dpo"
     config.name = f"{config.name}_online_dpo"
-    config.dpo = given.dpo()
-    # Of given records only; here `steps` counts sets of samples, and online.epochs the passes over each.
-    del config.dpo["epochs"], config.dpo["reference_cache"]
-    config.online = online()
+    config.algorithm = given.dpo(**choices())
+    # steps counts sets of samples, epochs the passes over the pairs of each.
+    config.train = given.train(steps=100, epochs=1)
+    del config.train["data_epochs"], config.train["reference_cache"]
+    config.sample = sample()
     return config
 
 
-def online() -> ConfigDict:
-    """Where a step's preferences come from: samples, judgement, choice; and when the reference moves."""
+def sample() -> ConfigDict:
+    """config.sample: the candidates of a step."""
     return ConfigDict(
         dict(
-            prompts_per_step=32,  # dpo.batch_size of their pairs are one update
+            prompts_per_step=32,  # train.batch_size of their pairs are one update
             prompts_per_batch=32,  # of one call of the sampler
-            epochs=1,  # passes over a step's pairs
             group_size=2,  # candidates of each prompt
-            # What the candidates are drawn from: pi^(1 - share) ref^share. 0: the policy; 1: the reference (RSO, EGPO).
+            # They are sampled from pi^(1 - share) ref^share. 0: the policy; 1: the reference (RSO, EGPO).
             share=0.0,
             # Further samples, at a share of their own. candidates: they may be chosen, too (XPO: 1 sample, share 1.0);
             # False: they are only compared with (Nash-MD: value win_rate_against, a share in between).
             opponents=dict(samples=0, share=1.0, candidates=True),
-            # Further candidates, of the record itself: its "completion" (SPIN: selection data_first), or the two
-            # responses of given "pairs" (HyPO: selection given_pair), of which nothing is judged.
+            # Further candidates, of the record itself: its "completion" (SPIN: pair_selection data_first), or the two
+            # responses of given "pairs" (HyPO: pair_selection given_pair), which are not judged.
             data="",
             pairs=dict(name="jsonl", path=""),  # the keywords of rl_jax.preferences.load
             missing_eos_penalty=0.0,  # taken from the reward of a completion that was cut off
             judge="",  # "": the task's verifier; else the workdir of a reward model (experiments.reward_model)
-            value=dict(
-                fn="reward"
-            ),  # rl_jax.selection.candidate_values: what the rewards say; the objective's `rewards`
-            selection=dict(fn="first_pair"),  # rl_jax.selection.pair_selection
-            schedule=dict(fn="fixed"),  # rl_jax.selection.reference_policy
-            # EGPO (opponents of the policy at a share of 0): a trial step, then the real one against where it led.
-            extragradient=False,
-            soup=dict(init_from="", weight=0.5),  # the first reference: so much of another run's params (SALSA)
         )
+    )
+
+
+def choices() -> dict:
+    """What config.algorithm has beside DPO's slots: which candidates are compared, and when the reference moves."""
+    return dict(
+        candidate_value=dict(fn="reward"),  # rl_jax.selection.candidate_values: the objective's `rewards`
+        pair_selection=dict(fn="first_pair"),  # rl_jax.selection.pair_selection
+        reference_schedule=dict(fn="fixed"),  # rl_jax.selection.reference_policy
+        # EGPO (opponents of the policy at a share of 0): a trial step, then the real one against where it led.
+        extragradient=False,
+        # The first reference: so much of another run's params (SALSA).
+        reference_soup=dict(init_from="", weight=0.5),
     )
 
 
@@ -70,8 +78,8 @@ def smoke(config: ConfigDict) -> ConfigDict:
     """The same program at the smallest size."""
     config.sft.steps = min(config.sft.steps, 20)
     config.sft.eval_every = 20
-    config.dpo.update(steps=4, batch_size=8)
-    config.online.update(prompts_per_step=8, prompts_per_batch=8)
+    config.train.update(steps=4, batch_size=8)
+    config.sample.update(prompts_per_step=8, prompts_per_batch=8)
     config.eval.update(every=2, num_prompts=16, samples_per_prompt=1, batch_size=16)
     config.checkpoint.every = 2
     return config

@@ -23,17 +23,12 @@ WORDS = (
 
 
 def reward_model(**changes) -> ConfigDict:
-    """config.reward_model: the loop's settings, and one field a slot of rl_jax.reward_model.Objective."""
+    """config.algorithm of a reward model: one field per slot of rl_jax.reward_model.Objective."""
     fields = dict(
         # What the loss reads: "response" (a head at its last token), "steps" (a head at the last token of each step) or
         # "log_ratio" (no head: an implicit reward model).
         reads="response",
-        steps=120,
-        batch_size=32,  # prompts
         responses=2,  # of each prompt: 1 labelled ones, 2 pairs (a ranking's best and worst), more rankings
-        micro_batches=1,
-        max_grad_norm=1.0,
-        optimizer=common.optimizer(learning_rate=1e-3, warmup_steps=10),
         loss=dict(fn="bradley_terry"),  # rl_jax.losses.reward_model
         regularizer=dict(fn="centered"),
         regularizer_coef=0.0,
@@ -44,7 +39,6 @@ def reward_model(**changes) -> ConfigDict:
         attribute_weights=(),  # what each attribute adds to the reward, of the loss `attributes`
         aggregate=dict(fn="minimum"),  # rl_jax.credit.process_rewards: from a solution's steps to its score
         beta=0.05,  # of an implicit reward
-        max_nonfinite_in_a_row=5,
     )
     unknown = sorted(set(changes) - set(fields))
     if unknown:
@@ -53,11 +47,12 @@ def reward_model(**changes) -> ConfigDict:
 
 
 def base(name: str) -> ConfigDict:
-    """A whole run on preference data; every field of configs.preferences.given.base, with reward_model in dpo's
-    place."""
+    """A whole run on preference data: configs.preferences.given.base with a reward model's algorithm."""
     config = given.base(name)
-    del config["dpo"]
-    config.reward_model = reward_model()
+    config.program = "reward_model"
+    config.algorithm = reward_model()
+    optimizer = common.optimizer(learning_rate=1e-3, warmup_steps=10)
+    config.train = common.train(steps=120, batch_size=32, optimizer=optimizer)
     # Further data to evaluate on at the end, by name: keywords of rl_jax.preferences.load.
     config.benchmarks = dict(names=(), sets=dict())
     return config
@@ -66,7 +61,6 @@ def base(name: str) -> ConfigDict:
 def get_config(arg: str | None = None):
     words = common.parse(arg, WORDS)
     config = base("reward_model")
-    settings = config.reward_model
     if "scratch" in words:
         config.model = common.transformer(embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16)
     else:
@@ -83,12 +77,12 @@ def get_config(arg: str | None = None):
     if "pandalm" in words:
         config.data = published("pandalm", "prefs/pandalm_human_testset.json.gz")
     if "steps" in words:
-        settings.update(reads="steps", responses=1, loss=dict(fn="step_cross_entropy"))
+        config.algorithm.update(reads="steps", responses=1, loss=dict(fn="step_cross_entropy"))
         config.data = published("bbmistake", "prm")
         config.rollout.update(completion_length=256, prompt_buckets=(64,))  # most mistakes come late
         config.benchmarks.names = ()
     if "gsm8k" in words:
-        settings.update(responses=1, loss=dict(fn="outcome"))
+        config.algorithm.update(responses=1, loss=dict(fn="outcome"))
         config.data = published("gsm8k_solutions", "math/gsm8k_test_model_solutions.jsonl.gz", kind="labels")
         config.rollout.update(completion_length=192, prompt_buckets=(64,))  # the end of the question
         config.benchmarks.names = ()
@@ -102,28 +96,27 @@ def published(name: str, path: str, **more) -> dict:
 
 def method(config: ConfigDict, words: set[str]) -> ConfigDict:
     """The same with the loss that the words name."""
-    settings = config.reward_model
     if "soft" in words:
-        settings.loss = dict(fn="bradley_terry_soft")
+        config.algorithm.loss = dict(fn="bradley_terry_soft")
     if "margin" in words:
-        settings.loss = dict(fn="bradley_terry_margin")
+        config.algorithm.loss = dict(fn="bradley_terry_margin")
     if "center" in words:
-        settings.regularizer_coef = 0.01
+        config.algorithm.regularizer_coef = 0.01
     for name in words & {"k_wise", "plackett_luce", "mse", "hl_gauss"}:
-        settings.loss = dict(fn=name)
+        config.algorithm.loss = dict(fn=name)
     if "gsm8k" in words and words & {"k_wise", "plackett_luce"}:
-        settings.responses = 4
+        config.algorithm.responses = 4
         config.data.kind = "rankings"
     if "implicit" in words:
-        settings.update(reads="log_ratio", loss=dict(fn="implicit_outcome"), responses=1)
+        config.algorithm.update(reads="log_ratio", loss=dict(fn="implicit_outcome"), responses=1)
     if "ensemble" in words:
-        settings.members = 5
+        config.algorithm.members = 5
     return config
 
 
 def smoke(config: ConfigDict) -> ConfigDict:
     """The same program at the smallest size: a handful of steps, for CI."""
-    config.reward_model.update(steps=4, batch_size=8)
+    config.train.update(steps=4, batch_size=8)
     config.rollout.update(completion_length=32, prompt_buckets=(32,))
     config.eval.update(every=2, num_prompts=16, batch_size=16)
     config.checkpoint.every = 2

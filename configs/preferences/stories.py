@@ -32,5 +32,5 @@ def get_config(arg: str | None = None):
     completion, prompt = (2, 160) if named == ["persona"] else (64, 128)
     config.rollout.update(completion_length=completion, prompt_buckets=(prompt,))
     config.score.chunk = 16
-    config.dpo.optimizer = common.optimizer(learning_rate=3e-4, warmup_steps=10, decay_steps=90, final_fraction=0.1)
+    config.train.optimizer = common.optimizer(learning_rate=3e-4, warmup_steps=10, decay_steps=90, final_fraction=0.1)
     return given.smoke(config) if "smoke" in words else config

@@ -29,7 +29,7 @@ def frozen(
     """A task's config with the objective of a framework.
 
     key: the preset's, for the run's name. arg: a task and `smoke`, or None.
-    advantage, surrogate, aggregate, kl, behavior_weight: functions with their keywords, as in config.grpo.
+    advantage, surrogate, aggregate, kl, behavior_weight: functions with their keywords, as in config.algorithm.
     kl_coef: of the KL in the loss. updates: optimizer steps a batch of rollouts, one pass over it.
     overlong_share: of the generation limit, its last part, where DAPO's soft punishment sets in; 0 is none.
     max_batches: of dynamic sampling. temperature: of the rollouts, and so of the policy that is trained.
@@ -38,21 +38,21 @@ def frozen(
     config, words = _start.task(arg)
     config.name = "_".join([key, config.name, *(words & {"smoke"})])
     config.rollout.update(temperature=temperature, top_k=0, top_p=1.0)
-    settings = config.grpo
     # The schedule counts updates.
-    before = settings.epochs * settings.minibatches
-    settings.optimizer.warmup_steps = settings.optimizer.warmup_steps * updates // before
-    settings.optimizer.decay_steps = settings.optimizer.decay_steps * updates // before
-    settings.update(epochs=1, minibatches=updates, max_grad_norm=1.0, mask_truncated=False)
-    settings.dynamic_sampling = dict(max_batches=max_batches)
+    before = config.train.epochs * config.train.minibatches
+    config.train.optimizer.warmup_steps = config.train.optimizer.warmup_steps * updates // before
+    config.train.optimizer.decay_steps = config.train.optimizer.decay_steps * updates // before
+    config.train.update(epochs=1, minibatches=updates, max_grad_norm=1.0)
+    config.algorithm.update(mask_truncated=False)
+    config.sample.dynamic_sampling = dict(max_batches=max_batches)
     buffer = round(overlong_share * config.rollout.completion_length)
-    settings.shaping = dict(fn="overlong", buffer=buffer, penalty=1.0) if buffer else dict(fn="unchanged")
-    settings.reward_kl, settings.reward_kl_coef = dict(fn="k1"), 0.0
-    settings.advantage = advantage
-    settings.behavior_weight = behavior_weight or dict(fn="none")
-    settings.token_weight, settings.selection = dict(fn="none"), dict(fn="")
-    settings.trackers = {place: dict(fn="") for place in settings.trackers}
-    settings.surrogate = surrogate
-    settings.kl, settings.kl_coef, settings.entropy_coef = kl, kl_coef, 0.0
-    settings.aggregate = aggregate
+    config.algorithm.shaping = dict(fn="overlong", buffer=buffer, penalty=1.0) if buffer else dict(fn="unchanged")
+    config.algorithm.reward_kl, config.algorithm.reward_kl_coef = dict(fn="k1"), 0.0
+    config.algorithm.advantage = advantage
+    config.algorithm.behavior_weight = behavior_weight or dict(fn="none")
+    config.algorithm.token_weight, config.algorithm.token_selection = dict(fn="none"), dict(fn="")
+    config.algorithm.trackers = {place: dict(fn="") for place in config.algorithm.trackers}
+    config.algorithm.surrogate = surrogate
+    config.algorithm.kl, config.algorithm.kl_coef, config.algorithm.entropy_coef = kl, kl_coef, 0.0
+    config.algorithm.aggregate = aggregate
     return config

@@ -4,8 +4,9 @@
     loss = 1/N sum_it -sg(min(r, .2)) A logp
 
 The bound is `epsilon_high`, ABSOLUTE here, and its default is that of the clip, .2: every token weighs .2 wherever
-its ratio is above that, on-policy too. TRL's documentation advises 5: --config.grpo.surrogate.ratio_max=5.0. No lower
-bound. KL: r k3 in the loss, coefficient 0. One update a batch. Sampler: no correction without vLLM.
+its ratio is above that, on-policy too. TRL's documentation advises 5:
+--config.algorithm.surrogate.ratio_max=5.0. No lower bound. KL: r k3 in the loss, coefficient 0. One update a batch.
+Sampler: no correction without vLLM.
 
 Departs from GRPO: the clipped weight in place of the clipped objective; every token weighs the same; no KL.
 

@@ -4,7 +4,7 @@
     loss = 1/N sum_it -sg(clip(r, .8, 1.2)) A logp
 
 The bounds are 1 - `clip_ratio_low` and 1 + `clip_ratio_high`, distances from 1 as those of the clip: on-policy every
-weight is 1. KL: off; switched on it is low_var_kl, .001: --config.grpo.kl_coef=0.001. Four updates a batch (1024
+weight is 1. KL: off; switched on it is low_var_kl, .001: --config.algorithm.kl_coef=0.001. Four updates a batch (1024
 prompts in minibatches of 256). Sampler: no correction.
 
 Departs from GRPO: the clipped weight in place of the clipped objective; every token weighs the same; no KL.

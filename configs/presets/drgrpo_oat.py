@@ -5,7 +5,7 @@
 
 Clip .2/.2, no dual clip, no guard on the log ratio. KL: none (`--beta 0`). Eight updates a batch (128 prompts x 8 in
 batches of 128). Sampler: no correction (oat 0.2 has a truncated weight, 2, by default:
---config.grpo.behavior_weight.fn=truncated).
+--config.algorithm.behavior_weight.fn=truncated).
 
 Departs from GRPO: no division by the group's std, none by the row's length; no KL.
 

@@ -4,9 +4,9 @@
     loss = 1/N sum_it max(-A r, -A clip(r, 1 - .2, 1 + .2)),  N the tokens of the update ("dapo")
 
 Clip .2/.2, no dual clip (`delta`), no guard on the log ratio. KL: r k3 in the loss (`use_bias_correction_kl`), but
-its coefficient is 0: the .04 of old is --config.grpo.kl_coef=0.04. One update a batch, so r = 1 and nothing is
+its coefficient is 0: the .04 of old is --config.algorithm.kl_coef=0.04. One update a batch, so r = 1 and nothing is
 clipped. Sampler: no correction without vLLM. With it rows are dropped whose product of weights is above 3, as in
---config.grpo.behavior_weight.fn=sequence_mask.
+--config.algorithm.behavior_weight.fn=sequence_mask.
 
 Departs from GRPO: every token weighs the same, not every completion; no KL; another epsilon.
 

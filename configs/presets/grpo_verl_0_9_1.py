@@ -4,7 +4,7 @@
     loss = 1/N sum_it l,  l = max(-A r, -A clip(r, 1 - .2, 1 + .2)),  and min(l, -3 A) where A < 0
 
 Clip .2/.2 with log r in +-20, and the dual clip at 3 that is always on. KL: off (`use_kl_loss`); switched on it is
-low_var_kl in the loss, .001: --config.grpo.kl_coef=0.001. Entropy 0. Four updates a batch (1024 prompts in
+low_var_kl in the loss, .001: --config.algorithm.kl_coef=0.001. Entropy 0. Four updates a batch (1024 prompts in
 minibatches of 256). Sampler: no correction (rollout_is null in the YAML; "sequence" in the dataclass). One thing is
 not kept: where a group has one sample, verl trains on its raw reward.
 

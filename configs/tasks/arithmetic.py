@@ -36,14 +36,15 @@ def get_config(arg: str | None = None):
         learning_rate=3e-3, warmup_steps=20, decay_steps=1_480, final_fraction=0.05
     )
     # "+" alone has so few sums that the model learns them by heart and not to add: 0.72 on train, 0.52 held out.
-    config.grpo.update(steps=200, prompts_per_step=32, group_size=8)
-    config.grpo.optimizer = common.optimizer(
+    config.train.update(steps=200)
+    config.sample.update(prompts_per_step=32, group_size=8)
+    config.train.optimizer = common.optimizer(
         learning_rate=3e-4, warmup_steps=10, decay_steps=190, final_fraction=0.1
     )
     config.eval.update(every=50, num_prompts=1_000, batch_size=500)
     config.checkpoint.every = 50
     if "shuffled" in words:
-        config.grpo.shaping = dict(fn="shuffled")
+        config.algorithm.shaping = dict(fn="shuffled")
     return common.smoke(config) if "smoke" in words else config
 
 
@@ -54,22 +55,22 @@ def sweep_seed(arg: str | None = None):
 
 def sweep_lr(arg: str | None = None):
     """The peak learning rate of GRPO."""
-    return sweeps.grid("grpo.optimizer.learning_rate", sweeps.numbers(arg, (1e-4, 3e-4, 1e-3)))
+    return sweeps.grid("train.optimizer.learning_rate", sweeps.numbers(arg, (1e-4, 3e-4, 1e-3)))
 
 
 def sweep_clip(arg: str | None = None):
     """The upper bound of the ratio, from PPO's to beyond DAPO's; the lower one stays."""
-    return sweeps.grid("grpo.surrogate.clip_high", sweeps.numbers(arg, (0.1, 0.2, 0.28, 0.4)))
+    return sweeps.grid("algorithm.surrogate.clip_high", sweeps.numbers(arg, (0.1, 0.2, 0.28, 0.4)))
 
 
 def sweep_entropy(arg: str | None = None):
     """The weight of the entropy bonus."""
-    return sweeps.grid("grpo.entropy_coef", sweeps.numbers(arg, (0.0, 0.001, 0.01)))
+    return sweeps.grid("algorithm.entropy_coef", sweeps.numbers(arg, (0.0, 0.001, 0.01)))
 
 
 def sweep_kl(arg: str | None = None):
     """The weight of the KL term in the loss."""
-    return sweeps.grid("grpo.kl_coef", sweeps.numbers(arg, (0.0, 0.01, 0.04, 0.1)))
+    return sweeps.grid("algorithm.kl_coef", sweeps.numbers(arg, (0.0, 0.01, 0.04, 0.1)))
 
 
 def sweep_method(arg: str | None = None):
@@ -80,9 +81,9 @@ def sweep_method(arg: str | None = None):
 
 def space_lr():
     """Where experiments.sweep.tune looks for the learning rate."""
-    return {"grpo.optimizer.learning_rate": ("log_uniform", 3e-5, 3e-3)}
+    return {"train.optimizer.learning_rate": ("log_uniform", 3e-5, 3e-3)}
 
 
 def space_kl():
     """Where it looks for the weight of the KL term."""
-    return {"grpo.kl_coef": ("log_uniform", 1e-3, 1.0)}
+    return {"algorithm.kl_coef": ("log_uniform", 1e-3, 1.0)}

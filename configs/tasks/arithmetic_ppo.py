@@ -15,12 +15,13 @@ from configs.tasks import arithmetic
 def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke", "hl_gauss", "mse", "shared"))
     config = arithmetic.get_config("smoke" if "smoke" in words else None)
-    config.name = "arithmetic_ppo"
+    config.program, config.name = "ppo", "arithmetic_ppo"
     # Two epochs of two minibatches: the critic needs more updates than GRPO's one a step.
-    config.grpo.update(epochs=2, minibatches=2, reward_kl=dict(fn="k1"), reward_kl_coef=0.01)
+    config.train.update(epochs=2, minibatches=2)
+    config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.01)
     if "smoke" not in words:
-        config.grpo.steps = 100
-        config.grpo.optimizer.decay_steps = 4 * 100 - 10  # updates
+        config.train.steps = 100
+        config.train.optimizer.decay_steps = 4 * 100 - 10  # updates
         config.eval.every = 25
     config.critic = ppo_common.critic(
         warmup_steps=10,

@@ -29,8 +29,9 @@ def get_config(arg: str | None = None):
     config.sft.optimizer = common.optimizer(
         learning_rate=2e-3, warmup_steps=20, decay_steps=1_480, final_fraction=0.05, weight_decay=0.1
     )
-    config.grpo.update(steps=120, prompts_per_step=32, group_size=16)
-    config.grpo.optimizer = common.optimizer(
+    config.train.update(steps=120)
+    config.sample.update(prompts_per_step=32, group_size=16)
+    config.train.optimizer = common.optimizer(
         learning_rate=2e-4, warmup_steps=10, decay_steps=110, final_fraction=0.1
     )
     config.eval.update(every=30, num_prompts=362, samples_per_prompt=4, batch_size=181)

@@ -21,5 +21,5 @@ def get_config(arg: str | None = None):
     config.rollout.engine.name = "continuous"
     config.packing.mode = "shared_prefix"
     config.sft.update(steps=0)
-    config.grpo.optimizer = common.optimizer(learning_rate=1e-5, warmup_steps=10, decay_steps=190, final_fraction=0.1)
+    config.train.optimizer = common.optimizer(learning_rate=1e-5, warmup_steps=10, decay_steps=190, final_fraction=0.1)
     return common.smoke(config) if "smoke" in words else config

@@ -91,10 +91,10 @@ def make_setup(work: dict) -> common.Setup:
     config.rollout.update(completion_length=longest, prompt_buckets=(work["prompt_length"],))
     config.rollout.engine.update(name="continuous", slots=len(work["lengths"][0]))
     config.packing.update(mode="shared_prefix", min_rows=4)  # ragged steps have one shape then
-    config.grpo.update(
-        prompts_per_step=len(work["prompts"][0]), group_size=work["group_size"], kl_coef=work["beta"], max_grad_norm=1e9
-    )
-    config.grpo.optimizer.learning_rate = 1e-5
+    config.sample.update(prompts_per_step=len(work["prompts"][0]), group_size=work["group_size"])
+    config.algorithm.update(kl_coef=work["beta"])
+    config.train.update(max_grad_norm=1e9)
+    config.train.optimizer.learning_rate = 1e-5
     model = make_transformer(
         TransformerConfig(
             vocab_size=sizes["vocab"], embed_dim=sizes["d"], num_layers=sizes["layers"], num_heads=sizes["heads"],

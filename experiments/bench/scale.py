@@ -36,7 +36,7 @@ def small_run() -> tuple[Any, TransformerConfig]:
     config.model.update(dtype="float32", remat="none", attention="dot_product")
     config.rollout.update(completion_length=64, prompt_buckets=(64,))
     config.score.chunk = 32
-    config.grpo.micro_batches = 1
+    config.train.micro_batches = 1
     sizes = dict(vocab_size=4096, embed_dim=256, num_layers=4, num_heads=8, num_kv_heads=8, head_dim=32, mlp_dim=1024)
     return config, dataclasses.replace(programs.model_config(config), **sizes)
 

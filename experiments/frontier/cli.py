@@ -51,10 +51,12 @@ def arm_config(config, name: str):
     arm = config.arms[name].to_dict()
     found = ConfigDict(config.to_dict())  # not locked, as the one from the command line is
     online = arm["program"] != "dpo"
-    for group in ("arms", "frontier", *(("dpo", "online") if online else ("grpo", "critic"))):
+    if online:
+        for group, fields in config.programs[arm["program"]].items():
+            found[group] = ConfigDict(fields.to_dict())  # in place of the offline arms'
+    found.program = arm["program"]
+    for group in ("arms", "frontier", "programs"):
         del found[group]
-    if online and arm["program"] != "ppo":
-        del found["critic"]
     for group, fields in arm["fields"].items():
         for field, value in fields.items():
             if field not in found[group]:
@@ -63,9 +65,9 @@ def arm_config(config, name: str):
     found.name = name
     if online:
         # Its own evaluation is not wanted here: the frontier measures its checkpoints.
-        found.eval.update(every=found.grpo.steps + 1, num_prompts=8, samples_per_prompt=1, batch_size=8)
+        found.eval.update(every=found.train.steps + 1, num_prompts=8, samples_per_prompt=1, batch_size=8)
         points = config.frontier.points
-        found.checkpoint.update(every=max(found.grpo.steps // points, 1), keep=points + 1)
+        found.checkpoint.update(every=max(found.train.steps // points, 1), keep=points + 1)
     return found.lock()
 
 
@@ -145,9 +147,8 @@ def best_of_points(setup: common.Setup, pool: RewardPool, params: Params) -> lis
 def make_candidates(setup: common.Setup, pool: RewardPool, params: Params, workdir: pathlib.Path):
     """The reference's samples that the offline arms choose their pairs from; from disk where they are there."""
     config = setup.config
-    # What may be chosen of them is no part of what they are.
-    drawn = {k: v for k, v in config.online.to_dict().items() if k not in ("value", "selection", "schedule", "epochs")}
-    key = digest([checkpoint.checksum(params), config.task.to_dict(), config.rollout.to_dict(), drawn, config.seed])
+    sample = config.sample.to_dict()
+    key = digest([checkpoint.checksum(params), config.task.to_dict(), config.rollout.to_dict(), sample, config.seed])
     path = workdir / f"candidates-{key}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as found:
@@ -155,7 +156,7 @@ def make_candidates(setup: common.Setup, pool: RewardPool, params: Params, workd
             rest = {name: found[name] for name in Candidates._fields if name != "batch"}
         return Candidates(batch=batch, **rest)
     prompts = pipeline.train_iterator(
-        setup.task.data_source("train"), batch_size=config.online.prompts_per_batch, seed=config.seed
+        setup.task.data_source("train"), batch_size=config.sample.prompts_per_batch, seed=config.seed
     )
     draw = Source(setup, make_judge(setup, pool), prompts)
     candidates, _ = draw(params, params, jax.random.key(config.seed), common.Clock())
@@ -176,7 +177,7 @@ def train_offline(
     points: int,
     stop: checkpoint.StopSignal,
 ) -> list[dict]:
-    """An offline arm: the method of setup.config.dpo on pairs of candidates(). Empty where a signal ended it."""
+    """An offline arm: the method of setup.config.algorithm on pairs of candidates(). Empty where a signal ended it."""
     config = setup.config
     objective = dpo.make_objective(config)
     select_key, order_key = jax.random.split(jax.random.key(config.seed))
@@ -184,7 +185,7 @@ def train_offline(
     batch = online_dpo.choose(config, candidates(), select_key, objective.needs())
     batch = in_parts(config, batch, lambda part: online_dpo.with_references(
         programs, part, objective.reference, reference, reference))
-    updates = config.online.epochs * (len(batch.present) // config.dpo.batch_size)
+    updates = config.train.epochs * (len(batch.present) // config.train.batch_size)
     every, found = max(updates // points, 1), []
     for step, part in enumerate(online_dpo.minibatches(config, batch, order_key), start=1):
         if stop.received:
@@ -198,7 +199,7 @@ def train_offline(
 
 def in_parts(config, batch: PreferenceBatch, fn: Callable) -> PreferenceBatch:
     """fn(batch) -> batch, dpo.batch_size rows at a time: no forward is larger than a train step's."""
-    count = batch.present.shape[0] // config.dpo.batch_size
+    count = batch.present.shape[0] // config.train.batch_size
     split = [jax.tree.map(lambda x, i=i: np.array_split(x, count)[i], batch) for i in range(count)]
     return jax.tree.map(lambda *xs: np.concatenate(xs), *(jax.device_get(fn(part)) for part in split))
 
@@ -222,7 +223,7 @@ def train_online(
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", every=1, keep=None)
     found = []
     with checkpoints:
-        for step in range(config.checkpoint.every, config.grpo.steps + 1, config.checkpoint.every):
+        for step in range(config.checkpoint.every, config.train.steps + 1, config.checkpoint.every):
             params = checkpoints.restore({"params": like}, step)[0]["params"]
             found.append({"step": step} | measure(params))
     return found

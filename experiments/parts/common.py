@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict, config_flags
 
 from experiments.parts import processes, rollout_mesh
-from experiments.parts.programs import samples_per_step
+from experiments.parts.budgets import samples_per_step
 from rl_jax import tasks, tokenizers
 from rl_jax.core import types
 from rl_jax.data import pipeline

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts.programs import samples_per_step
+from experiments.parts.budgets import samples_per_step
 from rl_jax import control, envs, ppo
 from rl_jax.advantages import steps as step_advantages
 from rl_jax.core import trackers

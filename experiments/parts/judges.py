@@ -105,10 +105,8 @@ def load_reward_model(workdirs: str | pathlib.Path | Sequence, combine: dict | N
     def all_members(params: Params, batch: TokenBatch) -> chex.Array:
         rewards = jax.vmap(members, in_axes=(0, None))(params, batch)  # [runs, B, members of a run]
         rewards = jnp.moveaxis(rewards, 0, 1).reshape(batch.tokens.shape[0], -1)
-        return ensembles.standardized(rewards, means, stds) if settings.standardize else rewards
-
-    settings = config.reward_model
-    fn = bind(combine or settings.combine.to_dict(), ensembles)
+        return ensembles.standardized(rewards, means, stds) if config.algorithm.standardize else rewards
+    fn = bind(combine or config.algorithm.combine.to_dict(), ensembles)
     means, stds = (jnp.concatenate([other.moments[name] for other in found]) for name in ("means", "stds"))
 
     def score(params: Params, batch: TokenBatch) -> chex.Array:
@@ -134,14 +132,14 @@ def _load(workdir: pathlib.Path) -> _Loaded:
     config = ConfigDict(read_json(workdir / "config.json"))
     setup = common.setup(config, load_task(config))
     params = common.load_params(setup, workdir)
-    reads = config.reward_model.reads
+    reads = config.algorithm.reads
     if reads == "log_ratio":
         params = {"model": params, "reference": reward_model.base_params(setup)}
         members = _log_ratio(setup)
     else:
         params = params | _load_head(setup, workdir, params)
         members = _last_step(setup) if reads == "steps" else _last_token(setup)
-    moments = {"means": [0.0] * config.reward_model.members, "stds": [1.0] * config.reward_model.members}
+    moments = {"means": [0.0] * config.algorithm.members, "stds": [1.0] * config.algorithm.members}
     if (workdir / "rewards.json").exists():
         moments = read_json(workdir / "rewards.json")
     moments = {name: jnp.asarray(values, jnp.float32) for name, values in moments.items()}
@@ -175,7 +173,7 @@ def _last_step(setup: common.Setup) -> Callable:
 
 def _log_ratio(setup: common.Setup) -> Callable:
     config = setup.config
-    length, beta = config.rollout.completion_length, config.reward_model.beta
+    length, beta = config.rollout.completion_length, config.algorithm.beta
     score = make_score(setup.model, completion_length=length, chunk=config.score.chunk)
 
     def members(params, batch):

@@ -27,9 +27,9 @@ class Packer:
         self._padded = settings.mode == "padded"
         self._share_prefix = not self._padded and SHARE_PREFIX[settings.mode]
         self._row_length, self._min_rows = settings.row_length, settings.min_rows
-        self._more_columns = (setup.config.grpo.group_size - 1) * setup.config.rollout.completion_length
+        self._more_columns = (setup.config.sample.group_size - 1) * setup.config.rollout.completion_length
         self._shards = sharding.row_shards(setup.mesh)
-        self._micro_batches = setup.config.grpo.micro_batches
+        self._micro_batches = setup.config.train.micro_batches
 
     def to_score(self, rollout: Rollout) -> TokenBatch | Packed:
         """The rows of a rollout on the host, in their own order, for a forward without micro-batches."""

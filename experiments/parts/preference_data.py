@@ -91,7 +91,7 @@ def records_of(
 
 
 class Encoder:
-    """Records as arrays of one shape: config.rollout's lengths, config.dpo.responses responses.
+    """Records as arrays of one shape: config.rollout's lengths, config.algorithm.responses responses.
 
     needed: the names that the objective asks for (Objective.needs); what of it stands in a record's info is taken
         along, [N, ...]: bool where it is all true and false, else float32.
@@ -99,11 +99,11 @@ class Encoder:
 
     def __init__(self, setup: common.Setup, needed: set[str]):
         rollout = setup.config.rollout
-        self._tokenizer, self._needed, self._brevity = setup.task.tokenizer, needed, setup.config.dpo.brevity
+        self._tokenizer, self._needed, self._brevity = setup.task.tokenizer, needed, setup.config.algorithm.brevity
         self._settings = dict(
             prompt_buckets=(max(rollout.prompt_buckets),),  # one: every batch has one shape
             completion_length=rollout.completion_length,
-            responses=setup.config.dpo.responses,
+            responses=setup.config.algorithm.responses,
             **setup.config.encode.to_dict(),
         )
 

@@ -1,4 +1,4 @@
-"""Candidates: the responses to a step's prompts that preferences are made of, drawn and judged by config.online."""
+"""Candidates: the responses to a step's prompts that preferences are made of, as config.sample says."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -47,7 +47,7 @@ def make_drawer(setup: common.Setup, *, share: float, group_size: int) -> Callab
         pad_id=tokenizer.pad_id,
     )
     if share in (0.0, 1.0):
-        generate = make_sampler(setup, setup.config.online.prompts_per_batch, **options)
+        generate = make_sampler(setup, setup.config.sample.prompts_per_batch, **options)
         return lambda policy, reference, *rest: generate(reference if share else policy, *rest)
     mixed = make_generate(make_mixture(setup.model, share), **options)
     merged = setup.merged or (lambda params: params)
@@ -63,15 +63,14 @@ def make_drawer(setup: common.Setup, *, share: float, group_size: int) -> Callab
 def make_judge(setup: common.Setup, pool: RewardPool) -> Callable:
     """judge(prompts, completions, infos) -> RewardResult: the task's verifier, or the reward model of online.judge.
 
-    Given pairs (online.data="pairs") are ordered already, and nothing is judged: every sample has the reward 1 of a
+    Given pairs (sample.data="pairs") are ordered already, and nothing is judged: every sample has the reward 1 of a
     chosen response, so that none counts as worse.
     """
-    settings = setup.config.online
-    if settings.data == "pairs":
+    if setup.config.sample.data == "pairs":
         return lambda prompts, completions, infos: RewardResult(np.ones(len(prompts), np.float32), {}, 0, 0, None)
-    if not settings.judge:
+    if not setup.config.sample.judge:
         return pool
-    trained = load_reward_model(settings.judge)
+    trained = load_reward_model(setup.config.sample.judge)
     return lambda prompts, completions, infos: RewardResult(trained.score_texts(prompts, completions), {}, 0, 0, None)
 
 
@@ -80,7 +79,7 @@ class Source:
 
     def __init__(self, setup: common.Setup, judge_texts: Callable, prompts: Iterator[list[dict]]):
         self._setup, self._judge, self._prompts = setup, judge_texts, prompts
-        settings = self._settings = setup.config.online
+        settings = self._settings = setup.config.sample
         self._draw = make_drawer(setup, share=settings.share, group_size=settings.group_size)
         others = settings.opponents
         self._draw_others = (

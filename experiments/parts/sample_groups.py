@@ -42,11 +42,10 @@ def collect(
 
     generate, greedy: compiled (params, tokens, prompt_mask, key) -> Rollout; greedy has one row a prompt.
     """
-    settings = setup.config.grpo
-    size, wanted = settings.group_size, settings.prompts_per_step
+    size, wanted = setup.config.sample.group_size, setup.config.sample.prompts_per_step
     here = processes.rows_here(setup.mesh, wanted)
     taught, idle, batches, failures = [], [], 0, np.zeros(2, int)
-    while batches < settings.dynamic_sampling.max_batches and len(taught) < wanted:
+    while batches < setup.config.sample.dynamic_sampling.max_batches and len(taught) < wanted:
         records = next(prompts)
         batch_key = jax.random.fold_in(key, batches) if batches else key
         encoded = processes.place_own(setup.mesh, common.encode_prompts(setup, records))
@@ -56,7 +55,7 @@ def collect(
         clock.lap("reward_s")
         batches += 1
         failures += (judged.result.num_timeouts, judged.result.num_errors)
-        if settings.dynamic_sampling.max_batches == 1:
+        if setup.config.sample.dynamic_sampling.max_batches == 1:
             groups = [judged]
             break
         spread = np.ptp(judged.result.rewards.reshape(-1, size), axis=1)
@@ -75,7 +74,7 @@ def collect(
         greedy_rewards = np.repeat(judge(setup, pool, rollout, records, here, wanted).result.rewards, size)
         clock.lap("rollout_s")
     metrics = {}
-    if settings.dynamic_sampling.max_batches > 1:
+    if setup.config.sample.dynamic_sampling.max_batches > 1:
         metrics = {"sampling/batches": batches, "sampling/dropped": len(idle) / (len(idle) + len(taught))}
     return Collected(judged, greedy_rewards, metrics)
 

@@ -6,7 +6,7 @@
     loss_kl        adaptive_kl: moves the weight of the KL in the loss
     entropy        adaptive_entropy: moves the weight of the entropy bonus
 
-config.grpo.trackers names one for each place, or "". Their states are in TrainState.trackers and are checkpointed.
+config.algorithm.trackers names one for each place, or "". Their states are in TrainState.trackers and are checkpointed.
 """
 
 from typing import Any
@@ -24,8 +24,8 @@ States = dict[str, Any]
 
 
 def make_trackers(config) -> dict[str, Tracker]:
-    """The trackers that config.grpo.trackers names, by place. Raises ValueError for an unknown one."""
-    return {place: bind(spec.to_dict(), trackers)() for place, spec in config.grpo.trackers.items() if spec.fn}
+    """The trackers that config.algorithm.trackers names, by place. Raises ValueError for an unknown one."""
+    return {place: bind(spec.to_dict(), trackers)() for place, spec in config.algorithm.trackers.items() if spec.fn}
 
 
 def init(made: dict[str, Tracker]) -> States:
@@ -42,7 +42,7 @@ def see_rewards(made: dict[str, Tracker], states: States, rewards: np.ndarray) -
 
 def known(config, states: States) -> dict[str, Any]:
     """What credit.assign may use: reward_mean, reward_std, baseline, and the weight of the KL in the reward."""
-    found = {"reward_kl_coef": config.grpo.reward_kl_coef}
+    found = {"reward_kl_coef": config.algorithm.reward_kl_coef}
     if "reward_kl" in states:
         found["reward_kl_coef"] = states["reward_kl"].coef
     if "reward_scale" in states:

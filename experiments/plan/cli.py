@@ -119,7 +119,7 @@ def tree_bytes(shapes, shardings) -> float:
 
 def optimizer_bytes(setup: common.Setup) -> float:
     """Bytes of one device's share of what the optimizer keeps."""
-    optimizer, _ = common.make_step(setup, setup.config.grpo, None)
+    optimizer, _ = common.make_step(setup, setup.config.train, None)
     shapes = jax.eval_shape(optimizer.init, setup.param_shapes)
     return tree_bytes(shapes, sharding.tree_shardings(shapes, setup.mesh))
 
@@ -127,7 +127,7 @@ def optimizer_bytes(setup: common.Setup) -> float:
 def cache_bytes(setup: common.Setup, prompts: int) -> float:
     """Bytes of one device's share of the keys and values of a whole rollout."""
     config, model = setup.config, programs.model_config(setup.config)
-    rows = prompts * config.grpo.group_size / sharding.row_shards(setup.mesh)
+    rows = prompts * config.sample.group_size / sharding.row_shards(setup.mesh)
     length = max(config.rollout.prompt_buckets) + config.rollout.completion_length
     heads = model.num_kv_heads / setup.mesh.shape["tensor"]
     width = jax.numpy.dtype(config.model.dtype).itemsize
@@ -159,11 +159,12 @@ def model_flops(plain: common.Setup, rows: int) -> float:
 
 def make_planned(name: str, setup: common.Setup, micro_batches: int | None = None) -> programs.Planned:
     """The program of that name at the config's size. micro_batches: in place of the config's."""
-    settings = setup.config.grpo
-    rows = settings.prompts_per_step * settings.group_size
+    rows = setup.config.sample.prompts_per_step * setup.config.sample.group_size
     if name == "train":
-        return programs.train(setup, rows // settings.minibatches, micro_batches)
-    return programs.score(setup, rows) if name == "score" else programs.decode(setup, settings.prompts_per_step)
+        return programs.train(setup, rows // setup.config.train.minibatches, micro_batches)
+    return (
+        programs.score(setup, rows) if name == "score" else programs.decode(setup, setup.config.sample.prompts_per_step)
+    )
 
 
 def largest(setup: common.Setup, limit: float, effort: float) -> tuple[int, dict[str, Any]]:
@@ -173,8 +174,8 @@ def largest(setup: common.Setup, limit: float, effort: float) -> tuple[int, dict
     within seconds, long before machine code is made: the search goes down from the whole minibatch. A peak above
     `limit` bytes does not fit either: near it the compiler counts on parts that are never there at once.
     """
-    settings, shards = setup.config.grpo, sharding.row_shards(setup.mesh)
-    rows = settings.prompts_per_step * settings.group_size // settings.minibatches
+    sample, shards = setup.config.sample, sharding.row_shards(setup.mesh)
+    rows = sample.prompts_per_step * sample.group_size // setup.config.train.minibatches
     if rows % shards:
         raise ValueError(f"a minibatch of {rows} rows does not divide over the {shards} devices that take rows")
     figures: dict[str, Any] = {}
@@ -215,9 +216,9 @@ def plan(config, topology: str, names: list[str], *, find_largest: bool = False,
         "parameter_bytes": tree_bytes(setup.param_shapes, setup.param_shardings),
         "optimizer_bytes": optimizer_bytes(setup),
         "tokens": [max(config.rollout.prompt_buckets), config.rollout.completion_length],
-        "step_rows": config.grpo.prompts_per_step * config.grpo.group_size,
-        "rows": config.grpo.prompts_per_step * config.grpo.group_size // config.grpo.minibatches,
-        "micro_batches": config.grpo.micro_batches,
+        "step_rows": config.sample.prompts_per_step * config.sample.group_size,
+        "rows": config.sample.prompts_per_step * config.sample.group_size // config.train.minibatches,
+        "micro_batches": config.train.micro_batches,
         "effort": effort,
         "programs": {},
     }
@@ -235,7 +236,7 @@ def plan(config, topology: str, names: list[str], *, find_largest: bool = False,
             moved = moved_bytes(name, setup, planned, found["micro_batches"])
             figures |= roofline(sent, total, useful, moved, mesh, chip)
         if name == "decode":
-            figures["cache_bytes"] = cache_bytes(setup, config.grpo.prompts_per_step)
+            figures["cache_bytes"] = cache_bytes(setup, config.sample.prompts_per_step)
         found["programs"][name] = figures
     return found
 

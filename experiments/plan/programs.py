@@ -78,7 +78,7 @@ def _token_batch(config, rows: int) -> TokenBatch:
 def train(setup: common.Setup, rows: int, micro_batches: int | None = None) -> Planned:
     """The train step on a minibatch of that many rows. micro_batches: in place of the config's."""
     config = setup.config
-    settings = config.grpo.copy_and_resolve_references()
+    settings = config.train.copy_and_resolve_references()
     if micro_batches:
         settings.update(micro_batches=micro_batches)
     optimizer, step = common.make_step(setup, settings, grpo.make_loss(setup, grpo.make_scorer(setup)))
@@ -119,7 +119,7 @@ def decode(setup: common.Setup, prompts: int) -> Planned:
     generate = make_generate(
         setup.model,
         completion_length=config.rollout.completion_length,
-        group_size=config.grpo.group_size,
+        group_size=config.sample.group_size,
         sampling=common.sampling_of(config.rollout),
         eos_ids=(0,),
     )

@@ -4,7 +4,7 @@
     python -m experiments.sweep --config=configs/control/environments.py:cartpole --sweep=lr:1e-3/3e-3,seed:8 --jobs=2
     python -m experiments.sweep --config=configs/control/environments.py:cartpole --sweep=lr,seed:64 --vmap       # \
         in one program
-    python -m experiments.sweep --config=configs/tasks/arithmetic.py --sweep=method,seed --config.grpo.steps=50
+    python -m experiments.sweep --config=configs/tasks/arithmetic.py --sweep=method,seed --config.train.steps=50
 
 A sweep is a function sweep_NAME(arg) of the config file, or of one that it builds on; several are their product (see
 configs/sweeps.py). Further --config.x=y hold for every point. What is complete is skipped, what was interrupted

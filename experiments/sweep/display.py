@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.parts.programs import result_of
+from experiments.parts.budgets import result_of
 from experiments.sweep.runner import Task
 from rl_jax.runs.logging import METRICS_FILE
 from rl_jax.runs.progress import format_seconds

@@ -15,7 +15,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.parts.programs import result_of
+from experiments.parts.budgets import result_of
 from experiments.sweep.points import Point
 from rl_jax.runs import run_record
 from rl_jax.runs.logging import METRICS_FILE, read_jsonl, write_atomically
@@ -95,7 +95,7 @@ def table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
 
     A point has name, arm, seed, state, step and its last metrics; an arm the number of its complete points and mean,
     least and greatest result of these, none of the three where one has no finite result: a mean over those that did
-    not diverge would flatter the arm. metric: the result; None: the first of experiments.parts.programs.RESULTS.
+    not diverge would flatter the arm. metric: the result; None: the first of experiments.parts.budgets.RESULTS.
     """
     rows = []
     for point in read_json(folder / "sweep.json")["points"]:

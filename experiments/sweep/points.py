@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from configs import sweeps
-from experiments.parts.programs import program_of
+from experiments.parts.budgets import program_of
 
 PLAIN = (bool, int, float, str)
 LONGEST_NAME = 120  # characters; a longer name of a point ends in a hash

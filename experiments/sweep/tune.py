@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from configs import sweeps
-from experiments.parts.programs import budget_of, result_of
+from experiments.parts.budgets import budget_of, result_of
 from experiments.sweep import cli as sweep_program
 from experiments.sweep import display, folder, launchers, points, runner
 from rl_jax.runs.run_record import is_complete, read_json
@@ -85,7 +85,7 @@ def propose(space: Mapping[str, tuple], trials: Sequence[Mapping], *, seed: int,
 
 
 def budget(config: Mapping[str, Any], program: str, fields: str | None) -> dict[str, Any]:
-    """What one run may use. fields: dotted names of the config that say it, in place of experiments.parts.programs."""
+    """What one run may use. fields: dotted names of the config that say it, in place of experiments.parts.budgets."""
     if fields is None:
         return budget_of(config, program)
     found = {}

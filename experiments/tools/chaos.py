@@ -2,7 +2,7 @@ r"""Kills a run with SIGKILL at random moments, also inside its saves, and compa
 
     python -m experiments.tools.chaos --kills=20 -- python -m experiments.grpo \
         --config=configs/tasks/arithmetic.py:smoke \
-        --config.grpo.steps=60
+        --config.train.steps=60
 
 What stands behind -- is started as it is, with a --workdir added: once to its end, then again and again in another
 workdir, killed at a moment that --seed draws, and at last left to end. A line tells of each kill: where it hit, and the

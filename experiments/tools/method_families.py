@@ -53,7 +53,7 @@ FAMILIES = {
         package="configs.methods",
         baseline="grpo",
         groups=("",),
-        of_the_task=("name", "grpo.optimizer", "critic.optimizer", "critic.warmup_steps", "critic.support"),
+        of_the_task=("name", "program", "train.optimizer", "critic.optimizer", "critic.warmup_steps", "critic.support"),
         usual={"critic": ppo_common.critic},
         own=("critic.advantage", "critic.loss"),
         test="tests/configs/test_methods.py",
@@ -62,13 +62,10 @@ FAMILIES = {
         name="preference",
         package="configs.methods.preferences",
         baseline="dpo",
-        groups=("dpo.", "online."),
-        of_the_task=(
-            *(f"dpo.{name}" for name in ("steps", "epochs", "batch_size", "optimizer", "reference_cache")),
-            *("online.prompts_per_step", "online.prompts_per_batch"),
-        ),
-        usual={"online": online.online},
-        own=("online.selection",),
+        groups=("algorithm.", "sample."),
+        of_the_task=("sample.prompts_per_step", "sample.prompts_per_batch"),
+        usual={"sample": online.sample, "algorithm": online.choices},
+        own=("algorithm.pair_selection",),
         test="tests/configs/test_methods_preference.py",
     ),
 }
@@ -103,7 +100,7 @@ def load(key: str, arg: str | None = None) -> ConfigDict:
 
 def bound_functions(config: ConfigDict) -> dict[str, Callable]:
     """Slot -> the function in it, with its keywords bound."""
-    return _bound_preference(config) if "dpo" in config else _bound_online(config)
+    return _bound_preference(config) if "link" in config.algorithm else _bound_online(config)
 
 
 def _bound_online(config: ConfigDict) -> dict[str, Callable]:
@@ -112,17 +109,19 @@ def _bound_online(config: ConfigDict) -> dict[str, Callable]:
         del chosen["advantage"]  # it is the critic's
         estimator, objective = ppo.make_estimator(config), ppo.make_objective(config)
         chosen |= {"critic.advantage": estimator.advantage, "critic.loss": objective.value_loss}
-    for place, spec in config.grpo.trackers.items():
+    for place, spec in config.algorithm.trackers.items():
         chosen |= {f"trackers.{place}": bind(spec.to_dict(), trackers)} if spec.fn else {}
     return {slot: fn for slot, fn in chosen.items() if callable(fn)}
 
 
 def _bound_preference(config: ConfigDict) -> dict[str, Callable]:
     chosen = dpo.make_objective(config)._asdict()
-    if config.dpo.regularizer_coef:
+    if config.algorithm.regularizer_coef:
         chosen["regularizer_coef"] = chosen["regularizer"]
-    chosen["couple"] = bind(config.dpo.couple.to_dict(), couple, beta=config.dpo.beta)
-    if "online" in config:
-        modules = {"value": candidate_values, "selection": pair_selection, "schedule": reference_policy}
-        chosen |= {f"online.{slot}": bind(config.online[slot].to_dict(), m) for slot, m in modules.items()}
+    chosen["couple"] = bind(config.algorithm.couple.to_dict(), couple, beta=config.algorithm.beta)
+    modules = {
+        "candidate_value": candidate_values, "pair_selection": pair_selection, "reference_schedule": reference_policy
+    }
+    for slot in set(modules) & set(config.algorithm):
+        chosen[slot] = bind(config.algorithm[slot].to_dict(), modules[slot])
     return {slot: fn for slot, fn in chosen.items() if callable(fn)}

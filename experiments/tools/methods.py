@@ -104,7 +104,7 @@ def settings(config: ConfigDict, family: Family, prefix: str = "") -> dict[str, 
     found = {}
     for name, value in config.items():
         dotted = prefix + name
-        if isinstance(value, ConfigDict) and "fn" not in value and dotted != "dpo.reference":
+        if isinstance(value, ConfigDict) and "fn" not in value and dotted != "algorithm.reference":
             found |= settings(value, family, f"{dotted}.")
         elif dotted.startswith(family.groups) and not dotted.startswith(family.of_the_task):
             found[dotted] = value
@@ -120,9 +120,8 @@ def changes(config: ConfigDict, baseline: ConfigDict, family: Family) -> dict[st
     for group, usual in family.usual.items():
         theirs |= settings(ConfigDict({group: usual()}), family)
     theirs = {name: value for name, value in theirs.items() if name not in family.own}
-    short = "dpo." if family.baseline == "dpo" else "grpo."
     return {
-        name.removeprefix(short): describe(value)
+        name.removeprefix("algorithm."): describe(value)
         for name, value in ours.items()
         if name not in theirs or describe(theirs[name]) != describe(value)
     }

@@ -2,7 +2,7 @@
 
     python -m experiments.tools.runs runs                                            # name, program, task, state, \
         result, age
-    python -m experiments.tools.runs runs --where='config.grpo.kl_coef>0 and state=complete'
+    python -m experiments.tools.runs runs --where='config.algorithm.kl_coef>0 and state=complete'
     python -m experiments.tools.runs --compare runs/a runs/b                         # last metrics side by side
     python -m experiments.tools.runs --diff runs/a runs/b                            # fields of the configs, code, \
         versions
@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from experiments.parts.programs import result_of
+from experiments.parts.budgets import result_of
 from experiments.sweep.folder import last_metrics, state_of
 from rl_jax.runs.logging import METRICS_FILE, export_parquet
 from rl_jax.runs.parquet import write_parquet

@@ -29,15 +29,15 @@ OPEN = (
     "task",
     *(f"grpo.{name}" for name in ("shaping", "reward_kl", "advantage", "behavior_weight", "token_weight", "selection")),
     *(f"grpo.{name}" for name in ("surrogate", "kl", "aggregate")),
-    *(f"grpo.trackers.{place}" for place in PLACES),
+    *(f"algorithm.trackers.{place}" for place in PLACES),
     *("critic.advantage", "critic.loss"),
     *(f"dpo.{slot}" for slot in ("token_weight", "score_map", "scale", "offset", "compare", "link", "weight")),
-    *("dpo.regularizer", "dpo.couple"),
+    *("algorithm.regularizer", "algorithm.couple"),
     *(f"online.{place}" for place in ("value", "selection", "schedule")),
     *(f"reward_model.{name}" for name in ("loss", "regularizer", "combine", "aggregate")),
 )
 # Groups whose fields are data, names that a file gives.
-FREE = ("task", "data", "dpo.reference", "online.pairs", "benchmarks", "arms", "frontier", "best_of_n")
+FREE = ("task", "data", "algorithm.reference", "sample.pairs", "benchmarks", "arms", "frontier", "best_of_n")
 # Groups that some programs have: what stands in them where nothing else is said.
 GROUPS = {
     "critic": ppo_common.critic,
@@ -124,8 +124,8 @@ def test_smoke_is_small(path):
         pytest.skip("of the control programs, which have fields of their own")
     assert config.sft.steps <= 20
     if "grpo" in config:
-        assert config.grpo.steps <= 5
-        assert config.grpo.prompts_per_step * config.grpo.group_size <= 64
+        assert config.train.steps <= 5
+        assert config.sample.prompts_per_step * config.sample.group_size <= 64
     for group in set(config) & {"dpo", "reward_model"} if "frontier" not in config else ():  # its arms say how many
         assert config[group].steps <= 10 and config[group].batch_size <= 16
     assert config.eval.num_prompts * config.eval.samples_per_prompt <= 64
@@ -158,10 +158,10 @@ def test_unknown_field_of_a_group():
         (["--config.grpo.stepz=3"], 'Did you mean "steps" instead of "stepz"'),
         (["--config.gpro.steps=3"], 'Did you mean "grpo" instead of "gpro"'),
         (["--config.model.embed_dimm=32"], 'Did you mean "embed_dim" instead of "embed_dimm"'),
-        (["--config.grpo.steps=abc"], "--config.grpo.steps=abc: invalid literal for int"),
-        (["--config.grpo.mask_truncated=maybe"], "--config.grpo.mask_truncated=maybe"),
+        (["--config.train.steps=abc"], "--config.train.steps=abc: invalid literal for int"),
+        (["--config.algorithm.mask_truncated=maybe"], "--config.algorithm.mask_truncated=maybe"),
         (["--wrkdir=x"], "Did you mean: workdir"),
-        (["grpo.steps=3"], "unexpected arguments: ['grpo.steps=3']"),
+        (["train.steps=3"], "unexpected arguments: ['train.steps=3']"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

@@ -81,15 +81,15 @@ def test_a_method_starts_from_any_task(key, arg):
     plain = methods.load(FAMILY.baseline, arg)
     for name in ("steps", "prompts_per_step", "group_size"):
         assert config.grpo[name] == plain.grpo[name], "batch sizes are the task's"
-    rows = config.grpo.prompts_per_step * config.grpo.group_size
-    assert rows % (config.grpo.minibatches * config.grpo.micro_batches) == 0
+    rows = config.sample.prompts_per_step * config.sample.group_size
+    assert rows % (config.train.minibatches * config.train.micro_batches) == 0
 
 
 @every_method
 def test_the_learning_rate_falls_over_the_whole_run(key):
     config = methods.load(key)
-    updates = config.grpo.epochs * config.grpo.minibatches
-    assert config.grpo.optimizer.warmup_steps + config.grpo.optimizer.decay_steps == updates * config.grpo.steps
+    updates = config.train.epochs * config.train.minibatches
+    assert config.train.optimizer.warmup_steps + config.train.optimizer.decay_steps == updates * config.train.steps
 
 
 @every_method

@@ -47,8 +47,8 @@ def test_a_file_is_short_and_says_what_it_is(key):
 @pytest.mark.parametrize("smoke", ["", "smoke"])
 def test_a_method_starts_from_its_task(key, smoke):
     config = methods.load(key, smoke)
-    samples = "online" in config and config.online.data != "pairs"
-    given = "persona" if "online" in config else "solutions" if config.dpo.responses > 2 else "hh"
+    samples = "online" in config and config.sample.data != "pairs"
+    given = "persona" if "online" in config else "solutions" if config.algorithm.responses > 2 else "hh"
     assert config.name == f"{key}_{'arithmetic' if samples else given}" + "_smoke" * bool(smoke)
     plain = methods.load("online_dpo" if samples else "dpo", smoke)
     for name in ("steps", "batch_size", "optimizer", "micro_batches", "max_grad_norm"):
@@ -247,5 +247,5 @@ def test_the_changes_are_the_difference_of_two_configs():
     }
     assert row.defaults == {"target_margin": {"margin": 0.5}} and row.papers == ["2405.14734"]
     online = methods.method("sppo").changes
-    assert online["online.value"] == "win_rate" and online["compare"] == "win_rates"
+    assert online["algorithm.candidate_value"] == "win_rate" and online["compare"] == "win_rates"
     assert not [name for name in online if "optimizer" in name or "prompts" in name]

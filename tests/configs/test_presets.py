@@ -158,13 +158,14 @@ def test_a_preset_inherits_no_choice(key, monkeypatch):
     def moved(name):
         config = base(name)
         config.rollout.update(temperature=0.5, top_k=3, top_p=0.5)
-        config.grpo.update(epochs=2, minibatches=2, max_grad_norm=9.0, mask_truncated=True)
-        config.grpo.update(kl_coef=9.0, entropy_coef=9.0, reward_kl_coef=9.0)
+        config.train.update(epochs=2, minibatches=2, max_grad_norm=9.0)
+        config.algorithm.update(mask_truncated=True)
+        config.algorithm.update(kl_coef=9.0, entropy_coef=9.0, reward_kl_coef=9.0)
         for slot in ("shaping", "advantage", "surrogate", "kl", "reward_kl", "aggregate", "token_weight", "selection"):
             config.grpo[slot] = dict(fn="another", keyword=1.0)
-        config.grpo.behavior_weight = dict(fn="another", level="row")
-        config.grpo.dynamic_sampling = dict(max_batches=7)
-        config.grpo.trackers.baseline = dict(fn="another")
+        config.algorithm.behavior_weight = dict(fn="another", level="row")
+        config.sample.dynamic_sampling = dict(max_batches=7)
+        config.algorithm.trackers.baseline = dict(fn="another")
         return config
 
     monkeypatch.setattr(common, "base", moved)
@@ -181,9 +182,9 @@ def test_a_preset_starts_from_any_task(key, arg):
     differ = {slot for slot, value in resolved(config).items() if value != resolved(alone)[slot]}
     assert differ <= {"shape", "aggregate"}  # the limit of the generation
     if key.startswith("dapo"):
-        assert config.grpo.shaping.buffer == round(0.2 * length)
-    rows = config.grpo.prompts_per_step * config.grpo.group_size
-    assert rows % (config.grpo.minibatches * config.grpo.micro_batches) == 0
+        assert config.algorithm.shaping.buffer == round(0.2 * length)
+    rows = config.sample.prompts_per_step * config.sample.group_size
+    assert rows % (config.train.minibatches * config.train.micro_batches) == 0
 
 
 @every_preset
@@ -214,7 +215,7 @@ def assigned(config, rewards, mask, *, group_size, log_probs=None, ref_log_probs
     blank = jnp.zeros(mask.shape, jnp.int32)
     never = jnp.zeros(len(rewards), bool)
     rollout = Rollout(TokenBatch(blank, blank, blank), jnp.asarray(mask), behavior, behavior, ~never, never)
-    arrays = {"ref_log_probs": ref, "log_probs": log_probs, "reward_kl_coef": config.grpo.reward_kl_coef}
+    arrays = {"ref_log_probs": ref, "log_probs": log_probs, "reward_kl_coef": config.algorithm.reward_kl_coef}
     rewards, key = jnp.asarray(rewards, jnp.float32), jax.random.key(0)
     return rule.assign(program.make_credit(config), rollout, rewards, group_size=group_size, key=key, **arrays)
 
@@ -293,7 +294,7 @@ PUBLISHED = {
 def test_weight_of_a_token_in_the_policy_gradient(key):
     """Table 5.2, at ratio 1 and without the KL term."""
     config = load(key)
-    config.grpo.kl_coef = 0.0
+    config.algorithm.kl_coef = 0.0
     config.rollout.completion_length = 1000
     # open-instruct never sees prompt B: its rewards are all the same.
     rows = slice(0, 4 if key == "grpo_open_instruct_0_3" else 8)
@@ -341,7 +342,7 @@ def test_gradient_of_the_kl(key):
     """Table 5.3, through the recipe: eight rows of one token, one an outcome, weighed by its probability."""
     with jax.enable_x64(True):
         config = load(key)
-        config.grpo.kl_coef = 1.0
+        config.algorithm.kl_coef = 1.0
         everything, probabilities = np.ones((8, 1), bool), jax.nn.softmax(test_kl.LOGITS)
         reference = jax.nn.log_softmax(test_kl.REF_LOGITS)[:, None]
         batch = assigned(config, np.zeros(8), everything, group_size=8, ref_log_probs=reference)

@@ -3,7 +3,7 @@
 import pytest
 
 from configs import sweeps
-from experiments.parts import programs
+from experiments.parts import budgets
 from experiments.sweep import points
 from tests.paths import REPO_ROOT
 
@@ -91,7 +91,7 @@ def test_every_point_of_every_sweep_is_a_config(path):
         assert len({point.arm if name != "seed" else point.name for point in found}) == len(found) > 1
         for point in found:
             resolved = points.set_fields(points.load_config(point.config), point.overrides)
-            assert programs.program_of(resolved) == point.program
+            assert budgets.program_of(resolved) == point.program
             for field, value in points.fields_of(point.overrides).items():
                 place = resolved
                 for part in field.split("."):
@@ -111,30 +111,30 @@ def test_the_groups_of_a_config_say_which_program_it_is_for(path):
     named = points.load_module(path).__doc__.partition("python -m experiments.")[2].split()
     config = points.load_config(path)
     if named and named[0] not in ("plan", "methods"):
-        assert programs.program_of(config) == named[0]
-    assert programs.samples_per_step(config) or programs.program_of(config) in ("best_of_n", "preferences")
+        assert budgets.program_of(config) == named[0]
+    assert budgets.samples_per_step(config) or budgets.program_of(config) in ("best_of_n", "frontier")
 
 
 def test_budgets():
     config = points.load_config("configs/control/environments.py:cartpole")
-    assert programs.budget_of(config, "control_ppo") == {"env_steps": 300_000}
+    assert budgets.budget_of(config, "control_ppo") == {"env_steps": 300_000}
     config = points.load_config("configs/tasks/arithmetic.py")
-    assert programs.budget_of(config, "grpo") == {"steps": 200, "samples": 51_200, "completion_tokens": 614_400}
-    sampled = points.set_fields(config, {"grpo.dynamic_sampling.max_batches": 10})
-    assert programs.budget_of(sampled, "grpo")["completion_tokens"] == 6_144_000
+    assert budgets.budget_of(config, "grpo") == {"steps": 200, "samples": 51_200, "completion_tokens": 614_400}
+    sampled = points.set_fields(config, {"sample.dynamic_sampling.max_batches": 10})
+    assert budgets.budget_of(sampled, "grpo")["completion_tokens"] == 6_144_000
     with pytest.raises(ValueError, match="how much evaluate trains on"):
-        programs.budget_of(config, "evaluate")
+        budgets.budget_of(config, "evaluate")
 
 
 def test_set_fields_is_as_strict_as_a_command_line():
     config = points.load_config("configs/tasks/arithmetic.py")
-    assert points.set_fields(config, {"grpo.kl_coef": 1}).grpo.kl_coef == 1.0
-    assert config.grpo.kl_coef == 0.0, "the config itself was changed"
+    assert points.set_fields(config, {"algorithm.kl_coef": 1}).algorithm.kl_coef == 1.0
+    assert config.algorithm.kl_coef == 0.0, "the config itself was changed"
     for overrides, said in (
         ({"grpo.kl_coeff": 1.0}, "no field grpo.kl_coeff; near it: grpo.kl_coef"),
-        ({"grpo.surrogate": 1.0}, "is a group of fields; name one of grpo.surrogate.clip_high, "),
-        ({"grpo.steps": 1.5}, "1.5 is a float"),
-        ({"grpo.mask_truncated": 1}, "1 is a int"),
+        ({"algorithm.surrogate": 1.0}, "is a group of fields; name one of grpo.surrogate.clip_high, "),
+        ({"train.steps": 1.5}, "1.5 is a float"),
+        ({"algorithm.mask_truncated": 1}, "1 is a int"),
         ({"seed": True}, "True is a bool"),
     ):
         with pytest.raises(ValueError, match=said):

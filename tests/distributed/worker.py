@@ -32,17 +32,17 @@ def policy_config(folder: pathlib.Path, mesh: str):
     found = small.config(
         folder.parent,
         mesh=mesh,
-        grpo__steps=4,
-        grpo__prompts_per_step=8,
-        grpo__group_size=4,
-        grpo__epochs=2,
-        grpo__minibatches=2,
-        grpo__kl_coef=0.05,
-        grpo__entropy_coef=0.01,
+        train__steps=4,
+        sample__prompts_per_step=8,
+        sample__group_size=4,
+        train__epochs=2,
+        train__minibatches=2,
+        algorithm__kl_coef=0.05,
+        algorithm__entropy_coef=0.01,
         eval__every=2,
         checkpoint__every=2,
     ).unlock()
-    found.grpo.optimizer.update(OPTIMIZER)
+    found.train.optimizer.update(OPTIMIZER)
     return found
 
 
@@ -62,13 +62,13 @@ class Jobs:
     def grpo(self) -> None:
         """Dynamic sampling, trackers."""
         config = policy_config(self.folder, self.mesh)
-        config.grpo.dynamic_sampling.max_batches = 2
-        config.grpo.trackers.update(
+        config.sample.dynamic_sampling.max_batches = 2
+        config.algorithm.trackers.update(
             entropy=dict(fn="adaptive_entropy"),
             reward_kl=dict(fn="adaptive_kl"),
             reward_scale=dict(fn="running_moments"),
         )
-        config.grpo.shaping = dict(fn="scaled")
+        config.algorithm.shaping = dict(fn="scaled")
         grpo.run(config.lock(), self.folder / "grpo")
 
     def ppo(self) -> None:
@@ -76,7 +76,7 @@ class Jobs:
         ppo.make_evaluate = lambda setup, pool: lambda params: ({}, [])
         config = policy_config(self.folder, self.mesh)
         config.critic = ppo_common.critic()
-        config.grpo.steps = config.critic.warmup_steps + 2
+        config.train.steps = config.critic.warmup_steps + 2
         config.eval.every = 2
         config.critic.optimizer.update(OPTIMIZER)
         ppo.run(config.lock(), self.folder / "ppo")
@@ -90,9 +90,10 @@ class Jobs:
         config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=16)
         config.rollout.update(completion_length=5, prompt_buckets=(6,))
         # Many quick steps: some tests end a run in the middle.
-        config.dpo.update(steps=24, batch_size=8, micro_batches=2, compare=dict(fn="anchored"))
-        config.dpo.couple = dict(fn="bco_anchor")
-        config.dpo.optimizer.update(OPTIMIZER, learning_rate=5e-3)
+        config.train.update(steps=24, batch_size=8, micro_batches=2)
+        config.algorithm.update(compare=dict(fn="anchored"))
+        config.algorithm.couple = dict(fn="bco_anchor")
+        config.train.optimizer.update(OPTIMIZER, learning_rate=5e-3)
         config.sft.update(steps=2, batch_size=8)
         config.packing.mode = "shared_prefix"
         config.mesh = self.mesh

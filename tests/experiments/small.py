@@ -12,14 +12,15 @@ ALWAYS = dict(num_train=100, num_test=20, digits=1, num_operands=(2, 2), unfinis
 
 
 def config(tmp_path, **fields):
-    """configs/tasks/arithmetic.py:smoke without a warm start, on one layer of 32. fields: grpo__steps=value."""
+    """configs/tasks/arithmetic.py:smoke without a warm start, on one layer of 32. fields: train__steps=value."""
     found = arithmetic.get_config("smoke")
     found.task = dict(name="arithmetic", data_dir=str(tmp_path / "data"), **ALWAYS)
     found.model.update(embed_dim=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16, mlp_dim=64, checkpoint="")
     found.rollout.update(completion_length=4, prompt_buckets=(8,), temperature=1.0, top_k=0, top_p=1.0)
     found.sft.steps = 0
-    found.grpo.update(epochs=1, minibatches=1, micro_batches=1, mask_truncated=False)
-    found.grpo.optimizer.update(warmup_steps=0, decay_steps=0)
+    found.train.update(epochs=1, minibatches=1, micro_batches=1)
+    found.algorithm.update(mask_truncated=False)
+    found.train.optimizer.update(warmup_steps=0, decay_steps=0)
     found.eval.update(num_prompts=16, batch_size=16, samples_per_prompt=1)
     found.log.update(progress=False, tensorboard=False)
     found.reward.num_workers = 0

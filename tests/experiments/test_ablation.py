@@ -40,7 +40,7 @@ def test_every_ablation_is_complete(key, smoke):
     for config in [paper.warm_start, *paper.arms.values()]:
         path, _, argument = config.partition(":")
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
-        steps = module.get_config(argument).grpo.steps
+        steps = module.get_config(argument).train.steps
         assert (REPO_ROOT / path).exists() and 0 < steps and (steps <= 5 or not smoke)
 
 
@@ -315,13 +315,13 @@ def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeyp
         write_metrics(folder, [0.4, 0.5, 0.9] if folder.name == "correct" else [0.4, 0.6, 0.4])
 
     monkeypatch.setattr(cli.subprocess, "run", fake)
-    outcome = cli.run("spurious_rewards", tmp_path, ["--config.grpo.steps=2"])
+    outcome = cli.run("spurious_rewards", tmp_path, ["--config.train.steps=2"])
     assert outcome["verdict"] == "reproduced"
     assert outcome["values"]["correct"]["before"] == [0.4] * 3  # first and last, not the best
     assert outcome["values"]["correct"]["after"] == [0.9] * 3
     assert outcome["values"]["shuffled"]["gain"] == [0.0] * 3
     assert "| correct | 0.4 [0.4, 0.4] | 0.9 [0.9, 0.9] | 0.5 [0.5, 0.5] |" in capsys.readouterr().out
-    assert len(calls) == 9 and all("--config.grpo.steps=2" in call for call in calls)
+    assert len(calls) == 9 and all("--config.train.steps=2" in call for call in calls)
     for seed in range(3):
         arms = [call for call in calls if f"--config.seed={seed}" in call and call[0] == "experiments.grpo"]
         assert len(arms) == 2 and all(f"--config.init_from={tmp_path}/seed{seed}/sft" in call for call in arms)

@@ -14,10 +14,10 @@ from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 # Several updates a step, prompts drawn again, a greedy rollout as the baseline: each has arguments of its own.
 VARIED = dict(
-    grpo__epochs=2,
-    grpo__minibatches=2,
+    train__epochs=2,
+    train__minibatches=2,
     grpo__dynamic_sampling__max_batches=2,
-    grpo__advantage=dict(fn="remax"),
+    algorithm__advantage=dict(fn="remax"),
 )
 OURS = {"jit(generate)", "jit(score)", "jit(step)", "jit(assign)"}
 
@@ -54,7 +54,7 @@ def test_the_first_step_compiles_nothing_that_was_compiled_ahead(tmp_path, monke
     jax.monitoring.register_event_duration_secs_listener(note)
     monkeypatch.setattr(program, "compile_ahead", noted)
     monkeypatch.setattr(program, "make_evaluate", lambda setup, pool: lambda params: ({}, []))
-    config = small.config(tmp_path, grpo__steps=1, log__progress=True, **fields)
+    config = small.config(tmp_path, train__steps=1, log__progress=True, **fields)
     program.run(with_critic(config) if program is ppo else config, tmp_path / "run")
     lines = re.findall(r"^compiling (\w+) \.\.\. \d+\.\d s$", capsys.readouterr().out, re.MULTILINE)
     assert lines == told.split()

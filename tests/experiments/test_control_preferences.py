@@ -7,7 +7,7 @@ import pytest
 
 from configs.control import preferences as configs
 from experiments import control_ppo, control_preferences
-from experiments.parts import programs
+from experiments.parts import budgets
 from rl_jax.training import checkpoint
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
@@ -106,7 +106,7 @@ def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
         assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [4, 8]
-    assert rows[1]["env_steps"] == 8 * programs.samples_per_step(config) and "eval/return" in rows[1]
+    assert rows[1]["env_steps"] == 8 * budgets.samples_per_step(config) and "eval/return" in rows[1]
 
 
 CONFIGS = [*configs.METHODS, "spo,cycle", "reward,aim"]
@@ -121,7 +121,7 @@ def test_every_config_traces(words):
     after, metrics = jax.eval_shape(lambda state: advance(state, {}, 1), state)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert "eval/return" in metrics and control_ppo.num_updates(config) > 0
-    assert programs.program_of(config) == "control_preferences"
+    assert budgets.program_of(config) == "control_preferences"
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ def config(files, kind="pairs", /, **slots):
     found.model.update(embed_dim=16, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=16)
     found.rollout.update(completion_length=5, prompt_buckets=(6,))
     found.sft.steps = 0
-    found.dpo.update(steps=6, batch_size=16)
-    found.dpo.optimizer.learning_rate = 1e-2
+    found.train.update(steps=6, batch_size=16)
+    found.train.optimizer.learning_rate = 1e-2
     found.eval.update(every=3, batch_size=8, num_prompts=32)
     found.checkpoint.every = 2
     found.log.update(progress=False, tensorboard=False)
@@ -175,7 +175,7 @@ def test_rewards_of_tokens_do_not_overflow(files, tmp_path, monkeypatch):
     answers = iter(np.float32([[[[0, -500, -1]]], [[[-500, 0, -2]]]]))
     monkeypatch.setattr(dpo, "with_reference", lambda *args: {"ref_log_probs": next(answers)})
     found = config(files)
-    found.dpo.contrast.update(better="x", worse="y")
+    found.algorithm.contrast.update(better="x", worse="y")
     instruct = SimpleNamespace(instructed=lambda arrays, text: arrays)
     rewards = dpo.with_token_rewards(found, tmp_path, None, None, instruct, {})["token_rewards"]
     np.testing.assert_allclose(rewards, [[[0.5, -0.5, 1 / (1 + np.exp(-1)) - 0.5]]], rtol=1e-5)

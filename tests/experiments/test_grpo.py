@@ -52,8 +52,8 @@ def config(tmp_path):
 
 
 def test_objective_is_bound_from_the_config(tmp_path):
-    config = small_config(tmp_path, grpo__kl_coef=0.3, grpo__entropy_coef=0.2)
-    config.grpo.surrogate.update(clip_low=0.1, clip_high=0.4)
+    config = small_config(tmp_path, algorithm__kl_coef=0.3, algorithm__entropy_coef=0.2)
+    config.algorithm.surrogate.update(clip_low=0.1, clip_high=0.4)
     objective = grpo.make_objective(config)
     assert (objective.kl_coef, objective.entropy_coef) == (0.3, 0.2)
     old, advantages, mask = jnp.zeros((1, 4)), jnp.array([[1.0, 1.0, -1.0, -1.0]]), jnp.ones((1, 4), bool)
@@ -99,10 +99,10 @@ def test_advantages_and_masks(config):
 
 
 def test_mask_truncated_takes_whole_rows_out_of_the_loss(config):
-    config.grpo.mask_truncated = True
+    config.algorithm.mask_truncated = True
     rewards = np.arange(8, dtype=np.float32)
     masked, whole = policy_batch(config, rewards), policy_batch(small := small_copy(config), rewards)
-    assert small.grpo.mask_truncated is False
+    assert small.algorithm.mask_truncated is False
     cut_off = LENGTHS == LENGTH
     assert not np.asarray(masked.completion_mask)[cut_off].any() and not np.asarray(masked.advantages)[cut_off].any()
     np.testing.assert_array_equal(masked.completion_mask[~cut_off], whole.completion_mask[~cut_off])
@@ -113,13 +113,13 @@ def test_mask_truncated_takes_whole_rows_out_of_the_loss(config):
 def small_copy(config):
     """The same config with mask_truncated off."""
     copy = config.copy_and_resolve_references()
-    copy.grpo.mask_truncated = False
+    copy.algorithm.mask_truncated = False
     return copy
 
 
 def test_shuffled_shaping_deals_the_rewards_out_anew(config):
-    config.grpo.shaping.fn = "shuffled"
-    config.grpo.advantage = dict(fn=rewards_as_they_are)
+    config.algorithm.shaping.fn = "shuffled"
+    config.algorithm.advantage = dict(fn=rewards_as_they_are)
     rewards = np.arange(1, 9, dtype=np.float32)
     first, again, other = (np.asarray(policy_batch(config, rewards, key).advantages)[:, 0] for key in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
@@ -128,8 +128,8 @@ def test_shuffled_shaping_deals_the_rewards_out_anew(config):
 
 
 def test_shaping_sees_lengths_and_their_limit(config):
-    config.grpo.shaping = dict(fn="overlong", buffer=2, penalty=1.0)  # max_length comes from the rollout's fields
-    config.grpo.advantage = dict(fn=rewards_as_they_are)
+    config.algorithm.shaping = dict(fn="overlong", buffer=2, penalty=1.0)  # max_length comes from the rollout's fields
+    config.algorithm.advantage = dict(fn=rewards_as_they_are)
     found = np.asarray(policy_batch(config, np.zeros(8, np.float32)).advantages)[:, 0]
     np.testing.assert_allclose(found, -np.maximum(LENGTHS - 2, 0) / 2)
 
@@ -141,7 +141,7 @@ def rewards_as_they_are(rewards, *, group_size):
 
 @pytest.mark.parametrize(("epochs", "count"), [(1, 1), (2, 1), (1, 4), (3, 2)])
 def test_minibatches_cover_every_row_once_an_epoch(config, epochs, count):
-    config.grpo.update(epochs=epochs, minibatches=count)
+    config.train.update(epochs=epochs, minibatches=count)
     batch = policy_batch(config, np.arange(8, dtype=np.float32))._replace(
         ref_log_probs=jnp.broadcast_to(jnp.arange(8.0)[:, None], (ROWS, LENGTH))
     )
@@ -177,7 +177,9 @@ def run(tmp_path, monkeypatch, **fields):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_several_updates_a_step(tmp_path, monkeypatch):
-    workdir = run(tmp_path, monkeypatch, grpo__epochs=2, grpo__minibatches=2, grpo__micro_batches=2, grpo__kl_coef=0.1)
+    workdir = run(
+        tmp_path, monkeypatch, train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1
+    )
     rows = read(workdir / "metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     for row in rows[1:]:
@@ -217,9 +219,9 @@ def test_a_function_of_ones_own_in_the_configs_place(tmp_path, monkeypatch):
         return policy.clipped_surrogate(log_probs, old_log_probs, advantages, mask, clip_low=0.2, clip_high=0.2)
 
     set_reward(monkeypatch, number_of_sevens)
-    config = small_config(tmp_path, grpo__steps=1)
+    config = small_config(tmp_path, train__steps=1)
     with config.unlocked():
-        config.grpo.surrogate = dict(fn=negated, scale=2.0)
+        config.algorithm.surrogate = dict(fn=negated, scale=2.0)
     grpo.run(config, tmp_path / "run")
     assert calls and set(calls) == {2.0}
     written = json.loads((tmp_path / "run" / "config.json").read_text())["grpo"]["surrogate"]
@@ -229,10 +231,10 @@ def test_a_function_of_ones_own_in_the_configs_place(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_gradients_that_are_not_finite_stop_the_run(tmp_path, monkeypatch):
-    settings = dict(grpo__steps=8, grpo__max_nonfinite_in_a_row=3, eval__every=100, grpo__entropy_coef=0.1)
+    settings = dict(train__steps=8, train__max_nonfinite_in_a_row=3, eval__every=100, algorithm__entropy_coef=0.1)
     set_reward(monkeypatch, number_of_sevens)
     config = small_config(tmp_path, **settings)
-    config.grpo.optimizer.learning_rate = float("nan")  # the first update ruins the params
+    config.train.optimizer.learning_rate = float("nan")  # the first update ruins the params
     with pytest.raises(FloatingPointError, match="3 gradients in a row .* the batch of step 4 is in .*step_4.npz"):
         grpo.run(config, tmp_path / "run")
     rows = read(tmp_path / "run" / "metrics.jsonl")
@@ -254,8 +256,14 @@ def test_step_metrics(config):
     with RewardPool(number_of_sevens, num_workers=0) as pool:
         result = pool([r["prompt"] for r in records], completions, [r["info"] for r in records])
     judged = grpo.Judged(jax.tree.map(np.asarray, rollout()), records, completions, result)
-    first = {"ratio/max_dev": 0.0, "sampler/gap_max": 1e-6, "sampler/weight": 0.5, "sampler/weight_squared": 0.5,
-             "nonfinite/skipped": 0.0, "loss": 1.0}
+    first = {
+        "ratio/max_dev": 0.0,
+        "sampler/gap_max": 1e-6,
+        "sampler/weight": 0.5,
+        "sampler/weight_squared": 0.5,
+        "nonfinite/skipped": 0.0,
+        "loss": 1.0,
+    }
     second = {**first, "ratio/max_dev": 0.2, "sampler/gap_max": 0.5, "nonfinite/skipped": 1.0, "loss": 3.0}
     found = grpo.step_metrics(config, judged, [first, second])
     assert found["loss"] == 2.0 and found["nonfinite/skipped"] == 1.0
@@ -271,7 +279,7 @@ def test_without_a_term_that_compares_the_reference_has_no_forward(tmp_path, mon
     set_reward(monkeypatch, number_of_sevens)
     rows = {}
     for measured in (True, False):
-        config = small_config(tmp_path, grpo__measure_kl=measured, grpo__steps=2)
+        config = small_config(tmp_path, algorithm__measure_kl=measured, train__steps=2)
         grpo.run(config, tmp_path / str(measured))
         lines = (tmp_path / str(measured) / "metrics.jsonl").read_text().splitlines()
         rows[measured] = [json.loads(line) for line in lines][-1]
@@ -295,9 +303,9 @@ def towards_the_reference(log_probs, old_log_probs, advantages, mask, *, ref_log
 def test_a_term_that_compares_needs_the_reference(config, fields):
     fields = dict(fields)
     with config.unlocked():
-        config.grpo.measure_kl = False
+        config.algorithm.measure_kl = False
         assert not grpo.compares(config)
-        config.grpo.trackers.update(fields.pop("trackers", {}))
+        config.algorithm.trackers.update(fields.pop("trackers", {}))
         for name, value in fields.items():
             config.grpo[name] = value  # in its place, since a function is no string
     assert grpo.compares(config)

@@ -50,7 +50,7 @@ def small(folder, tmp_path):
     config.model.path = str(folder)
     config.task.update(num_train=200, num_test=20, data_dir=str(tmp_path / "data"))
     config.rollout.completion_length = 6
-    config.grpo.optimizer.update(learning_rate=1e-2, warmup_steps=0)
+    config.train.optimizer.update(learning_rate=1e-2, warmup_steps=0)
     config.reward.num_workers = 0
     config.log.update(progress=False, tensorboard=False)
     return config
@@ -128,7 +128,7 @@ def test_a_run_on_a_folder_is_evaluated_from_its_checkpoint(folder, tmp_path, mo
     set_reward(monkeypatch, has_an_even_length)
     config = small(folder, tmp_path)
     config.sft.update(steps=2, eval_every=2, batch_size=8)
-    config.grpo.steps = 1
+    config.train.steps = 1
     grpo.run(config, tmp_path / "run")
     config.init_from = str(tmp_path / "run")
     assert set(evaluate.run(config, tmp_path / "evaluation")) >= {"eval/reward", "eval/completion_length"}

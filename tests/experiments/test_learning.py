@@ -36,8 +36,8 @@ def gain(tmp_path, monkeypatch, seed, **choices) -> float:
     config = small_config(
         tmp_path,
         seed=seed,
-        grpo__steps=STEPS,
-        grpo__group_size=8,
+        train__steps=STEPS,
+        sample__group_size=8,
         grpo__optimizer__learning_rate=5e-3,
         eval__every=1000,
         checkpoint__every=1000,

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 TIMEOUT_S = 300.0
 EXTRA = (
     "sft.steps=60 sft.eval_every=30 sft.optimizer.learning_rate=0.02 "  # long enough for rewards other than 0
-    "grpo.steps=6 eval.every=3 grpo.epochs=2 grpo.minibatches=2 "
+    "train.steps=6 eval.every=3 grpo.epochs=2 grpo.minibatches=2 "
     # Adam divides by the gradient's own size: with the usual eps, rounding alone drives two runs apart.
     "sft.optimizer.eps=1e-3 grpo.optimizer.eps=1e-3"
 ).split()

@@ -31,10 +31,10 @@ def number_of_sevens(prompt, completion, info):
 
 
 def config(tmp_path, **fields):
-    """configs/preferences/online.py on one layer of 32. fields: "online.epochs"=value, dots as __."""
+    """configs/preferences/online.py on one layer of 32. fields: "train.epochs"=value, dots as __."""
     found = online_preferences.smoke(online_preferences.of(small_of_grpo(tmp_path)))
     found.sft.steps = 0
-    found.dpo.optimizer.update(warmup_steps=0, decay_steps=0, learning_rate=1e-3)
+    found.train.optimizer.update(warmup_steps=0, decay_steps=0, learning_rate=1e-3)
     for name, value in fields.items():
         *groups, last = name.split("__")
         group = found
@@ -73,7 +73,9 @@ def candidates(rewards=None):
 
 def test_choose_takes_each_array_of_the_chosen(tmp_path):
     found = online_dpo.choose(
-        config(tmp_path, online__selection=dict(fn="best_worst")), candidates(), jax.random.key(0),
+        config(tmp_path, algorithm__pair_selection=dict(fn="best_worst")),
+        candidates(),
+        jax.random.key(0),
         {"from_reference", "sampled"},
     )
     np.testing.assert_array_equal(found.batch.tokens[:, :, 0], [[2, 0], [10, 11], [20, 22], [32, 31]])
@@ -85,7 +87,9 @@ def test_choose_takes_each_array_of_the_chosen(tmp_path):
 
 
 def test_choose_gives_win_rates_as_rewards(tmp_path):
-    settings = config(tmp_path, online__value=dict(fn="win_rate"), online__selection=dict(fn="best_worst"))
+    settings = config(
+        tmp_path, algorithm__candidate_value=dict(fn="win_rate"), algorithm__pair_selection=dict(fn="best_worst")
+    )
     found = online_dpo.choose(settings, candidates(), jax.random.key(0), set())
     sigma = 1 / (1 + np.exp(-np.array([1.0, 2.0])))
     np.testing.assert_allclose(found.rewards[0], [(0.5 + sigma.sum()) / 3, (2.5 - sigma.sum()) / 3], rtol=1e-6)
@@ -101,7 +105,7 @@ def test_several_lists_of_a_prompt_stay_together(tmp_path):
         rewards=rewards,
         origin=np.zeros((4, 4), np.int32),
     )
-    settings = config(tmp_path, online__selection=dict(fn="rejection_sampled", num_samples=4, beta=0.5))
+    settings = config(tmp_path, algorithm__pair_selection=dict(fn="rejection_sampled", num_samples=4, beta=0.5))
     found = online_dpo.choose(settings, wide, jax.random.key(0), set())
     assert found.rewards.shape == (8, 2)
     np.testing.assert_array_equal(found.rewards // 4, np.repeat(np.arange(4.0), 2)[:, None] * np.ones((1, 2)))
@@ -109,7 +113,7 @@ def test_several_lists_of_a_prompt_stay_together(tmp_path):
 
 
 def test_labelled_responses_are_neighbours_of_other_prompts(tmp_path):
-    settings = config(tmp_path, dpo__responses=1, online__selection=dict(fn="best_worst", ties="first"))
+    settings = config(tmp_path, algorithm__responses=1, algorithm__pair_selection=dict(fn="best_worst", ties="first"))
     found = online_dpo.choose(settings, candidates(), jax.random.key(0), set())
     np.testing.assert_array_equal(found.batch.tokens[:, 0, 0], [2, 10, 20, 32, 0, 11, 22, 31])
     np.testing.assert_array_equal(found.rewards[:, 0], [1, 1, 1, 1, 0, 0, 0, 0])
@@ -118,7 +122,7 @@ def test_labelled_responses_are_neighbours_of_other_prompts(tmp_path):
 
 
 def test_lists_of_another_length_are_refused(tmp_path):
-    settings = config(tmp_path, online__selection=dict(fn="ranking"))
+    settings = config(tmp_path, algorithm__pair_selection=dict(fn="ranking"))
     with pytest.raises(ValueError, match="gives lists of 3; dpo.responses=2"):
         online_dpo.choose(settings, candidates(), jax.random.key(0), set())
 
@@ -135,21 +139,21 @@ def test_join_pads_prompts_on_the_left():
 
 
 def test_minibatches_deal_every_list_out_once_an_epoch(tmp_path):
-    settings = config(tmp_path, dpo__batch_size=2, online__epochs=3)
+    settings = config(tmp_path, train__batch_size=2, train__epochs=3)
     batch = PreferenceBatch(None, None, np.ones((6, 2), bool), np.arange(12.0).reshape(6, 2))
     found = [part.rewards[:, 0].tolist() for part in online_dpo.minibatches(settings, batch, jax.random.key(1))]
     epochs = [sum(found[i : i + 3], []) for i in (0, 3, 6)]
     assert all(sorted(epoch) == [0, 2, 4, 6, 8, 10] for epoch in epochs) and len({tuple(e) for e in epochs}) > 1
-    whole = list(online_dpo.minibatches(config(tmp_path, dpo__batch_size=6), batch, jax.random.key(1)))
+    whole = list(online_dpo.minibatches(config(tmp_path, train__batch_size=6), batch, jax.random.key(1)))
     assert len(whole) == 1 and (whole[0].rewards == batch.rewards).all()
     with pytest.raises(ValueError, match="6 lists do not divide into updates of dpo.batch_size=4"):
-        list(online_dpo.minibatches(config(tmp_path, dpo__batch_size=4), batch, jax.random.key(1)))
+        list(online_dpo.minibatches(config(tmp_path, train__batch_size=4), batch, jax.random.key(1)))
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        (dict(online__prompts_per_batch=3), "prompts_per_step=8 is no multiple of prompts_per_batch=3"),
+        (dict(sample__prompts_per_batch=3), "prompts_per_step=8 is no multiple of prompts_per_batch=3"),
         (dict(packing__mode="packed"), "sampled pairs are padded rows"),
     ],
 )
@@ -165,8 +169,8 @@ class Drawn:
         self.setup = common.setup(settings)
         self.params = self.setup.init_params()
         self.other = jax.tree.map(lambda x: 1.5 * x, self.params)
-        self.source = self.setup.task.data_source("sft_train" if settings.online.data else "train")
-        prompts = pipeline.train_iterator(self.source, batch_size=settings.online.prompts_per_batch, seed=0)
+        self.source = self.setup.task.data_source("sft_train" if settings.sample.data else "train")
+        prompts = pipeline.train_iterator(self.source, batch_size=settings.sample.prompts_per_batch, seed=0)
         self.records = [self.source[i] for i in range(1)]
         with make_pool(self.setup) as pool:
             draw = candidates_of.Source(self.setup, candidates_of.make_judge(self.setup, pool), prompts)
@@ -176,8 +180,11 @@ class Drawn:
 def test_candidates_of_the_policy_and_of_the_reference(tmp_path, monkeypatch):
     set_reward(monkeypatch, number_of_sevens)
     settings = config(
-        tmp_path, online__group_size=2, online__opponents=dict(samples=1, share=1.0, candidates=True),
-        online__missing_eos_penalty=10.0, online__prompts_per_step=16,
+        tmp_path,
+        sample__group_size=2,
+        sample__opponents=dict(samples=1, share=1.0, candidates=True),
+        sample__missing_eos_penalty=10.0,
+        sample__prompts_per_step=16,
     )
     drawn = Drawn(settings)
     found = drawn.candidates
@@ -187,8 +194,10 @@ def test_candidates_of_the_policy_and_of_the_reference(tmp_path, monkeypatch):
     # The rewards are those of the texts that stand there, less the penalty where no EOS does.
     length, tokenizer = settings.rollout.completion_length, drawn.setup.task.tokenizer
     for tokens, mask, reward in zip(
-        found.batch.tokens[..., -length:].reshape(-1, length), found.completion_mask.reshape(-1, length),
-        found.rewards.ravel(), strict=True,
+        found.batch.tokens[..., -length:].reshape(-1, length),
+        found.completion_mask.reshape(-1, length),
+        found.rewards.ravel(),
+        strict=True,
     ):
         ids = tokens[mask].tolist()
         assert reward == tokenizer.decode(ids).count("7") - 10.0 * (ids[-1] not in tokenizer.eos_ids)
@@ -207,14 +216,14 @@ def test_a_trained_reward_model_judges_in_place_of_the_verifier(tmp_path, monkey
             return np.arange(len(prompts), dtype=np.float32)
 
     monkeypatch.setattr(candidates_of, "load_reward_model", lambda workdir: Trained() if workdir == "runs/rm" else None)
-    drawn = Drawn(config(tmp_path, online__judge="runs/rm"))
+    drawn = Drawn(config(tmp_path, sample__judge="runs/rm"))
     np.testing.assert_array_equal(drawn.candidates.rewards.ravel(), np.arange(16))
     assert [text for _, text in seen] == drawn.judged.completions
     assert [prompt for prompt, _ in seen] == [record["prompt"] for record in drawn.judged.records]
 
 
 def test_the_first_reference_may_be_a_soup(tmp_path, monkeypatch):
-    settings = config(tmp_path, online__soup=dict(init_from="other", weight=0.25))
+    settings = config(tmp_path, algorithm__reference_soup=dict(init_from="other", weight=0.25))
     setup = common.setup(settings)
     params = setup.init_params()
     monkeypatch.setattr(common, "load_params", lambda setup, workdir: jax.tree.map(lambda x: x + 4.0, params))
@@ -224,19 +233,19 @@ def test_the_first_reference_may_be_a_soup(tmp_path, monkeypatch):
 
 
 def test_unknown_data_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="online.data='pair' is none of"):
-        online_dpo.make_source(config(tmp_path, online__data="pair"))
+    with pytest.raises(ValueError, match="sample.data='pair' is none of"):
+        online_dpo.make_source(config(tmp_path, sample__data="pair"))
 
 
 def test_opponents_may_only_be_compared_with(tmp_path, monkeypatch):
     set_reward(monkeypatch, number_of_sevens)
-    drawn = Drawn(config(tmp_path, online__opponents=dict(samples=3, share=0.5, candidates=False)))
+    drawn = Drawn(config(tmp_path, sample__opponents=dict(samples=3, share=0.5, candidates=False)))
     assert drawn.candidates.rewards.shape == (8, 2) and drawn.candidates.opponents.shape == (8, 3)
     assert (drawn.candidates.origin == candidates_of.POLICY).all()
 
 
 def test_the_records_own_completion_is_the_last_candidate(tmp_path):
-    settings = config(tmp_path, online__data="completion", online__selection=dict(fn="data_first"))
+    settings = config(tmp_path, sample__data="completion", algorithm__pair_selection=dict(fn="data_first"))
     drawn = Drawn(settings)
     found, length = drawn.candidates, settings.rollout.completion_length
     assert found.rewards.shape == (8, 3)
@@ -305,7 +314,9 @@ def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monke
     )
     offline = PreferenceBatch(
         TokenBatch(arrays["tokens"], arrays["positions"], arrays["segment_ids"]),
-        arrays["completion_mask"], arrays["present"], arrays["rewards"],
+        arrays["completion_mask"],
+        arrays["present"],
+        arrays["rewards"],
     )
     jax.tree.map(np.testing.assert_array_equal, offline, online._replace(extras={}))
     params, reference = setup.init_params(), jax.tree.map(lambda x: 1.1 * x, setup.init_params())
@@ -321,43 +332,67 @@ def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monke
 RUNS = {
     "pairs": {},
     "iterated": dict(
-        online__group_size=4, online__selection=dict(fn="best_worst"), online__epochs=2, dpo__batch_size=4,
-        online__schedule=dict(fn="per_iteration", every=2),
+        sample__group_size=4,
+        algorithm__pair_selection=dict(fn="best_worst"),
+        train__epochs=2,
+        train__batch_size=4,
+        algorithm__reference_schedule=dict(fn="per_iteration", every=2),
     ),
     "sppo": dict(
-        online__group_size=4, online__selection=dict(fn="best_worst"), online__value=dict(fn="win_rate"),
-        dpo__compare=dict(fn="win_rates"), dpo__reference=dict(prev=1.0),
+        sample__group_size=4,
+        algorithm__pair_selection=dict(fn="best_worst"),
+        algorithm__candidate_value=dict(fn="win_rate"),
+        algorithm__compare=dict(fn="win_rates"),
+        algorithm__reference=dict(prev=1.0),
     ),
     "inpo": dict(
-        online__group_size=4, online__selection=dict(fn="best_worst"), dpo__beta=1.0, dpo__link=dict(fn="square"),
-        dpo__reference=dict(ref=1 / 3, prev=2 / 3), online__epochs=2,
+        sample__group_size=4,
+        algorithm__pair_selection=dict(fn="best_worst"),
+        algorithm__beta=1.0,
+        algorithm__link=dict(fn="square"),
+        algorithm__reference=dict(ref=1 / 3, prev=2 / 3),
+        train__epochs=2,
     ),
     "rso": dict(
-        online__group_size=6, online__share=1.0, online__selection=dict(fn="rejection_sampled", num_samples=4),
-        dpo__link=dict(fn="hinge"),
+        sample__group_size=6,
+        sample__share=1.0,
+        algorithm__pair_selection=dict(fn="rejection_sampled", num_samples=4),
+        algorithm__link=dict(fn="hinge"),
     ),
     "kto": dict(
-        dpo__responses=1, dpo__compare=dict(fn="anchored"), dpo__link=dict(fn="saturating"),
-        dpo__couple=dict(fn="kto_anchor"),
+        algorithm__responses=1,
+        algorithm__compare=dict(fn="anchored"),
+        algorithm__link=dict(fn="saturating"),
+        algorithm__couple=dict(fn="kto_anchor"),
     ),
     "xpo": dict(
-        online__group_size=1, online__opponents=dict(samples=1, share=1.0, candidates=True),
-        dpo__regularizer=dict(fn="optimism"), dpo__regularizer_coef=1e-2,
+        sample__group_size=1,
+        sample__opponents=dict(samples=1, share=1.0, candidates=True),
+        algorithm__regularizer=dict(fn="optimism"),
+        algorithm__regularizer_coef=1e-2,
     ),
     "nash_md": dict(
-        online__opponents=dict(samples=2, share=0.25, candidates=False), online__value=dict(fn="win_rate_against"),
-        online__selection=dict(fn="ranking"), dpo__compare=dict(fn="nash_md"),
+        sample__opponents=dict(samples=2, share=0.25, candidates=False),
+        algorithm__candidate_value=dict(fn="win_rate_against"),
+        algorithm__pair_selection=dict(fn="ranking"),
+        algorithm__compare=dict(fn="nash_md"),
     ),
     "spin": dict(
-        online__data="completion", online__selection=dict(fn="data_first"), online__schedule=dict(fn="per_iteration"),
+        sample__data="completion",
+        algorithm__pair_selection=dict(fn="data_first"),
+        algorithm__reference_schedule=dict(fn="per_iteration"),
     ),
     "egpo": dict(
-        online__share=1.0, online__opponents=dict(samples=1, share=0.0, candidates=False), online__extragradient=True,
-        online__value=dict(fn="win_rate_against"), dpo__beta=1.0, dpo__link=dict(fn="square", target=0.0),
-        dpo__offset=dict(fn="reward_gap", eta=2.0),
+        sample__share=1.0,
+        sample__opponents=dict(samples=1, share=0.0, candidates=False),
+        algorithm__extragradient=True,
+        algorithm__candidate_value=dict(fn="win_rate_against"),
+        algorithm__beta=1.0,
+        algorithm__link=dict(fn="square", target=0.0),
+        algorithm__offset=dict(fn="reward_gap", eta=2.0),
     ),
-    "tr_dpo": dict(online__schedule=dict(fn="moving_average", rate=0.5)),
-    "accelerated": dict(online__schedule=dict(fn="extrapolated", rate=0.3)),
+    "tr_dpo": dict(algorithm__reference_schedule=dict(fn="moving_average", rate=0.5)),
+    "accelerated": dict(algorithm__reference_schedule=dict(fn="extrapolated", rate=0.3)),
 }
 
 
@@ -381,10 +416,15 @@ def test_hypo_trains_on_given_pairs_and_its_own_samples(run, tmp_path):
     records = [pair | {"prompt": f"{place % 7}{pair['prompt']}"} for place, pair in enumerate(pairs)]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     workdir = run(
-        "pairs", online__data="pairs",
-        online__pairs=dict(name="jsonl", path=str(path), data_dir=str(tmp_path / "data")),
-        online__group_size=1, online__selection=dict(fn="given_pair"), dpo__responses=3,
-        dpo__compare=dict(fn="first_pair"), dpo__regularizer=dict(fn="online_kl"), dpo__regularizer_coef=0.1,
+        "pairs",
+        sample__data="pairs",
+        sample__pairs=dict(name="jsonl", path=str(path), data_dir=str(tmp_path / "data")),
+        sample__group_size=1,
+        algorithm__pair_selection=dict(fn="given_pair"),
+        algorithm__responses=3,
+        algorithm__compare=dict(fn="first_pair"),
+        algorithm__regularizer=dict(fn="online_kl"),
+        algorithm__regularizer_coef=0.1,
     )
     rows = rows_of(workdir)
     assert len(rows) == 5 and all(row["grad_norm"] > 1e-3 for row in rows[1:])
@@ -403,7 +443,7 @@ def test_each_kind_of_run_trains(run, tmp_path, name):
     assert max(row["grad_norm"] for row in rows[1:]) > 1e-6
     assert len({row["reward/mean"] for row in rows[1:]}) > 1 or name == "spin"
     first, policy, ref = (jax.tree.leaves(tree) for tree in restored(workdir, config(tmp_path, **RUNS[name])))
-    schedule = RUNS[name].get("online__schedule", {"fn": "fixed"})["fn"]
+    schedule = RUNS[name].get("algorithm__reference_schedule", {"fn": "fixed"})["fn"]
     for then, now, compared in zip(first, policy, ref, strict=True):
         if schedule == "moving_average":
             assert (compared != now).any() and (compared != then).any()
@@ -415,7 +455,7 @@ def restored(workdir, settings):
     """(the params before a run, those at its end, its reference at its end)."""
     setup = common.setup(settings)
     params = setup.init_params()
-    schedule = bind(settings.online.schedule.to_dict(), reference_policy)
+    schedule = bind(settings.algorithm.reference_schedule.to_dict(), reference_policy)
     like = {"params": params, "references": reference_policy.start(schedule, params)}
     with checkpoint.Checkpointer(workdir / "checkpoints", every=1) as found:
         items, _ = found.restore(like)
@@ -426,7 +466,7 @@ def restored(workdir, settings):
 @pytest.mark.parametrize("name", ["iterated", "accelerated", "spin"])
 def test_a_run_that_was_cut_off_resumes_bit_for_bit(run, tmp_path, name):
     whole = run(name)
-    part = run(name, tmp_path / "part", dpo__steps=2)
+    part = run(name, tmp_path / "part", train__steps=2)
     assert json.loads((part / "final.json").read_text()) != json.loads((whole / "final.json").read_text())
     (part / "final.json").unlink()
     run(name, part)
@@ -446,9 +486,16 @@ def test_a_mesh_changes_nothing(run, tmp_path):
 @pytest.mark.slow
 def test_online_dpo_learns_what_the_verifier_wants(run):
     workdir = run(
-        "pairs", dpo__steps=30, dpo__batch_size=32, online__prompts_per_step=32, online__prompts_per_batch=32,
-        online__group_size=4, online__selection=dict(fn="best_worst"), dpo__optimizer__learning_rate=3e-3,
-        eval__every=30, checkpoint__every=30,
+        "pairs",
+        train__steps=30,
+        train__batch_size=32,
+        sample__prompts_per_step=32,
+        sample__prompts_per_batch=32,
+        sample__group_size=4,
+        algorithm__pair_selection=dict(fn="best_worst"),
+        dpo__optimizer__learning_rate=3e-3,
+        eval__every=30,
+        checkpoint__every=30,
     )
     first, last = rows_of(workdir, "eval/reward")
     assert last[0] > first[0] + 0.5

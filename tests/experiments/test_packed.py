@@ -24,11 +24,13 @@ def number_of_sevens(prompt, completion, info):
 @pytest.mark.usefixtures("kept_signals")
 def test_a_run_is_the_same_padded_and_with_shared_prefixes(tmp_path, monkeypatch):
     set_reward(monkeypatch, number_of_sevens)
-    settings = dict(grpo__epochs=2, grpo__minibatches=2, grpo__micro_batches=2, grpo__kl_coef=0.1, grpo__steps=2)
+    settings = dict(
+        train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1, train__steps=2
+    )
     logged = {}
     for mode in ("padded", "shared_prefix"):
         config = small_config(tmp_path, packing__mode=mode, packing__row_length=24, **settings)
-        config.grpo.optimizer.eps = 1e-3  # Adam would divide rounding by its own size
+        config.train.optimizer.eps = 1e-3  # Adam would divide rounding by its own size
         grpo.run(config, tmp_path / mode)
         logged[mode] = [json.loads(line) for line in (tmp_path / mode / "metrics.jsonl").read_text().splitlines()]
     for plain, found in zip(logged["padded"], logged["shared_prefix"], strict=True):
@@ -56,9 +58,9 @@ def test_what_cannot_be_packed_is_refused(tmp_path):
     [
         ("packed", dict(), 16 + 8),
         ("shared_prefix", dict(), 16 + 8),  # a group of 4 fills 8 + 4 x 4: twice 12
-        ("shared_prefix", dict(grpo__group_size=3), 8 + 3 * 4),
-        ("shared_prefix", dict(grpo__group_size=3, packing__row_length=30), 30),
-        ("shared_prefix", dict(grpo__group_size=1), 24),
+        ("shared_prefix", dict(sample__group_size=3), 8 + 3 * 4),
+        ("shared_prefix", dict(sample__group_size=3, packing__row_length=30), 30),
+        ("shared_prefix", dict(sample__group_size=1), 24),
     ],
 )
 def test_row_lengths(tmp_path, mode, fields, length):

@@ -130,7 +130,8 @@ def small(**changes):
     config = plans.get_config("8b")
     config.rollout.update(completion_length=384, prompt_buckets=(128,))
     config.score.chunk = 128
-    config.grpo.update(prompts_per_step=8, group_size=4, minibatches=2, micro_batches=2)
+    config.sample.update(prompts_per_step=8, group_size=4)
+    config.train.update(minibatches=2, micro_batches=2)
     model = programs.model_config(config)
     sizes = dict(vocab_size=4096, embed_dim=512, num_layers=4, num_heads=4, num_kv_heads=2, mlp_dim=2048)
     return config, dataclasses.replace(model, **sizes | changes)
@@ -451,7 +452,7 @@ def test_a_v4_chip_is_one_device(monkeypatch):
 
 def test_what_cannot_be_split_over_the_mesh_is_said_so():
     config, model = small(attention="dot_product")
-    config.grpo.prompts_per_step = 1
+    config.sample.prompts_per_step = 1
     with pytest.raises(ValueError, match=r"2 rows does not divide over the 4 devices"):
         cli.largest(programs.describe(config, model, mesh()), 1.0, 0.0)
 

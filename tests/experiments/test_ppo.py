@@ -58,9 +58,9 @@ def learn(tmp_path, monkeypatch, seed=0, **critic) -> list[dict]:
     config = small_config(
         tmp_path,
         seed=seed,
-        grpo__steps=STEPS,
-        grpo__group_size=8,
-        grpo__epochs=2,
+        train__steps=STEPS,
+        sample__group_size=8,
+        train__epochs=2,
         grpo__optimizer__learning_rate=5e-3,
         eval__every=1000,
         checkpoint__every=1000,
@@ -128,7 +128,7 @@ def small_arithmetic(config, folder, **grpo_fields):
     config.sft.update(steps=40, eval_every=40)
     config.sft.optimizer.update(warmup_steps=10, decay_steps=30)
     config.grpo.update(steps=60, minibatches=2, **grpo_fields)
-    config.grpo.optimizer.update(learning_rate=1e-3, warmup_steps=0, decay_steps=0)
+    config.train.optimizer.update(learning_rate=1e-3, warmup_steps=0, decay_steps=0)
     config.eval.update(every=60, num_prompts=16, batch_size=16)
     config.checkpoint.every = 60
     config.reward.num_workers = 0
@@ -162,10 +162,11 @@ def test_eight_devices_walk_the_path_of_one(tmp_path, monkeypatch, shared):
     set_reward(monkeypatch, has_a_seven)
     rows = {}
     for mesh in ("", "data:2,fsdp:2,tensor:2"):
-        config = small_config(tmp_path, mesh=mesh, grpo__steps=3, grpo__epochs=2, grpo__minibatches=2, eval__every=3)
+        config = small_config(tmp_path, mesh=mesh, train__steps=3, train__epochs=2, train__minibatches=2, eval__every=3)
         rate = ppo_common.common.optimizer(learning_rate=1e-2, eps=1e-3)  # the usual eps blows rounding up
         with config.unlocked():
-            config.grpo.update(optimizer=rate, reward_kl_coef=0.1)
+            config.train.update(optimizer=rate)
+            config.algorithm.update(reward_kl_coef=0.1)
         ppo.run(with_critic(config, shared=shared, optimizer=rate), tmp_path / f"run{mesh}")
         rows[mesh] = read(tmp_path / f"run{mesh}" / "metrics.jsonl")
     one, eight = rows.values()
@@ -183,7 +184,7 @@ def test_eight_devices_walk_the_path_of_one(tmp_path, monkeypatch, shared):
 
 RESULTS = ("final.json", "metrics.jsonl", "samples.jsonl", "group_view.jsonl")
 # Two epochs of two minibatches, the critic alone at first; the warm start's rewards are not all 0.
-EXTRA = "grpo.steps=10 grpo.epochs=2 grpo.minibatches=2 grpo.reward_kl_coef=0.05 checkpoint.every=3".split()
+EXTRA = "train.steps=10 grpo.epochs=2 grpo.minibatches=2 grpo.reward_kl_coef=0.05 checkpoint.every=3".split()
 
 
 class PPORunner(Runner):
@@ -229,7 +230,7 @@ def test_killed_with_9_it_ends_where_an_undisturbed_run_ends(runner, name, momen
 
 def test_objective_and_estimator_are_bound_from_the_config(tmp_path):
     config = with_critic(
-        small_config(tmp_path, grpo__kl_coef=0.3),
+        small_config(tmp_path, algorithm__kl_coef=0.3),
         loss=dict(fn="hl_gauss", sigma_ratio=0.5),
         support=SUPPORT,
         value_coef=0.7,

@@ -128,9 +128,9 @@ def test_every_arm_is_a_config_of_its_program(name):
         assert {field: found.to_dict()[group][field] for field in fields} == fields
     if arm.program == "dpo":
         objective = cli.dpo.make_objective(found)
-        assert objective.beta == found.dpo.beta
+        assert objective.beta == found.algorithm.beta
     else:
-        assert found.checkpoint.keep >= found.grpo.steps // found.checkpoint.every
+        assert found.checkpoint.keep >= found.train.steps // found.checkpoint.every
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ RESULTS = (
 # Two epochs of two minibatches: shuffled rows, old log-probs and several updates between two checkpoints, too.
 # Everything that has a state of its own: the order of minibatches, trackers, prompts drawn again.
 EXTRA = (
-    "grpo.epochs=2",
-    "grpo.minibatches=2",
-    "grpo.dynamic_sampling.max_batches=2",
-    "grpo.trackers.entropy.fn=adaptive_entropy",
-    "grpo.trackers.reward_kl.fn=adaptive_kl",
-    "grpo.trackers.reward_scale.fn=running_moments",
-    "grpo.shaping.fn=scaled",
+    "train.epochs=2",
+    "train.minibatches=2",
+    "sample.dynamic_sampling.max_batches=2",
+    "algorithm.trackers.entropy.fn=adaptive_entropy",
+    "algorithm.trackers.reward_kl.fn=adaptive_kl",
+    "algorithm.trackers.reward_scale.fn=running_moments",
+    "algorithm.shaping.fn=scaled",
 )
 TIMEOUT_S = 600.0
 

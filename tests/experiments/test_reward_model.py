@@ -50,8 +50,8 @@ def small(tmp_path, words="", data="pairs", **fields):
     config.checkpoint.every = 2
     config.benchmarks.names = ()
     config.log.update(progress=False, tensorboard=False)
-    config.reward_model.update(steps=30, batch_size=16)
-    config.reward_model.optimizer.update(learning_rate=1e-2, warmup_steps=0)
+    config.train.update(steps=30, batch_size=16)
+    config.train.optimizer.update(learning_rate=1e-2, warmup_steps=0)
     config.reward_model.update(fields)
     return config
 
@@ -157,7 +157,7 @@ def test_attributes_are_learned_from_labels_with_gaps(tmp_path):
             targets[place % 2] = None
             records.append({"prompt": prompt, "completion": text, "label": label, "attribute_targets": [targets]})
     config = small(tmp_path, data="labels", steps=60, responses=1, loss=dict(fn="attributes"))
-    config.reward_model.attribute_weights = (1.0, -1.0)
+    config.algorithm.attribute_weights = (1.0, -1.0)
     config.data.path = lines(tmp_path / "labels.jsonl", records)
     reward_model.run(config, tmp_path / "run")
     assert json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]["auc"] > 0.95
@@ -173,7 +173,7 @@ def test_four_devices_walk_the_path_of_one(tmp_path):
     for mesh in ("", "data:2,fsdp:2"):
         config = small(tmp_path, steps=3, members=2, regularizer_coef=0.1, micro_batches=2)
         config.mesh = mesh
-        config.reward_model.optimizer.update(eps=1e-3)  # the usual eps blows rounding up
+        config.train.optimizer.update(eps=1e-3)  # the usual eps blows rounding up
         reward_model.run(config, tmp_path / f"run{mesh}")
         found[mesh] = rows(tmp_path / f"run{mesh}")
     for one, four in zip(*found.values(), strict=True):
@@ -236,8 +236,8 @@ def test_a_reader_knows_whether_its_rewards_are_log_odds(tmp_path, loss):
 @pytest.mark.parametrize("loss", ["k_wise", "plackett_luce"])
 def test_lists_of_the_only_graded_data(loss):
     config = reward_models.get_config(f"gsm8k,{loss}")
-    assert config.data.kind == "rankings" and config.reward_model.responses == 4
-    assert reward_models.get_config(loss).reward_model.responses == 2
+    assert config.data.kind == "rankings" and config.algorithm.responses == 4
+    assert reward_models.get_config(loss).algorithm.responses == 2
     assert reward_models.get_config("gsm8k").data.kind == "labels"
     assert "kind" not in reward_models.get_config().data, "published pairs are nothing else"
 

@@ -20,7 +20,7 @@ SIZE, LENGTH = 2, 3
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
     """collect() on prompts that carry their own rewards: (call, keys of the batches that were sampled)."""
-    config = small_config(tmp_path, grpo__group_size=SIZE, grpo__prompts_per_step=2)
+    config = small_config(tmp_path, sample__group_size=SIZE, sample__prompts_per_step=2)
     task = types.SimpleNamespace(tokenizer=types.SimpleNamespace(pad_id=9))
     setup = types.SimpleNamespace(config=config, task=task, mesh=sharding.make_mesh(sharding.parse_mesh("")))
     keys = []
@@ -49,7 +49,7 @@ def stage(tmp_path, monkeypatch):
 
     def call(batches, max_batches=1, greedy=None):
         with config.unlocked():
-            config.grpo.dynamic_sampling.max_batches = max_batches
+            config.sample.dynamic_sampling.max_batches = max_batches
         prompts = iter(batches)
         return sample_groups.collect(
             setup, None, generate, greedy, prompts, None, jax.random.key(0), common.Clock()

@@ -64,8 +64,8 @@ def test_every_folder_is_listed_damaged_ones_too(tree, capsys):
 @pytest.mark.parametrize(
     ("condition", "names"),
     [
-        ("config.grpo.kl_coef>0.015", ["c", "deep/b"]),
-        ("config.grpo.kl_coef>0.015 and state=complete", ["deep/b"]),
+        ("config.algorithm.kl_coef>0.015", ["c", "deep/b"]),
+        ("config.algorithm.kl_coef>0.015 and state=complete", ["deep/b"]),
         ("metrics.eval/pass@1 <= 0.5", ["a"]),
         ("task != sums and program = grpo", ["c"]),
         ("name ~ deep", ["deep/b"]),
@@ -81,7 +81,7 @@ def test_where(tree, capsys, condition, names):
 @pytest.mark.parametrize(
     ("condition", "complaint"),
     [
-        ("config.grpo.kl_coeff>0", "no run has a field 'config.grpo.kl_coeff'; near it: config.grpo.kl_coef"),
+        ("config.grpo.kl_coeff>0", "no run has a field 'config.grpo.kl_coeff'; near it: config.algorithm.kl_coef"),
         ("step", "'step' is no condition; one is FIELD OP VALUE"),
         ("step>", "'step>' is no condition"),
         ("__import__('os')", "is no condition"),
@@ -98,7 +98,7 @@ def test_compare_and_diff(tree, capsys):
     assert lines[0] == ["metric", str(a), str(b), "difference"]
     assert ["eval/pass@1", "0.5", "0.75", "0.25"] in lines
     lines = [line.split() for line in said(capsys, "--diff", a, b).splitlines()]
-    assert ["grpo.optimizer.learning_rate", "0.1", "0.2"] in lines
+    assert ["train.optimizer.learning_rate", "0.1", "0.2"] in lines
     assert all(line[0].startswith("grpo.") for line in lines[1:]), lines
     assert said(capsys, "--diff", a, a) == "no differences\n"
     assert program.main(["--diff", str(a), str(tree / "none")]) == 2
@@ -129,7 +129,7 @@ def test_export_makes_what_a_killed_run_has_not(tree, capsys):
     assert said(capsys, tree, "--export").startswith("7 runs: ")
     assert (tree / "a" / "metrics.parquet").exists()
     frame = pandas.read_parquet(tree / "runs.parquet").set_index("name")
-    assert frame.loc["deep/b", "config.grpo.optimizer.learning_rate"] == 0.2
+    assert frame.loc["deep/b", "config.train.optimizer.learning_rate"] == 0.2
     assert frame.loc["a", "metrics.eval/pass@1"] == 0.5 and frame.loc["odd", "state"] == "damaged"
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2"):
         export_parquet(tree / "no_rows")

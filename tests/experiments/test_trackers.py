@@ -16,9 +16,9 @@ def _run(tmp_path, steps=1, metrics=METRICS, **specs):
     """(config, trackers, states) after `steps` steps with the same rewards and metrics."""
     config = small_config(tmp_path)
     with config.unlocked():
-        config.grpo.reward_kl_coef = 0.5
+        config.algorithm.reward_kl_coef = 0.5
         for place, spec in specs.items():
-            config.grpo.trackers[place] = spec
+            config.algorithm.trackers[place] = spec
     made = trackers.make_trackers(config)
     states = trackers.init(made)
     for _ in range(steps):

@@ -261,7 +261,7 @@ each_row = pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.key}-{ro
 def config_of(row: Row):
     """The method's config, with the row's changes, which are of config.grpo unless they say critic."""
     config = methods.load(row.key)
-    assert config.rollout.completion_length == LENGTH and config.grpo.group_size == GROUP
+    assert config.rollout.completion_length == LENGTH and config.sample.group_size == GROUP
     for path, value in (row.change or {}).items():
         *folders, name = path.split(".")
         place = config if folders[:1] == ["critic"] else config.grpo
@@ -325,8 +325,8 @@ def test_the_whole_method_is_theirs(row, seed):
     assert (float(metrics["clip/low"].value()) > 0, float(metrics["clip/high"].value()) > 0) == row.clips
     advantages, weights = np.asarray(batch.advantages), np.asarray(batch.token_weights)[case.mask]
     assert advantages.max() > 0 and (advantages.min() < 0) == (row.key != "passk_best")
-    weighted = config.grpo.behavior_weight.fn != "none" or config.grpo.token_weight.fn != "none"
-    assert (np.ptp(weights[weights > 0]) > 0 or weights.min() == 0) == (weighted or config.grpo.mask_truncated)
+    weighted = config.algorithm.behavior_weight.fn != "none" or config.algorithm.token_weight.fn != "none"
+    assert (np.ptp(weights[weights > 0]) > 0 or weights.min() == 0) == (weighted or config.algorithm.mask_truncated)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

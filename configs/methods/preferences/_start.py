@@ -16,7 +16,8 @@ RANKED = ("solutions",)  # the data that have more than two responses of a promp
 
 
 def dpo(key: str, arg: str | None, **slots) -> ConfigDict:
-    """DPO on given preferences. key: the method's, for the run's name. slots: fields of config.dpo that differ.
+    """DPO on given preferences. key: the method's, for the run's name. slots: fields of config.algorithm or
+    config.train that differ.
 
     Raises ValueError for a word that is not known, and for data that have not the responses that the method needs.
     """
@@ -29,14 +30,13 @@ def dpo(key: str, arg: str | None, **slots) -> ConfigDict:
 
 
 def online_dpo(key: str, arg: str | None, online: dict, **slots) -> ConfigDict:
-    """DPO on the policy's own pairs, judged at once. online: fields of config.online that differ. Else as `dpo`."""
+    """DPO on the policy's own pairs, judged at once. online: those of
+    config.algorithm and config.sample that choose the pairs. Else as `dpo`."""
     words = common.parse(arg, ("arithmetic", "stories", "smoke"))
     config = online_preferences.get_config(",".join(sorted(words - {"arithmetic"})))
-    config.online.update(group_size=2, selection=dict(fn="first_pair"))  # OAIF's on every task
-    for name, value in online.items():
-        if name not in config.online:
-            raise ValueError(f"config.online has no field {name!r}; it has: {', '.join(config.online)}")
-        config.online[name] = value
+    config.sample.update(group_size=2)  # OAIF's on every task
+    config.algorithm.update(pair_selection=dict(fn="first_pair"))
+    _set(config, ("sample", "algorithm"), online)
     return _named(key, words - {"smoke"} or {"arithmetic"}, words, config, slots)
 
 
@@ -46,19 +46,30 @@ def hybrid(key: str, arg: str | None, **slots) -> ConfigDict:
     task = words - {"smoke"} or {"persona"}
     config = stories.get_config(",".join(sorted(words | task)))
     pairs = config.data
-    del config.dpo["epochs"], config.dpo["reference_cache"], config["data"], config["encode"]
-    config.online = online_preferences.online()
-    config.online.update(group_size=1, data="pairs", selection=dict(fn="given_pair"))
-    config.online.pairs = pairs
+    config.program = "online_dpo"
+    del config.train["data_epochs"], config.train["reference_cache"], config["data"], config["encode"]
+    config.train.epochs = 1
+    config.sample = online_preferences.sample()
+    config.algorithm.update(online_preferences.choices())
+    config.sample.update(group_size=1, data="pairs")
+    config.algorithm.update(pair_selection=dict(fn="given_pair"))
+    config.sample.pairs = pairs
     if "smoke" in words:
-        config.online.update(prompts_per_step=8, prompts_per_batch=8)
+        config.sample.update(prompts_per_step=8, prompts_per_batch=8)
     return _named(key, task, words, config, slots)
 
 
 def _named(key: str, task: set[str], words: set[str], config: ConfigDict, slots: dict) -> ConfigDict:
     config.name = "_".join([key, *sorted(task), *(words & {"smoke"})])
-    for name, value in slots.items():
-        if name not in config.dpo:
-            raise ValueError(f"config.dpo has no field {name!r}; it has: {', '.join(config.dpo)}")
-        config.dpo[name] = value
+    _set(config, ("algorithm", "train"), slots)
     return config
+
+
+def _set(config: ConfigDict, groups: tuple[str, str], fields: dict) -> None:
+    """Sets each field in the group that has it. Raises ValueError if none has."""
+    for name, value in fields.items():
+        group = next((group for group in groups if name in config[group]), None)
+        if group is None:
+            known = ", ".join(known for group in groups for known in config[group])
+            raise ValueError(f"config.{groups[0]} has no field {name!r}; it and config.{groups[1]} have: {known}")
+        config[group][name] = value

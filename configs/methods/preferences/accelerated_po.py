@@ -16,5 +16,5 @@ def get_config(arg: str | None = None):
     return _start.online_dpo(
         "accelerated_po",
         arg,
-        online=dict(schedule=dict(fn="extrapolated", rate=0.3, every=10)),
+        online=dict(reference_schedule=dict(fn="extrapolated", rate=0.3, every=10)),
     )

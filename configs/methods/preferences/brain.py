@@ -16,7 +16,7 @@ def get_config(arg: str | None = None):
     return _start.online_dpo(
         "brain",
         arg,
-        online=dict(group_size=8, share=1.0, selection=dict(fn="ranking")),
+        online=dict(group_size=8, share=1.0, pair_selection=dict(fn="ranking")),
         responses=8,
         beta=1.0,
         compare=dict(fn="info_nca", temperature=1.0),

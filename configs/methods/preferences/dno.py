@@ -16,6 +16,6 @@ def get_config(arg: str | None = None):
     return _start.online_dpo(
         "dno",
         arg,
-        online=dict(group_size=5, value=dict(fn="win_rate"), selection=dict(fn="best_worst")),
+        online=dict(group_size=5, candidate_value=dict(fn="win_rate"), pair_selection=dict(fn="best_worst")),
         reference=dict(prev=1.0),
     )

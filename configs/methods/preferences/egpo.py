@@ -14,7 +14,7 @@ from configs.methods.preferences import _start
 
 def get_config(arg: str | None = None):
     opponents = dict(samples=1, share=0.0, candidates=False)
-    online = dict(share=1.0, opponents=opponents, value=dict(fn="win_rate_against"), extragradient=True)
+    online = dict(share=1.0, opponents=opponents, candidate_value=dict(fn="win_rate_against"), extragradient=True)
     config = _start.online_dpo("egpo", arg, online=online, beta=1.0, link=dict(fn="square", target=0.0))
-    config.dpo.offset = dict(fn="reward_gap", eta=10.0)
+    config.algorithm.offset = dict(fn="reward_gap", eta=10.0)
     return config

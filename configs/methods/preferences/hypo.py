@@ -14,6 +14,6 @@ from configs.methods.preferences import _start
 
 def get_config(arg: str | None = None):
     config = _start.hybrid("hypo", arg, responses=3, compare=dict(fn="first_pair"))
-    config.dpo.regularizer = dict(fn="online_kl")
-    config.dpo.regularizer_coef = 1e-4
+    config.algorithm.regularizer = dict(fn="online_kl")
+    config.algorithm.regularizer_coef = 1e-4
     return config

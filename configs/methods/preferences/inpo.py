@@ -16,7 +16,7 @@ def get_config(arg: str | None = None):
     return _start.online_dpo(
         "inpo",
         arg,
-        online=dict(group_size=8, selection=dict(fn="best_worst")),
+        online=dict(group_size=8, pair_selection=dict(fn="best_worst")),
         reference=dict(ref=1 / 3, prev=2 / 3),
         beta=1.0,
         link=dict(fn="square", target=1 / (2 * 0.0075)),

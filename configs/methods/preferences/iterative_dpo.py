@@ -16,6 +16,8 @@ def get_config(arg: str | None = None):
     return _start.online_dpo(
         "iterative_dpo",
         arg,
-        online=dict(group_size=8, selection=dict(fn="best_worst"), schedule=dict(fn="per_iteration", every=10)),
+        online=dict(
+            group_size=8, pair_selection=dict(fn="best_worst"), reference_schedule=dict(fn="per_iteration", every=10)
+        ),
         link=dict(fn="logistic", label_smoothing=0.1),
     )

@@ -16,7 +16,7 @@ def get_config(arg: str | None = None):
     return _start.online_dpo(
         "iterative_rpo",
         arg,
-        online=dict(group_size=8, selection=dict(fn="best_worst")),
+        online=dict(group_size=8, pair_selection=dict(fn="best_worst")),
         reference=dict(prev=1.0),
         regularizer=dict(fn="chosen_nll", reduce="mean"),
         regularizer_coef=1.0,

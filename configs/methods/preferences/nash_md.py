@@ -14,5 +14,7 @@ from configs.methods.preferences import _start
 
 def get_config(arg: str | None = None):
     mixture = dict(samples=1, share=0.125, candidates=False)
-    online = dict(group_size=1, opponents=mixture, value=dict(fn="win_rate_against"), selection=dict(fn="ranking"))
+    online = dict(
+        group_size=1, opponents=mixture, candidate_value=dict(fn="win_rate_against"), pair_selection=dict(fn="ranking")
+    )
     return _start.online_dpo("nash_md", arg, online=online, responses=1, beta=0.008, compare=dict(fn="nash_md"))

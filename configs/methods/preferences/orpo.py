@@ -14,7 +14,7 @@ from configs.methods.preferences import _start
 
 def get_config(arg: str | None = None):
     config = _start.dpo("orpo", arg, reference={}, length_power=1.0, beta=1.0, score_map=dict(fn="log_odds"))
-    config.dpo.weight = dict(fn="constant", value=0.1)
-    config.dpo.regularizer = dict(fn="chosen_nll", reduce="mean")
-    config.dpo.regularizer_coef = 1.0
+    config.algorithm.weight = dict(fn="constant", value=0.1)
+    config.algorithm.regularizer = dict(fn="chosen_nll", reduce="mean")
+    config.algorithm.regularizer_coef = 1.0
     return config

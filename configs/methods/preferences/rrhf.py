@@ -14,6 +14,6 @@ from configs.methods.preferences import _start
 
 def get_config(arg: str | None = None):
     config = _start.dpo("rrhf", arg, responses=4, reference={}, length_power=1.0, beta=1.0, compare=dict(fn="rrhf"))
-    config.dpo.regularizer = dict(fn="chosen_nll", reduce="mean")
-    config.dpo.regularizer_coef = 1.0
+    config.algorithm.regularizer = dict(fn="chosen_nll", reduce="mean")
+    config.algorithm.regularizer_coef = 1.0
     return config

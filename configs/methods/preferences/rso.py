@@ -17,7 +17,7 @@ def get_config(arg: str | None = None):
     return _start.online_dpo(
         "rso",
         arg,
-        online=dict(share=1.0, group_size=16, selection=dict(fn="rejection_sampled", num_samples=8, beta=0.5)),
+        online=dict(share=1.0, group_size=16, pair_selection=dict(fn="rejection_sampled", num_samples=8, beta=0.5)),
         beta=0.05,
         link=dict(fn="hinge"),
     )

@@ -16,6 +16,6 @@ def get_config(arg: str | None = None):
     return _start.online_dpo(
         "spin",
         arg,
-        online=dict(group_size=1, data="completion", selection=dict(fn="data_first")),
+        online=dict(group_size=1, data="completion", pair_selection=dict(fn="data_first")),
         reference=dict(prev=1.0),
     )

@@ -17,7 +17,7 @@ def get_config(arg: str | None = None):
     return _start.online_dpo(
         "sppo",
         arg,
-        online=dict(group_size=5, value=dict(fn="win_rate"), selection=dict(fn="best_worst")),
+        online=dict(group_size=5, candidate_value=dict(fn="win_rate"), pair_selection=dict(fn="best_worst")),
         reference=dict(prev=1.0),
         beta=0.001,
         compare=dict(fn="win_rates"),

@@ -15,5 +15,5 @@ def get_config(arg: str | None = None):
     return _start.online_dpo(
         "tr_dpo",
         arg,
-        online=dict(schedule=dict(fn="moving_average", rate=0.6, every=10)),
+        online=dict(reference_schedule=dict(fn="moving_average", rate=0.6, every=10)),
     )

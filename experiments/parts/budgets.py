@@ -1,0 +1,91 @@
+"""How much a config trains on, and what its result is called. Loads no jax."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# The methods of control_preferences whose steps are those of segments, which are read more than once.
+OFFLINE = ("regret", "cpl")
+# A run's result is the last value of the first of these that it has logged; all but the losses are better when higher.
+RESULTS = (
+    "eval/pass@1",
+    "eval/return",
+    "eval/reward",
+    "eval/rewards/accuracy",
+    "eval/accuracy",
+    "eval/auc",
+    "eval/score",
+    "episode/return",
+    "reward/mean",
+    "eval/loss",
+    "loss",
+)
+
+
+def _completions(config: Mapping[str, Any]) -> int:
+    return config["sample"]["prompts_per_step"] * config["sample"]["group_size"]
+
+
+def _responses(config: Mapping[str, Any]) -> int:
+    return config["train"]["batch_size"] * config["algorithm"]["responses"]
+
+
+def _env_steps(config: Mapping[str, Any]) -> int:
+    return config["num_envs"] * config["num_steps"]
+
+
+def _env_steps_or_segments(config: Mapping[str, Any]) -> int:
+    if config["preferences"]["method"] in OFFLINE:
+        return 2 * config["fit"]["batch_size"] * config["segments"]["length"]
+    return _env_steps(config)
+
+
+# Rows that a step of each program trains on: completions, responses or steps of environments.
+SAMPLES: dict[str, Callable[[Mapping[str, Any]], int]] = {
+    "sft": lambda config: config["sft"]["batch_size"],
+    "grpo": _completions,
+    "ppo": _completions,
+    "online_dpo": _completions,
+    "dpo": _responses,
+    "reward_model": _responses,
+    "control_ppo": _env_steps,
+    "control_preferences": _env_steps_or_segments,
+}
+
+
+def program_of(config: Mapping[str, Any]) -> str:
+    """The module under experiments/ that a config is for. Raises ValueError if its field `program` is missing."""
+    if "program" not in config:
+        raise ValueError("the config has no field `program`: name its program with --program")
+    return config["program"]
+
+
+def samples_per_step(config: Mapping[str, Any], program: str | None = None) -> int | None:
+    """Rows that a step trains on: env steps, completions or responses; None if a config does not say.
+
+    config: nested mappings; a config.json, too. program: if another than config.program runs: "sft".
+    """
+    try:
+        return SAMPLES[program or program_of(config)](config)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def budget_of(config: Mapping[str, Any], program: str) -> dict[str, int]:
+    """What a whole run may use: {"env_steps": ...} of an environment's program, or steps, samples and, for programs
+    that generate, completion_tokens at most. Raises ValueError for a program whose config does not say."""
+    if "total_steps" in config:
+        return {"env_steps": config["total_steps"]}
+    per_step = samples_per_step(config, program)
+    group = config.get("sft" if program == "sft" else "train")
+    if per_step is None or group is None:
+        raise ValueError(f"the config does not say how much {program} trains on: see experiments/parts/budgets.py")
+    result = {"steps": group["steps"], "samples": group["steps"] * per_step}
+    if SAMPLES[program] is _completions:
+        batches = config["sample"].get("dynamic_sampling", {"max_batches": 1})["max_batches"]
+        result["completion_tokens"] = result["samples"] * batches * config["rollout"]["completion_length"]
+    return result
+
+
+def result_of(names: Mapping[str, Any]) -> str | None:
+    """The name of the result among a run's metrics: the first of RESULTS that is there."""
+    return next((name for name in RESULTS if name in names), None)
