@@ -47,7 +47,7 @@ def files(tmp_path_factory):
 
 
 def config(files, kind="pairs", /, **slots):
-    """A model from scratch with two layers of 16 and a handful of steps. slots: fields of config.dpo."""
+    """A model from scratch with two layers of 16 and a handful of steps. slots: fields of config.algorithm."""
     found = base.get_config("smoke")
     found.data.update(files[kind], name="jsonl")
     found.task.alphabet = "abcxyz"
@@ -60,8 +60,8 @@ def config(files, kind="pairs", /, **slots):
     found.checkpoint.every = 2
     found.log.update(progress=False, tensorboard=False)
     for name, value in slots.items():
-        assert name in found.dpo
-        found.dpo[name] = value
+        assert name in found.algorithm
+        found.algorithm[name] = value
     return found
 
 
@@ -232,11 +232,11 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, monke
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(dict(dpo=dict(micro_batches=4)), marks=pytest.mark.slow),
-        dict(dpo=dict(micro_batches=2), packing=dict(mode="shared_prefix")),
-        pytest.param(dict(mesh="data:2,fsdp:2,tensor:2", dpo=dict(micro_batches=2)), marks=pytest.mark.slow),
+        pytest.param(dict(train=dict(micro_batches=4)), marks=pytest.mark.slow),
+        dict(train=dict(micro_batches=2), packing=dict(mode="shared_prefix")),
+        pytest.param(dict(mesh="data:2,fsdp:2,tensor:2", train=dict(micro_batches=2)), marks=pytest.mark.slow),
         pytest.param(
-            dict(mesh="data:4,fsdp:2", packing=dict(mode="packed"), dpo=dict(micro_batches=2)), marks=pytest.mark.slow
+            dict(mesh="data:4,fsdp:2", packing=dict(mode="packed"), train=dict(micro_batches=2)), marks=pytest.mark.slow
         ),
     ],
     ids=["micro-batches", "shared prefix", "mesh", "packed on a mesh"],

@@ -120,14 +120,14 @@ def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path, monkey
 # --- Learning: arithmetic at a small size, from GRPO's warm start ----------------------------------------------------
 
 
-def small_arithmetic(config, folder, **grpo_fields):
+def small_arithmetic(config, folder, **train_fields):
     """64 sums and differences of two digits, a model of one layer, 40 steps of imitation, then 60 of RL."""
     config.task.update(num_operands=(2, 2), unfinished_share=0.0, num_train=64, num_test=16, data_dir=str(folder))
     config.model.update(num_layers=1, num_heads=2, num_kv_heads=2)
     config.rollout.update(completion_length=4, prompt_buckets=(5,))
     config.sft.update(steps=40, eval_every=40)
     config.sft.optimizer.update(warmup_steps=10, decay_steps=30)
-    config.grpo.update(steps=60, minibatches=2, **grpo_fields)
+    config.train.update(steps=60, minibatches=2, **train_fields)
     config.train.optimizer.update(learning_rate=1e-3, warmup_steps=0, decay_steps=0)
     config.eval.update(every=60, num_prompts=16, batch_size=16)
     config.checkpoint.every = 60

@@ -40,7 +40,7 @@ def pairs_file(tmp_path):
 
 
 def small(tmp_path, words="", data="pairs", **fields):
-    """configs/preferences/reward_models.py on a model of one layer and planted data. fields: of config.reward_model."""
+    """configs/preferences/reward_models.py on a model of one layer and planted data. fields: of config.algorithm."""
     config = reward_models.get_config(",".join(["smoke", "scratch", *filter(None, [words])]))
     config.data = dict(name="jsonl", kind=data, path=pairs_file(tmp_path), data_dir=str(tmp_path / "data"))
     config.task.alphabet = "0123456789:abc\n"
@@ -52,7 +52,7 @@ def small(tmp_path, words="", data="pairs", **fields):
     config.log.update(progress=False, tensorboard=False)
     config.train.update(steps=30, batch_size=16)
     config.train.optimizer.update(learning_rate=1e-2, warmup_steps=0)
-    config.reward_model.update(fields)
+    config.algorithm.update(fields)
     return config
 
 

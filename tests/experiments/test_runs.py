@@ -81,7 +81,7 @@ def test_where(tree, capsys, condition, names):
 @pytest.mark.parametrize(
     ("condition", "complaint"),
     [
-        ("config.grpo.kl_coeff>0", "no run has a field 'config.grpo.kl_coeff'; near it: config.algorithm.kl_coef"),
+        ("config.algorithm.kl_coeff>0", "no run has a field 'config.algorithm.kl_coeff'; near it: config.algorithm.kl_coef"),
         ("step", "'step' is no condition; one is FIELD OP VALUE"),
         ("step>", "'step>' is no condition"),
         ("__import__('os')", "is no condition"),
