@@ -22,9 +22,9 @@ from experiments.parts.sample_groups import Collected, collect
 from experiments.parts.sampler import make_sampler
 from rl_jax import advantages, grpo, token_weights
 from rl_jax.core.binding import bind, needs
-from rl_jax.core.types import PolicyBatch, Scores
+from rl_jax.core.types import PolicyBatch, TokenScores
 from rl_jax.credit import shaping
-from rl_jax.credit.rule import Credit, assign
+from rl_jax.credit.rule import CreditRule, assign
 from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training import checkpoint, distributed
@@ -58,10 +58,10 @@ def warm_start(setup: common.Setup, workdir: pathlib.Path, stop: checkpoint.Stop
     return common.load_params(setup, workdir / "sft")
 
 
-def make_credit(config) -> Credit:
+def make_credit(config) -> CreditRule:
     """How rewards become advantages and weights, by name, with their keywords, from config.algorithm."""
     settings, length = config.algorithm, config.rollout.completion_length
-    return Credit(
+    return CreditRule(
         shape=bind(settings.shaping.to_dict(), shaping, max_length=length),
         reward_kl=bind(settings.reward_kl.to_dict(), kl),
         advantage=bind(settings.advantage.to_dict(), advantages, max_length=length),
@@ -73,9 +73,9 @@ def make_credit(config) -> Credit:
 
 
 def make_policy_batch(
-    config, collected: Collected, before: Scores | None, reference, key, states: trackers.States
+    config, collected: Collected, before: TokenScores | None, reference, key, states: trackers.States
 ) -> PolicyBatch:
-    """What one step trains on. before: Scores [B, C] of the policy, where something needs them. reference: float32
+    """What one step trains on. before: TokenScores [B, C] of the policy, where something needs them. reference: float32
     [B, C] log-probs, or None. states: of the trackers, which have seen the rewards where that comes first."""
     result = collected.judged.result
     batch = assign(
@@ -154,7 +154,9 @@ def step_metrics(config, judged: Judged, updates: list[dict[str, float]]) -> dic
     return metrics | {f"reward/{name}": column.mean() for name, column in result.components.items()}
 
 
-def group_view(setup: common.Setup, judged: Judged, batch: PolicyBatch, before: Scores, after: Scores) -> dict:
+def group_view(
+    setup: common.Setup, judged: Judged, batch: PolicyBatch, before: TokenScores, after: TokenScores
+) -> dict:
     """The step's first group with a signal, token by token. before, after: the scores around the step's updates."""
     size = setup.config.sample.group_size
     groups = judged.result.rewards.reshape(-1, size)
@@ -187,7 +189,7 @@ class Programs(NamedTuple):
     train_step: Callable
     greedy: Callable | None = None  # one row a prompt, where the advantage asks for its reward
 
-    def on_host(self, params, rows) -> Scores:
+    def on_host(self, params, rows) -> TokenScores:
         """score of `rows` on the mesh, the whole of it where several processes have a part each."""
         return distributed.whole(self.score(params, rows))
 
@@ -197,7 +199,7 @@ class Programs(NamedTuple):
 
 
 def make_scorer(setup: common.Setup) -> Callable:
-    """score(params, batch) -> Scores of the policy that is trained: the model at the rollout's temperature.
+    """score(params, batch) -> TokenScores of the policy that is trained: the model at the rollout's temperature.
 
     Where top-k or top-p cut off more, the sampler's log-probs are of another distribution, and sampler/gap_max and
     sampler/ess show by how much.

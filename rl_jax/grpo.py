@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from rl_jax.core.binding import supply
 from rl_jax.core.masked import Mean, masked_max, masked_mean, zero_masked
-from rl_jax.core.types import Metrics, PolicyBatch, Scores
+from rl_jax.core.types import Metrics, PolicyBatch, TokenScores
 from rl_jax.losses import aggregate as aggregation
 from rl_jax.losses import kl as kl_estimators
 from rl_jax.losses import policy
@@ -42,7 +42,7 @@ class Objective(NamedTuple):
     aggregate: Callable = aggregation.seq_mean_token_mean
 
 
-def loss(scores: Scores, batch: PolicyBatch, objective: Objective) -> tuple[Mean, Metrics]:
+def loss(scores: TokenScores, batch: PolicyBatch, objective: Objective) -> tuple[Mean, Metrics]:
     """The GRPO loss and its metrics, all undivided.
 
     scores: the policy's log_probs and entropy, float [B, T], differentiated.
@@ -80,7 +80,7 @@ def _coefficient(constant: float, by_row: chex.Array | None) -> float | chex.Arr
     return constant if by_row is None else jax.lax.stop_gradient(by_row)[:, None]
 
 
-def _metrics(surrogate: Surrogate, scores: Scores, batch: PolicyBatch) -> Metrics:
+def _metrics(surrogate: Surrogate, scores: TokenScores, batch: PolicyBatch) -> Metrics:
     mask = batch.completion_mask
     log_probs, entropy = jax.lax.stop_gradient((scores.log_probs, scores.entropy))
     gap = log_ratio(log_probs, batch.behavior_log_probs, mask)

@@ -20,8 +20,8 @@ from rl_jax import grpo
 from rl_jax.advantages.tokens import gae
 from rl_jax.core.binding import needs, supply
 from rl_jax.core.masked import Mean, masked_mean, masked_sum, masked_var, masked_whiten, zero_masked
-from rl_jax.core.types import Metrics, PolicyBatch, Rollout, Scores
-from rl_jax.credit.rule import Credit
+from rl_jax.core.types import Metrics, PolicyBatch, Rollout, TokenScores
+from rl_jax.credit.rule import CreditRule
 from rl_jax.credit.rule import assign as assign_rewards
 from rl_jax.losses import aggregate as aggregation
 from rl_jax.losses import value
@@ -92,7 +92,7 @@ class Objective(NamedTuple):
 
 
 def assign(
-    credit: Credit,
+    credit: CreditRule,
     estimator: Estimator,
     rollout: Rollout,
     rewards: chex.Array,
@@ -108,7 +108,7 @@ def assign(
     chex.assert_rank([rewards, values], [1, 2])
     chex.assert_axis_dimension(values, 1, rollout.completion_mask.shape[1] + 1)
     values = jax.lax.stop_gradient(values)
-    first = Credit(credit.shape, credit.reward_kl, _token_rewards, mask_truncated=credit.mask_truncated)
+    first = CreditRule(credit.shape, credit.reward_kl, _token_rewards, mask_truncated=credit.mask_truncated)
     first = assign_rewards(first, rollout, rewards, **available)
     token_rewards, mask = first.advantages, first.completion_mask
     after = jnp.where(rollout.truncated & estimator.bootstrap_truncated, values[:, -1], 0.0)
@@ -174,7 +174,7 @@ def _outside(batch: PPOBatch, objective: Objective) -> Metrics:
     return {"value/outside_support": masked_mean(outside.astype(jnp.float32), batch.completion_mask)}
 
 
-def loss(scores: Scores, outputs: chex.Array, batch: PPOBatch, objective: Objective) -> tuple[Mean, Metrics]:
+def loss(scores: TokenScores, outputs: chex.Array, batch: PPOBatch, objective: Objective) -> tuple[Mean, Metrics]:
     """The policy's loss + value_coef * the critic's, for a trunk that both share; all undivided.
 
     scores: the policy's log_probs and entropy, float [B, C]. outputs: float [B, C, num_outputs] of the value head.

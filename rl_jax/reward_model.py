@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from rl_jax.core.binding import needs, supply
 from rl_jax.core.masked import Mean, masked_mean, masked_sum, zero_masked
-from rl_jax.core.types import Metrics, PreferenceBatch, Scores, TokenBatch
+from rl_jax.core.types import Metrics, PreferenceBatch, TokenBatch, TokenScores
 from rl_jax.losses import reward_model as losses
 from rl_jax.losses import value
 from rl_jax.losses.reward_model import implicit, rankings
@@ -165,7 +165,7 @@ def steps_loss(outputs: chex.Array, batch: StepBatch, fn: Callable = losses.step
 
 
 def implicit_loss(
-    scores: Scores, batch: PreferenceBatch, fn: Callable = losses.implicit_outcome, *, beta: float = 0.05
+    scores: TokenScores, batch: PreferenceBatch, fn: Callable = losses.implicit_outcome, *, beta: float = 0.05
 ) -> tuple[Mean, Metrics]:
     """The loss of an implicit reward model on labelled responses and its metrics, undivided.
 

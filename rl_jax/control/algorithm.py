@@ -13,7 +13,7 @@ from rl_jax.control.relabel import Relabel
 from rl_jax.core.binding import supply
 from rl_jax.core.masked import Max, Mean, masked_mean
 from rl_jax.core.trackers import Tracker
-from rl_jax.core.types import PolicyBatch, Scores
+from rl_jax.core.types import PolicyBatch, TokenScores
 from rl_jax.grpo import Objective as PolicyObjective
 from rl_jax.losses import aggregate, value
 from rl_jax.rollout.envs.steps import Transitions
@@ -134,11 +134,11 @@ def minibatch_loss(agent, params: Any, batch: ppo.PPOBatch, algorithm: Algorithm
     steps = batch.policy.batch
     outputs, values = agent.policy(params, steps.observations), agent.value(params, steps.observations)
     log_probs, entropy = agent.distribution.log_prob(outputs, steps.actions), agent.distribution.entropy(outputs)
-    return scored_loss(Scores(log_probs[:, None], entropy[:, None]), values[:, None, :], batch, algorithm)
+    return scored_loss(TokenScores(log_probs[:, None], entropy[:, None]), values[:, None, :], batch, algorithm)
 
 
 def scored_loss(
-    scores: Scores, values: chex.Array, batch: ppo.PPOBatch, algorithm: Algorithm
+    scores: TokenScores, values: chex.Array, batch: ppo.PPOBatch, algorithm: Algorithm
 ) -> tuple[Mean, dict[str, Mean | Max]]:
     """`minibatch_loss` from what the networks have given. scores: float32 [n, T]. values: [n, T, K] of the head."""
     policy, rows = batch.policy, len(batch.returns)

@@ -130,7 +130,7 @@ class PreferenceBatch(NamedTuple):
     extras: dict[str, chex.Array] = {}
 
 
-class Scores(NamedTuple):
+class TokenScores(NamedTuple):
     """Per-token results of the trainer's forward on the last C columns.
 
     log_probs: float32 [B, C]. Of the tokens that stand there.

@@ -28,7 +28,7 @@ from rl_jax.credit import shaping
 from rl_jax.losses import kl as kl_estimators
 
 
-class Credit(NamedTuple):
+class CreditRule(NamedTuple):
     """The choices. Bind keywords with functools.partial, or by name with rl_jax.core.binding.bind.
 
     shape: (rewards [B], lengths [B], truncated [B], key) -> [B].
@@ -71,7 +71,7 @@ def token_advantages(
 
 
 def assign(
-    credit: Credit,
+    credit: CreditRule,
     rollout: Rollout,
     rewards: chex.Array,
     *,

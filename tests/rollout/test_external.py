@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from experiments import grpo
-from rl_jax.core.types import Scores
+from rl_jax.core.types import TokenScores
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm import client
 from rl_jax.rollout.lm.engine import make_generate
@@ -153,7 +153,8 @@ def test_the_rows_are_those_that_the_server_sampled():
 def test_what_is_sent():
     sampling = Sampling(0.7, top_k=20, top_p=0.9, min_p=0.01, repetition_penalty=1.1)
     with serving(Serve(rollout_of())) as server:
-        made = engine(server.url + "/v1/", sampling=sampling, model="name", score=lambda *_: Scores(np.zeros(()), None))
+        blank = TokenScores(np.zeros(()), None)
+        made = engine(server.url + "/v1/", sampling=sampling, model="name", score=lambda *_: blank)
         made({}, *prompts(LENGTHS, WIDTH), KEY)
     assert {(path, kind) for path, kind, _ in server.seen} == {("/v1/completions", "application/json")}
     bodies = [body for _, _, body in server.seen]
