@@ -30,9 +30,9 @@ What recipes are made of, packages of small functions:
     credit          rewards -> advantages and weights of a whole batch: shaping, KL in the reward, process rewards.
     testing         laws that a loss of your own is held to, and small problems that it must learn.
 
-Arrays: Rollout (what a sampler returns), TokenBatch, PolicyBatch and PreferenceBatch (what a recipe trains on), Scores
-(log-probs and entropies of a forward pass), Surrogate (what a policy surrogate returns), Mean (a sum and what to divide
-it by, divided once). Helpers: zero_masked, log_ratio, and bind, which takes a function by its name or as
+Arrays: Rollout (what a sampler returns), TokenBatch, PolicyBatch and PreferenceBatch (what a recipe trains on),
+TokenScores (log-probs and entropies of a forward pass), Surrogate (what a policy surrogate returns), Mean (a sum and
+what to divide it by, divided once). Helpers: zero_masked, log_ratio, and bind, which takes a function by its name or as
 "module:function".
 
 Nothing is imported before it is used, so that data, reward and report code can run without jax. Models, tasks,
@@ -48,9 +48,9 @@ __all__ = [
     "PolicyBatch",
     "PreferenceBatch",
     "Rollout",
-    "Scores",
     "Surrogate",
     "TokenBatch",
+    "TokenScores",
     "advantages",
     "bind",
     "credit",
@@ -71,9 +71,9 @@ _HOME = {
     "PolicyBatch": "core.types",
     "PreferenceBatch": "core.types",
     "Rollout": "core.types",
-    "Scores": "core.types",
     "Surrogate": "losses.policy.base",
     "TokenBatch": "core.types",
+    "TokenScores": "core.types",
     "bind": "core.binding",
     "log_ratio": "losses.policy.base",
     "zero_masked": "core.masked",

@@ -14,8 +14,8 @@ from rl_jax.core.masked import zero_masked as zero_masked
 from rl_jax.core.types import PolicyBatch as PolicyBatch
 from rl_jax.core.types import PreferenceBatch as PreferenceBatch
 from rl_jax.core.types import Rollout as Rollout
-from rl_jax.core.types import Scores as Scores
 from rl_jax.core.types import TokenBatch as TokenBatch
+from rl_jax.core.types import TokenScores as TokenScores
 from rl_jax.losses.policy.base import Surrogate as Surrogate
 from rl_jax.losses.policy.base import log_ratio as log_ratio
 
