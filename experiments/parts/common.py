@@ -16,7 +16,7 @@ from absl import app, flags, logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict, config_flags
 
-from experiments.parts import processes, rollout_mesh
+from experiments.parts import own_folder, processes, rollout_mesh
 from experiments.parts.budgets import samples_per_step
 from rl_jax import tasks, tokenizers
 from rl_jax.core import types
@@ -79,6 +79,7 @@ def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: 
         run(config, pathlib.Path(FLAGS.workdir or f"runs/{config.name}"))
 
     flags.mark_flag_as_required("config")
+    own_folder.of_command_line(sys.argv)
     app.run(start)
 
 
