@@ -6,6 +6,7 @@ Each step: prompts -> rollouts -> rewards -> advantages -> old and reference log
 runs the config's SFT warm start in WORKDIR/sft; the same command resumes whatever was interrupted, bit for bit.
 """
 
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,11 +21,11 @@ from experiments.parts import common, processes, rollout_mesh, sample_groups, tr
 from experiments.parts.packers import Packer
 from experiments.parts.sample_groups import Collected, collect
 from experiments.parts.sampler import make_sampler
-from rl_jax import advantages, grpo, token_weights
+from rl_jax import advantages, credit, grpo, token_weights
 from rl_jax.core.binding import bind, needs
+from rl_jax.core.names import describe
 from rl_jax.core.types import PolicyBatch, TokenScores
-from rl_jax.credit import shaping
-from rl_jax.credit.rule import CreditRule, assign
+from rl_jax.credit import CreditRule, shaping
 from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training import checkpoint, distributed
@@ -72,28 +73,70 @@ def make_credit(config) -> CreditRule:
     )
 
 
+# Arrays that a choice may ask for and that no sampler or judge of this program makes.
+NOT_SUPPLIED = ("reference_rewards", "step_ends", "step_rewards", "sum_pi_squared", "versions")
+
+
+def check_config(config) -> None:
+    """Raises ValueError if a choice of config.algorithm needs an array that this program never has."""
+    rule = make_credit(config)
+    chosen = {
+        "shaping": rule.shape,
+        "advantage": rule.advantage,
+        "behavior_weight": rule.behavior_weight,
+        "token_weight": rule.token_weight,
+        "token_selection": rule.selection,
+    }
+    for field, fn in chosen.items():
+        for name in sorted(needs(fn) & set(NOT_SUPPLIED)) if fn else ():
+            raise ValueError(
+                f"algorithm.{field}={config.algorithm[field].fn!r} needs {describe(name)}. No program supplies "
+                "it; a loop of your own can pass it to credit.assign"
+            )
+
+
+def make_assign(config) -> Callable:
+    """Programs.assign, all of it on the global batch."""
+    rule, several = make_credit(config), has_several_updates(config)
+
+    def assign(rollout, rewards, before, reference, key, states, named):
+        available = {
+            "group_size": config.sample.group_size,
+            "key": key,
+            "ref_log_probs": reference,
+            "log_probs": None if before is None else before.log_probs,
+            "entropy": None if before is None else before.entropy,
+            **named,
+            **trackers.known(config, states),
+        }
+        batch = trackers.weigh(credit.assign(rule, rollout, rewards, **available), states)
+        if before is not None and several:
+            batch = batch._replace(old_log_probs=before.log_probs)
+        return batch, credit.token_rewards(rule, rollout, rewards, **available).rows
+
+    return assign
+
+
 def make_policy_batch(
-    config, collected: Collected, before: TokenScores | None, reference, key, states: trackers.States
-) -> PolicyBatch:
-    """What one step trains on. before: TokenScores [B, C] of the policy, where something needs them. reference: float32
-    [B, C] log-probs, or None. states: of the trackers, which have seen the rewards where that comes first."""
-    result = collected.judged.result
-    batch = assign(
-        make_credit(config),
-        jax.tree.map(jnp.asarray, collected.judged.rollout),
-        jnp.asarray(result.rewards),
-        group_size=config.sample.group_size,
-        key=key,
-        ref_log_probs=reference,
-        log_probs=None if before is None else before.log_probs,
-        entropy=None if before is None else before.entropy,
-        greedy_rewards=collected.greedy_rewards,
-        components=np.stack(list(result.components.values()), axis=1) if result.components else None,
-        **trackers.known(config, states),
-    )
-    batch = trackers.weigh(batch, states)
-    several = before is not None and has_several_updates(config)
-    return batch._replace(old_log_probs=before.log_probs if several else None)
+    assign: Callable, collected: Collected, before: TokenScores | None, reference, key, states: trackers.States
+) -> tuple[PolicyBatch, jax.Array]:
+    """What one step trains on, and what its rows have earned after shaping and KL, float32 [B].
+
+    Args:
+      assign: Programs.assign.
+      collected: the step's rows.
+      before: [B, C] of the policy before the updates, or None if nothing needs them.
+      reference: float32 [B, C] log-probs, or None.
+      key: a typed key.
+      states: of the trackers, after they have seen the rewards.
+    """
+    result, named = collected.judged.result, {}
+    if collected.greedy_rewards is not None:
+        for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated"):
+            named[name] = getattr(collected, name)
+    if result.components:
+        named["components"] = np.stack(list(result.components.values()), axis=1)
+    return assign(collected.judged.rollout, result.rewards, before, reference, key, states, named)
 
 
 def has_several_updates(config) -> bool:
@@ -110,13 +153,27 @@ def compares(config) -> bool:
 
 
 def minibatches(config, batch, key):
-    """The batches of one step's updates: the rows dealt out anew each epoch, or simply everything at once.
+    """The batches of one step's updates: the rows shuffled and split in each epoch, or everything at once.
 
-    batch: a PolicyBatch, or a batch that holds one as `policy`.
+    Args:
+      config: train.minibatches and train.epochs.
+      batch: a PolicyBatch, or a batch that has one as `policy`.
+      key: of the shuffles.
+
+    Raises:
+      ValueError: if the rows do not divide into the minibatches.
     """
     count, epochs = config.train.minibatches, config.train.epochs
+    rows = batch.completion_mask.shape[0]
+    if rows % count:
+        raise ValueError(f"train.minibatches={count} does not divide the {rows} rows of a step")
     if count == 1:
-        return [_count_rows(batch)] * epochs
+        return [_whole(batch)] * epochs
+    return _shuffled(batch, key, count=count, epochs=epochs)
+
+
+@functools.partial(jax.jit, static_argnames=("count", "epochs"))
+def _shuffled(batch, key, *, count: int, epochs: int) -> list:
     rows = batch.completion_mask.shape[0]
     orders = [jax.random.permutation(jax.random.fold_in(key, epoch), rows) for epoch in range(epochs)]
     return [_count_rows(jax.tree.map(lambda x, i=i: x[i], batch)) for order in orders for i in jnp.split(order, count)]
@@ -127,7 +184,10 @@ def _count_rows(batch):
     if not isinstance(batch, PolicyBatch):
         return batch._replace(policy=_count_rows(batch.policy))
     live = jnp.any(batch.completion_mask, axis=1)
-    return batch._replace(batch_rows=jnp.full(live.shape, jnp.sum(live, dtype=jnp.float32)))
+    return batch._replace(extras=batch.extras | {"batch_rows": jnp.full(live.shape, jnp.sum(live, dtype=jnp.float32))})
+
+
+_whole = jax.jit(_count_rows)
 
 
 def step_metrics(config, judged: Judged, updates: list[dict[str, float]]) -> dict[str, float]:
@@ -187,7 +247,10 @@ class Programs(NamedTuple):
     generate: Callable
     score: Callable
     train_step: Callable
-    greedy: Callable | None = None  # one row a prompt, where the advantage asks for its reward
+    assign: Callable
+    """(rollout, rewards, before, reference, key, tracker states, named) -> (PolicyBatch, what the rows have earned)."""
+    greedy: Callable | None = None
+    """One row per prompt, if the advantage asks for its reward."""
 
     def on_host(self, params, rows) -> TokenScores:
         """score of `rows` on the mesh, the whole of it where several processes have a part each."""
@@ -246,6 +309,7 @@ def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
         generate=sampler(config.sample.group_size, sampling),
         score=common.jit_score(score, setup),
         train_step=train_step,
+        assign=jax.jit(make_assign(config)),
         greedy=sampler(1, Sampling(top_k=1)) if "greedy_rewards" in needs(make_credit(config).advantage) else None,
     ), state
 
@@ -263,13 +327,15 @@ def compile_ahead(setup: common.Setup, programs: Programs, packer: Packer, pool,
     rows = common.place_rows(setup, packer.to_score(collected.judged.rollout))
     before = distributed.whole(ahead("score", programs.score)(state.params, rows))
     reference = before.log_probs if compares(config) else None
-    batch = make_policy_batch(config, collected, before, reference, key, distributed.whole(state.trackers))
+    assign, states = ahead("assign", programs.assign), distributed.whole(state.trackers)
+    batch, _ = make_policy_batch(assign, collected, before, reference, key, states)
     part = common.place_rows(setup, packer.to_train(minibatches(config, batch, key)[0]))
     ahead("train_step", programs.train_step)(state, part)
 
 
 def run(config, workdir: pathlib.Path) -> None:
     """The whole of it: warm start, restore if there is something, loop, save."""
+    check_config(config)
     stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
     setup = common.setup(config)
     packer = Packer(setup)
@@ -323,7 +389,7 @@ def run(config, workdir: pathlib.Path) -> None:
             reference = programs.on_host(reference_params, rows).log_probs if needs_reference else None
             state = state._replace(trackers=trackers.see_rewards(made, state.trackers, rewards))
             states = distributed.whole(state.trackers)
-            batch = make_policy_batch(config, collected, before, reference, credit_key, states)
+            batch, earned = make_policy_batch(programs.assign, collected, before, reference, credit_key, states)
             clock.lap("score_s", batch)
             updates = []
             for part in minibatches(config, batch, order_key):
@@ -333,7 +399,7 @@ def run(config, workdir: pathlib.Path) -> None:
                 common.stop_on_nonfinite(state, part, workdir, step, config.train.max_nonfinite_in_a_row)
             clock.lap("train_s")
             metrics = step_metrics(config, judged, updates) | collected.metrics | packer.metrics(part)
-            states = trackers.observe(made, state.trackers, rewards, metrics)
+            states = trackers.observe(made, state.trackers, earned, metrics)
             state = state._replace(trackers=processes.replicate(setup.mesh, states))
             metrics |= trackers.metrics_of(states) | {"data/skipped_records": source.num_skipped}
             if looking:

@@ -120,11 +120,11 @@ class Programs(NamedTuple):
 
 def make_assign(config) -> Callable:
     """Programs.assign, all of it on the global batch."""
-    credit, estimator = grpo.make_credit(config), make_estimator(config)
+    rule, estimator = grpo.make_credit(config), make_estimator(config)
 
     def assign(rollout, rewards, values, before, reference, key, states):
         batch, means = ppo.assign(
-            credit,
+            rule,
             estimator,
             rollout,
             rewards,

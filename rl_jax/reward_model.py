@@ -177,8 +177,8 @@ def implicit_loss(
     mask = batch.completion_mask & jnp.broadcast_to(batch.present[:, :, None], batch.completion_mask.shape)
     reference = jax.lax.stop_gradient(zero_masked(batch.ref_log_probs, mask))
     ratios = zero_masked(scores.log_probs.reshape(mask.shape), mask) - reference
-    available: Mapping[str, Any] = {"targets": batch.rewards, **batch.extras}
-    terms: Terms = supply(fn, available)(ratios, mask, batch.present, beta=beta)
+    available: Mapping[str, Any] = {"targets": batch.rewards, **batch.extras, "beta": beta}
+    terms: Terms = supply(fn, available)(ratios, mask, batch.present)
     rewards = jax.lax.stop_gradient(implicit.implicit_rewards(ratios, mask, beta=beta))[..., None]
     metrics = response_metrics(rewards, batch)
     metrics["log_ratio"] = Mean(masked_sum(jax.lax.stop_gradient(ratios), mask), jnp.sum(mask, dtype=jnp.float32))

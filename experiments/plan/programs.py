@@ -94,7 +94,7 @@ def train(setup: common.Setup, rows: int, micro_batches: int | None = None) -> P
         old_log_probs=number if grpo.has_several_updates(config) else None,
         behavior_log_probs=number,
         ref_log_probs=number if grpo.compares(config) else None,
-        batch_rows=jax.ShapeDtypeStruct((rows,), jnp.float32),
+        extras={"batch_rows": jax.ShapeDtypeStruct((rows,), jnp.float32)},
     )
     keywords = {
         "donate_argnums": 0,

@@ -141,15 +141,15 @@ def scored_loss(
     scores: TokenScores, values: chex.Array, batch: ppo.PPOBatch, algorithm: Algorithm
 ) -> tuple[Mean, dict[str, Mean | Max]]:
     """`minibatch_loss` from what the networks have given. scores: float32 [n, T]. values: [n, T, K] of the head."""
-    policy, rows = batch.policy, len(batch.returns)
+    rows, extras = len(batch.returns), dict(batch.policy.extras)
     # As arrays, so that a traced weight (one of many that are trained side by side) is as good as a number.
     if _in_use(algorithm.entropy_coef):
-        policy = policy._replace(entropy_coefs=jnp.full(rows, algorithm.entropy_coef))
-    if policy.kl_coefs is None and _in_use(algorithm.kl_coef):
-        policy = policy._replace(kl_coefs=jnp.full(rows, algorithm.kl_coef))
+        extras["entropy_coefs"] = jnp.full(rows, algorithm.entropy_coef)
+    if "kl_coefs" not in extras and _in_use(algorithm.kl_coef):
+        extras["kl_coefs"] = jnp.full(rows, algorithm.kl_coef)
     plain = algorithm.objective.policy._replace(kl_coef=0.0, entropy_coef=0.0)
     objective = algorithm.objective._replace(policy=plain)
-    loss, metrics = ppo.loss(scores, values, batch._replace(policy=policy), objective)
+    loss, metrics = ppo.loss(scores, values, batch._replace(policy=batch.policy._replace(extras=extras)), objective)
     return loss, {name: metrics[name] for name in METRICS if name in metrics}
 
 

@@ -18,12 +18,13 @@ def implicit_rewards(log_ratios: chex.Array, mask: chex.Array, *, beta: float = 
 
 
 def implicit_outcome(
-    log_ratios: chex.Array, mask: chex.Array, present: chex.Array, *, targets: chex.Array, beta: float = 0.05
+    log_ratios: chex.Array, mask: chex.Array, present: chex.Array, *, targets: chex.Array, beta: float
 ) -> Terms:
     """-y log sigma(Q) - (1 - y) log sigma(-Q), Q = beta sum_t (log phi_t - log ref_t): one term a response.
 
     log_ratios: float [N, K, C], differentiated through log phi. mask: bool [N, K, C]. present: bool [N, K].
-    targets: float [N, K], whether the response is right. At phi = ref the loss is log 2.
+    targets: float [N, K], whether the response is right. beta: 0.05 in PRIME (beta_train).
+    At phi = ref the loss is log 2.
     Source: arXiv 2412.01981 (implicit PRM), 2502.01456 (PRIME, compute_ce_dpo_loss_rm). With pairs it is rl_jax.dpo.
     """
     return outcome(implicit_rewards(log_ratios, mask, beta=beta), present, targets=targets)
