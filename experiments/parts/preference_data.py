@@ -5,7 +5,7 @@ What records are, and how they are read and encoded, is in rl_jax.preferences.
 
 import numpy as np
 
-from experiments.parts import common
+from experiments.parts.setup import Setup
 from rl_jax import preferences, tasks
 from rl_jax.core.types import Packed, PreferenceBatch, TokenBatch
 from rl_jax.tokenizers import CharTokenizer, Llama2cTokenizer
@@ -28,7 +28,7 @@ def load_task(config) -> tasks.Task:
     return tasks.Task("preferences", tokenizer, None, None)
 
 
-def for_sft(setup: common.Setup, found: preferences.Preferences) -> common.Setup:
+def for_sft(setup: Setup, found: preferences.Preferences) -> Setup:
     """The setup with the best responses of `found` as what its task is fine-tuned on."""
     task = setup.task
     limit = max(setup.config.rollout.prompt_buckets)
@@ -97,7 +97,7 @@ class Encoder:
         along, [N, ...]: bool where it is all true and false, else float32.
     """
 
-    def __init__(self, setup: common.Setup, needed: set[str]):
+    def __init__(self, setup: Setup, needed: set[str]):
         rollout = setup.config.rollout
         self._tokenizer, self._needed, self._brevity = setup.task.tokenizer, needed, setup.config.algorithm.brevity
         self._settings = dict(
@@ -174,7 +174,7 @@ def flat(batch: TokenBatch | Packed) -> TokenBatch | Packed:
 class Packer:
     """config.packing for preferences: all K responses of a prompt behind one copy of it, or rows as they are."""
 
-    def __init__(self, setup: common.Setup):
+    def __init__(self, setup: Setup):
         settings, self._shards = setup.config.packing, sharding.row_shards(setup.mesh)
         known = {"padded": None, "packed": False, "shared_prefix": True}
         if settings.mode not in known:
