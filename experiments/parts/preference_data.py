@@ -78,7 +78,7 @@ def records_of(
     """
     kinds = KINDS.get(responses, KINDS[2])
     if found.kind not in kinds:
-        raise ValueError(f"{found.name} holds {found.kind}; dpo.responses={responses} needs {' or '.join(kinds)}")
+        raise ValueError(f"{found.name} holds {found.kind}; algorithm.responses={responses} needs {' or '.join(kinds)}")
     source = found.data_source(split)
     number = len(source) if limit is None else min(limit, len(source))
     records = [source[index] for index in range(number)]

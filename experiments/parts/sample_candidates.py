@@ -61,7 +61,7 @@ def make_drawer(setup: common.Setup, *, share: float, group_size: int) -> Callab
 
 
 def make_judge(setup: common.Setup, pool: RewardPool) -> Callable:
-    """judge(prompts, completions, infos) -> RewardResult: the task's verifier, or the reward model of online.judge.
+    """judge(prompts, completions, infos) -> RewardResult: the task's verifier, or the reward model of sample.judge.
 
     Given pairs (sample.data="pairs") are ordered already, and nothing is judged: every sample has the reward 1 of a
     chosen response, so that none counts as worse.

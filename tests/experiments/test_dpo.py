@@ -316,7 +316,7 @@ def test_what_cannot_be_done_is_said(change, said, files, tmp_path):
 
 
 def test_data_of_another_kind_are_refused(files, tmp_path):
-    with pytest.raises(ValueError, match="rankings; dpo.responses=1 needs labels or pairs"):
+    with pytest.raises(ValueError, match="rankings; algorithm.responses=1 needs labels or pairs"):
         dpo.run(config(files, "rankings", **KTO), tmp_path / "run")
     found = config(files, score_map=dict(fn="token_level"))
     found.packing.mode = "packed"

@@ -224,7 +224,7 @@ def test_a_function_of_ones_own_in_the_configs_place(tmp_path, monkeypatch):
         config.algorithm.surrogate = dict(fn=negated, scale=2.0)
     grpo.run(config, tmp_path / "run")
     assert calls and set(calls) == {2.0}
-    written = json.loads((tmp_path / "run" / "config.json").read_text())["grpo"]["surrogate"]
+    written = json.loads((tmp_path / "run" / "config.json").read_text())["algorithm"]["surrogate"]
     assert written["scale"] == 2.0 and written["fn"].endswith("negated") and __name__.split(".")[-1] in written["fn"]
 
 

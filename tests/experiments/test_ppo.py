@@ -61,7 +61,7 @@ def learn(tmp_path, monkeypatch, seed=0, **critic) -> list[dict]:
         train__steps=STEPS,
         sample__group_size=8,
         train__epochs=2,
-        grpo__optimizer__learning_rate=5e-3,
+        train__optimizer__learning_rate=5e-3,
         eval__every=1000,
         checkpoint__every=1000,
     )
@@ -184,7 +184,7 @@ def test_eight_devices_walk_the_path_of_one(tmp_path, monkeypatch, shared):
 
 RESULTS = ("final.json", "metrics.jsonl", "samples.jsonl", "group_view.jsonl")
 # Two epochs of two minibatches, the critic alone at first; the warm start's rewards are not all 0.
-EXTRA = "train.steps=10 grpo.epochs=2 grpo.minibatches=2 grpo.reward_kl_coef=0.05 checkpoint.every=3".split()
+EXTRA = "train.steps=10 train.epochs=2 train.minibatches=2 algorithm.reward_kl_coef=0.05 checkpoint.every=3".split()
 
 
 class PPORunner(Runner):
@@ -193,7 +193,7 @@ class PPORunner(Runner):
     def start(self, workdir, *, write_cache=False):
         """The process of one start; `shared` in the workdir's name chooses the critic."""
         extra = [*EXTRA] if "shared" in workdir.name else [*EXTRA, "critic.warmup_steps=4"]
-        config = "arithmetic_ppo.py:smoke" + (",shared" if "shared" in workdir.name else "")
+        config = "tasks/arithmetic_ppo.py:smoke" + (",shared" if "shared" in workdir.name else "")
         variables = programs.environment(self._home, compile_cache=self._cache, write_cache=write_cache)
         return programs.start(programs.command(workdir, *extra, program="ppo", config=config), variables, self.log)
 
