@@ -47,7 +47,8 @@ def files(tmp_path_factory):
 
 
 def config(files, kind="pairs", /, **slots):
-    """A model from scratch with two layers of 16 and a handful of steps. slots: fields of config.algorithm."""
+    """A model from scratch with two layers of 16 and a handful of steps. slots: fields of config.algorithm or
+    config.train."""
     found = base.get_config("smoke")
     found.data.update(files[kind], name="jsonl")
     found.task.alphabet = "abcxyz"
@@ -60,8 +61,9 @@ def config(files, kind="pairs", /, **slots):
     found.checkpoint.every = 2
     found.log.update(progress=False, tensorboard=False)
     for name, value in slots.items():
-        assert name in found.algorithm
-        found.algorithm[name] = value
+        group = found.train if name in found.train else found.algorithm
+        assert name in group
+        group[name] = value
     return found
 
 
@@ -304,7 +306,7 @@ def test_a_folder_with_a_chat_template_goes_in_and_comes_out(files, folder, tmp_
         (dict(reference=dict(prev=1.0)), "run experiments.online_dpo"),
         (dict(reference=dict(refs=1.0)), "reference 'refs'.*has: ref"),
         (dict(responses=1, regularizer_coef=0.0), "K|axis|dimension|shape"),
-        (dict(offset=dict(fn="other_objectives")), "other_rewards in each record's info, or dpo.brevity"),
+        (dict(offset=dict(fn="other_objectives")), "other_rewards in each record's info, or algorithm.brevity"),
         (dict(compare=dict(fn="anchored")), "anchored needs anchor.*rewards"),
         (dict(micro_batches=3), "16 rows do not divide"),
     ],

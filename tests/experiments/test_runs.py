@@ -100,7 +100,7 @@ def test_compare_and_diff(tree, capsys):
     assert ["eval/pass@1", "0.5", "0.75", "0.25"] in lines
     lines = [line.split() for line in said(capsys, "--diff", a, b).splitlines()]
     assert ["train.optimizer.learning_rate", "0.1", "0.2"] in lines
-    assert all(line[0].startswith("grpo.") for line in lines[1:]), lines
+    assert all(line[0].startswith(("algorithm.", "train.")) for line in lines[1:]), lines
     assert said(capsys, "--diff", a, a) == "no differences\n"
     assert program.main(["--diff", str(a), str(tree / "none")]) == 2
 
