@@ -35,8 +35,9 @@ from rl_jax.training.step import TrainState
 def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> PreferenceBatch:
     """The pairs or lists that are trained on: a PreferenceBatch of N * L prompts, L lists of each one drawn.
 
-    With dpo.responses = 1 each place of a list is a labelled response, the first one desirable (KTO, BCO).
-    needed: what the objective's slots ask for by name. Raises ValueError where the lists have not dpo.responses each.
+    With algorithm.responses = 1 each place of a list is a labelled response, the first one desirable (KTO, BCO).
+    needed: what the objective's slots ask for by name. Raises ValueError where a list has another length than
+    algorithm.responses.
     """
     value = bind(config.algorithm.candidate_value.to_dict(), candidate_values)
     rewards = value(jnp.asarray(candidates.rewards), jnp.asarray(candidates.opponents))
@@ -98,13 +99,13 @@ def with_references(
 
 
 def minibatches(config, batch: PreferenceBatch, key: jax.Array) -> Iterator[PreferenceBatch]:
-    """The batches of one step's updates, dpo.batch_size lists each, dealt out anew in each epoch.
+    """The batches of one step's updates, train.batch_size lists each, dealt out anew in each epoch.
 
     Raises ValueError where the lists do not divide into them.
     """
     rows, size = batch.present.shape[0], config.train.batch_size
     if rows % size:
-        raise ValueError(f"a step's {rows} lists do not divide into updates of dpo.batch_size={size}")
+        raise ValueError(f"a step's {rows} lists do not divide into updates of train.batch_size={size}")
     for epoch in range(config.train.epochs):
         order = jax.random.permutation(jax.random.fold_in(key, epoch), rows) if size < rows else jnp.arange(rows)
         for chosen in jnp.split(order, rows // size):

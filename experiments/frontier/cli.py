@@ -202,7 +202,7 @@ def train_offline(
 
 
 def in_parts(config, batch: PreferenceBatch, fn: Callable) -> PreferenceBatch:
-    """fn(batch) -> batch, dpo.batch_size rows at a time: no forward is larger than a train step's."""
+    """fn(batch) -> batch, train.batch_size rows at a time: no forward is larger than a train step's."""
     count = batch.present.shape[0] // config.train.batch_size
     split = [jax.tree.map(lambda x, i=i: np.array_split(x, count)[i], batch) for i in range(count)]
     return jax.tree.map(lambda *xs: np.concatenate(xs), *(jax.device_get(fn(part)) for part in split))

@@ -78,7 +78,7 @@ def records_of(
     """
     kinds = KINDS.get(responses, KINDS[2])
     if found.kind not in kinds:
-        raise ValueError(f"{found.name} holds {found.kind}; dpo.responses={responses} needs {' or '.join(kinds)}")
+        raise ValueError(f"{found.name} holds {found.kind}; algorithm.responses={responses} needs {' or '.join(kinds)}")
     source = found.data_source(split)
     number = len(source) if limit is None else min(limit, len(source))
     records = [source[index] for index in range(number)]
@@ -116,7 +116,7 @@ class Encoder:
             arrays[name] = column if column.dtype == bool else column.astype(np.float32)
         if "other_rewards" in self._needed - set(arrays):
             if not self._brevity:
-                raise ValueError("the method needs other_rewards in each record's info, or dpo.brevity above 0")
+                raise ValueError("the method needs other_rewards in each record's info, or algorithm.brevity above 0")
             arrays["other_rewards"] = np.float32(-self._brevity) * arrays["completion_mask"].sum(axis=2)
         return arrays, counts
 

@@ -106,6 +106,7 @@ def bound_functions(config: ConfigDict) -> dict[str, Callable]:
 
 def _bound_online(config: ConfigDict) -> dict[str, Callable]:
     chosen = policy.make_credit(config)._asdict() | policy.make_objective(config)._asdict()
+    chosen["token_selection"] = chosen.pop("selection")
     if "critic" in config:
         del chosen["advantage"]  # it is the critic's
         estimator, objective = ppo.make_estimator(config), ppo.make_objective(config)
