@@ -26,21 +26,21 @@ class Algorithm(NamedTuple):
     """The choices that make the update. Numbers may be traced: float or float [].
 
     Attributes:
-        advantage: one of advantages.steps; may ask for log_probs and behavior_log_probs, float [B, T].
-        objective: ppo.Objective: surrogate, KL, aggregate, value loss and support. Of its coefficients only value_coef
-            is used; the others are fields here.
-        entropy_coef: weight of the entropy.
-        kl_coef: weight of the KL from the policy at the start of the update.
-        kl_control: a trackers.Tracker that adapts the weight of the KL (trackers.adaptive_kl), or None.
-        whiten: whether to scale A to mean 0 and standard deviation 1 over the batch.
-        epochs: passes over the batch.
-        minibatches: updates per pass.
-        max_grad_norm: gradient clipping.
-        actor_lag: number of updates for which the acting policy is kept; 1 always acts with the newest.
-        normalize_observations: by running statistics.
-        normalize_rewards: by the running spread of discounted returns.
-        relabel: replaces the rewards of collected steps (control.relabel), before they are scaled. None keeps them.
-        discount: gamma of the returns in normalize_rewards; the advantage has its own.
+      advantage: one of advantages.steps; may ask for log_probs and behavior_log_probs, float [B, T].
+      objective: ppo.Objective: surrogate, KL, aggregate, value loss and support. Of its coefficients only value_coef is
+        used; the others are fields here.
+      entropy_coef: weight of the entropy.
+      kl_coef: weight of the KL from the policy at the start of the update.
+      kl_control: a trackers.Tracker that adapts the weight of the KL (trackers.adaptive_kl), or None.
+      whiten: whether to scale A to mean 0 and standard deviation 1 over the batch.
+      epochs: passes over the batch.
+      minibatches: updates per pass.
+      max_grad_norm: gradient clipping.
+      actor_lag: number of updates for which the acting policy is kept; 1 always acts with the newest.
+      normalize_observations: by running statistics.
+      normalize_rewards: by the running spread of discounted returns.
+      relabel: replaces the rewards of collected steps (control.relabel), before they are scaled. None keeps them.
+      discount: gamma of the returns in normalize_rewards; the advantage has its own.
     """
 
     advantage: Callable = step_advantages.gae
@@ -65,8 +65,8 @@ class Steps(NamedTuple):
     """The content of PolicyBatch.batch for single steps.
 
     Attributes:
-        observations: float32 [N, *shape], normalised.
-        actions: [N, ...].
+      observations: float32 [N, *shape], normalised.
+      actions: [N, ...].
     """
 
     observations: chex.Array
@@ -79,15 +79,15 @@ def assign(
     """Assigns credit to single steps.
 
     Args:
-        agent: models.agents.actor_critic.Agent.
-        params: the learner's, before this batch.
-        rows: [B, T].
-        normalize: observations -> observations.
-        algorithm: see Algorithm.
-        axis_name: mapped axis over which the environments are spread.
+      agent: models.agents.actor_critic.Agent.
+      params: the learner's, before this batch.
+      rows: [B, T].
+      normalize: observations -> observations.
+      algorithm: see Algorithm.
+      axis_name: mapped axis over which the environments are spread.
 
     Returns:
-        (the batch [B T, 1] that the learner trains on, metrics of the critic, undivided).
+      (the batch [B T, 1] that the learner trains on, metrics of the critic, undivided).
     """
     shape = rows.rewards.shape
     observations, following = (_flat(normalize(x)) for x in (rows.observations, rows.next_observations))
@@ -105,10 +105,10 @@ class Judged(NamedTuple):
     """The networks' outputs that credit assignment needs, float32 [B, T] each.
 
     Attributes:
-        log_probs: of the learner.
-        behavior_log_probs: of the actor.
-        values: V.
-        next_values: V' of the states the steps led to.
+      log_probs: of the learner.
+      behavior_log_probs: of the actor.
+      values: V.
+      next_values: V' of the states the steps led to.
     """
 
     log_probs: chex.Array
@@ -123,15 +123,15 @@ def credited(
     """The batch of `steps`, with the advantages and returns of rows [B, T].
 
     Args:
-        steps: what the loss reads in PolicyBatch.batch.
-        rows: [B, T].
-        judged: [B, T].
-        algorithm: see Algorithm.
-        axis_name: mapped axis over which the environments are spread.
-        shape: of the batch's arrays, (-1, 1) or (B, T).
+      steps: what the loss reads in PolicyBatch.batch.
+      rows: [B, T].
+      judged: [B, T].
+      algorithm: see Algorithm.
+      axis_name: mapped axis over which the environments are spread.
+      shape: of the batch's arrays, (-1, 1) or (B, T).
 
     Returns:
-        (the batch, metrics of the critic, undivided).
+      (the batch, metrics of the critic, undivided).
     """
     log_probs, behavior, values, next_values = judged
     estimate = supply(algorithm.advantage, {"log_probs": log_probs, "behavior_log_probs": behavior})
@@ -161,13 +161,13 @@ def minibatch_loss(agent, params: Any, batch: ppo.PPOBatch, algorithm: Algorithm
     """ppo.loss of n single steps.
 
     Args:
-        agent: models.agents.actor_critic.Agent.
-        params: differentiated.
-        batch: [n, 1] of `assign`. Its kl_coefs override the algorithm's.
-        algorithm: see Algorithm.
+      agent: models.agents.actor_critic.Agent.
+      params: differentiated.
+      batch: [n, 1] of `assign`. Its kl_coefs override the algorithm's.
+      algorithm: see Algorithm.
 
     Returns:
-        (loss, the metrics named in METRICS), undivided.
+      (loss, the metrics named in METRICS), undivided.
     """
     steps = batch.policy.batch
     outputs, values = agent.policy(params, steps.observations), agent.value(params, steps.observations)

@@ -30,15 +30,15 @@ def table(
     """probs[i][j] for outcomes that are indices of behaviours, 0, 1, ...
 
     Args:
-        outcomes: float [N].
-        opponents: float [Q].
-        probs: P(i beats j) for any two behaviours.
+      outcomes: float [N].
+      opponents: float [Q].
+      probs: P(i beats j) for any two behaviours.
 
     Returns:
-        float32 [N, Q].
+      float32 [N, Q].
 
     Raises:
-        ValueError: if P(i beats j) + P(j beats i) is not 1.
+      ValueError: if P(i beats j) + P(j beats i) is not 1.
     """
     chex.assert_rank([outcomes, opponents], 1)
     known = np.asarray(probs, np.float32)

@@ -29,14 +29,14 @@ def path_loss(
     """The path loss over num_steps steps from new starts. The policy acts with its mode.
 
     Args:
-        agent: models.agents.actor_critic.Agent.
-        params: differentiated.
-        env: an envs.Vector with a differentiable step.
-        key: for the starts and the noise.
-        num_steps: T.
+      agent: models.agents.actor_critic.Agent.
+      params: differentiated.
+      env: an envs.Vector with a differentiable step.
+      key: for the starts and the noise.
+      num_steps: T.
 
     Returns:
-        (minus the reward per step, undivided; metrics of the episodes that ended).
+      (minus the reward per step, undivided; metrics of the episodes that ended).
     """
     start_key, key = jax.random.split(key)
     worlds = start(env, start_key)
@@ -55,18 +55,18 @@ def make_pathwise_update(
     the critic is not trained.
 
     Args:
-        agent: models.agents.actor_critic.Agent with real-valued actions.
-        env: envs.Vector with a differentiable step.
-        algorithm: see above.
-        optimizer: any optax transformation.
-        num_steps: T.
-        axis_name: mapped axis over which the environments are spread.
+      agent: models.agents.actor_critic.Agent with real-valued actions.
+      env: envs.Vector with a differentiable step.
+      algorithm: see above.
+      optimizer: any optax transformation.
+      num_steps: T.
+      axis_name: mapped axis over which the environments are spread.
 
     Returns:
-        (init, update, policy_of), see update.make_update.
+      (init, update, policy_of), see update.make_update.
 
     Raises:
-        ValueError: if actions have no gradient, the environments run on the host, or a setting has no meaning here.
+      ValueError: if actions have no gradient, the environments run on the host, or a setting has no meaning here.
     """
     outputs = jax.ShapeDtypeStruct((1, agent.distribution.num_outputs), jnp.float32)
     if not jnp.issubdtype(jax.eval_shape(agent.distribution.mode, outputs).dtype, jnp.floating):

@@ -23,8 +23,8 @@ class Relabel(NamedTuple):
     """A relabelling, as two pure functions.
 
     Attributes:
-        init: () -> state, a pytree of arrays.
-        apply: (state, Transitions [B, T]) -> (state, the same transitions with new rewards).
+      init: () -> state, a pytree of arrays.
+      apply: (state, Transitions [B, T]) -> (state, the same transitions with new rewards).
     """
 
     init: Callable
@@ -35,9 +35,9 @@ class LearnedReward(NamedTuple):
     """A reward network of M members, with the scale of each.
 
     Attributes:
-        params: of the network.
-        means: float32 [M]. Subtracted from each member's reward.
-        stds: float32 [M]. Each member's reward is divided by these.
+      params: of the network.
+      means: float32 [M]. Subtracted from each member's reward.
+      stds: float32 [M]. Each member's reward is divided by these.
     """
 
     params: Any
@@ -51,17 +51,17 @@ def standardized_by(
     """The reward in units of its standard deviation over the steps under the mask.
 
     Args:
-        apply: (params, observations [N, ...], actions [N, ...]) -> float [N, M].
-        params: of the network.
-        observations: [N, ...].
-        actions: [N, ...].
-        mask: bool [N].
-        center: whether to subtract the mean, too. Preferences do not determine the value of a constant reward. If
-            episodes may end, that constant decides whether long episodes are good (arXiv 1706.03741 has no such
-            episodes, and centers).
+      apply: (params, observations [N, ...], actions [N, ...]) -> float [N, M].
+      params: of the network.
+      observations: [N, ...].
+      actions: [N, ...].
+      mask: bool [N].
+      center: whether to subtract the mean, too. Preferences do not determine the value of a constant reward. If
+        episodes may end, that constant decides whether long episodes are good (arXiv 1706.03741 has no such episodes,
+        and centers).
 
     Returns:
-        LearnedReward.
+      LearnedReward.
     """
     rewards = apply(params, observations, actions)
     weights = jnp.broadcast_to(mask[:, None], rewards.shape).astype(rewards.dtype)
@@ -84,12 +84,12 @@ def by_reward(apply: Callable, to_env: Callable, init: Callable) -> Relabel:
     """Replaces rewards by those of a learned network. The network is the state, which does not change.
 
     Args:
-        apply: (params, observations [N, ...], actions [N, ...]) -> float [N, M].
-        to_env: maps the policy's actions to those that the environment and the network take.
-        init: () -> LearnedReward.
+      apply: (params, observations [N, ...], actions [N, ...]) -> float [N, M].
+      to_env: maps the policy's actions to those that the environment and the network take.
+      init: () -> LearnedReward.
 
     Returns:
-        Relabel.
+      Relabel.
     """
 
     def relabel(state: LearnedReward, rows: Transitions) -> tuple[LearnedReward, Transitions]:
@@ -104,9 +104,9 @@ class Contest(NamedTuple):
     """State of self-play.
 
     Attributes:
-        returns: float32 [B]. Returns so far of the running episodes.
-        queue: float32 [Q]. Outcomes of the last episodes, newest last.
-        size: int32 []. Number of outcomes in the queue.
+      returns: float32 [B]. Returns so far of the running episodes.
+      queue: float32 [Q]. Outcomes of the last episodes, newest last.
+      size: int32 []. Number of outcomes in the queue.
     """
 
     returns: chex.Array
@@ -127,15 +127,15 @@ def by_self_play(
     with the queue before it joins it.
 
     Args:
-        num_envs: B.
-        preference: one of control.duels.
-        queue_size: Q. If as many episodes end per rollout, the queue is the batch.
-        horizon: None pays R at the episode's last step. A number H pays R / H at each of its steps in this rollout, as
-            the paper does with episodes of H steps; they should begin and end in one rollout.
-        axis_name: mapped axis over which the environments are spread; the queue is shared by all of them.
+      num_envs: B.
+      preference: one of control.duels.
+      queue_size: Q. If as many episodes end per rollout, the queue is the batch.
+      horizon: None pays R at the episode's last step. A number H pays R / H at each of its steps in this rollout, as
+        the paper does with episodes of H steps; they should begin and end in one rollout.
+      axis_name: mapped axis over which the environments are spread; the queue is shared by all of them.
 
     Returns:
-        Relabel.
+      Relabel.
     """
 
     def init() -> Contest:
@@ -167,12 +167,12 @@ def running_returns(
     """Undiscounted returns of episodes that continue over several rollouts.
 
     Args:
-        before: float [B]. Returns so far of the episodes that the rows continue.
-        rewards: float [B, T].
-        done: bool [B, T].
+      before: float [B]. Returns so far of the episodes that the rows continue.
+      rewards: float [B, T].
+      done: bool [B, T].
 
     Returns:
-        (returns so far after the rows [B], sum of the episode's rewards up to each step [B, T]).
+      (returns so far after the rows [B], sum of the episode's rewards up to each step [B, T]).
     """
     chex.assert_rank([before, rewards, done], [1, 2, 2])
     chex.assert_equal_shape([rewards, done])
@@ -192,13 +192,13 @@ def pushed(
     """Appends the live values to a queue of which the last `size` places are taken; the oldest are dropped.
 
     Args:
-        queue: float [Q].
-        size: int [].
-        values: float [N].
-        live: bool [N]. Which values to append.
+      queue: float [Q].
+      size: int [].
+      values: float [N].
+      live: bool [N]. Which values to append.
 
     Returns:
-        (queue float [Q], size int32 []).
+      (queue float [Q], size int32 []).
     """
     chex.assert_rank([queue, size, values, live], [1, 0, 1, 1])
     chex.assert_equal_shape([values, live])

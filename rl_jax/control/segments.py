@@ -43,9 +43,9 @@ class SegmentPairs(NamedTuple):
     """N segments of K steps, and preferences between them.
 
     Attributes:
-        steps: a pytree, [N, K, ...].
-        mask: bool [N, K]. The steps that belong to the segment.
-        pairs: int32 [M, 2]. Two segments each, the preferred one first.
+      steps: a pytree, [N, K, ...].
+      mask: bool [N, K]. The steps that belong to the segment.
+      pairs: int32 [M, 2]. Two segments each, the preferred one first.
     """
 
     steps: Any
@@ -57,16 +57,16 @@ def cut(steps: Any, done: chex.Array, *, length: int) -> tuple[Any, chex.Array]:
     """Cuts rows of T steps into consecutive segments of K = length steps.
 
     Args:
-        steps: a pytree, [B, T, ...].
-        done: bool [B, T]. True at the last step of an episode.
-        length: K.
+      steps: a pytree, [B, T, ...].
+      done: bool [B, T]. True at the last step of an episode.
+      length: K.
 
     Returns:
-        (steps [N, K, ...], mask bool [N, K]) with N = B (T // K); the remainder of a row is not used. The mask covers
-        the steps up to the first that is done, not those of the episode that begins after it.
+      (steps [N, K, ...], mask bool [N, K]) with N = B (T // K); the remainder of a row is not used. The mask covers the
+      steps up to the first that is done, not those of the episode that begins after it.
 
     Raises:
-        ValueError: if the rows are shorter than a segment.
+      ValueError: if the rows are shorter than a segment.
     """
     chex.assert_rank(done, 2)
     chex.assert_type(done, bool)
@@ -86,12 +86,12 @@ def segment_sums(x: chex.Array, mask: chex.Array, *, discount: float = 1.0) -> c
     """f = sum_t gamma^t m_t x_t over the segment's own steps, with t from 0.
 
     Args:
-        x: float [..., K]. Rewards give the partial return, advantages give minus the regret.
-        mask: bool [..., K].
-        discount: gamma; 1 in 1706.03741 and in the published code of CPL, whose equation has gamma.
+      x: float [..., K]. Rewards give the partial return, advantages give minus the regret.
+      mask: bool [..., K].
+      discount: gamma; 1 in 1706.03741 and in the published code of CPL, whose equation has gamma.
 
     Returns:
-        float [...].
+      float [...].
     """
     chex.assert_equal_shape([x, mask])
     chex.assert_type([x, mask], [float, bool])
@@ -103,15 +103,15 @@ def preference_probs(scores: chex.Array, *, beta: float = 1.0, flip_rate: float 
     """P(the first is preferred) = (1 - e) p + e (1 - p), p = sigma(beta (f_1 - f_2)).
 
     Args:
-        scores: float [..., 2]. f of both, partial returns or minus regrets.
-        beta: rationality of the annotator. math.inf never errs, and tosses a coin if both are equal.
-        flip_rate: e, the fraction of flipped labels. 1706.03741 assumes 10 % random labels, i.e. flip_rate = 0.05.
+      scores: float [..., 2]. f of both, partial returns or minus regrets.
+      beta: rationality of the annotator. math.inf never errs, and tosses a coin if both are equal.
+      flip_rate: e, the fraction of flipped labels. 1706.03741 assumes 10 % random labels, i.e. flip_rate = 0.05.
 
     Returns:
-        float [...].
+      float [...].
 
     Raises:
-        ValueError: if beta is negative or flip_rate is outside of [0, 1].
+      ValueError: if beta is negative or flip_rate is outside of [0, 1].
     """
     chex.assert_axis_dimension(scores, -1, 2)
     chex.assert_type(scores, float)
@@ -128,17 +128,17 @@ def labelled_pairs(
     """`count` random pairs of two different segments, the preferred one first.
 
     Args:
-        key: for the pairs and the labels.
-        scores: float [N]. f of each segment.
-        count: number of pairs.
-        beta: as for `preference_probs`.
-        flip_rate: as for `preference_probs`.
+      key: for the pairs and the labels.
+      scores: float [N]. f of each segment.
+      count: number of pairs.
+      beta: as for `preference_probs`.
+      flip_rate: as for `preference_probs`.
 
     Returns:
-        int32 [count, 2].
+      int32 [count, 2].
 
     Raises:
-        ValueError: if N < 2.
+      ValueError: if N < 2.
     """
     chex.assert_rank(scores, 1)
     if len(scores) < 2:
@@ -169,14 +169,14 @@ def reward_loss(
     Source: arXiv 1706.03741 section 2.2.3, 2206.02231 section 3.
 
     Args:
-        rewards: float [n, 2, K, M] of M members, differentiated. For a regret model these are the optimal advantages
-            (control.tabular).
-        batch: of `pair_batch`.
-        objective: of rl_jax.reward_model.
-        discount: gamma.
+      rewards: float [n, 2, K, M] of M members, differentiated. For a regret model these are the optimal advantages
+        (control.tabular).
+      batch: of `pair_batch`.
+      objective: of rl_jax.reward_model.
+      discount: gamma.
 
     Returns:
-        (loss, metrics), undivided.
+      (loss, metrics), undivided.
     """
     chex.assert_rank(rewards, 4)
     by_member = jnp.swapaxes(rewards, 2, 3)
@@ -192,13 +192,13 @@ def policy_loss(
     Source: arXiv 2310.13639, jhejna/cpl.
 
     Args:
-        log_probs: float [n, 2, K], differentiated.
-        batch: of `pair_batch`.
-        objective: for CPL beta = alpha, scores.discounted, scores.biased (lambda) and regularizers.behaviour_cloning (c
-            = regularizer_coef).
+      log_probs: float [n, 2, K], differentiated.
+      batch: of `pair_batch`.
+      objective: for CPL beta = alpha, scores.discounted, scores.biased (lambda) and regularizers.behaviour_cloning (c =
+        regularizer_coef).
 
     Returns:
-        (loss, metrics), undivided.
+      (loss, metrics), undivided.
     """
     chex.assert_equal_shape([log_probs, batch.completion_mask])
     flat = log_probs.reshape(-1, log_probs.shape[-1])
@@ -222,14 +222,14 @@ def make_fit(
     """Builds a pure function that makes a number of updates on random minibatches of pairs.
 
     Args:
-        loss_fn: (params, PreferenceBatch) -> (Mean, metrics).
-        optimizer: any optax transformation.
-        batch_size: pairs per update, sampled with replacement.
-        max_grad_norm: gradient clipping.
+      loss_fn: (params, PreferenceBatch) -> (Mean, metrics).
+      optimizer: any optax transformation.
+      batch_size: pairs per update, sampled with replacement.
+      max_grad_norm: gradient clipping.
 
     Returns:
-        fit(TrainState, SegmentPairs, count) -> (TrainState, metrics). count is static. metrics: float32 [] by name, the
-        mean over the updates.
+      fit(TrainState, SegmentPairs, count) -> (TrainState, metrics). count is static. metrics: float32 [] by name, the
+      mean over the updates.
     """
     train_step = make_train_step(loss_fn, optimizer, max_grad_norm=max_grad_norm)
 

@@ -27,10 +27,10 @@ class Rows(NamedTuple):
     """The content of PolicyBatch.batch for agents with memory.
 
     Attributes:
-        observations: float32 [B, T, *shape], normalised.
-        actions: [B, T, ...].
-        first: bool [B, T]. True at the first step of an episode.
-        memory: the agent's state before each row, a pytree with B first.
+      observations: float32 [B, T, *shape], normalised.
+      actions: [B, T, ...].
+      first: bool [B, T]. True at the first step of an episode.
+      memory: the agent's state before each row, a pytree with B first.
     """
 
     observations: chex.Array
@@ -45,17 +45,17 @@ def by_rows(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None)
     A row starts with the memory that the actor had there, computed with older params (the stored state, see above).
 
     Args:
-        agent: models.agents.memory.MemoryAgent.
-        env: envs.Vector.
-        algorithm: see control.algorithm.
-        num_steps: T.
-        axis_name: mapped axis over which the environments are spread.
+      agent: models.agents.memory.MemoryAgent.
+      env: envs.Vector.
+      algorithm: see control.algorithm.
+      num_steps: T.
+      axis_name: mapped axis over which the environments are spread.
 
     Returns:
-        The Learner.
+      The Learner.
 
     Raises:
-        ValueError: if the environments do not divide into the minibatches.
+      ValueError: if the environments do not divide into the minibatches.
     """
     if env.num_envs % algorithm.minibatches:
         raise ValueError(
@@ -87,16 +87,16 @@ def assign_rows(
     """control.assign for whole rows [B, T].
 
     Args:
-        agent: models.agents.memory.MemoryAgent.
-        params: the learner's, before this batch.
-        rows: [B, T].
-        normalize: observations -> observations.
-        algorithm: see control.algorithm.
-        axis_name: mapped axis over which the environments are spread.
-        began: the environments' state at the start of the rows, including the memory at that time.
+      agent: models.agents.memory.MemoryAgent.
+      params: the learner's, before this batch.
+      rows: [B, T].
+      normalize: observations -> observations.
+      algorithm: see control.algorithm.
+      axis_name: mapped axis over which the environments are spread.
+      began: the environments' state at the start of the rows, including the memory at that time.
 
     Returns:
-        (batch [B, T], metrics of the critic, undivided).
+      (batch [B, T], metrics of the critic, undivided).
     """
     done = rows.terminated | rows.truncated
     first = jnp.concatenate([began.episode_length[:, None] == 0, done[:, :-1]], axis=1)

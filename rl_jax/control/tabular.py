@@ -23,14 +23,14 @@ def solve(
     """Value iteration, differentiable in the rewards.
 
     Args:
-        rewards: float [S, A].
-        transition_probs: float [S, A, S]. P.
-        discount: gamma.
-        temperature: tau, in units of reward.
-        iterations: starting from V = 0; the remaining error is at most discount^iterations of the initial one.
+      rewards: float [S, A].
+      transition_probs: float [S, A, S]. P.
+      discount: gamma.
+      temperature: tau, in units of reward.
+      iterations: starting from V = 0; the remaining error is at most discount^iterations of the initial one.
 
     Returns:
-        (Q* float [S, A], V* float [S]).
+      (Q* float [S, A], V* float [S]).
     """
     chex.assert_rank([rewards, transition_probs], [2, 3])
     chex.assert_shape(transition_probs, (*rewards.shape, rewards.shape[0]))

@@ -29,9 +29,9 @@ class Found(NamedTuple):
     """Result of a line search, float [] each.
 
     Attributes:
-        fraction: of the full step; 0 means no step.
-        kl: mean KL after the step, in nats.
-        gain: increase of the objective.
+      fraction: of the full step; 0 means no step.
+      kl: mean KL after the step, in nats.
+      gain: increase of the objective.
     """
 
     fraction: chex.Array
@@ -47,13 +47,13 @@ def conjugate_gradient(
     Source: Hestenes and Stiefel, 1952.
 
     Args:
-        product: v [N] -> A v [N].
-        right: float [N].
-        iterations: upper bound.
-        tolerance: stops when |A x - right|^2 is below this.
+      product: v [N] -> A v [N].
+      right: float [N].
+      iterations: upper bound.
+      tolerance: stops when |A x - right|^2 is below this.
 
     Returns:
-        float [N]. x.
+      float [N]. x.
     """
     chex.assert_rank(right, 1)
 
@@ -76,13 +76,13 @@ def fisher_product(kl: Callable, params: chex.Array, vector: chex.Array, *, damp
     """(F + damping I) v with F the Hessian of kl at params: forward over reverse mode, without forming a matrix.
 
     Args:
-        kl: params -> float [], the mean KL from the policy at `params`.
-        params: float [N].
-        vector: float [N]. v.
-        damping: added to the diagonal of F.
+      kl: params -> float [], the mean KL from the policy at `params`.
+      params: float [N].
+      vector: float [N]. v.
+      damping: added to the diagonal of F.
 
     Returns:
-        float [N].
+      float [N].
     """
     return jax.jvp(jax.grad(kl), (params,), (vector,))[1] + damping * vector
 
@@ -102,18 +102,18 @@ def natural_step(
     """One natural-gradient step with a backtracking line search; equations at the head of this file.
 
     Args:
-        params: float [N], those of the old policy.
-        gain: params -> float [], the mean over this part's steps.
-        kl: params -> float [], the mean over this part's steps.
-        max_kl: delta, in nats.
-        damping: added to the diagonal of F.
-        cg_iterations: upper bound.
-        backtracks: upper bound of the line search.
-        shrink: factor of the step per backtrack.
-        axis_name: mapped axis over whose equally large parts the steps are spread.
+      params: float [N], those of the old policy.
+      gain: params -> float [], the mean over this part's steps.
+      kl: params -> float [], the mean over this part's steps.
+      max_kl: delta, in nats.
+      damping: added to the diagonal of F.
+      cg_iterations: upper bound.
+      backtracks: upper bound of the line search.
+      shrink: factor of the step per backtrack.
+      axis_name: mapped axis over whose equally large parts the steps are spread.
 
     Returns:
-        (params after the step, Found).
+      (params after the step, Found).
     """
 
     def average(x: chex.Array) -> chex.Array:
@@ -162,23 +162,23 @@ def make_trust_region_update(
     """Builds (init, update, policy_of) as update.make_update does: a natural step of the policy, then the critic's.
 
     Args:
-        agent: models.agents.actor_critic.Agent.
-        env: envs.Vector.
-        algorithm: its surrogate and entropy_coef make the gain; its epochs and minibatches are the critic's.
-        optimizer: the critic's.
-        num_steps: T.
-        axis_name: mapped axis over which the environments are spread.
-        max_kl: delta, in nats. The defaults of this and the following are those of baselines for MuJoCo.
-        damping: added to the diagonal of F.
-        cg_iterations: upper bound.
-        backtracks: upper bound of the line search.
-        shrink: factor of the step per backtrack.
+      agent: models.agents.actor_critic.Agent.
+      env: envs.Vector.
+      algorithm: its surrogate and entropy_coef make the gain; its epochs and minibatches are the critic's.
+      optimizer: the critic's.
+      num_steps: T.
+      axis_name: mapped axis over which the environments are spread.
+      max_kl: delta, in nats. The defaults of this and the following are those of baselines for MuJoCo.
+      damping: added to the diagonal of F.
+      cg_iterations: upper bound.
+      backtracks: upper bound of the line search.
+      shrink: factor of the step per backtrack.
 
     Returns:
-        (init, update, policy_of), see update.make_update.
+      (init, update, policy_of), see update.make_update.
 
     Raises:
-        ValueError: if the algorithm also weighs or controls a KL.
+      ValueError: if the algorithm also weighs or controls a KL.
     """
     if uses_kl(algorithm):
         raise ValueError("a trust region bounds the KL itself: leave kl_control away, and kl_coef 0")

@@ -24,10 +24,10 @@ class ControlState(NamedTuple):
     """Everything a training run carries, as arrays.
 
     Attributes:
-        train: TrainState. params is one flat vector; trackers is {"observations": Moments, "rewards": ReturnScale,
-            "kl": ...}, as far as they are in use.
-        worlds: state of the environments.
-        actor: the params that act, if they lag behind the newest, else ().
+      train: TrainState. params is one flat vector; trackers is {"observations": Moments, "rewards": ReturnScale, "kl":
+        ...}, as far as they are in use.
+      worlds: state of the environments.
+      actor: the params that act, if they lag behind the newest, else ().
     """
 
     train: TrainState
@@ -39,10 +39,10 @@ class Learner(NamedTuple):
     """How an agent acts and how it is trained.
 
     Attributes:
-        policy: (params, normalize) -> a policy as rollout.envs.steps takes it.
-        assign: (params, rows, normalize, the Worlds at the start of the rows) -> (PPOBatch, metrics).
-        loss: (params, minibatch) -> (Mean, metrics), all undivided.
-        size: number of entries of the batch, which are shuffled and split into minibatches.
+      policy: (params, normalize) -> a policy as rollout.envs.steps takes it.
+      assign: (params, rows, normalize, the Worlds at the start of the rows) -> (PPOBatch, metrics).
+      loss: (params, minibatch) -> (Mean, metrics), all undivided.
+      size: number of entries of the batch, which are shuffled and split into minibatches.
     """
 
     policy: Callable
@@ -55,12 +55,12 @@ class Parts(NamedTuple):
     """What all kinds of update share.
 
     Attributes:
-        init: (key) -> ControlState.
-        gather: (state) -> (state, batch, order int32 [turns, n], metrics). T steps of all environments as a batch with
-            credit, and the entries of each minibatch over all epochs. In the new state the environments and trackers
-            have advanced.
-        policy_of: (state) -> the newest policy, with its normalisation, as rollout.envs.steps takes it.
-        loss: (params as one vector, minibatch) -> (Mean, metrics), all undivided.
+      init: (key) -> ControlState.
+      gather: (state) -> (state, batch, order int32 [turns, n], metrics). T steps of all environments as a batch with
+        credit, and the entries of each minibatch over all epochs. In the new state the environments and trackers have
+        advanced.
+      policy_of: (state) -> the newest policy, with its normalisation, as rollout.envs.steps takes it.
+      loss: (params as one vector, minibatch) -> (Mean, metrics), all undivided.
     """
 
     init: Callable
@@ -73,7 +73,7 @@ def by_steps(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None
     """The Learner of a models.agents.actor_critic.Agent, trained on single steps.
 
     Raises:
-        ValueError: if the steps do not divide into the minibatches.
+      ValueError: if the steps do not divide into the minibatches.
     """
     size = env.num_envs * num_steps
     if size % algorithm.minibatches:
@@ -149,21 +149,21 @@ def make_update(
     """Builds the pure functions of a training run.
 
     Args:
-        agent: models.agents.actor_critic.Agent.
-        env: envs.Vector.
-        algorithm: the choices that make the update.
-        optimizer: any optax transformation.
-        num_steps: T.
-        axis_name: mapped axis over which the environments are spread. Gradients and all statistics are summed over it;
-            params stay equal on all parts.
-        learner: makes the Learner. sequences.by_rows is the one for agents with memory.
+      agent: models.agents.actor_critic.Agent.
+      env: envs.Vector.
+      algorithm: the choices that make the update.
+      optimizer: any optax transformation.
+      num_steps: T.
+      axis_name: mapped axis over which the environments are spread. Gradients and all statistics are summed over it;
+        params stay equal on all parts.
+      learner: makes the Learner. sequences.by_rows is the one for agents with memory.
 
     Returns:
-        (init, update, policy_of). init(key) -> ControlState; update(state) -> (state, metrics, undivided);
-        policy_of(state) -> the newest policy with its normalisation, for evaluation (rollout.envs.steps).
+      (init, update, policy_of). init(key) -> ControlState; update(state) -> (state, metrics, undivided);
+      policy_of(state) -> the newest policy with its normalisation, for evaluation (rollout.envs.steps).
 
     Raises:
-        ValueError: if the batch does not divide into the minibatches.
+      ValueError: if the batch does not divide into the minibatches.
     """
     parts = make_parts(agent, env, algorithm, optimizer, num_steps=num_steps, axis_name=axis_name, learner=learner)
     train_step = make_train_step(parts.loss, optimizer, max_grad_norm=algorithm.max_grad_norm, axis_name=axis_name)

@@ -13,11 +13,11 @@ def learned_reward(env: Vector, reward_fn: Callable) -> Vector:
     It is called in every step. Training instead relabels its T B steps at once (control.relabel.by_reward).
 
     Args:
-        env: Vector.
-        reward_fn: (observations float32 [B, *shape], actions [B, ...] as the environment takes them) -> float32 [B].
+      env: Vector.
+      reward_fn: (observations float32 [B, *shape], actions [B, ...] as the environment takes them) -> float32 [B].
 
     Returns:
-        Vector.
+      Vector.
     """
 
     def reset(key: chex.PRNGKey):

@@ -36,10 +36,10 @@ class Step(NamedTuple):
     """The result of a step. An Environment's has no leading axis; a Vector's has B first.
 
     Attributes:
-        observation: float32 [..., *shape]. Of the state that the step leads to, before any reset.
-        reward: float32 [...].
-        terminated: bool [...]. The episode has ended; its value is 0 from here on.
-        truncated: bool [...]. The episode was only cut off (a time limit); bootstrap with the value of `observation`.
+      observation: float32 [..., *shape]. Of the state that the step leads to, before any reset.
+      reward: float32 [...].
+      terminated: bool [...]. The episode has ended; its value is 0 from here on.
+      truncated: bool [...]. The episode was only cut off (a time limit); bootstrap with the value of `observation`.
     """
 
     observation: chex.Array
@@ -57,10 +57,10 @@ class Environment(NamedTuple):
     """A single environment as pure functions.
 
     Attributes:
-        reset: (key) -> (state, observation float32 [*shape]).
-        step: (key, state, action) -> (state, Step).
-        observation_space: Box.
-        action_space: Discrete or Box.
+      reset: (key) -> (state, observation float32 [*shape]).
+      step: (key, state, action) -> (state, Step).
+      observation_space: Box.
+      action_space: Discrete or Box.
     """
 
     reset: Callable
@@ -73,15 +73,15 @@ class Vector(NamedTuple):
     """B environments that reset automatically.
 
     Attributes:
-        reset: (key) -> (state, observation float32 [B, *shape]).
-        ahead: (key, T) -> a pytree with T first: all random numbers of T steps.
-        step: (state, action [B, ...], one row of ahead) -> (state, observation [B, *shape] to act on next, Step with B
-            first). At the end of an episode the observation is the first of the next one, and Step.observation the last
-            of the episode.
-        num_envs: B.
-        observation_space: of one environment.
-        action_space: of one environment.
-        pure: False if the environments live on the host. Such a Vector cannot be mapped over, restored or split.
+      reset: (key) -> (state, observation float32 [B, *shape]).
+      ahead: (key, T) -> a pytree with T first: all random numbers of T steps.
+      step: (state, action [B, ...], one row of ahead) -> (state, observation [B, *shape] to act on next, Step with B
+        first). At the end of an episode the observation is the first of the next one, and Step.observation the last of
+        the episode.
+      num_envs: B.
+      observation_space: of one environment.
+      action_space: of one environment.
+      pure: False if the environments live on the host. Such a Vector cannot be mapped over, restored or split.
     """
 
     reset: Callable

@@ -17,15 +17,15 @@ def load(name: str, **keywords) -> Environment:
     """The environment of this name.
 
     Args:
-        name: LIBRARY/NAME.
-        **keywords: of the environment, or of its adapter's `make`.
+      name: LIBRARY/NAME.
+      **keywords: of the environment, or of its adapter's `make`.
 
     Returns:
-        Environment.
+      Environment.
 
     Raises:
-        ValueError: if no library here has the name.
-        ImportError: if the library is not installed; the message says what to install.
+      ValueError: if no library here has the name.
+      ImportError: if the library is not installed; the message says what to install.
     """
     library, _, rest = name.partition("/")
     if library == "probes":
@@ -42,20 +42,20 @@ def load_vector(name: str, num_envs: int, *, fresh_starts: int | None = None, **
     """num_envs copies of an environment, with automatic reset.
 
     Args:
-        name: LIBRARY/NAME.
-        num_envs: B.
-        fresh_starts: None samples a separate start for each step of each environment before a rollout
-            (protocol.vectorize). A number is for states that are large or slow to make: each environment keeps its next
-            start, and this many of them are resampled at each step (starts.vectorize_keeping). Environments on the host
-            ignore it.
-        **keywords: as for `load`.
+      name: LIBRARY/NAME.
+      num_envs: B.
+      fresh_starts: None samples a separate start for each step of each environment before a rollout
+        (protocol.vectorize). A number is for states that are large or slow to make: each environment keeps its next
+        start, and this many of them are resampled at each step (starts.vectorize_keeping). Environments on the host
+        ignore it.
+      **keywords: as for `load`.
 
     Returns:
-        Vector.
+      Vector.
 
     Raises:
-        ValueError: as `load`.
-        ImportError: as `load`.
+      ValueError: as `load`.
+      ImportError: as `load`.
     """
     library, _, rest = name.partition("/")
     if library in HOSTED:

@@ -17,8 +17,8 @@ class Kept(NamedTuple):
     """State of `vectorize_keeping`.
 
     Attributes:
-        state: of the B environments.
-        next: (state, observation) with which the next episode of each starts.
+      state: of the B environments.
+      next: (state, observation) with which the next episode of each starts.
     """
 
     state: Any
@@ -29,18 +29,18 @@ def vectorize_keeping(env: Environment, num_envs: int, *, fresh: int) -> Vector:
     """B = num_envs copies of `env`, each with its next start ready.
 
     Args:
-        env: one environment.
-        num_envs: B.
-        fresh: k, the number of the B starts resampled at each step, namely k neighbours at a random index. With 0 none
-            is ever resampled: an environment returns to one start, as with brax's AutoResetWrapper, which is also
-            enough to evaluate one episode. If episodes last 4 B / k steps or more, two of them rarely share a start;
-            shorter ones repeat theirs.
+      env: one environment.
+      num_envs: B.
+      fresh: k, the number of the B starts resampled at each step, namely k neighbours at a random index. With 0 none is
+        ever resampled: an environment returns to one start, as with brax's AutoResetWrapper, which is also enough to
+        evaluate one episode. If episodes last 4 B / k steps or more, two of them rarely share a start; shorter ones
+        repeat theirs.
 
     Returns:
-        Vector.
+      Vector.
 
     Raises:
-        ValueError: if fresh is not in 0 .. B.
+      ValueError: if fresh is not in 0 .. B.
     """
     if not 0 <= fresh <= num_envs:
         raise ValueError(f"fresh_starts={fresh}: of {num_envs} starts, 0 to {num_envs} can be drawn anew at each step")

@@ -18,8 +18,8 @@ class Stacked(NamedTuple):
     """State of `frame_stack`.
 
     Attributes:
-        state: the Vector's own.
-        frames: float32 [B, ..., (k - 1) C]. The observations that will precede the next one.
+      state: the Vector's own.
+      frames: float32 [B, ..., (k - 1) C]. The observations that will precede the next one.
     """
 
     state: Any
@@ -32,15 +32,15 @@ def frame_stack(env: Vector, k: int, *, at_reset: str = "repeat") -> Vector:
     Source: arXiv 1312.5602, section 4.1.
 
     Args:
-        env: Vector.
-        k: number of observations. 1 returns env itself.
-        at_reset: what fills the places before an episode's first observation: "repeat" (that observation) or "zeros".
+      env: Vector.
+      k: number of observations. 1 returns env itself.
+      at_reset: what fills the places before an episode's first observation: "repeat" (that observation) or "zeros".
 
     Returns:
-        Vector.
+      Vector.
 
     Raises:
-        ValueError: if k < 1, or for another at_reset.
+      ValueError: if k < 1, or for another at_reset.
     """
     if k < 1 or at_reset not in AT_RESET:
         raise ValueError(f"frame_stack: k={k} must be at least 1, at_reset={at_reset!r} one of {', '.join(AT_RESET)}")
@@ -73,14 +73,14 @@ def select_features(env: Vector, indices: tuple[int, ...]) -> Vector:
     """`env` with only observation[..., indices] visible, e.g. (0, 2) of CartPole: positions without velocities.
 
     Args:
-        env: Vector.
-        indices: along the observation's last axis. () returns env itself.
+      env: Vector.
+      indices: along the observation's last axis. () returns env itself.
 
     Returns:
-        Vector.
+      Vector.
 
     Raises:
-        ValueError: if an index is out of range.
+      ValueError: if an index is out of range.
     """
     if not indices:
         return env

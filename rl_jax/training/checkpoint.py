@@ -46,16 +46,16 @@ class Checkpointer:
         """Opens a directory of checkpoints. The newest checkpoint is always kept.
 
         Args:
-            directory: where the checkpoints are.
-            every: steps between saves.
-            keep: how many of the newest to keep. None keeps all.
-            keep_every: multiples of this many steps are kept for good. 0: none.
-            keep_best: how many of the best by best_metric to keep.
-            best_metric: name of the metric for keep_best.
-            best_mode: "max" or "min".
+          directory: where the checkpoints are.
+          every: steps between saves.
+          keep: how many of the newest to keep. None keeps all.
+          keep_every: multiples of this many steps are kept for good. 0: none.
+          keep_best: how many of the best by best_metric to keep.
+          best_metric: name of the metric for keep_best.
+          best_mode: "max" or "min".
 
         Raises:
-            ValueError: if a field is invalid; the message names it.
+          ValueError: if a field is invalid; the message names it.
         """
         if every < 1:
             raise ValueError(f"checkpoint.every={every} is no number of steps")
@@ -77,7 +77,7 @@ class Checkpointer:
         """Whether to save at `step`.
 
         Raises:
-            OSError: if the previous save failed in the background.
+          OSError: if the previous save failed in the background.
         """
         if jax.process_count() == 1 and not self._manager.is_saving_in_progress():  # several check at the save
             self._finish()
@@ -89,13 +89,13 @@ class Checkpointer:
         Nothing on the disk is removed before the new checkpoint is complete.
 
         Args:
-            step: steps done.
-            items: pytrees of arrays by name.
-            host: JSON-able state of the host.
-            metrics: values by name, including best_metric; without it the step cannot be among the best.
+          step: steps done.
+          items: pytrees of arrays by name.
+          host: JSON-able state of the host.
+          metrics: values by name, including best_metric; without it the step cannot be among the best.
 
         Raises:
-            OSError: if this save or the previous one does not fit on the disk, or fails otherwise.
+          OSError: if this save or the previous one does not fit on the disk, or fails otherwise.
         """
         self._finish()  # the previous save is on the disk, or raises its error here
         with self._said_clearly(step, needed := _num_bytes(items)):
@@ -129,19 +129,19 @@ class Checkpointer:
         """Reads a checkpoint.
 
         Args:
-            like: for each item to read, a pytree of arrays or shape structs with the shapes, dtypes and shardings to
-                fill. Items not named are not read.
-            step: None takes the newest checkpoint that can be read, and reports on stderr the ones it skipped.
-            in_place: whether to free the arrays of `like` before reading. A state that barely fits could not be resumed
-                with a second copy in memory.
+          like: for each item to read, a pytree of arrays or shape structs with the shapes, dtypes and shardings to
+            fill. Items not named are not read.
+          step: None takes the newest checkpoint that can be read, and reports on stderr the ones it skipped.
+          in_place: whether to free the arrays of `like` before reading. A state that barely fits could not be resumed
+            with a second copy in memory.
 
         Returns:
-            (items, host) as they were saved.
+          (items, host) as they were saved.
 
         Raises:
-            FileNotFoundError: if there is no checkpoint.
-            ValueError: if the saved arrays have other shapes or names than `like`, or if no checkpoint can be read; the
-                message gives the reason for each.
+          FileNotFoundError: if there is no checkpoint.
+          ValueError: if the saved arrays have other shapes or names than `like`, or if no checkpoint can be read; the
+            message gives the reason for each.
         """
         self._finish()
         steps = sorted(self._manager.all_steps(), reverse=True) if step is None else [step]
@@ -240,7 +240,7 @@ class Checkpointer:
         """Waits for the last save and releases the directory.
 
         Raises:
-            OSError: if the save failed.
+          OSError: if the save failed.
         """
         with self._said_clearly(self._saving):
             self._manager.close()
@@ -262,8 +262,8 @@ class StopSignal:
     SIGTERM is also how a TPU VM, Kubernetes or SLURM announces that the machine will be taken away.
 
     Attributes:
-        received: whether this process got a signal. Several processes agree on the step to stop at with
-            distributed.any_process(stop.received).
+      received: whether this process got a signal. Several processes agree on the step to stop at with
+        distributed.any_process(stop.received).
     """
 
     def __init__(self):

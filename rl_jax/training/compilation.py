@@ -33,9 +33,9 @@ def use_cache(directory: str | os.PathLike, *, max_bytes: int = MAX_BYTES, min_c
     the folder cannot be written.
 
     Args:
-        directory: the cache, shared by runs.
-        max_bytes: the oldest entries beyond this size are removed at the start.
-        min_compile_s: programs that compile faster than this are not kept.
+      directory: the cache, shared by runs.
+      max_bytes: the oldest entries beyond this size are removed at the start.
+      min_compile_s: programs that compile faster than this are not kept.
     """
     folder = pathlib.Path(directory).expanduser().absolute() / _processor()
     own = folder / f"{PRIVATE}{socket.gethostname()}-{os.getpid()}"
@@ -90,8 +90,8 @@ class Ahead:
         """A function that compiles `program` for its arguments without running it.
 
         Returns:
-            A function of `program`'s arguments. It returns zeros with the shapes and shardings of the program's
-            results, as arguments for the next program; None if a result contains PRNG keys.
+          A function of `program`'s arguments. It returns zeros with the shapes and shardings of the program's results,
+          as arguments for the next program; None if a result contains PRNG keys.
         """
 
         def compile_for(*args):

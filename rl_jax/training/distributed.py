@@ -25,11 +25,11 @@ def start(
     """Connects this process to the others. Call it before anything touches a device.
 
     Args:
-        coordinator: HOST:PORT on which process 0 listens. None, like the next two, if the cluster provides it (TPU
-            pods, SLURM, Open MPI).
-        num_processes: number of processes.
-        process_id: index of this process, from 0.
-        timeout_s: a process that is silent for this long counts as dead, and all others exit with an error.
+      coordinator: HOST:PORT on which process 0 listens. None, like the next two, if the cluster provides it (TPU pods,
+        SLURM, Open MPI).
+      num_processes: number of processes.
+      process_id: index of this process, from 0.
+      timeout_s: a process that is silent for this long counts as dead, and all others exit with an error.
     """
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # Its notifier swallows SIGTERM. Our own handler receives it, and any_process makes all stop at the same step.
@@ -82,8 +82,8 @@ def rows_here(sharding: Sharding, count: int) -> np.ndarray:
     Processes that share a model between them (a tensor axis across hosts) hold the same rows.
 
     Args:
-        sharding: how the first axis is split.
-        count: number of rows.
+      sharding: how the first axis is split.
+      count: number of rows.
     """
     if jax.process_count() == 1:
         return np.arange(count)
@@ -143,9 +143,9 @@ def gather_rows(tree: Any, rows: np.ndarray, count: int) -> Any:
     """[n, ...] of each process -> [count, ...] in every process, each row at its place.
 
     Args:
-        tree: numpy arrays; dtypes and trailing shapes must agree between processes.
-        rows: int [n]. Places of the rows. If several processes have a row, the first one's value is used everywhere.
-        count: number of rows in all.
+      tree: numpy arrays; dtypes and trailing shapes must agree between processes.
+      rows: int [n]. Places of the rows. If several processes have a row, the first one's value is used everywhere.
+      count: number of rows in all.
     """
     if jax.process_count() == 1:
         return tree

@@ -22,8 +22,8 @@ class _Group(NamedTuple):
     """A prompt and its completions.
 
     Attributes:
-        prompt: (row, its columns).
-        completions: (row, columns) pairs.
+      prompt: (row, its columns).
+      completions: (row, columns) pairs.
     """
 
     prompt: tuple[int, np.ndarray]
@@ -48,17 +48,17 @@ def arrange(
     The heaviest group goes first, to the lightest part that has room for it. With one part the order is unchanged.
 
     Args:
-        batch: as for `pack`.
-        mask: as for `pack`.
-        share_prefix: as for `pack`. If True, the rows of a prompt stay in one part as far as there is room.
-        num_parts: as for `pack`.
-        num_micro_batches: as for `pack`.
+      batch: as for `pack`.
+      mask: as for `pack`.
+      share_prefix: as for `pack`. If True, the rows of a prompt stay in one part as far as there is room.
+      num_parts: as for `pack`.
+      num_micro_batches: as for `pack`.
 
     Returns:
-        int [B]. The order.
+      int [B]. The order.
 
     Raises:
-        ValueError: as `pack`.
+      ValueError: as `pack`.
     """
     rows = mask.shape[0]
     slots = _slots(rows, num_parts, num_micro_batches)
@@ -97,21 +97,21 @@ def pack(
     """Packs the rows of `batch`, in numpy.
 
     Args:
-        batch: TokenBatch [B, P + C] with one sequence per row, as the sampler returns it (prefix_ids None).
-        mask: bool [B, C]. Tokens to score. Rows without any are dropped.
-        share_prefix: whether equal prompts appear only once per packed row.
-        row_length: T. 0 means 2 (P + C).
-        min_rows: lower bound of R, so that smaller batches all share one shape.
-        num_parts: S, a multiple of num_micro_batches and of the devices that share a micro-batch. Part s holds rows
-            that step._deal gives to micro-batch s % num_micro_batches, so that indices never leave it.
-        num_micro_batches: gradient-accumulation steps of the train step.
+      batch: TokenBatch [B, P + C] with one sequence per row, as the sampler returns it (prefix_ids None).
+      mask: bool [B, C]. Tokens to score. Rows without any are dropped.
+      share_prefix: whether equal prompts appear only once per packed row.
+      row_length: T. 0 means 2 (P + C).
+      min_rows: lower bound of R, so that smaller batches all share one shape.
+      num_parts: S, a multiple of num_micro_batches and of the devices that share a micro-batch. Part s holds rows that
+        step._deal gives to micro-batch s % num_micro_batches, so that indices never leave it.
+      num_micro_batches: gradient-accumulation steps of the train step.
 
     Returns:
-        Packed, of numpy arrays.
+      Packed, of numpy arrays.
 
     Raises:
-        ValueError: if the rows do not divide into the parts, a sequence is longer than row_length, a scored row has no
-            prompt, or the mask covers padding.
+      ValueError: if the rows do not divide into the parts, a sequence is longer than row_length, a scored row has no
+        prompt, or the mask covers padding.
     """
     chex.assert_rank([batch.tokens, batch.positions, batch.segment_ids, mask], 2)
     rows, length = mask.shape

@@ -38,13 +38,13 @@ class ReferenceCache:
         """Opens the folder, which is created by the first write.
 
         Args:
-            folder: where the files are.
-            identity: JSON values that determine the log-probs, besides the rows: the checksum of the reference's params
-                (rl_jax.training.checkpoint.checksum), the temperature, the dtype. Anything missing here is assumed to
-                be equal.
+          folder: where the files are.
+          identity: JSON values that determine the log-probs, besides the rows: the checksum of the reference's params
+            (rl_jax.training.checkpoint.checksum), the temperature, the dtype. Anything missing here is assumed to be
+            equal.
 
         Raises:
-            ValueError: if identity has no "params".
+          ValueError: if identity has no "params".
         """
         if not identity.get("params"):
             raise ValueError("identity needs 'params', the checksum of the reference: else another one would be read")
@@ -64,17 +64,17 @@ class ReferenceCache:
         share the folder: either all of them find the file or none does.
 
         Args:
-            arrays: tokens, positions, segment_ids [N, .., T] and completion_mask bool [N, .., C], as encode_preferences
-                and encode_labels return them.
-            score: called with dicts of those arrays, batch_size of N; returns float [batch_size, .., C]. The last batch
-                is filled up with rows from the beginning, so that there is one shape.
-            batch_size: rows of N per call.
+          arrays: tokens, positions, segment_ids [N, .., T] and completion_mask bool [N, .., C], as encode_preferences
+            and encode_labels return them.
+          score: called with dicts of those arrays, batch_size of N; returns float [batch_size, .., C]. The last batch
+            is filled up with rows from the beginning, so that there is one shape.
+          batch_size: rows of N per call.
 
         Returns:
-            float32, shaped like completion_mask. Log-probs, 0 outside the mask.
+          float32, shaped like completion_mask. Log-probs, 0 outside the mask.
 
         Raises:
-            ValueError: if a score is not finite or differs in shape from its mask.
+          ValueError: if a score is not finite or differs in shape from its mask.
         """
         path, mask = self.path(arrays), arrays["completion_mask"]
         result = np.zeros(mask.shape, np.float32)

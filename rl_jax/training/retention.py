@@ -21,7 +21,7 @@ class Retention:
         """Arguments as in rl_jax.training.checkpoint.Checkpointer.
 
         Raises:
-            ValueError: if a field is invalid; the message names it.
+          ValueError: if a field is invalid; the message names it.
         """
         if keep is not None and keep < 1:
             raise ValueError(f"checkpoint.keep={keep}: the newest must stay, or nothing could be resumed")
@@ -50,7 +50,7 @@ class Retention:
         Warns once if no step so far has had the metric: with a misspelt name nothing would be kept.
 
         Returns:
-            The item to save with the step: {} or {ITEM: its metric}.
+          The item to save with the step: {} or {ITEM: its metric}.
         """
         if not self._keep_best:
             return {}

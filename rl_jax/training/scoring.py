@@ -25,19 +25,19 @@ def make_score(
     The log-prob of column t comes from the hidden state of column t - 1.
 
     Args:
-        model: network as pure functions.
-        completion_length: C.
-        sampling: the distribution to score. With temperature only, it is the policy that a loss differentiates. With
-            top_k and top_p it is the distribution that was sampled from, and tokens it cuts off get -inf.
-        chunk: maximum columns per slice. Memory is B x chunk x V floats, for Packed rows too.
+      model: network as pure functions.
+      completion_length: C.
+      sampling: the distribution to score. With temperature only, it is the policy that a loss differentiates. With
+        top_k and top_p it is the distribution that was sampled from, and tokens it cuts off get -inf.
+      chunk: maximum columns per slice. Memory is B x chunk x V floats, for Packed rows too.
 
     Returns:
-        score(params, batch) -> Scores [B, C], float32. batch: TokenBatch [B, T], or the same rows as a Packed, whose
-        unscored tokens get 0.
+      score(params, batch) -> Scores [B, C], float32. batch: TokenBatch [B, T], or the same rows as a Packed, whose
+      unscored tokens get 0.
 
     Raises:
-        ValueError: when traced, if the rows are not longer than C: the first completion token would have nothing before
-            it.
+      ValueError: when traced, if the rows are not longer than C: the first completion token would have nothing before
+        it.
     """
     sampling.check(model.vocab_size)
 
@@ -87,16 +87,16 @@ def map_columns(
     data-dependent length. Scan over cond can be differentiated, but keeps several arrays of the head's size.
 
     Args:
-        head: scores one slice.
-        params: of the head.
-        hidden: float [B, C, D].
-        tokens: int32 [B, C].
-        chunk: upper bound of the slice width c, which is the largest even share of C below it.
-        count: int32 []. Columns from `count` on are not needed. The loop skips whole slices of them, in both
-            directions, and their scores are 0. None: all columns.
+      head: scores one slice.
+      params: of the head.
+      hidden: float [B, C, D].
+      tokens: int32 [B, C].
+      chunk: upper bound of the slice width c, which is the largest even share of C below it.
+      count: int32 []. Columns from `count` on are not needed. The loop skips whole slices of them, in both directions,
+        and their scores are 0. None: all columns.
 
     Returns:
-        Scores [B, C], float32.
+      Scores [B, C], float32.
     """
     rows, length = tokens.shape
     slices = -(-length // chunk)

@@ -37,7 +37,7 @@ def parse_mesh(text: str) -> dict[str, int]:
         "data:2,fsdp:4" -> {"data": 2, "expert": 1, "fsdp": 4, "context": 1, "tensor": 1}
 
     Raises:
-        ValueError: if an axis does not exist or is repeated, or a size is not a positive integer.
+      ValueError: if an axis does not exist or is repeated, or a size is not a positive integer.
     """
     sizes = {}
     for part in filter(None, text.split(",")):
@@ -52,11 +52,11 @@ def make_mesh(sizes: dict[str, int], devices: list | None = None) -> Mesh:
     """A mesh of `sizes` (see parse_mesh) over the first devices.
 
     Args:
-        sizes: devices per axis.
-        devices: default: all devices of jax.
+      sizes: devices per axis.
+      devices: default: all devices of jax.
 
     Raises:
-        ValueError: if there are too few devices.
+      ValueError: if there are too few devices.
     """
     devices = jax.devices() if devices is None else devices
     needed = math.prod(sizes.values())

@@ -22,14 +22,14 @@ class TrainState(NamedTuple):
     """Everything a run carries from step to step, as arrays; all of it is checkpointed.
 
     Attributes:
-        step: int32 []. Calls of the train step so far, skipped ones included.
-        params: pytree of arrays.
-        opt_state: pytree of arrays.
-        rng: typed PRNG key []. Never changes; per-step randomness is fold_in(rng, step).
-        skipped: int32 []. Steps with a non-finite gradient, which changed nothing.
-        skipped_in_a_row: int32 []. The same, since the last good step.
-        trackers: estimators that the loop carries along (rl_jax.core.trackers), by name. The train step does not touch
-            them.
+      step: int32 []. Calls of the train step so far, skipped ones included.
+      params: pytree of arrays.
+      opt_state: pytree of arrays.
+      rng: typed PRNG key []. Never changes; per-step randomness is fold_in(rng, step).
+      skipped: int32 []. Steps with a non-finite gradient, which changed nothing.
+      skipped_in_a_row: int32 []. The same, since the last good step.
+      trackers: estimators that the loop carries along (rl_jax.core.trackers), by name. The train step does not touch
+        them.
     """
 
     step: chex.Array
@@ -54,13 +54,13 @@ def make_schedule(
     """Linear warm-up to learning_rate, then cosine decay to final_fraction * learning_rate.
 
     Args:
-        learning_rate: peak rate.
-        warmup_steps: updates of warm-up. 0 starts at the full rate.
-        decay_steps: updates of decay. 0 keeps the rate constant.
-        final_fraction: final rate as a fraction of the peak.
+      learning_rate: peak rate.
+      warmup_steps: updates of warm-up. 0 starts at the full rate.
+      decay_steps: updates of decay. 0 keeps the rate constant.
+      final_fraction: final rate as a fraction of the peak.
 
     Returns:
-        An optax schedule, update -> rate.
+      An optax schedule, update -> rate.
     """
     if decay_steps:
         main = optax.cosine_decay_schedule(learning_rate, decay_steps, alpha=final_fraction)
@@ -87,21 +87,21 @@ def make_train_step(
     A non-finite gradient leaves params and optimizer state unchanged and is counted in `skipped`.
 
     Args:
-        loss_fn: (params, batch) -> (Mean, {name: Mean or Max}).
-        optimizer: any optax transformation.
-        num_micro_batches: gradient-accumulation steps the batch is split into.
-        max_grad_norm: global norm to which the divided gradient is clipped. None: no clipping.
-        schedule: the optimizer's learning rate per update, only to report it as "lr".
-        axis_name: mapped axis (pmap, shard_map) over which the rows are spread. Totals and counts are summed over it
-            before the division, so every part makes the same step. Leave it None under jit with shardings, where XLA
-            does this.
+      loss_fn: (params, batch) -> (Mean, {name: Mean or Max}).
+      optimizer: any optax transformation.
+      num_micro_batches: gradient-accumulation steps the batch is split into.
+      max_grad_norm: global norm to which the divided gradient is clipped. None: no clipping.
+      schedule: the optimizer's learning rate per update, only to report it as "lr".
+      axis_name: mapped axis (pmap, shard_map) over which the rows are spread. Totals and counts are summed over it
+        before the division, so every part makes the same step. Leave it None under jit with shardings, where XLA does
+        this.
 
     Returns:
-        train_step(state, batch) -> (state, metrics). metrics: float32 [] by name; those of the loss, divided, and loss,
-        grad_norm, nonfinite/skipped, lr.
+      train_step(state, batch) -> (state, metrics). metrics: float32 [] by name; those of the loss, divided, and loss,
+      grad_norm, nonfinite/skipped, lr.
 
     Raises:
-        ValueError: when traced, if the rows do not divide into the micro-batches.
+      ValueError: when traced, if the rows do not divide into the micro-batches.
     """
 
     def gradient(params: Params, batch):

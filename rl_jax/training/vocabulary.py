@@ -20,11 +20,11 @@ class VocabularyScores(NamedTuple):
     """Per-token results on the last C columns, float32 [B, C].
 
     Attributes:
-        log_probs: as in types.Scores.
-        entropy: as in types.Scores.
-        log_sum_squares: log sum_v pi(v | s_t)^2.
-        ref_log_probs: log-probs of the tokens under the reference, without gradient. None without a reference.
-        kl: KL(ref(. | s_t) || pi(. | s_t)), with the gradient of pi. None without a reference.
+      log_probs: as in types.Scores.
+      entropy: as in types.Scores.
+      log_sum_squares: log sum_v pi(v | s_t)^2.
+      ref_log_probs: log-probs of the tokens under the reference, without gradient. None without a reference.
+      kl: KL(ref(. | s_t) || pi(. | s_t)), with the gradient of pi. None without a reference.
     """
 
     log_probs: chex.Array
@@ -42,17 +42,16 @@ def make_vocabulary_score(model: Model, *, completion_length: int, chunk: int = 
     """Builds a pure function that scores the last C columns; the reference gets no gradient.
 
     Args:
-        model: network as pure functions.
-        completion_length: C.
-        chunk: maximum columns per slice. Memory is B x chunk x V floats, twice that with a reference, in both
-            directions.
+      model: network as pure functions.
+      completion_length: C.
+      chunk: maximum columns per slice. Memory is B x chunk x V floats, twice that with a reference, in both directions.
 
     Returns:
-        score(params, ref_params or None, TokenBatch [B, T]) -> VocabularyScores.
+      score(params, ref_params or None, TokenBatch [B, T]) -> VocabularyScores.
 
     Raises:
-        ValueError: when traced, if the rows are not longer than C: the first completion token would have nothing before
-            it.
+      ValueError: when traced, if the rows are not longer than C: the first completion token would have nothing before
+        it.
     """
 
     def head(params: Params, ref_params: Params | None, hidden, ref_hidden, tokens) -> VocabularyScores:
@@ -99,11 +98,11 @@ def sequence_kl(kl: chex.Array, mask: chex.Array) -> chex.Array:
     """SeqKL(y) = sum_t KL(ref(. | s_t) || pi(. | s_t)), which scores.token_level needs (TDPO, arXiv 2404.11999).
 
     Args:
-        kl: float [N * K, C]. As scored, prompt by prompt.
-        mask: bool [N, K, C].
+      kl: float [N * K, C]. As scored, prompt by prompt.
+      mask: bool [N, K, C].
 
     Returns:
-        float [N, K], differentiable.
+      float [N, K], differentiable.
     """
     return masked_sum(kl.reshape(mask.shape), mask, axis=-1)
 
@@ -114,12 +113,12 @@ def response_weights(log_probs: chex.Array, log_sum_squares: chex.Array, mask: c
     Source: arXiv 2406.11827, eq. 2.
 
     Args:
-        log_probs: float [N * K, C]. As scored, prompt by prompt.
-        log_sum_squares: float [N * K, C].
-        mask: bool [N, K, C].
+      log_probs: float [N * K, C]. As scored, prompt by prompt.
+      log_sum_squares: float [N * K, C].
+      mask: bool [N, K, C].
 
     Returns:
-        float [N, K], without gradient; 1 for a response without tokens.
+      float [N, K], without gradient; 1 for a response without tokens.
     """
     aligned = zero_masked((log_probs - log_sum_squares).reshape(mask.shape), mask)
     lengths = jnp.maximum(jnp.sum(mask, axis=-1), 1)

@@ -19,7 +19,7 @@ def check_name(library: str, name: str, names: Iterable[str]) -> None:
     """Checks that `name` is among the `names` of `library`.
 
     Raises:
-        ValueError: if it is not; the message lists names that exist.
+      ValueError: if it is not; the message lists names that exist.
     """
     names = sorted(names)
     if name not in names:
@@ -32,7 +32,7 @@ def with_fields(name: str, settings: Any, fields: Mapping[str, Any]) -> Any:
     """A dataclass of parameters with some fields replaced.
 
     Raises:
-        ValueError: if a field does not exist.
+      ValueError: if a field does not exist.
     """
     known = {field.name for field in dataclasses.fields(settings)}
     if set(fields) - known:
@@ -44,7 +44,7 @@ def construct(name: str, make: Callable, **keywords) -> Any:
     """make(**keywords), with a clear error.
 
     Raises:
-        ValueError: if `make` does not accept the keywords; the message contains the name.
+      ValueError: if `make` does not accept the keywords; the message contains the name.
     """
     try:
         return make(**keywords)
@@ -70,16 +70,16 @@ def from_brax_interface(name: str, env: Any, episode_length: int, observation: s
     of thousands would put its NaN into everyone's gradient.
 
     Args:
-        name: for error messages.
-        env: theirs.
-        episode_length: steps after which an episode is truncated.
-        observation: which entry to observe, if observations are a dictionary.
+      name: for error messages.
+      env: theirs.
+      episode_length: steps after which an episode is truncated.
+      observation: which entry to observe, if observations are a dictionary.
 
     Returns:
-        Environment.
+      Environment.
 
     Raises:
-        ValueError: if that entry does not exist.
+      ValueError: if that entry does not exist.
     """
     start = jax.eval_shape(env.reset, jax.random.key(0))
     shapes = start.obs

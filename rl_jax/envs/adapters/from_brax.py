@@ -15,16 +15,16 @@ def make(name: str, *, episode_length: int = 1000, observation: str = "state", *
     A physics state takes kilobytes: for many environments see load_vector's fresh_starts.
 
     Args:
-        name: registered with brax.
-        episode_length: time limit (truncation), as in brax.envs.create.
-        observation: which entry to observe, if observations are a dictionary.
-        **keywords: of the environment, such as backend="spring".
+      name: registered with brax.
+      episode_length: time limit (truncation), as in brax.envs.create.
+      observation: which entry to observe, if observations are a dictionary.
+      **keywords: of the environment, such as backend="spring".
 
     Returns:
-        Environment.
+      Environment.
 
     Raises:
-        ValueError: if the name, a keyword or the entry is unknown.
+      ValueError: if the name, a keyword or the entry is unknown.
     """
     check_name("brax", name, brax.envs._envs)
     env = construct(f"brax/{name}", lambda **given: brax.envs.get_environment(name, **given), **keywords)

@@ -22,14 +22,14 @@ def make(name: str, **params) -> Environment:
     fresh_starts.
 
     Args:
-        name: one of NAMES.
-        **params: fields of its EnvParams to set, such as max_timesteps.
+      name: one of NAMES.
+      **params: fields of its EnvParams to set, such as max_timesteps.
 
     Returns:
-        Environment.
+      Environment.
 
     Raises:
-        ValueError: if the name or a field is unknown.
+      ValueError: if the name or a field is unknown.
     """
     check_name("craftax", name, NAMES)
     env = make_craftax_env_from_name(name, auto_reset=False)

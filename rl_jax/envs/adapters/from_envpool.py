@@ -50,8 +50,7 @@ def make_vector(name: str, num_envs: int, **keywords) -> Vector:
     """num_envs copies of envpool.make(name, **keywords), such as "Ant-v4", num_threads=2.
 
     Raises:
-        ValueError: if the name or a keyword is unknown, a space is neither Discrete nor Box, or observations are
-            frames.
+      ValueError: if the name or a keyword is unknown, a space is neither Discrete nor Box, or observations are frames.
     """
     check_name("envpool", name, envpool.list_all_envs())
     return hosted(_Host(name, num_envs, keywords), num_envs)

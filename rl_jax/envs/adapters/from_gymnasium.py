@@ -44,17 +44,17 @@ def make_vector(name: str, num_envs: int, *, mode: str = "sync", **keywords) -> 
     """num_envs copies of gymnasium.make(name, **keywords).
 
     Args:
-        name: registered with gymnasium.
-        num_envs: B.
-        mode: "sync" steps them one after the other, "async" in one process each.
-        **keywords: of the environment.
+      name: registered with gymnasium.
+      num_envs: B.
+      mode: "sync" steps them one after the other, "async" in one process each.
+      **keywords: of the environment.
 
     Returns:
-        Vector.
+      Vector.
 
     Raises:
-        gymnasium.error.Error: if the name is unknown.
-        ValueError: if a space is neither Discrete nor Box.
+      gymnasium.error.Error: if the name is unknown.
+      ValueError: if a space is neither Discrete nor Box.
     """
     return hosted(_Host(name, num_envs, mode, keywords), num_envs)
 
@@ -63,7 +63,7 @@ def space(found) -> Discrete | Box:
     """A gymnasium space in our types.
 
     Raises:
-        ValueError: if it is neither Discrete nor Box.
+      ValueError: if it is neither Discrete nor Box.
     """
     if isinstance(found, gymnasium.spaces.Discrete) and found.start == 0:
         return Discrete(int(found.n))

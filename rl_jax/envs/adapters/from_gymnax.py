@@ -18,14 +18,14 @@ def make(name: str, **params) -> Environment:
     """gymnax.make(name) without its automatic reset; its time limit is a truncation.
 
     Args:
-        name: registered with gymnax.
-        **params: fields of the environment's parameters to set, such as max_steps_in_episode.
+      name: registered with gymnax.
+      **params: fields of the environment's parameters to set, such as max_steps_in_episode.
 
     Returns:
-        Environment.
+      Environment.
 
     Raises:
-        ValueError: if the name or a field is unknown.
+      ValueError: if the name or a field is unknown.
     """
     if name not in gymnax.registration.registered_envs:
         raise ValueError(f"gymnax has no {name!r}; it has: {', '.join(gymnax.registration.registered_envs)}")
@@ -56,7 +56,7 @@ def space(found) -> Discrete | Box:
     """A gymnax space in our types.
 
     Raises:
-        ValueError: if it is neither Discrete nor Box.
+      ValueError: if it is neither Discrete nor Box.
     """
     if isinstance(found, gymnax.environments.spaces.Discrete):
         return Discrete(int(found.n))

@@ -23,8 +23,8 @@ class Masked(NamedTuple):
     """State of illegal="random".
 
     Attributes:
-        state: jumanji's own.
-        legal: bool [n]. The actions that may be taken now.
+      state: jumanji's own.
+      legal: bool [n]. The actions that may be taken now.
     """
 
     state: Any
@@ -35,19 +35,18 @@ def make(name: str, *, observation: str = "", illegal: str = "keep", **keywords)
     """jumanji.make(name, **keywords); its time_limit, if any, is a truncation.
 
     Args:
-        name: registered with jumanji.
-        observation: the field to observe, unchanged, such as "grid" of Snake-v1. "" flattens all fields, including
-            action_mask, into one row.
-        illegal: what happens to an action excluded by action_mask. "keep" is the environment's own rule (most end the
-            episode); "random" replaces it by a uniformly random legal action, while the policy still sees its own
-            choice.
-        **keywords: of the environment, such as num_rows and time_limit.
+      name: registered with jumanji.
+      observation: the field to observe, unchanged, such as "grid" of Snake-v1. "" flattens all fields, including
+        action_mask, into one row.
+      illegal: what happens to an action excluded by action_mask. "keep" is the environment's own rule (most end the
+        episode); "random" replaces it by a uniformly random legal action, while the policy still sees its own choice.
+      **keywords: of the environment, such as num_rows and time_limit.
 
     Returns:
-        Environment.
+      Environment.
 
     Raises:
-        ValueError: if the name, field or keyword is unknown, there are several agents, or an action has several parts.
+      ValueError: if the name, field or keyword is unknown, there are several agents, or an action has several parts.
     """
     check_name("jumanji", name, set(jumanji.registered_environments()) - set(DOWNLOADED))
     env = construct(f"jumanji/{name}", lambda **given: jumanji.make(name, **given), **keywords)
@@ -95,7 +94,7 @@ def action_space(name: str, spec: specs.Array) -> Discrete | Box:
     """An action spec of jumanji in our types.
 
     Raises:
-        ValueError: if an action has several parts.
+      ValueError: if an action has several parts.
     """
     if isinstance(spec, specs.DiscreteArray):
         return Discrete(int(spec.num_values))
@@ -108,7 +107,7 @@ def observation_space(name: str, spec: specs.Spec, shapes: Any, field: str) -> B
     """The space of one field, or of all fields flattened into one row.
 
     Raises:
-        ValueError: if the field is not an array.
+      ValueError: if the field is not an array.
     """
     if not field:
         return unbounded((sum(x.size for x in jax.tree.leaves(shapes)),))

@@ -18,16 +18,16 @@ def make(name: str, *, observation: str = "symbolic", **keywords) -> Environment
     """navix.make(name, **keywords) without its automatic reset; its max_steps is a truncation.
 
     Args:
-        name: registered with navix.
-        observation: one of OBSERVATIONS, functions of navix.observations: float32 [height, width, channels], the ids of
-            the contents of each cell (categorical: one channel; symbolic: kind, colour, state).
-        **keywords: of navix.make, such as max_steps.
+      name: registered with navix.
+      observation: one of OBSERVATIONS, functions of navix.observations: float32 [height, width, channels], the ids of
+        the contents of each cell (categorical: one channel; symbolic: kind, colour, state).
+      **keywords: of navix.make, such as max_steps.
 
     Returns:
-        Environment.
+      Environment.
 
     Raises:
-        ValueError: if the name, observation or a keyword is unknown.
+      ValueError: if the name, observation or a keyword is unknown.
     """
     check_name("navix", name, navix.registry())
     if observation not in OBSERVATIONS:

@@ -17,16 +17,16 @@ def make(name: str, *, impl: str = "jax", observation: str = "state", **override
     state of MJX takes kilobytes: for many environments see load_vector's fresh_starts.
 
     Args:
-        name: registered with playground.
-        impl: of MJX, "jax" or "warp", which needs an NVIDIA GPU.
-        observation: which entry to observe, if observations are a dictionary.
-        **overrides: fields of the environment's config, such as episode_length, its time limit (truncation).
+      name: registered with playground.
+      impl: of MJX, "jax" or "warp", which needs an NVIDIA GPU.
+      observation: which entry to observe, if observations are a dictionary.
+      **overrides: fields of the environment's config, such as episode_length, its time limit (truncation).
 
     Returns:
-        Environment.
+      Environment.
 
     Raises:
-        ValueError: if the name, a field or the entry is unknown, or the models are missing.
+      ValueError: if the name, a field or the entry is unknown, or the models are missing.
     """
     check_name("mujoco_playground", name, registry.ALL_ENVS)
     if name not in dm_control_suite.ALL_ENVS and not mjx_env.MENAGERIE_PATH.exists():

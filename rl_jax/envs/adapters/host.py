@@ -27,12 +27,12 @@ class Host(Protocol):
         """One step of each environment.
 
         Args:
-            actions: [B, ...].
+          actions: [B, ...].
 
         Returns:
-            (the observation to act on next float32 [B, *shape], the step's own last observation float32 [B, *shape],
-            reward float32 [B], terminated bool [B], truncated bool [B]). terminated and truncated are never both True.
-            The arrays must not be written to later.
+          (the observation to act on next float32 [B, *shape], the step's own last observation float32 [B, *shape],
+          reward float32 [B], terminated bool [B], truncated bool [B]). terminated and truncated are never both True.
+          The arrays must not be written to later.
         """
 
 

@@ -37,13 +37,13 @@ def product_of_factors(
     Source: arXiv 2504.17838.
 
     Args:
-        progress: float [...]. Route completion gained, in percent.
-        factors: float [..., K] in [0, 1].
-        infraction: bool [...]. A violated rule that ends the episode.
-        penalty: for an infraction.
+      progress: float [...]. Route completion gained, in percent.
+      factors: float [..., K] in [0, 1].
+      infraction: bool [...]. A violated rule that ends the episode.
+      penalty: for an infraction.
 
     Returns:
-        float [...].
+      float [...].
     """
     _check(progress, factors, infraction)
     return progress * jnp.prod(factors, axis=-1) - penalty * infraction
@@ -61,15 +61,15 @@ def sum_of_terms(
     """(w_0 progress + sum_k w_k 1[f_k = 1] 100 / length) / sum w - penalty 1[infraction].
 
     Args:
-        progress: as for `product_of_factors`.
-        factors: as for `product_of_factors`.
-        infraction: as for `product_of_factors`.
-        weights: of progress, time to collision, speed and comfort, as in nuPlan.
-        length: approximate steps of an episode that reaches its goal; each of its terms then sums to 100.
-        penalty: for an infraction.
+      progress: as for `product_of_factors`.
+      factors: as for `product_of_factors`.
+      infraction: as for `product_of_factors`.
+      weights: of progress, time to collision, speed and comfort, as in nuPlan.
+      length: approximate steps of an episode that reaches its goal; each of its terms then sums to 100.
+      penalty: for an infraction.
 
     Returns:
-        float [...].
+      float [...].
     """
     _check(progress, factors, infraction)
     scale = np.asarray(weights[1:], np.float32) * (100.0 / length)
@@ -94,11 +94,11 @@ class Road(NamedTuple):
     """State of the road.
 
     Attributes:
-        position: float32 [], m.
-        speed: float32 [], m/s.
-        lead: float32 [], m. Position of the car in front.
-        lead_speed: float32 [], m/s.
-        held: int32 []. Steps for which the last too short time to collision still lowers the reward.
+      position: float32 [], m.
+      speed: float32 [], m/s.
+      lead: float32 [], m. Position of the car in front.
+      lead_speed: float32 [], m/s.
+      held: int32 []. Steps for which the last too short time to collision still lowers the reward.
     """
 
     position: chex.Array
@@ -115,16 +115,16 @@ def road(*, reward: str = "product", length: float = 200.0, hold: int = 10, max_
     collision is an infraction and ends the episode. Reaching the goal ends it without a penalty; max_steps truncate it.
 
     Args:
-        reward: "product" or "sum".
-        length: of the road, m.
-        hold: steps, see above.
-        max_steps: time limit.
+      reward: "product" or "sum".
+      length: of the road, m.
+      hold: steps, see above.
+      max_steps: time limit.
 
     Returns:
-        Environment.
+      Environment.
 
     Raises:
-        ValueError: for another reward.
+      ValueError: for another reward.
     """
     if reward not in REWARDS:
         raise ValueError(f"reward={reward!r} is none of {', '.join(REWARDS)}")

@@ -31,11 +31,11 @@ class Store(NamedTuple):
     """The problem of one store.
 
     Attributes:
-        demand: numpy float [K]. Probabilities of a demand of 0 .. K - 1 units, the same in each period.
-        lead_time: L, in periods; 0 arrives at once.
-        holding: cost per period of a unit that is left.
-        penalty: cost per period of a unit that is missing.
-        lost: whether unserved demand is lost instead of owed.
+      demand: numpy float [K]. Probabilities of a demand of 0 .. K - 1 units, the same in each period.
+      lead_time: L, in periods; 0 arrives at once.
+      holding: cost per period of a unit that is left.
+      penalty: cost per period of a unit that is missing.
+      lost: whether unserved demand is lost instead of owed.
     """
 
     demand: np.ndarray
@@ -64,13 +64,13 @@ def period(
     """One period of many stores.
 
     Args:
-        store: the problem.
-        stock: float [..., max(L, 1)]. On hand, then what arrives in one, two, ... periods.
-        orders: float [...].
-        demands: float [...].
+      store: the problem.
+      stock: float [..., max(L, 1)]. On hand, then what arrives in one, two, ... periods.
+      orders: float [...].
+      demands: float [...].
 
     Returns:
-        (the stock of the next period, cost float [...]).
+      (the stock of the next period, cost float [...]).
     """
     chex.assert_equal_shape([orders, demands, stock[..., 0]])
     on_hand = stock[..., 0] if store.lead_time else stock[..., 0] + orders
@@ -111,7 +111,7 @@ def base_stock_level(store: Store) -> int:
     """S, the smallest s with P(demand of L + 1 periods <= s) >= penalty / (penalty + holding); backlog only.
 
     Raises:
-        ValueError: if demand is lost, for which no base-stock level is optimal.
+      ValueError: if demand is lost, for which no base-stock level is optimal.
     """
     if store.lost:
         raise ValueError("lost=True has no base-stock level that is best: its closed form is that of backlogged demand")

@@ -16,11 +16,11 @@ class Table(NamedTuple):
     """A finite MDP of S states and A actions.
 
     Attributes:
-        transition_probs: float32 [S, A, S]. The amount by which a row sums to less than 1 is the probability that the
-            episode ends.
-        rewards: float32 [S, A].
-        start_probs: float32 [S].
-        limit: steps after which an episode is truncated.
+      transition_probs: float32 [S, A, S]. The amount by which a row sums to less than 1 is the probability that the
+        episode ends.
+      rewards: float32 [S, A].
+      start_probs: float32 [S].
+      limit: steps after which an episode is truncated.
     """
 
     transition_probs: np.ndarray
@@ -60,13 +60,13 @@ def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, lim
     starts in a random place other than the goal.
 
     Args:
-        size: places per side.
-        step_reward: added to every step's reward.
-        slip: probability of a random direction.
-        limit: steps after which an episode is truncated.
+      size: places per side.
+      step_reward: added to every step's reward.
+      slip: probability of a random direction.
+      limit: steps after which an episode is truncated.
 
     Returns:
-        Table.
+      Table.
     """
     states = size * size
     probs, rewards = np.zeros((states, 4, states)), np.full((states, 4), step_reward)
