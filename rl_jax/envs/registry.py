@@ -24,7 +24,7 @@ def load(name: str, **keywords) -> Environment:
       Environment.
 
     Raises:
-      ValueError: if no library here has the name.
+      ValueError: if the name is unknown, or the environment lives on the host (use load_vector).
       ImportError: if the library is not installed; the message says what to install.
     """
     library, _, rest = name.partition("/")
@@ -54,7 +54,7 @@ def load_vector(name: str, num_envs: int, *, fresh_starts: int | None = None, **
       Vector.
 
     Raises:
-      ValueError: as `load`.
+      ValueError: if the name is unknown.
       ImportError: as `load`.
     """
     library, _, rest = name.partition("/")

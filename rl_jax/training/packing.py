@@ -58,7 +58,7 @@ def arrange(
       int [B]. The order.
 
     Raises:
-      ValueError: as `pack`.
+      ValueError: if the rows do not divide into the parts, a scored row has no prompt, or the mask covers padding.
     """
     rows = mask.shape[0]
     slots = _slots(rows, num_parts, num_micro_batches)
