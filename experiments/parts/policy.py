@@ -147,7 +147,7 @@ def _count_rows(batch):
 _whole = jax.jit(_count_rows)
 
 
-def step_metrics(config, collected: Collected, updates: list[dict[str, float]]) -> dict[str, float]:
+def step_metrics(config, collected: Collected, source, updates: list[dict[str, float]]) -> dict[str, float]:
     """A step's row of metrics: the data's health, the first update's view of the sampler, the mean of the updates."""
     result, rollout = collected.judged.result, collected.judged.rollout
     groups = result.rewards.reshape(-1, config.sample.group_size)
@@ -169,7 +169,7 @@ def step_metrics(config, collected: Collected, updates: list[dict[str, float]]) 
         "mask_occupancy": rollout.completion_mask.mean(),
     }
     metrics |= {f"reward/{name}": column.mean() for name, column in result.components.items()}
-    return metrics | collected.metrics
+    return metrics | collected.metrics | {"data/skipped_records": source.num_skipped}
 
 
 def group_view(setup: Setup, judged: Judged, batch: PolicyBatch, before: TokenScores, after: TokenScores) -> dict:
@@ -271,8 +271,16 @@ def build(setup: Setup, params) -> tuple[Programs, TrainState]:
 
 
 def check_sizes(setup: Setup, **more: int) -> None:
-    """Raises ValueError if the rows of a step, or of a micro-batch, do not divide over the devices. more: further
-    numbers of micro-batches, by name."""
+    """Checks a config before anything is trained.
+
+    Args:
+      setup: of the run.
+      **more: further numbers of micro-batches, by name.
+
+    Raises:
+      ValueError: if the rows of a step, or of a micro-batch, do not divide over the devices, or `check_choices` does.
+    """
+    check_choices(setup.config)
     sample, train = setup.config.sample, setup.config.train
     minibatch = sample.prompts_per_step * sample.group_size // train.minibatches
     counts = {name: minibatch // count for name, count in {"micro_batch": train.micro_batches, **more}.items()}
@@ -284,12 +292,6 @@ def own_prompts(setup: Setup) -> tuple[Any, Iterator[list[dict]]]:
     prompts_per_step in all processes together)."""
     source, batch_size = setup.task.data_source("train"), setup.config.sample.prompts_per_step
     return source, processes.own_batches(setup.mesh, source, batch_size=batch_size, seed=setup.config.seed)
-
-
-def begin(loop: Run, evaluate: Callable, params: Params) -> None:
-    """Evaluates and logs step 0, if the run is there."""
-    if loop.step == 0:
-        loop.begin(*evaluate(params))
 
 
 def look(
@@ -310,6 +312,8 @@ def look(
     return metrics
 
 
-def timings(step: Step, judged: Judged, programs: Any) -> dict[str, float]:
+def timings(step: Step, collected: Collected, programs: Any) -> dict[str, float]:
     """The step's row of timings."""
-    return step.clock.totals(judged.rollout.completion_mask.sum()) | {"compile_count": programs.compile_count()}
+    return step.clock.totals(collected.judged.rollout.completion_mask.sum()) | {
+        "compile_count": programs.compile_count()
+    }
