@@ -98,8 +98,8 @@ def token_rewards(
       reward_kl_coef: float or float [].
       token_rewards: float [B, C], own_t; the default is the rollout's own, if it has any.
       **available: arrays that `shape` may ask for by name. greedy_rewards, float [B], are shaped as well, which needs
-        greedy_lengths and greedy_truncated unless the shape is `unchanged`. step_ends, bool [B, C], says where the
-        steps of own_t end; the default is where own_t is not 0.
+        greedy_lengths, int [B], and greedy_truncated, bool [B], unless the shape is `unchanged`. step_ends, bool
+        [B, C], says where the steps of own_t end; the default is where own_t is not 0.
 
     Raises:
       ValueError: if the KL has no log-probs, or the shape asks for an array that is not there.
@@ -123,12 +123,12 @@ def token_rewards(
         rows, tokens = rows + jnp.sum(own, axis=1), tokens + own
         named |= {"step_rewards": own, "step_ends": own != 0}
     if available.get("greedy_rewards") is not None:
-        named["greedy_rewards"] = _shaped_greedy(rule.shape, shape, key, **available)
+        named["greedy_rewards"] = _shaped_greedy(rule, shape, key, **available)
     return Earned(rows, tokens, named | {"token_rewards": tokens})
 
 
 def _shaped_greedy(
-    chosen: Callable,
+    rule: CreditRule,
     shape: Callable,
     key: chex.PRNGKey,
     *,
@@ -136,13 +136,18 @@ def _shaped_greedy(
     greedy_lengths: chex.Array | None = None,
     greedy_truncated: chex.Array | None = None,
     **_,
-) -> chex.Array:
-    """shape(R) of the greedy completions, float [B]: a baseline on the scale of the rewards that it is taken from."""
-    if chosen is shaping.unchanged:
+) -> chex.Array | None:
+    """shape(R) of the greedy completions, float [B]: a baseline on the scale of the rewards that it is subtracted from.
+
+    None if it cannot be computed and the rule's advantage does not ask for it.
+    """
+    if rule.shape is shaping.unchanged:
         return greedy_rewards
-    if greedy_lengths is None or greedy_truncated is None:
+    if greedy_lengths is not None and greedy_truncated is not None:
+        return shape(greedy_rewards, greedy_lengths, greedy_truncated, key)
+    if "greedy_rewards" in needs(rule.advantage):
         raise ValueError("greedy_rewards are shaped like the rewards: that needs greedy_lengths and greedy_truncated")
-    return shape(greedy_rewards, greedy_lengths, greedy_truncated, key)
+    return None
 
 
 def token_advantages(

@@ -46,7 +46,7 @@ def policy_batch(config, rewards, key=0):
     blank = jnp.zeros((ROWS, LENGTH))
     result = RewardResult(np.asarray(rewards), {}, 0, 0, None)
     collected = Collected(Judged(rollout(), [], [], result), None, {})
-    return grpo.make_policy_batch(grpo.make_assign(config), collected, None, blank, jax.random.key(key), {})[0]
+    return grpo.make_policy_batch(policy.make_assign(config), collected, None, blank, jax.random.key(key), {})[0]
 
 
 @pytest.fixture
