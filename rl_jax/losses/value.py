@@ -185,7 +185,7 @@ def _error(values: chex.Array, returns: chex.Array, mask: chex.Array) -> chex.Ar
 
 
 def _returns(logits: chex.Array, returns: chex.Array, mask: chex.Array, support: Support) -> chex.Array:
-    """The returns as data, 0 behind the mask, after a look at all shapes."""
+    """The returns as data, 0 outside the mask, after checking all shapes."""
     chex.assert_rank(mask, 2)
     chex.assert_type([logits, returns, mask], [float, float, bool])
     chex.assert_shape(logits, (*mask.shape, support.num_bins))

@@ -45,7 +45,13 @@ def win_rate_against(rewards: chex.Array, opponents: chex.Array, *, temperature:
 def preferences(rewards: chex.Array, opponents: chex.Array, *, temperature: float = 1.0) -> chex.Array:
     """P(i beats j) = sigma((r_i - r_j) / temperature): preferences over pairs from rewards of single responses.
 
-    rewards: float32 [N, G]. opponents: float32 [N, M]. -> float32 [N, G, M].
+    Args:
+      rewards: float32 [N, G].
+      opponents: float32 [N, M].
+      temperature: in the reward's units.
+
+    Returns:
+      float32 [N, G, M].
     """
     chex.assert_rank([rewards, opponents], 2)
     return jax.nn.sigmoid((rewards[:, :, None] - opponents[:, None, :]) / temperature)

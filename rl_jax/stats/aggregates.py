@@ -75,7 +75,12 @@ def _share_above(values: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """P(X > Y): the mean over tasks of the share of pairs of runs that x wins (Mann-Whitney's U / (N L)); ties are 1/2.
 
-    x, y: float [..., N, M], [..., L, M] -> [...].
+    Args:
+      x: float [..., N, M].
+      y: float [..., L, M].
+
+    Returns:
+      float [...].
 
     Raises:
       ValueError: if the numbers of tasks differ.

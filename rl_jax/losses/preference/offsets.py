@@ -51,10 +51,18 @@ def length(present: chex.Array, *, lengths: chex.Array, alpha: float = 0.05) -> 
 
 
 def reward_gap(present: chex.Array, *, rewards: chex.Array, eta: float = 1.0) -> chex.Array:
-    """-eta R: the pair's margin becomes x - eta (R_1 - R_2). present: bool [N, K], rewards: float [N, K] -> the same.
+    """-eta R: the pair's margin becomes x - eta (R_1 - R_2).
 
     With links.square at target 0 it is REBEL (arXiv 2404.16767), and online IPO if R is the win probability and eta 1 /
     beta (arXiv 2503.08942). With links.logistic it is a margin from the data; ODPO's is log_reward_gap.
+
+    Args:
+      present: bool [N, K].
+      rewards: float [N, K], R.
+      eta: per unit of reward.
+
+    Returns:
+      float [N, K].
     """
     chex.assert_rank(present, 2)
     chex.assert_equal_shape([present, rewards])

@@ -13,7 +13,14 @@ def constant(beta: float) -> float:
 def batch_adapted(beta: float, *, batch_beta: chex.Array) -> chex.Array:
     """beta-DPO: beta from the whole batch's margins (couple.beta_statistics), which replaces beta.
 
-    batch_beta: float [N], the same on each row. -> float [N], without gradient. Source: arXiv 2407.08639.
+    Source: arXiv 2407.08639.
+
+    Args:
+      beta: unused.
+      batch_beta: float [N], the same on each row.
+
+    Returns:
+      float [N], without gradient.
     """
     chex.assert_rank(batch_beta, 1)
     return jax.lax.stop_gradient(batch_beta)

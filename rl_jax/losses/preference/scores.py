@@ -44,9 +44,16 @@ def common_length(mask: chex.Array, *, present: chex.Array, alpha: float = 0.5) 
 
 
 def discounted(mask: chex.Array, *, discount: float = 1.0) -> chex.Array:
-    """CPL: c_t = gamma^t, t the position on the mask from 0. bool [N, K, C] -> float [N, K, C].
+    """CPL: c_t = gamma^t, t the position on the mask from 0.
 
-    discount: gamma. The paper's sums have it; its published code sums without it. Source: arXiv 2310.13639.
+    Source: arXiv 2310.13639.
+
+    Args:
+      mask: bool [N, K, C].
+      discount: gamma. The paper's sums have it; its published code sums without it.
+
+    Returns:
+      float [N, K, C].
     """
     chex.assert_rank(mask, 3)
     places = jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
@@ -84,8 +91,10 @@ def jensen_shannon(sequence_scores: chex.Array) -> chex.Array:
 def alpha_divergence(sequence_scores: chex.Array, *, alpha: float = 0.5) -> chex.Array:
     """f-DPO, alpha-divergence: phi(u) = (t^(alpha - 1) - 1) / (alpha - 1), t = exp(u). float [N, K] -> float [N, K].
 
-    alpha: as in TRL since 0.29: 1 is the reverse KL (DPO), 0 the forward KL. The paper (arXiv 2309.16240) and TRL up to
-    0.28 count in the other direction: phi(u) = (1 - t^-a) / a, so that alpha = 1 - a.
+    Args:
+      sequence_scores: float [N, K], u.
+      alpha: as in TRL since 0.29: 1 is the reverse KL (DPO), 0 the forward KL. The paper (arXiv 2309.16240) and TRL up
+        to 0.28 count in the other direction: phi(u) = (1 - t^-a) / a, so that alpha = 1 - a.
     """
     return _power(sequence_scores, alpha - 1.0)
 
@@ -93,7 +102,11 @@ def alpha_divergence(sequence_scores: chex.Array, *, alpha: float = 0.5) -> chex
 def alpha_reward(sequence_scores: chex.Array, *, alpha: float = 0.25) -> chex.Array:
     """AlphaPO: phi(u) = (1 - exp(-alpha u)) / alpha of the mean log-prob u. float [N, K] -> float [N, K].
 
-    alpha: 0 is SimPO. Source: arXiv 2501.03884.
+    Source: arXiv 2501.03884.
+
+    Args:
+      sequence_scores: float [N, K], u.
+      alpha: 0 is SimPO.
     """
     return _power(sequence_scores, -alpha)
 
@@ -119,7 +132,11 @@ def _first(responses: chex.Array) -> chex.Array:
 def positive(sequence_scores: chex.Array, *, penalty: float = 50.0) -> chex.Array:
     """DPO-Positive: u_w - penalty max(0, -u_w) of the chosen response, u of the others. float [N, K] -> float [N, K].
 
-    penalty: lambda; 0 is DPO. At u_w = 0 (the first step) it has no gradient. Source: arXiv 2402.13228.
+    Source: arXiv 2402.13228.
+
+    Args:
+      sequence_scores: float [N, K], u.
+      penalty: lambda; 0 is DPO. At u_w = 0 (the first step) it has no gradient.
     """
     chex.assert_rank(sequence_scores, 2)
     return sequence_scores - jnp.where(_first(sequence_scores), penalty * jax.nn.relu(-sequence_scores), 0.0)

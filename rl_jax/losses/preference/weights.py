@@ -40,8 +40,14 @@ def policy_likelihood(
 def kept(losses: chex.Array, *, kept: chex.Array) -> chex.Array:
     """beta-DPO: omega = kept, 0 for pairs dropped by the filter of the whole batch (couple.beta_statistics).
 
-    losses, kept: float [N]. kept is N / (number kept) for kept pairs, so that the mean over all is the mean over those.
     Source: arXiv 2407.08639.
+
+    Args:
+      losses: float [N].
+      kept: float [N]. N / (number kept) for kept pairs, so that the mean over all is the mean over those.
+
+    Returns:
+      float [N].
     """
     chex.assert_rank(losses, 1)
     chex.assert_equal_shape([losses, kept])

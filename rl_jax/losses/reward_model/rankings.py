@@ -84,7 +84,7 @@ def k_wise(rewards: chex.Array, present: chex.Array, *, targets: chex.Array) -> 
 
 
 def plackett_luce(rewards: chex.Array, present: chex.Array, *, targets: chex.Array) -> Terms:
-    """-sum_k log( exp r_k / (exp r_k + sum_{y_j < y_k} exp r_j) ): each is drawn ahead of all that is worse.
+    """-sum_k log( exp r_k / (exp r_k + sum_{y_j < y_k} exp r_j) ): each is chosen ahead of all that is worse.
 
     Without ties it is the likelihood of the ranking, and `bradley_terry` for K = 2.
     Source: Plackett (1975), Luce (1959); ListMLE (Xia et al., 2008).

@@ -198,7 +198,7 @@ def beta(low: np.ndarray, high: np.ndarray, *, proposals: int = 8) -> Distributi
 def _log_gamma_samples(shape: chex.Array, normal: chex.Array, log_uniform: chex.Array) -> chex.Array:
     """log of Gamma(shape) variables, shape >= 1: the first accepted proposal. [...], [..., K] -> [...].
 
-        g = d v, v = (1 + n / sqrt(9 d))^3, d = shape - 1/3, accepted if log U < n^2 / 2 + d - d v + d log v
+    g = d v, v = (1 + n / sqrt(9 d))^3, d = shape - 1/3, accepted if log U < n^2 / 2 + d - d v + d log v.
     """
     d = shape[..., None] - 1.0 / 3.0
     root = 1.0 + normal * jax.lax.rsqrt(9.0 * d)

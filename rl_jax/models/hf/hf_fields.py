@@ -137,8 +137,11 @@ def write_rope(config: TransformerConfig, *, local: bool) -> dict[str, Any]:
 def read_windows(fields: Fields, num_layers: int, style: str) -> tuple[int, ...]:
     """The window of each layer, 0 for none.
 
-    style: "none"; "all", every layer has sliding_window; "all_if_used" and "types_if_used", only if use_sliding_window
-    is true; "every_2", "every_6": layer_types, or if they are missing, one in 2 (6) sees all.
+    Args:
+      fields: of the config.json.
+      num_layers: L.
+      style: "none". "all": every layer has sliding_window. "all_if_used", "types_if_used": only if use_sliding_window
+        is true. "every_2", "every_6": layer_types, or if they are missing, one in 2 (6) sees all.
     """
     if style == "none":
         return (0,) * num_layers

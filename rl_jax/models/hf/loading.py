@@ -49,7 +49,7 @@ class Piece(NamedTuple):
     Attributes:
       tensor: its name.
       path: the leaf.
-      index: where in the leaf: (), (layer,) or (layer, expert).
+      index: position in the leaf: (), (layer,) or (layer, expert).
       transposed: [out, in] in the file and [in, out] here.
       part: (j, n), the j-th of n equal parts of the last axis in the file.
     """

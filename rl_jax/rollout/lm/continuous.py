@@ -119,7 +119,11 @@ class Engine:
         return self.programs.compile_count()
 
     def submit(self, requests: Iterable[Request], key: chex.PRNGKey) -> None:
-        """Queues requests; key: one typed key, whose fold_in with a request's seed is the row's.
+        """Queues requests.
+
+        Args:
+          requests: with indices that are not in the engine yet.
+          key: one typed key, whose fold_in with a request's seed is the row's.
 
         Raises:
           ValueError: if a request does not fit, naming it and the field; nothing is queued then.

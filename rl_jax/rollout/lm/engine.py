@@ -16,7 +16,9 @@ from rl_jax.rollout.lm.sampling import Sampling, check_counts, sample
 def prompt_batch(tokens: chex.Array, prompt_mask: chex.Array) -> TokenBatch:
     """Left-padded prompts as a TokenBatch: positions count the real tokens, padding is segment 0.
 
-    tokens: int32 [B, P]. prompt_mask: bool [B, P].
+    Args:
+      tokens: int32 [B, P].
+      prompt_mask: bool [B, P].
     """
     chex.assert_equal_shape([tokens, prompt_mask])
     chex.assert_type(prompt_mask, bool)

@@ -137,7 +137,10 @@ def make_admit(model: Model, sampling: Sampling, *, sharded: bool) -> Callable:
         tokens: int32 [I, W], the rows' contexts, for the repetition penalty.
         lengths: int32 [I], of the contexts.
 
-    sharded: whether the slots are on several devices.
+    Args:
+      model: with `unembed`.
+      sampling: the sampling rule.
+      sharded: whether the slots are on several devices.
     """
 
     def admit(params: Params, state: State, store: Store, slots, sources, count, rows: Rows, tokens, lengths):
@@ -182,7 +185,14 @@ def make_decode_steps(
     """decode_steps(params, State, Rows, threshold) -> State, Drawn [S, steps], counts int32 [S].
 
     Runs for `steps` tokens, or until at most `threshold` rows are live. Row i got counts[i] tokens; later entries of
-    Drawn are not part of it. length: the cache's columns.
+    Drawn are not part of it.
+
+    Args:
+      model: with `decode`.
+      sampling: the sampling rule.
+      length: the cache's columns.
+      steps: the most tokens per row.
+      eos_ids: any of them ends a row.
     """
 
     def decode_steps(params: Params, state: State, rows: Rows, threshold):

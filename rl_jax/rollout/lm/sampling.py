@@ -148,7 +148,12 @@ def _log_prob(logits: chex.Array, tokens: chex.Array) -> chex.Array:
 def draw(log_probs: chex.Array, uniforms: chex.Array) -> chex.Array:
     """Tokens by inverting the CDF: the first index whose cumulative mass exceeds u. A token of mass 0 is never sampled.
 
-    log_probs: float32 [B, V], normalised. uniforms: float32 [B] in [0, 1). Returns int32 [B].
+    Args:
+      log_probs: float32 [B, V], normalised.
+      uniforms: float32 [B] in [0, 1).
+
+    Returns:
+      int32 [B].
     """
     chex.assert_rank([log_probs, uniforms], [2, 1])
     return _invert(jnp.exp(log_probs), uniforms)[0]

@@ -129,9 +129,18 @@ def label_softmax(scores: chex.Array, present: chex.Array, link: Callable, *, re
 
 
 def point_square(scores: chex.Array, present: chex.Array, link: Callable, *, rewards: chex.Array) -> chex.Array:
-    """LiPO's point-MSE: sum_i (psi_i - s_i)^2. Does not use the link.
+    """LiPO's point-MSE: sum_i (psi_i - s_i)^2.
 
-    scores, rewards: float [N, K]. present: bool [N, K]. -> float [N]. Source: arXiv 2402.01878.
+    Source: arXiv 2402.01878.
+
+    Args:
+      scores: float [N, K].
+      present: bool [N, K].
+      link: unused.
+      rewards: float [N, K], psi.
+
+    Returns:
+      float [N].
     """
     _check(scores, present, rewards)
     return jnp.sum(jnp.square(zero_masked(rewards - scores, present)), axis=1)
