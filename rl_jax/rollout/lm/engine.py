@@ -74,25 +74,17 @@ def make_generate(
 ) -> Callable:
     """A pure function generate(params, tokens, prompt_mask, key, max_tokens=None) -> Rollout of B x G rows, to jit.
 
-    The arguments of generate:
-
-        tokens: int32 [B, P], left-padded.
-        prompt_mask: bool [B, P].
-        key: one typed key for the whole call. Row i samples from fold_in(key, i), so it does not depend on other rows.
-        max_tokens: int32 [B x G], a limit of 1 to C tokens per row; None is C.
-
-    It stops early when every row has ended.
+    generate takes tokens int32 [B, P], left-padded; prompt_mask bool [B, P]; one typed key, of which row i samples from
+    fold_in(key, i), so that it does not depend on other rows; and max_tokens int32 [B x G], a limit of 1 to C tokens
+    per row, None for C. It stops early when every row has ended.
 
     Args:
       model: with prefill and decode.
       completion_length: C, the most tokens to sample.
       group_size: G.
-      sampling: the sampling rule.
+      sampling: the sampling rule; an invalid one raises ValueError.
       eos_ids: any of them ends a row; () never ends.
       pad_id: fills the columns after a row's end.
-
-    Raises:
-      ValueError: if the sampling rule is invalid.
     """
     sampling.check(model.vocab_size)
     check_counts(completion_length, group_size)
