@@ -2,8 +2,8 @@
 
 Caches are arguments and results; a cache has (keys [B, K, h, S], values [B, K, S, h]) per layer. Every leaf has rows
 first, so rows can be moved without knowing the contents. With one buffer per layer, and the summed dimension of each
-product in the place that XLA's CPU backend prefers, a step of attention is 5 times faster there than with one [L, B, S,
-K, h].
+product in the place that XLA's CPU backend prefers, a step of attention is 5 times faster there than with one
+[L, B, S, K, h].
 """
 
 from collections.abc import Callable

@@ -78,7 +78,7 @@ def collect(
 
     Args:
       policy: Worlds -> (outputs [B, ...], memory), see `memoryless`.
-      distribution: as in models.distributions.
+      distribution: as in models.agents.distributions.
       env: an envs.Vector.
       worlds: the envs' current state.
       key: typed PRNG key.
