@@ -47,15 +47,19 @@ class Coupler(NamedTuple):
       init: () -> state.
       update: (state, Before, key or None) -> (state, {name: array with N first}). key: a typed PRNG key for this update
         only, needed if the coupler samples (beta_statistics).
+      reads_batch: False if update needs no Before, and returns nothing.
+      reads_mismatched: whether Before needs the log-ratios of mismatched pairs.
     """
 
     init: Callable[[], Any]
     update: Callable
+    reads_batch: bool = True
+    reads_mismatched: bool = False
 
 
 def none() -> Coupler:
     """No batch statistics: for a loss that sees one prompt at a time."""
-    return Coupler(lambda: (), lambda state, before, key=None: (state, {}))
+    return Coupler(lambda: (), lambda state, before, key=None: (state, {}), reads_batch=False)
 
 
 def kto_anchor() -> Coupler:
@@ -74,7 +78,7 @@ def kto_anchor() -> Coupler:
         mean = masked_mean(before.mismatched_log_ratios, before.mismatched_present).value()
         return state, {"anchor": _every_row(jnp.maximum(mean, 0.0), before)}
 
-    return Coupler(lambda: (), update)
+    return Coupler(lambda: (), update, reads_mismatched=True)
 
 
 class RunningMean(NamedTuple):
