@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import dpo, online_dpo
+from experiments import online_dpo
+from experiments.parts import preference_steps
 from experiments.parts.sample_candidates import DATA, POLICY, REFERENCE, Candidates
 from rl_jax.core.types import TokenScores
 from rl_jax.testing import preference_probes as probes
@@ -12,10 +13,10 @@ from rl_jax.testing import preference_probes as probes
 
 def of_config(config) -> probes.Probe:
     """The probe that trains by a method's own config."""
-    objective, coupler = dpo.make_objective(config), dpo.make_coupler(config)
+    objective, coupler = preference_steps.make_objective(config), preference_steps.make_coupler(config)
 
     def couple(state, scores: TokenScores, batch):
-        before = dpo.measure(scores, batch, objective)
+        before = preference_steps.measure(scores, batch, objective)
         before = before._replace(
             mismatched_log_ratios=jnp.roll(before.sequence_scores[:, 0], 1),
             mismatched_present=jnp.roll(before.present[:, 0], 1),
@@ -47,6 +48,6 @@ def sampled(config, rng, logits) -> probes.Rows:
     batch = probes.batch_of(actions, probes.REWARDS[prompts[:, None], actions])
     candidates = Candidates(batch.batch, batch.completion_mask, batch.rewards, origin, opponents)
     key = jax.random.key(int(rng.integers(1 << 30)))
-    batch = online_dpo.choose(config, candidates, key, dpo.make_objective(config).needs())
+    batch = online_dpo.choose(config, candidates, key, preference_steps.make_objective(config).needs())
     chosen = np.asarray(batch.batch.tokens[:, :, 0])
     return probes.Rows(batch, np.repeat(prompts, len(chosen) // probes.ROWS), chosen)

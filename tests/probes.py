@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from experiments import grpo, ppo
-from experiments.parts import trackers
+from experiments import ppo
+from experiments.parts import policy, trackers
 from rl_jax.testing import probes
 
 
@@ -17,7 +17,7 @@ def of_config(config: ConfigDict) -> probes.Probe:
         max_grad_norm=config.train.max_grad_norm,
         dynamic_sampling=config.sample.dynamic_sampling.max_batches > 1,
     )
-    found = probes.Probe(grpo.make_objective(config), grpo.make_credit(config), training, memory_of(config))
+    found = probes.Probe(policy.make_objective(config), policy.make_credit(config), training, memory_of(config))
     if "critic" not in config:
         return found
     return found._replace(estimator=ppo.make_estimator(config), critic=ppo.make_objective(config))

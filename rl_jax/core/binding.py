@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from rl_jax.core.names import NAMES, describe
+
 
 def public_functions(module: ModuleType) -> dict[str, Callable]:
     """The functions that `module` offers, by name: its own without an underscore, and those a package re-exports."""
     return {
         name: fn
         for name, fn in vars(module).items()
-        if inspect.isfunction(fn)
-        and f"{fn.__module__}.".startswith(f"{module.__name__}.")
-        and not name.startswith("_")
+        if inspect.isfunction(fn) and f"{fn.__module__}.".startswith(f"{module.__name__}.") and not name.startswith("_")
     }
 
 
@@ -97,24 +97,50 @@ def resolve(path: str) -> Callable:
 
 
 def needs(fn: Callable) -> set[str]:
-    """The keywords that a call of `fn` must give: keyword-only, without a default, not bound yet."""
-    parameters = inspect.signature(fn).parameters.values()
-    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
+    """The arrays that `fn` asks for: keyword-only arguments without a default that are not bound yet.
+
+    Raises:
+      ValueError: if `fn` gives a default to a name of rl_jax.core.names.NAMES, which would then never be supplied.
+    """
+    parameters = [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    unbound, bound = fn, set()
+    while isinstance(unbound, functools.partial):  # its signature shows a bound keyword as a default
+        unbound, bound = unbound.func, bound | set(unbound.keywords)
+    ignored = sorted(p.name for p in parameters if p.name in NAMES and p.default is not p.empty and p.name not in bound)
+    if ignored:
+        raise ValueError(
+            f"{_name_of(fn)} has a default for {', '.join(ignored)}: only required keywords are supplied by name, "
+            "so it would never get one; remove the default"
+        )
+    return {p.name for p in parameters if p.default is p.empty}
 
 
 def supply(fn: Callable, available: Mapping[str, Any]) -> Callable:
-    """`fn` with the keywords that it needs bound to what is available under their names.
+    """`fn` with the arrays that it asks for by name bound to it (rl_jax.core.names.NAMES lists them).
 
-    available: name -> array or number; None means that it is not there.
-    Raises ValueError where `fn` needs something else, and lists what there is.
+    Args:
+      fn: any function; `needs(fn)` are the names that it asks for.
+      available: name -> array or number; None counts as missing.
+
+    Returns:
+      `fn` itself if it asks for nothing, a functools.partial otherwise.
+
+    Raises:
+      ValueError: if `fn` needs something that is not available. The message lists what is, and says what supplies the
+        missing ones.
     """
     wanted = needs(fn)
-    there = {name: value for name, value in available.items() if value is not None}
-    missing = sorted(wanted - set(there))
+    given = {name: value for name, value in available.items() if value is not None}
+    missing = sorted(wanted - set(given))
     if missing:
-        named = fn.func if isinstance(fn, functools.partial) else fn
+        known = [f"; {describe(name)}" for name in missing if name in NAMES]
         raise ValueError(
-            f"{getattr(named, '__name__', named)} needs {', '.join(missing)}, which cannot be given to it here; "
-            f"what can: {', '.join(sorted(there)) or 'nothing'}"
+            f"{_name_of(fn)} needs {', '.join(missing)}, which cannot be given to it here; "
+            f"what can: {', '.join(sorted(given)) or 'nothing'}" + "".join(known)
         )
-    return functools.partial(fn, **{name: there[name] for name in wanted}) if wanted else fn
+    return functools.partial(fn, **{name: given[name] for name in wanted}) if wanted else fn
+
+
+def _name_of(fn: Callable) -> str:
+    named = fn.func if isinstance(fn, functools.partial) else fn
+    return getattr(named, "__name__", str(named))

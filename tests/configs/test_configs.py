@@ -39,7 +39,8 @@ OPEN = (
     *("critic.advantage", "critic.loss"),
 )
 # Groups whose fields are data, names that a file gives.
-FREE = ("task", "data", "algorithm.reference", "sample.pairs", "benchmarks", "arms", "programs", "frontier", "best_of_n")
+FREE = ("task", "data", "algorithm.reference", "sample.pairs", "benchmarks")
+FREE += ("arms", "programs", "frontier", "best_of_n")
 
 
 def of_samples(name: str) -> ConfigDict:
@@ -180,7 +181,10 @@ def test_misspelt_on_the_command_line(arguments, said, tmp_path):
 
 @pytest.mark.parametrize(
     ("config", "said"),
-    [("tasks/arithmetic.py:smokee", "['smokee'] is none of smoke, shuffled"), ("arithmetik.py", "configs/arithmetik.py")],
+    [
+        ("tasks/arithmetic.py:smokee", "['smokee'] is none of smoke, shuffled"),
+        ("tasks/arithmetik.py", "configs/tasks/arithmetik.py"),
+    ],
 )
 def test_misspelt_config(config, said, tmp_path):
     status, printed = program(f"--config=configs/{config}", f"--workdir={tmp_path / 'run'}")

@@ -248,5 +248,5 @@ def test_the_changes_are_the_difference_of_two_configs():
     }
     assert row.defaults == {"target_margin": {"margin": 0.5}} and row.papers == ["2405.14734"]
     online = methods.method("sppo").changes
-    assert online["algorithm.candidate_value"] == "win_rate" and online["compare"] == "win_rates"
+    assert online["candidate_value"] == "win_rate" and online["compare"] == "win_rates"
     assert not [name for name in online if "optimizer" in name or "prompts" in name]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from configs import common
-from experiments import grpo as program
+from experiments.parts import policy as program
 from rl_jax import grpo
 from rl_jax.core.masked import Mean
 from rl_jax.core.types import Rollout, TokenBatch, TokenScores

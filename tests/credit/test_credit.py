@@ -43,9 +43,9 @@ def test_the_default_is_grpo_without_weights():
     np.testing.assert_allclose(found.advantages, np.where(batch.mask, expected.reshape(-1, 1), 0), rtol=1e-5)
     np.testing.assert_array_equal(found.token_weights, batch.mask.astype(np.float32))
     np.testing.assert_array_equal(found.completion_mask, batch.mask)
-    assert found.old_log_probs is None and found.selected is None
+    assert found.old_log_probs is None and set(found.extras) == {"group_tokens"}
     tokens = batch.mask.sum(1).reshape(-1, GROUP).sum(1)
-    np.testing.assert_array_equal(found.group_tokens, np.repeat(tokens, GROUP))
+    np.testing.assert_array_equal(found.extras["group_tokens"], np.repeat(tokens, GROUP))
 
 
 @pytest.mark.parametrize("estimator", [kl.k1, kl.k2])
@@ -103,7 +103,7 @@ def test_the_selection_and_the_shaping_are_called():
 
     choices = rule.CreditRule(selection=positive, shape=doubled, advantage=group_centered)
     found = _assign(choices, batch, rewards, truncated=(3,))
-    np.testing.assert_array_equal(found.selected, batch.mask & (np.asarray(found.advantages) > 0))
+    np.testing.assert_array_equal(found.extras["selected"], batch.mask & (np.asarray(found.advantages) > 0))
     plain = _assign(rule.CreditRule(advantage=group_centered), batch, rewards)
     np.testing.assert_allclose(found.advantages, 2 * np.asarray(plain.advantages), rtol=1e-5)
 

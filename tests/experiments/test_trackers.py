@@ -72,10 +72,11 @@ def test_weights_of_the_regularisers_reach_the_batch(tmp_path):
     _, _, states = _run(tmp_path, 1, **specs)
     mask = jnp.ones((4, 2), bool)
     batch = trackers.weigh(PolicyBatch(None, mask, *[jnp.zeros((4, 2))] * 4), states)
-    np.testing.assert_allclose(batch.entropy_coefs, np.full(4, 0.3), rtol=1e-6)  # below the target: .2 + .1, applied
-    np.testing.assert_allclose(batch.kl_coefs, np.full(4, states["loss_kl"].coef))
+    # Below the target: .2 + .1, applied.
+    np.testing.assert_allclose(batch.extras["entropy_coefs"], np.full(4, 0.3), rtol=1e-6)
+    np.testing.assert_allclose(batch.extras["kl_coefs"], np.full(4, states["loss_kl"].coef))
     plain = trackers.weigh(PolicyBatch(None, mask, *[jnp.zeros((4, 2))] * 4), {})
-    assert plain.kl_coefs is None and plain.entropy_coefs is None
+    assert plain.extras == {}
 
 
 def test_a_step_that_did_not_train_the_policy_moves_no_coefficient(tmp_path):

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import grpo as program
 from experiments import ppo as ppo_program
+from experiments.parts import policy as program
 from experiments.parts import trackers
 from experiments.tools import methods
 from rl_jax import grpo, ppo

@@ -294,14 +294,14 @@ def test_token_weights_multiply_the_policy_term_and_not_the_regularisers():
 def test_coefficients_of_the_batch_stand_in_for_the_objectives(field, constant):
     batch = ragged_batch(9)
     entropy = np.where(batch.mask, -batch.log_probs, np.nan)
-    moved = _policy_batch(batch)._replace(**{field: np.full(8, 0.7, np.float32)})
+    moved = _policy_batch(batch)._replace(extras={field: np.full(8, 0.7, np.float32)})
     for left_out in (0.0, 0.2):  # the objective's constant does not matter any more, not even as a switch
         found = _loss(batch.log_probs, moved, grpo.Objective(**{"kl_coef": 0.0, constant: left_out}), entropy)
         expected = grpo.Objective(**{"kl_coef": 0.0, constant: 0.7})
         np.testing.assert_allclose(found, _loss(batch.log_probs, _policy_batch(batch), expected, entropy), rtol=1e-6)
 
     def through(coefficients):
-        changed = moved._replace(**{field: coefficients})
+        changed = moved._replace(extras={field: coefficients})
         return _loss(batch.log_probs, changed, grpo.Objective(kl_coef=0.0), entropy)
 
     np.testing.assert_array_equal(jax.grad(through)(np.full(8, 0.7, np.float32)), 0)
@@ -309,11 +309,12 @@ def test_coefficients_of_the_batch_stand_in_for_the_objectives(field, constant):
 
 def test_what_a_choice_asks_for_by_name_is_the_batchs():
     batch = ragged_batch(10)
-    policy_batch = _policy_batch(batch)._replace(
-        selected=batch.mask & (batch.advantages > 0),
-        group_tokens=np.full(8, 11.0, np.float32),
-        batch_rows=np.full(8, 8.0, np.float32),
-    )
+    extras = {
+        "selected": batch.mask & (batch.advantages > 0),
+        "group_tokens": np.full(8, 11.0, np.float32),
+        "batch_rows": np.full(8, 8.0, np.float32),
+    }
+    policy_batch = _policy_batch(batch)._replace(extras=extras)
     seen = {}
 
     def surrogate(log_probs, old_log_probs, advantages, mask, *, behavior_log_probs, ref_log_probs, entropy, selected):
@@ -335,10 +336,10 @@ def test_what_a_choice_asks_for_by_name_is_the_batchs():
     for name, expected in [
         ("behavior", policy_batch.behavior_log_probs),
         ("ref", batch.ref_log_probs),
-        ("selected", policy_batch.selected),
+        ("selected", extras["selected"]),
         ("old", batch.old_log_probs),
-        ("group_tokens", policy_batch.group_tokens),
-        ("batch_rows", policy_batch.batch_rows),
+        ("group_tokens", extras["group_tokens"]),
+        ("batch_rows", extras["batch_rows"]),
     ]:
         np.testing.assert_array_equal(seen[name], expected, err_msg=name)
 

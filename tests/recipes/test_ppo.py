@@ -174,7 +174,7 @@ def test_weights_and_selections_see_the_advantages_of_the_critic():
     np.testing.assert_array_equal(found.policy.advantages, plain.policy.advantages)
     below = batch.mask & (np.asarray(found.policy.advantages) < 0)
     assert below.any() and (batch.mask & ~below).any()
-    np.testing.assert_array_equal(found.policy.selected, below)
+    np.testing.assert_array_equal(found.policy.extras["selected"], below)
     ratio = np.exp(batch.log_probs - (batch.old_log_probs - 0.1))
     np.testing.assert_allclose(
         found.policy.token_weights, np.where(batch.mask, ratio * np.where(below, 0.5, 1.0), 0), rtol=1e-5
@@ -365,7 +365,7 @@ def test_micro_batches_change_nothing():
     ("objective", "said"),
     [
         (ppo.Objective(value_loss=value.hl_gauss), "needs the support of its bins"),
-        (ppo.Objective(value_loss=value.mse, support=SUPPORT), "scalars has no use for a support"),
+        (ppo.Objective(value_loss=value.mse, support=SUPPORT), "scalars takes no support"),
     ],
 )
 def test_losses_and_heads_that_do_not_fit_are_refused(objective, said):
