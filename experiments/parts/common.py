@@ -1,6 +1,7 @@
 """What every program does before its loop: flags, mesh, task, model, and placing params on the mesh."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ from ml_collections import ConfigDict, config_flags
 
 from experiments.parts import processes, rollout_mesh
 from experiments.parts.budgets import samples_per_step
+from experiments.parts.help import parse_flags_helpfully
 from rl_jax import tasks, tokenizers
 from rl_jax.core import types
 from rl_jax.data import pipeline
@@ -64,8 +66,6 @@ def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: 
     """Parses the flags and calls run(config, workdir). several_processes: whether it may be one of several."""
 
     def start(argv):
-        if len(argv) > 1:
-            raise app.UsageError(f"unexpected arguments: {argv[1:]}")
         if not any(argument.startswith(("--verbosity", "-v")) for argument in sys.argv):
             logging.set_verbosity(logging.WARNING)  # orbax tells a page of news a checkpoint
         config = FLAGS.config
@@ -79,7 +79,7 @@ def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: 
         run(config, pathlib.Path(FLAGS.workdir or f"runs/{config.name}"))
 
     flags.mark_flag_as_required("config")
-    app.run(start)
+    app.run(start, flags_parser=functools.partial(parse_flags_helpfully, several_processes=several_processes))
 
 
 def setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
