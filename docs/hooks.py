@@ -20,11 +20,13 @@ from tests.project.test_layering import FILES, ROWS, module_name  # noqa: E402
 
 MEANING = {
     "recipes": "A batch in, (Mean, metrics) out: the pages to read for what a method is here.",
+    "credit": "From rewards to the advantages and weights of a batch.",
     "machinery": "Train step, meshes, checkpoints, input, generation, scoring and records of runs.",
     "leaves": "Networks and Hugging Face folders, tasks, environments, verifiers, preference data.",
     "objectives": "The mathematics: from rewards to advantages and weights, and the losses.",
     "ground": "What everything else stands on: shapes, masked means, binding by name, statistics.",
 }
+CONFIG_FOLDERS = ("tasks", "preferences", "control", ".")  # methods and presets are on the page of methods
 CONFIGS = """A field is set on the command line as `--config.NAME=VALUE`; a misspelt name is an error that names the
 nearest. A value that names a function is looked up in the module that the slot belongs to, and takes that function's
 keywords. A file's words, after its colon, change several fields at once."""
@@ -54,17 +56,18 @@ def fields(config, prefix: str = "") -> dict[str, str]:
 def config_page() -> str:
     """Every config file of a program: what it says of itself, and each field with its default."""
     lines = ["# Config reference", "", CONFIGS, ""]
-    for path in sorted((ROOT / "configs").glob("*.py")):
-        module = importlib.import_module(f"configs.{path.stem}")
+    for path in (path for folder in CONFIG_FOLDERS for path in sorted((ROOT / "configs" / folder).glob("*.py"))):
+        name = path.relative_to(ROOT).as_posix()
+        module = importlib.import_module(name.removesuffix(".py").replace("/", "."))
         if not hasattr(module, "get_config"):
             continue
         try:
             found = fields(module.get_config())
         except (ValueError, TypeError) as error:
-            raise PluginError(f"configs/{path.name} has no default to show: {error}") from error
-        lines += [f"## configs/{path.name}", "", "```text", module.__doc__.strip(), "```", ""]
+            raise PluginError(f"{name} has no default to show: {error}") from error
+        lines += [f"## {name}", "", "```text", module.__doc__.strip(), "```", ""]
         lines += ["| field | default |", "|---|---|"]
-        lines += [f"| `{name}` | {cell(value)} |" for name, value in found.items()] + [""]
+        lines += [f"| `{field}` | {cell(value)} |" for field, value in found.items()] + [""]
     return "\n".join(lines)
 
 

@@ -62,7 +62,8 @@ def missing_paths(text: str) -> list[str]:
 def missing_programs(text: str) -> list[str]:
     """Modules of `python -m ...` commands that are ours by name and are not there."""
     modules = re.findall(r"python[\d.]* -m ((?:experiments|configs|rl_jax|tests)[\w.]*)", code_of(text))
-    return [m for m in modules if not (REPO_ROOT / (m.replace(".", "/") + ".py")).exists()]
+    places = {m: REPO_ROOT / m.replace(".", "/") for m in modules}
+    return [m for m, at in places.items() if not (at.with_suffix(".py").exists() or (at / "__main__.py").exists())]
 
 
 def missing_targets(text: str) -> list[str]:
