@@ -120,8 +120,8 @@ MODEL = {
     "rollout.mesh": 'Other layout of the weights to sample in. "": that of `mesh`.',
     "rollout.devices": 'Devices of rollout.mesh: "shared" with the training, or "separate", as many more.',
     "score.chunk": "Columns whose logits are in memory at once when tokens are scored.",
-    "packing.mode": 'Rows of the forwards: "padded", "packed" (several sequences per row), or "shared_prefix" '
-    "(each prompt once, its completions attend to it).",
+    "packing.mode": "Rows of the forwards: padded, packed or shared_prefix. packed: several sequences per row; "
+    "shared_prefix: each prompt once, its completions attend to it.",
     "packing.row_length": "Tokens of a packed row. 0: about two padded rows.",
     "packing.min_rows": "Least packed rows per micro-batch and device. More than needed keeps the shape, and so "
     "saves compilations.",
@@ -136,7 +136,7 @@ TRAINING = {
     "train.minibatches": "Updates per pass. They divide the rows of a step.",
     **_under("train sft critic", UPDATE),
     **_under("train.optimizer sft.optimizer critic.optimizer", OPTIMIZER),
-    "train.max_nonfinite_in_a_row": "Stop after so many non-finite gradients in a row.",
+    **_under("train sft", {"max_nonfinite_in_a_row": "Stop after so many non-finite gradients in a row."}),
     "train.data_epochs": "Passes over the records, in place of train.steps. 0: train.steps decides.",
     "train.reference_cache": 'Folder of the reference\'s log-probs, kept by model and data. "": WORKDIR/reference.',
     "sft.steps": "Steps of the warm start (SFT). 0: none.",

@@ -15,6 +15,7 @@ from mkdocs.structure.files import File
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT)]
 
+from configs.fields import describe  # noqa: E402
 from experiments.tools import methods  # noqa: E402
 from tests.project.test_layering import FILES, ROWS, module_name  # noqa: E402
 
@@ -66,9 +67,14 @@ def config_page() -> str:
         except (ValueError, TypeError) as error:
             raise PluginError(f"{name} has no default to show: {error}") from error
         lines += [f"## {name}", "", "```text", module.__doc__.strip(), "```", ""]
-        lines += ["| field | default |", "|---|---|"]
-        lines += [f"| `{field}` | {cell(value)} |" for field, value in found.items()] + [""]
+        lines += ["| field | default | |", "|---|---|---|"]
+        lines += [f"| `{field}` | {cell(value)} | {said(field)} |" for field, value in found.items()] + [""]
     return "\n".join(lines)
+
+
+def said(field: str) -> str:
+    """A field's description in a cell of a table."""
+    return (describe(field) or "").replace("|", "\\|").replace("<", "&lt;").replace("**", "\\*\\*")
 
 
 def cell(text: str) -> str:

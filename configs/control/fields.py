@@ -44,6 +44,7 @@ CONTROL = {
     "control.normalize_observations": "Observations by running mean and spread.",
     "control.normalize_rewards": "Rewards by the running spread of returns.",
     "log_every": "Updates per row of metrics.",
+    "max_nonfinite_in_a_row": "Stop after so many non-finite gradients in a row, in every run.",
     "eval.num_episodes": "Episodes per evaluation, of each run. 0: none.",
     "eval.max_steps": "Steps after which an evaluated episode ends.",
     "eval.greedy": "Evaluate the likeliest action. False: sampled ones.",
