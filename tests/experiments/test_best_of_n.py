@@ -11,20 +11,14 @@ from experiments.parts.judging import Judged
 from rl_jax import preferences
 from rl_jax.rewards.pool import RewardResult
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, reward, sevens  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.usefixtures("kept_signals")
 
 
-def sevens(prompt, completion, info):
-    """The number of sevens: several levels, and ties."""
-    return {"reward": float(completion.count("7"))}
-
-
 def run(tmp_path, monkeypatch, **fields):
     """(rows, workdir, config) of a run on random params, whose completions are random digits."""
-    set_reward(monkeypatch, sevens)
-    config = small_config(tmp_path).copy_and_resolve_references().unlock()
+    config = small_config(tmp_path, reward__fn=reward(sevens)).copy_and_resolve_references().unlock()
     config.best_of_n = configs.preferences.best_of_n(num_prompts=12, samples=6, sizes=(1, 2, 6), batch_size=8, **fields)
     return best_of_n.run(config, tmp_path / "run"), tmp_path / "run"
 

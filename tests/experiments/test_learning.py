@@ -13,16 +13,12 @@ import pytest
 from experiments import grpo
 from rl_jax import advantages
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_signals")]
 
 MARGIN = 0.5
 STEPS = 40
-
-
-def has_a_seven(prompt, completion, info):
-    return {"reward": float("7" in completion)}
 
 
 def against(rewards, *, group_size):
@@ -32,9 +28,9 @@ def against(rewards, *, group_size):
 
 def gain(tmp_path, monkeypatch, seed, **choices) -> float:
     """The mean reward of the last ten steps less that of the first two."""
-    set_reward(monkeypatch, has_a_seven)
     config = small_config(
         tmp_path,
+        reward__fn=reward(has_a_seven),
         seed=seed,
         train__steps=STEPS,
         sample__group_size=8,

@@ -18,7 +18,7 @@ from rl_jax.losses import value
 from rl_jax.models import heads
 from tests.experiments import programs
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 from tests.experiments.test_resume import Runner, logged, saved, saving
 from tests.tiny import max_difference
 
@@ -42,10 +42,6 @@ MARGIN = 0.5
 STEPS = 40
 
 
-def has_a_seven(prompt, completion, info):
-    return {"reward": float("7" in completion)}
-
-
 def against(token_rewards, values, completion_mask, *, bootstrap_values):
     """GAE's advantages with their sign turned round; the returns as they are."""
     advantages, returns = tokens.gae(token_rewards, values, completion_mask, bootstrap_values=bootstrap_values)
@@ -54,9 +50,9 @@ def against(token_rewards, values, completion_mask, *, bootstrap_values):
 
 def learn(tmp_path, monkeypatch, seed=0, **critic) -> list[dict]:
     """The rows of metrics of a run."""
-    set_reward(monkeypatch, has_a_seven)
     config = small_config(
         tmp_path,
+        reward__fn=reward(has_a_seven),
         seed=seed,
         train__steps=STEPS,
         sample__group_size=8,
@@ -159,10 +155,9 @@ def test_ppo_learns_arithmetic_from_the_warm_start_of_grpo(tmp_path):
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("shared", [False, True])
 def test_eight_devices_walk_the_path_of_one(tmp_path, monkeypatch, shared):
-    set_reward(monkeypatch, has_a_seven)
-    rows = {}
+    rows, more = {}, dict(train__epochs=2, train__minibatches=2, eval__every=3, reward__fn=reward(has_a_seven))
     for mesh in ("", "data:2,fsdp:2,tensor:2"):
-        config = small_config(tmp_path, mesh=mesh, train__steps=3, train__epochs=2, train__minibatches=2, eval__every=3)
+        config = small_config(tmp_path, mesh=mesh, train__steps=3, **more)
         rate = ppo_common.common.optimizer(learning_rate=1e-2, eps=1e-3)  # the usual eps blows rounding up
         with config.unlocked():
             config.train.update(optimizer=rate)
