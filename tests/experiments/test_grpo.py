@@ -220,7 +220,7 @@ def test_the_baseline_sees_the_rewards_as_the_advantage_does(tmp_path):
     np.testing.assert_array_equal(earned, 1.0)
 
 
-def run(tmp_path, monkeypatch, **fields):
+def run(tmp_path, **fields):
     """A run scored by the number of sevens; its workdir."""
     config = small_config(tmp_path, reward__fn=reward(sevens_and_even), **fields)
     grpo.run(config, tmp_path / "run")
@@ -229,9 +229,9 @@ def run(tmp_path, monkeypatch, **fields):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_several_updates_a_step(tmp_path, monkeypatch):
+def test_several_updates_a_step(tmp_path):
     workdir = run(
-        tmp_path, monkeypatch, train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1
+        tmp_path, train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1
     )
     rows = read(workdir / "metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
@@ -263,7 +263,7 @@ def test_several_updates_a_step(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_a_function_of_ones_own_in_the_configs_place(tmp_path, monkeypatch):
+def test_a_function_of_ones_own_in_the_configs_place(tmp_path):
     calls = []
 
     def negated(log_probs, old_log_probs, advantages, mask, *, scale):
@@ -282,7 +282,7 @@ def test_a_function_of_ones_own_in_the_configs_place(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_gradients_that_are_not_finite_stop_the_run(tmp_path, monkeypatch):
+def test_gradients_that_are_not_finite_stop_the_run(tmp_path):
     settings = dict(train__steps=8, train__max_nonfinite_in_a_row=3, eval__every=100, algorithm__entropy_coef=0.1)
     config = small_config(tmp_path, reward__fn=reward(sevens_and_even), **settings)
     config.train.optimizer.learning_rate = float("nan")  # the first update ruins the params
@@ -330,7 +330,7 @@ def test_step_metrics(config):
 
 
 @pytest.mark.usefixtures("kept_signals")
-def test_without_a_term_that_compares_the_reference_has_no_forward(tmp_path, monkeypatch):
+def test_without_a_term_that_compares_the_reference_has_no_forward(tmp_path):
     rows, scored = {}, reward(sevens_and_even)
     for measured in (True, False):
         config = small_config(tmp_path, algorithm__measure_kl=measured, train__steps=2, reward__fn=scored)

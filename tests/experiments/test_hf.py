@@ -59,7 +59,7 @@ def small(folder, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folder, tmp_path, monkeypatch):
+def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folder, tmp_path):
     import torch
     import transformers
 
@@ -91,7 +91,7 @@ def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folde
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft still asks for it
 @pytest.mark.parametrize("engine", ["continuous", "lockstep"])
-def test_adapters_are_trained_in_the_models_place(folder, tmp_path, monkeypatch, engine):
+def test_adapters_are_trained_in_the_models_place(folder, tmp_path, engine):
     import peft
     import torch
     import transformers
@@ -118,7 +118,7 @@ def test_adapters_are_trained_in_the_models_place(folder, tmp_path, monkeypatch,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_a_run_on_a_folder_is_evaluated_from_its_checkpoint(folder, tmp_path, monkeypatch):
+def test_a_run_on_a_folder_is_evaluated_from_its_checkpoint(folder, tmp_path):
     """Its warm start, too: the params of the SFT are those that RL begins with."""
     config = small(folder, tmp_path)
     config.sft.update(steps=2, eval_every=2, batch_size=8)

@@ -26,7 +26,7 @@ def against(rewards, *, group_size):
     return -advantages.group_relative(rewards, group_size=group_size)
 
 
-def gain(tmp_path, monkeypatch, seed, **choices) -> float:
+def gain(tmp_path, seed, **choices) -> float:
     """The mean reward of the last ten steps less that of the first two."""
     config = small_config(
         tmp_path,
@@ -48,17 +48,17 @@ def gain(tmp_path, monkeypatch, seed, **choices) -> float:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_reward_rises(tmp_path, monkeypatch, seed):
-    found = gain(tmp_path, monkeypatch, seed)
+def test_reward_rises(tmp_path, seed):
+    found = gain(tmp_path, seed)
     assert found > MARGIN
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_shuffled_rewards_teach_nothing(tmp_path, monkeypatch, seed):
-    found = gain(tmp_path, monkeypatch, seed, shaping=dict(fn="shuffled"))
+def test_shuffled_rewards_teach_nothing(tmp_path, seed):
+    found = gain(tmp_path, seed, shaping=dict(fn="shuffled"))
     assert found < MARGIN / 2
 
 
-def test_the_wrong_sign_does_not_learn(tmp_path, monkeypatch):
-    found = gain(tmp_path, monkeypatch, 0, advantage=dict(fn=against))
+def test_the_wrong_sign_does_not_learn(tmp_path):
+    found = gain(tmp_path, 0, advantage=dict(fn=against))
     assert found < 0.0

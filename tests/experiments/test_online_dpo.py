@@ -175,7 +175,7 @@ class Drawn:
             self.candidates, self.judged = draw(self.params, self.other, jax.random.key(5), Clock())
 
 
-def test_candidates_of_the_policy_and_of_the_reference(tmp_path, monkeypatch):
+def test_candidates_of_the_policy_and_of_the_reference(tmp_path):
     settings = config(
         tmp_path,
         sample__group_size=2,
@@ -233,7 +233,7 @@ def test_unknown_data_are_refused(tmp_path):
         online_dpo.make_source(config(tmp_path, sample__data="pair"))
 
 
-def test_opponents_may_only_be_compared_with(tmp_path, monkeypatch):
+def test_opponents_may_only_be_compared_with(tmp_path):
     drawn = Drawn(config(tmp_path, sample__opponents=dict(samples=3, share=0.5, candidates=False)))
     assert drawn.candidates.rewards.shape == (8, 2) and drawn.candidates.opponents.shape == (8, 3)
     assert (drawn.candidates.origin == candidates_of.POLICY).all()
@@ -392,7 +392,7 @@ RUNS = {
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, kept_signals):  # noqa: F811
+def run(tmp_path, kept_signals):  # noqa: F811
     """run(name, **fields) -> workdir of a whole run."""
 
     def of(name, workdir=None, **fields):
