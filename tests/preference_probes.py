@@ -16,7 +16,7 @@ from experiments import dpo as program
 from experiments import online_dpo
 from experiments.parts.sample_candidates import DATA, POLICY, REFERENCE, Candidates
 from rl_jax import dpo
-from rl_jax.core.types import PreferenceBatch, Scores, TokenBatch
+from rl_jax.core.types import PreferenceBatch, TokenBatch, TokenScores
 
 PROMPTS, ACTIONS, LENGTH, ROWS = 4, 8, 3, 64
 LENGTHS = jnp.asarray(1 + np.arange(ACTIONS) % LENGTH)
@@ -148,10 +148,10 @@ def complete(config, rows: Rows, logits, tracker=None, poison: bool = True) -> t
     return rows._replace(batch=batch._replace(extras=batch.extras | coupled)), tracker
 
 
-def scores_of(logits, rows: Rows) -> Scores:
+def scores_of(logits, rows: Rows) -> TokenScores:
     """What a forward returns."""
     found = log_probs(logits, rows.prompts, rows.actions).reshape(-1, LENGTH)
-    return Scores(found, jnp.zeros_like(found))
+    return TokenScores(found, jnp.zeros_like(found))
 
 
 def vocabulary(logits, rows: Rows) -> dict[str, jax.Array]:

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from experiments.parts import trackers
 from rl_jax import grpo, ppo
 from rl_jax.core.trackers import Tracker
-from rl_jax.core.types import Rollout, Scores, TokenBatch
+from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
 from rl_jax.training.step import init_state, make_train_step
 
@@ -74,12 +74,12 @@ def accuracy(logits: jax.Array) -> jax.Array:
     return jnp.mean(jnp.exp(jnp.sum(jnp.where(mask, chosen, 0.0), axis=1)))
 
 
-def score(logits: jax.Array, batch: TokenBatch) -> Scores:
+def score(logits: jax.Array, batch: TokenBatch) -> TokenScores:
     """The trainer's forward: log-probs and entropies [B, LENGTH]; the prompt is column 0 of the tokens."""
     prompts, tokens = batch.tokens[:, 0], batch.tokens[:, 1:]
     all_log_probs = jax.nn.log_softmax(logits)[prompts]
     log_probs = jnp.take_along_axis(all_log_probs, tokens[:, :, None], axis=2)[:, :, 0]
-    return Scores(log_probs, -jnp.sum(jnp.exp(all_log_probs) * all_log_probs, axis=2))
+    return TokenScores(log_probs, -jnp.sum(jnp.exp(all_log_probs) * all_log_probs, axis=2))
 
 
 def ragged(prompts, tokens, log_probs) -> Rollout:
@@ -137,7 +137,7 @@ class Probe(NamedTuple):
     """
 
     config: ConfigDict
-    credit: rule.Credit
+    credit: rule.CreditRule
     policy: grpo.Objective
     trackers: dict[str, Tracker]
     estimator: ppo.Estimator | None = None

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import grpo as program
 from experiments import ppo as ppo_program
+from experiments.parts import policy as program
 from experiments.parts import trackers
 from experiments.tools import methods
 from rl_jax import grpo, ppo, token_weights
 from rl_jax.core.masked import zero_masked
-from rl_jax.core.types import Rollout, Scores, TokenBatch
+from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
 from tests import probes
 from tests.batches import ragged_batch
@@ -161,7 +161,7 @@ def one_step(key: str, *, poison: bool = False):
     objective = program.make_objective(config)
 
     def loss(log_probs):
-        return grpo.loss(Scores(log_probs, entropy), data, objective)[0].value()
+        return grpo.loss(TokenScores(log_probs, entropy), data, objective)[0].value()
 
     return jax.value_and_grad(loss)(hide(batch.log_probs))
 

@@ -12,7 +12,7 @@ import pytest
 from experiments import dpo as program
 from experiments.tools import methods
 from rl_jax import dpo
-from rl_jax.core.types import Scores
+from rl_jax.core.types import TokenScores
 from tests import preference_probes as probes
 
 FAMILY = methods.FAMILIES["preference"]
@@ -130,7 +130,7 @@ def one_step(key: str) -> Step:
                 # As train._deal does it: row i goes to part i % parts.
                 chosen, beside, found = jax.tree.map(lambda x, i=part: x[i::parts], (batch, more, table))
                 scores = found.reshape(-1, probes.LENGTH)
-                total.append(dpo.loss(Scores(scores, jnp.zeros_like(scores)), chosen, objective, beside)[0])
+                total.append(dpo.loss(TokenScores(scores, jnp.zeros_like(scores)), chosen, objective, beside)[0])
             return sum(mean.total for mean in total) / sum(mean.count for mean in total)
 
         return jax.value_and_grad(loss)(table)

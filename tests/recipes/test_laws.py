@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from rl_jax import grpo
 from rl_jax.core import binding
 from rl_jax.core.masked import add
-from rl_jax.core.types import PolicyBatch, Scores
+from rl_jax.core.types import PolicyBatch, TokenScores
 from rl_jax.losses import aggregate, kl, policy
 from tests.batches import Batch, ragged_batch
 from tests.numpy_loops import aggregate as aggregate_reference
@@ -39,7 +39,7 @@ def _recipe(**choices) -> Callable:
 
     def objective(log_probs, old_log_probs, advantages, ref_log_probs, mask):
         batch = PolicyBatch(None, mask, advantages, old_log_probs, old_log_probs, ref_log_probs)
-        return grpo.loss(Scores(log_probs, -log_probs), batch, grpo.Objective(**choices))[0]
+        return grpo.loss(TokenScores(log_probs, -log_probs), batch, grpo.Objective(**choices))[0]
 
     return objective
 
