@@ -108,6 +108,7 @@ def base(name: str) -> ConfigDict:
                 micro_batches=1,
                 max_grad_norm=1.0,
                 optimizer=optimizer(),
+                max_nonfinite_in_a_row=5,
                 eval_every=100,
                 stop_at=1.1,  # stop once the evaluated pass@1 reaches this; above 1 is never
             ),

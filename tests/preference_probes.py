@@ -94,7 +94,7 @@ def _batch(actions, rewards) -> PreferenceBatch:
 
 def sampled(config, rng, logits) -> Rows:
     """The choice of experiments.online_dpo from candidates of policy, reference and data."""
-    settings, prompts = config.online, np.arange(ROWS) % PROMPTS
+    settings, prompts = config.sample, np.arange(ROWS) % PROMPTS
     actions = draw(rng, start() if settings.share else logits, prompts, settings.group_size)
     origin = np.full(actions.shape, REFERENCE if settings.share == 1.0 else POLICY, np.int32)
     opponents = np.zeros((ROWS, 0), np.float32)
@@ -185,7 +185,7 @@ def train(config, *, steps: int = 40, objective=None, lead: float = 0.0) -> np.n
         return optax.apply_updates(logits, updates), state
 
     for _ in range(steps):
-        rows = sampled(config, rng, logits) if "online" in config else given(config, rng)
+        rows = sampled(config, rng, logits) if "sample" in config else given(config, rng)
         rows, tracker = complete(config, rows, logits, tracker)
         logits, state = update(logits, state, rows.batch, rows.prompts, rows.actions)
     return good(logits) - good(first)

@@ -216,7 +216,7 @@ def make_steps(probe: Probe) -> dict[str, tuple]:
 
 def train(probe: Probe, *, seeds: int = 3) -> Outcome:
     """Trains `seeds` policies side by side, from the same start."""
-    settings, steps = probe.config.grpo, make_steps(probe)
+    settings, steps = probe.config.train, make_steps(probe)
     params = {"policy": start()}
     if probe.critic is not None:
         params["critic"] = jnp.zeros((len(ANSWERS), LENGTH + 1, 2, probe.critic.num_outputs()))

@@ -248,7 +248,7 @@ def make_step(setup: Setup, settings: ConfigDict, loss_fn: Callable) -> tuple[op
     return optimizer, step
 
 
-def on_merged(setup: Setup, fn: Callable) -> Callable:
+def with_merged_adapters(setup: Setup, fn: Callable) -> Callable:
     """`fn(params, ...)` of the model's params as a function of what is trained, where that is something else."""
     return (lambda params, *rest: fn(setup.merged(params), *rest)) if setup.merged else fn
 
@@ -257,7 +257,7 @@ def jit_generate(generate: Callable, setup: Setup) -> Callable:
     """`generate` compiled for the mesh: prompts and rollouts by rows."""
     mesh, params = setup.rollout[:2] if setup.rollout else (setup.mesh, setup.param_shardings)
     rows, everywhere = sharding.batch_sharding(mesh), sharding.replicated(mesh)
-    sample = sharding.on_mesh(on_merged(setup, generate), mesh)
+    sample = sharding.on_mesh(with_merged_adapters(setup, generate), mesh)
     compiled = jax.jit(sample, in_shardings=(params, rows, rows, everywhere), out_shardings=rows)
     return rollout_mesh.Placing(compiled, setup.rollout) if setup.rollout else compiled
 
@@ -265,7 +265,7 @@ def jit_generate(generate: Callable, setup: Setup) -> Callable:
 def jit_score(score: Callable, setup: Setup) -> Callable:
     """`score` compiled for the mesh."""
     rows = sharding.batch_sharding(setup.mesh)
-    return jax.jit(on_merged(setup, score), in_shardings=(setup.param_shardings, rows), out_shardings=rows)
+    return jax.jit(with_merged_adapters(setup, score), in_shardings=(setup.param_shardings, rows), out_shardings=rows)
 
 
 def sampling_of(fields: ConfigDict) -> Sampling:

@@ -14,11 +14,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
+from experiments.parts import processes
 from rl_jax.core import trackers
 from rl_jax.core.binding import bind
 from rl_jax.core.trackers import Tracker
 from rl_jax.core.types import PolicyBatch
+from rl_jax.training.step import TrainState
 
 States = dict[str, Any]
 
@@ -85,3 +88,11 @@ def metrics_of(states: States) -> dict[str, float]:
         for place, state in states.items()
         for field, value in state._asdict().items()
     }
+
+
+def observe_step(
+    mesh: Mesh, made: dict[str, Tracker], state: TrainState, rewards: np.ndarray, metrics: dict[str, float]
+) -> tuple[TrainState, dict[str, float]]:
+    """(the train state with the trackers' states after a step, on the mesh; the metrics with theirs)."""
+    states = observe(made, state.trackers, rewards, metrics)
+    return state._replace(trackers=processes.replicate(mesh, states)), metrics | metrics_of(states)

@@ -33,7 +33,7 @@ def win_rate_against(rewards: chex.Array, opponents: chex.Array, *, temperature:
     """
     chex.assert_rank([rewards, opponents], 2)
     if not opponents.shape[1]:
-        raise ValueError("win_rate_against needs opponents: set online.opponents.samples")
+        raise ValueError("win_rate_against needs opponents: set sample.opponents.samples")
     return jnp.mean(preferences(rewards, opponents, temperature=temperature), axis=2)
 
 

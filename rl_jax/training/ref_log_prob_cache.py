@@ -12,7 +12,7 @@ epoch and for every later run with the same reference, data and scoring.
         return np.asarray(score(params, batch).log_probs).reshape(rows["completion_mask"].shape)
 
     identity = {"params": checkpoint.checksum(params), "dtype": config.model.dtype, "temperature": 1.0}
-    cache = ReferenceCache(config.dpo.reference_cache, identity)
+    cache = ReferenceCache(config.train.reference_cache, identity)
     ref_log_probs = cache.get_or_make(arrays, score_rows, batch_size=64)
     batch = PreferenceBatch(..., ref_log_probs=ref_log_probs[chosen_rows])
 """

@@ -79,8 +79,9 @@ def test_a_method_starts_from_any_task(key, arg):
     task = next((word for word in ("game24", "stories_sentiment") if word in arg), "arithmetic")
     assert config.name == f"{key}_{task}" + "_smoke" * ("smoke" in arg)
     plain = methods.load(FAMILY.baseline, arg)
-    for name in ("steps", "prompts_per_step", "group_size"):
-        assert config.grpo[name] == plain.grpo[name], "batch sizes are the task's"
+    assert config.train.steps == plain.train.steps
+    for name in ("prompts_per_step", "group_size"):
+        assert config.sample[name] == plain.sample[name], "batch sizes are the task's"
     rows = config.sample.prompts_per_step * config.sample.group_size
     assert rows % (config.train.minibatches * config.train.micro_batches) == 0
 
@@ -305,20 +306,20 @@ def test_the_changes_are_the_difference_of_two_configs():
     assert row.defaults == {"gspo": {"clip_low": 3e-4, "clip_high": 4e-4}}
     assert "tests/losses/test_aggregate.py" in row.tests and row.papers == ["2602.05261"]
     critic = methods.method("ppo").changes
-    assert critic["critic.loss"].startswith("clipped(") and critic["epochs"] == "4"
+    assert critic["critic.loss"].startswith("clipped(") and critic["train.epochs"] == "4"
     assert not [name for name in critic if "optimizer" in name]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("from rl_jax import weights\nweights.truncated(mask)", True),
+        ("from rl_jax import token_weights\ntoken_weights.truncated(mask)", True),
         ("from rl_jax.token_weights import truncated as cut\ncut(mask)", True),
         ("from rl_jax.token_weights import behavior\ngetattr(behavior, 'truncated')", True),
         ("import numpy as np\nrollout.truncated", False),
-        ("from rl_jax import weights\nrollout.truncated", False),
+        ("from rl_jax import token_weights\nrollout.truncated", False),
         ("row = {'truncated': 1}", False),
-        ("from rl_jax import weights_of\nweights_of.truncated", False),
+        ("from rl_jax import token_weights_of\ntoken_weights_of.truncated", False),
     ],
 )
 def test_which_tests_name_a_function(text, expected):

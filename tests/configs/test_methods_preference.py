@@ -36,7 +36,7 @@ def test_a_file_is_short_and_says_what_it_is(key):
     said = methods.read_docstring(methods.module_of(key).__doc__, FAMILY.departs)
     assert re.search(r"arXiv \d{4}\.\d{5}", said.source)
     assert re.search(r"[=<>]", said.equation)
-    runs = "online_dpo" if "online" in methods.load(key) else "dpo"
+    runs = "online_dpo" if "sample" in methods.load(key) else "dpo"
     assert said.command == f"python -m experiments.{runs} --config=configs/methods/preferences/{key}.py"
 
 
@@ -47,12 +47,12 @@ def test_a_file_is_short_and_says_what_it_is(key):
 @pytest.mark.parametrize("smoke", ["", "smoke"])
 def test_a_method_starts_from_its_task(key, smoke):
     config = methods.load(key, smoke)
-    samples = "online" in config and config.sample.data != "pairs"
-    given = "persona" if "online" in config else "solutions" if config.algorithm.responses > 2 else "hh"
+    samples = "sample" in config and config.sample.data != "pairs"
+    given = "persona" if "sample" in config else "solutions" if config.algorithm.responses > 2 else "hh"
     assert config.name == f"{key}_{'arithmetic' if samples else given}" + "_smoke" * bool(smoke)
     plain = methods.load("online_dpo" if samples else "dpo", smoke)
     for name in ("steps", "batch_size", "optimizer", "micro_batches", "max_grad_norm"):
-        assert config.dpo[name] == plain.dpo[name], "sizes and rates are the task's"
+        assert config.train[name] == plain.train[name], "sizes and rates are the task's"
 
 
 @every_method
@@ -89,10 +89,10 @@ def test_every_keyword_is_one_that_the_function_has(key):
 
 def test_a_misspelt_field_is_refused():
     start = methods.importlib.import_module("configs.methods.preferences._start")
-    with pytest.raises(ValueError, match="config.dpo has no field 'linc'.*link"):
+    with pytest.raises(ValueError, match="config.algorithm has no field 'linc'.*link"):
         start.dpo("x", None, linc=dict(fn="hinge"))
-    with pytest.raises(ValueError, match="config.online has no field 'selectoin'.*selection"):
-        start.online_dpo("x", None, online=dict(selectoin={}))
+    with pytest.raises(ValueError, match="config.sample has no field 'pair_selectoin'.*pair_selection"):
+        start.online_dpo("x", None, online=dict(pair_selectoin={}))
 
 
 # The assembled loss.
@@ -113,7 +113,7 @@ def one_step(key: str) -> Step:
     """A step of the assembled method, off the reference, a row cut short."""
     config, rng = methods.load(key), np.random.default_rng(7)
     logits = probes.start() + jnp.asarray(rng.normal(0, 0.5, probes.REWARDS.shape), jnp.float32)
-    rows = probes.sampled(config, rng, logits) if "online" in config else probes.given(config, rng)
+    rows = probes.sampled(config, rng, logits) if "sample" in config else probes.given(config, rng)
     present = np.array(rows.batch.present)
     if present.shape[1] > 2:
         present[0, -1] = False
@@ -180,7 +180,7 @@ EACH = [pytest.param(key, marks=() if key in QUICK else pytest.mark.slow) for ke
 def test_learns(key):
     config = methods.load(key)
     for name, value in WEIGHTS.get(key, {}).items():
-        config.dpo[name] = value
+        config.algorithm[name] = value
     lead, least = LEAD.get(key, (0.0, LESS.get(key, GAIN)))
     gain = probes.train(config, lead=lead)
     assert np.all(gain > least), gain
@@ -247,5 +247,5 @@ def test_the_changes_are_the_difference_of_two_configs():
     }
     assert row.defaults == {"target_margin": {"margin": 0.5}} and row.papers == ["2405.14734"]
     online = methods.method("sppo").changes
-    assert online["algorithm.candidate_value"] == "win_rate" and online["compare"] == "win_rates"
+    assert online["candidate_value"] == "win_rate" and online["compare"] == "win_rates"
     assert not [name for name in online if "optimizer" in name or "prompts" in name]

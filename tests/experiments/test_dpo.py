@@ -47,7 +47,8 @@ def files(tmp_path_factory):
 
 
 def config(files, kind="pairs", /, **slots):
-    """A model from scratch with two layers of 16 and a handful of steps. slots: fields of config.dpo."""
+    """A model from scratch with two layers of 16 and a handful of steps. slots: fields of config.algorithm or
+    config.train."""
     found = base.get_config("smoke")
     found.data.update(files[kind], name="jsonl")
     found.task.alphabet = "abcxyz"
@@ -60,8 +61,9 @@ def config(files, kind="pairs", /, **slots):
     found.checkpoint.every = 2
     found.log.update(progress=False, tensorboard=False)
     for name, value in slots.items():
-        assert name in found.dpo
-        found.dpo[name] = value
+        group = found.train if name in found.train else found.algorithm
+        assert name in group
+        group[name] = value
     return found
 
 
@@ -232,11 +234,11 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, monke
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(dict(dpo=dict(micro_batches=4)), marks=pytest.mark.slow),
-        dict(dpo=dict(micro_batches=2), packing=dict(mode="shared_prefix")),
-        pytest.param(dict(mesh="data:2,fsdp:2,tensor:2", dpo=dict(micro_batches=2)), marks=pytest.mark.slow),
+        pytest.param(dict(train=dict(micro_batches=4)), marks=pytest.mark.slow),
+        dict(train=dict(micro_batches=2), packing=dict(mode="shared_prefix")),
+        pytest.param(dict(mesh="data:2,fsdp:2,tensor:2", train=dict(micro_batches=2)), marks=pytest.mark.slow),
         pytest.param(
-            dict(mesh="data:4,fsdp:2", packing=dict(mode="packed"), dpo=dict(micro_batches=2)), marks=pytest.mark.slow
+            dict(mesh="data:4,fsdp:2", packing=dict(mode="packed"), train=dict(micro_batches=2)), marks=pytest.mark.slow
         ),
     ],
     ids=["micro-batches", "shared prefix", "mesh", "packed on a mesh"],
@@ -304,7 +306,7 @@ def test_a_folder_with_a_chat_template_goes_in_and_comes_out(files, folder, tmp_
         (dict(reference=dict(prev=1.0)), "run experiments.online_dpo"),
         (dict(reference=dict(refs=1.0)), "reference 'refs'.*has: ref"),
         (dict(responses=1, regularizer_coef=0.0), "K|axis|dimension|shape"),
-        (dict(offset=dict(fn="other_objectives")), "other_rewards in each record's info, or dpo.brevity"),
+        (dict(offset=dict(fn="other_objectives")), "other_rewards in each record's info, or algorithm.brevity"),
         (dict(compare=dict(fn="anchored")), "anchored needs anchor.*rewards"),
         (dict(micro_batches=3), "16 rows do not divide"),
     ],
@@ -316,7 +318,7 @@ def test_what_cannot_be_done_is_said(change, said, files, tmp_path):
 
 
 def test_data_of_another_kind_are_refused(files, tmp_path):
-    with pytest.raises(ValueError, match="rankings; dpo.responses=1 needs labels or pairs"):
+    with pytest.raises(ValueError, match="rankings; algorithm.responses=1 needs labels or pairs"):
         dpo.run(config(files, "rankings", **KTO), tmp_path / "run")
     found = config(files, score_map=dict(fn="token_level"))
     found.packing.mode = "packed"

@@ -133,7 +133,7 @@ def test_the_flag_counts_it_in_the_metrics(damaged, tmp_path):
     home.mkdir()
     sizes = [field for field in programs.TINY if not field.startswith(("task.", "rollout.prompt_buckets"))]
     fields = [*sizes, f"task.path={damaged}", "sft.steps=0", "train.steps=1", "rollout.prompt_buckets=(16,)"]
-    command = programs.command(tmp_path / "run", config="game24.py:smoke")
+    command = programs.command(tmp_path / "run", config="tasks/game24.py:smoke")
     command = [argument for argument in command if not argument.startswith("--config.")]
     command += [f"--config.{field}" for field in fields]
     process = programs.start(command, programs.environment(home), log)

@@ -73,7 +73,7 @@ def test_objective_is_bound_from_the_config(tmp_path):
 )
 def test_unknown_names_list_the_known_ones(config, place, value, said):
     with config.unlocked():
-        config.grpo[place] = value
+        config.algorithm[place] = value
     with pytest.raises(ValueError, match=said):
         grpo.make_objective(config)
 
@@ -83,7 +83,7 @@ def test_unknown_names_list_the_known_ones(config, place, value, said):
     [("shaping", r"'x'; it has: .*shuffled.*unchanged"), ("advantage", r"'x'; it has: .*group_relative")],
 )
 def test_unknown_names_of_the_batch_list_the_known_ones(config, place, said):
-    config.grpo[place].fn = "x"
+    config.algorithm[place].fn = "x"
     with pytest.raises(ValueError, match=said):
         policy_batch(config, np.arange(8.0, dtype=np.float32))
 
@@ -224,7 +224,7 @@ def test_a_function_of_ones_own_in_the_configs_place(tmp_path, monkeypatch):
         config.algorithm.surrogate = dict(fn=negated, scale=2.0)
     grpo.run(config, tmp_path / "run")
     assert calls and set(calls) == {2.0}
-    written = json.loads((tmp_path / "run" / "config.json").read_text())["grpo"]["surrogate"]
+    written = json.loads((tmp_path / "run" / "config.json").read_text())["algorithm"]["surrogate"]
     assert written["scale"] == 2.0 and written["fn"].endswith("negated") and __name__.split(".")[-1] in written["fn"]
 
 
@@ -307,7 +307,7 @@ def test_a_term_that_compares_needs_the_reference(config, fields):
         assert not grpo.compares(config)
         config.algorithm.trackers.update(fields.pop("trackers", {}))
         for name, value in fields.items():
-            config.grpo[name] = value  # in its place, since a function is no string
+            config.algorithm[name] = value  # in its place, since a function is no string
     assert grpo.compares(config)
 
 

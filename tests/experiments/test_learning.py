@@ -38,13 +38,13 @@ def gain(tmp_path, monkeypatch, seed, **choices) -> float:
         seed=seed,
         train__steps=STEPS,
         sample__group_size=8,
-        grpo__optimizer__learning_rate=5e-3,
+        train__optimizer__learning_rate=5e-3,
         eval__every=1000,
         checkpoint__every=1000,
     )
     with config.unlocked():
         for name, choice in choices.items():
-            config.grpo[name] = choice
+            config.algorithm[name] = choice
     grpo.run(config, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     rewards = [row["reward/mean"] for row in rows[1:]]

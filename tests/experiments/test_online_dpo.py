@@ -123,7 +123,7 @@ def test_labelled_responses_are_neighbours_of_other_prompts(tmp_path):
 
 def test_lists_of_another_length_are_refused(tmp_path):
     settings = config(tmp_path, algorithm__pair_selection=dict(fn="ranking"))
-    with pytest.raises(ValueError, match="gives lists of 3; dpo.responses=2"):
+    with pytest.raises(ValueError, match="gives lists of 3; algorithm.responses=2"):
         online_dpo.choose(settings, candidates(), jax.random.key(0), set())
 
 
@@ -146,7 +146,7 @@ def test_minibatches_deal_every_list_out_once_an_epoch(tmp_path):
     assert all(sorted(epoch) == [0, 2, 4, 6, 8, 10] for epoch in epochs) and len({tuple(e) for e in epochs}) > 1
     whole = list(online_dpo.minibatches(config(tmp_path, train__batch_size=6), batch, jax.random.key(1)))
     assert len(whole) == 1 and (whole[0].rewards == batch.rewards).all()
-    with pytest.raises(ValueError, match="6 lists do not divide into updates of dpo.batch_size=4"):
+    with pytest.raises(ValueError, match="6 lists do not divide into updates of train.batch_size=4"):
         list(online_dpo.minibatches(config(tmp_path, train__batch_size=4), batch, jax.random.key(1)))
 
 
@@ -493,7 +493,7 @@ def test_online_dpo_learns_what_the_verifier_wants(run):
         sample__prompts_per_batch=32,
         sample__group_size=4,
         algorithm__pair_selection=dict(fn="best_worst"),
-        dpo__optimizer__learning_rate=3e-3,
+        train__optimizer__learning_rate=3e-3,
         eval__every=30,
         checkpoint__every=30,
     )

@@ -61,7 +61,7 @@ def learn(tmp_path, monkeypatch, seed=0, **critic) -> list[dict]:
         train__steps=STEPS,
         sample__group_size=8,
         train__epochs=2,
-        grpo__optimizer__learning_rate=5e-3,
+        train__optimizer__learning_rate=5e-3,
         eval__every=1000,
         checkpoint__every=1000,
     )
@@ -120,14 +120,14 @@ def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path, monkey
 # --- Learning: arithmetic at a small size, from GRPO's warm start ----------------------------------------------------
 
 
-def small_arithmetic(config, folder, **grpo_fields):
+def small_arithmetic(config, folder, **train_fields):
     """64 sums and differences of two digits, a model of one layer, 40 steps of imitation, then 60 of RL."""
     config.task.update(num_operands=(2, 2), unfinished_share=0.0, num_train=64, num_test=16, data_dir=str(folder))
     config.model.update(num_layers=1, num_heads=2, num_kv_heads=2)
     config.rollout.update(completion_length=4, prompt_buckets=(5,))
     config.sft.update(steps=40, eval_every=40)
     config.sft.optimizer.update(warmup_steps=10, decay_steps=30)
-    config.grpo.update(steps=60, minibatches=2, **grpo_fields)
+    config.train.update(steps=60, minibatches=2, **train_fields)
     config.train.optimizer.update(learning_rate=1e-3, warmup_steps=0, decay_steps=0)
     config.eval.update(every=60, num_prompts=16, batch_size=16)
     config.checkpoint.every = 60
@@ -184,7 +184,7 @@ def test_eight_devices_walk_the_path_of_one(tmp_path, monkeypatch, shared):
 
 RESULTS = ("final.json", "metrics.jsonl", "samples.jsonl", "group_view.jsonl")
 # Two epochs of two minibatches, the critic alone at first; the warm start's rewards are not all 0.
-EXTRA = "train.steps=10 grpo.epochs=2 grpo.minibatches=2 grpo.reward_kl_coef=0.05 checkpoint.every=3".split()
+EXTRA = "train.steps=10 train.epochs=2 train.minibatches=2 algorithm.reward_kl_coef=0.05 checkpoint.every=3".split()
 
 
 class PPORunner(Runner):
@@ -193,7 +193,7 @@ class PPORunner(Runner):
     def start(self, workdir, *, write_cache=False):
         """The process of one start; `shared` in the workdir's name chooses the critic."""
         extra = [*EXTRA] if "shared" in workdir.name else [*EXTRA, "critic.warmup_steps=4"]
-        config = "arithmetic_ppo.py:smoke" + (",shared" if "shared" in workdir.name else "")
+        config = "tasks/arithmetic_ppo.py:smoke" + (",shared" if "shared" in workdir.name else "")
         variables = programs.environment(self._home, compile_cache=self._cache, write_cache=write_cache)
         return programs.start(programs.command(workdir, *extra, program="ppo", config=config), variables, self.log)
 

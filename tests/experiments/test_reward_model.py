@@ -40,7 +40,8 @@ def pairs_file(tmp_path):
 
 
 def small(tmp_path, words="", data="pairs", **fields):
-    """configs/preferences/reward_models.py on a model of one layer and planted data. fields: of config.reward_model."""
+    """configs/preferences/reward_models.py on a model of one layer and planted data. fields: of config.algorithm
+    or config.train."""
     config = reward_models.get_config(",".join(["smoke", "scratch", *filter(None, [words])]))
     config.data = dict(name="jsonl", kind=data, path=pairs_file(tmp_path), data_dir=str(tmp_path / "data"))
     config.task.alphabet = "0123456789:abc\n"
@@ -52,7 +53,10 @@ def small(tmp_path, words="", data="pairs", **fields):
     config.log.update(progress=False, tensorboard=False)
     config.train.update(steps=30, batch_size=16)
     config.train.optimizer.update(learning_rate=1e-2, warmup_steps=0)
-    config.reward_model.update(fields)
+    for name, value in fields.items():
+        group = config.train if name in config.train else config.algorithm
+        assert name in group
+        group[name] = value
     return config
 
 
@@ -259,18 +263,18 @@ def test_labels_that_the_data_do_not_have(tmp_path, loss, name, unsaid):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: c.reward_model.update(reads="essays"), "reads='essays' is none of response, steps, log_ratio"),
-        (lambda c: c.reward_model.update(reads="steps"), "needs steps"),
-        (lambda c: c.reward_model.update(reads="log_ratio", members=2), "only reads='response' has several"),
-        (lambda c: c.reward_model.update(loss=dict(fn="bt")), "no function 'bt'; it has: .*bradley_terry"),
-        (lambda c: c.reward_model.update(loss=dict(fn="bradley_terry", margin=1)), "takes no keyword 'margin'"),
+        (lambda c: c.algorithm.update(reads="essays"), "reads='essays' is none of response, steps, log_ratio"),
+        (lambda c: c.algorithm.update(reads="steps"), "needs steps"),
+        (lambda c: c.algorithm.update(reads="log_ratio", members=2), "only reads='response' has several"),
+        (lambda c: c.algorithm.update(loss=dict(fn="bt")), "no function 'bt'; it has: .*bradley_terry"),
+        (lambda c: c.algorithm.update(loss=dict(fn="bradley_terry", margin=1)), "takes no keyword 'margin'"),
         (
-            lambda c: c.reward_model.update(loss=dict(fn="bradley_terry_margin")),
+            lambda c: c.algorithm.update(loss=dict(fn="bradley_terry_margin")),
             "reads margins, and all of jsonl's are 0",
         ),
         (lambda c: c.packing.update(mode="packed"), "packing.mode='packed': a head reads padded rows"),
         (lambda c: c.model.lora.update(rank=4), "model.lora.rank=4"),
-        (lambda c: c.reward_model.update(batch_size=16, responses=1, loss=dict(fn="bradley_terry")), "2 responses"),
+        (lambda c: c.algorithm.update(responses=1, loss=dict(fn="bradley_terry")), "2 responses"),
     ],
 )
 def test_configs_that_do_not_fit(tmp_path, change, said):
@@ -288,5 +292,5 @@ def test_a_judge_that_is_not_there(tmp_path):
 
 
 def test_fields_of_the_group():
-    with pytest.raises(ValueError, match="stepz.*steps"):
-        reward_models.reward_model(stepz=1)
+    with pytest.raises(ValueError, match="membres.*members"):
+        reward_models.reward_model(membres=1)

@@ -231,7 +231,7 @@ TABLE = [
         f"{VERL}; {BEFORE}",
         lambda c: parts.kl_cov(c, 0.1),
         NEVER,
-        change={"selection.share": 0.1},
+        change={"token_selection.share": 0.1},
         why="2e-4 of a batch so small is one token",
     ),
     # With a critic.
@@ -259,12 +259,12 @@ each_row = pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.key}-{ro
 
 
 def config_of(row: Row):
-    """The method's config, with the row's changes, which are of config.grpo unless they say critic."""
+    """The method's config, with the row's changes, which are of config.algorithm unless they say critic."""
     config = methods.load(row.key)
     assert config.rollout.completion_length == LENGTH and config.sample.group_size == GROUP
     for path, value in (row.change or {}).items():
         *folders, name = path.split(".")
-        place = config if folders[:1] == ["critic"] else config.grpo
+        place = config if folders[:1] == ["critic"] else config.algorithm
         for folder in folders:
             place = place[folder]
         place[name] = value

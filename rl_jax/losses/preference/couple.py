@@ -46,11 +46,13 @@ class Coupler(NamedTuple):
 
     init: Callable[[], Any]
     update: Callable
+    reads_batch: bool = True  # False: update needs no Before, and gives nothing
+    reads_mismatched: bool = False  # whether Before needs the log-ratios of mismatched pairs
 
 
 def none() -> Coupler:
     """Nothing of the batch is needed: a loss that sees one prompt at a time."""
-    return Coupler(lambda: (), lambda state, before, key=None: (state, {}))
+    return Coupler(lambda: (), lambda state, before, key=None: (state, {}), reads_batch=False)
 
 
 def kto_anchor() -> Coupler:
@@ -67,7 +69,7 @@ def kto_anchor() -> Coupler:
         mean = masked_mean(before.mismatched_log_ratios, before.mismatched_present).value()
         return state, {"anchor": _every_row(jnp.maximum(mean, 0.0), before)}
 
-    return Coupler(lambda: (), update)
+    return Coupler(lambda: (), update, reads_mismatched=True)
 
 
 class RunningMean(NamedTuple):
