@@ -115,12 +115,19 @@ def config_page() -> str:
         if file != baseline:
             lines += [f"Against `configs/{baseline}`:", ""]
         lines += ["| field | default | description |", "|---|---|---|"]
-        rows = [(name, cell(shown[name]), prose(FIELDS.get(name, ""))) for name in sorted(shown)]
+        rows = [(name, cell(shown[name]), prose(description(name))) for name in sorted(shown)]
         lines += [f"| `{name}` | {default} | {description} |" for name, default, description in rows] + [""]
         missing = sorted({name.partition(".")[0] for name in theirs} - {name.partition(".")[0] for name in found})
         if missing:
             lines += [f"It has no group {', '.join(f'`{name}`' for name in missing)}.", ""]
     return "\n".join(lines)
+
+
+def description(name: str) -> str:
+    """What a field is; a field that has no text of its own, a keyword of a function, has its group's."""
+    while name not in FIELDS and "." in name:
+        name = name.rpartition(".")[0]
+    return FIELDS.get(name, "")
 
 
 def cell(text: str) -> str:
