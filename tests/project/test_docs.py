@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.paths import REPO_ROOT
+from tests.project.test_layering import ROWS
 
 PAGES = sorted((REPO_ROOT / "docs" / "pages").glob("*.md"))
 GUIDES = ["README.md", ".github/CONTRIBUTING.md", *(path.relative_to(REPO_ROOT).as_posix() for path in PAGES)]
@@ -198,6 +199,16 @@ def test_pages_are_short_and_in_the_navigation():
     assert sorted(listed) == [path.name for path in PAGES]
     for path in PAGES:
         assert path.name in LOOKED_UP or len(path.read_text().splitlines()) <= MAX_PAGE_LINES, path.name
+
+
+def test_the_reading_order_has_every_package_of_the_layer_table():
+    text = (REPO_ROOT / "docs/pages/reading.md").read_text().partition("## Who may import whom")[2]
+    rows = {row.split(" | ")[0].strip("| "): row for row in text.splitlines() if row.startswith("| ")}
+    assert [name for name in rows if name != "row"] == list(ROWS)
+    for name, units in ROWS.items():
+        for unit in set(units) - {"rl_jax"}:
+            place = unit.replace(".", "/")
+            assert f"`{place}`" in rows[name] or f"{Path(place).name}.py`" in rows[name], f"{unit} in the row {name}"
 
 
 def test_pages_show_files_that_exist():
