@@ -19,7 +19,7 @@ from experiments.parts import flags
 from experiments.parts.preference_data import Arrays, Encoder, Packer, flat, for_sft, load_task, records_of
 from experiments.parts.preference_steps import Programs, build, couple_batch, make_coupler, make_objective
 from experiments.parts.run import Run, checkpoint_items, state_of
-from experiments.parts.setup import Setup, check_rows, make_setup
+from experiments.parts.setup import Setup, check_batches, make_setup
 from experiments.parts.training import place_rows
 from experiments.parts.warm_start import warm_start
 from rl_jax import dpo, preferences
@@ -91,10 +91,12 @@ def make_evaluate(setup: Setup, programs: Programs, encoder: Encoder, arrays: Ar
     return evaluate
 
 
-def check(config, objective: dpo.Objective) -> None:
-    """Raises ValueError for an objective that needs more than given preferences."""
+def check(config) -> dpo.Objective:
+    """The objective. Raises ValueError if it needs more than given preferences."""
+    objective = make_objective(config)
     if "prev" in objective.reference:
         raise ValueError("algorithm.reference names 'prev', the previous policy: run experiments.online_dpo")
+    return objective
 
 
 def read(setup: Setup, found: preferences.Preferences, encoder: Encoder) -> tuple[Arrays, Arrays, dict[str, int]]:
@@ -102,7 +104,8 @@ def read(setup: Setup, found: preferences.Preferences, encoder: Encoder) -> tupl
     config = setup.config
     arrays, counts = encoder(records_of(found, "train", config.algorithm.responses))
     held_out, _ = encoder(records_of(found, "test", config.algorithm.responses, limit=config.eval.num_prompts))
-    return arrays, held_out, counts | {"skipped_records": found.data_source("train").num_skipped}
+    counts["skipped_records"] = found.data_source("train").num_skipped
+    return arrays, held_out, {f"data/{name}": count for name, count in counts.items()}
 
 
 def score_reference(
@@ -126,6 +129,8 @@ def compile_ahead(
     loop: Run, setup: Setup, programs: Programs, state: TrainState, batch: PreferenceBatch, packer: Packer, reference
 ) -> None:
     """Compiles the train step for batches like this one."""
+    if loop.done:
+        return
     batch = couple_batch(setup, programs, state, batch, reference)[1]
     placed = place_rows(setup, packer(batch, setup.config.train.micro_batches))
     loop.ahead("train_step", programs.train_step)(state, placed, reference)
@@ -133,12 +138,10 @@ def compile_ahead(
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
-    settings, objective = config.train, make_objective(config)
-    check(config, objective)
+    settings, objective = config.train, check(config)
     loop, found = Run(config, workdir, "dpo", settings), preferences.load(**config.data.to_dict())
     setup = for_sft(make_setup(config, task or load_task(config)), found)
-    sizes = {"train.batch_size / micro_batches": settings.batch_size // settings.micro_batches}
-    check_rows(setup, **sizes, **{"eval.batch_size": config.eval.batch_size})
+    check_batches(setup)
     loop.record(setup.mesh.devices.flat)
     encoder, packer = Encoder(setup, objective.needs()), Packer(setup)
     arrays, held_out, counts = read(setup, found, encoder)
@@ -151,12 +154,10 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=settings.batch_size, seed=config.seed)
     state = state_of(loop.restore(checkpoint_items(state), batches))
     with loop:
-        if not loop.done:
-            first = encoder.batch(arrays, np.array(pipeline.peek(batches)))
-            compile_ahead(loop, setup, programs, state, first, packer, reference)
+        first = encoder.batch(arrays, np.array(pipeline.peek(batches)))
+        compile_ahead(loop, setup, programs, state, first, packer, reference)
         evaluate = make_evaluate(setup, programs, encoder, held_out, reference)
-        if loop.step == 0:
-            loop.begin(evaluate(state) | {f"data/{name}": count for name, count in counts.items()})
+        loop.begin(lambda: (evaluate(state) | counts, []))
         for step in loop.steps():
             batch = encoder.batch(arrays, np.array(next(batches)))
             state, batch = couple_batch(setup, programs, state, batch, reference)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.parts import flags, policy, processes, trackers
-from experiments.parts.judging import Judged, make_evaluate, make_pool
+from experiments.parts.judging import make_evaluate, make_pool
 from experiments.parts.packers import Packer
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.sample_groups import Collected, Collector
@@ -33,7 +33,7 @@ def make_policy_batch(
 ) -> PolicyBatch:
     """What one step trains on. before: Scores [B, C] of the policy, where something needs them. reference: float32
     [B, C] log-probs, or None. states: of the trackers, which have seen the rewards where that comes first."""
-    result = collected.judged.result
+    result, states = collected.judged.result, distributed.whole(states)
     batch = assign(
         policy.make_credit(config),
         jax.tree.map(jnp.asarray, collected.judged.rollout),
@@ -72,26 +72,21 @@ def compile_ahead(
     rows = place_rows(setup, packer.to_score(collected.judged.rollout))
     before = distributed.whole(ahead("score", programs.score)(state.params, rows))
     reference = before.log_probs if policy.needs_ref_log_probs(config) else None
-    batch = make_policy_batch(config, collected, before, reference, key, distributed.whole(state.trackers))
+    batch = make_policy_batch(config, collected, before, reference, key, state.trackers)
     part = place_rows(setup, packer.to_train(policy.minibatches(config, batch, key)[0]))
     ahead("train_step", programs.train_step)(state, part)
 
 
 def score(
-    setup: Setup,
-    programs: policy.Programs,
-    packer: Packer,
-    judged: Judged,
-    params: Params,
-    ref_params: Params,
-    looks: bool,
-) -> tuple[TokenBatch | Packed, Scores | None, jax.Array | None]:
-    """(the rows that the model reads, the policy's scores before the updates, the reference's log-probs): each None if
-    no term needs it. looks: whether the step's group view will show the scores."""
-    config, rows = setup.config, place_rows(setup, packer.to_score(judged.rollout))
+    config, programs: policy.Programs, rows: TokenBatch | Packed, params: Params, ref_params: Params, *, looks: bool
+) -> tuple[Scores | None, jax.Array | None]:
+    """(the policy's scores before the updates, the reference's log-probs): each None if no term needs it.
+
+    rows: as the model reads them. looks: whether the step's group view will show the scores.
+    """
     scores = programs.on_host(params, rows) if needs_scores(config) or looks else None
     reference = programs.on_host(ref_params, rows).log_probs if policy.needs_ref_log_probs(config) else None
-    return rows, scores, reference
+    return scores, reference
 
 
 def update(
@@ -109,44 +104,38 @@ def update(
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
-    loop = Run(config, workdir, "grpo", config.train)
-    setup = make_setup(config, task)
-    policy.check_sizes(setup)
+    loop, setup = Run(config, workdir, "grpo", config.train), make_setup(config, task)
     packer, estimators = Packer(setup), trackers.make_trackers(config)
+    policy.check_sizes(setup)
     loop.record(setup.mesh.devices.flat)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     ref_params = jax.tree.map(jnp.copy, params)
-    programs, state = policy.build(setup, params)
-    source, prompts = policy.own_prompts(setup)
+    (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
     items = loop.restore(checkpoint_items(state, reference=ref_params), prompts)
     state, ref_params = state_of(items), items["reference"]
     with loop, make_pool(setup) as pool:
         collect = Collector(setup, pool, prompts, programs.generate, programs.greedy)
-        compile_ahead(loop, setup, programs, packer, collect, state)
         evaluate = make_evaluate(setup, pool)
-        policy.begin(loop, evaluate, state.params)
+        compile_ahead(loop, setup, programs, packer, collect, state)
+        loop.begin(lambda: evaluate(state.params))
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step.number), 3)
             collected = collect(state.params, rollout_key, step.clock)
-            judged, rewards = collected.judged, collected.judged.result.rewards
-            rows, scores, reference = score(
-                setup, programs, packer, judged, state.params, ref_params, looks=step.evaluates
-            )
-            state = state._replace(trackers=trackers.see_rewards(estimators, state.trackers, rewards))
-            batch = make_policy_batch(
-                config, collected, scores, reference, credit_key, distributed.whole(state.trackers)
-            )
+            rows = place_rows(setup, packer.to_score(collected.judged.rollout))
+            scores, reference = score(config, programs, rows, state.params, ref_params, looks=step.evaluates)
+            state = trackers.see(estimators, state, collected)
+            batch = make_policy_batch(config, collected, scores, reference, credit_key, state.trackers)
             step.clock.lap("score_s", batch)
-            state, updates, packed = update(loop, setup, programs, packer, state, batch, order_key)
+            state, updates, metrics = update(loop, setup, programs, packer, state, batch, order_key)
             step.clock.lap("train_s")
-            metrics = policy.step_metrics(config, collected, updates) | packed
-            state, metrics = trackers.observe_step(setup.mesh, estimators, state, rewards, metrics)
+            metrics |= policy.step_metrics(config, collected, source, updates)
+            state, metrics = trackers.observe_step(setup.mesh, estimators, state, collected, metrics)
             if step.evaluates:
-                after = programs.on_host(state.params, rows)
-                metrics |= policy.look(loop, step, setup, evaluate, state.params, judged, batch, scores, after)
-            metrics["data/skipped_records"] = source.num_skipped
-            step.end(checkpoint_items(state, reference=ref_params), metrics, policy.timings(step, judged, programs))
+                views = (collected.judged, batch, scores, programs.on_host(state.params, rows))
+                metrics |= policy.look(loop, step, setup, evaluate, state.params, *views)
+            timings = policy.timings(step, collected, programs)
+            step.end(checkpoint_items(state, reference=ref_params), metrics, timings)
     loop.finish(setup, state.params)
 
 

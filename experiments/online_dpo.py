@@ -7,9 +7,8 @@ updates -> the reference moves. What happens at each arrow is in config.sample a
 experiments.dpo). The same command resumes whatever was interrupted, bit for bit.
 """
 
-import contextlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -112,7 +111,7 @@ def minibatches(config, batch: PreferenceBatch, key: jax.Array) -> Iterator[Pref
             yield jax.tree.map(lambda x, i=chosen: jnp.asarray(x)[i], batch)
 
 
-def step_metrics(candidates: Candidates, batch: PreferenceBatch, updates: list[dict]) -> dict[str, float]:
+def step_metrics(candidates: Candidates, source, batch: PreferenceBatch, updates: list[dict]) -> dict[str, float]:
     """A step's row of metrics: of its candidates, of the lists made of them, and the mean of the updates."""
     metrics = {name: np.mean([update[name] for update in updates]) for name in updates[0]}
     rewards, kept = candidates.rewards, np.asarray(batch.present).all(axis=1)
@@ -125,6 +124,7 @@ def step_metrics(candidates: Candidates, batch: PreferenceBatch, updates: list[d
         "selection/kept": kept.mean(),
         "selection/gap": float(np.ptp(np.asarray(batch.rewards), axis=1)[kept].mean()) if kept.any() else 0.0,
         "completion_length": lengths.mean(),
+        "data/skipped_records": source.num_skipped,
     }
 
 
@@ -135,6 +135,12 @@ def first_reference(setup: Setup, params: Params) -> Params:
         return params
     other = load_params(setup, settings.init_from)
     return reference_policy.soup([params, other], [1.0 - settings.weight, settings.weight])
+
+
+def first_references(setup: Setup, params: Params) -> tuple[Callable, reference_policy.References]:
+    """(the schedule by which the references move, the references before the first step)."""
+    schedule = bind(setup.config.algorithm.reference_schedule.to_dict(), reference_policy)
+    return schedule, reference_policy.start(schedule, params, first_reference(setup, params))
 
 
 def make_source(config):
@@ -189,9 +195,12 @@ def update(
 def look_ahead(
     loop: Run, setup: Setup, programs: Programs, draw: Source, state: TrainState, ref: Params, keys, clock: Clock
 ) -> Params:
-    """Extragradient: the params after a trial step; the real update starts from where the trial began."""
-    candidates, _ = draw(state.params, ref, keys[0], clock)
-    batch = prepare(setup, programs, candidates, state.params, ref, keys[1])
+    """The params that a step samples from: the policy's; with extragradient those after a trial step, and the real
+    update starts from where the trial began."""
+    if not setup.config.algorithm.extragradient:
+        return state.params
+    candidates, _ = draw(state.params, ref, keys[3], clock)
+    batch = prepare(setup, programs, candidates, state.params, ref, keys[4])
     trial, _ = update(loop, setup, programs, jax.tree.map(jnp.copy, state), batch, ref, keys[2])
     return trial.params
 
@@ -210,32 +219,24 @@ def compile_ahead(loop: Run, setup: Setup, programs: Programs, draw: Source, sta
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
-    loop, algorithm = Run(config, workdir, "online_dpo", config.train), config.algorithm
-    named, source_of = make_source(config)
+    loop, (named, source_of) = Run(config, workdir, "online_dpo", config.train), make_source(config)
     setup = make_setup(config, task or named)
     check_config(setup)
     loop.record(setup.mesh.devices.flat)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
-    schedule = bind(algorithm.reference_schedule.to_dict(), reference_policy)
-    compared = reference_policy.start(schedule, params, first_reference(setup, params))
-    programs, state = build(setup, params)
-    source = source_of(setup.task)
+    schedule, compared = first_references(setup, params)
+    (programs, state), source = build(setup, params), source_of(setup.task)
     prompts = processes.own_batches(setup.mesh, source, batch_size=config.sample.prompts_per_batch, seed=config.seed)
     items = loop.restore(checkpoint_items(state, references=compared), prompts)
     state, compared = state_of(items), items["references"]
-    verified = setup.task.reward_fn is not None
-    with loop, make_pool(setup) if verified else contextlib.nullcontext() as pool:
-        evaluate = make_evaluate(setup, pool) if verified else lambda params: ({}, [])
-        draw = Source(setup, make_judge(setup, pool), prompts)
+    with loop, make_pool(setup) as pool:
+        evaluate, draw = make_evaluate(setup, pool), Source(setup, make_judge(setup, pool), prompts)
         compile_ahead(loop, setup, programs, draw, state, compared.ref)
-        if loop.step == 0:
-            loop.begin(*evaluate(state.params))
+        loop.begin(lambda: evaluate(state.params))
         for step in loop.steps():
-            keys, sampler = jax.random.split(processes.step_key(state, step.number), 5), state.params
-            if algorithm.extragradient:
-                trial_keys = (*keys[3:], keys[2])
-                sampler = look_ahead(loop, setup, programs, draw, state, compared.ref, trial_keys, step.clock)
+            keys = jax.random.split(processes.step_key(state, step.number), 5)
+            sampler = look_ahead(loop, setup, programs, draw, state, compared.ref, keys, step.clock)
             candidates, judged = draw(sampler, compared.ref, keys[0], step.clock)
             batch = prepare(setup, programs, candidates, state.params, compared.ref, keys[1])
             step.clock.lap("score_s", batch)
@@ -243,7 +244,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             compared, moved = schedule(compared, state.params, step.number)
             state = state._replace(params=moved)
             step.clock.lap("train_s")
-            metrics = step_metrics(candidates, batch, updates) | {"data/skipped_records": source.num_skipped}
+            metrics = step_metrics(candidates, source, batch, updates)
             if step.evaluates:
                 evaluated, samples = evaluate(state.params)
                 metrics |= evaluated

@@ -107,6 +107,10 @@ class Programs(NamedTuple):
     policy_step: Callable
     critic_step: Callable | None
 
+    def on_host(self, params, rows):
+        """score of `rows` on the mesh, the whole of it if several processes have a part each."""
+        return distributed.whole(self.score(params, rows))
+
     def compile_count(self) -> int:
         """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
         return sum(program._cache_size() for program in self if program is not None)
@@ -200,16 +204,16 @@ def build(setup: Setup, params) -> tuple[Programs, Learner]:
 NO_UPDATE = {"ratio/max_dev": 0.0, "sampler/gap_max": 0.0, "sampler/weight": 1.0, "sampler/weight_squared": 1.0}
 
 
-def step_metrics(config, collected: Collected, state: TrainState, updates, critic_updates) -> dict[str, float]:
+def step_metrics(config, collected: Collected, source, state: TrainState, updates, critic_updates) -> dict[str, float]:
     """A step's row of metrics: those of experiments.grpo, and the mean of the critic's updates.
 
     updates: of the policy, none while the critic warms up. critic_updates: of a critic of its own, or empty dicts.
     """
     if updates:
-        metrics = policy_parts.step_metrics(config, collected, updates)
+        metrics = policy_parts.step_metrics(config, collected, source, updates)
     else:
         idle = NO_UPDATE | {"nonfinite/skipped": float(state.skipped)}
-        metrics = policy_parts.step_metrics(config, collected, [idle])
+        metrics = policy_parts.step_metrics(config, collected, source, [idle])
         for name in ("ratio/max_dev", "ratio/first_max_dev", "sampler/gap_max", "sampler/ess"):
             del metrics[name]
     for name in critic_updates[0]:
@@ -262,10 +266,11 @@ def compile_ahead(loop: Run, setup: Setup, programs: Programs, collect: Collecto
 
 
 def update(
-    loop: Run, setup: Setup, programs: Programs, learner: Learner, batch: ppo.PPOBatch, key, *, only_critic: bool
+    loop: Run, setup: Setup, programs: Programs, learner: Learner, batch: ppo.PPOBatch, key
 ) -> tuple[Learner, list[dict], list[dict]]:
     """All updates of one step: (what is trained, the metrics of the policy's updates, those of the critic's)."""
     updates, critic_updates = [], []
+    only_critic = loop.step <= setup.config.critic.warmup_steps
     for part in policy_parts.minibatches(setup.config, batch, key):
         part = place_rows(setup, part)
         learner, metrics, of_critic = programs.update(learner, part, only_critic=only_critic)
@@ -279,42 +284,36 @@ def update(
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
     check_config(config)
-    loop = Run(config, workdir, "ppo", config.train)
-    setup, estimators = make_setup(config, task), trackers.make_trackers(config)
+    loop, setup = Run(config, workdir, "ppo", config.train), make_setup(config, task)
+    estimators = trackers.make_trackers(config)
     policy_parts.check_sizes(setup, **{"critic's micro_batch": config.critic.micro_batches})
     loop.record(setup.mesh.devices.flat)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     ref_params = jax.tree.map(jnp.copy, params)
-    programs, learner = build(setup, params)
-    source, prompts = policy_parts.own_prompts(setup)
+    (programs, learner), (source, prompts) = build(setup, params), policy_parts.own_prompts(setup)
     items = loop.restore(learner.checkpoint_items(ref_params), prompts)
     learner, ref_params = Learner.of(items), items["reference"]
     with loop, make_pool(setup) as pool:
-        collect = Collector(setup, pool, prompts, programs.generate)
+        collect, evaluate = Collector(setup, pool, prompts, programs.generate), make_evaluate(setup, pool)
         compile_ahead(loop, setup, programs, collect, learner)
-        evaluate = make_evaluate(setup, pool)
-        policy_parts.begin(loop, evaluate, learner.policy_params())
+        loop.begin(lambda: evaluate(learner.policy_params()))
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step.number), 3)
             collected = collect(learner.policy_params(), rollout_key, step.clock)
-            rewards, warming_up = collected.judged.result.rewards, step.number <= config.critic.warmup_steps
-            learner = learner.with_trackers(trackers.see_rewards(estimators, learner.policy.trackers, rewards))
+            learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected))
             batch, metrics, before = score(setup, programs, learner, ref_params, collected, credit_key)
             step.clock.lap("score_s", batch)
-            learner, *updates = update(loop, setup, programs, learner, batch, order_key, only_critic=warming_up)
+            learner, *updates = update(loop, setup, programs, learner, batch, order_key)
             step.clock.lap("train_s")
-            metrics |= step_metrics(config, collected, learner.policy, *updates)
-            policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, rewards, metrics)
-            learner, judged = learner._replace(policy=policy), collected.judged
+            metrics |= step_metrics(config, collected, source, learner.policy, *updates)
+            policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
+            learner = learner._replace(policy=policy)
             if step.evaluates:
-                after = distributed.whole(
-                    programs.score(learner.policy_params(), place_rows(setup, judged.rollout.batch))
-                )
-                views = (judged, batch.policy, before, after)
+                after = programs.on_host(learner.policy_params(), place_rows(setup, collected.judged.rollout.batch))
+                views = (collected.judged, batch.policy, before, after)
                 metrics |= policy_parts.look(loop, step, setup, evaluate, learner.policy_params(), *views)
-            metrics["data/skipped_records"] = source.num_skipped
-            step.end(learner.checkpoint_items(ref_params), metrics, policy_parts.timings(step, judged, programs))
+            step.end(learner.checkpoint_items(ref_params), metrics, policy_parts.timings(step, collected, programs))
     loop.finish(setup, learner.policy_params(), critic=learner.critic_params())
 
 

@@ -27,7 +27,7 @@ from experiments.parts.reward_readers import (
     make_rewards,
 )
 from experiments.parts.run import Run
-from experiments.parts.setup import Setup, check_rows, make_setup
+from experiments.parts.setup import Setup, check_batches, make_setup
 from experiments.parts.training import make_trainer, place_rows
 from rl_jax import preferences
 from rl_jax.core.types import Params
@@ -87,8 +87,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     check(config)
     loop, found = Run(config, workdir, "reward_model", config.train), preferences.load(**config.data.to_dict())
     setup, size = make_setup(config, task or load_task(config)), config.train.batch_size
-    sizes = {"train.batch_size / micro_batches": size // config.train.micro_batches}
-    check_rows(setup, **sizes, **{"eval.batch_size": config.eval.batch_size})
+    check_batches(setup)
     loop.record(setup.mesh.devices.flat)
     reader = make_reader(setup)
     arrays, counts = reader.encode(load_records(config, found, "train"))
@@ -104,8 +103,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
         if not loop.done:
             first = place_rows(setup, reader.batch(arrays, np.array(pipeline.peek(batches)), size))
             loop.ahead("train_step", train_step)(state, first)
-        if loop.step == 0:
-            loop.begin(evaluate(state) | {f"data/{name}": count for name, count in counts.items()})
+        loop.begin(lambda: (evaluate(state) | {f"data/{name}": count for name, count in counts.items()}, []))
         for step in loop.steps():
             batch = place_rows(setup, reader.batch(arrays, np.array(next(batches)), size))
             state, metrics = train_step(state, batch)

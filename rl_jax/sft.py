@@ -8,9 +8,12 @@ from rl_jax.losses import aggregate as aggregation
 
 
 def loss(scores: Scores, completion_mask: chex.Array, *, aggregate=aggregation.token_mean) -> tuple[Mean, Metrics]:
-    """-logp of every completion token, prompts left out.
+    """-logp of every completion token; prompts are left out.
 
-    scores: log_probs and entropy, float [B, C]. completion_mask: bool [B, C]. aggregate: (per_token, mask) -> Mean.
+    Args:
+      scores: log_probs and entropy, float [B, C].
+      completion_mask: bool [B, C].
+      aggregate: (per_token, mask) -> Mean.
     """
     chex.assert_equal_shape([scores.log_probs, completion_mask])
     metrics = {"entropy": masked_mean(scores.entropy, completion_mask)}

@@ -1,5 +1,7 @@
 """Rollouts on the host, decoded and scored; and the evaluation on held-out prompts."""
 
+import contextlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -28,8 +30,10 @@ class Judged(NamedTuple):
     result: RewardResult
 
 
-def make_pool(setup: Setup) -> RewardPool:
-    """The processes that score completions; close it, or use it as a context manager."""
+def make_pool(setup: Setup) -> RewardPool | contextlib.nullcontext:
+    """The processes that score completions, as a context manager; of a task without a reward_fn None."""
+    if setup.task.reward_fn is None:
+        return contextlib.nullcontext()
     return RewardPool(setup.task.reward_fn, kwargs=setup.task.reward_kwargs, **setup.config.reward.to_dict())
 
 
@@ -108,12 +112,15 @@ def sample_rows(judged: Judged, split: str, limit: int) -> list[dict]:
     ]
 
 
-def make_evaluate(setup: Setup, pool: RewardPool):
-    """evaluate(params) -> (metrics, sample rows): the same prompts and the same random numbers at every call.
+def make_evaluate(setup: Setup, pool: RewardPool | None) -> Callable:
+    """evaluate(params) -> (metrics, sample rows): the same prompts and the same random numbers at every call; nothing
+    without a pool.
 
     metrics: eval/reward, eval/pass@1 (the mean share of samples whose reward component `correct` is 1, where the task
     has it), eval/completion_length, eval/truncated, and the components.
     """
+    if pool is None:
+        return lambda params: ({}, [])
     config = setup.config.eval
     rollout = setup.config.rollout
     generate = jit_generate(

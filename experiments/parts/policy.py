@@ -85,7 +85,7 @@ def _count_rows(batch):
     return batch._replace(batch_rows=jnp.full(live.shape, jnp.sum(live, dtype=jnp.float32)))
 
 
-def step_metrics(config, collected: Collected, updates: list[dict[str, float]]) -> dict[str, float]:
+def step_metrics(config, collected: Collected, source, updates: list[dict[str, float]]) -> dict[str, float]:
     """A step's row of metrics: the data's health, the first update's view of the sampler, the mean of the updates."""
     result, rollout = collected.judged.result, collected.judged.rollout
     groups = result.rewards.reshape(-1, config.sample.group_size)
@@ -107,7 +107,7 @@ def step_metrics(config, collected: Collected, updates: list[dict[str, float]]) 
         "mask_occupancy": rollout.completion_mask.mean(),
     }
     metrics |= {f"reward/{name}": column.mean() for name, column in result.components.items()}
-    return metrics | collected.metrics
+    return metrics | collected.metrics | {"data/skipped_records": source.num_skipped}
 
 
 def group_view(setup: Setup, judged: Judged, batch: PolicyBatch, before: Scores, after: Scores) -> dict:
@@ -220,12 +220,6 @@ def own_prompts(setup: Setup) -> tuple[Any, Iterator[list[dict]]]:
     return source, processes.own_batches(setup.mesh, source, batch_size=batch_size, seed=setup.config.seed)
 
 
-def begin(loop: Run, evaluate: Callable, params: Params) -> None:
-    """Evaluates and logs step 0, if the run is there."""
-    if loop.step == 0:
-        loop.begin(*evaluate(params))
-
-
 def look(
     loop: Run,
     step: Step,
@@ -244,6 +238,8 @@ def look(
     return metrics
 
 
-def timings(step: Step, judged: Judged, programs: Any) -> dict[str, float]:
+def timings(step: Step, collected: Collected, programs: Any) -> dict[str, float]:
     """The step's row of timings."""
-    return step.clock.totals(judged.rollout.completion_mask.sum()) | {"compile_count": programs.compile_count()}
+    return step.clock.totals(collected.judged.rollout.completion_mask.sum()) | {
+        "compile_count": programs.compile_count()
+    }

@@ -127,10 +127,16 @@ class Run:
         shown = self.config.log.progress and distributed.is_main()
         return compilation.Ahead(print if shown else lambda line: None)
 
-    def begin(self, metrics: dict[str, Any], samples: list[dict] | tuple = ()) -> None:
-        """Logs the row and the samples of step 0, before anything was trained."""
-        self.log.log(0, metrics)
-        self.log.samples(0, samples)
+    def begin(self, evaluate: Callable[[], tuple[dict[str, Any], list[dict]]]) -> None:
+        """Logs the metrics and samples of step 0, before anything was trained, unless the run goes on from a later one.
+
+        Args:
+          evaluate: () -> (metrics, rows of samples.jsonl); only called at step 0.
+        """
+        if self.step == 0:
+            metrics, samples = evaluate()
+            self.log.log(0, metrics)
+            self.log.samples(0, samples)
 
     def steps(self) -> Iterator["Step"]:
         """The steps that are left, until the last one or a stop signal. Each must be ended by `Step.end`."""

@@ -126,6 +126,12 @@ def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callabl
     return model, lambda: model.init(jax.random.key(seed))
 
 
+def check_batches(setup: Setup) -> None:
+    """Raises ValueError if a micro-batch of config.train or a batch of config.eval does not divide over the devices."""
+    train, sizes = setup.config.train, {"eval.batch_size": setup.config.eval.batch_size}
+    check_rows(setup, **{"train.batch_size / micro_batches": train.batch_size // train.micro_batches}, **sizes)
+
+
 def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
     """The params of a run's newest checkpoint, or of the one named (RUN/checkpoints/40), on this run's mesh.
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from experiments.parts import processes
+from experiments.parts.sample_groups import Collected
 from rl_jax.core import trackers
 from rl_jax.core.binding import bind
 from rl_jax.core.trackers import Tracker
@@ -90,9 +91,14 @@ def metrics_of(states: States) -> dict[str, float]:
     }
 
 
+def see(made: dict[str, Tracker], state: TrainState, collected: Collected) -> TrainState:
+    """The train state whose trackers have seen the step's rewards, if that comes before their use."""
+    return state._replace(trackers=see_rewards(made, state.trackers, collected.judged.result.rewards))
+
+
 def observe_step(
-    mesh: Mesh, made: dict[str, Tracker], state: TrainState, rewards: np.ndarray, metrics: dict[str, float]
+    mesh: Mesh, made: dict[str, Tracker], state: TrainState, collected: Collected, metrics: dict[str, float]
 ) -> tuple[TrainState, dict[str, float]]:
     """(the train state with the trackers' states after a step, on the mesh; the metrics with theirs)."""
-    states = observe(made, state.trackers, rewards, metrics)
+    states = observe(made, state.trackers, collected.judged.result.rewards, metrics)
     return state._replace(trackers=processes.replicate(mesh, states)), metrics | metrics_of(states)

@@ -1,6 +1,5 @@
 """Supervised fine-tuning on a task's own solutions, and the params that other programs start from."""
 
-import contextlib
 import pathlib
 
 import jax
@@ -46,9 +45,8 @@ def fine_tune(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal |
     source = setup.task.data_source("sft_train")
     batches = processes.own_batches(setup.mesh, source, batch_size=settings.batch_size, seed=config.seed)
     state = state_of(loop.restore(checkpoint_items(state), batches))
-    judged = setup.task.reward_fn is not None
-    with loop, make_pool(setup) if judged else contextlib.nullcontext() as pool:
-        evaluate = make_evaluate(setup, pool) if judged else lambda params: ({}, [])
+    with loop, make_pool(setup) as pool:
+        evaluate = make_evaluate(setup, pool)
         if not loop.done:
             first = encode_sft(setup, pipeline.peek(batches))
             loop.ahead("train_step", train_step)(state, processes.place_own(setup.mesh, first))

@@ -1,4 +1,4 @@
-"""Tasks by name: `load("arithmetic", digits=2)`. A task's keywords are those of its module's `load`."""
+"""Tasks by name: `load("arithmetic", digits=2)`. A task takes the keywords of its module's `load`."""
 import importlib
 import inspect
 
@@ -10,7 +10,11 @@ NAMES = ("arithmetic", "game24", "stories")
 
 
 def load(name: str, **kwargs) -> Task:
-    """Loads a task: `rl_jax.tasks.<name>.load(**kwargs)`; ValueError for an unknown name or keyword lists the known."""
+    """Loads a task: `rl_jax.tasks.<name>.load(**kwargs)`.
+
+    Raises:
+      ValueError: if the name or a keyword is unknown, or a keyword is missing; the message lists the valid ones.
+    """
     if name not in NAMES:
         raise ValueError(f"unknown task {name!r}; the tasks are {', '.join(NAMES)}")
     function = importlib.import_module(f"rl_jax.tasks.{name}").load

@@ -5,7 +5,6 @@ import signal
 import pytest
 
 from configs.tasks import arithmetic
-from experiments.parts import common
 from rl_jax import tasks
 
 ALWAYS = dict(num_train=100, num_test=20, digits=1, num_operands=(2, 2), unfinished_share=0.0)
@@ -37,7 +36,7 @@ def config(tmp_path, **fields):
 def set_reward(monkeypatch, reward_fn):
     """Every task loaded from now on is scored by reward_fn (in this process: reward.num_workers is 0)."""
     load = tasks.load
-    monkeypatch.setattr(common.tasks, "load", lambda name, **kwargs: load(name, **kwargs)._replace(reward_fn=reward_fn))
+    monkeypatch.setattr(tasks, "load", lambda name, **kwargs: load(name, **kwargs)._replace(reward_fn=reward_fn))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from configs.preferences import best_of_n as configs
 from experiments import best_of_n
-from experiments.evaluate import Judged
+from experiments.parts.judging import Judged
 from rl_jax import preferences
 from rl_jax.rewards.pool import RewardResult
 from tests.experiments.small import config as small_config

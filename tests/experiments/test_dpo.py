@@ -8,6 +8,7 @@ import pytest
 
 from configs.preferences import given as base
 from experiments import dpo
+from experiments.parts import preference_steps
 from experiments.parts.preference_data import Best, Encoder, records_of
 from rl_jax import preferences
 from rl_jax.runs.logging import read_jsonl
@@ -185,7 +186,7 @@ def test_rewards_of_tokens_do_not_overflow(files, tmp_path, monkeypatch):
 
 def test_mismatched_pairs_of_a_part_of_a_batch(files, monkeypatch):
     """3 prompts in a batch of 4: what is counted is each of them with the response before it, around the three."""
-    monkeypatch.setattr(dpo.common, "place_rows", lambda setup, rows: rows)
+    monkeypatch.setattr(preference_steps, "place_rows", lambda setup, rows: rows)
     encode = encoder(files, set())
     records = [dict(prompt="abc"[n], responses=["x" * (n + 1)], rewards=[1], info={}) for n in range(3)]
     encode._settings["responses"] = 1
@@ -194,7 +195,7 @@ def test_mismatched_pairs_of_a_part_of_a_batch(files, monkeypatch):
     def score(params, tokens):  # what a row says is its prompt's letter
         return SimpleNamespace(log_probs=params * np.tile(tokens.tokens[:, 5:6], (1, 5)).astype(np.float32))
 
-    ratios, there = dpo.mismatched_log_ratios(None, SimpleNamespace(on_host=score), batch, 2.0, 1.0)
+    ratios, there = preference_steps.mismatched_log_ratios(None, SimpleNamespace(on_host=score), batch, 2.0, 1.0)
     np.testing.assert_array_equal(there, [False, True, True, True])
     letters = np.asarray(batch.batch.tokens)[:3, 0, 5]
     # abc before xyz: prompt b with a's x and EOS, c with b's two, and in the absent row's place a with c's three.

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 from experiments import grpo
-from experiments.evaluate import Judged
-from experiments.parts import common
+from experiments.parts import judging, policy
+from experiments.parts.judging import Judged
+from experiments.parts.run import Run
 from experiments.parts.sample_groups import Collected
+from experiments.parts.setup import check_rows
 from experiments.report.health import CHECKS, SHOWN_ONLY
 from rl_jax.core.types import PolicyBatch, Rollout, TokenBatch
-from rl_jax.losses import policy
+from rl_jax.losses import policy as losses
 from rl_jax.rewards.pool import RewardPool, RewardResult
+from rl_jax.training import checkpoint
 from tests.experiments.small import config as small_config
 from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
 
@@ -54,7 +57,7 @@ def config(tmp_path):
 def test_objective_is_bound_from_the_config(tmp_path):
     config = small_config(tmp_path, algorithm__kl_coef=0.3, algorithm__entropy_coef=0.2)
     config.algorithm.surrogate.update(clip_low=0.1, clip_high=0.4)
-    objective = grpo.make_objective(config)
+    objective = policy.make_objective(config)
     assert (objective.kl_coef, objective.entropy_coef) == (0.3, 0.2)
     old, advantages, mask = jnp.zeros((1, 4)), jnp.array([[1.0, 1.0, -1.0, -1.0]]), jnp.ones((1, 4), bool)
     found = objective.surrogate(jnp.log(jnp.array([[1.35, 1.45, 0.95, 0.85]])), old, advantages, mask)
@@ -75,7 +78,7 @@ def test_unknown_names_list_the_known_ones(config, place, value, said):
     with config.unlocked():
         config.algorithm[place] = value
     with pytest.raises(ValueError, match=said):
-        grpo.make_objective(config)
+        policy.make_objective(config)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ def test_minibatches_cover_every_row_once_an_epoch(config, epochs, count):
     batch = policy_batch(config, np.arange(8, dtype=np.float32))._replace(
         ref_log_probs=jnp.broadcast_to(jnp.arange(8.0)[:, None], (ROWS, LENGTH))
     )
-    parts = grpo.minibatches(config, batch, jax.random.key(0))
+    parts = policy.minibatches(config, batch, jax.random.key(0))
     assert len(parts) == epochs * count
     orders = []
     for epoch in range(epochs):
@@ -216,7 +219,7 @@ def test_a_function_of_ones_own_in_the_configs_place(tmp_path, monkeypatch):
     def negated(log_probs, old_log_probs, advantages, mask, *, scale):
         calls.append(scale)
         advantages = -scale * advantages
-        return policy.clipped_surrogate(log_probs, old_log_probs, advantages, mask, clip_low=0.2, clip_high=0.2)
+        return losses.clipped_surrogate(log_probs, old_log_probs, advantages, mask, clip_low=0.2, clip_high=0.2)
 
     set_reward(monkeypatch, number_of_sevens)
     config = small_config(tmp_path, train__steps=1)
@@ -245,8 +248,10 @@ def test_gradients_that_are_not_finite_stop_the_run(tmp_path, monkeypatch):
         assert saved["batch/tokens"].shape == (32, 12) and saved["completion_mask"].shape == (32, 4)
 
 
-def test_finite_gradients_do_not_stop_the_run(tmp_path):
-    common.stop_on_nonfinite(types.SimpleNamespace(skipped_in_a_row=jnp.int32(2)), None, tmp_path, 7, limit=3)
+@pytest.mark.usefixtures("kept_signals")
+def test_finite_gradients_do_not_stop_the_run(tmp_path, config):
+    loop = Run(config, tmp_path, "grpo", config.train)
+    loop.check_finite(types.SimpleNamespace(skipped_in_a_row=jnp.int32(4)), None)
     assert not list(tmp_path.iterdir())
 
 
@@ -255,7 +260,7 @@ def test_step_metrics(config):
     completions = ["7", "", "77", "1", "2", "2", "2", "2"]
     with RewardPool(number_of_sevens, num_workers=0) as pool:
         result = pool([r["prompt"] for r in records], completions, [r["info"] for r in records])
-    judged = grpo.Judged(jax.tree.map(np.asarray, rollout()), records, completions, result)
+    judged = judging.Judged(jax.tree.map(np.asarray, rollout()), records, completions, result)
     first = {
         "ratio/max_dev": 0.0,
         "sampler/gap_max": 1e-6,
@@ -265,7 +270,9 @@ def test_step_metrics(config):
         "loss": 1.0,
     }
     second = {**first, "ratio/max_dev": 0.2, "sampler/gap_max": 0.5, "nonfinite/skipped": 1.0, "loss": 3.0}
-    found = grpo.step_metrics(config, judged, [first, second])
+    source = types.SimpleNamespace(num_skipped=3)
+    found = policy.step_metrics(config, Collected(judged, None, {"x": 1.0}), source, [first, second])
+    assert found["data/skipped_records"] == 3 and found["x"] == 1.0
     assert found["loss"] == 2.0 and found["nonfinite/skipped"] == 1.0
     assert found["ratio/first_max_dev"] == 0.0 and found["sampler/gap_max"] == 1e-6 and found["sampler/ess"] == 0.5
     assert found["reward/mean"] == pytest.approx(3 / 8) and found["reward/even"] == pytest.approx(2 / 8)
@@ -288,7 +295,7 @@ def test_without_a_term_that_compares_the_reference_has_no_forward(tmp_path, mon
 
 
 def towards_the_reference(log_probs, old_log_probs, advantages, mask, *, ref_log_probs):
-    return policy.clipped_surrogate(log_probs, ref_log_probs, advantages, mask)
+    return losses.clipped_surrogate(log_probs, ref_log_probs, advantages, mask)
 
 
 @pytest.mark.parametrize(
@@ -304,16 +311,16 @@ def test_a_term_that_compares_needs_the_reference(config, fields):
     fields = dict(fields)
     with config.unlocked():
         config.algorithm.measure_kl = False
-        assert not grpo.compares(config)
+        assert not policy.needs_ref_log_probs(config)
         config.algorithm.trackers.update(fields.pop("trackers", {}))
         for name, value in fields.items():
             config.algorithm[name] = value  # in its place, since a function is no string
-    assert grpo.compares(config)
+    assert policy.needs_ref_log_probs(config)
 
 
 @pytest.mark.usefixtures("kept_signals")
 def test_a_signal_is_noted_and_the_second_one_is_meant():
-    stop = common.checkpoint.StopSignal()
+    stop = checkpoint.StopSignal()
     assert not stop.received
     signal.raise_signal(signal.SIGTERM)
     assert stop.received
@@ -323,6 +330,6 @@ def test_a_signal_is_noted_and_the_second_one_is_meant():
 
 def test_rows_that_do_not_divide_over_the_mesh_are_named(config):
     setup = types.SimpleNamespace(mesh=types.SimpleNamespace(shape={"data": 2, "fsdp": 2}))
-    common.check_rows(setup, prompts_per_step=8)
+    check_rows(setup, prompts_per_step=8)
     with pytest.raises(ValueError, match="prompts_per_step=6 rows do not divide .* 4 devices"):
-        common.check_rows(setup, prompts_per_step=6)
+        check_rows(setup, prompts_per_step=6)

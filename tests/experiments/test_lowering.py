@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from configs import ppo_common
-from experiments import control_ppo, dpo, grpo, online_dpo, ppo, reward_model, sft
+from experiments import dpo, grpo, online_dpo, ppo, reward_model, sft
+from experiments.parts import control_runs
 from rl_jax.training import checkpoint, compilation
 from tests.experiments import small, test_control_ppo, test_dpo, test_online_dpo, test_reward_model
 from tests.experiments.small import kept_signals  # noqa: F401
@@ -100,7 +101,7 @@ def test_what_a_program_jits_lowers_for_accelerators(program, names, tmp_path, l
 
 def test_control_lowers_for_accelerators(lowered):
     """A chunk of updates with its environments, and the start of it."""
-    program = control_ppo.make_program(test_control_ppo.small())
+    program = control_runs.make_program(test_control_ppo.small())
     lowered.clear()
     program.advance(program.init())
     assert lowered == {"over_runs.<locals>.mapped"}

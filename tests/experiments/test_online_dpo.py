@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from configs.preferences import online as online_preferences
-from experiments import dpo, online_dpo
-from experiments.evaluate import make_pool
-from experiments.parts import common
+from experiments import online_dpo
+from experiments.parts import preference_steps
 from experiments.parts import sample_candidates as candidates_of
+from experiments.parts.judging import make_pool
 from experiments.parts.preference_data import flat
+from experiments.parts.run import Clock
+from experiments.parts.setup import make_setup
+from experiments.parts.training import place_rows
 from rl_jax import preferences
 from rl_jax.core.binding import bind
 from rl_jax.core.types import PreferenceBatch, Rollout, TokenBatch
@@ -159,14 +162,14 @@ def test_minibatches_deal_every_list_out_once_an_epoch(tmp_path):
 )
 def test_bad_sizes_are_refused(tmp_path, fields, said):
     with pytest.raises(ValueError, match=said):
-        online_dpo.check_config(common.setup(config(tmp_path, **fields)))
+        online_dpo.check_config(make_setup(config(tmp_path, **fields)))
 
 
 class Drawn:
     """A set-up, its params, and what one step draws and chooses."""
 
     def __init__(self, settings):
-        self.setup = common.setup(settings)
+        self.setup = make_setup(settings)
         self.params = self.setup.init_params()
         self.other = jax.tree.map(lambda x: 1.5 * x, self.params)
         self.source = self.setup.task.data_source("sft_train" if settings.sample.data else "train")
@@ -174,7 +177,7 @@ class Drawn:
         self.records = [self.source[i] for i in range(1)]
         with make_pool(self.setup) as pool:
             draw = candidates_of.Source(self.setup, candidates_of.make_judge(self.setup, pool), prompts)
-            self.candidates, self.judged = draw(self.params, self.other, jax.random.key(5), common.Clock())
+            self.candidates, self.judged = draw(self.params, self.other, jax.random.key(5), Clock())
 
 
 def test_candidates_of_the_policy_and_of_the_reference(tmp_path, monkeypatch):
@@ -224,12 +227,12 @@ def test_a_trained_reward_model_judges_in_place_of_the_verifier(tmp_path, monkey
 
 def test_the_first_reference_may_be_a_soup(tmp_path, monkeypatch):
     settings = config(tmp_path, algorithm__reference_soup=dict(init_from="other", weight=0.25))
-    setup = common.setup(settings)
+    setup = make_setup(settings)
     params = setup.init_params()
-    monkeypatch.setattr(common, "load_params", lambda setup, workdir: jax.tree.map(lambda x: x + 4.0, params))
+    monkeypatch.setattr(online_dpo, "load_params", lambda setup, workdir: jax.tree.map(lambda x: x + 4.0, params))
     for found, leaf in zip(*map(jax.tree.leaves, (online_dpo.first_reference(setup, params), params)), strict=True):
         np.testing.assert_allclose(found, leaf + 1.0, atol=1e-5)
-    assert online_dpo.first_reference(common.setup(config(tmp_path)), params) is params
+    assert online_dpo.first_reference(make_setup(config(tmp_path)), params) is params
 
 
 def test_unknown_data_are_refused(tmp_path):
@@ -266,21 +269,21 @@ def test_the_records_own_completion_is_the_last_candidate(tmp_path):
 def test_references_are_scored_by_their_own_params(tmp_path):
     drawn = Drawn(config(tmp_path))
     setup = drawn.setup
-    programs, _ = dpo.build(setup, jax.tree.map(jnp.copy, drawn.params))
+    programs, _ = preference_steps.build(setup, jax.tree.map(jnp.copy, drawn.params))
     batch = online_dpo.choose(setup.config, drawn.candidates, jax.random.key(0), set())
-    found = online_dpo.with_references(programs, batch, {"ref": 0.3, "prev": 0.7}, drawn.other, drawn.params)
-    rows = common.place_rows(setup, flat(batch.batch))
+    found = online_dpo.with_references(setup, programs, batch, {"ref": 0.3, "prev": 0.7}, drawn.other, drawn.params)
+    rows = place_rows(setup, flat(batch.batch))
     for scores, params in ((found.ref_log_probs, drawn.other), (found.prev_log_probs, drawn.params)):
         expected = programs.score(params, rows).log_probs.reshape(scores.shape)
         np.testing.assert_allclose(scores, expected, atol=1e-6)
     assert np.abs(found.ref_log_probs - found.prev_log_probs).max() > 0.1
-    none = online_dpo.with_references(programs, batch, {}, drawn.other, drawn.params)
+    none = online_dpo.with_references(setup, programs, batch, {}, drawn.other, drawn.params)
     assert none.ref_log_probs is None and none.prev_log_probs is None
 
 
 def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monkeypatch):
     """[236]: pairs that were sampled and judged train as the same pairs do when they come as texts with an order."""
-    setup = common.setup(config(tmp_path))
+    setup = make_setup(config(tmp_path))
     source, tokenizer = setup.task.data_source("train"), setup.task.tokenizer
     length, texts = setup.config.rollout.completion_length, [["7", "12"], ["345", "6"], ["1234", "77"], ["8", "9"]] * 2
     rewards = np.array([[1, 0], [0, 1], [2, 3], [1, 0]] * 2, np.float32)
@@ -303,7 +306,7 @@ def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monke
     prompts = pipeline.train_iterator(source, batch_size=8, seed=0)
     records = next(pipeline.train_iterator(source, batch_size=8, seed=0))
     with make_pool(judged) as pool:
-        drawn, _ = candidates_of.Source(judged, pool, prompts)(None, None, jax.random.key(0), common.Clock())
+        drawn, _ = candidates_of.Source(judged, pool, prompts)(None, None, jax.random.key(0), Clock())
     online = online_dpo.choose(setup.config, drawn, jax.random.key(0), set())
     ordered = [
         {"prompt": record["prompt"], "responses": pair if r[0] > r[1] else pair[::-1], "rewards": [max(r), min(r)]}
@@ -320,12 +323,12 @@ def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monke
     )
     jax.tree.map(np.testing.assert_array_equal, offline, online._replace(extras={}))
     params, reference = setup.init_params(), jax.tree.map(lambda x: 1.1 * x, setup.init_params())
-    programs, state = dpo.build(setup, params)
+    programs, state = preference_steps.build(setup, params)
     losses = []
     for found in (offline, online):
-        found = online_dpo.with_references(programs, found, {"ref": 1.0}, reference, state.params)
+        found = online_dpo.with_references(setup, programs, found, {"ref": 1.0}, reference, state.params)
         copied = jax.tree.map(jnp.copy, state)
-        losses.append(jax.device_get(programs.train_step(copied, common.place_rows(setup, found), reference)[1]))
+        losses.append(jax.device_get(programs.train_step(copied, place_rows(setup, found), reference)[1]))
     assert losses[0] == losses[1] and losses[0]["grad_norm"] > 0 and losses[0]["log_ratio"] != 0
 
 
@@ -453,7 +456,7 @@ def test_each_kind_of_run_trains(run, tmp_path, name):
 
 def restored(workdir, settings):
     """(the params before a run, those at its end, its reference at its end)."""
-    setup = common.setup(settings)
+    setup = make_setup(settings)
     params = setup.init_params()
     schedule = bind(settings.algorithm.reference_schedule.to_dict(), reference_policy)
     like = {"params": params, "references": reference_policy.start(schedule, params)}

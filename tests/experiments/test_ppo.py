@@ -11,7 +11,7 @@ import pytest
 from configs import ppo_common
 from configs.tasks import arithmetic, arithmetic_ppo
 from experiments import grpo, ppo
-from experiments.parts import common
+from experiments.parts.setup import load_params, make_setup
 from rl_jax import ppo as recipe
 from rl_jax.advantages import tokens
 from rl_jax.losses import value
@@ -113,8 +113,8 @@ def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path, monkey
     explained = [row["value/explained_variance"] for row in rows]
     assert explained[0] == pytest.approx(0.0, abs=1e-6) and min(explained[-10:]) > 0.1
     assert abs(gain(rows)) < MARGIN / 2 and not {"loss", "grad_norm", "ratio/mean"} & set(rows[-1])
-    setup = common.setup(with_critic(small_config(tmp_path)))
-    assert max_difference(common.load_params(setup, tmp_path / "run"), setup.init_params()) == 0.0
+    setup = make_setup(with_critic(small_config(tmp_path)))
+    assert max_difference(load_params(setup, tmp_path / "run"), setup.init_params()) == 0.0
 
 
 # --- Learning: arithmetic at a small size, from GRPO's warm start ----------------------------------------------------
@@ -278,14 +278,14 @@ def test_unknown_fields_of_the_critic():
 
 
 def test_a_shared_critic_cannot_be_trained_alone(tmp_path):
-    setup = common.setup(with_critic(small_config(tmp_path), shared=True, warmup_steps=1))
+    setup = make_setup(with_critic(small_config(tmp_path), shared=True, warmup_steps=1))
     with pytest.raises(ValueError, match="critic.warmup_steps: .* shares the policy's trunk cannot be trained alone"):
         ppo.build(setup, setup.init_params())
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_learner_comes_apart_and_together_again(tmp_path, shared):
-    setup = common.setup(with_critic(small_config(tmp_path), shared=shared))
+    setup = make_setup(with_critic(small_config(tmp_path), shared=shared))
     start = setup.init_params()
     kept = jax.tree.map(jnp.copy, start)
     _, learner = ppo.build(setup, start)
@@ -304,12 +304,14 @@ def test_a_learner_comes_apart_and_together_again(tmp_path, shared):
 def test_step_metrics(tmp_path, monkeypatch):
     found_idle = []
     monkeypatch.setattr(
-        grpo, "step_metrics", lambda config, judged, updates: found_idle.append(updates) or dict(updates[0])
+        ppo.policy_parts,
+        "step_metrics",
+        lambda config, collected, source, updates: found_idle.append(updates) or dict(updates[0]),
     )
     state = ppo.TrainState(0, {}, (), None, jnp.int32(2), jnp.int32(0))
     critic = [{"loss": 1.0, "value/loss": 1.0, "grad_norm": 2.0, "nonfinite/skipped": 0.0, "lr": 0.5}]
     critic.append({"loss": 3.0, "value/loss": 3.0, "grad_norm": 4.0, "nonfinite/skipped": 1.0, "lr": 0.5})
-    found = ppo.step_metrics(None, None, state, [{"loss": 7.0}], critic)
+    found = ppo.step_metrics(None, None, None, state, [{"loss": 7.0}], critic)
     assert found == {
         "loss": 7.0,
         "value/loss": 2.0,
@@ -317,4 +319,4 @@ def test_step_metrics(tmp_path, monkeypatch):
         "critic/nonfinite/skipped": 1.0,
         "critic/lr": 0.5,
     }
-    assert ppo.step_metrics(None, None, state, [{"loss": 7.0}], [{}, {}]) == {"loss": 7.0}
+    assert ppo.step_metrics(None, None, None, state, [{"loss": 7.0}], [{}, {}]) == {"loss": 7.0}

@@ -128,7 +128,7 @@ def test_every_arm_is_a_config_of_its_program(name):
     for group, fields in arm.fields.to_dict().items():
         assert {field: found.to_dict()[group][field] for field in fields} == fields
     if arm.program == "dpo":
-        objective = cli.dpo.make_objective(found)
+        objective = cli.preference_steps.make_objective(found)
         assert objective.beta == found.algorithm.beta
     else:
         assert found.checkpoint.keep >= found.train.steps // found.checkpoint.every

@@ -76,8 +76,8 @@ def missing_paths(text: str) -> list[str]:
 def missing_programs(text: str) -> list[str]:
     """Modules of `python -m ...` commands that are ours by name and are not there."""
     modules = re.findall(r"python[\d.]* -m ((?:experiments|configs|rl_jax|tests)[\w.]*)", code_of(text))
-    stems = {module: REPO_ROOT / module.replace(".", "/") for module in modules}
-    return [m for m, stem in stems.items() if not (stem.with_suffix(".py").exists() or (stem / "__main__.py").exists())]
+    places = {m: REPO_ROOT / m.replace(".", "/") for m in modules}
+    return [m for m, at in places.items() if not (at.with_suffix(".py").exists() or (at / "__main__.py").exists())]
 
 
 def missing_targets(text: str) -> list[str]:

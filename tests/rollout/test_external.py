@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from experiments import grpo
+from experiments.parts import policy
+from experiments.parts.setup import make_setup
 from rl_jax.core.types import Scores
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm import client
@@ -486,9 +488,9 @@ def test_an_experiment_without_a_url_or_with_another_engine(tmp_path):
     for engine_fields, said in [(dict(name="openai"), "rollout.engine.url"), (dict(name="vllm"), "none of lockstep")]:
         config = small.config(tmp_path)
         config.rollout.engine.update(engine_fields)
-        setup = grpo.common.setup(config)
+        setup = make_setup(config)
         with pytest.raises(ValueError, match=said):
-            grpo.build(setup, setup.init_params())
+            policy.build(setup, setup.init_params())
 
 
 @pytest.mark.slow
@@ -497,7 +499,7 @@ def test_grpo_with_a_server(tmp_path, monkeypatch):
     """The sampler's log-probs are the trainer's while the server gets the weights; the metrics show when not."""
     config = small.config(tmp_path, train__steps=3, train__optimizer__learning_rate=1e-2)
     small.set_reward(monkeypatch, lambda prompt, completion, info: {"reward": float(len(completion) % 2)})
-    setup = grpo.common.setup(config)
+    setup = make_setup(config)
     options = dict(completion_length=4, group_size=config.sample.group_size, eos_ids=setup.task.tokenizer.eos_ids)
     generate = jax.jit(make_generate(setup.model, **options))
     held, lock = [], threading.Lock()
