@@ -146,6 +146,60 @@ def test_imports_point_downwards(path):
     assert layer_errors(module_name(path), ast.parse(path.read_text())) == []
 
 
+PROGRAMS = sorted(path.stem for path in (REPO_ROOT / "experiments").glob("*.py") if path.stem != "__init__")
+
+
+def program_errors(module: str, tree: ast.AST) -> list[str]:
+    """What experiments/ refuses about one of its modules: programs share parts, never each other; a part knows neither
+    a program nor a tool. Tools (the packages beside parts/) may use programs."""
+    own = module.split(".")[1:2]
+    kind = "program" if own and own[0] in PROGRAMS else "part" if own == ["parts"] else "tool"
+    errors = []
+    for name in sorted(imports_of(tree)):
+        target = (our_module(name) or "").split(".")
+        if target[0] != "experiments" or len(target) < 2 or target[1:2] == own:
+            continue
+        if kind != "tool" and target[1] != "parts":
+            errors.append(f"{module} ({kind}) imports {'.'.join(target)}: only experiments.parts is shared")
+    return errors
+
+
+@pytest.mark.parametrize("path", sorted((REPO_ROOT / "experiments").rglob("*.py")), ids=lambda path: path.stem)
+def test_programs_share_parts_and_never_each_other(path):
+    assert program_errors(module_name(path), ast.parse(path.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "refused"),
+    [
+        ("experiments.ppo", "from experiments import grpo", True),
+        ("experiments.ppo", "from experiments.report.cli import main", True),
+        ("experiments.ppo", "from experiments.parts import policy", False),
+        ("experiments.parts.run", "from experiments import grpo", True),
+        ("experiments.parts.run", "from experiments.sweep import points", True),
+        ("experiments.parts.run", "from experiments.parts import setup", False),
+        ("experiments.frontier.cli", "from experiments import grpo", False),
+    ],
+)
+def test_what_experiments_refuses(module, source, refused):
+    assert bool(program_errors(module, ast.parse(source))) == refused
+
+
+def test_the_top_floors_stay_small():
+    """`ls rl_jax` answers what is implemented, `ls experiments` what can be run."""
+    recipes = {path.stem for path in (REPO_ROOT / "rl_jax").glob("*.py")} - {"__init__"}
+    assert recipes == {"sft", "grpo", "ppo", "dpo", "reward_model"}
+    assert len(PROGRAMS) <= 11
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_loop_can_be_read(name):
+    """The run of every program is at most 35 lines."""
+    tree = ast.parse((REPO_ROOT / "experiments" / f"{name}.py").read_text())
+    lengths = [node.end_lineno - node.lineno + 1 for node in tree.body if getattr(node, "name", "") == "run"]
+    assert len(lengths) == 1 and lengths[0] <= 35
+
+
 @every_file
 def test_no_eval_no_pickle_no_environment(path):
     library = path.relative_to(REPO_ROOT).parts[0] == "rl_jax"
