@@ -17,15 +17,11 @@ from mkdocs.structure.files import File
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT)]
 
+from configs.fields import describe  # noqa: E402
 from experiments.tools import methods  # noqa: E402
 
-try:
-    from configs.fields import FIELDS  # dotted name -> what the field is, in one line
-except ModuleNotFoundError:
-    FIELDS = {}
-
-CONFIGS = """Set a field on the command line with `--config.NAME=VALUE`. A name that does not exist is an error. A value
-that names a function is looked up in the module of its slot, and takes that function's keywords. Words after a config
+CONFIGS = """Set a field on the command line with `--config.NAME=VALUE`. A name that does not exist is an error that
+names the nearest; `--help` of a program shows its main fields. A value that names a function is looked up in the module of its slot, and takes that function's keywords. Words after a config
 file's colon (`configs/tasks/arithmetic.py:smoke`) change several fields at once; each file below says which it knows.
 
 The first table has every field of a language-model run. The other sections list only what is new in their file, or has
@@ -115,19 +111,12 @@ def config_page() -> str:
         if file != baseline:
             lines += [f"Against `configs/{baseline}`:", ""]
         lines += ["| field | default | description |", "|---|---|---|"]
-        rows = [(name, cell(shown[name]), prose(description(name))) for name in sorted(shown)]
+        rows = [(name, cell(shown[name]), prose(describe(name) or "")) for name in sorted(shown)]
         lines += [f"| `{name}` | {default} | {description} |" for name, default, description in rows] + [""]
         missing = sorted({name.partition(".")[0] for name in theirs} - {name.partition(".")[0] for name in found})
         if missing:
             lines += [f"It has no group {', '.join(f'`{name}`' for name in missing)}.", ""]
     return "\n".join(lines)
-
-
-def description(name: str) -> str:
-    """What a field is; a field that has no text of its own, a keyword of a function, has its group's."""
-    while name not in FIELDS and "." in name:
-        name = name.rpartition(".")[0]
-    return FIELDS.get(name, "")
 
 
 def cell(text: str) -> str:

@@ -15,7 +15,7 @@ def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke",))
     config = arithmetic.get_config()
     config.name = "hf"
-    config.model = common.transformer()
+    config.model = common.transformer(path="FOLDER")
     config.task.update(num_operands=(2, 3), digits=2, num_train=20_000, unfinished_share=0.0)
     config.rollout.update(completion_length=16, prompt_buckets=(16,))
     config.rollout.engine.name = "continuous"
