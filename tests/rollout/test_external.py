@@ -496,10 +496,10 @@ def test_an_experiment_without_a_url_or_with_another_engine(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_grpo_with_a_server(tmp_path, monkeypatch):
+def test_grpo_with_a_server(tmp_path):
     """The sampler's log-probs are the trainer's while the server gets the weights; the metrics show when not."""
-    config = small.config(tmp_path, train__steps=3, train__optimizer__learning_rate=1e-2)
-    small.set_reward(monkeypatch, lambda prompt, completion, info: {"reward": float(len(completion) % 2)})
+    scored = small.reward(small.even_length)
+    config = small.config(tmp_path, train__steps=3, train__optimizer__learning_rate=1e-2, reward__fn=scored)
     setup = make_setup(config)
     options = dict(completion_length=4, group_size=config.sample.group_size, eos_ids=setup.task.tokenizer.eos_ids)
     generate = jax.jit(make_generate(setup.model, **options))

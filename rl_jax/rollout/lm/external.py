@@ -61,8 +61,8 @@ class OpenAIGenerate:
         update on. For vLLM: models.save_hf into the folder that it was started from, then (with VLLM_SERVER_DEV_MODE=1)
         POST {"method": "reload_weights"} to /collective_rpc, and POST to /reset_prefix_cache, since cached prompts are
         those of the old weights.
-      score: scoring.make_score's function for Sampling(), (params, TokenBatch) -> TokenScores, which gives raw_log_probs.
-        None if sampling is Sampling(): they are then the sampled ones.
+      score: scoring.make_score's function for Sampling(), (params, TokenBatch) -> TokenScores, which gives
+        raw_log_probs. None if sampling is Sampling(): they are then the sampled ones.
 
     Raises:
       ValueError: if an argument is invalid.
