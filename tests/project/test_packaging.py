@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import tomllib
 import zipfile
 
@@ -74,41 +75,21 @@ LIBRARY_FILES = sorted(path.relative_to(REPO_ROOT) for path in (REPO_ROOT / "rl_
 # What a user's machine need not have: the tests' own packages, and the checkout beside the wheel.
 ABSENT = ("pytest", "_pytest", "torch", "brax", "rlax", "distrax", "transformers", "gymnax", "gymnasium", "matplotlib")
 ABSENT += ("ml_collections", "experiments", "configs", "tests")
-# What the README shows, with the arrays that it leaves to the reader.
-SNIPPET = '''
-from rl_jax import grpo
-from rl_jax.losses import policy
-
-def soft_clip(log_probs, old_log_probs, advantages, mask):
-    hard = policy.clipped_surrogate(log_probs, old_log_probs, advantages, mask)
-    return hard._replace(loss=0.9 * hard.loss)
-
-objective = grpo.Objective(surrogate=soft_clip, kl_coef=0.0)
-loss, metrics = grpo.loss(scores, batch, objective)
-'''
-ARRAYS = '''
-import rl_jax
-from rl_jax import testing
-
-_rows = testing.ragged_batch(0)
-batch = rl_jax.PolicyBatch(None, _rows.mask, _rows.advantages, _rows.old_log_probs, _rows.old_log_probs, None)
-scores = rl_jax.TokenScores(_rows.log_probs, -_rows.log_probs)
-'''
 HELD = '''
-import inspect, jax, pathlib, sys
+import inspect, jax, pathlib, sys, rl_jax
 assert isinstance(loss, rl_jax.Mean) and loss.value() != 0, loss
-found = [fn for fn in list(globals().values()) if inspect.isfunction(fn) and fn.__module__ == "__main__"]
-assert len(found) == 1, found
-# The snippet's loss is PPO's clip times a number, so on-policy its gradient is not -A: on purpose.
-testing.check_surrogate(found[0], on_policy=False)
-testing.learns(found[0])
+own = [fn for fn in list(globals().values()) if inspect.isfunction(fn) and fn.__module__ == "__main__"]
+for fn in own:
+    # A number times PPO's loss is a loss, too: on-policy its gradient need not be -A.
+    testing.check_surrogate(fn, on_policy=False)
+    testing.learns(fn)
 testing.check_kl(rl_jax.losses.kl.k3)
 testing.check_aggregate(rl_jax.losses.aggregate.token_mean)
 testing.check_advantage(rl_jax.advantages.leave_one_out)
 testing.learns_preferences(rl_jax.dpo.Objective())
 assert jax.device_count() == 1
 assert pathlib.Path(rl_jax.__file__).is_relative_to(sys.path[0]), rl_jax.__file__
-print("held")
+print("held", *(fn.__name__ for fn in own))
 '''
 # Refuses the imports of ABSENT, and the checkout wherever a path names it.
 CLEAN = f'''
@@ -151,25 +132,30 @@ def test_the_wheel_has_the_library_and_nothing_else(wheel):
     assert required == {requirement.name for requirement, _ in requirements("requirements.txt")}
 
 
-def first_snippet() -> str:
-    """The first code block of the README that defines a loss, or the one that it is going to have."""
-    blocks = re.findall(r"^```python\n(.*?)^```", (REPO_ROOT / "README.md").read_text(), flags=re.M | re.S)
-    return next((block for block in blocks if "def " in block and "grpo.loss(scores, batch" in block), SNIPPET)
+def readme_snippet() -> str:
+    """The first Python block of the README."""
+    return re.search(r"^```python\n(.*?)^```", (REPO_ROOT / "README.md").read_text(), flags=re.M | re.S)[1]
+
+
+def entry_page_snippet() -> str:
+    """The indented code of rl_jax's docstring, which is at its head."""
+    head = rl_jax.__doc__.partition("Recipes, one module each:")[0]
+    return textwrap.dedent("".join(line for line in head.splitlines(True) if line.startswith("    ") or line == "\n"))
 
 
 @pytest.mark.slow
-def test_the_wheel_runs_the_readme_and_holds_its_loss_to_the_laws(wheel, tmp_path):
+def test_the_wheel_runs_the_readme_and_the_entry_page_and_holds_a_loss_to_the_laws(wheel, tmp_path):
     wheel.extractall(tmp_path / "site")
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join([CLEAN, ARRAYS, first_snippet(), HELD])],
+        [sys.executable, "-c", "\n".join([CLEAN, readme_snippet(), entry_page_snippet(), HELD])],
         cwd=tmp_path,
         env=clean | {"PYTHONPATH": str(tmp_path / "site"), "PYTHONSAFEPATH": "1", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0 and done.stdout.endswith("held\n"), done.stdout + done.stderr[-3000:]
+    assert done.returncode == 0 and done.stdout.endswith("held leaky_clip\n"), done.stdout + done.stderr[-3000:]
 
 
 # import rl_jax.
