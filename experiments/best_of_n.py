@@ -5,7 +5,7 @@
 
 Writes WORKDIR/best_of_n.json (gold and proxy score against n and its KL), best_of_n.md (the table), scores.npz (every
 sample's scores) and rankings.jsonl (the samples, graded by the verifier: data for experiments.reward_model). The
-policy is config.init_from's, or the config's own model.
+policy is config.init_from's, or the config's own model, after its SFT in WORKDIR/sft where the config has one.
 """
 
 import json
@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from experiments.evaluate import Judged, judge, make_pool
+from experiments.grpo import warm_start
 from experiments.parts import common
 from experiments.parts.judges import RewardModel, load_reward_model
 from rl_jax.core.binding import bind
@@ -114,12 +115,14 @@ def rankings(judged: list[Judged], samples: int, noise: float, seed: int) -> byt
 
 
 def run(config, workdir: pathlib.Path) -> list[dict[str, float]]:
-    """Samples, chooses, writes; the rows of the table."""
+    """Samples, chooses, writes; the rows of the table, none where a signal ended the SFT."""
     settings = config.best_of_n
     setup = common.setup(config)
     common.check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})
     common.record_run(setup, workdir, "best_of_n")
-    params = common.load_params(setup, config.init_from) if config.init_from else setup.init_params()
+    params = warm_start(setup, workdir, None)
+    if params is None:
+        return []
     folders = [name for name in settings.proxies.split(",") if name]
     model = load_reward_model(folders) if folders else None
     with make_pool(setup) as pool:
