@@ -6,7 +6,7 @@ The stories are generated, the model is a small one of characters from scratch, 
 is the mood of the continuation by a lexicon. Arguments: `stories260k` takes the real stories260K on TinyStories, judged
 by a sentiment model trained here on SST-2: no warm start, the pretrained model is the policy and, kept as it is, the
 reference of the KL term (k3, arXiv 2402.03300), which is what keeps the samples stories. Its files are those of
-`python -m experiments.tools.fetch_data stories`, or elsewhere with --config.task.path, .tokenizer_path,
+`python -m experiments.tools.fetch_data stories260k`, or elsewhere with --config.task.path, .tokenizer_path,
 .sentiment_path and --config.model.checkpoint. `smoke`: seconds.
 """
 
