@@ -18,7 +18,7 @@ import numpy as np
 from experiments import dpo, grpo
 from experiments.evaluate import Judged, make_evaluate, make_pool, sample_rows
 from experiments.parts import common
-from experiments.parts.preference_data import flat, load_task
+from experiments.parts.preference_data import flat, for_sft, load_task
 from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, Source, make_judge
 from rl_jax import preferences
 from rl_jax.core.binding import bind
@@ -186,6 +186,8 @@ def run(config, workdir: pathlib.Path) -> None:
     stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
     task, source_of = make_source(config)
     setup = common.setup(config, task)
+    if config.sample.data == "pairs":  # its SFT, if any, is on the chosen sides
+        setup = for_sft(setup, preferences.load(**config.sample.pairs.to_dict()))
     check_config(setup)
     common.record_run(setup, workdir, "online_dpo")
     params = grpo.warm_start(setup, workdir, stop)
