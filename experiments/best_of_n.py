@@ -14,10 +14,14 @@ import pathlib
 import jax
 import numpy as np
 
-from experiments.evaluate import Judged, judge, make_pool
-from experiments.grpo import warm_start
-from experiments.parts import common
+from experiments.parts import flags
+from experiments.parts.encoding import encode_prompts
 from experiments.parts.judges import RewardModel, load_reward_model
+from experiments.parts.judging import Judged, judge, make_pool
+from experiments.parts.run import record_run
+from experiments.parts.setup import Setup, check_rows, make_setup, sampling_of
+from experiments.parts.training import jit_generate
+from experiments.parts.warm_start import warm_start
 from rl_jax.core.binding import bind
 from rl_jax.credit import ensembles
 from rl_jax.data import pipeline
@@ -25,17 +29,18 @@ from rl_jax.rewards import benchmarks
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.runs.logging import write_atomically
 from rl_jax.stats import bootstrap_mean
+from rl_jax.tasks import Task
 
 
-def sample(setup: common.Setup, params, pool) -> list[Judged]:
+def sample(setup: Setup, params, pool) -> list[Judged]:
     """`samples` completions of each prompt, judged by the task's verifier, batch by batch."""
     config, settings = setup.config, setup.config.best_of_n
-    generate = common.jit_generate(
+    generate = jit_generate(
         make_generate(
             setup.model,
             completion_length=config.rollout.completion_length,
             group_size=settings.samples,
-            sampling=common.sampling_of(config.rollout),
+            sampling=sampling_of(config.rollout),
             eos_ids=setup.task.tokenizer.eos_ids,
             pad_id=setup.task.tokenizer.pad_id,
         ),
@@ -44,7 +49,7 @@ def sample(setup: common.Setup, params, pool) -> list[Judged]:
     source, key, found = setup.task.data_source(settings.split), jax.random.key(config.seed + 2), []
     for index, records in enumerate(pipeline.eval_batches(source, settings.batch_size, settings.num_prompts)):
         full = records + records[:1] * (settings.batch_size - len(records))  # one shape, one compilation
-        rollout = generate(params, *common.encode_prompts(setup, full), jax.random.fold_in(key, index))
+        rollout = generate(params, *encode_prompts(setup, full), jax.random.fold_in(key, index))
         kept = len(records) * settings.samples
         found.append(judge(setup, pool, jax.tree.map(lambda x, n=kept: np.asarray(x)[:n], rollout), records))
     return found
@@ -114,12 +119,13 @@ def rankings(judged: list[Judged], samples: int, noise: float, seed: int) -> byt
     return "".join(lines).encode()
 
 
-def run(config, workdir: pathlib.Path) -> list[dict[str, float]]:
-    """Samples, chooses, writes; the rows of the table, none where a signal ended the SFT."""
+def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict[str, float]]:
+    """Samples, chooses, writes; the rows of the table, none if a signal ended the SFT. task: in place of
+    config.task's."""
     settings = config.best_of_n
-    setup = common.setup(config)
-    common.check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})
-    common.record_run(setup, workdir, "best_of_n")
+    setup = make_setup(config, task)
+    check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})
+    record_run(config, workdir, "best_of_n", setup.mesh.devices.flat)
     params = warm_start(setup, workdir, None)
     if params is None:
         return []
@@ -145,4 +151,4 @@ def run(config, workdir: pathlib.Path) -> list[dict[str, float]]:
 
 
 if __name__ == "__main__":
-    common.main(run)
+    flags.main(run)

@@ -24,8 +24,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from experiments import control_ppo
-from experiments.parts import common
+from experiments.parts import control_loop, control_runs, control_setup, flags
 from rl_jax import control, envs, reward_model
 from rl_jax.advantages import steps as step_advantages
 from rl_jax.control import duels, relabel, segments, tabular
@@ -75,9 +74,9 @@ def make_parts(config) -> Parts:
         raise ValueError("control.normalize_observations: segments are read as they come; set it False")
     if config.network.kind != "mlp":
         raise ValueError(f"network.kind={config.network.kind!r}: segments are read step by step, by an mlp")
-    env = control_ppo.load_env(config, 1)
-    algorithm = control_ppo.make_algorithm(config.control.to_dict())
-    return Parts(control_ppo.make_network(config, env, algorithm.objective.num_outputs()), algorithm, env)
+    env = control_setup.load_env(config, 1)
+    algorithm = control_setup.make_algorithm(config.control.to_dict())
+    return Parts(control_setup.make_network(config, env, algorithm.objective.num_outputs()), algorithm, env)
 
 
 def table_of(config) -> tables.Table:
@@ -98,8 +97,8 @@ def make_teacher(config, agent) -> Callable:
         taught.update(total_steps=config.segments.teacher_steps, log_every=1)
     taught.checkpoint.every = 1
     taught.eval.num_episodes = 0
-    init, advance, params = control_ppo.make_run(taught)
-    updates = control_ppo.num_updates(taught)
+    init, advance, params = control_runs.make_run(taught)
+    updates = control_setup.num_updates(taught)
     return lambda key, values: params(advance(init(key, values), values, updates)[0])
 
 
@@ -146,7 +145,7 @@ def make_gather(config, parts: Parts) -> Callable:
             raise ValueError("segments.label.fn=regret: a critic has to say what regret is; set segments.teacher_steps")
         if config.control.normalize_rewards:
             raise ValueError("control.normalize_rewards: a critic of scaled rewards knows no regret; set it False")
-    teach, env = make_teacher(config, agent), control_ppo.load_env(config, settings.num_envs)
+    teach, env = make_teacher(config, agent), control_setup.load_env(config, settings.num_envs)
     annotator = dict(beta=settings.beta, flip_rate=settings.flip_rate)
 
     def rollout(teacher, untrained, world_key: jax.Array, act_key: jax.Array) -> Transitions:
@@ -185,11 +184,7 @@ def make_fit(config, loss_fn: Callable) -> tuple[optax.GradientTransformation, C
 def make_network(config, env: envs.Vector) -> RewardNetwork:
     """The reward network that fits the environment's spaces."""
     space, fields = env.action_space, config.reward
-    kind = (
-        dict(num_actions=space.n)
-        if isinstance(space, envs.Discrete)
-        else dict(action_size=math.prod(space.shape))
-    )
+    kind = dict(num_actions=space.n) if isinstance(space, envs.Discrete) else dict(action_size=math.prod(space.shape))
     size = math.prod(env.observation_space.shape)
     shape = dict(members=fields.members, hidden=fields.hidden, activation=fields.activation)
     return make_reward_network(size, **kind, **shape)
@@ -215,14 +210,12 @@ def fit_reward(config, parts: Parts, network: RewardNetwork, key: jax.Array, dat
     state, _ = fit(init_state(network.init(init_key), optimizer, fit_key), data, config.fit.updates)
     _, found = loss_fn(state.params, segments.pair_batch(held, jnp.arange(len(held.pairs))))
     flat = (x.reshape(-1, *x.shape[2:]) for x in (data.steps.observations, to_env(data.steps.actions)))
-    learned = relabel.standardized_by(
-        network.apply, state.params, *flat, data.mask.reshape(-1), center=fields.center
-    )
+    learned = relabel.standardized_by(network.apply, state.params, *flat, data.mask.reshape(-1), center=fields.center)
     return learned, {name: found[name].value() for name in ("reward/accuracy", "reward/margin")}
 
 
 def reward_run(config, *, parts: int = 1, axis_name: str | None = None):
-    """(init, advance, params) as control_ppo.make_run has them, of PPO on a reward that was learned from segments."""
+    """(init, advance, params) as control_runs.make_run has them, of PPO on a reward that was learned from segments."""
     found = make_parts(config)
     network, distribution = make_network(config, found.env), found.agent.distribution
     blank = relabel.LearnedReward(
@@ -230,10 +223,10 @@ def reward_run(config, *, parts: int = 1, axis_name: str | None = None):
         *jnp.zeros((2, config.reward.members)),
     )
     by_reward = relabel.by_reward(network.apply, distribution.to_env, lambda: blank)
-    online_init, online_advance, online_params = control_ppo.make_run(
+    online_init, online_advance, online_params = control_runs.make_run(
         config, parts=parts, axis_name=axis_name, relabel=by_reward
     )
-    judged, gather = control_ppo.load_env(config, config.eval.num_episodes), make_gather(config, found)
+    judged, gather = control_setup.load_env(config, config.eval.num_episodes), make_gather(config, found)
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> control.ControlState:
         online_key, gather_key, fit_key = jax.random.split(key, 3)
@@ -247,14 +240,14 @@ def reward_run(config, *, parts: int = 1, axis_name: str | None = None):
         carried, params = state.train.trackers, online_params(state)
         env = learned_reward(judged, functools.partial(relabel.learned, network.apply, carried["relabel"]))
         policy = memoryless(functools.partial(found.agent.policy, params))
-        seen = control_ppo.judge(config, policy, distribution, env, state.train)
+        seen = control_runs.judge(config, policy, distribution, env, state.train)
         return state, metrics | carried["fitted"] | {"eval/learned_return": seen["eval/return"]}
 
     return init, advance, online_params
 
 
 def spo_run(config, *, parts: int = 1, axis_name: str | None = None):
-    """(init, advance, params) as control_ppo.make_run has them, of PPO on how often an episode is preferred."""
+    """(init, advance, params) as control_runs.make_run has them, of PPO on how often an episode is preferred."""
     fields = config.spo
     by_self_play = relabel.by_self_play(
         config.num_envs // parts,
@@ -263,7 +256,7 @@ def spo_run(config, *, parts: int = 1, axis_name: str | None = None):
         horizon=fields.horizon or None,
         axis_name=axis_name,
     )
-    return control_ppo.make_run(config, parts=parts, axis_name=axis_name, relabel=by_self_play)
+    return control_runs.make_run(config, parts=parts, axis_name=axis_name, relabel=by_self_play)
 
 
 def offline_run(config, begin: Callable, loss_fn: Callable, policy_of: Callable, found: Parts):
@@ -273,7 +266,7 @@ def offline_run(config, begin: Callable, loss_fn: Callable, policy_of: Callable,
     observations -> outputs.
     """
     optimizer, fit = make_fit(config, loss_fn)
-    judged, gather = control_ppo.load_env(config, config.eval.num_episodes), make_gather(config, found)
+    judged, gather = control_setup.load_env(config, config.eval.num_episodes), make_gather(config, found)
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> Offline:
         begin_key, gather_key, fit_key = jax.random.split(key, 3)
@@ -283,7 +276,7 @@ def offline_run(config, begin: Callable, loss_fn: Callable, policy_of: Callable,
     def advance(state: Offline, values: dict[str, jax.Array], count: int):
         train, metrics = fit(state.train, state.data, count)
         policy = memoryless(policy_of(train.params))
-        metrics |= control_ppo.judge(config, policy, found.agent.distribution, judged, train)
+        metrics |= control_runs.judge(config, policy, found.agent.distribution, judged, train)
         return state._replace(train=train), metrics
 
     return init, advance, lambda state: state.train.params
@@ -367,10 +360,10 @@ def run(config, workdir: pathlib.Path) -> None:
     if method not in METHODS:
         raise ValueError(f"preferences.method={method!r} is none of {', '.join(METHODS)}")
     if method == "regret":  # its policy is a table, which is not recorded
-        control_ppo.run(config, workdir, regret_run, lambda config: lambda state, step: [])
+        control_loop.train(config, workdir, regret_run, lambda config: lambda state, step: [])
     else:
-        control_ppo.run(config, workdir, METHODS[method])
+        control_loop.train(config, workdir, METHODS[method])
 
 
 if __name__ == "__main__":
-    common.main(run)
+    flags.main(run)

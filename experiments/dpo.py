@@ -10,178 +10,34 @@ was interrupted, bit for bit. Which method it is is config.algorithm, slot by sl
 import math
 import pathlib
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.grpo import warm_start
-from experiments.parts import common, processes
+from experiments.parts import flags
 from experiments.parts.preference_data import Arrays, Encoder, Packer, flat, for_sft, load_task, records_of
+from experiments.parts.preference_steps import Programs, build, couple_batch, make_coupler, make_objective
+from experiments.parts.run import Run, checkpoint_items, state_of
+from experiments.parts.setup import Setup, check_batches, make_setup
+from experiments.parts.training import place_rows
+from experiments.parts.warm_start import warm_start
 from rl_jax import dpo, preferences
-from rl_jax.core.binding import bind, supply
-from rl_jax.core.masked import merge, zero_masked
-from rl_jax.core.types import Params, PreferenceBatch, Scores, TokenBatch
+from rl_jax.core.masked import merge
+from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
 from rl_jax.data import pipeline
-from rl_jax.losses.preference import couple
 from rl_jax.rewards.benchmarks import length_correlation
+from rl_jax.tasks import Task
 from rl_jax.training import checkpoint, distributed
 from rl_jax.training.ref_log_prob_cache import ReferenceCache
-from rl_jax.training.scoring import make_score
 from rl_jax.training.step import TrainState
-from rl_jax.training.vocabulary import make_vocabulary_score, response_weights, sequence_kl
-
-COUPLE = 1  # what a coupler's randomness is drawn by
-
-
-def make_objective(config) -> dpo.Objective:
-    """The loss's parts by name, from config.algorithm. A notebook builds the same tuple by hand."""
-    return dpo.Objective(
-        **{slot: bind(config.algorithm[slot].to_dict(), module) for slot, module in dpo.SLOTS.items()},
-        reference=config.algorithm.reference.to_dict(),
-        length_power=config.algorithm.length_power,
-        beta=config.algorithm.beta,
-        regularizer_coef=config.algorithm.regularizer_coef,
-    )
-
-
-def make_coupler(config) -> couple.Coupler:
-    """What computes statistics of the whole batch before it is split, by name, from config.algorithm.couple."""
-    return bind(config.algorithm.couple.to_dict(), couple, beta=config.algorithm.beta)()
 
 
 def needs_reference(config) -> bool:
     """Whether something compares with the reference: its share in the score, a KL to it, KTO's anchor."""
     objective = make_objective(config)
     asked = bool(objective.needs() & {"sequence_kl", "token_rewards"})
-    return bool(objective.reference) or asked or config.algorithm.couple.fn == "kto_anchor"
-
-
-class Programs(NamedTuple):
-    """The compiled functions of a run; everything else in the loop is Python on the host.
-
-    score: (params, rows) -> Scores [N * K, C].
-    train_step: (state, batch, reference) -> (state, metrics). reference: params that full-vocabulary terms compare
-        with, or None; the same below.
-    evaluate: (params, batch, reference) -> (loss and metrics, undivided; what each response scores).
-    couple: (tracker state, params, batch, what mismatched_log_ratios gives or None, key) -> (tracker state, extras).
-    """
-
-    score: Callable
-    train_step: Callable
-    evaluate: Callable
-    couple: Callable
-
-    def on_host(self, params, rows) -> Scores:
-        """score of `rows` on the mesh, the whole of it where several processes have a part each."""
-        return distributed.whole(self.score(params, rows))
-
-    def compile_count(self) -> int:
-        """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
-        return sum(program._cache_size() for program in self)
-
-
-def build(setup: common.Setup, params: Params) -> tuple[Programs, TrainState]:
-    """The programs of this config on this mesh, and the state that they start from. `params` are given up to it."""
-    config = setup.config
-    objective, coupler = make_objective(config), make_coupler(config)
-    score, score_more = make_scores(setup, objective.needs())
-    plain = common.on_merged(setup, score)
-
-    def loss_fn(params, batch, reference):
-        found, more = score_more(params, batch, reference)
-        return dpo.loss(found, batch, objective, more)
-
-    def evaluate(params, batch, reference):
-        found, more = score_more(params, batch, reference)
-        loss, metrics = dpo.loss(found, batch, objective, more)
-        return {"loss": loss, **metrics}, measure(found, batch, objective)
-
-    def update(tracker, params, batch, mismatched, key):
-        before = measure(plain(params, flat(batch.batch)), batch, objective)
-        ratios, there = mismatched or (None, None)
-        before = before._replace(mismatched_log_ratios=ratios, mismatched_present=there)
-        return coupler.update(tracker, before, key)
-
-    train_step, state = common.make_trainer(setup, config.train, loss_fn, params, coupler.init(), num_beside=1)
-    programs = Programs(common.jit_score(score, setup), train_step, jax.jit(evaluate), jax.jit(update))
-    return programs, state
-
-
-def make_scores(setup: common.Setup, needed: set[str]) -> tuple[Callable, Callable]:
-    """(score, score_more): log-probs of rows by the model's params, and (params, batch, reference) -> (Scores, what
-    slots ask for that only a forward with the whole vocabulary knows)."""
-    options = dict(completion_length=setup.config.rollout.completion_length, chunk=setup.config.score.chunk)
-    score = make_score(setup.model, **options)
-    if not needed & {"sequence_kl", "response_weights"}:
-        merged_score = common.on_merged(setup, score)
-        return score, lambda params, batch, reference: (merged_score(params, flat(batch.batch)), {})
-    if setup.config.packing.mode != "padded":
-        raise ValueError(
-            f"packing.mode={setup.config.packing.mode!r}: terms of the whole vocabulary need 'padded' rows"
-        )
-    with_vocabulary = make_vocabulary_score(setup.model, **options)
-    merged = setup.merged or (lambda params: params)
-
-    def score_more(params, batch, reference):
-        reference = merged(reference) if "sequence_kl" in needed else None
-        found, mask = with_vocabulary(merged(params), reference, flat(batch.batch)), batch.completion_mask
-        more = {"response_weights": response_weights(found.log_probs, found.log_sum_squares, mask)}
-        if reference is not None:
-            more["sequence_kl"] = sequence_kl(found.kl, mask)
-        return found.scores(), more
-
-    return score, score_more
-
-
-def measure(found: Scores, batch: PreferenceBatch, objective: dpo.Objective) -> couple.Before:
-    """What each response scores, float32 [N, K]: u (before score_map and beta), its log-prob and its length."""
-    mask = batch.completion_mask
-    log_probs = zero_masked(found.log_probs.reshape(mask.shape), mask)
-    ratios = log_probs - dpo.reference_log_probs(batch, objective.reference, mask)
-    token_weights = supply(objective.token_weight, {"present": batch.present})(mask)
-    u = dpo.sequence_scores(ratios, mask, token_weights, objective.length_power)
-    lengths = jnp.sum(mask, axis=-1, dtype=jnp.float32)
-    of_reference = batch.ref_log_probs
-    if of_reference is not None:
-        of_reference = dpo.sequence_scores(of_reference, mask, token_weights, objective.length_power)
-    return couple.Before(u, batch.present, batch.rewards, lengths, of_reference)
-
-
-def couple_batch(
-    setup: common.Setup, programs: Programs, state: TrainState, batch: PreferenceBatch, reference: Params | None
-) -> tuple[TrainState, PreferenceBatch]:
-    """The state and the batch of one update with the statistics that its rows share; both as they are where none do.
-
-    batch: before it is packed. reference: the params that its ref_log_probs are of.
-    """
-    coupler = setup.config.algorithm.couple.fn
-    if coupler == "none":
-        return state, batch
-    key = jax.random.fold_in(processes.step_key(state, state.step), COUPLE)
-    mismatched = None
-    if coupler == "kto_anchor":
-        mismatched = mismatched_log_ratios(setup, programs, batch, state.params, reference)
-    placed = common.place_rows(setup, batch)
-    tracker, extras = programs.couple(state.trackers, state.params, placed, mismatched, key)
-    return state._replace(trackers=tracker), batch._replace(extras=batch.extras | distributed.whole(extras))
-
-
-def mismatched_log_ratios(
-    setup: common.Setup, programs: Programs, batch: PreferenceBatch, params: Params, reference: Params
-) -> tuple[jax.Array, jax.Array]:
-    """(logp - ref_logp, float32 [N], of each prompt with the response of the one before it (KTO); whether that one has
-    a response, bool [N])."""
-    rows = {name: np.asarray(x) for name, x in batch.batch._asdict().items() if x is not None}
-    rows |= {name: np.asarray(getattr(batch, name)) for name in ("completion_mask", "present")}
-    rows = preferences.mismatched(rows)
-    tokens = flat(TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]))
-    log_probs, before = (
-        programs.on_host(found, common.place_rows(setup, tokens)).log_probs for found in (params, reference)
-    )
-    ratios = jnp.sum(zero_masked(log_probs - before, jnp.asarray(rows["completion_mask"][:, 0])), axis=1)
-    return ratios, jnp.asarray(rows["present"][:, 0])
+    return bool(objective.reference) or asked or make_coupler(config).reads_mismatched
 
 
 def with_reference(config, workdir: pathlib.Path, score: Callable, params: Params, arrays: Arrays) -> Arrays:
@@ -212,7 +68,7 @@ def with_token_rewards(
     return arrays | {"token_rewards": 0.5 * np.tanh(0.5 * (found[0] - found[1]))}
 
 
-def make_evaluate(setup: common.Setup, programs: Programs, encoder: Encoder, arrays: Arrays, reference: Params | None):
+def make_evaluate(setup: Setup, programs: Programs, encoder: Encoder, arrays: Arrays, reference: Params | None):
     """evaluate(state) -> metrics of held-out prompts: eval/loss, eval/rewards/accuracy and what else the loss reports,
     and eval/length_correlation of the scores u with the lengths of their responses.
 
@@ -225,7 +81,7 @@ def make_evaluate(setup: common.Setup, programs: Programs, encoder: Encoder, arr
         total, points = None, []
         for part in parts:
             batch = couple_batch(setup, programs, state, encoder.batch(arrays, part, size), reference)[1]
-            batch = common.place_rows(setup, batch)
+            batch = place_rows(setup, batch)
             means, scored = jax.device_get(distributed.whole(programs.evaluate(state.params, batch, reference)))
             total = means if total is None else merge(total, means)
             points.append(np.stack([scored.sequence_scores, scored.lengths])[:, scored.present])
@@ -235,84 +91,87 @@ def make_evaluate(setup: common.Setup, programs: Programs, encoder: Encoder, arr
     return evaluate
 
 
-def check(config, objective: dpo.Objective) -> None:
-    """Raises ValueError for an objective that needs more than given preferences."""
+def check(config) -> dpo.Objective:
+    """The objective. Raises ValueError if it needs more than given preferences."""
+    objective = make_objective(config)
     if "prev" in objective.reference:
         raise ValueError("algorithm.reference names 'prev', the previous policy: run experiments.online_dpo")
+    return objective
 
 
-def run(config, workdir: pathlib.Path) -> None:
-    """The whole of it: warm start, restore if there is something, loop, save."""
-    stop = checkpoint.StopSignal()
-    settings, objective = config.train, make_objective(config)
-    check(config, objective)
-    found = preferences.load(**config.data.to_dict())
-    setup = for_sft(common.setup(config, load_task(config)), found)
-    micro_batch = settings.batch_size // settings.micro_batches
-    common.check_rows(
-        setup, **{"train.batch_size / micro_batches": micro_batch, "eval.batch_size": config.eval.batch_size}
-    )
-    common.record_run(setup, workdir, "dpo")
-    encoder, packer = Encoder(setup, objective.needs()), Packer(setup)
+def read(setup: Setup, found: preferences.Preferences, encoder: Encoder) -> tuple[Arrays, Arrays, dict[str, int]]:
+    """(the arrays of the training records, those of the held-out ones, what was cut, dropped and skipped)."""
+    config = setup.config
     arrays, counts = encoder(records_of(found, "train", config.algorithm.responses))
     held_out, _ = encoder(records_of(found, "test", config.algorithm.responses, limit=config.eval.num_prompts))
-    params = warm_start(setup, workdir, stop)
-    if params is None:
+    counts["skipped_records"] = found.data_source("train").num_skipped
+    return arrays, held_out, {f"data/{name}": count for name, count in counts.items()}
+
+
+def score_reference(
+    setup: Setup, workdir: pathlib.Path, programs: Programs, encoder: Encoder, reference: Params | None, parts: tuple
+) -> tuple[Arrays, ...]:
+    """Each of `parts` with what the reference says of it: its log-probs, and token rewards if the method asks for them;
+    as they are if there is no reference."""
+    if reference is None:
+        return parts
+    config = setup.config
+
+    def score(params, rows):
+        return programs.on_host(params, place_rows(setup, rows))
+
+    if "token_rewards" in make_objective(config).needs():
+        parts = tuple(with_token_rewards(config, workdir, score, reference, encoder, x) for x in parts)
+    return tuple(with_reference(config, workdir, score, reference, x) for x in parts)
+
+
+def compile_ahead(
+    loop: Run, setup: Setup, programs: Programs, state: TrainState, batch: PreferenceBatch, packer: Packer, reference
+) -> None:
+    """Compiles the train step for batches like this one."""
+    if loop.done:
+        return
+    batch = couple_batch(setup, programs, state, batch, reference)[1]
+    placed = place_rows(setup, packer(batch, setup.config.train.micro_batches))
+    loop.ahead("train_step", programs.train_step)(state, placed, reference)
+
+
+def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
+    """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
+    settings, objective = config.train, check(config)
+    loop, found = Run(config, workdir, "dpo", settings), preferences.load(**config.data.to_dict())
+    setup = for_sft(make_setup(config, task or load_task(config)), found)
+    check_batches(setup)
+    loop.record(setup.mesh.devices.flat)
+    encoder, packer = Encoder(setup, objective.needs()), Packer(setup)
+    arrays, held_out, counts = read(setup, found, encoder)
+    if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     reference = jax.tree.map(jnp.copy, params) if needs_reference(config) else None
     programs, state = build(setup, params)
-    if reference is not None:
-
-        def score(params, rows):
-            return programs.on_host(params, common.place_rows(setup, rows))
-
-        if "token_rewards" in objective.needs():
-            arrays, held_out = (
-                with_token_rewards(config, workdir, score, reference, encoder, x) for x in (arrays, held_out)
-            )
-        arrays, held_out = (with_reference(config, workdir, score, reference, x) for x in (arrays, held_out))
-    steps = math.ceil(settings.data_epochs * len(arrays["tokens"]) / settings.batch_size) or settings.steps
+    arrays, held_out = score_reference(setup, workdir, programs, encoder, reference, (arrays, held_out))
+    loop.total = math.ceil(settings.data_epochs * len(arrays["tokens"]) / settings.batch_size) or settings.steps
     batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=settings.batch_size, seed=config.seed)
-    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
-    step = 0
-    if checkpoints.latest_step() is not None:
-        items, host = checkpoints.restore(common.checkpoint_items(state), in_place=True)
-        state, step = common.state_of(items), host["step"]
-        batches.set_state(host["data"])
-    log = processes.run_logger(workdir, step, total_steps=steps, **common.log_options(config))
-    with checkpoints, log:
-        if step < steps:
-            first = encoder.batch(arrays, np.array(pipeline.peek(batches)))
-            first = couple_batch(setup, programs, state, first, reference)[1]
-            first = common.place_rows(setup, packer(first, settings.micro_batches))
-            common.ahead(setup)("train_step", programs.train_step)(state, first, reference)
+    state = state_of(loop.restore(checkpoint_items(state), batches))
+    with loop:
+        first = encoder.batch(arrays, np.array(pipeline.peek(batches)))
+        compile_ahead(loop, setup, programs, state, first, packer, reference)
         evaluate = make_evaluate(setup, programs, encoder, held_out, reference)
-        if step == 0:
-            counts |= {"skipped_records": found.data_source("train").num_skipped}
-            log.log(0, evaluate(state) | {f"data/{name}": count for name, count in counts.items()})
-        stopping = distributed.any_process(stop.received)
-        while step < steps and not stopping:
-            step += 1
-            clock = common.Clock()
+        loop.begin(lambda: (evaluate(state) | counts, []))
+        for step in loop.steps():
             batch = encoder.batch(arrays, np.array(next(batches)))
             state, batch = couple_batch(setup, programs, state, batch, reference)
-            batch = common.place_rows(setup, packer(batch, settings.micro_batches))
-            clock.lap("prepare_s", batch)
+            batch = place_rows(setup, packer(batch, settings.micro_batches))
+            step.clock.lap("prepare_s", batch)
             state, metrics = programs.train_step(state, batch, reference)
             metrics = jax.device_get(metrics)
-            clock.lap("train_s")
-            common.stop_on_nonfinite(state, batch, workdir, step, settings.max_nonfinite_in_a_row)
-            if step % config.eval.every == 0 or step == steps:
-                metrics |= evaluate(state)
-            timings = clock.totals(batch.completion_mask.sum()) | {"compile_count": programs.compile_count()}
-            log.log(step, metrics, timings)
-            stopping = distributed.any_process(stop.received)
-            if checkpoints.due(step) or step == steps or stopping:
-                items, host = common.checkpoint_items(state), {"step": step, "data": batches.get_state()}
-                checkpoints.save(step, items, host, metrics)
-    if step == steps:
-        common.write_final(setup, workdir, step, state.params)
+            step.clock.lap("train_s")
+            loop.check_finite(state, batch)
+            metrics |= evaluate(state) if step.evaluates else {}
+            timings = step.clock.totals(batch.completion_mask.sum()) | {"compile_count": programs.compile_count()}
+            step.end(checkpoint_items(state), metrics, timings)
+    loop.finish(setup, state.params)
 
 
 if __name__ == "__main__":
-    common.main(run, several_processes=True)
+    flags.main(run, several_processes=True)

@@ -5,161 +5,19 @@
 
 import json
 import pathlib
-from typing import NamedTuple
 
-import jax
-import numpy as np
-
-from experiments.parts import common, processes, rollout_mesh
-from rl_jax.core.types import Rollout
-from rl_jax.data import pipeline
-from rl_jax.rewards.pool import RewardPool, RewardResult
-from rl_jax.rollout.lm.engine import make_generate
+from experiments.parts import flags
+from experiments.parts.judging import make_evaluate, make_pool
+from experiments.parts.setup import load_params, make_setup
+from rl_jax.tasks import Task
 from rl_jax.training import distributed
 
 
-class Judged(NamedTuple):
-    """A rollout on the host, its texts and its rewards, row by row; `records` are repeated for their samples.
-
-    Of several processes all have the whole of it.
-    """
-
-    rollout: Rollout
-    records: list[dict]
-    completions: list[str]
-    result: RewardResult
-
-
-def make_pool(setup: common.Setup) -> RewardPool:
-    """The processes that score completions; close it, or use it as a context manager."""
-    return RewardPool(setup.task.reward_fn, kwargs=setup.task.reward_kwargs, **setup.config.reward.to_dict())
-
-
-def judge(
-    setup: common.Setup,
-    pool: RewardPool,
-    rollout: Rollout,
-    records: list[dict],
-    here: np.ndarray | None = None,
-    count: int | None = None,
-) -> Judged:
-    """Brings a rollout to the host, decodes its completions and scores them. records: one a prompt.
-
-    here: int, which of the batch's prompts the records are, where other processes have the rest; each judges its own.
-    count: how many prompts of the batch are wanted, the first ones. None for both: all of them, and all are here.
-    """
-    rollout = distributed.local_rows(rollout)
-    samples = len(rollout.completion_mask) // len(records)
-    here = np.arange(len(records)) if here is None else here
-    count = len(records) if count is None else count
-    wanted = np.flatnonzero(here < count)
-    rows = (wanted[:, None] * samples + np.arange(samples)).ravel()
-    rollout = jax.tree.map(lambda x: x[rows], rollout)
-    judged = _judge_rows(setup, pool, rollout, [records[i] for i in wanted for _ in range(samples)])
-    places = (here[wanted][:, None] * samples + np.arange(samples)).ravel()
-    return _bring_together(judged, places, count * samples)
-
-
-def _judge_rows(setup: common.Setup, pool: RewardPool, rollout: Rollout, records: list[dict]) -> Judged:
-    """Decodes and scores rows on the host, one record each."""
-    length = rollout.completion_mask.shape[1]
-    tokens = rollout.batch.tokens[:, -length:]
-    sampled = [row[mask].tolist() for row, mask in zip(tokens, rollout.completion_mask, strict=True)]
-    completions = [setup.task.tokenizer.decode(ids) for ids in sampled]
-    prompts, infos = [r["prompt"] for r in records], [r["info"] for r in records]
-    return Judged(rollout, records, completions, pool(prompts, completions, infos))
-
-
-def _bring_together(judged: Judged, places: np.ndarray, count: int) -> Judged:
-    """The Judged of all processes' rows. places: int [n], where this one's belong among `count` rows."""
-    if jax.process_count() == 1:
-        return judged
-    result = judged.result
-    texts = list(zip(judged.records, judged.completions, strict=True))
-    failures = (result.num_timeouts, result.num_errors, result.first_error)
-    told = distributed.gather([places.tolist(), sorted(result.components), texts, *failures])
-    names = sorted({name for _, found, *_ in told for name in found})  # a process whose rows all failed has none
-    columns = {name: result.components.get(name, np.zeros_like(result.rewards)) for name in names}
-    rollout, rewards, components = distributed.gather_rows((judged.rollout, result.rewards, columns), places, count)
-    texts, owners = [None] * count, {}
-    for rows, _, found, *numbers in reversed(told):
-        owners[tuple(rows)] = numbers  # processes that share rows have judged them both
-        for row, text in zip(rows, found, strict=True):
-            texts[row] = text
-    timeouts, errors, first = zip(*reversed(owners.values()), strict=True)
-    return Judged(
-        rollout,
-        [record for record, _ in texts],
-        [text for _, text in texts],
-        RewardResult(rewards, components, sum(timeouts), sum(errors), next(filter(None, first), None)),
-    )
-
-
-def sample_rows(judged: Judged, split: str, limit: int) -> list[dict]:
-    """The first `limit` completions as rows of samples.jsonl."""
-    return [
-        {
-            "split": split,
-            "prompt": judged.records[i]["prompt"],
-            "completion": judged.completions[i],
-            "reward": float(judged.result.rewards[i]),
-            "finished": bool(judged.rollout.finished[i]),
-            "truncated": bool(judged.rollout.truncated[i]),
-        }
-        for i in range(min(limit, len(judged.completions)))
-    ]
-
-
-def make_evaluate(setup: common.Setup, pool: RewardPool):
-    """evaluate(params) -> (metrics, sample rows): the same prompts and the same random numbers at every call.
-
-    metrics: eval/reward, eval/pass@1 (the mean share of samples whose reward component `correct` is 1, where the task
-    has it), eval/completion_length, eval/truncated, and the components.
-    """
-    config = setup.config.eval
-    rollout = setup.config.rollout
-    generate = common.jit_generate(
-        make_generate(
-            setup.model,
-            completion_length=rollout.completion_length,
-            group_size=config.samples_per_prompt,
-            sampling=common.sampling_of(config),
-            eos_ids=setup.task.tokenizer.eos_ids,
-            pad_id=setup.task.tokenizer.pad_id,
-        ),
-        setup,
-    )
-    source = setup.task.data_source("test")
-    common.check_rows(setup, **{"eval.batch_size": config.batch_size})
-    here = processes.rows_here(setup.mesh, config.batch_size)
-    key = jax.random.key(setup.config.seed + 1)
-
-    def evaluate(params):
-        params, values, rows = rollout_mesh.place(setup.rollout, params), {}, []
-        for index, records in enumerate(pipeline.eval_batches(source, config.batch_size, config.num_prompts)):
-            full = records + records[:1] * (config.batch_size - len(records))  # one shape, one compilation
-            mine = [full[i] for i in here]
-            prompts = processes.place_own(setup.mesh, common.encode_prompts(setup, mine))
-            rollout = generate(params, *prompts, jax.random.fold_in(key, index))
-            judged = judge(setup, pool, rollout, mine, here, len(records))
-            batch = {"reward": judged.result.rewards, **judged.result.components}
-            batch["completion_length"] = judged.rollout.completion_mask.sum(axis=1)
-            batch["truncated"] = judged.rollout.truncated
-            for name, column in batch.items():
-                values.setdefault(name, []).append(column)
-            rows += sample_rows(judged, "eval", setup.config.log.sample_rows - len(rows))
-        metrics = {f"eval/{name}": np.concatenate(columns).mean(dtype=np.float64) for name, columns in values.items()}
-        if "eval/correct" in metrics:
-            metrics["eval/pass@1"] = metrics.pop("eval/correct")
-        return metrics, rows
-
-    return evaluate
-
-
-def run(config, workdir: pathlib.Path) -> dict[str, float]:
-    """Evaluates the params of config.init_from (or fresh ones) and writes workdir/evaluation.json."""
-    setup = common.setup(config)
-    params = common.load_params(setup, config.init_from) if config.init_from else setup.init_params()
+def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str, float]:
+    """Evaluates the params of config.init_from (or fresh ones) and writes workdir/evaluation.json. task: in place of
+    config.task's."""
+    setup = make_setup(config, task)
+    params = load_params(setup, config.init_from) if config.init_from else setup.init_params()
     with make_pool(setup) as pool:
         metrics, rows = make_evaluate(setup, pool)(params)
     if distributed.is_main():
@@ -171,4 +29,4 @@ def run(config, workdir: pathlib.Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    common.main(run, several_processes=True)
+    flags.main(run, several_processes=True)

@@ -8,347 +8,133 @@ runs the config's SFT warm start in WORKDIR/sft; the same command resumes whatev
 
 import pathlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import sft
-from experiments.evaluate import Judged, make_evaluate, make_pool, sample_rows
-from experiments.parts import common, processes, rollout_mesh, sample_groups, trackers
+from experiments.parts import flags, policy, processes, trackers
+from experiments.parts.judging import make_evaluate, make_pool
 from experiments.parts.packers import Packer
-from experiments.parts.sample_groups import Collected, collect
-from experiments.parts.sampler import make_sampler
-from rl_jax import advantages, grpo, token_weights
-from rl_jax.core.binding import bind, needs
-from rl_jax.core.types import PolicyBatch, Scores
-from rl_jax.credit import shaping
-from rl_jax.credit.rule import Credit, assign
-from rl_jax.losses import aggregate, kl, policy
-from rl_jax.rollout.lm.sampling import Sampling
-from rl_jax.training import checkpoint, distributed
-from rl_jax.training.scoring import make_score
+from experiments.parts.run import Run, checkpoint_items, state_of
+from experiments.parts.sample_groups import Collected, Collector
+from experiments.parts.setup import Setup, make_setup
+from experiments.parts.training import place_rows
+from experiments.parts.warm_start import warm_start
+from rl_jax.core.types import Packed, Params, PolicyBatch, TokenBatch, TokenScores
+from rl_jax.tasks import Task
+from rl_jax.training import distributed
 from rl_jax.training.step import TrainState
 
 
-def make_objective(config) -> grpo.Objective:
-    """The loss's parts by name, from config.algorithm. A notebook builds the same tuple by hand."""
-    return grpo.Objective(
-        surrogate=bind(config.algorithm.surrogate.to_dict(), policy),
-        kl=bind(config.algorithm.kl.to_dict(), kl),
-        kl_coef=config.algorithm.kl_coef,
-        entropy_coef=config.algorithm.entropy_coef,
-        aggregate=bind(config.algorithm.aggregate.to_dict(), aggregate, max_length=config.rollout.completion_length),
-    )
-
-
-def warm_start(setup: common.Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal):
-    """The params that RL starts from: a finished run's, or the SFT's in workdir/sft, or the model's own.
-
-    None where a signal ended the SFT.
-    """
-    config = setup.config
-    if config.init_from:
-        return common.load_params(setup, config.init_from)
-    if not config.sft.steps:
-        return setup.init_params()
-    if not sft.run(config, workdir / "sft", stop, setup):
-        return None
-    return common.load_params(setup, workdir / "sft")
-
-
-def make_credit(config) -> Credit:
-    """How rewards become advantages and weights, by name, with their keywords, from config.algorithm."""
-    settings, length = config.algorithm, config.rollout.completion_length
-    return Credit(
-        shape=bind(settings.shaping.to_dict(), shaping, max_length=length),
-        reward_kl=bind(settings.reward_kl.to_dict(), kl),
-        advantage=bind(settings.advantage.to_dict(), advantages, max_length=length),
-        behavior_weight=bind(settings.behavior_weight.to_dict(), token_weights),
-        token_weight=bind(settings.token_weight.to_dict(), token_weights),
-        selection=bind(settings.token_selection.to_dict(), token_weights) if settings.token_selection.fn else None,
-        mask_truncated=settings.mask_truncated,
-    )
-
-
 def make_policy_batch(
-    config, collected: Collected, before: Scores | None, reference, key, states: trackers.States
-) -> PolicyBatch:
-    """What one step trains on. before: Scores [B, C] of the policy, where something needs them. reference: float32
-    [B, C] log-probs, or None. states: of the trackers, which have seen the rewards where that comes first."""
-    result = collected.judged.result
-    batch = assign(
-        make_credit(config),
-        jax.tree.map(jnp.asarray, collected.judged.rollout),
-        jnp.asarray(result.rewards),
-        group_size=config.sample.group_size,
-        key=key,
-        ref_log_probs=reference,
-        log_probs=None if before is None else before.log_probs,
-        entropy=None if before is None else before.entropy,
-        greedy_rewards=collected.greedy_rewards,
-        components=np.stack(list(result.components.values()), axis=1) if result.components else None,
-        **trackers.known(config, states),
-    )
-    batch = trackers.weigh(batch, states)
-    several = before is not None and has_several_updates(config)
-    return batch._replace(old_log_probs=before.log_probs if several else None)
+    assign: Callable, collected: Collected, before: TokenScores | None, reference, key, states: trackers.States
+) -> tuple[PolicyBatch, jax.Array]:
+    """What one step trains on, and what its rows have earned after shaping and KL, float32 [B].
 
-
-def has_several_updates(config) -> bool:
-    """Whether a batch gets more than one update; only then do old log-probs differ from current ones."""
-    return config.train.epochs * config.train.minibatches > 1
-
-
-def compares(config) -> bool:
-    """Whether a step needs the reference's log-probs: some term asks for them, or their KL is to be measured."""
-    settings, objective = config.algorithm, make_objective(config)
-    asked = {name for fn in (objective.surrogate, objective.kl, objective.aggregate) for name in needs(fn)}
-    moved = any(tracker.fn for place, tracker in settings.trackers.items() if place not in ("reward_scale", "baseline"))
-    return bool(settings.measure_kl or settings.kl_coef or settings.reward_kl_coef or moved or "ref_log_probs" in asked)
-
-
-def minibatches(config, batch, key):
-    """The batches of one step's updates: the rows dealt out anew each epoch, or simply everything at once.
-
-    batch: a PolicyBatch, or a batch that holds one as `policy`.
+    Args:
+      assign: Programs.assign.
+      collected: the step's rows.
+      before: [B, C] of the policy before the updates, or None if nothing needs them.
+      reference: float32 [B, C] log-probs, or None.
+      key: a typed key.
+      states: of the trackers, after they have seen the rewards.
     """
-    count, epochs = config.train.minibatches, config.train.epochs
-    if count == 1:
-        return [_count_rows(batch)] * epochs
-    rows = batch.completion_mask.shape[0]
-    orders = [jax.random.permutation(jax.random.fold_in(key, epoch), rows) for epoch in range(epochs)]
-    return [_count_rows(jax.tree.map(lambda x, i=i: x[i], batch)) for order in orders for i in jnp.split(order, count)]
+    result, named = collected.judged.result, {}
+    if collected.greedy_rewards is not None:
+        named = {name: getattr(collected, name) for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated")}
+    if result.components:
+        named["components"] = np.stack(list(result.components.values()), axis=1)
+    return assign(collected.judged.rollout, result.rewards, before, reference, key, distributed.whole(states), named)
 
 
-def _count_rows(batch):
-    """The batch with its number of rows that have a token, which its micro-batches could not know."""
-    if not isinstance(batch, PolicyBatch):
-        return batch._replace(policy=_count_rows(batch.policy))
-    live = jnp.any(batch.completion_mask, axis=1)
-    return batch._replace(batch_rows=jnp.full(live.shape, jnp.sum(live, dtype=jnp.float32)))
+def needs_scores(config) -> bool:
+    """Whether a step needs the policy's own log-probs before its updates, which cost a forward pass."""
+    in_reward = bool(config.algorithm.reward_kl_coef) or bool(config.algorithm.trackers.reward_kl.fn)
+    return policy.has_several_updates(config) or in_reward or policy.make_credit(config).needs_scores()
 
 
-def step_metrics(config, judged: Judged, updates: list[dict[str, float]]) -> dict[str, float]:
-    """A step's row of metrics: the data's health, the first update's view of the sampler, the mean of the updates."""
-    result, rollout = judged.result, judged.rollout
-    groups = result.rewards.reshape(-1, config.sample.group_size)
-    metrics = {name: np.mean([update[name] for update in updates]) for name in updates[0]}
-    del metrics["sampler/weight"], metrics["sampler/weight_squared"]  # they stand in sampler/ess
-    metrics |= {
-        "ratio/first_max_dev": updates[0]["ratio/max_dev"],
-        "nonfinite/skipped": updates[-1]["nonfinite/skipped"],  # a count so far, not to be averaged
-        "sampler/gap_max": updates[0]["sampler/gap_max"],
-        "sampler/ess": updates[0]["sampler/weight"] ** 2 / updates[0]["sampler/weight_squared"],
-        "reward/mean": result.rewards.mean(),
-        "reward/std": result.rewards.std(),
-        "reward/timeouts": result.num_timeouts,
-        "reward/errors": result.num_errors,
-        "group/zero_variance": np.mean(np.ptp(groups, axis=1) == 0),
-        "finished": rollout.finished.mean(),
-        "truncated": rollout.truncated.mean(),
-        "completion_length": rollout.completion_mask.sum(axis=1).mean(),
-        "mask_occupancy": rollout.completion_mask.mean(),
-    }
-    return metrics | {f"reward/{name}": column.mean() for name, column in result.components.items()}
-
-
-def group_view(setup: common.Setup, judged: Judged, batch: PolicyBatch, before: Scores, after: Scores) -> dict:
-    """The step's first group with a signal, token by token. before, after: the scores around the step's updates."""
-    size = setup.config.sample.group_size
-    groups = judged.result.rewards.reshape(-1, size)
-    chosen = int(np.argmax(np.ptp(groups, axis=1) > 0)) * size
-    length = judged.rollout.completion_mask.shape[1]
-    rows = []
-    for i in range(chosen, chosen + size):
-        # The head of the padding is left out of the picture; one masked column shows where it begins.
-        used = min(int(judged.rollout.completion_mask[i].sum()) + 1, length)
-        tokens = judged.rollout.batch.tokens[i, -length:][:used].tolist()
-        columns = {
-            "mask": batch.completion_mask[i],
-            "log_prob": before.log_probs[i],
-            "log_ratio": after.log_probs[i] - before.log_probs[i],
-            "advantage": batch.advantages[i],
-            "entropy": before.entropy[i],
-        }
-        row = {name: np.asarray(values)[:used].tolist() for name, values in columns.items()}
-        row["tokens"] = [setup.task.tokenizer.token_text(t) for t in tokens]
-        row["reward"] = float(judged.result.rewards[i])
-        rows.append(row)
-    return {"prompt": judged.records[chosen]["prompt"], "rows": rows}
-
-
-class Programs(NamedTuple):
-    """The compiled functions of a run; everything else in the loop is Python on the host."""
-
-    generate: Callable
-    score: Callable
-    train_step: Callable
-    greedy: Callable | None = None  # one row a prompt, where the advantage asks for its reward
-
-    def on_host(self, params, rows) -> Scores:
-        """score of `rows` on the mesh, the whole of it where several processes have a part each."""
-        return distributed.whole(self.score(params, rows))
-
-    def compile_count(self) -> int:
-        """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
-        return sum(program._cache_size() for program in self if program is not None)
-
-
-def make_scorer(setup: common.Setup) -> Callable:
-    """score(params, batch) -> Scores of the policy that is trained: the model at the rollout's temperature.
-
-    Where top-k or top-p cut off more, the sampler's log-probs are of another distribution, and sampler/gap_max and
-    sampler/ess show by how much.
-    """
-    rollout, chunk = setup.config.rollout, setup.config.score.chunk
-    sampling = Sampling(rollout.temperature)
-    return make_score(setup.model, completion_length=rollout.completion_length, sampling=sampling, chunk=chunk)
-
-
-def make_loss(setup: common.Setup, score: Callable) -> Callable:
-    """loss_fn(params, PolicyBatch) -> (Mean, metrics), as the train step takes it."""
-    objective, merged_score = make_objective(setup.config), common.on_merged(setup, score)
-
-    def loss_fn(params, batch):
-        return grpo.loss(merged_score(params, batch.batch), batch, objective)
-
-    return loss_fn
-
-
-def build(setup: common.Setup, params) -> tuple[Programs, TrainState]:
-    """The programs of this config on this mesh, and the state that they start from. `params` are given up to it."""
-    config = setup.config
-    if setup.rollout and config.log.progress:
-        print(rollout_mesh.cost(setup.rollout, params))
-    length, tokenizer = config.rollout.completion_length, setup.task.tokenizer
-    sampling = common.sampling_of(config.rollout)
-
-    def sampler(group_size: int, sampling: Sampling) -> Callable:
-        return make_sampler(
-            setup,
-            config.sample.prompts_per_step,
-            completion_length=length,
-            group_size=group_size,
-            sampling=sampling,
-            eos_ids=tokenizer.eos_ids,
-            pad_id=tokenizer.pad_id,
-        )
-
-    score = make_scorer(setup)
-    loss_fn = make_loss(setup, score)
-    states = trackers.init(trackers.make_trackers(config))
-    train_step, state = common.make_trainer(setup, config.train, loss_fn, params, states)
-    return Programs(
-        generate=sampler(config.sample.group_size, sampling),
-        score=common.jit_score(score, setup),
-        train_step=train_step,
-        greedy=sampler(1, Sampling(top_k=1)) if "greedy_rewards" in needs(make_credit(config).advantage) else None,
-    ), state
-
-
-def compile_ahead(setup: common.Setup, programs: Programs, packer: Packer, pool, prompts, state: TrainState) -> None:
+def compile_ahead(
+    loop: Run, setup: Setup, programs: policy.Programs, packer: Packer, collect: Collector, state: TrainState
+) -> None:
     """Compiles what the first step calls: the step itself, with its prompts, and zeros in place of results.
 
     Packed rows have shapes that depend on the samples: there only the rollout is compiled.
     """
-    config, ahead, key = setup.config, common.ahead(setup), processes.step_key(state, 0)
-    params = rollout_mesh.place(setup.rollout, state.params, common.Clock())
-    collected = sample_groups.compile_ahead(setup, pool, programs.generate, programs.greedy, prompts, params, key)
+    config, ahead, key = setup.config, loop.ahead, processes.step_key(state, 0)
+    collected = None if loop.done else collect.compile_ahead(ahead, state.params, key)
     if collected is None or config.packing.mode != "padded":
         return
-    rows = common.place_rows(setup, packer.to_score(collected.judged.rollout))
+    rows = place_rows(setup, packer.to_score(collected.judged.rollout))
     before = distributed.whole(ahead("score", programs.score)(state.params, rows))
-    reference = before.log_probs if compares(config) else None
-    batch = make_policy_batch(config, collected, before, reference, key, distributed.whole(state.trackers))
-    part = common.place_rows(setup, packer.to_train(minibatches(config, batch, key)[0]))
+    reference = before.log_probs if policy.needs_ref_log_probs(config) else None
+    batch, _ = make_policy_batch(ahead("assign", programs.assign), collected, before, reference, key, state.trackers)
+    part = place_rows(setup, packer.to_train(policy.minibatches(config, batch, key)[0]))
     ahead("train_step", programs.train_step)(state, part)
 
 
-def run(config, workdir: pathlib.Path) -> None:
-    """The whole of it: warm start, restore if there is something, loop, save."""
-    stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
-    setup = common.setup(config)
-    packer = Packer(setup)
-    minibatch = (
-        config.sample.prompts_per_step
-        * config.sample.group_size
-        // config.train.minibatches
-        // config.train.micro_batches
-    )
-    common.check_rows(setup, prompts_per_step=config.sample.prompts_per_step, micro_batch=minibatch)
-    common.record_run(setup, workdir, "grpo")
-    params = warm_start(setup, workdir, stop)
-    if params is None:
+def score(
+    config, programs: policy.Programs, rows: TokenBatch | Packed, params: Params, ref_params: Params, *, looks: bool
+) -> tuple[TokenScores | None, jax.Array | None]:
+    """(the policy's scores before the updates, the reference's log-probs): each None if no term needs it.
+
+    rows: as the model reads them. looks: whether the step's group view will show the scores.
+    """
+    scores = programs.on_host(params, rows) if needs_scores(config) or looks else None
+    reference = programs.on_host(ref_params, rows).log_probs if policy.needs_ref_log_probs(config) else None
+    return scores, reference
+
+
+def update(
+    loop: Run, setup: Setup, programs: policy.Programs, packer: Packer, state: TrainState, batch: PolicyBatch, key
+) -> tuple[TrainState, list[dict[str, Any]], dict[str, float]]:
+    """All updates of one step: (state, the metrics of each, metrics of the packing)."""
+    updates = []
+    for part in policy.minibatches(setup.config, batch, key):
+        part = place_rows(setup, packer.to_train(part))
+        state, metrics = programs.train_step(state, part)
+        updates.append(jax.device_get(metrics))
+        loop.check_finite(state, part)
+    return state, updates, packer.metrics(part)
+
+
+def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
+    """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
+    loop, setup = Run(config, workdir, "grpo", config.train), make_setup(config, task)
+    packer, estimators = Packer(setup), trackers.make_trackers(config)
+    policy.check_sizes(setup)
+    loop.record(setup.mesh.devices.flat)
+    if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
-    reference_params = jax.tree.map(jnp.copy, params)
-    programs, state = build(setup, params)
-    source = setup.task.data_source("train")
-    prompts = processes.own_batches(setup.mesh, source, batch_size=config.sample.prompts_per_step, seed=config.seed)
-    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
-    step = 0
-    if checkpoints.latest_step() is not None:
-        items, host = checkpoints.restore(common.checkpoint_items(state, reference=reference_params), in_place=True)
-        state, reference_params = common.state_of(items), items["reference"]
-        prompts.set_state(host["data"])
-        step = host["step"]
-    made = trackers.make_trackers(config)
-    in_reward = bool(config.algorithm.reward_kl_coef) or "reward_kl" in made
-    needs_reference = compares(config)
-    needs_before = has_several_updates(config) or in_reward or make_credit(config).needs_scores()
-    log = processes.run_logger(workdir, step, total_steps=config.train.steps, **common.log_options(config))
-    with checkpoints, make_pool(setup) as pool, log:
-        if step < config.train.steps:
-            compile_ahead(setup, programs, packer, pool, prompts, state)
+    ref_params = jax.tree.map(jnp.copy, params)
+    (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
+    items = loop.restore(checkpoint_items(state, reference=ref_params), prompts)
+    state, ref_params = state_of(items), items["reference"]
+    with loop, make_pool(setup) as pool:
+        collect = Collector(setup, pool, prompts, programs.generate, programs.greedy)
         evaluate = make_evaluate(setup, pool)
-        if step == 0:
-            metrics, samples = evaluate(state.params)
-            log.log(0, metrics)
-            log.samples(0, samples)
-        stopping = distributed.any_process(stop.received)
-        while step < config.train.steps and not stopping:
-            step += 1
-            looking = step % config.eval.every == 0 or step == config.train.steps
-            clock = common.Clock()
-            rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step), 3)
-            params = rollout_mesh.place(setup.rollout, state.params, clock)
-            collected = collect(setup, pool, programs.generate, programs.greedy, prompts, params, rollout_key, clock)
-            del params  # a second copy of the weights, which the updates have no room for
-            judged, rewards = collected.judged, collected.judged.result.rewards
-            rows = common.place_rows(setup, packer.to_score(judged.rollout))
-            before = programs.on_host(state.params, rows) if needs_before or looking else None
-            reference = programs.on_host(reference_params, rows).log_probs if needs_reference else None
-            state = state._replace(trackers=trackers.see_rewards(made, state.trackers, rewards))
-            states = distributed.whole(state.trackers)
-            batch = make_policy_batch(config, collected, before, reference, credit_key, states)
-            clock.lap("score_s", batch)
-            updates = []
-            for part in minibatches(config, batch, order_key):
-                part = common.place_rows(setup, packer.to_train(part))
-                state, metrics = programs.train_step(state, part)
-                updates.append(jax.device_get(metrics))
-                common.stop_on_nonfinite(state, part, workdir, step, config.train.max_nonfinite_in_a_row)
-            clock.lap("train_s")
-            metrics = step_metrics(config, judged, updates) | collected.metrics | packer.metrics(part)
-            states = trackers.observe(made, state.trackers, rewards, metrics)
-            state = state._replace(trackers=processes.replicate(setup.mesh, states))
-            metrics |= trackers.metrics_of(states) | {"data/skipped_records": source.num_skipped}
-            if looking:
-                evaluated, samples = evaluate(state.params)
-                metrics |= evaluated
-                log.samples(step, samples + sample_rows(judged, "train", config.log.sample_rows))
-                after = programs.on_host(state.params, rows)
-                log.group_view(step, group_view(setup, judged, batch, before, after))
-            sampled = judged.rollout.completion_mask.sum()
-            log.log(step, metrics, clock.totals(sampled) | {"compile_count": programs.compile_count()})
-            stopping = distributed.any_process(stop.received)
-            if checkpoints.due(step) or step == config.train.steps or stopping:
-                items = common.checkpoint_items(state, reference=reference_params)
-                checkpoints.save(step, items, {"step": step, "data": prompts.get_state()}, metrics)
-    if step == config.train.steps:
-        common.write_final(setup, workdir, step, state.params)
+        compile_ahead(loop, setup, programs, packer, collect, state)
+        loop.begin(lambda: evaluate(state.params))
+        for step in loop.steps():
+            rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step.number), 3)
+            collected = collect(state.params, rollout_key, step.clock)
+            rows = place_rows(setup, packer.to_score(collected.judged.rollout))
+            scores, reference = score(config, programs, rows, state.params, ref_params, looks=step.evaluates)
+            state = trackers.see(estimators, state, collected)
+            batch, earned = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)
+            step.clock.lap("score_s", batch)
+            state, updates, metrics = update(loop, setup, programs, packer, state, batch, order_key)
+            step.clock.lap("train_s")
+            metrics |= policy.step_metrics(config, collected, source, updates)
+            state, metrics = trackers.observe_step(setup.mesh, estimators, state, collected, metrics, earned)
+            if step.evaluates:
+                views = (collected.judged, batch, scores, programs.on_host(state.params, rows))
+                metrics |= policy.look(loop, step, setup, evaluate, state.params, *views)
+            timings = policy.timings(step, collected, programs)
+            step.end(checkpoint_items(state, reference=ref_params), metrics, timings)
+    loop.finish(setup, state.params)
 
 
 if __name__ == "__main__":
-    common.main(run, several_processes=True)
+    flags.main(run, several_processes=True)

@@ -7,34 +7,36 @@ updates -> the reference moves. What happens at each arrow is in config.sample a
 experiments.dpo). The same command resumes whatever was interrupted, bit for bit.
 """
 
-import contextlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import dpo, grpo
-from experiments.evaluate import Judged, make_evaluate, make_pool, sample_rows
-from experiments.parts import common
+from experiments.parts import flags, processes
+from experiments.parts.judging import make_evaluate, make_pool, sample_rows
 from experiments.parts.preference_data import flat, for_sft, load_task
+from experiments.parts.preference_steps import Programs, build, couple_batch, make_objective
+from experiments.parts.run import Clock, Run, checkpoint_items, state_of
 from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, Source, make_judge
+from experiments.parts.setup import Setup, check_rows, load_params, make_setup
+from experiments.parts.training import place_rows
+from experiments.parts.warm_start import warm_start
 from rl_jax import preferences
 from rl_jax.core.binding import bind
 from rl_jax.core.types import Params, PreferenceBatch
-from rl_jax.data import pipeline
-from rl_jax.runs.logging import RunLogger
 from rl_jax.selection import candidate_values, pair_selection, reference_policy
-from rl_jax.training import checkpoint
+from rl_jax.tasks import Task
 from rl_jax.training.step import TrainState
 
 
 def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> PreferenceBatch:
     """The pairs or lists that are trained on: a PreferenceBatch of N * L prompts, L lists of each one drawn.
 
-    With dpo.responses = 1 each place of a list is a labelled response, the first one desirable (KTO, BCO).
-    needed: what the objective's slots ask for by name. Raises ValueError where the lists have not dpo.responses each.
+    With algorithm.responses = 1 each place of a list is a labelled response, the first one desirable (KTO, BCO).
+    needed: what the objective's slots ask for by name. Raises ValueError where a list has another length than
+    algorithm.responses.
     """
     value = bind(config.algorithm.candidate_value.to_dict(), candidate_values)
     rewards = value(jnp.asarray(candidates.rewards), jnp.asarray(candidates.opponents))
@@ -76,13 +78,18 @@ def labelled(batch: PreferenceBatch) -> PreferenceBatch:
 
 
 def with_references(
-    programs: dpo.Programs, batch: PreferenceBatch, shares: dict[str, float], reference: Params, policy: Params
+    setup: Setup,
+    programs: Programs,
+    batch: PreferenceBatch,
+    shares: dict[str, float],
+    reference: Params,
+    policy: Params,
 ) -> PreferenceBatch:
-    """The batch with the log-probs that the objective compares with: of the reference, of the policy before updates."""
+    """The batch with the log-probs that the objective compares with: of the reference, of the policy before."""
     shape = batch.completion_mask.shape
 
     def score(params):
-        return programs.score(params, flat(batch.batch)).log_probs.reshape(shape)
+        return programs.on_host(params, place_rows(setup, flat(batch.batch))).log_probs.reshape(shape)
 
     return batch._replace(
         ref_log_probs=score(reference) if "ref" in shares else None,
@@ -91,20 +98,20 @@ def with_references(
 
 
 def minibatches(config, batch: PreferenceBatch, key: jax.Array) -> Iterator[PreferenceBatch]:
-    """The batches of one step's updates, dpo.batch_size lists each, dealt out anew in each epoch.
+    """The batches of one step's updates, train.batch_size lists each, dealt out anew in each epoch.
 
     Raises ValueError where the lists do not divide into them.
     """
     rows, size = batch.present.shape[0], config.train.batch_size
     if rows % size:
-        raise ValueError(f"a step's {rows} lists do not divide into updates of dpo.batch_size={size}")
+        raise ValueError(f"a step's {rows} lists do not divide into updates of train.batch_size={size}")
     for epoch in range(config.train.epochs):
         order = jax.random.permutation(jax.random.fold_in(key, epoch), rows) if size < rows else jnp.arange(rows)
         for chosen in jnp.split(order, rows // size):
             yield jax.tree.map(lambda x, i=chosen: jnp.asarray(x)[i], batch)
 
 
-def step_metrics(candidates: Candidates, batch: PreferenceBatch, updates: list[dict]) -> dict[str, float]:
+def step_metrics(candidates: Candidates, source, batch: PreferenceBatch, updates: list[dict]) -> dict[str, float]:
     """A step's row of metrics: of its candidates, of the lists made of them, and the mean of the updates."""
     metrics = {name: np.mean([update[name] for update in updates]) for name in updates[0]}
     rewards, kept = candidates.rewards, np.asarray(batch.present).all(axis=1)
@@ -117,16 +124,23 @@ def step_metrics(candidates: Candidates, batch: PreferenceBatch, updates: list[d
         "selection/kept": kept.mean(),
         "selection/gap": float(np.ptp(np.asarray(batch.rewards), axis=1)[kept].mean()) if kept.any() else 0.0,
         "completion_length": lengths.mean(),
+        "data/skipped_records": source.num_skipped,
     }
 
 
-def first_reference(setup: common.Setup, params: Params) -> Params:
+def first_reference(setup: Setup, params: Params) -> Params:
     """What is compared with at first: the params themselves, or a soup of them and another run's."""
     settings = setup.config.algorithm.reference_soup
     if not settings.init_from:
         return params
-    other = common.load_params(setup, settings.init_from)
+    other = load_params(setup, settings.init_from)
     return reference_policy.soup([params, other], [1.0 - settings.weight, settings.weight])
+
+
+def first_references(setup: Setup, params: Params) -> tuple[Callable, reference_policy.References]:
+    """(the schedule by which the references move, the references before the first step)."""
+    schedule = bind(setup.config.algorithm.reference_schedule.to_dict(), reference_policy)
+    return schedule, reference_policy.start(schedule, params, first_reference(setup, params))
 
 
 def make_source(config):
@@ -140,7 +154,7 @@ def make_source(config):
     return None, lambda task: task.data_source(known[config.sample.data])
 
 
-def check_config(setup: common.Setup) -> None:
+def check_config(setup: Setup) -> None:
     """Raises ValueError for sizes that do not divide."""
     sample, settings = setup.config.sample, setup.config.train
     if sample.prompts_per_step % sample.prompts_per_batch:
@@ -150,100 +164,97 @@ def check_config(setup: common.Setup) -> None:
         )
     if setup.config.packing.mode != "padded":
         raise ValueError(f"packing.mode={setup.config.packing.mode!r}: sampled pairs are padded rows; set 'padded'")
-    common.check_rows(
+    check_rows(
         setup, prompts_per_batch=sample.prompts_per_batch, micro_batch=settings.batch_size // settings.micro_batches
     )
 
 
-def collect(
-    setup: common.Setup, programs: dpo.Programs, draw: Source, sampler: Params, policy: Params, ref: Params, keys, clock
-) -> tuple[Candidates, Judged, PreferenceBatch]:
-    """What one step trains on: candidates of `sampler`, judged and chosen, with what the objective compares with."""
-    objective = dpo.make_objective(setup.config)
-    candidates, judged = draw(sampler, ref, keys[0], clock)
-    batch = choose(setup.config, candidates, keys[1], objective.needs())
-    batch = with_references(programs, batch, objective.reference, ref, policy)
-    clock.lap("score_s", batch)
-    return candidates, judged, batch
+def prepare(
+    setup: Setup, programs: Programs, candidates: Candidates, policy: Params, ref: Params, key
+) -> PreferenceBatch:
+    """What one step trains on: the lists that are chosen, with the log-probs that the objective compares with."""
+    objective = make_objective(setup.config)
+    batch = choose(setup.config, candidates, key, objective.needs())
+    return with_references(setup, programs, batch, objective.reference, ref, policy)
 
 
-def train(
-    setup: common.Setup, programs: dpo.Programs, state: TrainState, batch: PreferenceBatch, ref: Params, key, workdir
+def update(
+    loop: Run, setup: Setup, programs: Programs, state: TrainState, batch: PreferenceBatch, ref: Params, key
 ) -> tuple[TrainState, list[dict]]:
     """All updates of one step: (state, the metrics of each)."""
-    updates, limit = [], setup.config.train.max_nonfinite_in_a_row
+    updates = []
     for part in minibatches(setup.config, batch, key):
-        state, part = dpo.couple_batch(setup, programs, state, part, ref)
-        part = common.place_rows(setup, part)
+        state, part = couple_batch(setup, programs, state, part, ref)
+        part = place_rows(setup, part)
         state, metrics = programs.train_step(state, part, ref)
         updates.append(jax.device_get(metrics))
-        common.stop_on_nonfinite(state, part, workdir, int(state.step), limit)
+        loop.check_finite(state, part)
     return state, updates
 
 
-def run(config, workdir: pathlib.Path) -> None:
-    """The whole of it: warm start, restore if there is something, loop, save."""
-    stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
-    task, source_of = make_source(config)
-    setup = common.setup(config, task)
+def look_ahead(
+    loop: Run, setup: Setup, programs: Programs, draw: Source, state: TrainState, ref: Params, keys, clock: Clock
+) -> Params:
+    """The params that a step samples from: the policy's; with extragradient those after a trial step, and the real
+    update starts from where the trial began."""
+    if not setup.config.algorithm.extragradient:
+        return state.params
+    candidates, _ = draw(state.params, ref, keys[3], clock)
+    batch = prepare(setup, programs, candidates, state.params, ref, keys[4])
+    trial, _ = update(loop, setup, programs, jax.tree.map(jnp.copy, state), batch, ref, keys[2])
+    return trial.params
+
+
+def compile_ahead(loop: Run, setup: Setup, programs: Programs, draw: Source, state: TrainState, ref: Params) -> None:
+    """Compiles what the first step calls: the step itself, with its prompts, and zeros in place of samples."""
+    ahead, key = loop.ahead, processes.step_key(state, 0)
+    candidates = None if loop.done else draw.compile_ahead(ahead, state.params, ref, key)
+    if candidates is None:
+        return
+    compiled = programs._replace(score=ahead("score", programs.score))
+    batch = prepare(setup, compiled, candidates, state.params, ref, key)
+    part = couple_batch(setup, programs, state, next(minibatches(setup.config, batch, key)), ref)[1]
+    ahead("train_step", programs.train_step)(state, place_rows(setup, part), ref)
+
+
+def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
+    """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
+    loop, (named, source_of) = Run(config, workdir, "online_dpo", config.train), make_source(config)
+    setup = make_setup(config, task or named)
     if config.sample.data == "pairs":  # its SFT, if any, is on the chosen sides
         setup = for_sft(setup, preferences.load(**config.sample.pairs.to_dict()))
     check_config(setup)
-    common.record_run(setup, workdir, "online_dpo")
-    params = grpo.warm_start(setup, workdir, stop)
-    if params is None:
+    loop.record(setup.mesh.devices.flat)
+    if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
-    schedule = bind(config.algorithm.reference_schedule.to_dict(), reference_policy)
-    compared = reference_policy.start(schedule, params, first_reference(setup, params))
-    programs, state = dpo.build(setup, params)
-    source = source_of(setup.task)
-    prompts = pipeline.train_iterator(source, batch_size=config.sample.prompts_per_batch, seed=config.seed)
-    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
-    step = 0
-    if checkpoints.latest_step() is not None:
-        items, host = checkpoints.restore(common.checkpoint_items(state, references=compared))
-        state, compared = common.state_of(items), items["references"]
-        prompts.set_state(host["data"])
-        step = host["step"]
-    log = RunLogger(workdir, total_steps=config.train.steps, resume_step=step or None, **common.log_options(config))
-    verified = setup.task.reward_fn is not None
-    with checkpoints, make_pool(setup) if verified else contextlib.nullcontext() as pool, log:
-        evaluate = make_evaluate(setup, pool) if verified else lambda params: ({}, [])
-        draw = Source(setup, make_judge(setup, pool), prompts)
-        if step == 0:
-            metrics, samples = evaluate(state.params)
-            log.log(0, metrics)
-            log.samples(0, samples)
-        while step < config.train.steps and not stop.received:
-            step += 1
-            clock = common.Clock()
-            keys = jax.random.split(jax.random.fold_in(state.rng, step), 5)
-            sampler = state.params
-            if config.algorithm.extragradient:  # a trial step, to see where the opponents go; the real one starts here
-                _, _, batch = collect(setup, programs, draw, sampler, sampler, compared.ref, keys[3:], clock)
-                trial = jax.tree.map(jnp.copy, state)
-                trial, _ = train(setup, programs, trial, batch, compared.ref, keys[2], workdir)
-                sampler = trial.params
-            candidates, judged, batch = collect(
-                setup, programs, draw, sampler, state.params, compared.ref, keys[:2], clock
-            )
-            state, updates = train(setup, programs, state, batch, compared.ref, keys[2], workdir)
-            compared, moved = schedule(compared, state.params, step)
+    schedule, compared = first_references(setup, params)
+    (programs, state), source = build(setup, params), source_of(setup.task)
+    prompts = processes.own_batches(setup.mesh, source, batch_size=config.sample.prompts_per_batch, seed=config.seed)
+    items = loop.restore(checkpoint_items(state, references=compared), prompts)
+    state, compared = state_of(items), items["references"]
+    with loop, make_pool(setup) as pool:
+        evaluate, draw = make_evaluate(setup, pool), Source(setup, make_judge(setup, pool), prompts)
+        compile_ahead(loop, setup, programs, draw, state, compared.ref)
+        loop.begin(lambda: evaluate(state.params))
+        for step in loop.steps():
+            keys = jax.random.split(processes.step_key(state, step.number), 5)
+            sampler = look_ahead(loop, setup, programs, draw, state, compared.ref, keys, step.clock)
+            candidates, judged = draw(sampler, compared.ref, keys[0], step.clock)
+            batch = prepare(setup, programs, candidates, state.params, compared.ref, keys[1])
+            step.clock.lap("score_s", batch)
+            state, updates = update(loop, setup, programs, state, batch, compared.ref, keys[2])
+            compared, moved = schedule(compared, state.params, step.number)
             state = state._replace(params=moved)
-            clock.lap("train_s")
-            metrics = step_metrics(candidates, batch, updates) | {"data/skipped_records": source.num_skipped}
-            if step % config.eval.every == 0 or step == config.train.steps:
+            step.clock.lap("train_s")
+            metrics = step_metrics(candidates, source, batch, updates)
+            if step.evaluates:
                 evaluated, samples = evaluate(state.params)
                 metrics |= evaluated
-                log.samples(step, samples + sample_rows(judged, "train", config.log.sample_rows))
-            timings = clock.totals(candidates.completion_mask.sum()) | {"compile_count": programs.compile_count()}
-            log.log(step, metrics, timings)
-            if checkpoints.due(step) or step == config.train.steps or stop.received:
-                items = common.checkpoint_items(state, references=compared)
-                checkpoints.save(step, items, {"step": step, "data": prompts.get_state()}, metrics)
-    if step == config.train.steps:
-        common.write_final(setup, workdir, step, state.params)
+                loop.log.samples(step.number, samples + sample_rows(judged, "train", config.log.sample_rows))
+            timings = step.clock.totals(candidates.completion_mask.sum()) | {"compile_count": programs.compile_count()}
+            step.end(checkpoint_items(state, references=compared), metrics, timings)
+    loop.finish(setup, state.params)
 
 
 if __name__ == "__main__":
-    common.main(run)
+    flags.main(run, several_processes=True)

@@ -14,18 +14,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from experiments import grpo
-from experiments.evaluate import make_evaluate, make_pool, sample_rows
-from experiments.parts import common, processes, rollout_mesh, sample_groups, trackers
-from experiments.parts.sample_groups import collect
+from experiments.parts import flags, processes, trackers
+from experiments.parts import policy as policy_parts
+from experiments.parts.judging import make_evaluate, make_pool
+from experiments.parts.run import Run
+from experiments.parts.sample_groups import Collected, Collector
+from experiments.parts.setup import Setup, make_setup
+from experiments.parts.training import make_trainer, place_rows
+from experiments.parts.warm_start import warm_start
 from rl_jax import ppo
 from rl_jax.advantages import tokens as token_advantages
 from rl_jax.core.binding import bind, needs
+from rl_jax.core.types import Params
 from rl_jax.losses import value
 from rl_jax.models.heads import NAME as HEAD
 from rl_jax.models.heads import add_value_head, make_predict, without_value_head
 from rl_jax.rollout.lm.sampling import Sampling
-from rl_jax.training import checkpoint, distributed, sharding
+from rl_jax.tasks import Task
+from rl_jax.training import distributed, sharding
 from rl_jax.training.scoring import make_score
 from rl_jax.training.step import TrainState
 
@@ -35,7 +41,7 @@ def make_objective(config) -> ppo.Objective:
     settings = config.critic
     value_loss = bind(settings.loss.to_dict(), value)
     objective = ppo.Objective(
-        policy=grpo.make_objective(config),
+        policy=policy_parts.make_objective(config),
         value_loss=value_loss,
         support=value.Support(**settings.support.to_dict()) if "support" in needs(value_loss) else None,
         value_coef=settings.value_coef,
@@ -101,6 +107,10 @@ class Programs(NamedTuple):
     policy_step: Callable
     critic_step: Callable | None
 
+    def on_host(self, params, rows):
+        """score of `rows` on the mesh, the whole of it if several processes have a part each."""
+        return distributed.whole(self.score(params, rows))
+
     def compile_count(self) -> int:
         """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
         return sum(program._cache_size() for program in self if program is not None)
@@ -120,11 +130,11 @@ class Programs(NamedTuple):
 
 def make_assign(config) -> Callable:
     """Programs.assign, all of it on the global batch."""
-    credit, estimator = grpo.make_credit(config), make_estimator(config)
+    rule, estimator = policy_parts.make_credit(config), make_estimator(config)
 
     def assign(rollout, rewards, values, before, reference, key, states):
         batch, means = ppo.assign(
-            credit,
+            rule,
             estimator,
             rollout,
             rewards,
@@ -137,14 +147,14 @@ def make_assign(config) -> Callable:
             **trackers.known(config, states),
         )
         policy = trackers.weigh(batch.policy, states)
-        if grpo.has_several_updates(config):
+        if policy_parts.has_several_updates(config):
             policy = policy._replace(old_log_probs=before.log_probs)
         return batch._replace(policy=policy), {name: mean.value() for name, mean in means.items()}
 
     return assign
 
 
-def build(setup: common.Setup, params) -> tuple[Programs, Learner]:
+def build(setup: Setup, params) -> tuple[Programs, Learner]:
     """The programs of this config on this mesh, and what they start from. `params` are given up to it."""
     config, objective = setup.config, make_objective(setup.config)
     length, settings = config.rollout.completion_length, config.critic
@@ -153,7 +163,7 @@ def build(setup: common.Setup, params) -> tuple[Programs, Learner]:
     rows = sharding.batch_sharding(setup.mesh)
     critic_params = jax.jit(lambda p: add_value_head(setup.model, p, num_outputs=objective.num_outputs()))(params)
     critic_shardings = sharding.tree_shardings(jax.eval_shape(lambda: critic_params), setup.mesh)
-    of_policy, policy = grpo.build(setup, params)
+    of_policy, policy = policy_parts.build(setup, params)
 
     def predict(params, batch, model=setup.model):
         return make_predict(model, completion_length=length)(params, batch)
@@ -165,16 +175,16 @@ def build(setup: common.Setup, params) -> tuple[Programs, Learner]:
         tokens = batch.policy.batch
         hidden = setup.model.apply(params, tokens)  # once, for both heads
         model = setup.model._replace(apply=lambda *_: hidden)
-        sampling = Sampling(config.rollout.temperature)  # what is trained, as in experiments.grpo.build
+        sampling = Sampling(config.rollout.temperature)  # what is trained, as policy_parts.make_scorer has it
         score = make_score(model, completion_length=length, sampling=sampling, chunk=config.score.chunk)
         return ppo.loss(score(params, tokens), predict(params, tokens, model)[:, :-1], batch, objective)
 
     if settings.shared:
-        policy_step, policy = common.make_trainer(setup, config.train, joint_loss, critic_params, policy.trackers)
+        policy_step, policy = make_trainer(setup, config.train, joint_loss, critic_params, policy.trackers)
         critic_step, critic = None, None
     else:
         policy_step = of_policy.train_step
-        critic_step, critic = common.make_trainer(setup, settings, critic_loss, critic_params)
+        critic_step, critic = make_trainer(setup, settings, critic_loss, critic_params)
     programs = Programs(
         generate=of_policy.generate,
         score=of_policy.score,
@@ -194,16 +204,16 @@ def build(setup: common.Setup, params) -> tuple[Programs, Learner]:
 NO_UPDATE = {"ratio/max_dev": 0.0, "sampler/gap_max": 0.0, "sampler/weight": 1.0, "sampler/weight_squared": 1.0}
 
 
-def step_metrics(config, judged, state: TrainState, updates, critic_updates) -> dict[str, float]:
+def step_metrics(config, collected: Collected, source, state: TrainState, updates, critic_updates) -> dict[str, float]:
     """A step's row of metrics: those of experiments.grpo, and the mean of the critic's updates.
 
     updates: of the policy, none while the critic warms up. critic_updates: of a critic of its own, or empty dicts.
     """
     if updates:
-        metrics = grpo.step_metrics(config, judged, updates)
+        metrics = policy_parts.step_metrics(config, collected, source, updates)
     else:
         idle = NO_UPDATE | {"nonfinite/skipped": float(state.skipped)}
-        metrics = grpo.step_metrics(config, judged, [idle])
+        metrics = policy_parts.step_metrics(config, collected, source, [idle])
         for name in ("ratio/max_dev", "ratio/first_max_dev", "sampler/gap_max", "sampler/ess"):
             del metrics[name]
     for name in critic_updates[0]:
@@ -223,113 +233,89 @@ def check_config(config) -> None:
         raise ValueError(f"model.lora.rank={config.model.lora.rank}: the critic has no adapters; set it to 0")
 
 
-def check_rows(setup: common.Setup) -> None:
-    """Raises ValueError where the rows of a step, or of a micro-batch, do not divide over the devices."""
-    minibatch = setup.config.sample.prompts_per_step * setup.config.sample.group_size // setup.config.train.minibatches
-    parts = {"micro_batch": setup.config.train.micro_batches, "critic's micro_batch": setup.config.critic.micro_batches}
-    micro_batches = {name: minibatch // count for name, count in parts.items()}
-    common.check_rows(setup, prompts_per_step=setup.config.sample.prompts_per_step, **micro_batches)
+def score(
+    setup: Setup, programs: Programs, learner: Learner, ref_params: Params, collected: Collected, key
+) -> tuple[ppo.PPOBatch, dict, Any]:
+    """(what the step trains on, metrics of its advantages, the policy's scores before the updates), on the host."""
+    judged = collected.judged
+    rollout, rewards = place_rows(setup, (judged.rollout, judged.result.rewards))
+    before = programs.score(learner.policy_params(), rollout.batch)
+    reference = None
+    if policy_parts.needs_ref_log_probs(setup.config):
+        reference = programs.score(ref_params, rollout.batch).log_probs
+    values = programs.predict(learner.critic_params(), rollout.batch)
+    states = jax.device_get(learner.policy.trackers)
+    batch, metrics = programs.assign(rollout, rewards, values, before, reference, key, states)
+    before, batch, metrics = distributed.whole((before, batch, jax.device_get(metrics)))
+    return batch, metrics, before
 
 
-def compile_ahead(setup: common.Setup, programs: Programs, pool, prompts, learner: Learner) -> None:
+def compile_ahead(loop: Run, setup: Setup, programs: Programs, collect: Collector, learner: Learner) -> None:
     """Compiles what the first step calls: the step itself, with its prompts, and zeros in place of results."""
-    config, ahead, key = setup.config, common.ahead(setup), processes.step_key(learner.policy, 0)
-    params = rollout_mesh.place(setup.rollout, learner.policy_params(), common.Clock())
-    collected = sample_groups.compile_ahead(setup, pool, programs.generate, None, prompts, params, key)
+    ahead, key = loop.ahead, processes.step_key(learner.policy, 0)
+    collected = None if loop.done else collect.compile_ahead(ahead, learner.policy_params(), key)
     if collected is None:
         return
-    rollout, rewards = common.place_rows(setup, (collected.judged.rollout, collected.judged.result.rewards))
-    before = ahead("score", programs.score)(learner.policy_params(), rollout.batch)
-    values = ahead("predict", programs.predict)(learner.critic_params(), rollout.batch)
-    states = jax.device_get(learner.policy.trackers)
-    batch, _ = ahead("assign", programs.assign)(rollout, rewards, values, before, before.log_probs, key, states)
-    part = common.place_rows(setup, grpo.minibatches(config, distributed.whole(batch), key)[0])
+    compiled = {name: ahead(name, getattr(programs, name)) for name in ("score", "predict", "assign")}
+    batch, _, _ = score(setup, programs._replace(**compiled), learner, learner.policy_params(), collected, key)
+    part = place_rows(setup, policy_parts.minibatches(setup.config, batch, key)[0])
     if programs.critic_step:
         ahead("critic_step", programs.critic_step)(learner.critic, part)
         part = part.policy
     ahead("policy_step", programs.policy_step)(learner.policy, part)
 
 
-def run(config, workdir: pathlib.Path) -> None:
-    """The whole of it: warm start, restore if there is something, loop, save."""
+def update(
+    loop: Run, setup: Setup, programs: Programs, learner: Learner, batch: ppo.PPOBatch, key
+) -> tuple[Learner, list[dict], list[dict]]:
+    """All updates of one step: (what is trained, the metrics of the policy's updates, those of the critic's)."""
+    updates, critic_updates = [], []
+    only_critic = loop.step <= setup.config.critic.warmup_steps
+    for part in policy_parts.minibatches(setup.config, batch, key):
+        part = place_rows(setup, part)
+        learner, metrics, of_critic = programs.update(learner, part, only_critic=only_critic)
+        updates += [] if metrics is None else [jax.device_get(metrics)]
+        critic_updates.append(jax.device_get(of_critic))
+        for state in filter(None, learner):
+            loop.check_finite(state, part)
+    return learner, updates, critic_updates
+
+
+def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
+    """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
     check_config(config)
-    stop = checkpoint.StopSignal()  # from the first moment, and one for both loops: no signal falls in between
-    setup = common.setup(config)
-    check_rows(setup)
-    common.record_run(setup, workdir, "ppo")
-    params = grpo.warm_start(setup, workdir, stop)
-    if params is None:
+    loop, setup = Run(config, workdir, "ppo", config.train), make_setup(config, task)
+    estimators = trackers.make_trackers(config)
+    policy_parts.check_sizes(setup, **{"critic's micro_batch": config.critic.micro_batches})
+    loop.record(setup.mesh.devices.flat)
+    if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
-    reference_params = jax.tree.map(jnp.copy, params)
-    programs, learner = build(setup, params)
-    source = setup.task.data_source("train")
-    prompts = processes.own_batches(setup.mesh, source, batch_size=config.sample.prompts_per_step, seed=config.seed)
-    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
-    step = 0
-    if checkpoints.latest_step() is not None:
-        items, host = checkpoints.restore(learner.checkpoint_items(reference_params), in_place=True)
-        learner, reference_params, step = Learner.of(items), items["reference"], host["step"]
-        prompts.set_state(host["data"])
-    made = trackers.make_trackers(config)
-    log = processes.run_logger(workdir, step, total_steps=config.train.steps, **common.log_options(config))
-    with checkpoints, make_pool(setup) as pool, log:
-        if step < config.train.steps:
-            compile_ahead(setup, programs, pool, prompts, learner)
-        evaluate = make_evaluate(setup, pool)
-        if step == 0:
-            metrics, samples = evaluate(learner.policy_params())
-            log.log(0, metrics)
-            log.samples(0, samples)
-        stopping = distributed.any_process(stop.received)
-        while step < config.train.steps and not stopping:
-            step += 1
-            looking = step % config.eval.every == 0 or step == config.train.steps
-            warming_up = step <= config.critic.warmup_steps
-            clock = common.Clock()
-            rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step), 3)
-            params = rollout_mesh.place(setup.rollout, learner.policy_params(), clock)
-            collected = collect(setup, pool, programs.generate, None, prompts, params, rollout_key, clock)
-            del params  # a second copy of the weights, which the updates have no room for
-            judged = collected.judged
-            rollout, rewards = common.place_rows(setup, (judged.rollout, judged.result.rewards))
-            tokens = rollout.batch
-            before = programs.score(learner.policy_params(), tokens)
-            reference = programs.score(reference_params, tokens).log_probs
-            values = programs.predict(learner.critic_params(), tokens)
-            learner = learner.with_trackers(trackers.see_rewards(made, learner.policy.trackers, judged.result.rewards))
-            states = jax.device_get(learner.policy.trackers)
-            batch, batch_metrics = programs.assign(rollout, rewards, values, before, reference, credit_key, states)
-            before, batch, batch_metrics = distributed.whole((before, batch, jax.device_get(batch_metrics)))
-            clock.lap("score_s", batch)
-            updates, critic_updates = [], []
-            for part in grpo.minibatches(config, batch, order_key):
-                part = common.place_rows(setup, part)
-                learner, metrics, of_critic = programs.update(learner, part, only_critic=warming_up)
-                updates += [] if metrics is None else [jax.device_get(metrics)]
-                critic_updates.append(jax.device_get(of_critic))
-                for state in filter(None, learner):
-                    common.stop_on_nonfinite(state, part, workdir, step, config.train.max_nonfinite_in_a_row)
-            clock.lap("train_s")
-            metrics = step_metrics(config, judged, learner.policy, updates, critic_updates)
-            states = trackers.observe(made, learner.policy.trackers, judged.result.rewards, metrics)
-            learner = learner.with_trackers(processes.replicate(setup.mesh, states))
-            metrics |= collected.metrics | batch_metrics | trackers.metrics_of(states)
-            metrics |= {"data/skipped_records": source.num_skipped}
-            if looking:
-                evaluated, samples = evaluate(learner.policy_params())
-                metrics |= evaluated
-                log.samples(step, samples + sample_rows(judged, "train", config.log.sample_rows))
-                after = distributed.whole(programs.score(learner.policy_params(), tokens))
-                log.group_view(step, grpo.group_view(setup, judged, batch.policy, before, after))
-            sampled = judged.rollout.completion_mask.sum()
-            log.log(step, metrics, clock.totals(sampled) | {"compile_count": programs.compile_count()})
-            stopping = distributed.any_process(stop.received)
-            if checkpoints.due(step) or step == config.train.steps or stopping:
-                items = learner.checkpoint_items(reference_params)
-                checkpoints.save(step, items, {"step": step, "data": prompts.get_state()}, metrics)
-    if step == config.train.steps:
-        common.write_final(setup, workdir, step, learner.policy_params(), critic=learner.critic_params())
+    ref_params = jax.tree.map(jnp.copy, params)
+    (programs, learner), (source, prompts) = build(setup, params), policy_parts.own_prompts(setup)
+    items = loop.restore(learner.checkpoint_items(ref_params), prompts)
+    learner, ref_params = Learner.of(items), items["reference"]
+    with loop, make_pool(setup) as pool:
+        collect, evaluate = Collector(setup, pool, prompts, programs.generate), make_evaluate(setup, pool)
+        compile_ahead(loop, setup, programs, collect, learner)
+        loop.begin(lambda: evaluate(learner.policy_params()))
+        for step in loop.steps():
+            rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step.number), 3)
+            collected = collect(learner.policy_params(), rollout_key, step.clock)
+            learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected))
+            batch, metrics, before = score(setup, programs, learner, ref_params, collected, credit_key)
+            step.clock.lap("score_s", batch)
+            learner, *updates = update(loop, setup, programs, learner, batch, order_key)
+            step.clock.lap("train_s")
+            metrics |= step_metrics(config, collected, source, learner.policy, *updates)
+            policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
+            learner = learner._replace(policy=policy)
+            if step.evaluates:
+                after = programs.on_host(learner.policy_params(), place_rows(setup, collected.judged.rollout.batch))
+                views = (collected.judged, batch.policy, before, after)
+                metrics |= policy_parts.look(loop, step, setup, evaluate, learner.policy_params(), *views)
+            step.end(learner.checkpoint_items(ref_params), metrics, policy_parts.timings(step, collected, programs))
+    loop.finish(setup, learner.policy_params(), critic=learner.critic_params())
 
 
 if __name__ == "__main__":
-    common.main(run, several_processes=True)
+    flags.main(run, several_processes=True)

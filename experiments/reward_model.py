@@ -9,236 +9,34 @@ interrupted, bit for bit. Other programs use the result through `experiments.par
 
 import json
 import pathlib
-from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import common
-from experiments.parts.preference_data import flat, load_task, records_of, take_rows
-from experiments.parts.reward_evaluation import evaluate_responses, evaluate_steps
-from rl_jax import preferences, reward_model
-from rl_jax.core.binding import bind, needs
-from rl_jax.core.masked import zero_masked
-from rl_jax.core.types import Params, TokenBatch
+from experiments.parts import flags
+from experiments.parts.preference_data import load_task
+from experiments.parts.reward_readers import (
+    Reader,
+    add_head,
+    base_params,
+    check_labels,
+    head_of,
+    load_records,
+    make_reader,
+    make_rewards,
+)
+from experiments.parts.run import Run
+from experiments.parts.setup import Setup, check_batches, make_setup
+from experiments.parts.training import make_trainer, place_rows
+from rl_jax import preferences
+from rl_jax.core.types import Params
 from rl_jax.data import pipeline
-from rl_jax.losses import reward_model as losses
-from rl_jax.losses import value
-from rl_jax.losses.reward_model import rankings
-from rl_jax.losses.reward_model.implicit import implicit_rewards
-from rl_jax.models.heads import REWARD, add_reward_head, make_predict_at, make_predict_last, without_reward_head
-from rl_jax.runs.logging import RunLogger, write_atomically
-from rl_jax.training import checkpoint, sharding
-from rl_jax.training.scoring import make_score
+from rl_jax.models.heads import without_reward_head
+from rl_jax.runs.logging import write_atomically
+from rl_jax.tasks import Task
+from rl_jax.training import distributed
 from rl_jax.training.step import TrainState
-
-Arrays = dict[str, np.ndarray]  # N first
-
-
-def make_objective(config) -> reward_model.Objective:
-    """The loss's parts by name, with their keywords, from config.algorithm; of a model that reads responses."""
-    loss = bind(config.algorithm.loss.to_dict(), losses)
-    objective = reward_model.Objective(
-        loss=loss,
-        regularizer=bind(config.algorithm.regularizer.to_dict(), rankings),
-        regularizer_coef=config.algorithm.regularizer_coef,
-        members=config.algorithm.members,
-        support=value.Support(**config.algorithm.support.to_dict()) if "support" in needs(loss) else None,
-        attribute_weights=tuple(config.algorithm.attribute_weights),
-    )
-    objective.check()
-    return objective
-
-
-class Reader(NamedTuple):
-    """What a reward model reads, from records to rewards.
-
-    add_head: (params, key) -> params with what is trained beside the model's.
-    encode: (records) -> (arrays N first, counts). batch: (arrays, rows int [n], size) -> what the loss takes; rows
-        beyond n are absent ones. loss: (params, batch) -> (Mean, metrics).
-    rewards: (params, batch) -> float32 [N, K, M] of K responses (or S steps: their probabilities, M = 1).
-    evaluate: (arrays, rewards [N, ...], records) -> metrics.
-    """
-
-    add_head: Callable
-    encode: Callable
-    batch: Callable
-    loss: Callable
-    rewards: Callable
-    evaluate: Callable
-
-
-def make_reader(setup: common.Setup) -> Reader:
-    """The Reader that config.algorithm.reads names. Raises ValueError for another name."""
-    makers = {"response": _response_reader, "steps": _steps_reader, "log_ratio": _log_ratio_reader}
-    reads = setup.config.algorithm.reads
-    if reads not in makers:
-        raise ValueError(f"algorithm.reads={reads!r} is none of {', '.join(makers)}")
-    return makers[reads](setup)
-
-
-def _response_reader(setup: common.Setup) -> Reader:
-    objective = make_objective(setup.config)
-    predict = make_predict_last(setup.model)
-
-    def outputs(params, batch):
-        return predict(params, flat(batch.batch)).reshape(*batch.present.shape, -1)
-
-    def add_head(params, key):
-        return add_reward_head(setup.model, params, key, num_outputs=objective.num_outputs())
-
-    return Reader(
-        add_head=add_head,
-        encode=lambda records: encode_responses(setup, records, needs(objective.loss)),
-        batch=lambda arrays, rows, size: take_rows(arrays, rows, size, needs(objective.loss)),
-        loss=lambda params, batch: reward_model.loss(outputs(params, batch), batch, objective),
-        rewards=lambda params, batch: objective.rewards(outputs(params, batch)),
-        evaluate=lambda arrays, rewards, records: evaluate_responses(
-            arrays, rewards, records, logits=objective.is_logit()
-        ),
-    )
-
-
-def _steps_reader(setup: common.Setup) -> Reader:
-    config = setup.config
-    fn = bind(config.algorithm.loss.to_dict(), losses)
-    predict = make_predict_at(setup.model)
-
-    def encode(records):
-        arrays, counts = preferences.encode_steps(setup.task.tokenizer, records, unlabelled="drop", **_lengths(config))
-        prompt_length = arrays["tokens"].shape[1] - config.rollout.completion_length
-        columns = np.where(arrays["step_ends"] < 0, -1, arrays["step_ends"] + prompt_length).astype(np.int32)
-        return arrays | {"columns": columns}, counts
-
-    def batch(arrays, rows, size):
-        rows, kept = _padded(rows, size)
-        x = {name: part[rows] for name, part in arrays.items()}
-        mask = (x["step_labels"] >= 0) & (x["columns"] >= 0) & kept[:, None]
-        tokens = TokenBatch(x["tokens"], x["positions"], x["segment_ids"])
-        return reward_model.StepBatch(tokens, x["columns"], np.maximum(x["step_labels"], 0).astype(np.float32), mask)
-
-    def outputs(params, batch):
-        return predict(params, batch.batch, batch.columns)
-
-    return Reader(
-        add_head=lambda params, key: add_reward_head(setup.model, params, key, num_outputs=2),
-        encode=encode,
-        batch=batch,
-        loss=lambda params, batch: reward_model.steps_loss(outputs(params, batch), batch, fn),
-        rewards=lambda params, batch: jax.nn.softmax(outputs(params, batch), axis=-1)[..., 1:],
-        evaluate=lambda arrays, rewards, records: evaluate_steps(
-            arrays, rewards[..., 0], records, config.algorithm.aggregate.to_dict()
-        ),
-    )
-
-
-def _log_ratio_reader(setup: common.Setup) -> Reader:
-    config = setup.config
-    fn, beta = bind(config.algorithm.loss.to_dict(), losses), config.algorithm.beta
-    score = make_score(setup.model, completion_length=config.rollout.completion_length, chunk=config.score.chunk)
-    reference_score = jax.jit(score)
-
-    def encode(records):
-        """The reference is the model as it starts: what it gives to the responses is scored once, here."""
-        arrays, counts = encode_responses(setup, records, set())
-        params, found = base_params(setup), []
-        for rows, size in _parts(len(arrays["tokens"]), config.eval.batch_size):
-            batch = take_rows(arrays, rows, size, set())
-            log_probs = np.asarray(reference_score(params, flat(batch.batch)).log_probs)
-            found.append(log_probs.reshape(batch.completion_mask.shape)[: len(rows)])
-        return arrays | {"ref_log_probs": np.concatenate(found)}, counts
-
-    def rewards(params, batch):
-        mask = batch.completion_mask
-        log_probs = score(params, flat(batch.batch)).log_probs.reshape(mask.shape)
-        ratios = zero_masked(log_probs, mask) - zero_masked(batch.ref_log_probs, mask)
-        return implicit_rewards(ratios, mask, beta=beta)[..., None]
-
-    return Reader(
-        add_head=lambda params, key: params,
-        encode=encode,
-        batch=lambda arrays, rows, size: take_rows(arrays, rows, size, set()),
-        loss=lambda params, batch: reward_model.implicit_loss(score(params, flat(batch.batch)), batch, fn, beta=beta),
-        rewards=rewards,
-        evaluate=lambda arrays, rewards, records: evaluate_responses(arrays, rewards, records, logits=True),
-    )
-
-
-def _lengths(config) -> dict:
-    rollout = config.rollout
-    return dict(
-        prompt_buckets=(max(rollout.prompt_buckets),),  # one: every batch has one shape
-        completion_length=rollout.completion_length,
-        truncate=config.encode.truncate,
-    )
-
-
-def encode_responses(setup: common.Setup, records: list[dict], needed: set[str]) -> tuple[Arrays, dict[str, int]]:
-    """(arrays of the records, what was cut and dropped). needed: names in a record's info to take along.
-
-    attribute_targets, [K][A] in a record, may have a null where a label is missing. Raises ValueError where one record
-    has a name and another has not.
-    """
-    config = setup.config
-    arrays, counts = preferences.encode_preferences(
-        setup.task.tokenizer, records, identical=config.encode.identical, **_lengths(config)
-    )
-    kept = [records[index]["info"] for index in arrays["indices"]]
-    for name in sorted(needed & set(kept[0])):
-        absent = [int(arrays["indices"][place]) for place, info in enumerate(kept) if name not in info]
-        if absent:
-            raise ValueError(f"record {absent[0]} has no {name!r}, which record {arrays['indices'][0]} has")
-        arrays[name] = np.array([info[name] for info in kept], np.float32)  # null is nan
-    if "attribute_targets" in arrays:
-        arrays["attribute_mask"] = np.isfinite(arrays["attribute_targets"])
-    return arrays, counts
-
-
-def _padded(rows: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(rows repeated up to `size`, which of them are real)."""
-    return np.resize(rows, size), np.arange(size) < len(rows)
-
-
-def _parts(count: int, size: int):
-    """(rows, size) of each batch of `size`; the last may have fewer rows."""
-    for start in range(0, count, size):
-        yield np.arange(start, min(start + size, count)), size
-
-
-def make_rewards(setup: common.Setup, reader: Reader) -> Callable:
-    """rewards(params, arrays) -> float32 [N, K, M] of all the rows, in batches of config.eval.batch_size."""
-    compiled = jax.jit(reader.rewards)
-    size = setup.config.eval.batch_size
-
-    def rewards(params: Params, arrays: Arrays) -> np.ndarray:
-        found = []
-        for rows, size_ in _parts(len(arrays["tokens"]), size):
-            batch = common.place_rows(setup, reader.batch(arrays, rows, size_))
-            found.append(np.asarray(compiled(params, batch))[: len(rows)])
-        return np.concatenate(found)
-
-    return rewards
-
-
-def base_params(setup: common.Setup) -> Params:
-    """The language model to start from: the config's, or a finished run's."""
-    init_from = setup.config.init_from
-    return common.load_params(setup, init_from) if init_from else setup.init_params()
-
-
-def add_head(setup: common.Setup, reader: Reader, params: Params) -> Params:
-    """`params`, given up to it, with a new head, on the mesh. The config's seed draws it, as the order of the data."""
-    key = jax.random.fold_in(jax.random.key(setup.config.seed), 1)
-    shapes = jax.eval_shape(lambda p: reader.add_head(p, key), params)
-    shardings = sharding.tree_shardings(shapes, setup.mesh)
-    return jax.jit(lambda p: reader.add_head(p, key), out_shardings=shardings, donate_argnums=0)(params)
-
-
-def head_of(params: Params) -> Params:
-    """The head among the params, {} where there is none."""
-    return {name: group for name, group in params.items() if name == REWARD}
 
 
 def checkpoint_items(state: TrainState) -> dict:
@@ -262,31 +60,7 @@ def check(config) -> None:
         raise ValueError(f"algorithm.members: only reads='response' has several, not {config.algorithm.reads!r}")
 
 
-# What every record has where its data do not say: a loss that reads nothing else is plain bradley_terry.
-UNSAID = {"margins": 0.0, "label_probs": 1.0}
-
-
-def check_labels(config, arrays: Arrays) -> None:
-    """Raises ValueError where the loss asks for labels that the data do not have."""
-    for name in sorted(needs(bind(config.algorithm.loss.to_dict(), losses)) & set(UNSAID)):
-        if np.all(arrays[name] == UNSAID[name]):
-            raise ValueError(
-                f"algorithm.loss {config.algorithm.loss.fn} reads {name}, and all of {config.data.name}'s are "
-                f"{UNSAID[name]}: take data that have them, or the loss bradley_terry"
-            )
-
-
-def load_records(config, found: preferences.Preferences, split: str, limit: int | None = None) -> list[dict]:
-    """A split's records, of the first `limit` prompts, as many responses of each as the config asks for."""
-    if config.algorithm.reads == "steps":
-        if found.kind != "steps":
-            raise ValueError(f"{found.name} holds {found.kind}; reward_model.reads='steps' needs steps")
-        source = found.data_source(split)
-        return [source[index] for index in range(len(source))][:limit]
-    return records_of(found, split, config.algorithm.responses, limit=limit)
-
-
-def finish(setup: common.Setup, reader: Reader, workdir: pathlib.Path, params: Params, held_out: tuple) -> dict:
+def finish(setup: Setup, reader: Reader, workdir: pathlib.Path, params: Params, held_out: tuple) -> dict:
     """What is measured once training is done: WORKDIR/evaluation.json, and rewards.json for `standardize`."""
     config, rewards = setup.config, make_rewards(setup, reader)
     arrays, records = held_out
@@ -297,6 +71,8 @@ def finish(setup: common.Setup, reader: Reader, workdir: pathlib.Path, params: P
         records = load_records(config, benchmark, "test")
         arrays, counts = reader.encode(records)
         report[name] = reader.evaluate(arrays, rewards(params, arrays), records) | {"num_kept": counts["num_kept"]}
+    if not distributed.is_main():
+        return report
     write_atomically(workdir / "evaluation.json", (json.dumps(report, indent=2) + "\n").encode())
     if config.algorithm.reads == "response":
         of_members = found[held_out[0]["present"]]
@@ -305,66 +81,52 @@ def finish(setup: common.Setup, reader: Reader, workdir: pathlib.Path, params: P
     return report
 
 
-def run(config, workdir: pathlib.Path) -> None:
-    """The whole of it: data, params, restore if there is something, loop, save, evaluate."""
+def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
+    """The whole of it: data, params, restore if there is something, loop, save, evaluate. task: its tokenizer, in
+    place of config.task's."""
     check(config)
-    stop = checkpoint.StopSignal()
-    found = preferences.load(**config.data.to_dict())
-    setup = common.setup(config, load_task(config))
-    micro_batch = config.train.batch_size // config.train.micro_batches
-    sizes = {"train.batch_size / micro_batches": micro_batch, "eval.batch_size": config.eval.batch_size}
-    common.check_rows(setup, **sizes)
-    common.record_run(setup, workdir, "reward_model")
+    loop, found = Run(config, workdir, "reward_model", config.train), preferences.load(**config.data.to_dict())
+    setup, size = make_setup(config, task or load_task(config)), config.train.batch_size
+    check_batches(setup)
+    loop.record(setup.mesh.devices.flat)
     reader = make_reader(setup)
     arrays, counts = reader.encode(load_records(config, found, "train"))
     check_labels(config, arrays)
     records = load_records(config, found, "test", config.eval.num_prompts)
     held_out = reader.encode(records)[0], records
     params = add_head(setup, reader, base_params(setup))
-    train_step, state = common.make_trainer(setup, config.train, reader.loss, params)
-    rewards = make_rewards(setup, reader)
-    batches = pipeline.train_iterator(
-        range(len(arrays["tokens"])), batch_size=config.train.batch_size, seed=config.seed
-    )
-    checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", **config.checkpoint.to_dict())
-    step = 0
-    if checkpoints.latest_step() is not None:
-        items, host = checkpoints.restore(checkpoint_items(state), in_place=True)
-        state, step = state_of(items), host["step"]
-        batches.set_state(host["data"])
-
-    def evaluate(state):
-        metrics = reader.evaluate(held_out[0], rewards(state.params, held_out[0]), records)
-        return {f"eval/{name}": number for name, number in metrics.items()}
-
-    log = RunLogger(workdir, total_steps=config.train.steps, resume_step=step or None, **common.log_options(config))
-    with checkpoints, log:
-        if step < config.train.steps:
-            first = reader.batch(arrays, np.array(pipeline.peek(batches)), config.train.batch_size)
-            first = common.place_rows(setup, first)
-            common.ahead(setup)("train_step", train_step)(state, first)
-        if step == 0:
-            log.log(0, evaluate(state) | {f"data/{name}": count for name, count in counts.items()})
-        while step < config.train.steps and not stop.received:
-            step += 1
-            clock = common.Clock()
-            batch = common.place_rows(setup, reader.batch(arrays, np.array(next(batches)), config.train.batch_size))
+    train_step, state = make_trainer(setup, config.train, reader.loss, params)
+    batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=size, seed=config.seed)
+    state = state_of(loop.restore(checkpoint_items(state), batches))
+    evaluate = make_evaluate(setup, reader, *held_out)
+    with loop:
+        if not loop.done:
+            first = place_rows(setup, reader.batch(arrays, np.array(pipeline.peek(batches)), size))
+            loop.ahead("train_step", train_step)(state, first)
+        loop.begin(lambda: (evaluate(state) | {f"data/{name}": count for name, count in counts.items()}, []))
+        for step in loop.steps():
+            batch = place_rows(setup, reader.batch(arrays, np.array(next(batches)), size))
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
-            clock.lap("train_s")
-            common.stop_on_nonfinite(state, batch, workdir, step, config.train.max_nonfinite_in_a_row)
-            if step % config.eval.every == 0 or step == config.train.steps:
-                metrics |= evaluate(state)
-            log.log(step, metrics, clock.totals(jnp.sum(batch.batch.segment_ids != 0)))
-            if checkpoints.due(step) or step == config.train.steps or stop.received:
-                items, host = checkpoint_items(state), {"step": step, "data": batches.get_state()}
-                checkpoints.save(step, items, host, metrics)
-    if step == config.train.steps:
-        report = finish(setup, reader, workdir, state.params, held_out)
-        if config.log.progress:
-            print(json.dumps(report, indent=2))
-        common.write_final(setup, workdir, step, without_reward_head(state.params), **head_of(state.params))
+            step.clock.lap("train_s")
+            loop.check_finite(state, batch)
+            metrics |= evaluate(state) if step.evaluates else {}
+            step.end(checkpoint_items(state), metrics, step.clock.totals(jnp.sum(batch.batch.segment_ids != 0)))
+    if loop.done:
+        loop.say(json.dumps(finish(setup, reader, workdir, state.params, held_out), indent=2))
+    loop.finish(setup, without_reward_head(state.params), **head_of(state.params))
+
+
+def make_evaluate(setup: Setup, reader: Reader, arrays, records: list[dict]):
+    """evaluate(state) -> metrics of the held-out records."""
+    rewards = make_rewards(setup, reader)
+
+    def evaluate(state: TrainState) -> dict[str, float]:
+        metrics = reader.evaluate(arrays, rewards(state.params, arrays), records)
+        return {f"eval/{name}": number for name, number in metrics.items()}
+
+    return evaluate
 
 
 if __name__ == "__main__":
-    common.main(run)
+    flags.main(run, several_processes=True)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from rl_jax.core.binding import needs, supply
 from rl_jax.core.masked import Mean, masked_mean, zero_masked
-from rl_jax.core.types import Metrics, PreferenceBatch, Scores
+from rl_jax.core.types import Metrics, PreferenceBatch, TokenScores
 from rl_jax.losses.preference import compare as comparators
 from rl_jax.losses.preference import links, offsets, regularizers, scales, scores, weights
 
@@ -39,16 +39,20 @@ SLOTS = {
 class Objective(NamedTuple):
     """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.core.binding.bind.
 
-    token_weight: (mask [N, K, C]) -> float [N, K, C].
-    reference: name -> its share kappa; "ref" is batch.ref_log_probs, "prev" batch.prev_log_probs. {} has none.
-    length_power: nu; 0 sums the tokens, 1 takes their mean.
-    score_map: (u [N, K]) -> float [N, K], before beta.
-    beta: what the mapped score is multiplied with. scale: (beta) -> float [] or [N], where a method moves beta.
-    offset: (present [N, K]) -> float [N, K], added to the score behind beta.
-    compare: (s [N, K], present [N, K], link) -> float [N].
-    link: (x [N]) -> float [N].
-    weight: (losses [N]) -> float [N], without gradient.
-    regularizer: (log_probs [N, K, C], mask [N, K, C]) -> float [N]. regularizer_coef: its weight; 0 leaves it out.
+    Attributes:
+      token_weight: (mask [N, K, C]) -> float [N, K, C].
+      reference: name -> its share kappa; "ref" is batch.ref_log_probs, "prev" batch.prev_log_probs. {} for no
+        reference.
+      length_power: nu; 0 sums the tokens, 1 takes their mean.
+      score_map: (u [N, K]) -> float [N, K], before beta.
+      beta: multiplies the mapped score.
+      scale: (beta) -> float [] or [N], for methods that adapt beta.
+      offset: (present [N, K]) -> float [N, K], added to the score after beta.
+      compare: (s [N, K], present [N, K], link) -> float [N].
+      link: (x [N]) -> float [N].
+      weight: (losses [N]) -> float [N], without gradient.
+      regularizer: (log_probs [N, K, C], mask [N, K, C]) -> float [N].
+      regularizer_coef: weight of the regularizer; 0 leaves it out.
     """
 
     token_weight: Callable = scores.uniform
@@ -65,21 +69,26 @@ class Objective(NamedTuple):
     regularizer_coef: float = 0.0
 
     def needs(self) -> set[str]:
-        """What the slots ask for by name, beside what every slot is given."""
+        """The names that the slots ask for, beyond the arguments that every slot gets."""
         slots = [self.token_weight, self.score_map, self.scale, self.offset, self.compare, self.link, self.weight]
         slots += [self.regularizer] if self.regularizer_coef else []
         return {name for fn in slots for name in needs(fn)}
 
 
 def loss(
-    scores: Scores, batch: PreferenceBatch, objective: Objective, more: Mapping[str, Any] = {}
+    scores: TokenScores, batch: PreferenceBatch, objective: Objective, more: Mapping[str, Any] = {}
 ) -> tuple[Mean, Metrics]:
     """The loss of N prompts as a Mean over them, and its metrics.
 
-    scores: log_probs and entropy of the policy, float [N * K, C], prompt by prompt.
-    more: name -> array with N first, for slots that ask: what only this forward knows (sums over the vocabulary). Its
-        gradient is taken; rewards, references and batch.extras have none.
-    Raises ValueError where a reference or an array that a slot asks for is missing.
+    Args:
+      scores: log_probs and entropy of the policy, float [N * K, C], prompt by prompt.
+      batch: N prompts with K responses each.
+      objective: the slots.
+      more: name -> array with N first, for slots that ask: quantities only available in this forward pass (sums over
+        the vocabulary). They are differentiated; rewards, references and batch.extras are not.
+
+    Raises:
+      ValueError: if a reference, or an array that a slot asks for, is missing.
     """
     mask, present = batch.completion_mask, batch.present
     chex.assert_rank([mask, present, batch.rewards], [3, 2, 2])
@@ -98,7 +107,7 @@ def loss(
         "log_ratios": ratios,
         "beta": objective.beta,
     }
-    # What is computed here stands: `present` or `lengths` among the extras are not yet masked.
+    # The arrays computed here take precedence: `present` or `lengths` among the extras are not yet masked.
     available = {**jax.lax.stop_gradient(batch.extras), **more, **available}
     token_weights = supply(objective.token_weight, available)(mask)
     u = sequence_scores(ratios, mask, token_weights, objective.length_power)
@@ -119,9 +128,10 @@ def loss(
 
 
 def reference_log_probs(batch: PreferenceBatch, reference: Mapping[str, float], mask: chex.Array) -> chex.Array:
-    """sum_j kappa_j ref_j, float [N, K, C], without gradient; 0 where `reference` is empty.
+    """sum_j kappa_j ref_j, float [N, K, C], without gradient; 0 if `reference` is empty.
 
-    Raises ValueError for a name that is neither "ref" nor "prev", and where the batch does not have it.
+    Raises:
+      ValueError: if a name is neither "ref" nor "prev", or the batch does not have it.
     """
     known = {"ref": batch.ref_log_probs, "prev": batch.prev_log_probs}
     total = jnp.zeros(mask.shape)
@@ -138,7 +148,14 @@ def sequence_scores(
 ) -> chex.Array:
     """u = sum_t c_t x_t / |y|^nu, 0 for a response without tokens.
 
-    log_ratios, token_weights: float [N, K, C]. mask: bool [N, K, C]. length_power: nu. -> float [N, K].
+    Args:
+      log_ratios: float [N, K, C], x.
+      mask: bool [N, K, C].
+      token_weights: float [N, K, C], c.
+      length_power: nu.
+
+    Returns:
+      float [N, K].
     """
     chex.assert_equal_shape([log_ratios, mask, token_weights])
     total = jnp.sum(zero_masked(log_ratios * token_weights, mask), axis=-1)
@@ -149,16 +166,17 @@ def sequence_scores(
 
 
 def _metrics(found: tuple, entropy: chex.Array, batch: PreferenceBatch, mask: chex.Array) -> Metrics:
-    """Of what is trained: the implicit rewards beta phi(u) of both sides, without offsets, as TRL has them.
+    """Metrics of training: the implicit rewards beta phi(u) of both sides, without offsets, as in TRL.
 
-    A response is good by its place, for K = 1 by its label; of several behind the first those of less reward are bad.
+    A response is good by its position, or by its label if K = 1. Of several responses after the first, those of lower
+    reward are bad.
     """
     rewards, log_probs, ratios = found
     present, place = batch.present, jnp.arange(rewards.shape[1])[None]
     several = rewards.shape[1] > 1
     good = present & (jnp.broadcast_to(place == 0, rewards.shape) if several else batch.rewards > 0.5)
     bad = present & ~good
-    if rewards.shape[1] > 2:  # of a pair the place says it all
+    if rewards.shape[1] > 2:  # in a pair, position is enough
         bad &= batch.rewards[:, :1] > batch.rewards
     sums = jnp.sum(log_probs, axis=-1)
     metrics = {

@@ -4,9 +4,9 @@
     loss = mean( -log sigma(r_w - r_l) + c R )                                  loss, regularizer, regularizer_coef
     r    = combine(r^1, .., r^M)                                                rl_jax.credit.ensembles, after training
 
-Each right-hand side is a slot of Objective. The members of an ensemble share the trunk and each has the loss to itself;
-the mean over them is what is trained. `steps_loss` is the process reward model, whose head reads the last token of each
-step; `implicit_loss` has no head: its reward is the log-ratio of a language model and its reference.
+Each right-hand side is a slot of Objective. The members of an ensemble share the trunk; each has its own loss, and the
+mean over them is trained. `steps_loss` is for the process reward model, whose head reads the last token of each step.
+`implicit_loss` has no head: its reward is the log-ratio of a language model to its reference.
 """
 
 import functools
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from rl_jax.core.binding import needs, supply
 from rl_jax.core.masked import Mean, masked_mean, masked_sum, zero_masked
-from rl_jax.core.types import Metrics, PreferenceBatch, Scores, TokenBatch
+from rl_jax.core.types import Metrics, PreferenceBatch, TokenBatch, TokenScores
 from rl_jax.losses import reward_model as losses
 from rl_jax.losses import value
 from rl_jax.losses.reward_model import implicit, rankings
@@ -29,12 +29,14 @@ from rl_jax.losses.reward_model.base import Terms
 class Objective(NamedTuple):
     """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.core.binding.bind.
 
-    loss: (rewards [N, K], present [N, K], *, ...) -> Terms; one that asks for a `support` or for `attribute_targets`
-        gets all outputs of the head, [N, K, H].
-    regularizer: (rewards [N, K], present [N, K]) -> float [N]. regularizer_coef: its weight; 0 leaves it out.
-    members: heads of an ensemble over one trunk.
-    support: the bins of a categorical reward; None where the head gives rewards.
-    attribute_weights: what each attribute of a multi-attribute head adds to the reward; () has none.
+    Attributes:
+      loss: (rewards [N, K], present [N, K], *, ...) -> Terms. A loss that asks for a `support` or for
+        `attribute_targets` gets all outputs of the head, [N, K, H].
+      regularizer: (rewards [N, K], present [N, K]) -> float [N].
+      regularizer_coef: weight of the regularizer; 0 leaves it out.
+      members: heads of an ensemble over one trunk.
+      support: the bins of a categorical reward; None if the head outputs rewards.
+      attribute_weights: weight of each attribute of a multi-attribute head in the reward; () if there are none.
     """
 
     loss: Callable = losses.bradley_terry
@@ -45,7 +47,7 @@ class Objective(NamedTuple):
     attribute_weights: tuple[float, ...] = ()
 
     def check(self) -> None:
-        """Raises ValueError where the loss and the head's outputs do not belong together."""
+        """Raises ValueError if the loss does not match the head's outputs."""
         asked = needs(self.loss)
         if ("support" in asked) != (self.support is not None):
             raise ValueError("a categorical loss needs the support of its bins, and no other loss has a use for one")
@@ -55,20 +57,20 @@ class Objective(NamedTuple):
             raise ValueError(f"members={self.members}: an ensemble has at least one")
 
     def width(self) -> int:
-        """Outputs of the head a member."""
+        """Outputs of the head per member."""
         return self.support.num_bins if self.support else max(len(self.attribute_weights), 1)
 
     def is_logit(self) -> bool:
-        """Whether a reward is a log-odds and so 0 where it says nothing, and not a grade, half-way at 0.5."""
+        """Whether a reward is a log-odds, neutral at 0, rather than a grade, neutral at 0.5."""
         loss = self.loss.func if isinstance(self.loss, functools.partial) else self.loss
         return loss not in (losses.mse, losses.attributes, losses.hl_gauss)
 
     def num_outputs(self) -> int:
-        """What the head has to give for each response."""
+        """Outputs of the head per response."""
         return self.members * self.width()
 
     def rewards(self, outputs: chex.Array) -> chex.Array:
-        """The members' rewards that the head's outputs stand for. float [..., num_outputs] -> float [..., members]."""
+        """The members' rewards from the head's outputs. float [..., num_outputs] -> float [..., members]."""
         chex.assert_axis_dimension(outputs, -1, self.num_outputs())
         split = outputs.reshape(*outputs.shape[:-1], self.members, self.width())
         if self.support is not None:
@@ -80,10 +82,13 @@ class Objective(NamedTuple):
 
 
 class StepBatch(NamedTuple):
-    """What a process reward model trains on: N solutions, S steps.
+    """A training batch of a process reward model: N solutions, S steps.
 
-    batch: TokenBatch of [N, T]. columns: int32 [N, S], where in the row each step's last token stands; -1 is no step.
-    labels: float32 [N, S] in [0, 1], is the solution right so far? mask: bool [N, S], the steps that have a label.
+    Attributes:
+      batch: TokenBatch of [N, T].
+      columns: int32 [N, S], the column of each step's last token in its row; -1 is no step.
+      labels: float32 [N, S] in [0, 1]: is the solution right so far?
+      mask: bool [N, S], the steps that have a label.
     """
 
     batch: TokenBatch
@@ -93,10 +98,15 @@ class StepBatch(NamedTuple):
 
 
 def loss(outputs: chex.Array, batch: PreferenceBatch, objective: Objective) -> tuple[Mean, Metrics]:
-    """The loss of N prompts and its metrics, undivided. The mean is over what the loss has terms of, and the members.
+    """The loss of N prompts and its metrics, undivided. The mean is over the loss's terms and the members.
 
-    outputs: float [N, K, num_outputs] of the head at each response's last token, differentiated.
-    Raises ValueError where the loss and the head do not belong together, or an array that a slot asks for is missing.
+    Args:
+      outputs: float [N, K, num_outputs] of the head at each response's last token, differentiated.
+      batch: N prompts with K responses each.
+      objective: the slots.
+
+    Raises:
+      ValueError: if the loss does not match the head, or an array that a slot asks for is missing.
     """
     objective.check()
     present = batch.present
@@ -112,7 +122,7 @@ def loss(outputs: chex.Array, batch: PreferenceBatch, objective: Objective) -> t
     threshold = 0.0 if objective.is_logit() else 0.5
     metrics = response_metrics(jax.lax.stop_gradient(rewards), batch, threshold) | {"compare": result}
     if objective.regularizer_coef:
-        # One term a prompt: its share of the mean is that of the prompt's own terms.
+        # One term per prompt, weighted in the mean like the prompt's own terms.
         per_prompt = [supply(objective.regularizer, batch.extras)(rewards[:, :, m], present) for m in range(len(parts))]
         counts = [_per_prompt(part.live) for part in parts]
         extra = sum(jnp.sum(x * n) for x, n in zip(per_prompt, counts, strict=True))
@@ -122,11 +132,15 @@ def loss(outputs: chex.Array, batch: PreferenceBatch, objective: Objective) -> t
 
 
 def response_metrics(rewards: chex.Array, batch: PreferenceBatch, threshold: float = 0.0) -> Metrics:
-    """Of the members' rewards float [N, K, M], undivided: mean and spread, and for K > 1 accuracy and margin of pairs.
+    """Metrics of the members' rewards, undivided: mean and spread, and for K > 1 accuracy and margin of pairs.
 
     A pair is the first response against each other one; of more than two, against each of a lower grade. `length_gap`
-    is what the longer response has over the shorter: above 0 the model likes length. threshold: for K = 1, the reward
-    above which a response is taken to be right.
+    is the reward of the longer response minus that of the shorter: above 0 the model favours length.
+
+    Args:
+      rewards: float [N, K, M].
+      batch: N prompts with K responses each.
+      threshold: for K = 1, the reward above which a response counts as right.
     """
     present = batch.present
     mean = zero_masked(jnp.mean(rewards, axis=-1), present)
@@ -135,7 +149,7 @@ def response_metrics(rewards: chex.Array, batch: PreferenceBatch, threshold: flo
         metrics["reward/disagreement"] = masked_mean(jnp.std(rewards, axis=-1), present)
     if present.shape[1] > 1:
         pair = present[:, 1:] & present[:, :1]
-        if present.shape[1] > 2:  # of two the place says it all
+        if present.shape[1] > 2:  # in a pair, position is enough
             pair &= batch.rewards[:, :1] > batch.rewards[:, 1:]
         gaps = mean[:, :1] - mean[:, 1:]
         lengths = jnp.sum(batch.completion_mask, axis=-1)
@@ -152,7 +166,10 @@ def response_metrics(rewards: chex.Array, batch: PreferenceBatch, threshold: flo
 def steps_loss(outputs: chex.Array, batch: StepBatch, fn: Callable = losses.step_cross_entropy) -> tuple[Mean, Metrics]:
     """The loss of the labelled steps of N solutions and its metrics, undivided.
 
-    outputs: float [N, S, 2] of the head at each step's last token, differentiated. fn: (logits, mask, *, ...) -> Terms.
+    Args:
+      outputs: float [N, S, 2] of the head at each step's last token, differentiated.
+      batch: N solutions.
+      fn: (logits, mask, *, ...) -> Terms.
     """
     chex.assert_equal_shape([batch.columns, batch.labels, batch.mask])
     terms = supply(fn, {"step_labels": batch.labels})(outputs, batch.mask)
@@ -165,20 +182,26 @@ def steps_loss(outputs: chex.Array, batch: StepBatch, fn: Callable = losses.step
 
 
 def implicit_loss(
-    scores: Scores, batch: PreferenceBatch, fn: Callable = losses.implicit_outcome, *, beta: float = 0.05
+    scores: TokenScores, batch: PreferenceBatch, fn: Callable = losses.implicit_outcome, *, beta: float = 0.05
 ) -> tuple[Mean, Metrics]:
     """The loss of an implicit reward model on labelled responses and its metrics, undivided.
 
-    scores: log-probs of the model that is trained, float [N * K, C]. batch: with ref_log_probs; its rewards are the
-    labels. fn: (log_ratios, mask, present, *, targets, beta) -> Terms. Raises ValueError without a reference.
+    Args:
+      scores: log-probs of the model that is trained, float [N * K, C].
+      batch: with ref_log_probs; its rewards are the labels.
+      fn: (log_ratios, mask, present, *, targets, beta) -> Terms.
+      beta: multiplies the log-ratio.
+
+    Raises:
+      ValueError: if the batch has no ref_log_probs.
     """
     if batch.ref_log_probs is None:
         raise ValueError("an implicit reward is a log-ratio: the batch needs ref_log_probs")
     mask = batch.completion_mask & jnp.broadcast_to(batch.present[:, :, None], batch.completion_mask.shape)
     reference = jax.lax.stop_gradient(zero_masked(batch.ref_log_probs, mask))
     ratios = zero_masked(scores.log_probs.reshape(mask.shape), mask) - reference
-    available: Mapping[str, Any] = {"targets": batch.rewards, **batch.extras}
-    terms: Terms = supply(fn, available)(ratios, mask, batch.present, beta=beta)
+    available: Mapping[str, Any] = {"targets": batch.rewards, **batch.extras, "beta": beta}
+    terms: Terms = supply(fn, available)(ratios, mask, batch.present)
     rewards = jax.lax.stop_gradient(implicit.implicit_rewards(ratios, mask, beta=beta))[..., None]
     metrics = response_metrics(rewards, batch)
     metrics["log_ratio"] = Mean(masked_sum(jax.lax.stop_gradient(ratios), mask), jnp.sum(mask, dtype=jnp.float32))
@@ -186,5 +209,5 @@ def implicit_loss(
 
 
 def _per_prompt(live: chex.Array) -> chex.Array:
-    """How many terms each prompt has. bool [N, ...] -> float [N]."""
+    """Number of terms per prompt. bool [N, ...] -> float [N]."""
     return jnp.sum(live.reshape(live.shape[0], -1), axis=1, dtype=jnp.float32)

@@ -42,8 +42,8 @@ from tests.mutation.plan import Plan, baseline, cache_of, digest, imported, prel
 from tests.mutation.world import Child, run_all, run_mutant
 
 # What is mutated: the objectives and the recipes.
-MUTATED = ["losses/**/*.py", "advantages/**/*.py", "weights/**/*.py", "weights.py", "trackers.py", "shaping.py"]
-MUTATED += ["masked.py", "credit.py", "grpo.py", "sft.py", "ppo.py"]
+MUTATED = ["losses/**/*.py", "advantages/**/*.py", "token_weights/**/*.py"]
+MUTATED += ["core/masked.py", "core/trackers.py", "credit/rule.py", "credit/shaping.py", "grpo.py", "sft.py", "ppo.py"]
 # Test files that are never run: slow, or about text, files, processes and models.
 UNUSED = ["experiments", "models", "rewards", "rollout", "tasks", "test_mutants.py", "test_mutate.py", "test_docs.py"]
 UNUSED += ["test_packaging.py", "test_layering.py", "tokenizers", "test_readers.py", "test_logging.py"]

@@ -67,5 +67,6 @@ def base(name: str) -> ConfigDict:
             eval=dict(num_episodes=16, max_steps=500, greedy=False),  # at each row; 0 episodes: none
             checkpoint=checkpoint(every=500),  # updates, a multiple of log_every
             log=dict(progress=True, tensorboard=True),
+            max_nonfinite_in_a_row=1000,  # stop once so many gradients in a row were not finite in every run
         )
     )

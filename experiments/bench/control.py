@@ -30,7 +30,7 @@ from experiments.bench import control_peers
 def ours(seeds: int, steps: int, devices: int):
     """(compile seconds, function that trains all seeds and gives their returns [seeds] at the end, steps of each)."""
     from configs.control import environments as configs
-    from experiments import control_ppo
+    from experiments.parts import control_runs, control_setup
 
     config = configs.get_config("cartpole")
     config.update(num_seeds=seeds, num_envs=4, num_steps=128, total_steps=steps)
@@ -42,8 +42,8 @@ def ours(seeds: int, steps: int, devices: int):
     if devices > 1 and seeds % devices == 0:
         config.mesh = f"seeds:{devices}"
     start = time.perf_counter()
-    program = control_ppo.make_program(config)
-    calls = control_ppo.num_updates(config) // config.log_every
+    program = control_runs.make_program(config)
+    calls = control_setup.num_updates(config) // config.log_every
 
     def train() -> np.ndarray:
         state = program.init()
@@ -56,7 +56,7 @@ def ours(seeds: int, steps: int, devices: int):
     compiled = time.perf_counter()
     jax.block_until_ready(program.advance(state))
     running = time.perf_counter() - compiled
-    return compiled - start - running, train, control_ppo.num_updates(config) * 512
+    return compiled - start - running, train, control_setup.num_updates(config) * 512
 
 
 def worker(options) -> None:

@@ -27,10 +27,12 @@ import numpy as np
 
 from configs import common as defaults
 from experiments import grpo
-from experiments.evaluate import Judged
-from experiments.parts import common
+from experiments.parts import policy
+from experiments.parts.judging import Judged
 from experiments.parts.packers import Packer
 from experiments.parts.sample_groups import Collected
+from experiments.parts.setup import Setup, assemble
+from experiments.parts.training import place_rows
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.training import sharding
@@ -74,7 +76,7 @@ def make_work(shape: str, sizes: dict, *, prompts: int, group_size: int, steps: 
 
 
 class _Tokenizer:
-    """What grpo.build asks a tokenizer for; nothing ends a row before its length."""
+    """What policy.build asks a tokenizer for; nothing ends a row before its length."""
 
     eos_ids, pad_id = (), 0
 
@@ -83,7 +85,7 @@ class _Task:
     tokenizer = _Tokenizer()
 
 
-def make_setup(work: dict) -> common.Setup:
+def make_setup(work: dict) -> Setup:
     """The run's fixed parts for this work, on one device."""
     sizes = work["sizes"]
     config = defaults.base("bench")
@@ -103,7 +105,7 @@ def make_setup(work: dict) -> common.Setup:
     )  # fmt: skip
     config.log.progress = False
     mesh = sharding.make_mesh(sharding.parse_mesh(""))
-    return common.assemble(config, mesh, _Task(), model, lambda: model.init(jax.random.key(0)))
+    return assemble(config, mesh, _Task(), model, lambda: model.init(jax.random.key(0)))
 
 
 def judged(rollout, group_size: int) -> Judged:
@@ -121,7 +123,7 @@ def run_ours(work: dict) -> dict:
     config, packer, no_trackers = setup.config, Packer(setup), {}
     params = setup.init_params()
     reference_params = jax.tree.map(jnp.copy, params)
-    programs, state = grpo.build(setup, params)
+    programs, state = policy.build(setup, params)
     found = {"name": "ours", "step_s": [], "rollout_s": [], "update_s": [], "compile_count": []}
     for step, (prompts, lengths) in enumerate(zip(work["prompts"], work["lengths"], strict=True)):
         start = time.perf_counter()
@@ -134,10 +136,10 @@ def run_ours(work: dict) -> dict:
         collected = Collected(judged(rollout, work["group_size"]), None, {})
         rows = packer.to_score(collected.judged.rollout)
         reference = programs.score(reference_params, rows).log_probs if work["beta"] else None
-        batch = grpo.make_policy_batch(config, collected, None, reference, key, no_trackers)
+        batch, _ = grpo.make_policy_batch(programs.assign, collected, None, reference, key, no_trackers)
         begin_update = time.perf_counter()
-        for part in grpo.minibatches(config, batch, key):
-            state, metrics = programs.train_step(state, common.place_rows(setup, packer.to_train(part)))
+        for part in policy.minibatches(config, batch, key):
+            state, metrics = programs.train_step(state, place_rows(setup, packer.to_train(part)))
             jax.device_get(metrics)
         end = time.perf_counter()
         for name, seconds in (("step_s", end - start), ("rollout_s", rolled - start), ("update_s", end - begin_update)):

@@ -22,11 +22,16 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments import dpo, grpo, online_dpo, ppo
-from experiments.evaluate import judge, make_pool
+from experiments import grpo, online_dpo, ppo
 from experiments.frontier import curves
-from experiments.parts import common
+from experiments.parts import flags, preference_steps
+from experiments.parts.encoding import encode_prompts
+from experiments.parts.judging import judge, make_pool
+from experiments.parts.run import Clock
 from experiments.parts.sample_candidates import Candidates, Source, make_judge
+from experiments.parts.setup import Setup, make_setup
+from experiments.parts.training import jit_generate, jit_score, place_rows
+from experiments.parts.warm_start import warm_start
 from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
 from rl_jax.data import pipeline
 from rl_jax.rewards.benchmarks import best_of_n
@@ -76,13 +81,13 @@ def digest(value) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def make_measure(setup: common.Setup, pool: RewardPool, reference: Params) -> Callable:
+def make_measure(setup: Setup, pool: RewardPool, reference: Params) -> Callable:
     """measure(params) -> {"reward", "reward_se", "kl", "kl_se", "kl_per_token", "length"} of samples for the first
     eval.num_prompts held-out prompts, eval.samples_per_prompt each: the same prompts and random numbers at every call.
     """
     settings, length = setup.config.eval, setup.config.rollout.completion_length
     generate = lockstep_sampler(setup, settings.samples_per_prompt)
-    score = common.jit_score(make_score(setup.model, completion_length=length, chunk=setup.config.score.chunk), setup)
+    score = jit_score(make_score(setup.model, completion_length=length, chunk=setup.config.score.chunk), setup)
     source = setup.task.data_source("test")
     key = jax.random.key(setup.config.seed + 1)
 
@@ -90,7 +95,7 @@ def make_measure(setup: common.Setup, pool: RewardPool, reference: Params) -> Ca
         rewards, ratios, masks = [], [], []
         for index, records in enumerate(pipeline.eval_batches(source, settings.batch_size, settings.num_prompts)):
             full = records + records[:1] * (settings.batch_size - len(records))
-            rollout = generate(params, *common.encode_prompts(setup, full), jax.random.fold_in(key, index))
+            rollout = generate(params, *encode_prompts(setup, full), jax.random.fold_in(key, index))
             # Temperature 1, nothing cut off: what was sampled from is the policy itself.
             ratio = rollout.raw_log_probs - score(reference, rollout.batch).log_probs
             kept = len(records) * settings.samples_per_prompt
@@ -110,17 +115,17 @@ def make_measure(setup: common.Setup, pool: RewardPool, reference: Params) -> Ca
     return measure
 
 
-def lockstep_sampler(setup: common.Setup, group_size: int) -> Callable:
+def lockstep_sampler(setup: Setup, group_size: int) -> Callable:
     """generate(params, tokens, prompt_mask, key) -> Rollout at temperature 1, for measurements."""
     tokenizer = setup.task.tokenizer
     options = dict(eos_ids=tokenizer.eos_ids, pad_id=tokenizer.pad_id)
     length = setup.config.rollout.completion_length
-    return common.jit_generate(
+    return jit_generate(
         make_generate(setup.model, completion_length=length, group_size=group_size, **options), setup
     )
 
 
-def best_of_points(setup: common.Setup, pool: RewardPool, params: Params) -> list[dict]:
+def best_of_points(setup: Setup, pool: RewardPool, params: Params) -> list[dict]:
     """The reference's best of n held-out samples by the gold reward itself, at KL = log n - (n - 1) / n."""
     settings, sizes = setup.config.eval, tuple(setup.config.frontier.best_of)
     generate = lockstep_sampler(setup, max(sizes))
@@ -129,7 +134,7 @@ def best_of_points(setup: common.Setup, pool: RewardPool, params: Params) -> lis
     rewards = []
     for index, records in enumerate(pipeline.eval_batches(source, size, settings.num_prompts)):
         full = records + records[:1] * (size - len(records))
-        rollout = generate(params, *common.encode_prompts(setup, full), jax.random.fold_in(jax.random.key(1), index))
+        rollout = generate(params, *encode_prompts(setup, full), jax.random.fold_in(jax.random.key(1), index))
         rewards.append(judge(setup, pool, rollout, full).result.rewards.reshape(size, -1)[: len(records)])
     rewards = np.concatenate(rewards)
     points = []
@@ -144,7 +149,7 @@ def best_of_points(setup: common.Setup, pool: RewardPool, params: Params) -> lis
     return points
 
 
-def make_candidates(setup: common.Setup, pool: RewardPool, params: Params, workdir: pathlib.Path):
+def make_candidates(setup: Setup, pool: RewardPool, params: Params, workdir: pathlib.Path):
     """The reference's samples that the offline arms choose their pairs from; from disk where they are there."""
     config = setup.config
     sample = config.sample.to_dict()
@@ -159,7 +164,7 @@ def make_candidates(setup: common.Setup, pool: RewardPool, params: Params, workd
         setup.task.data_source("train"), batch_size=config.sample.prompts_per_batch, seed=config.seed
     )
     draw = Source(setup, make_judge(setup, pool), prompts)
-    candidates, _ = draw(params, params, jax.random.key(config.seed), common.Clock())
+    candidates, _ = draw(params, params, jax.random.key(config.seed), Clock())
     arrays = candidates._asdict()
     arrays |= {name: x for name, x in arrays.pop("batch")._asdict().items() if x is not None}
     temporary = workdir / f".{path.name}"
@@ -170,7 +175,7 @@ def make_candidates(setup: common.Setup, pool: RewardPool, params: Params, workd
 
 
 def train_offline(
-    setup: common.Setup,
+    setup: Setup,
     candidates: Callable,
     reference: Params,
     measure: Callable,
@@ -179,33 +184,33 @@ def train_offline(
 ) -> list[dict]:
     """An offline arm: the method of setup.config.algorithm on pairs of candidates(). Empty where a signal ended it."""
     config = setup.config
-    objective = dpo.make_objective(config)
+    objective = preference_steps.make_objective(config)
     select_key, order_key = jax.random.split(jax.random.key(config.seed))
-    programs, state = dpo.build(setup, jax.tree.map(jnp.copy, reference))
+    programs, state = preference_steps.build(setup, jax.tree.map(jnp.copy, reference))
     batch = online_dpo.choose(config, candidates(), select_key, objective.needs())
     batch = in_parts(config, batch, lambda part: online_dpo.with_references(
-        programs, part, objective.reference, reference, reference))
+        setup, programs, part, objective.reference, reference, reference))
     updates = config.train.epochs * (len(batch.present) // config.train.batch_size)
     every, found = max(updates // points, 1), []
     for step, part in enumerate(online_dpo.minibatches(config, batch, order_key), start=1):
         if stop.received:
             return []
-        state, part = dpo.couple_batch(setup, programs, state, part, reference)
-        state, metrics = programs.train_step(state, common.place_rows(setup, part), reference)
+        state, part = preference_steps.couple_batch(setup, programs, state, part, reference)
+        state, metrics = programs.train_step(state, place_rows(setup, part), reference)
         if step % every == 0:
             found.append({"step": step} | measure(state.params) | {"loss": float(metrics["loss"])})
     return found
 
 
 def in_parts(config, batch: PreferenceBatch, fn: Callable) -> PreferenceBatch:
-    """fn(batch) -> batch, dpo.batch_size rows at a time: no forward is larger than a train step's."""
+    """fn(batch) -> batch, train.batch_size rows at a time: no forward is larger than a train step's."""
     count = batch.present.shape[0] // config.train.batch_size
     split = [jax.tree.map(lambda x, i=i: np.array_split(x, count)[i], batch) for i in range(count)]
     return jax.tree.map(lambda *xs: np.concatenate(xs), *(jax.device_get(fn(part)) for part in split))
 
 
 def train_online(
-    setup: common.Setup, program: str, workdir: pathlib.Path, measure: Callable, stop: checkpoint.StopSignal
+    setup: Setup, program: str, workdir: pathlib.Path, measure: Callable, stop: checkpoint.StopSignal
 ) -> list[dict]:
     """An online arm: a run of its program, its checkpoints measured. Empty where a signal ended it.
 
@@ -277,16 +282,14 @@ def run(config, workdir: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory(prefix="frontier-xla-") as compiled:
         jax.config.update("jax_compilation_cache_dir", compiled)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
-        setup = common.setup(config)
+        setup = make_setup(config)
         with make_pool(setup) as pool:
-            reference = grpo.warm_start(setup, workdir, None)
+            reference = warm_start(setup, workdir, None)
             if reference is not None:
                 run_arms(setup, pool, reference, Results(config, workdir), workdir)
 
 
-def run_arms(
-    setup: common.Setup, pool: RewardPool, reference: Params, results: Results, workdir: pathlib.Path
-) -> None:
+def run_arms(setup: Setup, pool: RewardPool, reference: Params, results: Results, workdir: pathlib.Path) -> None:
     """The reference, its best of n, and every arm; what `results` has is left out."""
     config = setup.config
     measure = make_measure(setup, pool, reference)
@@ -328,4 +331,4 @@ def main() -> None:
     """The command."""
     if not any(argument.lstrip("-").split("=")[0] == "config" for argument in sys.argv[1:]):
         sys.argv.insert(1, f"--config={CONFIG}")  # before what overrides its fields
-    common.main(run)
+    flags.main(run)

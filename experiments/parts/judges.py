@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments import reward_model
-from experiments.parts import common
+from experiments.parts import reward_readers
 from experiments.parts.preference_data import load_task
+from experiments.parts.setup import Setup, load_params, make_setup
 from rl_jax import preferences
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import zero_masked
@@ -130,11 +130,11 @@ def _load(workdir: pathlib.Path) -> _Loaded:
     if not is_complete(workdir):
         raise FileNotFoundError(f"{workdir} holds no finished run: train one with python -m experiments.reward_model")
     config = ConfigDict(read_json(workdir / "config.json"))
-    setup = common.setup(config, load_task(config))
-    params = common.load_params(setup, workdir)
+    setup = make_setup(config, load_task(config))
+    params = load_params(setup, workdir)
     reads = config.algorithm.reads
     if reads == "log_ratio":
-        params = {"model": params, "reference": reward_model.base_params(setup)}
+        params = {"model": params, "reference": reward_readers.base_params(setup)}
         members = _log_ratio(setup)
     else:
         params = params | _load_head(setup, workdir, params)
@@ -146,22 +146,22 @@ def _load(workdir: pathlib.Path) -> _Loaded:
     return _Loaded(config, setup.task.tokenizer, members, params, moments)
 
 
-def _load_head(setup: common.Setup, workdir: pathlib.Path, params: Params) -> Params:
+def _load_head(setup: Setup, workdir: pathlib.Path, params: Params) -> Params:
     """The head of the newest checkpoint, on the mesh."""
-    reader = reward_model.make_reader(setup)
-    like = reward_model.head_of(jax.eval_shape(reader.add_head, params, jax.random.key(0)))
+    reader = reward_readers.make_reader(setup)
+    like = reward_readers.head_of(jax.eval_shape(reader.add_head, params, jax.random.key(0)))
     shardings = sharding.tree_shardings(like, setup.mesh)
     like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, shardings)
     with checkpoint.Checkpointer(workdir / "checkpoints", every=1) as checkpoints:
         return checkpoints.restore({"head": like})[0]["head"]
 
 
-def _last_token(setup: common.Setup) -> Callable:
-    objective, predict = reward_model.make_objective(setup.config), make_predict_last(setup.model)
+def _last_token(setup: Setup) -> Callable:
+    objective, predict = reward_readers.make_objective(setup.config), make_predict_last(setup.model)
     return lambda params, batch: objective.rewards(predict(params, batch))
 
 
-def _last_step(setup: common.Setup) -> Callable:
+def _last_step(setup: Setup) -> Callable:
     predict = make_predict_last(setup.model)
 
     def members(params, batch):
@@ -171,7 +171,7 @@ def _last_step(setup: common.Setup) -> Callable:
     return members
 
 
-def _log_ratio(setup: common.Setup) -> Callable:
+def _log_ratio(setup: Setup) -> Callable:
     config = setup.config
     length, beta = config.rollout.completion_length, config.algorithm.beta
     score = make_score(setup.model, completion_length=length, chunk=config.score.chunk)

@@ -9,7 +9,7 @@ C].
 import jax
 import numpy as np
 
-from experiments.parts import common
+from experiments.parts.setup import Setup
 from rl_jax.core.types import Packed, PolicyBatch, Rollout, TokenBatch
 from rl_jax.training import distributed, packing, sharding
 
@@ -20,7 +20,7 @@ MODES = ("padded", *SHARE_PREFIX)
 class Packer:
     """The packing of one run. settings: config.packing. Raises ValueError for a mode that does not exist."""
 
-    def __init__(self, setup: common.Setup):
+    def __init__(self, setup: Setup):
         settings = setup.config.packing
         if settings.mode not in MODES:
             raise ValueError(f"packing.mode={settings.mode!r} is none of {', '.join(MODES)}")

@@ -5,7 +5,7 @@ What records are, and how they are read and encoded, is in rl_jax.preferences.
 
 import numpy as np
 
-from experiments.parts import common
+from experiments.parts.setup import Setup
 from rl_jax import preferences, tasks
 from rl_jax.core.types import Packed, PreferenceBatch, TokenBatch
 from rl_jax.tokenizers import CharTokenizer, Llama2cTokenizer
@@ -28,7 +28,7 @@ def load_task(config) -> tasks.Task:
     return tasks.Task("preferences", tokenizer, None, None)
 
 
-def for_sft(setup: common.Setup, found: preferences.Preferences) -> common.Setup:
+def for_sft(setup: Setup, found: preferences.Preferences) -> Setup:
     """The setup with the best responses of `found` as what its task is fine-tuned on."""
     task = setup.task
     limit = max(setup.config.rollout.prompt_buckets)
@@ -78,7 +78,7 @@ def records_of(
     """
     kinds = KINDS.get(responses, KINDS[2])
     if found.kind not in kinds:
-        raise ValueError(f"{found.name} holds {found.kind}; dpo.responses={responses} needs {' or '.join(kinds)}")
+        raise ValueError(f"{found.name} holds {found.kind}; algorithm.responses={responses} needs {' or '.join(kinds)}")
     source = found.data_source(split)
     number = len(source) if limit is None else min(limit, len(source))
     records = [source[index] for index in range(number)]
@@ -97,7 +97,7 @@ class Encoder:
         along, [N, ...]: bool where it is all true and false, else float32.
     """
 
-    def __init__(self, setup: common.Setup, needed: set[str]):
+    def __init__(self, setup: Setup, needed: set[str]):
         rollout = setup.config.rollout
         self._tokenizer, self._needed, self._brevity = setup.task.tokenizer, needed, setup.config.algorithm.brevity
         self._settings = dict(
@@ -116,7 +116,7 @@ class Encoder:
             arrays[name] = column if column.dtype == bool else column.astype(np.float32)
         if "other_rewards" in self._needed - set(arrays):
             if not self._brevity:
-                raise ValueError("the method needs other_rewards in each record's info, or dpo.brevity above 0")
+                raise ValueError("the method needs other_rewards in each record's info, or algorithm.brevity above 0")
             arrays["other_rewards"] = np.float32(-self._brevity) * arrays["completion_mask"].sum(axis=2)
         return arrays, counts
 
@@ -174,7 +174,7 @@ def flat(batch: TokenBatch | Packed) -> TokenBatch | Packed:
 class Packer:
     """config.packing for preferences: all K responses of a prompt behind one copy of it, or rows as they are."""
 
-    def __init__(self, setup: common.Setup):
+    def __init__(self, setup: Setup):
         settings, self._shards = setup.config.packing, sharding.row_shards(setup.mesh)
         known = {"padded": None, "packed": False, "shared_prefix": True}
         if settings.mode not in known:

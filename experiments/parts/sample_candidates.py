@@ -6,11 +6,13 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from experiments.evaluate import Judged, judge
-from experiments.parts import common
+from experiments.parts import processes
+from experiments.parts.encoding import encode_prompts, encode_sft
 from experiments.parts.judges import load_reward_model
+from experiments.parts.judging import Judged, judge
+from experiments.parts.run import Clock
 from experiments.parts.sampler import make_sampler
-from experiments.sft import make_batch
+from experiments.parts.setup import Setup, sampling_of
 from rl_jax.core.types import Params, Rollout, TokenBatch
 from rl_jax.models.mixture import make_mixture
 from rl_jax.rewards.pool import RewardPool, RewardResult
@@ -35,33 +37,49 @@ class Candidates(NamedTuple):
     opponents: np.ndarray
 
 
-def make_drawer(setup: common.Setup, *, share: float, group_size: int) -> Callable:
-    """draw(policy, reference, tokens, prompt_mask, key) -> Rollout of group_size samples a prompt from
-    policy^(1 - share) reference^share. Only a share of 0 or 1 can have another engine than the lockstep one."""
+class Drawer(NamedTuple):
+    """Samples a mixture of two sets of params.
+
+    generate: compiled (*params, tokens, prompt_mask, key) -> Rollout.
+    params: (policy, reference) -> the params that `generate` takes.
+    """
+
+    generate: Callable
+    params: Callable
+
+    def __call__(self, policy: Params, reference: Params, *rest) -> Rollout:
+        """generate(*params(policy, reference), tokens, prompt_mask, key)."""
+        return self.generate(*self.params(policy, reference), *rest)
+
+
+def make_drawer(setup: Setup, *, share: float, group_size: int) -> Drawer:
+    """The Drawer of group_size samples per prompt from policy^(1 - share) reference^share. Only a share of 0 or 1 can
+    have another engine than the lockstep one."""
     tokenizer, settings = setup.task.tokenizer, setup.config.rollout
     options = dict(
         completion_length=settings.completion_length,
         group_size=group_size,
-        sampling=common.sampling_of(settings),
+        sampling=sampling_of(settings),
         eos_ids=tokenizer.eos_ids,
         pad_id=tokenizer.pad_id,
     )
     if share in (0.0, 1.0):
         generate = make_sampler(setup, setup.config.sample.prompts_per_batch, **options)
-        return lambda policy, reference, *rest: generate(reference if share else policy, *rest)
+        return Drawer(generate, lambda policy, reference: (reference if share else policy,))
     mixed = make_generate(make_mixture(setup.model, share), **options)
     merged = setup.merged or (lambda params: params)
     rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
     params = setup.param_shardings
-    return jax.jit(
+    generate = jax.jit(
         lambda policy, reference, *rest: mixed({"policy": merged(policy), "reference": merged(reference)}, *rest),
         in_shardings=(params, params, rows, rows, everywhere),
         out_shardings=rows,
     )
+    return Drawer(generate, lambda policy, reference: (policy, reference))
 
 
-def make_judge(setup: common.Setup, pool: RewardPool) -> Callable:
-    """judge(prompts, completions, infos) -> RewardResult: the task's verifier, or the reward model of online.judge.
+def make_judge(setup: Setup, pool: RewardPool) -> Callable:
+    """judge(prompts, completions, infos) -> RewardResult: the task's verifier, or the reward model of sample.judge.
 
     Given pairs (sample.data="pairs") are ordered already, and nothing is judged: every sample has the reward 1 of a
     chosen response, so that none counts as worse.
@@ -70,14 +88,19 @@ def make_judge(setup: common.Setup, pool: RewardPool) -> Callable:
         return lambda prompts, completions, infos: RewardResult(np.ones(len(prompts), np.float32), {}, 0, 0, None)
     if not setup.config.sample.judge:
         return pool
+    processes.one_process(f"sample.judge={setup.config.sample.judge!r}")
     trained = load_reward_model(setup.config.sample.judge)
     return lambda prompts, completions, infos: RewardResult(trained.score_texts(prompts, completions), {}, 0, 0, None)
 
 
 class Source:
-    """Draws and judges the candidates of a step."""
+    """Samples and judges the candidates of a step.
 
-    def __init__(self, setup: common.Setup, judge_texts: Callable, prompts: Iterator[list[dict]]):
+    Of several processes each samples and judges its own prompts; all get the whole step.
+    """
+
+    def __init__(self, setup: Setup, judge_texts: Callable, prompts: Iterator[list[dict]]):
+        """prompts: the endless batches of this process's records (processes.own_batches)."""
         self._setup, self._judge, self._prompts = setup, judge_texts, prompts
         settings = self._settings = setup.config.sample
         self._draw = make_drawer(setup, share=settings.share, group_size=settings.group_size)
@@ -85,28 +108,45 @@ class Source:
         self._draw_others = (
             make_drawer(setup, share=others.share, group_size=others.samples) if others.samples else None
         )
+        self._own = processes.rows_here(setup.mesh, settings.prompts_per_batch)
 
-    def __call__(
-        self, policy: Params, reference: Params, key: jax.Array, clock: common.Clock
-    ) -> tuple[Candidates, Judged]:
+    def __call__(self, policy: Params, reference: Params, key: jax.Array, clock: Clock) -> tuple[Candidates, Judged]:
         """(the step's candidates, the first batch's samples as they were judged)."""
         parts, first = [], None
         for index in range(self._settings.prompts_per_step // self._settings.prompts_per_batch):
-            records = next(self._prompts)
-            part, judged = self._batch(records, policy, reference, jax.random.fold_in(key, index), clock)
+            part, judged = self._batch(policy, reference, jax.random.fold_in(key, index), clock)
             parts.append(part)
             first = first or judged
         return join(parts, self._setup.task.tokenizer.pad_id), first
 
-    def _batch(self, records, policy, reference, key, clock) -> tuple[Candidates, Judged]:
-        settings, count = self._settings, len(records)
-        encoded = common.encode_prompts(self._setup, records)
-        judged = self._judged(self._draw(policy, reference, *encoded, key), records, clock)
+    def compile_ahead(self, ahead: Callable, policy: Params, reference: Params, key: jax.Array) -> Candidates | None:
+        """Compiles what a call runs, for the prompts that come next, which stay the next ones.
+
+        Returns what the call would return, with zeros in place of samples; None for an engine that is not one program.
+        """
+        if self._setup.config.rollout.engine.name != "lockstep":
+            return None
+        position, draw, draw_others = self._prompts.get_state(), self._draw, self._draw_others
+        self._draw = draw._replace(generate=ahead("generate", draw.generate))
+        if draw_others is not None:
+            self._draw_others = draw_others._replace(generate=ahead("generate opponents", draw_others.generate))
+        try:
+            candidates, _ = self(policy, reference, key, Clock())
+        finally:
+            self._draw, self._draw_others = draw, draw_others
+            self._prompts.set_state(position)
+        return candidates
+
+    def _batch(self, policy: Params, reference: Params, key, clock: Clock) -> tuple[Candidates, Judged]:
+        settings, own = self._settings, next(self._prompts)
+        encoded = processes.place_own(self._setup.mesh, encode_prompts(self._setup, own))
+        judged = self._judged(self._draw(policy, reference, *encoded, key), own, clock)
+        records, count = judged.records[:: settings.group_size], settings.prompts_per_batch
         parts = [self._candidates(judged, count, settings.share)]
         opponents = np.zeros((count, 0), np.float32)
         if self._draw_others is not None:
             drawn = self._draw_others(policy, reference, *encoded, jax.random.fold_in(key, 1))
-            others = self._candidates(self._judged(drawn, records, clock), count, settings.opponents.share)
+            others = self._candidates(self._judged(drawn, own, clock), count, settings.opponents.share)
             opponents = others.rewards
             parts += [others] if settings.opponents.candidates else []
         if settings.data:
@@ -114,9 +154,9 @@ class Source:
         joined = jax.tree.map(lambda *xs: np.concatenate(xs, axis=1), *parts)
         return joined._replace(opponents=opponents), judged
 
-    def _judged(self, rollout: Rollout, records: list[dict], clock: common.Clock) -> Judged:
+    def _judged(self, rollout: Rollout, records: list[dict], clock: Clock) -> Judged:
         clock.lap("rollout_s", rollout)
-        judged = judge(self._setup, self._judge, rollout, records)
+        judged = judge(self._setup, self._judge, rollout, records, self._own, self._settings.prompts_per_batch)
         clock.lap("reward_s")
         return judged
 
@@ -135,7 +175,7 @@ class Source:
             for record, found in zip(records, texts, strict=True)
             for text in found
         ]
-        batch, mask = make_batch(self._setup, rows)
+        batch, mask = encode_sft(self._setup, rows)
         cut = batch.tokens.shape[1] - mask.shape[1] - width
         batch = TokenBatch(*(x[:, cut:] for x in batch[:3]))
         rewards = [float(k == 0 < len(found) - 1) for found in texts for k in range(len(found))]

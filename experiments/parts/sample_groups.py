@@ -11,94 +11,112 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from experiments.evaluate import Judged, judge
-from experiments.parts import common, processes
+from experiments.parts import processes, rollout_mesh
+from experiments.parts.encoding import encode_prompts
+from experiments.parts.judging import Judged, judge
+from experiments.parts.run import Clock
+from experiments.parts.setup import Setup
 from rl_jax.core.types import Params, Rollout, TokenBatch
 from rl_jax.rewards.pool import RewardPool, RewardResult
 
 
 class Collected(NamedTuple):
-    """A step's rows. judged: prompts x G rows. greedy_rewards: float32 [B] of each row's prompt decoded greedily, or
-    None. metrics: what only this stage knows."""
+    """A step's rows."""
 
     judged: Judged
+    """Prompts x G rows."""
     greedy_rewards: np.ndarray | None
+    """float32 [B]. Reward of the greedy completion of each row's prompt, or None."""
     metrics: dict[str, float]
+    """Metrics of the sampling itself."""
+    greedy_lengths: np.ndarray | None = None
+    """int [B]. Tokens of those completions."""
+    greedy_truncated: np.ndarray | None = None
+    """bool [B]. Whether they were cut off."""
 
 
-def collect(
-    setup: common.Setup,
-    pool: RewardPool,
-    generate: Callable,
-    greedy: Callable | None,
-    prompts: Iterator[list[dict]],
-    params: Params,
-    key: jax.Array,
-    clock: common.Clock,
-) -> Collected:
-    """Draws prompts and samples and judges their completions until the step is full.
+class Collector:
+    """Samples and judges the rows of a step.
 
-    Of several processes each draws, encodes and judges its own (`prompts` has those); all return the whole step.
-
-    generate, greedy: compiled (params, tokens, prompt_mask, key) -> Rollout; greedy has one row a prompt.
+    generate, greedy: compiled (params, tokens, prompt_mask, key) -> Rollout; greedy has one row per prompt, or is None.
+    prompts: the endless batches of this process's records.
     """
-    size, wanted = setup.config.sample.group_size, setup.config.sample.prompts_per_step
-    here = processes.rows_here(setup.mesh, wanted)
-    taught, idle, batches, failures = [], [], 0, np.zeros(2, int)
-    while batches < setup.config.sample.dynamic_sampling.max_batches and len(taught) < wanted:
-        records = next(prompts)
-        batch_key = jax.random.fold_in(key, batches) if batches else key
-        encoded = processes.place_own(setup.mesh, common.encode_prompts(setup, records))
-        rollout = generate(params, *encoded, batch_key)
+
+    def __init__(
+        self,
+        setup: Setup,
+        pool: RewardPool,
+        prompts: Iterator[list[dict]],
+        generate: Callable,
+        greedy: Callable | None = None,
+    ):
+        self._setup, self._pool, self._prompts = setup, pool, prompts
+        self._generate, self._greedy = generate, greedy
+
+    def __call__(self, params: Params, key: jax.Array, clock: Clock) -> Collected:
+        """Samples prompts and completions and judges them until the step is full.
+
+        Of several processes each samples, encodes and judges its own; all return the whole step. params: of the policy,
+        moved to the rollouts' layout here, where that is another one.
+        """
+        params = rollout_mesh.place(self._setup.rollout, params, clock)  # a second copy of the weights, gone at the end
+        return self._collect(self._generate, self._greedy, params, key, clock)
+
+    def compile_ahead(self, ahead: Callable, params: Params, key: jax.Array) -> Collected | None:
+        """Compiles what a call runs, for the prompts that come next, which stay the next ones.
+
+        Returns what the call would return, with zeros in place of samples; None for an engine that is not one program.
+        """
+        if self._setup.config.rollout.engine.name != "lockstep":
+            return None
+        position, clock = self._prompts.get_state(), Clock()
+        generate, greedy = ahead("generate", self._generate), self._greedy and ahead("greedy", self._greedy)
+        params = rollout_mesh.place(self._setup.rollout, params, clock)
+        collected = self._collect(generate, greedy, params, key, clock)
+        self._prompts.set_state(position)
+        return collected
+
+    def _collect(self, generate: Callable, greedy: Callable | None, params: Params, key, clock: Clock) -> Collected:
+        sample = self._setup.config.sample
+        size, wanted, max_batches = sample.group_size, sample.prompts_per_step, sample.dynamic_sampling.max_batches
+        here = processes.rows_here(self._setup.mesh, wanted)
+        taught, idle, batches, failures = [], [], 0, np.zeros(2, int)
+        while batches < max_batches and len(taught) < wanted:
+            batch_key = jax.random.fold_in(key, batches) if batches else key
+            judged = self._sample(generate, next(self._prompts), params, batch_key, here, clock)
+            batches += 1
+            failures += (judged.result.num_timeouts, judged.result.num_errors)
+            if max_batches == 1:
+                groups = [judged]
+                break
+            spread = np.ptp(judged.result.rewards.reshape(-1, size), axis=1)
+            for group, value in zip(_split(judged, size), spread, strict=True):
+                (taught if value > 0 else idle).append(group)
+        else:
+            groups = (taught + idle)[:wanted]
+        judged = groups[0] if len(groups) == 1 else _join(groups, self._setup.task.tokenizer.pad_id)
+        counts = {"num_timeouts": int(failures[0]), "num_errors": int(failures[1])}  # those of dropped groups, too
+        judged = judged._replace(result=judged.result._replace(**counts))
+        of_greedy = (None, None, None)
+        if greedy is not None:
+            records = [judged.records[i * size] for i in here]
+            best = self._sample(greedy, records, params, key, here, clock)
+            lengths = best.rollout.completion_mask.sum(axis=1)
+            of_greedy = [np.repeat(x, size) for x in (best.result.rewards, lengths, best.rollout.truncated)]
+        metrics = {}
+        if max_batches > 1:
+            metrics = {"sampling/batches": batches, "sampling/dropped": len(idle) / (len(idle) + len(taught))}
+        return Collected(judged, of_greedy[0], metrics, *of_greedy[1:])
+
+    def _sample(self, generate: Callable, records: list[dict], params: Params, key, here, clock: Clock) -> Judged:
+        """The judged samples of the records, one call of `generate`."""
+        setup = self._setup
+        encoded = processes.place_own(setup.mesh, encode_prompts(setup, records))
+        rollout = generate(params, *encoded, key)
         clock.lap("rollout_s", rollout)
-        judged = judge(setup, pool, rollout, records, here, wanted)
+        judged = judge(setup, self._pool, rollout, records, here, setup.config.sample.prompts_per_step)
         clock.lap("reward_s")
-        batches += 1
-        failures += (judged.result.num_timeouts, judged.result.num_errors)
-        if setup.config.sample.dynamic_sampling.max_batches == 1:
-            groups = [judged]
-            break
-        spread = np.ptp(judged.result.rewards.reshape(-1, size), axis=1)
-        for group, value in zip(_split(judged, size), spread, strict=True):
-            (taught if value > 0 else idle).append(group)
-    else:
-        groups = (taught + idle)[:wanted]
-    judged = groups[0] if len(groups) == 1 else _join(groups, setup.task.tokenizer.pad_id)
-    counts = {"num_timeouts": int(failures[0]), "num_errors": int(failures[1])}  # those of dropped groups, too
-    judged = judged._replace(result=judged.result._replace(**counts))
-    greedy_rewards = None
-    if greedy is not None:
-        records = [judged.records[i * size] for i in here]
-        encoded = processes.place_own(setup.mesh, common.encode_prompts(setup, records))
-        rollout = greedy(params, *encoded, key)
-        greedy_rewards = np.repeat(judge(setup, pool, rollout, records, here, wanted).result.rewards, size)
-        clock.lap("rollout_s")
-    metrics = {}
-    if setup.config.sample.dynamic_sampling.max_batches > 1:
-        metrics = {"sampling/batches": batches, "sampling/dropped": len(idle) / (len(idle) + len(taught))}
-    return Collected(judged, greedy_rewards, metrics)
-
-
-def compile_ahead(
-    setup: common.Setup,
-    pool: RewardPool,
-    generate: Callable,
-    greedy: Callable | None,
-    prompts: Iterator[list[dict]],
-    params: Params,
-    key: jax.Array,
-) -> Collected | None:
-    """Compiles what collect calls for the prompts that come next, which stay the next ones. Arguments as for collect.
-
-    What it would return, with zeros in place of samples. None for an engine that is no single program.
-    """
-    if setup.config.rollout.engine.name != "lockstep":
-        return None
-    ahead, position, clock = common.ahead(setup), prompts.get_state(), common.Clock()
-    generate, greedy = ahead("generate", generate), greedy and ahead("greedy", greedy)
-    found = collect(setup, pool, generate, greedy, prompts, params, key, clock)
-    prompts.set_state(position)
-    return found
+        return judged
 
 
 def _split(judged: Judged, size: int) -> list[Judged]:

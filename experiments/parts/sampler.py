@@ -10,7 +10,9 @@ from collections.abc import Callable
 import jax
 from absl import logging
 
-from experiments.parts import common, processes, rollout_mesh
+from experiments.parts import processes, rollout_mesh
+from experiments.parts.setup import Setup
+from experiments.parts.training import jit_generate
 from rl_jax.core import types
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.external import OpenAIGenerate
@@ -20,7 +22,7 @@ from rl_jax.training import sharding
 from rl_jax.training.scoring import make_score
 
 
-def make_sampler(setup: common.Setup, num_prompts: int, **options) -> Callable:
+def make_sampler(setup: Setup, num_prompts: int, **options) -> Callable:
     """generate(params, tokens, prompt_mask, key) -> Rollout of the engine that the config names.
 
     num_prompts: of a call. options: as for make_generate. Raises ValueError for an engine that does not exist.
@@ -34,14 +36,14 @@ def make_sampler(setup: common.Setup, num_prompts: int, **options) -> Callable:
         return Merging(setup, _openai(setup, **options))
     if name != "lockstep":
         raise ValueError(f"rollout.engine.name={name!r} is none of lockstep, continuous, openai")
-    return common.jit_generate(make_generate(setup.model, **options), setup)
+    return jit_generate(make_generate(setup.model, **options), setup)
 
 
 class Merging:
     """A generate that is no jitted function, on the merged params, in the rollouts' layout; it counts its programs as a
     jitted one does."""
 
-    def __init__(self, setup: common.Setup, generate: Callable):
+    def __init__(self, setup: Setup, generate: Callable):
         self.generate = generate
         self._merge = jax.jit(setup.merged) if setup.merged else None
         self._layout = setup.rollout
@@ -54,7 +56,7 @@ class Merging:
         return self.generate._cache_size()
 
 
-def _continuous(setup: common.Setup, num_prompts: int, *, group_size: int, **options) -> ContinuousGenerate:
+def _continuous(setup: Setup, num_prompts: int, *, group_size: int, **options) -> ContinuousGenerate:
     settings, mesh = setup.config.rollout, (setup.rollout or setup).mesh
     return ContinuousGenerate(
         sharding.model_on_mesh(setup.model, mesh),
@@ -66,7 +68,7 @@ def _continuous(setup: common.Setup, num_prompts: int, *, group_size: int, **opt
     )
 
 
-def _openai(setup: common.Setup, *, sampling: Sampling, **options) -> OpenAIGenerate:
+def _openai(setup: Setup, *, sampling: Sampling, **options) -> OpenAIGenerate:
     settings = setup.config.rollout.engine
     if settings.sync is None:
         logging.warning("rollout.engine.sync is None: the server keeps the weights that it has. See sampler/ess")

@@ -31,7 +31,9 @@ os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 import jax
 from absl import flags
 
-from experiments.parts import common
+from experiments.parts.flags import main as start
+from experiments.parts.setup import Setup
+from experiments.parts.training import make_step
 from experiments.plan import chips, flops, hlo, programs, stored
 from rl_jax.runs.logging import write_atomically
 from rl_jax.training import sharding
@@ -117,14 +119,14 @@ def tree_bytes(shapes, shardings) -> float:
     return float(sum(math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize for x, s in leaves))
 
 
-def optimizer_bytes(setup: common.Setup) -> float:
+def optimizer_bytes(setup: Setup) -> float:
     """Bytes of one device's share of what the optimizer keeps."""
-    optimizer, _ = common.make_step(setup, setup.config.train, None)
+    optimizer, _ = make_step(setup, setup.config.train, None)
     shapes = jax.eval_shape(optimizer.init, setup.param_shapes)
     return tree_bytes(shapes, sharding.tree_shardings(shapes, setup.mesh))
 
 
-def cache_bytes(setup: common.Setup, prompts: int) -> float:
+def cache_bytes(setup: Setup, prompts: int) -> float:
     """Bytes of one device's share of the keys and values of a whole rollout."""
     config, model = setup.config, programs.model_config(setup.config)
     rows = prompts * config.sample.group_size / sharding.row_shards(setup.mesh)
@@ -134,7 +136,7 @@ def cache_bytes(setup: common.Setup, prompts: int) -> float:
     return rows * length * 2 * heads * model.head_dim * model.num_layers * width
 
 
-def moved_bytes(name: str, setup: common.Setup, planned: programs.Planned, micro_batches: int) -> float:
+def moved_bytes(name: str, setup: Setup, planned: programs.Planned, micro_batches: int) -> float:
     """The least that a chip reads and writes: weights at each pass, optimizer state once each way, the cache a step."""
     config, width = setup.config, jax.numpy.dtype(setup.config.model.dtype).itemsize
     count = sum(x.size for x in jax.tree.leaves(setup.param_shapes))
@@ -151,13 +153,13 @@ def moved_bytes(name: str, setup: common.Setup, planned: programs.Planned, micro
     return steps * (weights + used * cache_bytes(setup, planned.arguments[1].shape[0]))
 
 
-def model_flops(plain: common.Setup, rows: int) -> float:
+def model_flops(plain: Setup, rows: int) -> float:
     """The FLOPs that a train step on so many rows needs: a forward, and twice as many backward."""
     forward = programs.score(plain, rows)
     return 3 * flops.count(forward.jaxpr(plain.mesh), while_turns=forward.while_turns)
 
 
-def make_planned(name: str, setup: common.Setup, micro_batches: int | None = None) -> programs.Planned:
+def make_planned(name: str, setup: Setup, micro_batches: int | None = None) -> programs.Planned:
     """The program of that name at the config's size. micro_batches: in place of the config's."""
     rows = setup.config.sample.prompts_per_step * setup.config.sample.group_size
     if name == "train":
@@ -167,7 +169,7 @@ def make_planned(name: str, setup: common.Setup, micro_batches: int | None = Non
     )
 
 
-def largest(setup: common.Setup, limit: float, effort: float) -> tuple[int, dict[str, Any]]:
+def largest(setup: Setup, limit: float, effort: float) -> tuple[int, dict[str, Any]]:
     """(rows, the figures) of the largest micro-batch that fits, of those into which a minibatch divides; 0: none fits.
 
     The compiler saves memory where it runs short, so only trying says what fits. What is far too large is refused
@@ -344,4 +346,4 @@ def main() -> None:
     if "check" in values:
         sys.argv += stored.arguments(stored.load(pathlib.Path(values["check"])))
     jax.config.update("jax_enable_compilation_cache", False)  # what is for absent devices cannot be read back
-    common.main(run)
+    start(run)

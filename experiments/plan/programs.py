@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from experiments import grpo
-from experiments.parts import common
+from experiments.parts import policy
+from experiments.parts.setup import POLICIES, Setup, sampling_of
+from experiments.parts.training import make_step
 from rl_jax import tasks
 from rl_jax.core.types import PolicyBatch, TokenBatch
 from rl_jax.models.hf import loading
@@ -43,7 +44,7 @@ class Planned(NamedTuple):
 
 def model_config(config, **changes) -> TransformerConfig:
     """The TransformerConfig of a run: of its folder's config.json, or of its own fields and its task's vocabulary."""
-    policies = {name: config.model[name] for name in common.POLICIES}
+    policies = {name: config.model[name] for name in POLICIES}
     if config.model.path:
         return dataclasses.replace(loading.read_config(config.model.path), **policies | changes)
     fields = config.model.to_dict()
@@ -53,18 +54,18 @@ def model_config(config, **changes) -> TransformerConfig:
     return TransformerConfig(vocab_size=vocabulary, **fields | changes)
 
 
-def describe(config, model: TransformerConfig, mesh: Mesh) -> common.Setup:
+def describe(config, model: TransformerConfig, mesh: Mesh) -> Setup:
     """The Setup of a run as shapes: no task, and params that nobody makes."""
     shapes = loading.param_shapes(model)
     shardings = sharding.tree_shardings(shapes, mesh)
-    return common.Setup(config, mesh, None, make_transformer(model), None, shapes, shardings)
+    return Setup(config, mesh, None, make_transformer(model), None, shapes, shardings)
 
 
 def _placed(shapes, shardings):
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
 
 
-def _rows(setup: common.Setup, shapes):
+def _rows(setup: Setup, shapes):
     """Shapes with their rows over data and fsdp."""
     rows = sharding.batch_sharding(setup.mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), shapes)
@@ -75,13 +76,13 @@ def _token_batch(config, rows: int) -> TokenBatch:
     return TokenBatch(*[jax.ShapeDtypeStruct((rows, length), jnp.int32)] * 3)
 
 
-def train(setup: common.Setup, rows: int, micro_batches: int | None = None) -> Planned:
+def train(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
     """The train step on a minibatch of that many rows. micro_batches: in place of the config's."""
     config = setup.config
     settings = config.train.copy_and_resolve_references()
     if micro_batches:
         settings.update(micro_batches=micro_batches)
-    optimizer, step = common.make_step(setup, settings, grpo.make_loss(setup, grpo.make_scorer(setup)))
+    optimizer, step = make_step(setup, settings, policy.make_loss(setup, policy.make_scorer(setup)))
     init = functools.partial(init_state, optimizer=optimizer, rng=jax.random.key(0))
     state = jax.eval_shape(init, setup.param_shapes)
     shardings = sharding.tree_shardings(state, setup.mesh)
@@ -91,10 +92,10 @@ def train(setup: common.Setup, rows: int, micro_batches: int | None = None) -> P
         batch=_token_batch(config, rows),
         completion_mask=flag,
         advantages=number,
-        old_log_probs=number if grpo.has_several_updates(config) else None,
+        old_log_probs=number if policy.has_several_updates(config) else None,
         behavior_log_probs=number,
-        ref_log_probs=number if grpo.compares(config) else None,
-        batch_rows=jax.ShapeDtypeStruct((rows,), jnp.float32),
+        ref_log_probs=number if policy.needs_ref_log_probs(config) else None,
+        extras={"batch_rows": jax.ShapeDtypeStruct((rows,), jnp.float32)},
     )
     keywords = {
         "donate_argnums": 0,
@@ -105,22 +106,22 @@ def train(setup: common.Setup, rows: int, micro_batches: int | None = None) -> P
     return Planned("train", step, arguments, keywords, _head_slices(config))
 
 
-def score(setup: common.Setup, rows: int) -> Planned:
+def score(setup: Setup, rows: int) -> Planned:
     """The forward that gives old and reference log-probs."""
     rows_sharding = sharding.batch_sharding(setup.mesh)
     keywords = {"in_shardings": (setup.param_shardings, rows_sharding), "out_shardings": rows_sharding}
     arguments = (_params(setup), _rows(setup, _token_batch(setup.config, rows)))
-    return Planned("score", grpo.make_scorer(setup), arguments, keywords, _head_slices(setup.config))
+    return Planned("score", policy.make_scorer(setup), arguments, keywords, _head_slices(setup.config))
 
 
-def decode(setup: common.Setup, prompts: int) -> Planned:
+def decode(setup: Setup, prompts: int) -> Planned:
     """The whole rollout of that many prompts: prefill, and the loop over decode steps with its cache."""
     config = setup.config
     generate = make_generate(
         setup.model,
         completion_length=config.rollout.completion_length,
         group_size=config.sample.group_size,
-        sampling=common.sampling_of(config.rollout),
+        sampling=sampling_of(config.rollout),
         eos_ids=(0,),
     )
     rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
@@ -132,7 +133,7 @@ def decode(setup: common.Setup, prompts: int) -> Planned:
     return Planned("decode", generate, arguments, keywords, config.rollout.completion_length - 1)
 
 
-def _params(setup: common.Setup):
+def _params(setup: Setup):
     return _placed(setup.param_shapes, setup.param_shardings)
 
 

@@ -18,52 +18,21 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from experiments.parts.episodes import EPISODES, episode_row  # noqa: F401  the row that is drawn here
 from experiments.report.charts import short_number
 from experiments.report.scenes import HEAD, WIDTH, Scene, scene_of
 from rl_jax.runs.logging import read_jsonl, write_atomically
 
-EPISODES = "episodes"
 EPISODES_FILE = f"{EPISODES}.jsonl"
-MAX_NUMBERS = 512  # of an observation that is kept; a board of zeros and ones may have 16 times as many
+
+
+
 MAX_FRAMES = 300
 STILLS = 6
 HEAD_ROWS, TAIL_ROWS = 60, 12  # of a long table
 MAX_COLUMNS = 8  # numbers of an observation that a table or a line of text shows
 CELLS = "#o.=*+x%@&$~"  # the channels of a board in the terminal
 
-
-def episode_row(episode, *, step: int, env: str) -> dict[str, Any]:
-    """A row of episodes.jsonl: what there is of a recorded episode up to its end.
-
-    episode: rollout.episode.Episode, as numpy arrays. step: the updates of its policy. env: the environment's name.
-    """
-    length = int(episode.length)
-    observations = np.concatenate([episode.observations[:length], episode.last[None]])
-    return {
-        "step": step,
-        "env": env,
-        "observations": _packed(observations),
-        "actions": _short(episode.actions[:length]),
-        "rewards": _short(episode.rewards[:length]),
-        "terminated": bool(episode.terminated),
-        "truncated": bool(episode.truncated),
-    }
-
-
-def _short(values: np.ndarray) -> list:
-    """Nested lists of numbers with six digits, which is what is written of a float32 that others will read."""
-    if np.issubdtype(values.dtype, np.integer):
-        return values.tolist()
-    return [_short(row) if row.ndim else float(f"{row:.6g}") for row in values]
-
-
-def _packed(observations: np.ndarray) -> dict[str, Any] | None:
-    """Observations [T + 1, *shape] as {"shape", "values" or "bits"}; None for those that are too large to be kept."""
-    shape, size = observations.shape[1:], observations[0].size
-    flat = observations.reshape(len(observations), -1)
-    if len(shape) > 1 and size <= 16 * MAX_NUMBERS and np.isin(flat, (0, 1)).all():
-        return {"shape": shape, "bits": [np.packbits(row.astype(bool)).tobytes().hex() for row in flat]}
-    return {"shape": shape, "values": _short(flat)} if size <= MAX_NUMBERS else None
 
 
 def observations_of(row: Mapping[str, Any]) -> np.ndarray | None:

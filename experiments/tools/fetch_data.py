@@ -110,8 +110,8 @@ def fetch(entry: dict, folder: pathlib.Path) -> bool:
     What has arrived is kept in a file beside it, named .partial, until all of it is there and its sha256 is right.
 
     Raises:
-        FetchError: the source cannot be reached or refuses (what has arrived stays, the same call goes on), or what it
-            serves is not the file that is known (what has arrived is removed).
+      FetchError: the source cannot be reached or refuses (what has arrived stays, the same call goes on), or what it
+        serves is not the file that is known (what has arrived is removed).
     """
     final = folder / entry["file"]
     if final.exists() and _digest_of(final, entry) == entry["sha256"]:

@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 
 from configs import ppo_common
 from configs.preferences import online
-from experiments import dpo, grpo, ppo
+from experiments import ppo
+from experiments.parts import policy, preference_steps
 from rl_jax.core import trackers
 from rl_jax.core.binding import bind
 from rl_jax.losses.preference import couple
@@ -104,7 +105,8 @@ def bound_functions(config: ConfigDict) -> dict[str, Callable]:
 
 
 def _bound_online(config: ConfigDict) -> dict[str, Callable]:
-    chosen = grpo.make_credit(config)._asdict() | grpo.make_objective(config)._asdict()
+    chosen = policy.make_credit(config)._asdict() | policy.make_objective(config)._asdict()
+    chosen["token_selection"] = chosen.pop("selection")
     if "critic" in config:
         del chosen["advantage"]  # it is the critic's
         estimator, objective = ppo.make_estimator(config), ppo.make_objective(config)
@@ -115,7 +117,7 @@ def _bound_online(config: ConfigDict) -> dict[str, Callable]:
 
 
 def _bound_preference(config: ConfigDict) -> dict[str, Callable]:
-    chosen = dpo.make_objective(config)._asdict()
+    chosen = preference_steps.make_objective(config)._asdict()
     if config.algorithm.regularizer_coef:
         chosen["regularizer_coef"] = chosen["regularizer"]
     chosen["couple"] = bind(config.algorithm.couple.to_dict(), couple, beta=config.algorithm.beta)

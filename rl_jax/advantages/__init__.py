@@ -1,8 +1,8 @@
 """Rewards -> advantages, of whole completions [B] or of tokens [B, T]. A config names one of these.
 
 Arrays that only some need are required keywords, which the recipe supplies by name (rl_jax.core.binding.supply).
-Estimators
-that take a critic's values, and return what it is to predict as well, stand in `tokens`; the scans in `recursion`.
+Estimators that take a critic's values, and also return the critic's targets, are in `tokens` and `steps`; the scans
+they share are in `recursion`.
 """
 
 from rl_jax.advantages.groups import (

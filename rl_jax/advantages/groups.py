@@ -1,7 +1,7 @@
-"""Rewards [B] -> advantages [B], group by group. The G samples of one prompt are neighbours: B = prompts x G.
+"""Rewards [B] -> advantages [B], group by group. The G samples of one prompt are adjacent rows: B = prompts x G.
 
-Papers and frameworks disagree on ddof, epsilon and the baseline (rewards 1,0,0,0 give a first advantage of 1.5, 1.0,
-0.75 or 3 depending on whom one asks), so every convention is a keyword or a function of its own.
+Papers and frameworks disagree on ddof, epsilon and the baseline (for rewards 1,0,0,0 the first advantage is 1.5, 1.0,
+0.75 or 3), so every convention is a keyword or a function of its own.
 """
 
 import chex
@@ -12,7 +12,7 @@ from rl_jax.core.masked import zero_masked
 
 
 def grouped(rewards: chex.Array, group_size: int) -> chex.Array:
-    """float [B] -> float [B / G, G]. Raises ValueError where groups of `group_size` do not divide B."""
+    """float [B] -> float [B / G, G]. Raises ValueError if B is not a multiple of group_size."""
     chex.assert_rank(rewards, 1)
     chex.assert_type(rewards, float)  # integer rewards would truncate fractional baselines
     if group_size < 1 or rewards.shape[0] % group_size:
@@ -21,20 +21,21 @@ def grouped(rewards: chex.Array, group_size: int) -> chex.Array:
 
 
 def _centered(groups: chex.Array) -> chex.Array:
-    # Seen from the first sample: equal rewards give exactly 0, and not the rounding of their float32 mean.
+    # Relative to the first sample: equal rewards give exactly 0, not the rounding error of their float32 mean.
     shifted = groups - groups[:, :1]
     return shifted - jnp.mean(shifted, axis=1, keepdims=True)
 
 
 def has_spread(values: chex.Array, std: chex.Array, relative_tolerance: float) -> chex.Array:
-    """Whether they differ by more than rounding: std > relative_tolerance max |value|. [..., N], [...] -> [...]."""
+    """Whether values differ by more than rounding: std > relative_tolerance max |value|. [..., N], [...] -> [...]."""
     return std > relative_tolerance * jnp.max(jnp.abs(values), axis=-1)
 
 
 def group_std(rewards: chex.Array, *, group_size: int, ddof: int = 1) -> chex.Array:
     """Standard deviation of each group: sqrt(sum (R - mean)^2 / (G - ddof)). float [B] -> float [B / G].
 
-    Raises ValueError where the groups do not divide B or G <= ddof leaves nothing to divide by.
+    Raises:
+      ValueError: if B is not a multiple of group_size, or G <= ddof.
     """
     groups = grouped(rewards, group_size)
     if group_size <= ddof:
@@ -49,11 +50,21 @@ def group_relative(
 ) -> chex.Array:
     """GRPO: A_i = (R_i - mean_g) / (std_g + eps).
 
-    rewards: float [B]. group_size: G. ddof: 1 is torch.std (verl, TRL, DeepSeekMath), 0 is numpy's (the R1 text).
-    eps: added to the std; 1e-6 verl, 1e-4 TRL, 1e-8 understand-r1-zero. relative_tolerance: a group whose std is below
-    this share of its largest |reward| counts as all-equal (its spread is rounding) and gets exactly 0.
-    Returns float [B]. Raises ValueError for a group size that does not divide B or is not above ddof.
     Source: arXiv 2402.03300, eq. of section 4.1.2.
+
+    Args:
+      rewards: float [B].
+      group_size: G.
+      ddof: 1 is torch.std (verl, TRL, DeepSeekMath), 0 is numpy's (the R1 text).
+      eps: added to the std; 1e-6 verl, 1e-4 TRL, 1e-8 understand-r1-zero.
+      relative_tolerance: a group whose std is below this share of its largest |reward| counts as all-equal (its spread
+        is rounding) and gets exactly 0.
+
+    Returns:
+      float [B].
+
+    Raises:
+      ValueError: if B is not a multiple of group_size, or G <= ddof.
     """
     groups = grouped(rewards, group_size)
     std = group_std(rewards, group_size=group_size, ddof=ddof)
@@ -69,7 +80,10 @@ def group_centered(rewards: chex.Array, *, group_size: int) -> chex.Array:
 def leave_one_out(rewards: chex.Array, *, group_size: int) -> chex.Array:
     """RLOO: A_i = R_i - mean of the other G - 1 rewards = G / (G - 1) (R_i - mean_g). float [B] -> float [B].
 
-    Raises ValueError for a group of one. Source: arXiv 2402.14740.
+    Source: arXiv 2402.14740.
+
+    Raises:
+      ValueError: if group_size is 1.
     """
     groups = grouped(rewards, group_size)
     if group_size < 2:
@@ -85,11 +99,22 @@ def group_mean_batch_std(
     eps: float = 1e-6,
     relative_tolerance: float = 1e-6,
 ) -> chex.Array:
-    """Lite-PPO: A_i = (R_i - mean_g) / (std of all B rewards + eps). Batch-coupled: give it the global batch.
+    """Lite-PPO: A_i = (R_i - mean_g) / (std of all B rewards + eps). Batch-coupled: pass the global batch.
 
-    float [B] -> float [B]. ddof, eps and relative_tolerance as in group_relative, applied to the batch; the std
-    is that of R (TRL scale_rewards="batch"). Raises ValueError where the groups do not divide B or B <= ddof.
-    Source: arXiv 2508.08221.
+    The std is that of R (TRL scale_rewards="batch"). Source: arXiv 2508.08221.
+
+    Args:
+      rewards: float [B].
+      group_size: G.
+      ddof: as in `group_relative`, of the batch.
+      eps: as in `group_relative`, of the batch.
+      relative_tolerance: as in `group_relative`, of the batch.
+
+    Returns:
+      float [B].
+
+    Raises:
+      ValueError: if B is not a multiple of group_size, or B <= ddof.
     """
     centered = group_centered(rewards, group_size=group_size)
     batch = rewards.shape[0]
@@ -103,11 +128,21 @@ def nemo_leave_one_out(
 ) -> chex.Array:
     """NeMo-RL's GRPO: A_i = (R_i - mean_{-i}) / (std_{-i} + eps), mean and std of the other G - 1 rewards (ddof 1).
 
-    Where those are all the same A_i = R_i - mean_{-i}, undivided: the one right answer of a group gets 1, whatever G,
+    If the others are all equal, A_i = R_i - mean_{-i} is not divided: the one right answer of a group gets 1 for any G,
     and each wrong one more than its share, so a group does not sum to 0 (1,0,0,0 gives 1 and three times -.577).
-    rewards: float [B]. group_size: G; two samples are never divided. eps: added to the std. relative_tolerance: a
-    std below this share of the largest |reward| of the others is rounding and counts as 0. Returns float [B].
-    Raises ValueError for a group of one. Source: NeMo-RL, the default of its GRPO in August 2026.
+    Source: NeMo-RL, the default of its GRPO in August 2026.
+
+    Args:
+      rewards: float [B].
+      group_size: G; groups of two are never divided by a std.
+      eps: added to the std.
+      relative_tolerance: a std below this share of the largest |reward| of the others is rounding and counts as 0.
+
+    Returns:
+      float [B].
+
+    Raises:
+      ValueError: if group_size is 1.
     """
     groups = grouped(rewards, group_size)
     if group_size < 2:
@@ -121,10 +156,13 @@ def nemo_leave_one_out(
 
 
 def maxrl(rewards: chex.Array, *, group_size: int) -> chex.Array:
-    """MaxRL: A_i = (R_i - mean_g) / mean_g, and 0 where mean_g is not positive. float [B] -> float [B].
+    """MaxRL: A_i = (R_i - mean_g) / mean_g, and 0 if mean_g is not positive. float [B] -> float [B].
 
-    The gradient of log pass rate instead of pass rate: hard prompts weigh 1 / p. rewards: not negative; 0 or 1 in the
-    paper. Raises ValueError where the groups do not divide B. Source: arXiv 2602.02710.
+    The gradient of the log pass rate instead of the pass rate: prompts are weighted by 1 / p, so hard ones weigh more.
+    Rewards are not negative; 0 or 1 in the paper. Source: arXiv 2602.02710.
+
+    Raises:
+      ValueError: if B is not a multiple of group_size.
     """
     groups = grouped(rewards, group_size)
     mean = jnp.mean(groups, axis=1, keepdims=True)
@@ -134,8 +172,18 @@ def maxrl(rewards: chex.Array, *, group_size: int) -> chex.Array:
 def opo(rewards: chex.Array, *, group_size: int, lengths: chex.Array) -> chex.Array:
     """OPO: A_i = R_i - b_g, b_g = sum_j n_j R_j / sum_j n_j, which minimises sum_j n_j (R_j - b)^2.
 
-    rewards: float [B]. group_size: G. lengths: int [B], n in tokens. A group without any has no token to train.
-    Returns float [B]. Raises ValueError where the groups do not divide B. Source: arXiv 2505.23585.
+    Source: arXiv 2505.23585.
+
+    Args:
+      rewards: float [B].
+      group_size: G.
+      lengths: int [B], n in tokens. A group without tokens has nothing to train.
+
+    Returns:
+      float [B].
+
+    Raises:
+      ValueError: if B is not a multiple of group_size.
     """
     chex.assert_equal_shape([rewards, lengths])
     groups = grouped(rewards, group_size)
@@ -149,10 +197,20 @@ def opo(rewards: chex.Array, *, group_size: int, lengths: chex.Array) -> chex.Ar
 def gpg(rewards: chex.Array, *, group_size: int, count_groups: bool = False) -> chex.Array:
     """GPG: A_i = alpha (R_i - mean_g), alpha = B / #(rewards that are not 0), as in verl.
 
-    rewards: float [B]. group_size: G. count_groups: alpha = #groups / #(groups whose rewards differ), as the paper has
-    it: the batch's gradient is not diluted by groups that have none. verl's alpha counts rewards, so it is another one
-    where a wrong answer earns -1 instead of 0; and it is 1 where no reward is 0.
-    Returns float [B]. Raises ValueError where the groups do not divide B. Source: arXiv 2504.02546.
+    Source: arXiv 2504.02546.
+
+    Args:
+      rewards: float [B].
+      group_size: G.
+      count_groups: alpha = #groups / #(groups whose rewards differ), as in the paper: groups without a gradient do not
+        dilute the batch's. verl's alpha counts rewards instead, so it differs if a wrong answer earns -1 instead of 0,
+        and is 1 if no reward is 0.
+
+    Returns:
+      float [B].
+
+    Raises:
+      ValueError: if B is not a multiple of group_size.
     """
     groups = grouped(rewards, group_size)
     counted = jnp.any(groups != groups[:, :1], axis=1) if count_groups else rewards != 0

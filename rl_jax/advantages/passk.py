@@ -21,9 +21,21 @@ def best_of_group(
     """Pass@G: the best sample of a group gets (R_max - R_second) / (std_g + eps), the others 0.
 
     R_max - R_second is what the group's maximum would lose without that sample; a tie at the top gives 0 to all.
-    rewards: float [B]. group_size: G. normalize: divide by the std; ddof, eps, relative_tolerance as in group_relative.
-    Returns float [B]. Raises ValueError for a group of one, or where the groups do not divide B.
     Source: arXiv 2503.19595; verl's grpo_passk.
+
+    Args:
+      rewards: float [B].
+      group_size: G.
+      normalize: divide by the std.
+      ddof: as in `group_relative`.
+      eps: as in `group_relative`.
+      relative_tolerance: as in `group_relative`.
+
+    Returns:
+      float [B].
+
+    Raises:
+      ValueError: if group_size is 1, or B is not a multiple of it.
     """
     groups = grouped(rewards, group_size)
     if group_size < 2:
@@ -38,16 +50,27 @@ def best_of_group(
 
 
 def pass_at_k(rewards: chex.Array, *, group_size: int, k: int, threshold: float = 0.5, eps: float = 1e-6) -> chex.Array:
-    """Pass@k training in closed form, with c of the n = G samples correct and rho = 1 - C(n-c, k) / C(n, k):
+    """Pass@k training in closed form.
 
-        A+ = (1 - rho) / (s + eps),   A- = (1 - rho - C(n-c-1, k-1) / C(n-1, k-1)) / (s + eps),
+        rho = 1 - C(n-c, k) / C(n, k),   s = sqrt(rho (1 - rho)),   c of the n = G samples correct
+        A+ = (1 - rho) / (s + eps),   A- = (1 - rho - C(n-c-1, k-1) / C(n-1, k-1)) / (s + eps)
 
-    and s = sqrt(rho (1 - rho)).
+    This is the mean of the best reward over the subsets of k samples that contain the sample, minus the mean over all
+    subsets, over its std. 0 if every subset, or none, contains a correct sample. k = 1 is GRPO with ddof 0. Source:
+    arXiv 2508.10751.
 
-    That is the mean of the best reward over the subsets of k samples that hold the sample, minus that over all subsets,
-    over its std. 0 where every subset, or none, holds a correct sample. k = 1 is GRPO with ddof 0.
-    rewards: float [B]; correct is R > threshold. group_size: G. k: at most G. Returns float [B].
-    Raises ValueError for k outside 1..G, or where the groups do not divide B. Source: arXiv 2508.10751.
+    Args:
+      rewards: float [B]; correct if R > threshold.
+      group_size: G.
+      k: at most G.
+      threshold: in the reward's units.
+      eps: added to s.
+
+    Returns:
+      float [B].
+
+    Raises:
+      ValueError: if k is outside 1..G, or B is not a multiple of group_size.
     """
     groups = grouped(rewards, group_size)
     if not 1 <= k <= group_size:
@@ -59,7 +82,7 @@ def pass_at_k(rewards: chex.Array, *, group_size: int, k: int, threshold: float 
 
 
 def _pass_at_k_table(n: int, k: int, eps: float) -> np.ndarray:
-    """A+ and A- for c = 0..n correct samples, from whole numbers: float64 [2, n + 1]."""
+    """A+ and A- for c = 0..n correct samples, from exact integers: float64 [2, n + 1]."""
 
     def pair(c: int) -> tuple[float, float]:
         fails = math.comb(n - c, k) / math.comb(n, k)

@@ -1,4 +1,4 @@
-"""The recursions over time behind returns, GAE and V-trace, on [B, T]: for tokens and for the steps of environments."""
+"""The recursions over time used by returns, GAE and V-trace, on [B, T]: for tokens and for environment steps."""
 
 import chex
 import jax
@@ -26,12 +26,18 @@ def lambda_advantages(
 ) -> chex.Array:
     """GAE: A_t = delta_t + decay_t A_{t+1}, delta_t = r_t + discount_t V'_t - V_t.
 
-    rewards: float [B, T]. values: float [B, T], V_t of the state that step t starts from.
-    next_values: float [B, T], V'_t of the state that step t leads to, before any reset of the environment.
-    discounts: float [B, T]: gamma, and 0 where step t has terminated its episode, since no value follows.
-    decays: float [B, T]: gamma lambda, and 0 where t is the last step of its episode, whether terminated or truncated,
-        since t + 1 belongs to another. A truncated step keeps its discount: its V' is still worth something.
-    Returns float [B, T]; add `values` to get the returns. Source: arXiv 1506.02438 eq. 16.
+    Source: arXiv 1506.02438 eq. 16.
+
+    Args:
+      rewards: float [B, T].
+      values: float [B, T], V_t of the state that step t starts from.
+      next_values: float [B, T], V'_t of the state that step t leads to, before any reset of the environment.
+      discounts: float [B, T]. gamma, and 0 if step t terminated its episode, since no value follows.
+      decays: float [B, T]. gamma lambda, and 0 if t is the last step of its episode, terminated or truncated, since t +
+        1 belongs to another episode. A truncated step keeps its discount, because its V' still counts.
+
+    Returns:
+      float [B, T]; add `values` to get the returns.
     """
     chex.assert_rank(rewards, 2)
     chex.assert_equal_shape([rewards, values, next_values, discounts, decays])
@@ -39,9 +45,15 @@ def lambda_advantages(
 
 
 def following(x: chex.Array, mask: chex.Array, last: chex.Array) -> chex.Array:
-    """x of the next token that is on the mask, `last` of the row where none comes.
+    """x of the next token on the mask, or the row's `last` if there is none.
 
-    x: float [B, T]. mask: bool [B, T]. last: float [B]. Returns float [B, T]; what stands behind the mask is not read.
+    Args:
+      x: float [B, T]; values outside the mask are not used.
+      mask: bool [B, T].
+      last: float [B].
+
+    Returns:
+      float [B, T].
     """
     chex.assert_rank([mask, last], [2, 1])
     chex.assert_type(mask, bool)

@@ -1,7 +1,7 @@
-"""Advantages of tokens [B, T] without a critic, 0 behind the mask: fn(rewards [B], *, ...) -> float [B, T].
+"""Advantages of tokens [B, T] without a critic, 0 outside the mask: fn(rewards [B], *, ...) -> float [B, T].
 
-Those that take `token_rewards` (the KL penalty in the reward, and the score on the last token) read the rewards there,
-and of `rewards` only the shape. Tokens that the mask leaves out count as if they were not there.
+Functions with `token_rewards` (the KL penalty in the reward, and the score on the last token) take the rewards from
+there and use only the shape of `rewards`. Tokens outside the mask are skipped.
 """
 
 import chex
@@ -19,8 +19,13 @@ def reward_to_go(
 ) -> chex.Array:
     """REINFORCE with causality: A_t = sum_{k >= t} gamma^{k-t} r_k over the tokens of the row.
 
-    rewards: float [B]. token_rewards: float [B, T]. completion_mask: bool [B, T]. discount: gamma for each token.
-    With the score alone and gamma 1 it is the reward on every token. GAE with lambda 1 and V = 0.
+    With only the score and gamma 1 it is the reward on every token. It equals GAE with lambda 1 and V = 0.
+
+    Args:
+      rewards: float [B].
+      token_rewards: float [B, T].
+      completion_mask: bool [B, T].
+      discount: gamma per token.
     """
     chex.assert_rank([rewards, token_rewards], [1, 2])
     chex.assert_equal_shape_prefix([rewards, token_rewards], 1)
@@ -33,9 +38,14 @@ def remax_to_go(
 ) -> chex.Array:
     """ReMax with a KL in the reward: A_t = sum_{k >= t} r_k - R(greedy), as in verl.
 
-    rewards, greedy_rewards: float [B], the latter of the greedy completion of the row's prompt. token_rewards: float
-    [B, T]. completion_mask: bool [B, T]. `outcome.remax` takes the KL of the whole row into every token.
-    Source: arXiv 2310.10505. The authors' code adds to the score the KL of token t alone, not that of the tokens after.
+    `outcome.remax` uses the KL of the whole row on every token. The authors' code adds only the KL of token t to the
+    score, not that of later tokens. Source: arXiv 2310.10505.
+
+    Args:
+      rewards: float [B].
+      token_rewards: float [B, T].
+      completion_mask: bool [B, T].
+      greedy_rewards: float [B], of the greedy completion of the row's prompt.
     """
     chex.assert_equal_shape([rewards, greedy_rewards])
     to_go = reward_to_go(rewards, token_rewards=token_rewards, completion_mask=completion_mask)
@@ -53,11 +63,18 @@ def reinforce_pp(
 ) -> chex.Array:
     """REINFORCE++: A = (G - mean) / sqrt(var + eps) over the tokens of the batch, G_t = sum_{k >= t} gamma^{k-t} r_k.
 
-    Arguments as of `reward_to_go`. ddof: of the variance; 1 in verl, 0 in OpenRLHF and NeMo-RL. eps: 1e-8 in verl.
     Source: arXiv 2501.03262.
+
+    Args:
+      rewards: float [B].
+      token_rewards: float [B, T].
+      completion_mask: bool [B, T].
+      discount: gamma per token.
+      ddof: of the variance; 1 in verl, 0 in OpenRLHF and NeMo-RL.
+      eps: added to the variance; 1e-8 in verl.
     """
     to_go = reward_to_go(rewards, token_rewards=token_rewards, completion_mask=completion_mask, discount=discount)
-    # Seen from the first token: equal returns give exactly 0, and not the rounding of their float32 mean.
+    # Relative to the first token: equal returns give exactly 0, not the rounding error of their float32 mean.
     shifted = to_go - to_go.reshape(-1)[jnp.argmax(completion_mask)]
     return masked_whiten(shifted, completion_mask, ddof=ddof, eps=eps)
 
@@ -67,9 +84,14 @@ def reinforce_pp_baseline(
 ) -> chex.Array:
     """REINFORCE++-baseline: R - mean_g on every token, then whitened over the tokens of the batch.
 
-    rewards: float [B], the KL of the whole row taken off. group_size: G. completion_mask: bool [B, T]. ddof, eps: as
-    of `reinforce_pp`. Long completions weigh more in the mean and the variance, which are those of tokens.
-    Source: arXiv 2501.03262.
+    Long completions weigh more in the mean and the variance, which are over tokens. Source: arXiv 2501.03262.
+
+    Args:
+      rewards: float [B], minus the KL of the whole row.
+      group_size: G.
+      completion_mask: bool [B, T].
+      ddof: as in `reinforce_pp`.
+      eps: as in `reinforce_pp`.
     """
     centered = to_tokens(group_centered(rewards, group_size=group_size), completion_mask)
     return masked_whiten(centered, completion_mask, ddof=ddof, eps=eps)
@@ -88,8 +110,17 @@ def gdpo_tokens(
 ) -> chex.Array:
     """GDPO as in verl: sum_k w_k (R_k - mean_g) / (std_g + eps) on every token, whitened over the tokens of the batch.
 
-    Arguments as of `outcome.gdpo`, which normalises over completions. whiten_eps: added to the variance of the tokens.
     Source: arXiv 2601.05242.
+
+    Args:
+      rewards: float [B]; only its shape is used.
+      components: float [B, K].
+      group_size: G.
+      completion_mask: bool [B, T].
+      weights: as in `outcome.gdpo`, which normalises over completions.
+      ddof: of the groups' std.
+      eps: added to the groups' std.
+      whiten_eps: added to the variance of the tokens.
     """
     combined = combined_components(rewards, components, group_size, weights, ddof, eps)
     return masked_whiten(to_tokens(combined, completion_mask), completion_mask, ddof=ddof, eps=whiten_eps)
@@ -108,11 +139,21 @@ def process_supervised(
 ) -> chex.Array:
     """GRPO with process supervision: A_t = sum over the steps that end at or after t of (r - mean_g) / (std_g + eps).
 
-    rewards: float [B], unused beyond its shape. step_rewards: float [B, T], one at the last token of each step.
-    step_ends: bool [B, T], those tokens. completion_mask: bool [B, T]. group_size: G. Mean and std are those of all
-    the steps of a group's completions. ddof, eps, relative_tolerance: as in group_relative, which is the case of one
-    step at the end of each row. A group with one step, or whose steps are all the same, gives 0.
-    Raises ValueError where the groups do not divide B. Source: arXiv 2402.03300 section 4.1.3.
+    Mean and std are over all steps of a group's completions. One step at the end of each row is `group_relative`. A
+    group with one step, or whose steps are all equal, gives 0. Source: arXiv 2402.03300 section 4.1.3.
+
+    Args:
+      rewards: float [B]; only its shape is used.
+      step_rewards: float [B, T], at the last token of each step.
+      step_ends: bool [B, T], the last token of each step.
+      completion_mask: bool [B, T].
+      group_size: G.
+      ddof: as in `group_relative`.
+      eps: as in `group_relative`.
+      relative_tolerance: as in `group_relative`.
+
+    Raises:
+      ValueError: if B is not a multiple of group_size.
     """
     chex.assert_rank([rewards, step_rewards], [1, 2])
     chex.assert_equal_shape([step_rewards, step_ends, completion_mask])
@@ -121,7 +162,7 @@ def process_supervised(
     prompts, shape = len(grouped(rewards, group_size)), step_rewards.shape
 
     def normalised(x: chex.Array, mask: chex.Array) -> chex.Array:
-        # Seen from the group's first step, as in groups.py: equal rewards give exactly 0.
+        # Relative to the group's first step, as in groups.py: equal rewards give exactly 0.
         shifted = zero_masked(x - x[jnp.argmax(mask)], mask)
         centered = zero_masked(shifted - masked_mean(shifted, mask).value(), mask)
         std = jnp.sqrt(masked_var(shifted, mask, ddof=ddof))
@@ -142,14 +183,29 @@ def optimal_token_baseline(
     sum_pi_squared: chex.Array,
     eps: float = 1e-8,
 ) -> chex.Array:
-    """A_t = G_t - b_t, b_t = sum_g G_t W_t / (sum_g W_t + eps), W_t = sum_{k <= t} (1 - 2 pi_k + sum_v pi_k(v)^2).
+    """Reward to go minus the baseline of least variance, per token.
 
-    G_t is the reward to go; 1 - 2 pi + sum_v pi(v)^2 is the square of the softmax's score, so W_t is how much the
-    gradient of the first t tokens varies, and b_t the baseline that makes its variance least. The sums are over the
-    completions of the prompt that have a token at t; where only one has, b_t is 0: its own return is no baseline.
-    rewards: float [B]. token_rewards, log_probs: float [B, T], pi = exp(log_probs). completion_mask: bool [B, T].
-    group_size: G. sum_pi_squared: float [B, T], over the vocabulary. Returns float [B, T].
-    Raises ValueError where the groups do not divide B. Source: verl's optimal_token_baseline.
+        A_t = G_t - b_t, b_t = sum_g G_t W_t / (sum_g W_t + eps), W_t = sum_{k <= t} (1 - 2 pi_k + sum_v pi_k(v)^2)
+
+    G_t is the reward to go. 1 - 2 pi + sum_v pi(v)^2 is the squared norm of the softmax's score, so W_t measures how
+    much the gradient of the first t tokens varies, and b_t is the baseline that minimises its variance. The sums are
+    over the completions of the prompt that have a token at t. If only one has, b_t is 0: its own return is not a
+    baseline. Source: verl's optimal_token_baseline.
+
+    Args:
+      rewards: float [B].
+      token_rewards: float [B, T].
+      completion_mask: bool [B, T].
+      group_size: G.
+      log_probs: float [B, T], pi = exp(log_probs).
+      sum_pi_squared: float [B, T], over the vocabulary.
+      eps: added to the sum of weights.
+
+    Returns:
+      float [B, T].
+
+    Raises:
+      ValueError: if B is not a multiple of group_size.
     """
     mask, prompts = completion_mask, len(grouped(rewards, group_size))
     chex.assert_equal_shape([token_rewards, mask, log_probs, sum_pi_squared])

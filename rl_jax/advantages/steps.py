@@ -1,9 +1,9 @@
 """Rewards and values of environment steps [B, T] -> (advantages, returns), both [B, T]. A config names one of these.
 
-A row is T steps of one environment, through as many episodes as there were: an episode ends `terminated`, after which
-nothing follows, or `truncated`, or with the row; after both of these V' follows, the value of the state that the step
-has led to (not of the one that the next episode starts from). Built on the recursions that tokens use, and equal to
-advantages.tokens where a row is one episode (tests/advantages/test_steps.py).
+A row is T steps of one environment and may span several episodes. An episode ends `terminated`, after which there is no
+value, or `truncated`, or with the row. After the last two comes V', the value of the state that the step has led to
+(not of the state that the next episode starts from). Uses the same recursions as the token estimators, and equals
+advantages.tokens if a row is one episode (tests/advantages/test_steps.py).
 """
 
 import chex
@@ -22,11 +22,21 @@ def gae(
     discount: float | chex.Array = 0.99,
     lam: float | chex.Array = 0.95,
 ) -> tuple[chex.Array, chex.Array]:
-    """GAE: A_t = delta_t + gamma lambda A_{t+1} within an episode, delta_t = r_t + gamma V'_t - V_t; returns A + V.
+    """GAE within an episode; the returns are A + V.
 
-    rewards, values, next_values: float [B, T], V' = next_values. terminated, truncated: bool [B, T].
-    discount, lam: gamma, lambda; float or float []. Source: arXiv 1506.02438 eq. 16. brax's is another where
-    lambda < 1: its A carries gamma, not gamma lambda, after the first step.
+        A_t = delta_t + gamma lambda A_{t+1}, delta_t = r_t + gamma V'_t - V_t
+
+    Source: arXiv 1506.02438 eq. 16. brax's differs if lambda < 1: its A carries gamma, not gamma lambda, after the
+    first step.
+
+    Args:
+      rewards: float [B, T].
+      values: float [B, T], V.
+      next_values: float [B, T], V'.
+      terminated: bool [B, T].
+      truncated: bool [B, T].
+      discount: gamma, float or float [].
+      lam: lambda, float or float [].
     """
     discounts, decays = _factors(rewards, values, next_values, terminated, truncated, discount, lam)
     advantages = lambda_advantages(rewards, values, next_values, discounts=discounts, decays=decays)
@@ -44,7 +54,7 @@ def reward_to_go(
 ) -> tuple[chex.Array, chex.Array]:
     """REINFORCE: A_t = G_t = sum_{k >= t} gamma^{k-t} r_k to the end of the episode, no baseline; the returns are G.
 
-    Arguments as of `gae`. An episode that was cut off, by its limit or by the end of the row, goes on with V'.
+    Arguments as in `gae`. An episode cut off by its limit or by the end of the row is continued with V'.
     """
     _, returns = gae(rewards, values, next_values, terminated, truncated, discount=discount, lam=1.0)
     return returns, returns
@@ -65,13 +75,30 @@ def vtrace(
     clip_c: float = 1.0,
     clip_pg_rho: float = 1.0,
 ) -> tuple[chex.Array, chex.Array]:
-    """V-trace: A_t = min(rho_t, clip_pg_rho) (r_t + gamma v_{t+1} - V_t), and the targets v_t = V_t + e_t,
+    """V-trace: off-policy advantages, and the value targets v_t = V_t + e_t.
 
-        e_t = min(rho_t, clip_rho) (r_t + gamma V'_t - V_t) + gamma lambda min(rho_t, clip_c) e_{t+1},
+        A_t = min(rho_t, clip_pg_rho) (r_t + gamma v_{t+1} - V_t)
+        e_t = min(rho_t, clip_rho) (r_t + gamma V'_t - V_t) + gamma lambda min(rho_t, clip_c) e_{t+1}
 
-    e and v of the next step within an episode only: behind its last step v_{t+1} is V'.
-    Arguments as of `gae`. log_probs, behavior_log_probs: float [B, T] of the learner and of the (stale) actor,
-    rho = exp(log_probs - behavior_log_probs). Returns (A, v). Source: arXiv 1802.01561 eq. 1 and section 4.2.
+    e and v of the next step are used within an episode only: after its last step v_{t+1} is V'. Source: arXiv
+    1802.01561 eq. 1 and section 4.2.
+
+    Args:
+      rewards: float [B, T].
+      values: float [B, T], V.
+      next_values: float [B, T], V'.
+      terminated: bool [B, T].
+      truncated: bool [B, T].
+      log_probs: float [B, T], of the learner. rho = exp(log_probs - behavior_log_probs).
+      behavior_log_probs: float [B, T], of the (stale) actor.
+      discount: gamma, float or float [].
+      lam: lambda, float or float [].
+      clip_rho: bound of rho in the targets.
+      clip_c: bound of rho in the trace.
+      clip_pg_rho: bound of rho in the advantages.
+
+    Returns:
+      (A, v), float [B, T] each.
     """
     discounts, decays = _factors(rewards, values, next_values, terminated, truncated, discount, lam)
     chex.assert_equal_shape([values, log_probs, behavior_log_probs])
@@ -80,13 +107,13 @@ def vtrace(
         jnp.minimum(rho, clip_rho) * (rewards + discounts * next_values - values), decays * jnp.minimum(rho, clip_c)
     )
     following = jnp.pad(errors[:, 1:], ((0, 0), (0, 1)))
-    # V' + e of the next step is v of the next step, whose V is V'; none is carried out of an episode.
+    # V' + e of the next step is v of the next step, whose V is V'; e is not carried across episodes.
     corrected = rewards + discounts * (next_values + jnp.where(terminated | truncated, 0.0, following))
     return jnp.minimum(rho, clip_pg_rho) * (corrected - values), values + errors
 
 
 def _factors(rewards, values, next_values, terminated, truncated, discount, lam) -> tuple[chex.Array, chex.Array]:
-    """(gamma, and 0 where the step has terminated; gamma lambda, and 0 where it is the last of its episode)."""
+    """(gamma, and 0 if the step terminated; gamma lambda, and 0 if the step is the last of its episode)."""
     chex.assert_rank(rewards, 2)
     chex.assert_equal_shape([rewards, values, next_values, terminated, truncated])
     chex.assert_type([rewards, values, next_values, terminated, truncated], [float, float, float, bool, bool])

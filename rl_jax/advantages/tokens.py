@@ -1,9 +1,9 @@
-"""Token rewards and a critic's values [B, T] -> (advantages, returns), both [B, T] and 0 behind the mask.
+"""Token rewards and a critic's values [B, T] -> (advantages, returns), both [B, T] and 0 outside the mask.
 
-Tokens that the mask leaves out, the output of a tool in the middle of a row or padding, count as if they were not
-there: the value after a token is that of the next one on the mask, and nothing is discounted in between. What comes
-after a row's last token is an argument, `bootstrap_values`: 0 where the row has ended, the critic's value where it was
-cut off and shall go on. Advantages are not whitened here.
+Tokens outside the mask (tool output in the middle of a row, padding) are skipped: the value after a token is that of
+the next token on the mask, without a discount in between. The value after a row's last token is an argument,
+`bootstrap_values`: 0 if the row has ended, the critic's value if it was truncated and should be continued. Advantages
+are not whitened here.
 """
 
 import chex
@@ -16,11 +16,18 @@ from rl_jax.core.masked import last_of, zero_masked
 def assemble(
     rewards: chex.Array, kl: chex.Array, completion_mask: chex.Array, *, kl_coef: float | chex.Array
 ) -> chex.Array:
-    """Token rewards: r_t = -kl_coef k_t, and + R on the last token of the row.
+    """Token rewards: r_t = -kl_coef k_t, plus R on the last token of the row.
 
-    rewards: float [B]. kl: float [B, T], an estimate for each token. completion_mask: bool [B, T]; a row without a
-    token has nowhere to put its reward. kl_coef: float or float []. Returns float [B, T], 0 behind the mask.
     Source: arXiv 1909.08593.
+
+    Args:
+      rewards: float [B], R.
+      kl: float [B, T], an estimate per token.
+      completion_mask: bool [B, T]. The reward of a row without tokens is dropped.
+      kl_coef: float or float [].
+
+    Returns:
+      float [B, T], 0 outside the mask.
     """
     chex.assert_rank([rewards, completion_mask], [1, 2])
     chex.assert_type([rewards, kl, completion_mask], [float, float, bool])
@@ -39,11 +46,19 @@ def gae(
     discount: float = 1.0,
     lam: float = 0.95,
 ) -> tuple[chex.Array, chex.Array]:
-    """GAE: A_t = delta_t + gamma lambda A_{t+1}, delta_t = r_t + gamma V_{t+1} - V_t; returns A + V.
+    """GAE; the returns are A + V.
 
-    token_rewards, values: float [B, T]. completion_mask: bool [B, T]. bootstrap_values: float [B], V after the last
-    token. discount: gamma. lam: lambda; 1 gives the discounted return minus V, 0 one step ahead.
-    Source: arXiv 1506.02438 eq. 16. verl, tunix and NeMo-RL carry over the mask in the same way; verl whitens A here.
+        A_t = delta_t + gamma lambda A_{t+1}, delta_t = r_t + gamma V_{t+1} - V_t
+
+    Source: arXiv 1506.02438 eq. 16. verl, tunix and NeMo-RL skip masked tokens in the same way; verl whitens A here.
+
+    Args:
+      token_rewards: float [B, T].
+      values: float [B, T].
+      completion_mask: bool [B, T].
+      bootstrap_values: float [B], V after the last token.
+      discount: gamma.
+      lam: lambda; 1 gives the discounted return minus V, 0 one-step TD.
     """
     _check(token_rewards, values, completion_mask, bootstrap_values)
     lam = jnp.full(values.shape[0], lam, values.dtype)
@@ -63,9 +78,17 @@ def length_adaptive_gae(
 ) -> tuple[chex.Array, chex.Array]:
     """VAPO's GAE: lambda_i = 1 - 1 / (alpha n_i) for the advantages, critic_lam for the returns (decoupled).
 
-    Arguments as of `gae`. n_i: tokens of the row. alpha: sum_k lambda^k = alpha n_i tokens are looked ahead; at least
-    1, so that rows below 1 / alpha = 20 tokens have lambda 0. critic_lam: 1, an unbiased target, whatever the length.
-    Source: arXiv 2504.05118; lambda as in NeMo-RL.
+    n_i is the number of tokens of the row. Source: arXiv 2504.05118; lambda as in NeMo-RL.
+
+    Args:
+      token_rewards: float [B, T].
+      values: float [B, T].
+      completion_mask: bool [B, T].
+      bootstrap_values: float [B], V after the last token.
+      discount: gamma.
+      alpha: the horizon is sum_k lambda^k = alpha n_i tokens, and at least 1, so that rows below 1 / alpha = 20 tokens
+        have lambda 0.
+      critic_lam: 1 is an unbiased target for any length.
     """
     _check(token_rewards, values, completion_mask, bootstrap_values)
     lengths = jnp.sum(completion_mask, axis=1, dtype=values.dtype)
@@ -90,14 +113,29 @@ def vtrace(
     clip_c: float = 1.0,
     clip_pg_rho: float = 1.0,
 ) -> tuple[chex.Array, chex.Array]:
-    """V-trace: A_t = min(rho_t, clip_pg_rho) (r_t + gamma v_{t+1} - V_t), and the targets v_t = V_t + e_t,
+    """V-trace: off-policy advantages, and the value targets v_t = V_t + e_t.
 
-        e_t = min(rho_t, clip_rho) (r_t + gamma V_{t+1} - V_t) + gamma lambda min(rho_t, clip_c) e_{t+1}.
+        A_t = min(rho_t, clip_pg_rho) (r_t + gamma v_{t+1} - V_t)
+        e_t = min(rho_t, clip_rho) (r_t + gamma V_{t+1} - V_t) + gamma lambda min(rho_t, clip_c) e_{t+1}
 
-    Arguments as of `gae`. log_probs, behavior_log_probs: float [B, T] of the policy and of the sampler,
-    rho_t = exp(log_probs - behavior_log_probs). Returns (A, v). On-policy and with lambda 1, v is the discounted
-    return. rlax mixes v_{t+1} with V_{t+1} in A where lambda < 1; the paper does not.
-    Source: arXiv 1802.01561 eq. 1 and section 4.2.
+    On-policy and with lambda 1, v is the discounted return. rlax mixes v_{t+1} with V_{t+1} in A if lambda < 1; the
+    paper does not. Source: arXiv 1802.01561 eq. 1 and section 4.2.
+
+    Args:
+      token_rewards: float [B, T].
+      values: float [B, T].
+      completion_mask: bool [B, T].
+      log_probs: float [B, T], of the policy. rho_t = exp(log_probs - behavior_log_probs).
+      behavior_log_probs: float [B, T], of the sampler.
+      bootstrap_values: float [B], V after the last token.
+      discount: gamma.
+      lam: lambda.
+      clip_rho: bound of rho in the targets.
+      clip_c: bound of rho in the trace.
+      clip_pg_rho: bound of rho in the advantages.
+
+    Returns:
+      (A, v), float [B, T] each.
     """
     _check(token_rewards, values, completion_mask, bootstrap_values)
     chex.assert_equal_shape([values, log_probs, behavior_log_probs])
@@ -127,10 +165,10 @@ def _carried_gae(
     discount: float,
     lam: chex.Array,
 ) -> chex.Array:
-    """lambda_advantages over the tokens of the mask, with a lambda for each row. -> float [B, T], 0 behind it."""
+    """lambda_advantages over the tokens on the mask, with one lambda per row. -> float [B, T], 0 outside the mask."""
     rewards, values = zero_masked(token_rewards, mask), zero_masked(values, mask)
     next_values = zero_masked(following(values, mask, bootstrap_values), mask)
-    # A token that is left out has delta 0 and passes on A as it is.
+    # A masked token has delta 0 and passes A on unchanged.
     decays = jnp.where(mask, jnp.broadcast_to(discount * lam[:, None], mask.shape), 1.0)
     discounts = jnp.full_like(values, discount)
     return zero_masked(lambda_advantages(rewards, values, next_values, discounts=discounts, decays=decays), mask)

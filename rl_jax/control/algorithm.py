@@ -1,4 +1,4 @@
-"""The choices that make an update, and what they make of the steps: the batch of PPO's losses, and the loss."""
+"""The choices that make an update, the batch they make of the collected steps, and the loss."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,30 +13,34 @@ from rl_jax.control.relabel import Relabel
 from rl_jax.core.binding import supply
 from rl_jax.core.masked import Max, Mean, masked_mean
 from rl_jax.core.trackers import Tracker
-from rl_jax.core.types import PolicyBatch, Scores
+from rl_jax.core.types import PolicyBatch, TokenScores
 from rl_jax.grpo import Objective as PolicyObjective
 from rl_jax.losses import aggregate, value
 from rl_jax.rollout.envs.steps import Transitions
 
-# What is measured of ppo.loss's metrics.
+# The metrics of ppo.loss to report.
 METRICS = ("entropy", "clip/low", "clip/high", "ratio/max_dev", "value/loss", "kl/k1", "kl/k3")
 
 
 class Algorithm(NamedTuple):
     """The choices that make the update. Numbers may be traced: float or float [].
 
-    advantage: one of advantages.steps; may ask for log_probs and behavior_log_probs, float [B, T].
-    objective: ppo.Objective; its surrogate, KL, aggregate, value loss and support. Of its coefficients only
-        value_coef is read, the others stand here.
-    entropy_coef, kl_coef: weights of the regularisers; the KL is from the policy that the update starts with.
-    kl_control: a trackers.Tracker that moves the weight of the KL (trackers.adaptive_kl), or None.
-    whiten: A to mean 0 and standard deviation 1 over the batch.
-    epochs, minibatches: passes over the batch, and updates a pass.
-    max_grad_norm: of the clip of the gradient.
-    actor_lag: updates for which the acting policy stays as it is; 1 acts with the newest.
-    normalize_observations, normalize_rewards: by running statistics; rewards by the spread of discounted returns.
-    relabel: other rewards for the steps that were collected (control.relabel), before they are scaled; None keeps them.
-    discount: gamma of those returns; the advantage has its own.
+    Attributes:
+      advantage: one of advantages.steps; may ask for log_probs and behavior_log_probs, float [B, T].
+      objective: ppo.Objective: surrogate, KL, aggregate, value loss and support. Of its coefficients only value_coef is
+        used; the others are fields here.
+      entropy_coef: weight of the entropy.
+      kl_coef: weight of the KL from the policy at the start of the update.
+      kl_control: a trackers.Tracker that adapts the weight of the KL (trackers.adaptive_kl), or None.
+      whiten: whether to scale A to mean 0 and standard deviation 1 over the batch.
+      epochs: passes over the batch.
+      minibatches: updates per pass.
+      max_grad_norm: gradient clipping.
+      actor_lag: number of updates for which the acting policy is kept; 1 always acts with the newest.
+      normalize_observations: by running statistics.
+      normalize_rewards: by the running spread of discounted returns.
+      relabel: replaces the rewards of collected steps (control.relabel), before they are scaled. None keeps them.
+      discount: gamma of the returns in normalize_rewards; the advantage has its own.
     """
 
     advantage: Callable = step_advantages.gae
@@ -58,7 +62,12 @@ class Algorithm(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What stands in PolicyBatch.batch here. observations: float32 [N, *shape], normalised. actions: [N, ...]."""
+    """The content of PolicyBatch.batch for single steps.
+
+    Attributes:
+      observations: float32 [N, *shape], normalised.
+      actions: [N, ...].
+    """
 
     observations: chex.Array
     actions: chex.Array
@@ -67,9 +76,18 @@ class Steps(NamedTuple):
 def assign(
     agent, params: Any, rows: Transitions, normalize: Callable, algorithm: Algorithm, axis_name=None
 ) -> tuple[ppo.PPOBatch, dict[str, Mean]]:
-    """The batch of single steps [B T, 1] that the learner sees, and metrics of the critic, undivided.
+    """Assigns credit to single steps.
 
-    params: the learner's, before this batch. rows: [B, T]. normalize: observations -> observations.
+    Args:
+      agent: models.agents.actor_critic.Agent.
+      params: the learner's, before this batch.
+      rows: [B, T].
+      normalize: observations -> observations.
+      algorithm: see Algorithm.
+      axis_name: mapped axis over which the environments are spread.
+
+    Returns:
+      (the batch [B T, 1] that the learner trains on, metrics of the critic, undivided).
     """
     shape = rows.rewards.shape
     observations, following = (_flat(normalize(x)) for x in (rows.observations, rows.next_observations))
@@ -77,16 +95,20 @@ def assign(
     log_prob = agent.distribution.log_prob
     behavior = log_prob(_flat(rows.outputs), actions)
     log_probs = behavior if algorithm.actor_lag == 1 else log_prob(agent.policy(params, observations), actions)
-    # Also where no episode was cut off: a state's V' is then V of the next column, and is computed twice.
+    # Computed even if no episode was cut off, when a state's V' is just V of the next column.
     values, next_values = (algorithm.objective.values(agent.value(params, x)) for x in (observations, following))
     judged = Judged(*(x.reshape(shape) for x in (log_probs, behavior, values, next_values)))
     return credited(Steps(observations, actions), rows, judged, algorithm, axis_name, shape=(-1, 1))
 
 
 class Judged(NamedTuple):
-    """What is known of the steps when their credit is assigned: float32 [B, T] each.
+    """The networks' outputs that credit assignment needs, float32 [B, T] each.
 
-    log_probs, behavior_log_probs: of the learner and of the actor. values, next_values: V, and V' of where they led to.
+    Attributes:
+      log_probs: of the learner.
+      behavior_log_probs: of the actor.
+      values: V.
+      next_values: V' of the states the steps led to.
     """
 
     log_probs: chex.Array
@@ -98,9 +120,18 @@ class Judged(NamedTuple):
 def credited(
     steps: Any, rows: Transitions, judged: Judged, algorithm: Algorithm, axis_name, *, shape: tuple[int, ...]
 ) -> tuple[ppo.PPOBatch, dict[str, Mean]]:
-    """The batch of `steps`, whatever the loss reads there, with the advantages and returns of rows [B, T].
+    """The batch of `steps`, with the advantages and returns of rows [B, T].
 
-    shape: of the batch's arrays, (-1, 1) or (B, T).
+    Args:
+      steps: what the loss reads in PolicyBatch.batch.
+      rows: [B, T].
+      judged: [B, T].
+      algorithm: see Algorithm.
+      axis_name: mapped axis over which the environments are spread.
+      shape: of the batch's arrays, (-1, 1) or (B, T).
+
+    Returns:
+      (the batch, metrics of the critic, undivided).
     """
     log_probs, behavior, values, next_values = judged
     estimate = supply(algorithm.advantage, {"log_probs": log_probs, "behavior_log_probs": behavior})
@@ -127,34 +158,41 @@ def credited(
 
 
 def minibatch_loss(agent, params: Any, batch: ppo.PPOBatch, algorithm: Algorithm) -> tuple[Mean, dict[str, Mean | Max]]:
-    """ppo.loss of n single steps, and those of its metrics that METRICS names.
+    """ppo.loss of n single steps.
 
-    params: differentiated. batch: [n, 1] of `assign`; its kl_coefs win over the algorithm's.
+    Args:
+      agent: models.agents.actor_critic.Agent.
+      params: differentiated.
+      batch: [n, 1] of `assign`. Its kl_coefs override the algorithm's.
+      algorithm: see Algorithm.
+
+    Returns:
+      (loss, the metrics named in METRICS), undivided.
     """
     steps = batch.policy.batch
     outputs, values = agent.policy(params, steps.observations), agent.value(params, steps.observations)
     log_probs, entropy = agent.distribution.log_prob(outputs, steps.actions), agent.distribution.entropy(outputs)
-    return scored_loss(Scores(log_probs[:, None], entropy[:, None]), values[:, None, :], batch, algorithm)
+    return scored_loss(TokenScores(log_probs[:, None], entropy[:, None]), values[:, None, :], batch, algorithm)
 
 
 def scored_loss(
-    scores: Scores, values: chex.Array, batch: ppo.PPOBatch, algorithm: Algorithm
+    scores: TokenScores, values: chex.Array, batch: ppo.PPOBatch, algorithm: Algorithm
 ) -> tuple[Mean, dict[str, Mean | Max]]:
-    """`minibatch_loss` from what the networks have given. scores: float32 [n, T]. values: [n, T, K] of the head."""
-    policy, rows = batch.policy, len(batch.returns)
-    # As arrays, so that a traced weight (one of many that are trained side by side) is as good as a number.
+    """`minibatch_loss` from the networks' outputs. scores: float32 [n, T]. values: [n, T, K] of the value head."""
+    rows, extras = len(batch.returns), dict(batch.policy.extras)
+    # As arrays, so that a traced weight (one of many trained in parallel) works like a number.
     if _in_use(algorithm.entropy_coef):
-        policy = policy._replace(entropy_coefs=jnp.full(rows, algorithm.entropy_coef))
-    if policy.kl_coefs is None and _in_use(algorithm.kl_coef):
-        policy = policy._replace(kl_coefs=jnp.full(rows, algorithm.kl_coef))
+        extras["entropy_coefs"] = jnp.full(rows, algorithm.entropy_coef)
+    if "kl_coefs" not in extras and _in_use(algorithm.kl_coef):
+        extras["kl_coefs"] = jnp.full(rows, algorithm.kl_coef)
     plain = algorithm.objective.policy._replace(kl_coef=0.0, entropy_coef=0.0)
     objective = algorithm.objective._replace(policy=plain)
-    loss, metrics = ppo.loss(scores, values, batch._replace(policy=policy), objective)
+    loss, metrics = ppo.loss(scores, values, batch._replace(policy=batch.policy._replace(extras=extras)), objective)
     return loss, {name: metrics[name] for name in METRICS if name in metrics}
 
 
 def whitened(x: chex.Array, axis_name=None, *, eps: float = 1e-8) -> chex.Array:
-    """(x - mean) / sqrt(var + eps) over all entries, those on the other parts of axis_name included. float [B, T]."""
+    """(x - mean) / sqrt(var + eps) over all entries, including the other parts of axis_name. float [B, T]."""
     count = _total(jnp.float32(x.size), axis_name)
     centred = x - _total(jnp.sum(x), axis_name) / count
     return centred * jax.lax.rsqrt(_total(jnp.sum(jnp.square(centred)), axis_name) / count + eps)

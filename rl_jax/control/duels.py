@@ -1,7 +1,7 @@
-"""Who is preferred of two episodes, by their outcomes: (outcomes [N], opponents [Q]) -> P(i beats j) float32 [N, Q].
+"""Preference between two episodes from their outcomes: (outcomes [N], opponents [Q]) -> P(i beats j) float32 [N, Q].
 
-A config names one of these. P(i beats j) + P(j beats i) = 1. An outcome is the episode's undiscounted return, which may
-stand for anything: with `table` it is the number of a behaviour, and who is preferred need not be transitive.
+A config selects one of these functions. P(i beats j) + P(j beats i) = 1. An outcome is the episode's undiscounted
+return, which can encode anything: for `table` it is the index of a behaviour, and preferences need not be transitive.
 """
 
 import chex
@@ -12,7 +12,7 @@ from rl_jax.selection import candidate_values
 
 
 def greater(outcomes: chex.Array, opponents: chex.Array) -> chex.Array:
-    """1 where i's outcome is the greater one, 1/2 where both are equal. float [N], [Q] -> float32 [N, Q]."""
+    """1 if i's outcome is greater, 1/2 if both are equal, else 0. float [N], [Q] -> float32 [N, Q]."""
     chex.assert_rank([outcomes, opponents], 1)
     mine, theirs = jnp.meshgrid(outcomes, opponents, indexing="ij")
     return 0.5 * (1.0 + jnp.sign(mine - theirs))
@@ -27,9 +27,18 @@ def bradley_terry(outcomes: chex.Array, opponents: chex.Array, *, temperature: f
 def table(
     outcomes: chex.Array, opponents: chex.Array, *, probs: tuple[tuple[float, ...], ...] = ((0.5,),)
 ) -> chex.Array:
-    """probs[i][j] of outcomes that are the numbers of behaviours, 0, 1, ... float [N], [Q] -> float32 [N, Q].
+    """probs[i][j] for outcomes that are indices of behaviours, 0, 1, ...
 
-    probs: P(i beats j) of any two behaviours. Raises ValueError where P(i beats j) + P(j beats i) is not 1.
+    Args:
+      outcomes: float [N].
+      opponents: float [Q].
+      probs: P(i beats j) for any two behaviours.
+
+    Returns:
+      float32 [N, Q].
+
+    Raises:
+      ValueError: if P(i beats j) + P(j beats i) is not 1.
     """
     chex.assert_rank([outcomes, opponents], 1)
     known = np.asarray(probs, np.float32)

@@ -2,9 +2,10 @@
 
     loss(theta) = -1 / (B T) sum_{b, t} r(s_t, a_t),   a_t = mode of pi_theta(. | s_t),   s_{t+1} = f(s_t, a_t, z_t),
 
-its gradient by the chain rule through f, with the noise z (the demand) drawn ahead: no critic, no score function, and
-a fraction of their variance. It is for environments whose step has a useful derivative to the action and whose noise
-does not look at the actions: "hindsight differentiable" ones. Source: HDPO, arXiv 2306.11246.
+The gradient follows from the chain rule through f, with the noise z (the demand) sampled ahead. It needs no critic and
+no score function, and has a fraction of their variance. It is for environments whose step has a useful derivative with
+respect to the action and whose noise does not depend on the actions: "hindsight differentiable" ones. Source: HDPO,
+arXiv 2306.11246.
 """
 
 from collections.abc import Callable
@@ -25,9 +26,17 @@ from rl_jax.training.step import make_train_step
 def path_loss(
     agent, params: Params, env, key: chex.PRNGKey, *, num_steps: int
 ) -> tuple[Mean, dict[str, Mean | Max]]:
-    """(minus the reward of a step, undivided; metrics of the episodes that ended) of num_steps steps from new starts.
+    """The path loss over num_steps steps from new starts. The policy acts with its mode.
 
-    params: differentiated. env: an envs.Vector whose step can be. The policy acts with its mode.
+    Args:
+      agent: models.agents.actor_critic.Agent.
+      params: differentiated.
+      env: an envs.Vector with a differentiable step.
+      key: for the starts and the noise.
+      num_steps: T.
+
+    Returns:
+      (minus the reward per step, undivided; metrics of the episodes that ended).
     """
     start_key, key = jax.random.split(key)
     worlds = start(env, start_key)
@@ -39,12 +48,25 @@ def path_loss(
 def make_pathwise_update(
     agent, env, algorithm: Algorithm, optimizer: optax.GradientTransformation, *, num_steps: int, axis_name=None
 ) -> tuple[Callable, Callable, Callable]:
-    """(init, update, policy_of) as update.make_update gives them; an update is one step of the optimizer.
+    """Builds (init, update, policy_of) as update.make_update does; an update is one optimizer step.
 
-    Every update takes num_steps steps from new starts, as many as an episode has at best (where none ends, the metrics
-    of the episodes are 0); the worlds of the state stay where they are. Of the algorithm max_grad_norm is read; the
-    critic is not trained.
-    Raises ValueError for actions without a gradient, worlds on the host, and settings that have no meaning here.
+    Every update takes num_steps steps from new starts, best chosen as the length of an episode (if none ends, the
+    episode metrics are 0). The environments in the state are not stepped. Of the algorithm only max_grad_norm is used;
+    the critic is not trained.
+
+    Args:
+      agent: models.agents.actor_critic.Agent with real-valued actions.
+      env: envs.Vector with a differentiable step.
+      algorithm: see above.
+      optimizer: any optax transformation.
+      num_steps: T.
+      axis_name: mapped axis over which the environments are spread.
+
+    Returns:
+      (init, update, policy_of), see update.make_update.
+
+    Raises:
+      ValueError: if actions have no gradient, the environments run on the host, or a setting has no meaning here.
     """
     outputs = jax.ShapeDtypeStruct((1, agent.distribution.num_outputs), jnp.float32)
     if not jnp.issubdtype(jax.eval_shape(agent.distribution.mode, outputs).dtype, jnp.floating):

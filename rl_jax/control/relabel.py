@@ -1,10 +1,10 @@
-"""Other rewards for the steps that were collected, in place of the environment's: what Algorithm.relabel takes.
+"""Replacement rewards for collected steps, for Algorithm.relabel.
 
     r_t = sum_k (r_k(o_t, a_t) - mean_k) / std_k / M         by_reward: a reward that was learned
     r_T = mean_j P(episode > j), 0 before its last step T    by_self_play: SPO (2401.04056), j the last episodes
 
-All T B steps are relabelled at once, behind the loop that has collected them. The update sees nothing but rewards, so
-each of its methods works with each of these; the metrics of the episodes keep the environment's own.
+All T B steps are relabelled at once, after the loop that collected them. The update only sees rewards, so every update
+works with every relabelling. Episode metrics still report the environment's own rewards.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,25 @@ from rl_jax.rollout.envs.steps import Transitions
 
 
 class Relabel(NamedTuple):
-    """init: () -> state, a pytree of arrays. apply: (state, Transitions [B, T]) -> (state, the same with rewards)."""
+    """A relabelling, as two pure functions.
+
+    Attributes:
+      init: () -> state, a pytree of arrays.
+      apply: (state, Transitions [B, T]) -> (state, the same transitions with new rewards).
+    """
 
     init: Callable
     apply: Callable
 
 
 class LearnedReward(NamedTuple):
-    """params: of the network. means, stds: float32 [M], what is taken from each member's reward, and its unit."""
+    """A reward network of M members, with the scale of each.
+
+    Attributes:
+      params: of the network.
+      means: float32 [M]. Subtracted from each member's reward.
+      stds: float32 [M]. Each member's reward is divided by these.
+    """
 
     params: Any
     means: chex.Array
@@ -37,11 +48,20 @@ class LearnedReward(NamedTuple):
 def standardized_by(
     apply: Callable, params: Any, observations: chex.Array, actions: chex.Array, mask: chex.Array, *, center: bool
 ) -> LearnedReward:
-    """The reward in units of its spread over the steps on the mask.
+    """The reward in units of its standard deviation over the steps under the mask.
 
-    apply: (params, observations [N, ...], actions [N, ...]) -> float [N, M]. mask: bool [N].
-    center: whether their mean is taken off, too. Preferences do not say what a constant is worth; where episodes may
-    end, it decides whether a long one is good (arXiv 1706.03741 has no such episodes, and centers).
+    Args:
+      apply: (params, observations [N, ...], actions [N, ...]) -> float [N, M].
+      params: of the network.
+      observations: [N, ...].
+      actions: [N, ...].
+      mask: bool [N].
+      center: whether to subtract the mean, too. Preferences do not determine the value of a constant reward. If
+        episodes may end, that constant decides whether long episodes are good (arXiv 1706.03741 has no such episodes,
+        and centers).
+
+    Returns:
+      LearnedReward.
     """
     rewards = apply(params, observations, actions)
     weights = jnp.broadcast_to(mask[:, None], rewards.shape).astype(rewards.dtype)
@@ -55,16 +75,21 @@ def standardized_by(
 def learned(
     apply: Callable, reward: LearnedReward, observations: chex.Array, actions: chex.Array
 ) -> chex.Array:
-    """1/M sum_k (r_k - mean_k) / std_k, float32 [N]. Arguments as of `standardized_by`."""
+    """1/M sum_k (r_k - mean_k) / std_k, float32 [N]. Arguments as for `standardized_by`."""
     rewards = apply(reward.params, observations, actions)
     return ensembles.mean(ensembles.standardized(rewards, reward.means, reward.stds))
 
 
 def by_reward(apply: Callable, to_env: Callable, init: Callable) -> Relabel:
-    """The rewards that a network has learned, which is the state: it stays as it is.
+    """Replaces rewards by those of a learned network. The network is the state, which does not change.
 
-    apply: (params, observations [N, ...], actions [N, ...]) -> float [N, M]. to_env: from the policy's actions to
-    those that the environment takes, and the network. init: () -> LearnedReward.
+    Args:
+      apply: (params, observations [N, ...], actions [N, ...]) -> float [N, M].
+      to_env: maps the policy's actions to those that the environment and the network take.
+      init: () -> LearnedReward.
+
+    Returns:
+      Relabel.
     """
 
     def relabel(state: LearnedReward, rows: Transitions) -> tuple[LearnedReward, Transitions]:
@@ -76,10 +101,12 @@ def by_reward(apply: Callable, to_env: Callable, init: Callable) -> Relabel:
 
 
 class Contest(NamedTuple):
-    """What self-play remembers.
+    """State of self-play.
 
-    returns: float32 [B], of the episodes under way.
-    queue: float32 [Q], outcomes of the last episodes, the newest last. size: int32 [], how many have come so far.
+    Attributes:
+      returns: float32 [B]. Returns so far of the running episodes.
+      queue: float32 [Q]. Outcomes of the last episodes, newest last.
+      size: int32 []. Number of outcomes in the queue.
     """
 
     returns: chex.Array
@@ -90,17 +117,25 @@ class Contest(NamedTuple):
 def by_self_play(
     num_envs: int, *, preference: Callable, queue_size: int = 64, horizon: float | None = None, axis_name=None
 ) -> Relabel:
-    """SPO: an episode's reward is the share of the last episodes that it is preferred to, R_i = 1/Q sum_j P(i > j).
+    """SPO: an episode's reward is the fraction of the last episodes it is preferred to, R_i = 1/Q sum_j P(i > j).
 
-    An episode counts when it ends, with its undiscounted return as the outcome, in whichever rollout it has begun; its
-    own rollout's episodes are among the last Q, itself with P = 1/2 (atlas: 1/(G - 1) sum_{j != i}, an affine map).
-    preference: one of control.duels. queue_size: Q; the batch where as many episodes end in one.
-    horizon: None pays R at the episode's last step. A number H pays R / H at each of its steps in this rollout, as the
-    paper does with episodes of H steps: they should begin and end in one rollout.
-    What is paid at an end is worth more the sooner it comes: the advantage's discount should be 1.
-    num_envs: B. axis_name: a mapped axis over which the worlds are spread; the queue is that of all.
-    Source: arXiv 2401.04056 algorithm 2, not compared with official code (none was found); there an episode is compared
+    An episode counts when it ends, with its undiscounted return as the outcome, even if it began in an earlier rollout.
+    The episodes of its own rollout are among the last Q, itself with P = 1/2 (atlas: 1/(G - 1) sum_{j != i}, an affine
+    map). Discounting a reward at the end would favour short episodes, so the advantage's discount should be 1.
+
+    Source: arXiv 2401.04056 algorithm 2, not compared with official code (none was found). There an episode is compared
     with the queue before it joins it.
+
+    Args:
+      num_envs: B.
+      preference: one of control.duels.
+      queue_size: Q. If as many episodes end per rollout, the queue is the batch.
+      horizon: None pays R at the episode's last step. A number H pays R / H at each of its steps in this rollout, as
+        the paper does with episodes of H steps; they should begin and end in one rollout.
+      axis_name: mapped axis over which the environments are spread; the queue is shared by all of them.
+
+    Returns:
+      Relabel.
     """
 
     def init() -> Contest:
@@ -109,7 +144,7 @@ def by_self_play(
     def relabel(state: Contest, rows: Transitions) -> tuple[Contest, Transitions]:
         done = rows.terminated | rows.truncated
         last, outcomes = running_returns(state.returns, rows.rewards, done)
-        ended = (outcomes.T, done.T)  # by time, so that the newest stand last
+        ended = (outcomes.T, done.T)  # by time, so that the newest are last
         if axis_name is not None:
             ended = jax.lax.all_gather(ended, axis_name, axis=1, tiled=True)
         queue, size = pushed(state.queue, state.size, *(x.reshape(-1) for x in ended))
@@ -119,7 +154,7 @@ def by_self_play(
         rates = jnp.where(done, (wins / jnp.maximum(size, 1)).reshape(done.shape), 0.0)
         if horizon is not None:
             rates = backward_sums(rates, jnp.where(done, 0.0, 1.0)) / horizon
-        # All that an episode is worth has been paid: no value follows it, also where it was cut off.
+        # The episode's whole worth has been paid, so no value follows it, even if it was cut off.
         settled = rows._replace(rewards=rates, terminated=done, truncated=jnp.zeros_like(done))
         return Contest(last, queue, size), settled
 
@@ -129,9 +164,15 @@ def by_self_play(
 def running_returns(
     before: chex.Array, rewards: chex.Array, done: chex.Array
 ) -> tuple[chex.Array, chex.Array]:
-    """(what stands at the end of the rows [B], sum of the episode's rewards up to each step [B, T]), undiscounted.
+    """Undiscounted returns of episodes that continue over several rollouts.
 
-    before: float [B], of the episodes that the rows go on with. rewards: float [B, T]. done: bool [B, T].
+    Args:
+      before: float [B]. Returns so far of the episodes that the rows continue.
+      rewards: float [B, T].
+      done: bool [B, T].
+
+    Returns:
+      (returns so far after the rows [B], sum of the episode's rewards up to each step [B, T]).
     """
     chex.assert_rank([before, rewards, done], [1, 2, 2])
     chex.assert_equal_shape([rewards, done])
@@ -148,14 +189,21 @@ def running_returns(
 def pushed(
     queue: chex.Array, size: chex.Array, values: chex.Array, live: chex.Array
 ) -> tuple[chex.Array, chex.Array]:
-    """A queue whose last `size` places are taken, and the live values behind them; the oldest fall out.
+    """Appends the live values to a queue of which the last `size` places are taken; the oldest are dropped.
 
-    queue: float [Q]. size: int []. values: float [N]. live: bool [N]. -> (float [Q], int32 []).
+    Args:
+      queue: float [Q].
+      size: int [].
+      values: float [N].
+      live: bool [N]. Which values to append.
+
+    Returns:
+      (queue float [Q], size int32 []).
     """
     chex.assert_rank([queue, size, values, live], [1, 0, 1, 1])
     chex.assert_equal_shape([values, live])
     length = len(queue)
     taken = jnp.concatenate([jnp.arange(length) >= length - size, live])
-    order = jnp.argsort(taken, stable=True)  # what is not there goes to the front
+    order = jnp.argsort(taken, stable=True)  # empty places go to the front
     found = jnp.concatenate([queue, values])[order][-length:]
     return found, jnp.minimum(size + jnp.sum(live), length).astype(jnp.int32)

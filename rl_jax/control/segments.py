@@ -1,16 +1,16 @@
-"""Preferences between segments of episodes: how they are cut, judged, paired, and what learns from them.
+"""Preferences between segments of episodes: cutting, labelling, pairing, and the losses that learn from them.
 
     P(1 > 2) = sigma( beta (f_1 - f_2) )                                          preference_probs
     f = sum_t gamma^t r_t                          partial return, 1706.03741     segment_sums(rewards)
     f = sum_t gamma^t (Q*(s_t, a_t) - V*(s_t))     minus the regret, 2206.02231   segment_sums(advantages)
 
-and back again, from preferences to
+and the inverse, from preferences to
 
     a reward    -log sigma( sum_t gamma^t r(s_t, a_t) |_w - |_l )                 reward_loss
     a policy    -log sigma( alpha sum_t gamma^t log pi(a_t | s_t) |_w - lambda |_l )   policy_loss, CPL (2310.13639)
 
-Both are losses that language models have, a step in the place of a token and a segment in that of a response:
-rl_jax.reward_model.loss and rl_jax.dpo.loss. A segment ends with its episode; what follows is masked.
+Both are losses of language models, with a step in the place of a token and a segment in the place of a response:
+rl_jax.reward_model.loss and rl_jax.dpo.loss. A segment ends with its episode; later steps are masked.
 """
 
 import functools
@@ -25,11 +25,11 @@ import optax
 
 from rl_jax import dpo, reward_model
 from rl_jax.core.masked import Mean, empty_like, merge, zero_masked
-from rl_jax.core.types import Metrics, PreferenceBatch, Scores
+from rl_jax.core.types import Metrics, PreferenceBatch, TokenScores
 from rl_jax.losses.preference import regularizers, scores
 from rl_jax.training.step import TrainState, make_train_step
 
-# Of MetaWorld's states in the published configs; lambda = bias, and no cloning beside it.
+# The published configs for MetaWorld's states; lambda = bias, and no additional cloning loss.
 CPL = dpo.Objective(
     reference={},
     beta=0.1,
@@ -40,10 +40,12 @@ CPL = dpo.Objective(
 
 
 class SegmentPairs(NamedTuple):
-    """N segments of K steps and what was preferred.
+    """N segments of K steps, and preferences between them.
 
-    steps: a pytree, [N, K, ...]. mask: bool [N, K], the steps that belong to the segment.
-    pairs: int32 [M, 2], two segments each, the preferred one first.
+    Attributes:
+      steps: a pytree, [N, K, ...].
+      mask: bool [N, K]. The steps that belong to the segment.
+      pairs: int32 [M, 2]. Two segments each, the preferred one first.
     """
 
     steps: Any
@@ -52,11 +54,19 @@ class SegmentPairs(NamedTuple):
 
 
 def cut(steps: Any, done: chex.Array, *, length: int) -> tuple[Any, chex.Array]:
-    """Rows of T steps -> segments of K = length steps, one behind the other: (steps [N, K, ...], mask bool [N, K]).
+    """Cuts rows of T steps into consecutive segments of K = length steps.
 
-    steps: a pytree, [B, T, ...]. done: bool [B, T], where an episode is over. N = B (T // K); what is left of a row is
-    not used. mask: the steps up to the first that is done: none of the episode that begins behind it.
-    Raises ValueError where the rows are shorter than a segment.
+    Args:
+      steps: a pytree, [B, T, ...].
+      done: bool [B, T]. True at the last step of an episode.
+      length: K.
+
+    Returns:
+      (steps [N, K, ...], mask bool [N, K]) with N = B (T // K); the remainder of a row is not used. The mask covers the
+      steps up to the first that is done, not those of the episode that begins after it.
+
+    Raises:
+      ValueError: if the rows are shorter than a segment.
     """
     chex.assert_rank(done, 2)
     chex.assert_type(done, bool)
@@ -68,15 +78,20 @@ def cut(steps: Any, done: chex.Array, *, length: int) -> tuple[Any, chex.Array]:
     def fold(x: chex.Array) -> chex.Array:
         return x[:, : count * length].reshape(rows * count, length, *x.shape[2:])
 
-    over = jnp.cumsum(fold(done), axis=1) - fold(done)  # how many episodes have ended before the step
+    over = jnp.cumsum(fold(done), axis=1) - fold(done)  # number of episodes that ended before the step
     return jax.tree.map(fold, steps), over == 0
 
 
 def segment_sums(x: chex.Array, mask: chex.Array, *, discount: float = 1.0) -> chex.Array:
-    """f = sum_t gamma^t m_t x_t over the segment's own steps, t from 0. float, bool [..., K] -> float [...].
+    """f = sum_t gamma^t m_t x_t over the segment's own steps, with t from 0.
 
-    x: of rewards it gives the partial return, of advantages minus the regret. discount: gamma; 1 in 1706.03741 and in
-    the published code of CPL, whose equation has gamma.
+    Args:
+      x: float [..., K]. Rewards give the partial return, advantages give minus the regret.
+      mask: bool [..., K].
+      discount: gamma; 1 in 1706.03741 and in the published code of CPL, whose equation has gamma.
+
+    Returns:
+      float [...].
     """
     chex.assert_equal_shape([x, mask])
     chex.assert_type([x, mask], [float, bool])
@@ -85,11 +100,18 @@ def segment_sums(x: chex.Array, mask: chex.Array, *, discount: float = 1.0) -> c
 
 
 def preference_probs(scores: chex.Array, *, beta: float = 1.0, flip_rate: float = 0.0) -> chex.Array:
-    """P(the first is preferred) = (1 - e) p + e (1 - p), p = sigma(beta (f_1 - f_2)). float [..., 2] -> float [...].
+    """P(the first is preferred) = (1 - e) p + e (1 - p), p = sigma(beta (f_1 - f_2)).
 
-    scores: f of both, partial returns or minus regrets. beta: how rational the annotator is; math.inf never errs, and
-    tosses a coin where both are equal. flip_rate: e, the share of labels that are turned round; 1706.03741 takes 0.1
-    of them to be a coin's, which is 0.05. Raises ValueError for a negative beta and a flip_rate outside of [0, 1].
+    Args:
+      scores: float [..., 2]. f of both, partial returns or minus regrets.
+      beta: rationality of the annotator. math.inf never errs, and tosses a coin if both are equal.
+      flip_rate: e, the fraction of flipped labels. 1706.03741 assumes 10 % random labels, i.e. flip_rate = 0.05.
+
+    Returns:
+      float [...].
+
+    Raises:
+      ValueError: if beta is negative or flip_rate is outside of [0, 1].
     """
     chex.assert_axis_dimension(scores, -1, 2)
     chex.assert_type(scores, float)
@@ -103,9 +125,20 @@ def preference_probs(scores: chex.Array, *, beta: float = 1.0, flip_rate: float 
 def labelled_pairs(
     key: chex.PRNGKey, scores: chex.Array, *, count: int, beta: float = 1.0, flip_rate: float = 0.0
 ) -> chex.Array:
-    """`count` pairs of two different segments, drawn at random, the preferred one first: int32 [count, 2].
+    """`count` random pairs of two different segments, the preferred one first.
 
-    scores: float [N], f of each segment. beta, flip_rate: of `preference_probs`. Raises ValueError for N < 2.
+    Args:
+      key: for the pairs and the labels.
+      scores: float [N]. f of each segment.
+      count: number of pairs.
+      beta: as for `preference_probs`.
+      flip_rate: as for `preference_probs`.
+
+    Returns:
+      int32 [count, 2].
+
+    Raises:
+      ValueError: if N < 2.
     """
     chex.assert_rank(scores, 1)
     if len(scores) < 2:
@@ -120,7 +153,7 @@ def labelled_pairs(
 
 
 def pair_batch(data: SegmentPairs, index: chex.Array) -> PreferenceBatch:
-    """The pairs of these numbers as the losses take them; `batch` is their steps, [n, 2, K, ...]. index: int [n]."""
+    """The pairs at index (int [n]) in the form that the losses take; `batch` is their steps, [n, 2, K, ...]."""
     pairs = data.pairs[index]
     present = jnp.ones(pairs.shape, bool)
     rewards = jnp.broadcast_to(jnp.array([1.0, 0.0]), pairs.shape)
@@ -131,10 +164,19 @@ def pair_batch(data: SegmentPairs, index: chex.Array) -> PreferenceBatch:
 def reward_loss(
     rewards: chex.Array, batch: PreferenceBatch, objective: reward_model.Objective, *, discount: float = 1.0
 ) -> tuple[Mean, Metrics]:
-    """Bradley-Terry on the sums of rewards: -log sigma(sum_t gamma^t r_t |_w - |_l), each member of an ensemble alone.
+    """Bradley-Terry on sums of rewards: -log sigma(sum_t gamma^t r_t |_w - |_l), separately for each ensemble member.
 
-    rewards: float [n, 2, K, M] of M members, differentiated; of a regret model their optimal advantages stand here
-    (control.tabular). Source: arXiv 1706.03741 section 2.2.3, 2206.02231 section 3.
+    Source: arXiv 1706.03741 section 2.2.3, 2206.02231 section 3.
+
+    Args:
+      rewards: float [n, 2, K, M] of M members, differentiated. For a regret model these are the optimal advantages
+        (control.tabular).
+      batch: of `pair_batch`.
+      objective: of rl_jax.reward_model.
+      discount: gamma.
+
+    Returns:
+      (loss, metrics), undivided.
     """
     chex.assert_rank(rewards, 4)
     by_member = jnp.swapaxes(rewards, 2, 3)
@@ -147,16 +189,24 @@ def policy_loss(
 ) -> tuple[Mean, Metrics]:
     """CPL: -log sigma(alpha (sum_t gamma^t log pi_t |_w - lambda |_l)) + c BC, and other choices of rl_jax.dpo.
 
-    log_probs: float [n, 2, K], differentiated. objective: beta = alpha, scores.discounted, scores.biased (lambda) and
-    regularizers.behaviour_cloning (c = regularizer_coef), as in CPL. Source: arXiv 2310.13639, jhejna/cpl.
+    Source: arXiv 2310.13639, jhejna/cpl.
+
+    Args:
+      log_probs: float [n, 2, K], differentiated.
+      batch: of `pair_batch`.
+      objective: for CPL beta = alpha, scores.discounted, scores.biased (lambda) and regularizers.behaviour_cloning (c =
+        regularizer_coef).
+
+    Returns:
+      (loss, metrics), undivided.
     """
     chex.assert_equal_shape([log_probs, batch.completion_mask])
     flat = log_probs.reshape(-1, log_probs.shape[-1])
-    return dpo.loss(Scores(flat, jnp.zeros_like(flat)), batch, objective)
+    return dpo.loss(TokenScores(flat, jnp.zeros_like(flat)), batch, objective)
 
 
 def cloning_loss(log_probs: chex.Array, batch: PreferenceBatch) -> tuple[Mean, Metrics]:
-    """Behaviour cloning of both segments, the start of CPL: -log pi_t, the mean over the steps, of each pair's mean.
+    """Behaviour cloning of both segments, for the start of CPL: -log pi_t, the mean over pairs of the mean over steps.
 
     log_probs: float [n, 2, K], differentiated. Source: the first bc_steps of jhejna/cpl.
     """
@@ -169,10 +219,17 @@ def cloning_loss(log_probs: chex.Array, batch: PreferenceBatch) -> tuple[Mean, M
 def make_fit(
     loss_fn: Callable, optimizer: optax.GradientTransformation, *, batch_size: int, max_grad_norm: float | None = None
 ) -> Callable:
-    """A pure function (TrainState, SegmentPairs, count) -> (TrainState, metrics): count updates on random minibatches.
+    """Builds a pure function that makes a number of updates on random minibatches of pairs.
 
-    loss_fn: (params, PreferenceBatch) -> (Mean, metrics). batch_size: pairs an update, drawn with replacement.
-    count: static. metrics: float32 [] by name, the mean over the updates.
+    Args:
+      loss_fn: (params, PreferenceBatch) -> (Mean, metrics).
+      optimizer: any optax transformation.
+      batch_size: pairs per update, sampled with replacement.
+      max_grad_norm: gradient clipping.
+
+    Returns:
+      fit(TrainState, SegmentPairs, count) -> (TrainState, metrics). count is static. metrics: float32 [] by name, the
+      mean over the updates.
     """
     train_step = make_train_step(loss_fn, optimizer, max_grad_norm=max_grad_norm)
 

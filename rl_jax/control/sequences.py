@@ -1,12 +1,12 @@
-"""The update of an agent with memory: the same algorithm, learned from whole rows of T steps.
+"""The update of an agent with memory: the same algorithm, trained on whole rows of T steps.
 
     outputs, V, V'   = look_ahead(params, o [B, T], m, first, o')     m: the memory with which the row was begun
     minibatch        = some of the B rows; loss of unroll(params, o, m, first), with gradients through the row's T steps
 
-The memory m is the one that the actor had, stored with the row: older params than those that learn have made it (the
-"stored state" of R2D2, Kapturowski et al., ICLR 2019, without its burn-in; recurrent PPO in Huang et al., "The 37
-implementation details of PPO", 2022, does so). It is empty where an episode begins, which `first` says for each step;
-V' of an episode's last step is read with that episode's memory, and the next one's is none the wiser.
+The memory m is the actor's own, stored with the row, so it comes from older params than those being trained (the
+"stored state" of R2D2, Kapturowski et al., ICLR 2019, without its burn-in; also recurrent PPO in Huang et al., "The 37
+implementation details of PPO", 2022). It is empty at the start of an episode, which `first` marks for each step. The
+bootstrap value V' of an episode's last step uses that episode's memory and does not affect the next episode's.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,18 @@ from rl_jax import ppo
 from rl_jax.control.algorithm import Algorithm, Judged, credited, scored_loss
 from rl_jax.control.update import Learner
 from rl_jax.core.masked import Max, Mean
-from rl_jax.core.types import Scores
+from rl_jax.core.types import TokenScores
 from rl_jax.rollout.envs.steps import Transitions, Worlds
 
 
 class Rows(NamedTuple):
-    """What stands in PolicyBatch.batch here.
+    """The content of PolicyBatch.batch for agents with memory.
 
-    observations: float32 [B, T, *shape], normalised. actions: [B, T, ...]. first: bool [B, T], an episode starts there.
-    memory: the agent's state before each row, a pytree with B first.
+    Attributes:
+      observations: float32 [B, T, *shape], normalised.
+      actions: [B, T, ...].
+      first: bool [B, T]. True at the first step of an episode.
+      memory: the agent's state before each row, a pytree with B first.
     """
 
     observations: chex.Array
@@ -37,10 +40,22 @@ class Rows(NamedTuple):
 
 
 def by_rows(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None) -> Learner:
-    """What make_update takes as the learner of a models.memory.MemoryAgent: minibatches are whole rows of T steps.
+    """The `learner` of make_update for an agent with memory: minibatches are whole rows of T steps.
 
-    A row starts with the memory that the actor had there, which older params have made (the stored state, see above).
-    Raises ValueError where the environments do not divide into the minibatches.
+    A row starts with the memory that the actor had there, computed with older params (the stored state, see above).
+
+    Args:
+      agent: models.agents.memory.MemoryAgent.
+      env: envs.Vector.
+      algorithm: see control.algorithm.
+      num_steps: T.
+      axis_name: mapped axis over which the environments are spread.
+
+    Returns:
+      The Learner.
+
+    Raises:
+      ValueError: if the environments do not divide into the minibatches.
     """
     if env.num_envs % algorithm.minibatches:
         raise ValueError(
@@ -69,7 +84,20 @@ def by_rows(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None)
 def assign_rows(
     agent, params: Any, rows: Transitions, normalize: Callable, algorithm: Algorithm, axis_name=None, *, began: Worlds
 ) -> tuple[ppo.PPOBatch, dict[str, Mean]]:
-    """control.assign of rows [B, T] as they are. began: the worlds at the rows' start, with the memory of then."""
+    """control.assign for whole rows [B, T].
+
+    Args:
+      agent: models.agents.memory.MemoryAgent.
+      params: the learner's, before this batch.
+      rows: [B, T].
+      normalize: observations -> observations.
+      algorithm: see control.algorithm.
+      axis_name: mapped axis over which the environments are spread.
+      began: the environments' state at the start of the rows, including the memory at that time.
+
+    Returns:
+      (batch [B, T], metrics of the critic, undivided).
+    """
     done = rows.terminated | rows.truncated
     first = jnp.concatenate([began.episode_length[:, None] == 0, done[:, :-1]], axis=1)
     observations, following = normalize(rows.observations), normalize(rows.next_observations)
@@ -83,9 +111,9 @@ def assign_rows(
 
 
 def rows_loss(agent, params: Any, batch: ppo.PPOBatch, algorithm: Algorithm) -> tuple[Mean, dict[str, Mean | Max]]:
-    """control.minibatch_loss of n whole rows. batch: [n, T] of `assign_rows`."""
+    """control.minibatch_loss for n whole rows. batch: [n, T] of `assign_rows`."""
     rows = batch.policy.batch
     outputs, values = agent.unroll(params, rows.observations, rows.memory, rows.first)
     distribution = agent.distribution
-    scores = Scores(distribution.log_prob(outputs, rows.actions), distribution.entropy(outputs))
+    scores = TokenScores(distribution.log_prob(outputs, rows.actions), distribution.entropy(outputs))
     return scored_loss(scores, values, batch, algorithm)

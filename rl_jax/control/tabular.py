@@ -1,10 +1,10 @@
-"""Finite MDPs solved exactly, as differentiable arrays: what regret needs, the values of the best policy.
+"""Exact solutions of finite MDPs as differentiable arrays. Regret needs them: the values of the best policy.
 
     Q(s, a) = r(s, a) + gamma sum_s' P(s' | s, a) V(s')
     V(s)    = tau log sum_a exp(Q(s, a) / tau),  max_a Q(s, a) for tau = 0
 
-A row of P may add up to less than 1: the rest is the probability that the episode ends, after which nothing follows.
-With tau > 0 it is the soft optimum, whose policy is exp((Q - V) / tau): then A = tau log pi, which is what CPL solves.
+A row of P may sum to less than 1: the rest is the probability that the episode ends, with no value after it. tau > 0
+gives the soft optimum with policy exp((Q - V) / tau). Then A = tau log pi, which is the identity behind CPL.
 """
 
 import chex
@@ -20,10 +20,17 @@ def solve(
     temperature: float = 0.0,
     iterations: int = 100,
 ) -> tuple[chex.Array, chex.Array]:
-    """(Q* float [S, A], V* float [S]) by value iteration, differentiable in the rewards.
+    """Value iteration, differentiable in the rewards.
 
-    rewards: float [S, A]. transition_probs: float [S, A, S], P. temperature: tau, in units of reward.
-    iterations: from V = 0; what is left of the error is at most discount^iterations of it.
+    Args:
+      rewards: float [S, A].
+      transition_probs: float [S, A, S]. P.
+      discount: gamma.
+      temperature: tau, in units of reward.
+      iterations: starting from V = 0; the remaining error is at most discount^iterations of the initial one.
+
+    Returns:
+      (Q* float [S, A], V* float [S]).
     """
     chex.assert_rank([rewards, transition_probs], [2, 3])
     chex.assert_shape(transition_probs, (*rewards.shape, rewards.shape[0]))
@@ -46,10 +53,10 @@ def advantages(
     temperature: float = 0.0,
     iterations: int = 100,
 ) -> chex.Array:
-    """A*(s, a) = Q*(s, a) - V*(s) <= 0, float [S, A]: minus the regret of each action. Arguments as of `solve`.
+    """A*(s, a) = Q*(s, a) - V*(s) <= 0, float [S, A]: minus the regret of each action. Arguments as for `solve`.
 
-    The regret model of preferences, 2206.02231 eq. 5, adds these up over a segment (segments.segment_sums): with the
-    true reward it labels segments, and through it a reward is learned from labels (segments.reward_loss).
+    The regret model of preferences (arXiv 2206.02231 eq. 5) sums these over a segment (segments.segment_sums). With the
+    true reward it labels segments; through it a reward is learned from labels (segments.reward_loss).
     """
     q, v = solve(rewards, transition_probs, discount=discount, temperature=temperature, iterations=iterations)
     return q - jnp.broadcast_to(v[:, None], q.shape)

@@ -1,12 +1,12 @@
-"""TRPO: the longest step along the natural gradient that keeps the mean KL within a bound, and a critic of its own.
+"""TRPO: the longest natural-gradient step that keeps the mean KL within a bound, and a separate critic update.
 
     gain(theta) = mean_t ratio_t A_t (+ entropy_coef H),   kl(theta) = mean_t KL(pi_old(.|s_t) || pi_theta(.|s_t))
     x     = (F + damping I)^{-1} grad gain, by conjugate gradients on products with F, the Hessian of kl at pi_old
     theta <- theta + shrink^k sqrt(2 max_kl / x^T (F + damping I) x) x,  the first k = 0, 1, ... with
              gain > gain(pi_old) and kl <= max_kl; none: theta stays
 
-The critic is a regression on the returns: epochs x minibatches of the optimizer, which the policy has no part in.
-Source: arXiv 1502.05477; arXiv 1506.02438 and OpenAI baselines' trpo_mpi, whose bound of the search is 1.5 max_kl.
+The critic is a regression on the returns: epochs x minibatches of the optimizer, without the policy. Source: arXiv
+1502.05477; arXiv 1506.02438 and OpenAI baselines' trpo_mpi, which bounds the line search at 1.5 max_kl.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,13 @@ from rl_jax.training.step import make_train_step
 CRITIC_METRICS = ("loss", "value/loss", "grad_norm", "nonfinite/skipped")  # measured in every turn of the critic
 
 class Found(NamedTuple):
-    """What a search came to: fraction of the full step (0: no step), kl and gain of it; float []."""
+    """Result of a line search, float [] each.
+
+    Attributes:
+      fraction: of the full step; 0 means no step.
+      kl: mean KL after the step, in nats.
+      gain: increase of the objective.
+    """
 
     fraction: chex.Array
     kl: chex.Array
@@ -36,10 +42,18 @@ class Found(NamedTuple):
 def conjugate_gradient(
     product: Callable, right: chex.Array, *, iterations: int, tolerance: float = 1e-10
 ) -> chex.Array:
-    """x with A x = right, from x = 0, in at most so many iterations; A symmetric and positive definite.
+    """Solves A x = right from x = 0, for a symmetric positive definite A.
 
-    product: v [N] -> A v [N]. right: float [N]. tolerance: of |A x - right|^2, where it stops.
     Source: Hestenes and Stiefel, 1952.
+
+    Args:
+      product: v [N] -> A v [N].
+      right: float [N].
+      iterations: upper bound.
+      tolerance: stops when |A x - right|^2 is below this.
+
+    Returns:
+      float [N]. x.
     """
     chex.assert_rank(right, 1)
 
@@ -59,9 +73,16 @@ def conjugate_gradient(
 
 
 def fisher_product(kl: Callable, params: chex.Array, vector: chex.Array, *, damping: float) -> chex.Array:
-    """(F + damping I) v, F the Hessian of kl at params: forward over reverse, no matrix is made.
+    """(F + damping I) v with F the Hessian of kl at params: forward over reverse mode, without forming a matrix.
 
-    kl: params -> float [], the mean KL from the policy at `params`. params, vector: float [N].
+    Args:
+      kl: params -> float [], the mean KL from the policy at `params`.
+      params: float [N].
+      vector: float [N]. v.
+      damping: added to the diagonal of F.
+
+    Returns:
+      float [N].
     """
     return jax.jvp(jax.grad(kl), (params,), (vector,))[1] + damping * vector
 
@@ -78,11 +99,21 @@ def natural_step(
     shrink: float | chex.Array,
     axis_name: str | None = None,
 ) -> tuple[chex.Array, Found]:
-    """(params after the step, what it came to); see the head of this file.
+    """One natural-gradient step with a backtracking line search; equations at the head of this file.
 
-    params: float [N], those of the old policy. gain, kl: params -> float [], means over this part's steps.
-    max_kl: delta, in nats. damping: of F. cg_iterations, backtracks: at most so many. shrink: of the step, each time.
-    axis_name: a mapped axis over whose parts, equally large, the steps are spread.
+    Args:
+      params: float [N], those of the old policy.
+      gain: params -> float [], the mean over this part's steps.
+      kl: params -> float [], the mean over this part's steps.
+      max_kl: delta, in nats.
+      damping: added to the diagonal of F.
+      cg_iterations: upper bound.
+      backtracks: upper bound of the line search.
+      shrink: factor of the step per backtrack.
+      axis_name: mapped axis over whose equally large parts the steps are spread.
+
+    Returns:
+      (params after the step, Found).
     """
 
     def average(x: chex.Array) -> chex.Array:
@@ -94,7 +125,7 @@ def natural_step(
     before, gradient = jax.value_and_grad(gain)(params)
     before = average(before)
     direction = conjugate_gradient(product, average(gradient), iterations=cg_iterations)
-    # 0 / 0 where there is no gradient: nothing is accepted then.
+    # 0 / 0 if the gradient is 0: then no step is accepted.
     full = jnp.sqrt(2.0 * max_kl / jnp.dot(direction, product(direction))) * direction
 
     def unfinished(carry):
@@ -128,11 +159,26 @@ def make_trust_region_update(
     backtracks: int = 10,
     shrink: float | chex.Array = 0.5,
 ) -> tuple[Callable, Callable, Callable]:
-    """(init, update, policy_of) as update.make_update gives them: a natural step of the policy, then the critic's.
+    """Builds (init, update, policy_of) as update.make_update does: a natural step of the policy, then the critic's.
 
-    algorithm: its surrogate and entropy_coef make the gain, its epochs and minibatches are the critic's, as is the
-    optimizer. The other keywords are those of `natural_step`; the defaults are baselines' of MuJoCo.
-    Raises ValueError where a KL is weighed or controlled as well.
+    Args:
+      agent: models.agents.actor_critic.Agent.
+      env: envs.Vector.
+      algorithm: its surrogate and entropy_coef make the gain; its epochs and minibatches are the critic's.
+      optimizer: the critic's.
+      num_steps: T.
+      axis_name: mapped axis over which the environments are spread.
+      max_kl: delta, in nats. The defaults of this and the following are those of baselines for MuJoCo.
+      damping: added to the diagonal of F.
+      cg_iterations: upper bound.
+      backtracks: upper bound of the line search.
+      shrink: factor of the step per backtrack.
+
+    Returns:
+      (init, update, policy_of), see update.make_update.
+
+    Raises:
+      ValueError: if the algorithm also weighs or controls a KL.
     """
     if uses_kl(algorithm):
         raise ValueError("a trust region bounds the KL itself: leave kl_control away, and kl_coef 0")
@@ -164,7 +210,7 @@ def make_trust_region_update(
         )  # fmt: skip
 
         def turn(train, index: chex.Array):
-            # The policy's gradient is 0 here, and so is what Adam makes of it.
+            # The policy's gradient is 0 here, and so is its Adam update.
             train, learned = train_step(train, jax.tree.map(lambda x: x[index], batch))
             return train, {name: learned[name] for name in CRITIC_METRICS}
 

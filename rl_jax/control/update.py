@@ -1,4 +1,4 @@
-"""One update of an actor and a critic, as a pure function of everything that training carries."""
+"""One update of an actor and a critic, as a pure function of everything a training run carries."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,10 +21,13 @@ OBSERVATION_CLIP = 10.0  # normalised observations and rewards, in standard devi
 
 
 class ControlState(NamedTuple):
-    """Everything that training carries, as arrays.
+    """Everything a training run carries, as arrays.
 
-    train: TrainState; params one vector, trackers {"observations": Moments, "rewards": ReturnScale, "kl": ...} of what
-        is in use. worlds: where the environments stand. actor: the params that act, where they lag behind, else ().
+    Attributes:
+      train: TrainState. params is one flat vector; trackers is {"observations": Moments, "rewards": ReturnScale, "kl":
+        ...}, as far as they are in use.
+      worlds: state of the environments.
+      actor: the params that act, if they lag behind the newest, else ().
     """
 
     train: TrainState
@@ -33,12 +36,13 @@ class ControlState(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """How an agent acts, and what it learns from.
+    """How an agent acts and how it is trained.
 
-    policy: (params, normalize) -> what rollout.steps takes as a policy.
-    assign: (params, rows, normalize, the Worlds that they start from) -> (PPOBatch, metrics).
-    loss: (params, minibatch) -> (Mean, metrics), all undivided.
-    size: how many entries the batch has, which are shuffled and dealt out to the minibatches.
+    Attributes:
+      policy: (params, normalize) -> a policy as rollout.envs.steps takes it.
+      assign: (params, rows, normalize, the Worlds at the start of the rows) -> (PPOBatch, metrics).
+      loss: (params, minibatch) -> (Mean, metrics), all undivided.
+      size: number of entries of the batch, which are shuffled and split into minibatches.
     """
 
     policy: Callable
@@ -48,13 +52,15 @@ class Learner(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What all updates share, whatever they make of a batch.
+    """What all kinds of update share.
 
-    init: (key) -> ControlState.
-    gather: (state) -> (state, batch, order int32 [turns, n], metrics): T steps of all worlds, credited, as a batch, and
-        which of its entries are the minibatches of all epochs; the state's worlds and trackers have gone on.
-    policy_of: (state) -> the newest policy, with its normalisation, as rollout.steps takes one.
-    loss: (params, one vector, minibatch) -> (Mean, metrics), all undivided.
+    Attributes:
+      init: (key) -> ControlState.
+      gather: (state) -> (state, batch, order int32 [turns, n], metrics). T steps of all environments as a batch with
+        credit, and the entries of each minibatch over all epochs. In the new state the environments and trackers have
+        advanced.
+      policy_of: (state) -> the newest policy, with its normalisation, as rollout.envs.steps takes it.
+      loss: (params as one vector, minibatch) -> (Mean, metrics), all undivided.
     """
 
     init: Callable
@@ -64,7 +70,11 @@ class Parts(NamedTuple):
 
 
 def by_steps(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None) -> Learner:
-    """A models.actor_critic.Agent learns from single steps. Raises ValueError where minibatches do not divide them."""
+    """The Learner of a models.agents.actor_critic.Agent, trained on single steps.
+
+    Raises:
+      ValueError: if the steps do not divide into the minibatches.
+    """
     size = env.num_envs * num_steps
     if size % algorithm.minibatches:
         raise ValueError(
@@ -88,7 +98,7 @@ def make_parts(
     axis_name=None,
     learner: Callable = by_steps,
 ) -> Parts:
-    """The Parts of an update; arguments, and what is refused, as of `make_update`."""
+    """The Parts of an update. Arguments and errors as in `make_update`."""
     algorithm.objective.check()
     unravel = unraveler(agent)
     trackers = _trackers(env, algorithm, axis_name)
@@ -99,7 +109,7 @@ def make_parts(
         params = ravel_pytree(agent.init(params_key))[0]
         carried = {name: tracker.init() for name, tracker in trackers.items()}
         train = init_state(params, optimizer, train_key, carried)
-        # A copy: two leaves that are one buffer could not be donated.
+        # A copy: two leaves that share a buffer cannot be donated.
         actor = params + 0.0 if algorithm.actor_lag > 1 else ()
         worlds = start(env, own_key(worlds_key, axis_name), agent.initial_state(env.num_envs))
         return ControlState(train, worlds, actor)
@@ -136,13 +146,24 @@ def make_update(
     axis_name=None,
     learner: Callable = by_steps,
 ) -> tuple[Callable, Callable, Callable]:
-    """(init, update, policy_of): init(key) -> ControlState; update(state) -> (state, metrics, undivided).
+    """Builds the pure functions of a training run.
 
-    agent: models.actor_critic.Agent. env: envs.Vector. num_steps: T. axis_name: a mapped axis over which the worlds
-    are spread; gradients and all statistics are added up over it, params stay equal on each part.
-    learner: what makes the Learner; sequences.by_rows is that of agents with memory.
-    policy_of(state) -> policy: the newest, with its normalisation, for an evaluation (rollout.steps).
-    Raises ValueError where the batch does not divide into the minibatches.
+    Args:
+      agent: models.agents.actor_critic.Agent.
+      env: envs.Vector.
+      algorithm: the choices that make the update.
+      optimizer: any optax transformation.
+      num_steps: T.
+      axis_name: mapped axis over which the environments are spread. Gradients and all statistics are summed over it;
+        params stay equal on all parts.
+      learner: makes the Learner. sequences.by_rows is the one for agents with memory.
+
+    Returns:
+      (init, update, policy_of). init(key) -> ControlState; update(state) -> (state, metrics, undivided);
+      policy_of(state) -> the newest policy with its normalisation, for evaluation (rollout.envs.steps).
+
+    Raises:
+      ValueError: if the batch does not divide into the minibatches.
     """
     parts = make_parts(agent, env, algorithm, optimizer, num_steps=num_steps, axis_name=axis_name, learner=learner)
     train_step = make_train_step(parts.loss, optimizer, max_grad_norm=algorithm.max_grad_norm, axis_name=axis_name)
@@ -154,7 +175,8 @@ def make_update(
         def minibatch(index: chex.Array) -> ppo.PPOBatch:
             part = jax.tree.map(lambda x: x[index], batch)
             if coefs is not None:
-                part = part._replace(policy=part.policy._replace(kl_coefs=jnp.full(len(index), coefs.coef)))
+                extras = part.policy.extras | {"kl_coefs": jnp.full(len(index), coefs.coef)}
+                part = part._replace(policy=part.policy._replace(extras=extras))
             return part
 
         def turn(train: TrainState, index: chex.Array):
@@ -162,7 +184,7 @@ def make_update(
             return train, {name: learned[name] for name in TURN_METRICS}
 
         train, learned = jax.lax.scan(turn, state.train, order)
-        # Where the update has ended, seen on one minibatch: in each turn they would cost a fifth of its time.
+        # Measured at the end of the update, on one minibatch: in each turn they would cost a fifth of its time.
         ended = parts.loss(train.params, minibatch(order[-1]))[1]
         metrics = metrics | over_turns(learned) | ended
         if coefs is not None:
@@ -178,7 +200,7 @@ def make_update(
 
 
 def unraveler(agent) -> Callable:
-    """The function that makes the agent's params {"actor", "critic"} of the vector of them."""
+    """The function that turns the flat vector of params into the agent's {"actor", "critic"}."""
     shapes = jax.eval_shape(agent.init, jax.random.key(0))
     return ravel_pytree(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))[1]
 
@@ -186,8 +208,9 @@ def unraveler(agent) -> Callable:
 def shuffled(key: chex.PRNGKey, epochs: int, size: int) -> chex.Array:
     """A random order of 0 .. size - 1 for each epoch: int32 [epochs, size].
 
-    The index stands in the low bits of the random number that is sorted: a sort of one array is three times as fast as
-    one that carries a second along. Up to 4,096 entries at least 20 random bits are left; more take the usual way.
+    The index is in the low bits of the random number that is sorted: sorting one array is three times as fast as
+    sorting it with a second one attached. Up to 4,096 entries at least 20 random bits remain; larger sizes use
+    jax.random.permutation.
     """
     if size > 4096:
         keys = jax.random.split(key, epochs)
@@ -198,12 +221,12 @@ def shuffled(key: chex.PRNGKey, epochs: int, size: int) -> chex.Array:
 
 
 def own_key(key: chex.PRNGKey, axis_name) -> chex.PRNGKey:
-    """A key of this part's own: its worlds are not those of the others."""
+    """A separate key for each part, whose environments differ from those of the others."""
     return key if axis_name is None else jax.random.fold_in(key, jax.lax.axis_index(axis_name))
 
 
 def _trackers(env, algorithm: Algorithm, axis_name) -> dict[str, Tracker]:
-    """The estimators in use, by the names that they have in TrainState.trackers."""
+    """The estimators in use, by their names in TrainState.trackers."""
     found = {}
     if algorithm.normalize_observations:
         found["observations"] = feature_moments(shape=env.observation_space.shape, axis_name=axis_name)
@@ -217,7 +240,7 @@ def _trackers(env, algorithm: Algorithm, axis_name) -> dict[str, Tracker]:
 
 
 def _normalizer(states: dict[str, Any]) -> Callable:
-    """observations [..., *shape] -> the same in standard deviations, where their moments are known."""
+    """observations [..., *shape] -> the same in standard deviations; the identity if no moments are tracked."""
     if "observations" not in states:
         return lambda x: x
     moments = states["observations"]
@@ -233,7 +256,7 @@ def _normalizer(states: dict[str, Any]) -> Callable:
 def _observe(
     trackers: dict[str, Tracker], states: dict[str, Any], rows: Transitions
 ) -> tuple[dict[str, Any], Transitions]:
-    """The states after these rows (the policy acted with those before), and the rows with their rewards scaled."""
+    """The tracker states after these rows (the policy acted with those before), and the rows with scaled rewards."""
     states = dict(states)
     if "relabel" in trackers:
         states["relabel"], rows = trackers["relabel"].apply(states["relabel"], rows)
@@ -248,7 +271,7 @@ def _observe(
 
 
 def over_turns(learned: dict[str, chex.Array]) -> dict[str, Mean | Max]:
-    """The metrics of the turns of an update, [turns] each, as one."""
+    """Metrics of an update from those of its turns, [turns] each."""
     found = {}
     for name, x in learned.items():
         if name == "nonfinite/skipped":  # a count so far

@@ -1,1 +1,1 @@
-"""From records to batches of token ids: readers of files, shuffled and resumable batches, encodings. No jax."""
+"""From records to batches of token ids: file readers, shuffled and resumable batches, encodings. No jax."""

@@ -1,6 +1,6 @@
 """From records to batches of token ids: grain pipelines over a task's source, and fixed-shape encoding. No jax here.
 
-(grain itself imports jax; it is imported inside the functions that need it.)
+(grain itself imports jax, so it is imported inside the functions that need it.)
 """
 from collections.abc import Iterator, Sequence
 
@@ -11,12 +11,23 @@ DEFAULT_BUCKETS = (16, 32, 64, 128, 256, 512, 1024)
 
 def train_iterator(source, *, batch_size: int, seed: int, start: int = 0, shuffle: bool = True,
                    rows: Sequence[int] | None = None):
-    """An endless grain iterator of batches (lists of `batch_size` records, or of those at `rows` of each batch).
+    """An endless grain iterator of batches (lists of records).
 
-    Every epoch is a new permutation drawn from `seed`; a batch may span two epochs, so no record is dropped.
-    `start` is the number of batches to pass over. `get_state()` is a JSON value, `set_state` continues from it:
-    the batch at a step depends only on (source, batch_size, seed, step), and the state not on `rows`. `rows` are
-    this process's, where several share a batch (rl_jax.training.distributed.rows_here); the other records are not read.
+    Every epoch is a new permutation determined by `seed`; a batch may span two epochs, so no record is dropped.
+    `get_state()` returns a JSON value and `set_state` continues from it. The batch at a step depends only on (source,
+    batch_size, seed, step), and the state does not depend on `rows`.
+
+    Args:
+      source: random access to records.
+      batch_size: records per batch.
+      seed: of the permutations.
+      start: number of batches to skip.
+      shuffle: whether to permute the records.
+      rows: this process's rows of each batch, if several processes share it (rl_jax.training.distributed.rows_here).
+        Only these records are read. None: all rows.
+
+    Raises:
+      ValueError: if batch_size is below 1, the source is empty, or rows are not rows of the batch.
     """
     import grain
 
@@ -31,7 +42,7 @@ def train_iterator(source, *, batch_size: int, seed: int, start: int = 0, shuffl
     if rows is not None:
         dataset = grain.MapDataset.source(_Rows(dataset, batch_size, [int(row) for row in rows]))
     dataset = dataset.batch(batch_size if rows is None else len(rows), batch_fn=list)
-    # No reader threads: a batch of short texts costs less than handing it over.
+    # No reader threads: a batch of short texts costs less than passing it between threads.
     iterator = iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
     if start:
         iterator.set_state({"next_index": start})
@@ -39,7 +50,7 @@ def train_iterator(source, *, batch_size: int, seed: int, start: int = 0, shuffl
 
 
 def peek(iterator):
-    """The next batch of train_iterator's, which stays the next one."""
+    """The next batch of a train_iterator, without advancing it."""
     position = iterator.get_state()
     batch = next(iterator)
     iterator.set_state(position)
@@ -47,7 +58,7 @@ def peek(iterator):
 
 
 class _Rows:
-    """Of a dataset dealt out in batches, the records at some rows of each batch, one batch after the other."""
+    """The records at some rows of each batch of a dataset, batch after batch."""
 
     def __init__(self, dataset, batch_size: int, rows: list[int]):
         if not rows or not 0 <= min(rows) <= max(rows) < batch_size:
@@ -66,7 +77,7 @@ class _Rows:
 
 
 def eval_batches(source, batch_size: int, limit: int | None = None) -> Iterator[list[dict]]:
-    """Yields lists of records in order, the first `limit` of them (all where None); the last list may be shorter."""
+    """Yields lists of records in order, the first `limit` of them (None: all); the last list may be shorter."""
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     count = len(source) if limit is None else min(limit, len(source))
@@ -76,9 +87,13 @@ def eval_batches(source, batch_size: int, limit: int | None = None) -> Iterator[
 
 def encode_prompts(tokenizer, prompts: Sequence[str], *, buckets: Sequence[int] = DEFAULT_BUCKETS
                    ) -> tuple[np.ndarray, np.ndarray]:
-    """BOS + prompt, left-padded to the smallest bucket that fits the longest: tokens i32 [B,P], prompt_mask bool [B,P].
+    """Encodes BOS + prompt, left-padded to the smallest bucket that fits the longest prompt.
 
-    ValueError names the prompt that fits no bucket.
+    Returns:
+      (tokens i32 [B,P], prompt_mask bool [B,P]).
+
+    Raises:
+      ValueError: if a prompt fits no bucket (the message shows it), or there are no prompts.
     """
     if not len(prompts):
         raise ValueError("no prompts to encode")
@@ -97,17 +112,28 @@ def encode_prompts(tokenizer, prompts: Sequence[str], *, buckets: Sequence[int] 
 
 
 def pad_left(array: np.ndarray, width: int, value: int = 0) -> np.ndarray:
-    """[B, T] -> [B, width] with `value` in the columns put before it."""
+    """[B, T] -> [B, width], filling the new columns on the left with `value`."""
     return np.pad(array, ((0, 0), (width - array.shape[1], 0)), constant_values=value)
 
 
 def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[int] = DEFAULT_BUCKETS,
                completion_length: int) -> dict[str, np.ndarray]:
-    """Prompts left-padded to P, completions with their EOS right-padded to C = completion_length.
+    """Encodes prompts, left-padded to P, and completions with EOS, right-padded to C = completion_length.
 
-    Returns tokens i32 [B,P+C]; completion_mask bool [B,P+C], true on completion tokens and the EOS; segment_ids
-    i32 [B,P+C], 1 on real tokens and 0 on padding; positions i32 [B,P+C], 0 at BOS and counting real tokens.
     A completion over C tokens (EOS included) is cut to C and has no EOS: the model must not learn to stop there.
+
+    Args:
+      tokenizer: see tokenizers.base.
+      records: with "prompt" and "completion" each.
+      prompt_buckets: allowed prompt lengths.
+      completion_length: C.
+
+    Returns:
+      tokens i32 [B,P+C]; completion_mask bool [B,P+C], true on completion tokens and the EOS; segment_ids i32 [B,P+C],
+      1 on real tokens and 0 on padding; positions i32 [B,P+C], 0 at BOS and counting real tokens.
+
+    Raises:
+      ValueError: if completion_length is below 1, or as `encode_prompts`.
     """
     if completion_length < 1:
         raise ValueError(f"completion_length must be at least 1, got {completion_length}")

@@ -1,8 +1,8 @@
 """Readers of data files: plain or gzip text, jsonl, labelled lines, stories. Ground layer: no jax, no tfds.
 
-Every problem is a `DataError` that names the file, the line (counted from 1), the field and what to do. A bad
-record can be skipped and counted (`BadRecords(skip=True)`); a file that cannot be read to its end never is,
-since nobody could say how many records are missing.
+Every problem is a `DataError` that names the file, the line (counted from 1), the field and what to do. A bad record
+can be skipped and counted (`BadRecords(skip=True)`). A file that cannot be read to its end is never skipped, because
+the number of missing records is unknown.
 """
 import gzip
 import hashlib
@@ -12,8 +12,8 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 
-_SPACE = re.compile(r"[ \t\r\n]*")  # what JSON has between values
-NUM_REPORTED = 5  # how many skipped records are kept word for word in the report
+_SPACE = re.compile(r"[ \t\r\n]*")  # whitespace of JSON
+NUM_REPORTED = 5  # number of skipped records that the report quotes
 
 
 class DataError(ValueError):
@@ -21,7 +21,7 @@ class DataError(ValueError):
 
 
 class BadRecords:
-    """What to do with a bad record: raise (the default), or count it and keep the first few messages."""
+    """Policy for bad records: raise (the default), or count them and keep the first few messages."""
 
     def __init__(self, *, skip: bool = False):
         self.skip = skip
@@ -29,7 +29,7 @@ class BadRecords:
         self.first: list[str] = []
 
     def reject(self, path, line: int, problem: str, *, field: str | None = None, cause=None) -> None:
-        """Raises DataError for the record at `line` of `path`, or counts it where bad records are skipped."""
+        """Raises DataError for the record at `line` of `path`, or counts it if bad records are skipped."""
         place = f"{path}, line {line}" + (f", field {field!r}" if field else "")
         message = f"{place}: {problem}. Correct the record, or pass skip_bad_records=True to leave it out"
         if not self.skip:
@@ -50,7 +50,7 @@ def _open(path: pathlib.Path):
 
 
 def content_hash(paths) -> str:
-    """sha256 (hex) over the contents of the files, in the order given; names and places do not matter."""
+    """sha256 (hex) over the contents of the files, in the given order; names and locations do not matter."""
     digest = hashlib.sha256()
     for path in paths:
         try:
@@ -67,7 +67,11 @@ def text_hash(text: str) -> str:
 
 
 def read_byte_lines(path) -> Iterator[tuple[int, bytes]]:
-    """Yields (line number from 1, line without its newline); a broken gzip stream raises DataError."""
+    """Yields (line number from 1, line without its newline).
+
+    Raises:
+      DataError: if a gzip stream is damaged.
+    """
     path, line = pathlib.Path(path), 0
     with _open(path) as file:
         try:
@@ -106,8 +110,10 @@ def read_objects(path, bad: BadRecords) -> Iterator[tuple[int, dict]]:
 def read_json_list(path, bad: BadRecords) -> Iterator[tuple[int, dict]]:
     """Yields (line where it starts, object) for every object of a file that is one JSON array.
 
-    An entry that is no object goes to `bad`. What is not JSON raises DataError at its line, skipping or not: where
-    the next entry begins is then unknown.
+    An entry that is not an object goes to `bad`.
+
+    Raises:
+      DataError: if the file is not JSON, skipping or not: the start of the next entry is then unknown.
     """
     path, decoder = pathlib.Path(path), json.JSONDecoder()
     try:
@@ -152,13 +158,13 @@ def read_json_list(path, bad: BadRecords) -> Iterator[tuple[int, dict]]:
 
 
 def read_jsonl(path, fields: Mapping[str, type], bad: BadRecords) -> Iterator[tuple[int, dict]]:
-    """Yields (line number, object) for every line that is a JSON object with `fields` of those types."""
+    """Yields (line number, object) for every line that is a JSON object with `fields` of these types."""
     for line, record in read_objects(path, bad):
         for name, kind in fields.items():
             if name not in record:
                 bad.reject(path, line, f"missing (the record has {sorted(record)})", field=name)
                 break
-            # bool is an int in Python, and never what an integer field means
+            # bool is an int in Python, but not valid in an integer field
             wrong_bool = isinstance(record[name], bool) and kind is not bool
             if wrong_bool or not isinstance(record[name], kind):
                 bad.reject(path, line, f"expected {kind.__name__}, found {type(record[name]).__name__}",
@@ -187,7 +193,7 @@ def read_labelled(path, bad: BadRecords, *, labels=("0", "1")) -> Iterator[tuple
 def read_stories(path, bad: BadRecords, *, separator: str = "<|endoftext|>") -> Iterator[tuple[int, str]]:
     """Yields (line where it starts, text) of every story that ends with the separator.
 
-    Text after the last separator is a story cut by the end of the file: it is not a record and is left out.
+    Text after the last separator is a story cut off by the end of the file, and is left out.
     """
     mark, pieces, start = separator.encode(), [], 1
     for line, raw in read_byte_lines(path):

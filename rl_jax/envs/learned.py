@@ -1,4 +1,4 @@
-"""An environment whose reward is a function that was learned, the rest of it as it was."""
+"""An environment with its reward replaced by a learned function."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,16 @@ from rl_jax.envs.protocol import Vector
 
 
 def learned_reward(env: Vector, reward_fn: Callable) -> Vector:
-    """`env` with r(o, a) of the observation that was acted on in place of its own reward.
+    """`env` with the reward r(o, a), o being the observation that was acted on.
 
-    reward_fn: (observations float32 [B, *shape], actions [B, ...] as the environment takes them) -> float32 [B].
-    It is called in every step; a training relabels its T B steps at once (control.relabel.by_reward).
+    It is called in every step. Training instead relabels its T B steps at once (control.relabel.by_reward).
+
+    Args:
+      env: Vector.
+      reward_fn: (observations float32 [B, *shape], actions [B, ...] as the environment takes them) -> float32 [B].
+
+    Returns:
+      Vector.
     """
 
     def reset(key: chex.PRNGKey):

@@ -1,8 +1,8 @@
-"""What an environment is: pure functions on a pytree, termination apart from truncation, and many of them at once.
+"""The environment protocol: pure functions on a pytree, with termination separate from truncation, and vectorisation.
 
-An `Environment` is one world without any reset of its own. A `Vector` is B of them that start again where an episode
-ends; whatever it draws at random for the next T steps is drawn in one call before them (`ahead`), since a random
-number costs a CPU more inside a loop of small steps than the step itself.
+An `Environment` is a single environment without automatic reset. A `Vector` is B of them that reset at the end of an
+episode. All randomness for the next T steps is sampled in one call before them (`ahead`), because sampling inside a
+loop of small steps costs a CPU more than the step itself.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ import numpy as np
 
 
 class Discrete(NamedTuple):
-    """Actions 0 .. n - 1, int32 []. n: how many."""
+    """Actions 0 .. n - 1, int32 []. n: number of actions."""
 
     n: int
 
 
 class Box(NamedTuple):
-    """Arrays between two bounds. low, high: numpy arrays of the shape, infinite where there is no bound."""
+    """Arrays between two bounds. low, high: numpy arrays of the shape, infinite if unbounded."""
 
     low: np.ndarray
     high: np.ndarray
@@ -33,12 +33,13 @@ class Box(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step has led to. An environment's own has no leading axis, a Vector's has B first.
+    """The result of a step. An Environment's has no leading axis; a Vector's has B first.
 
-    observation: float32 [..., *shape] of the state that the step leads to, before any reset.
-    reward: float32 [...].
-    terminated: bool [...]. The episode has ended: no value follows.
-    truncated: bool [...]. It was only cut off (a time limit): the value of `observation` follows.
+    Attributes:
+      observation: float32 [..., *shape]. Of the state that the step leads to, before any reset.
+      reward: float32 [...].
+      terminated: bool [...]. The episode has ended; its value is 0 from here on.
+      truncated: bool [...]. The episode was only cut off (a time limit); bootstrap with the value of `observation`.
     """
 
     observation: chex.Array
@@ -53,11 +54,13 @@ class Step(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """One world as pure functions.
+    """A single environment as pure functions.
 
-    reset: (key) -> (state, observation float32 [*shape]).
-    step: (key, state, action) -> (state, Step).
-    observation_space: Box. action_space: Discrete or Box.
+    Attributes:
+      reset: (key) -> (state, observation float32 [*shape]).
+      step: (key, state, action) -> (state, Step).
+      observation_space: Box.
+      action_space: Discrete or Box.
     """
 
     reset: Callable
@@ -67,14 +70,18 @@ class Environment(NamedTuple):
 
 
 class Vector(NamedTuple):
-    """B worlds that start again by themselves.
+    """B environments that reset automatically.
 
-    reset: (key) -> (state, observation float32 [B, *shape]).
-    ahead: (key, T) -> a pytree with T first: all that T steps draw at random.
-    step: (state, action [B, ...], one row of ahead) -> (state, observation [B, *shape] to act on next, Step with B
-        first). Where an episode is over, the observation is the next one's first, and Step.observation its own last.
-    num_envs: B. observation_space, action_space: of one world.
-    pure: False where the worlds live on the host: such a Vector cannot be mapped over, restored or split.
+    Attributes:
+      reset: (key) -> (state, observation float32 [B, *shape]).
+      ahead: (key, T) -> a pytree with T first: all random numbers of T steps.
+      step: (state, action [B, ...], one row of ahead) -> (state, observation [B, *shape] to act on next, Step with B
+        first). At the end of an episode the observation is the first of the next one, and Step.observation the last of
+        the episode.
+      num_envs: B.
+      observation_space: of one environment.
+      action_space: of one environment.
+      pure: False if the environments live on the host. Such a Vector cannot be mapped over, restored or split.
     """
 
     reset: Callable
@@ -87,7 +94,7 @@ class Vector(NamedTuple):
 
 
 def where(condition: chex.Array, yes: Any, no: Any) -> Any:
-    """`yes` where the condition holds, for pytrees whose leaves have the condition's axes first."""
+    """Like jnp.where, for pytrees whose leaves have the condition's axes first."""
 
     def choose(x: chex.Array, y: chex.Array) -> chex.Array:
         return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim)), x, y)
@@ -96,9 +103,9 @@ def where(condition: chex.Array, yes: Any, no: Any) -> Any:
 
 
 def vectorize(env: Environment, num_envs: int) -> Vector:
-    """B = num_envs copies of `env`; the starts of the episodes that may begin in the next steps are drawn ahead.
+    """B = num_envs copies of `env`; possible starts of episodes are sampled ahead for every step.
 
-    So a reset costs its memory, T B states, and no time inside the loop.
+    So resets cost memory, T B states, but no time inside the loop.
     """
 
     def reset(key: chex.PRNGKey):
@@ -120,14 +127,14 @@ def vectorize(env: Environment, num_envs: int) -> Vector:
 
 
 class Timed(NamedTuple):
-    """A state and the steps since its reset. state: the environment's own. time: int32 []."""
+    """A state with its age. state: the environment's own. time: int32 [], steps since the reset."""
 
     state: Any
     time: chex.Array
 
 
 def time_limit(env: Environment, max_steps: int) -> Environment:
-    """`env`, truncated after max_steps steps where it has not terminated by then."""
+    """`env`, truncated after max_steps steps unless it has terminated by then."""
 
     def reset(key: chex.PRNGKey):
         state, observation = env.reset(key)
@@ -143,7 +150,7 @@ def time_limit(env: Environment, max_steps: int) -> Environment:
 
 
 def scale_reward(env: Environment, factor: float) -> Environment:
-    """`env` with its rewards times `factor`."""
+    """`env` with rewards multiplied by `factor`."""
 
     def step(key: chex.PRNGKey, state, action: chex.Array):
         state, now = env.step(key, state, action)

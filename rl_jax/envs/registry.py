@@ -7,15 +7,25 @@ from rl_jax.envs.protocol import Environment, Vector, vectorize
 from rl_jax.envs.starts import vectorize_keeping
 from rl_jax.envs.worlds import probes
 
-# Each is rl_jax.envs.from_NAME, which imports the library; its environments are pure functions, or live on the host.
+# Each is rl_jax.envs.adapters.from_NAME, which imports the library. Its environments are pure functions, or live on
+# the host.
 PURE = ("gymnax", "brax", "playground", "jumanji", "craftax", "navix")
 HOSTED = ("gymnasium", "envpool")
 
 
 def load(name: str, **keywords) -> Environment:
-    """The environment of that name. keywords: its own, or those of its adapter's `make`.
+    """The environment of this name.
 
-    Raises ValueError for a name that no library here has, and ImportError that says what to install.
+    Args:
+      name: LIBRARY/NAME.
+      **keywords: of the environment, or of its adapter's `make`.
+
+    Returns:
+      Environment.
+
+    Raises:
+      ValueError: if the name is unknown, or the environment lives on the host (use load_vector).
+      ImportError: if the library is not installed; the message says what to install.
     """
     library, _, rest = name.partition("/")
     if library == "probes":
@@ -29,11 +39,23 @@ def load(name: str, **keywords) -> Environment:
 
 
 def load_vector(name: str, num_envs: int, *, fresh_starts: int | None = None, **keywords) -> Vector:
-    """num_envs copies of the environment of that name, which start again by themselves. Raises as `load`.
+    """num_envs copies of an environment, with automatic reset.
 
-    fresh_starts: None, each step of each world has a start of its own, drawn before a rollout (protocol.vectorize). A
-        number, for states that are large or dear to make: each world keeps its next start, and so many of these are
-        drawn anew at each step (starts.vectorize_keeping). Worlds of the host draw theirs as they please.
+    Args:
+      name: LIBRARY/NAME.
+      num_envs: B.
+      fresh_starts: None samples a separate start for each step of each environment before a rollout
+        (protocol.vectorize). A number is for states that are large or slow to make: each environment keeps its next
+        start, and this many of them are resampled at each step (starts.vectorize_keeping). Environments on the host
+        ignore it.
+      **keywords: as for `load`.
+
+    Returns:
+      Vector.
+
+    Raises:
+      ValueError: if the name is unknown.
+      ImportError: as `load`.
     """
     library, _, rest = name.partition("/")
     if library in HOSTED:

@@ -1,7 +1,7 @@
-"""A Vector for worlds whose starts are large or dear: physics, generated maps.
+"""A Vector for environments whose start states are large or slow to make: physics, generated maps.
 
-`protocol.vectorize` draws a start for each step of each world, T B states of which few are used. Here each world keeps
-one start ready, and some of these are drawn anew at each step: 2 B + T k states and T k resets.
+`protocol.vectorize` samples a start for each step of each environment: T B states, of which few are used. Here each
+environment keeps one start ready, and k of these are resampled at each step: 2 B + T k states and T k resets.
 """
 
 from typing import Any, NamedTuple
@@ -14,25 +14,39 @@ from rl_jax.envs.protocol import Environment, Vector, where
 
 
 class Kept(NamedTuple):
-    """state: of the B worlds. next: (state, observation) with which each one's next episode starts."""
+    """State of `vectorize_keeping`.
+
+    Attributes:
+      state: of the B environments.
+      next: (state, observation) with which the next episode of each starts.
+    """
 
     state: Any
     next: Any
 
 
 def vectorize_keeping(env: Environment, num_envs: int, *, fresh: int) -> Vector:
-    """B = num_envs copies of `env`, each with its next start at hand.
+    """B = num_envs copies of `env`, each with its next start ready.
 
-    fresh: k, of the B starts, that are drawn anew at each step: the k that follow a random place. 0 draws none ever: a
-        world comes back to one start, as brax's AutoResetWrapper has it, or it is judged for one episode only. Where
-        episodes last 4 B / k steps or more, two of them hardly ever share a start; shorter ones repeat theirs.
-    Raises ValueError where fresh is not in 0 .. B.
+    Args:
+      env: one environment.
+      num_envs: B.
+      fresh: k, the number of the B starts resampled at each step, namely k neighbours at a random index. With 0 none is
+        ever resampled: an environment returns to one start, as with brax's AutoResetWrapper, which is also enough to
+        evaluate one episode. If episodes last 4 B / k steps or more, two of them rarely share a start; shorter ones
+        repeat theirs.
+
+    Returns:
+      Vector.
+
+    Raises:
+      ValueError: if fresh is not in 0 .. B.
     """
     if not 0 <= fresh <= num_envs:
         raise ValueError(f"fresh_starts={fresh}: of {num_envs} starts, 0 to {num_envs} can be drawn anew at each step")
 
     def reset(key: chex.PRNGKey):
-        # The first episodes are those of protocol.vectorize.
+        # The first episodes are the same as with protocol.vectorize.
         state, observation = jax.vmap(env.reset)(jax.random.split(key, num_envs))
         upcoming = jax.vmap(env.reset)(jax.random.split(jax.random.fold_in(key, 2**31 - 1), num_envs))
         return Kept(state, upcoming), observation

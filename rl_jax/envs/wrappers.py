@@ -1,7 +1,6 @@
-"""Environments seen differently: the last k observations at once, or a part of each observation.
+"""Observation wrappers: the last k observations stacked, or some features of each observation.
 
-Both wrap a Vector, so that worlds on the host can be wrapped as well, and the starts that are drawn ahead stay as small
-as they are.
+Both wrap a Vector, so they also work for environments on the host, and the starts that are sampled ahead do not grow.
 """
 
 from typing import Any, NamedTuple
@@ -16,17 +15,32 @@ AT_RESET = {"repeat": lambda first: first, "zeros": jnp.zeros_like}
 
 
 class Stacked(NamedTuple):
-    """state: the Vector's own. frames: float32 [B, ..., (k - 1) C], the observations that the next one joins."""
+    """State of `frame_stack`.
+
+    Attributes:
+      state: the Vector's own.
+      frames: float32 [B, ..., (k - 1) C]. The observations that will precede the next one.
+    """
 
     state: Any
     frames: chex.Array
 
 
 def frame_stack(env: Vector, k: int, *, at_reset: str = "repeat") -> Vector:
-    """The last k observations [B, ..., C] of the episode as one, [B, ..., k C], the newest last. k = 1 is env itself.
+    """Stacks the last k observations [B, ..., C] of the episode as [B, ..., k C], newest last.
 
-    at_reset: what stands in the places before an episode's first observation: "repeat", that one, or "zeros".
-    Raises ValueError for k < 1 or another at_reset. Source: arXiv 1312.5602, section 4.1.
+    Source: arXiv 1312.5602, section 4.1.
+
+    Args:
+      env: Vector.
+      k: number of observations. 1 returns env itself.
+      at_reset: what fills the places before an episode's first observation: "repeat" (that observation) or "zeros".
+
+    Returns:
+      Vector.
+
+    Raises:
+      ValueError: if k < 1, or for another at_reset.
     """
     if k < 1 or at_reset not in AT_RESET:
         raise ValueError(f"frame_stack: k={k} must be at least 1, at_reset={at_reset!r} one of {', '.join(AT_RESET)}")
@@ -56,9 +70,17 @@ def frame_stack(env: Vector, k: int, *, at_reset: str = "repeat") -> Vector:
 
 
 def select_features(env: Vector, indices: tuple[int, ...]) -> Vector:
-    """`env` of which only observation[..., indices] is seen: (0, 2) of CartPole are its positions without the speeds.
+    """`env` with only observation[..., indices] visible, e.g. (0, 2) of CartPole: positions without velocities.
 
-    () is all of it, env itself. Raises ValueError for an index that the observation's last axis does not have.
+    Args:
+      env: Vector.
+      indices: along the observation's last axis. () returns env itself.
+
+    Returns:
+      Vector.
+
+    Raises:
+      ValueError: if an index is out of range.
     """
     if not indices:
         return env

@@ -1,6 +1,6 @@
 """Per-token estimators [B, T] of KL(pi || pi_ref) from samples of pi (Schulman, "Approximating KL divergence").
 
-With d = logp - ref_logp. As a term of a loss they differ by more than their values, on-policy:
+With d = logp - ref_logp. As loss terms they differ in more than their values. On-policy:
 
     k1, k1_plus           d                 E[grad] = 0                    k1_plus: grad KL(pi || ref)
     k2                    d^2 / 2           E[grad] = grad KL(pi || ref)
@@ -8,9 +8,9 @@ With d = logp - ref_logp. As a term of a loss they differ by more than their val
     ratio_k1, ratio_k3    r d, r k3         E[grad] = grad KL(pi || ref), off-policy too
     the others            biased in both; what frameworks ship
 
-Use k1 in the reward, k2 or ratio_k3 for the reverse-KL gradient, k3 for the published GRPO. No value is clamped unless
-the name says so. The reference and the old policy are constants. tests/losses/test_kl.py has each one's expected
-gradient beside the exact one.
+Use k1 in the reward, k2 or ratio_k3 for the reverse-KL gradient, and k3 for the published GRPO. Values are clamped only
+in functions with `clamped` in the name. The reference and the old policy are constants. tests/losses/test_kl.py
+compares each expected gradient with the exact one.
 """
 
 import chex
@@ -24,7 +24,7 @@ def _difference(log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Arr
     chex.assert_rank(mask, 2)
     chex.assert_type([log_probs, ref_log_probs], float)
     chex.assert_equal_shape([log_probs, ref_log_probs, mask])
-    # The reference is a constant: masked before any exp, and stopped where it enters.
+    # The reference is a constant: masked before any exp, and stopped here, at its entry.
     return zero_masked(log_probs, mask) - jax.lax.stop_gradient(zero_masked(ref_log_probs, mask))
 
 
@@ -48,7 +48,7 @@ def k3(log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array) -> ch
 
 
 def absolute(log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array) -> chex.Array:
-    """|logp - ref_logp|: no estimate of the KL, and its expected gradient has another direction (verl's "abs").
+    """|logp - ref_logp|: not an estimate of the KL, and its expected gradient has another direction (verl's "abs").
 
     float [B, T] x2, bool [B, T] -> float [B, T]. The gradient at 0 is 0, as in torch; that of jnp.abs would be 1.
     """
@@ -64,18 +64,25 @@ def k3_clamped(
     max_difference: float = 20.0,
     max_value: float = 10.0,
 ) -> chex.Array:
-    """min(k3, max_value), the difference clamped to +-max_difference before: no gradient where either is active.
+    """k3 with clamped input and output; no gradient if either clamp is active.
 
-    The tokens that the reference likes best lose their pull, and the gradient shrinks. float [B, T] x2, bool [B, T].
-    max_difference: in nats, keeps exp finite. max_value: in nats. Defaults: verl's low_var_kl; OpenRLHF and ms-swift
-    also end at 10.
+        min(k3, max_value), with logp - ref_logp clamped to +-max_difference first
+
+    Tokens that the reference likes best lose their gradient, so the gradient shrinks.
+
+    Args:
+      log_probs: float [B, T].
+      ref_log_probs: float [B, T].
+      mask: bool [B, T].
+      max_difference: in nats, keeps exp finite. Default: verl's low_var_kl, 20.
+      max_value: in nats. Default: verl's low_var_kl, 10; OpenRLHF and ms-swift clamp at 10 too.
     """
     difference = jnp.clip(_difference(log_probs, ref_log_probs, mask), -max_difference, max_difference)
     return jnp.minimum(jnp.expm1(-difference) + difference, max_value)
 
 
 def _with_gradient_of_k2(value: chex.Array, log_probs, ref_log_probs, mask: chex.Array) -> chex.Array:
-    """`value`, and the gradient of k2: value without gradient plus k2 minus itself, which is 0 exactly."""
+    """`value` with the gradient of k2: `value` without gradient, plus k2 minus itself, which is exactly 0."""
     path = k2(log_probs, ref_log_probs, mask)
     return jax.lax.stop_gradient(value) + (path - jax.lax.stop_gradient(path))
 
@@ -93,7 +100,7 @@ def k3_plus(
     max_difference: float = 20.0,
     max_value: float = 10.0,
 ) -> chex.Array:
-    """The value of k3_clamped with the gradient of k2, which no clamp stops: verl's "k3+". Arguments as k3_clamped."""
+    """The value of k3_clamped with the unclamped gradient of k2: verl's "k3+". Arguments as in `k3_clamped`."""
     clamps = {"max_difference": max_difference, "max_value": max_value}
     value = k3_clamped(log_probs, ref_log_probs, mask, **clamps)
     return _with_gradient_of_k2(value, log_probs, ref_log_probs, mask)
@@ -102,9 +109,15 @@ def k3_plus(
 def ratio_k1(
     log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array, *, old_log_probs: chex.Array
 ) -> chex.Array:
-    """r k1 with r = exp(logp - old_logp) differentiated: unbiased in value and gradient for samples of pi_old.
+    """r k1 with r = exp(logp - old_logp) differentiated: unbiased value and gradient for samples of pi_old.
 
-    log_probs, ref_log_probs, old_log_probs: float [B, T]. mask: bool [B, T]. open-instruct's kl_estimator 3.
+    Source: open-instruct's kl_estimator 3.
+
+    Args:
+      log_probs: float [B, T].
+      ref_log_probs: float [B, T].
+      mask: bool [B, T].
+      old_log_probs: float [B, T].
     """
     ratio = jnp.exp(_difference(log_probs, old_log_probs, mask))
     return ratio * k1(log_probs, ref_log_probs, mask)
@@ -113,10 +126,15 @@ def ratio_k1(
 def ratio_k3(
     log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array, *, old_log_probs: chex.Array
 ) -> chex.Array:
-    """r k3 with r = exp(logp - old_logp) differentiated: as ratio_k1, and never negative.
+    """r k3 with r = exp(logp - old_logp) differentiated: like `ratio_k1`, but never negative.
 
-    log_probs, ref_log_probs, old_log_probs: float [B, T]. mask: bool [B, T].
     Source: arXiv 2512.02556 (DeepSeek-V3.2); TRL's use_bias_correction_kl, on by default since 1.12.
+
+    Args:
+      log_probs: float [B, T].
+      ref_log_probs: float [B, T].
+      mask: bool [B, T].
+      old_log_probs: float [B, T].
     """
     ratio = jnp.exp(_difference(log_probs, old_log_probs, mask))
     return ratio * k3(log_probs, ref_log_probs, mask)
@@ -125,10 +143,16 @@ def ratio_k3(
 def sequence_ratio_k3(
     log_probs: chex.Array, ref_log_probs: chex.Array, mask: chex.Array, *, old_log_probs: chex.Array
 ) -> chex.Array:
-    """s_i k3 with s_i = exp(mean_t(logp - old_logp)) of the row, differentiated: TRL 1.16 with the sequence ratio.
+    """s_i k3 with the row's s_i = exp(mean_t(logp - old_logp)) differentiated: TRL 1.16 with the sequence ratio.
 
-    No correction: the row's score enters with 1 / n_i, so the expected gradient is that of k3 plus 1 / n_i of what
-    ratio_k3 adds to it. log_probs, ref_log_probs, old_log_probs: float [B, T]. mask: bool [B, T].
+    This is not a bias correction: the row's score enters with weight 1 / n_i, so the expected gradient is that of k3
+    plus 1 / n_i of what ratio_k3 adds to it.
+
+    Args:
+      log_probs: float [B, T].
+      ref_log_probs: float [B, T].
+      mask: bool [B, T].
+      old_log_probs: float [B, T].
     """
     ratio = jnp.exp(row_means(_difference(log_probs, old_log_probs, mask), mask))
     return ratio[:, None] * k3(log_probs, ref_log_probs, mask)
@@ -142,10 +166,19 @@ def on_policy_k3_clamped(
     max_difference: float = 20.0,
     max_value: float = 10.0,
 ) -> chex.Array:
-    """min(r k3, max_value) with r = exp(logp - sg(logp)), which is 1 and has the score as its gradient: NeMo-RL's.
+    """NeMo-RL's k3: weighted by an on-policy ratio of value 1 whose gradient is the score.
 
-    Where the difference is clamped (to +-max_difference) the weight is stopped too, and nothing is left of the
-    gradient. Arguments as k3_clamped; max_value is applied after the weight. Source: arXiv 2506.09477.
+        min(r k3, max_value), r = exp(logp - sg(logp))
+
+    If the difference is clamped (to +-max_difference), the weight is stopped too and the gradient is 0. Source: arXiv
+    2506.09477.
+
+    Args:
+      log_probs: float [B, T].
+      ref_log_probs: float [B, T].
+      mask: bool [B, T].
+      max_difference: in nats, as in `k3_clamped`.
+      max_value: in nats, applied after the weight.
     """
     difference = _difference(log_probs, ref_log_probs, mask)
     clamped = jnp.clip(difference, -max_difference, max_difference)

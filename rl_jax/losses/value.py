@@ -1,8 +1,8 @@
 """Value losses: per-token losses [B, T] of a critic's predictions against returns. A config names one of these.
 
-The order of arguments is the same everywhere: (predictions, returns, mask, *, ...). A critic of scalars predicts
-values [B, T]. A categorical one predicts logits [B, T, K] over the bins of a `Support`; its loss asks for `support`
-by name, as a clipped one asks for `old_values`.
+All take (predictions, returns, mask, *, ...) in this order. A scalar critic predicts values [B, T]. A categorical
+critic predicts logits [B, T, K] over the bins of a `Support`; its loss asks for `support` by name, as a clipped one
+asks for `old_values`.
 """
 
 import math
@@ -16,10 +16,11 @@ from rl_jax.core.masked import zero_masked
 
 
 class ValueLoss(NamedTuple):
-    """A per-token loss and where its clip is active.
+    """A per-token loss and the tokens whose clip is active.
 
-    loss: float [B, T], to minimise; 0 behind the mask.
-    clipped: bool [B, T]. Tokens whose gradient the clip removed.
+    Attributes:
+      loss: float [B, T], to minimise; 0 outside the mask.
+      clipped: bool [B, T]. Tokens whose gradient the clip removed.
     """
 
     loss: chex.Array
@@ -27,12 +28,17 @@ class ValueLoss(NamedTuple):
 
 
 class Support(NamedTuple):
-    """K bins of one width: K - 2 padding of them cover the returns [low, high], padding more lie beyond each end.
+    """K bins of equal width: K - 2 padding bins cover the returns [low, high], and padding more lie beyond each end.
 
-    Without padding a target near an end loses the mass beyond it and the decoded value is drawn inwards: on 4 bins over
-    [-1, 1] a return of 1 is decoded as .65. With 3 bins of padding and HL-Gauss's sigma of .75 bins, an end is 4 sigma
-    away from the border, and the bias is about 1e-4 bins.
-    low, high: the returns that are expected, in the reward's units. num_bins: K.
+    Without padding, a target near an end loses the mass beyond it and its decoded value is pulled inwards: with 4 bins
+    over [-1, 1] a return of 1 is decoded as .65. With 3 bins of padding and HL-Gauss's sigma of .75 bins, an end is 4
+    sigma away from the border, and the bias is about 1e-4 bins.
+
+    Attributes:
+      low: lowest expected return, in the reward's units.
+      high: highest expected return, in the reward's units.
+      num_bins: K.
+      padding: bins beyond each end.
     """
 
     low: float
@@ -41,24 +47,28 @@ class Support(NamedTuple):
     padding: int = 3
 
     def width(self) -> float:
-        """The width of a bin. Raises ValueError where no bins are left between low and high, or high <= low."""
+        """The width of a bin.
+
+        Raises:
+          ValueError: if no bins are left between low and high, or high <= low.
+        """
         inside = self.num_bins - 2 * self.padding
         if self.padding < 0 or inside < 1 or not self.low < self.high:
             raise ValueError(f"{self} has no bins between low and high")
         return (self.high - self.low) / inside
 
     def edges(self) -> chex.Array:
-        """float [K + 1]: the borders of the bins, those of the padding included."""
+        """float [K + 1]: the edges of the bins, including those of the padding."""
         beyond = self.padding * self.width()
         return jnp.linspace(self.low - beyond, self.high + beyond, self.num_bins + 1)
 
     def centres(self) -> chex.Array:
-        """float [K]: the middles of the bins, the values that a bin stands for."""
+        """float [K]: the centres of the bins, i.e. the value of each bin."""
         half = 0.5 * self.width()
         return self.edges()[:-1] + half
 
     def mean(self, logits: chex.Array) -> chex.Array:
-        """sum_i softmax(logits)_i centre_i, the value that the logits stand for. float [..., K] -> float [...]."""
+        """sum_i softmax(logits)_i centre_i, the value that the logits encode. float [..., K] -> float [...]."""
         chex.assert_axis_dimension(logits, -1, self.num_bins)
         centres = jnp.broadcast_to(self.centres().astype(logits.dtype), logits.shape)
         return jnp.sum(jax.nn.softmax(logits, axis=-1) * centres, axis=-1)  # not a matmul: those round on TPUs
@@ -67,7 +77,10 @@ class Support(NamedTuple):
 def mse(values: chex.Array, returns: chex.Array, mask: chex.Array) -> ValueLoss:
     """(v - R)^2 / 2. dl/dv = v - R.
 
-    values: float [B, T], differentiated. returns: float [B, T], stopped here: they are data. mask: bool [B, T].
+    Args:
+      values: float [B, T], differentiated.
+      returns: float [B, T], data: gradients are stopped here.
+      mask: bool [B, T].
     """
     error = _error(values, returns, mask)
     return ValueLoss(0.5 * jnp.square(error), jnp.zeros_like(mask))
@@ -76,13 +89,19 @@ def mse(values: chex.Array, returns: chex.Array, mask: chex.Array) -> ValueLoss:
 def clipped(
     values: chex.Array, returns: chex.Array, mask: chex.Array, *, old_values: chex.Array, value_clip: float = 0.2
 ) -> ValueLoss:
-    """max((v - R)^2, (clip(v, v_old - value_clip, v_old + value_clip) - R)^2) / 2.
+    """PPO's clipped value loss.
 
-    values: float [B, T], differentiated. returns: float [B, T], stopped here. mask: bool [B, T].
-    old_values: float [B, T] of the critic before this batch's updates, stopped here.
-    value_clip: in the reward's units. 0.2 in OpenAI's PPO, 0.5 in verl and OpenRLHF.
-    dl/dv = v - R, but 0 where v has left the clip and is nearer to R than its border (the border's error is larger).
-    Source: OpenAI baselines' ppo2, arXiv 2005.12729 section 3.
+        l = max((v - R)^2, (clip(v, v_old - value_clip, v_old + value_clip) - R)^2) / 2
+
+    dl/dv = v - R, but 0 if v has left the clip range and is nearer to R than the range's border (the border's error is
+    larger). Source: OpenAI baselines' ppo2, arXiv 2005.12729 section 3.
+
+    Args:
+      values: float [B, T], differentiated.
+      returns: float [B, T], data: gradients are stopped here.
+      mask: bool [B, T].
+      old_values: float [B, T] of the critic before this batch's updates; gradients are stopped here.
+      value_clip: in the reward's units. 0.2 in OpenAI's PPO, 0.5 in verl and OpenRLHF.
     """
     error = _error(values, returns, mask)
     chex.assert_equal_shape([values, old_values])
@@ -94,10 +113,15 @@ def clipped(
 
 
 def huber(values: chex.Array, returns: chex.Array, mask: chex.Array, *, delta: float = 10.0) -> ValueLoss:
-    """e^2 / 2 where |e| <= delta, delta (|e| - delta / 2) beyond, e = v - R. dl/dv = clip(e, -delta, delta).
+    """Huber loss, e = v - R. dl/dv = clip(e, -delta, delta).
 
-    values: float [B, T], differentiated. returns: float [B, T], stopped here. mask: bool [B, T].
-    delta: in the reward's units; 10 is AReaL's. An outlier keeps a gradient, so nothing counts as clipped.
+        l = e^2 / 2 if |e| <= delta, delta (|e| - delta / 2) otherwise
+
+    Args:
+      values: float [B, T], differentiated.
+      returns: float [B, T], data: gradients are stopped here.
+      mask: bool [B, T].
+      delta: in the reward's units; 10 is AReaL's. An outlier keeps a gradient, so nothing counts as clipped.
     """
     error = _error(values, returns, mask)
     bounded = jnp.clip(error, -delta, delta)
@@ -108,16 +132,23 @@ def huber(values: chex.Array, returns: chex.Array, mask: chex.Array, *, delta: f
 def hl_gauss(
     logits: chex.Array, returns: chex.Array, mask: chex.Array, *, support: Support, sigma_ratio: float = 0.75
 ) -> ValueLoss:
-    """-sum_i p_i log softmax(logits)_i, p_i = [Phi((e_{i+1} - R) / s) - Phi((e_i - R) / s)] / Z: a Gaussian's bins.
+    """Cross-entropy to a Gaussian around the return, binned.
 
-    e are the edges of `support`, Z makes the p_i add up to 1, s = sigma_ratio * the width of a bin.
-    logits: float [B, T, K], differentiated: dl/dlogits = softmax(logits) - p. returns: float [B, T], stopped here and
-    clipped to the outer edges. mask: bool [B, T]. sigma_ratio: .75 spreads a return over about 6 bins.
-    Source: arXiv 2403.03950 section 3.1 (HL-Gauss of Imani and White, 2018).
+        l = -sum_i p_i log softmax(logits)_i, p_i = [Phi((e_{i+1} - R) / s) - Phi((e_i - R) / s)] / Z
+
+    e are the edges of `support`, Z makes the p_i sum to 1, s = sigma_ratio * the width of a bin. dl/dlogits =
+    softmax(logits) - p. Source: arXiv 2403.03950 section 3.1 (HL-Gauss of Imani and White, 2018).
+
+    Args:
+      logits: float [B, T, K], differentiated.
+      returns: float [B, T], data: gradients are stopped here. Clipped to the outer edges.
+      mask: bool [B, T].
+      support: the bins.
+      sigma_ratio: .75 spreads a return over about 6 bins.
     """
     returns = _returns(logits, returns, mask, support)
     edges = support.edges().astype(returns.dtype)
-    centre = jnp.clip(returns, edges[0], edges[-1])  # far outside, all of Phi would be 0 or 1, and Z 0
+    centre = jnp.clip(returns, edges[0], edges[-1])  # far outside, every Phi would be 0 or 1, and Z would be 0
     sigma = sigma_ratio * support.width()
     cdf = jax.scipy.special.erf((edges[None, None, :] - centre[:, :, None]) / (sigma * math.sqrt(2)))  # 2 Phi - 1
     target = jnp.diff(cdf, axis=-1) / (cdf[..., -1:] - cdf[..., :1])
@@ -125,11 +156,17 @@ def hl_gauss(
 
 
 def two_hot(logits: chex.Array, returns: chex.Array, mask: chex.Array, *, support: Support) -> ValueLoss:
-    """-sum_i p_i log softmax(logits)_i, p on the two bins whose centres enclose R, so that sum_i p_i centre_i = R.
+    """Cross-entropy to the two bins whose centres enclose R, weighted so that sum_i p_i centre_i = R.
 
-    logits: float [B, T, K], differentiated: dl/dlogits = softmax(logits) - p. returns: float [B, T], stopped here and
-    clipped to the outer centres. mask: bool [B, T]. support: the bins.
-    Source: arXiv 1911.08265 appendix F (MuZero), arXiv 2403.03950 section 3.1.
+        l = -sum_i p_i log softmax(logits)_i
+
+    dl/dlogits = softmax(logits) - p. Source: arXiv 1911.08265 appendix F (MuZero), arXiv 2403.03950 section 3.1.
+
+    Args:
+      logits: float [B, T, K], differentiated.
+      returns: float [B, T], data: gradients are stopped here. Clipped to the outer centres.
+      mask: bool [B, T].
+      support: the bins.
     """
     returns = _returns(logits, returns, mask, support)
     centres = support.centres().astype(returns.dtype)
@@ -140,7 +177,7 @@ def two_hot(logits: chex.Array, returns: chex.Array, mask: chex.Array, *, suppor
 
 
 def _error(values: chex.Array, returns: chex.Array, mask: chex.Array) -> chex.Array:
-    """v - R on the mask, 0 behind it; gradients flow into v only. float [B, T] x2, bool [B, T] -> float [B, T]."""
+    """v - R on the mask and 0 outside; only v is differentiated. float [B, T] x2, bool [B, T] -> float [B, T]."""
     chex.assert_rank(mask, 2)
     chex.assert_type([values, returns, mask], [float, float, bool])
     chex.assert_equal_shape([values, returns, mask])
@@ -148,7 +185,7 @@ def _error(values: chex.Array, returns: chex.Array, mask: chex.Array) -> chex.Ar
 
 
 def _returns(logits: chex.Array, returns: chex.Array, mask: chex.Array, support: Support) -> chex.Array:
-    """The returns as data, 0 behind the mask, after a look at all shapes."""
+    """The returns as data, 0 outside the mask, after checking all shapes."""
     chex.assert_rank(mask, 2)
     chex.assert_type([logits, returns, mask], [float, float, bool])
     chex.assert_shape(logits, (*mask.shape, support.num_bins))

@@ -1,8 +1,8 @@
-"""Heads: one linear layer on a model's hidden states, in float32, a group of params of its own beside the model's.
+"""Heads: one linear layer on a model's hidden states, in float32, as a group of params next to the model's.
 
-A value head turns any policy into a critic: with a copy of a policy's params a separate one, with the policy's own one
-that shares their trunk. A reward head reads the last token of a response, or of each step; several of its outputs are
-an ensemble over one trunk, the bins of a categorical reward, or attributes.
+A value head turns any policy into a critic: a separate critic with a copy of a policy's params, a shared trunk with the
+policy's own. A reward head reads the last token of a response, or of each step; its outputs can be an ensemble over one
+trunk, the bins of a categorical reward, or attributes.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,15 @@ REWARD = "reward_head"
 
 
 def add_value_head(model: Model, params: Params, *, num_outputs: int = 1) -> Params:
-    """`params` with a head of `num_outputs` values a state, all 0 at first.
+    """`params` with a head of `num_outputs` values per state, initialised to 0.
 
-    So is the first value: 0, or the middle of a symmetric support; the first advantages are then the plain returns,
-    and not the noise of a random layer. num_outputs: 1, or the bins of a categorical head.
+    The first value is then 0, or the middle of a symmetric support, so the first advantages are the plain returns
+    rather than the noise of a random layer.
+
+    Args:
+      model: whose hidden states the head reads.
+      params: the model's.
+      num_outputs: 1, or the bins of a categorical head.
     """
     width = _width(model, params)
     return {**params, NAME: {"kernel": jnp.zeros((width, num_outputs)), "bias": jnp.zeros(num_outputs)}}
@@ -30,8 +35,14 @@ def add_value_head(model: Model, params: Params, *, num_outputs: int = 1) -> Par
 def add_reward_head(model: Model, params: Params, key: chex.PRNGKey, *, num_outputs: int = 1) -> Params:
     """`params` with a head of `num_outputs` rewards: kernel N(0, 1 / (D + 1)), bias 0.
 
-    Not 0 as a value head: the members of an ensemble differ in this draw alone. key: a typed key.
-    Source: arXiv 2009.01325 (its code); D is the width of the hidden states.
+    Not 0 like a value head, because the members of an ensemble differ in this initialisation only. D is the width of
+    the hidden states. Source: arXiv 2009.01325 (its code).
+
+    Args:
+      model: whose hidden states the head reads.
+      params: the model's.
+      key: a typed key.
+      num_outputs: of the head.
     """
     width = _width(model, params)
     kernel = jax.random.normal(key, (width, num_outputs)) / jnp.sqrt(width + 1.0)
@@ -51,10 +62,10 @@ def without_value_head(params: Params) -> Params:
 def make_predict(model: Model, *, completion_length: int) -> Callable:
     """A pure function predict(params, TokenBatch [B, T]) -> float32 [B, C + 1, K] of C = completion_length.
 
-    Column t is of the state before completion token t is sampled, from the hidden state of the token before it, as
-    log-probs are scored (rl_jax.training.scoring). Column C is of the state after the last column's token, where a
-    row that was
-    cut off would have gone on. K: the head's num_outputs. Raises ValueError where the rows hold no prompt before C.
+    Column t is for the state before completion token t is sampled, from the hidden state of the token before it, as
+    log-probs are scored (rl_jax.training.scoring). Column C is for the state after the last column's token, from which
+    a truncated row would have continued. K is the head's num_outputs. predict raises ValueError if the rows have no
+    prompt before the C columns.
     """
 
     def predict(params: Params, batch: TokenBatch) -> chex.Array:
@@ -71,8 +82,8 @@ def make_predict(model: Model, *, completion_length: int) -> Callable:
 def make_predict_last(model: Model) -> Callable:
     """A pure function reward(params, TokenBatch [B, T]) -> float32 [B, K], read at the last real token of each row.
 
-    Where that is depends on segment_ids alone (rows may be padded on both sides); a row without a token gets the reward
-    of its first column. K: the head's num_outputs. Rows hold one sequence each (no packing).
+    That position depends on segment_ids only (rows may be padded on both sides); a row without tokens gets the reward
+    of its first column. K is the head's num_outputs. Rows hold one sequence each (no packing).
     """
     predict_at = make_predict_at(model)
 
@@ -88,7 +99,7 @@ def make_predict_last(model: Model) -> Callable:
 def make_predict_at(model: Model) -> Callable:
     """A pure function rewards(params, TokenBatch [B, T], columns int32 [B, S]) -> float32 [B, S, K] at those columns.
 
-    columns: 0 .. T - 1; a negative one (a step that is not there) reads column 0. K: the head's num_outputs.
+    columns: 0 .. T - 1; a negative one (a missing step) reads column 0. K is the head's num_outputs.
     """
 
     def predict(params: Params, batch: TokenBatch, columns: chex.Array) -> chex.Array:
@@ -109,6 +120,6 @@ def _width(model: Model, params: Params) -> int:
 def _linear(head: Params, hidden: chex.Array) -> chex.Array:
     """hidden [..., D] -> float32 [..., K]."""
     flat = hidden.astype(jnp.float32).reshape(-1, hidden.shape[-1])
-    outputs = jnp.matmul(flat, head["kernel"], precision=jax.lax.Precision.HIGHEST)  # else TPUs round to bfloat16
+    outputs = jnp.matmul(flat, head["kernel"], precision=jax.lax.Precision.HIGHEST)  # otherwise TPUs round to bfloat16
     outputs += jnp.broadcast_to(head["bias"], outputs.shape)
     return outputs.reshape(*hidden.shape[:-1], -1)

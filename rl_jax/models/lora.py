@@ -1,12 +1,12 @@
-"""Low-rank adapters (LoRA, rsLoRA, DoRA) as a transform over params: no model knows of them.
+"""Low-rank adapters (LoRA, rsLoRA, DoRA) as a transform over params, independent of the model.
 
     adapters = init_lora(config, params, key)
     loss = lambda adapters, batch: ...model.apply(merge(config, params, adapters), batch)...
 
-Only the adapters get a gradient. In a training state both travel as {"base": params, "adapters": adapters}, with
-`with_adapters` around `apply` and `partition.freeze(optimizer, "base")`; rollouts use the model itself on `merge`d
-params, and the reference policy of a KL penalty is the base, for free. The price of not touching the model: a step
-forms the merged kernels and their gradients, as large as the adapted kernels; activations cost nothing extra.
+Only the adapters get a gradient. In a training state both are stored as {"base": params, "adapters": adapters}, with
+`with_adapters` around `apply` and `partition.freeze(optimizer, "base")`. Rollouts use the model itself on `merge`d
+params, and the reference policy of a KL penalty is the base, for free. The cost of not touching the model: a step forms
+the merged kernels and their gradients, as large as the adapted kernels; activations cost nothing extra.
 """
 
 import dataclasses
@@ -26,9 +26,11 @@ VARIANTS = ("lora", "rslora", "dora")
 class LoraConfig:
     """Which kernels get an adapter, and how it is scaled.
 
-    rank: r. alpha: the delta is scaled by alpha / r, for rslora by alpha / sqrt(r). targets: a pattern over paths of
-    kernels (see partition), "layers/(q|v)". variant: "lora" (arXiv 2106.09685), "rslora" (arXiv 2312.03732) or "dora"
-    (arXiv 2402.09353).
+    Attributes:
+      rank: r.
+      alpha: the delta is scaled by alpha / r, or by alpha / sqrt(r) for rslora.
+      targets: a pattern over paths of kernels (see partition), such as "layers/(q|v)".
+      variant: "lora" (arXiv 2106.09685), "rslora" (arXiv 2312.03732) or "dora" (arXiv 2402.09353).
     """
 
     rank: int
@@ -44,12 +46,12 @@ class LoraConfig:
 
     @property
     def scale(self) -> float:
-        """What the product of the two factors is multiplied with."""
+        """The factor of the product of the two matrices."""
         return self.alpha / (self.rank**0.5 if self.variant == "rslora" else self.rank)
 
 
 def kernels(params: Params) -> dict[str, chex.Array]:
-    """The matrices that an adapter can be put on, [..., D_in, D_out], by path without "/kernel"."""
+    """The matrices that can have an adapter, [..., D_in, D_out], by path without "/kernel"."""
     found = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         name = path_name(path)
@@ -59,11 +61,20 @@ def kernels(params: Params) -> dict[str, chex.Array]:
 
 
 def init_lora(config: LoraConfig, params: Params, key: chex.PRNGKey) -> Params:
-    """Adapters that change nothing yet: a nested dict with, for every adapted kernel W [..., D_in, D_out],
+    """Adapters that change nothing yet, initialised as in PEFT.
 
-    "a": float32 [..., D_in, r], uniform in +-1/sqrt(D_in); "b": float32 [..., r, D_out], zero; for DoRA "magnitude":
-    float32 [..., D_out], the norms of W's columns. As PEFT initialises them. key: a typed key.
-    Raises ValueError, with the kernels there are, where config.targets matches none.
+    Args:
+      config: which kernels.
+      params: the model's.
+      key: a typed key.
+
+    Returns:
+      A nested dict with, for every adapted kernel W [..., D_in, D_out]: "a", float32 [..., D_in, r], uniform in
+        +-1/sqrt(D_in); "b", float32 [..., r, D_out], zero; and for DoRA "magnitude", float32 [..., D_out], the norms of
+        W's columns.
+
+    Raises:
+      ValueError: if config.targets matches no kernel; lists the kernels.
     """
     every = kernels(params)
     chosen = [name for name in sorted(every) if matches(config.targets, name)]
@@ -84,11 +95,13 @@ def init_lora(config: LoraConfig, params: Params, key: chex.PRNGKey) -> Params:
 
 
 def merge(config: LoraConfig, params: Params, adapters: Params) -> Params:
-    """Params that a model's `apply` takes: W + scale a b; for DoRA magnitude * (W + scale a b) / |W + scale a b|.
+    """Params for a model's `apply`: W + scale a b; for DoRA magnitude * (W + scale a b) / |W + scale a b|.
 
-    |.|: the norm of each column, over D_in; no gradient goes through it (DoRA, section 4.3). No gradient goes to
-    `params`. Computed in float32, returned in each kernel's own dtype.
-    Raises ValueError where an adapter's kernel is not there or has another shape, or the variant is another one.
+    |.| is the norm of each column, over D_in, without gradient (DoRA, section 4.3). `params` get no gradient. Computed
+    in float32, returned in each kernel's own dtype.
+
+    Raises:
+      ValueError: if an adapter's kernel is missing or has another shape, or the variant differs.
     """
     every, merged = kernels(params), jax.tree.map(jax.lax.stop_gradient, params)
     for name, adapter in adapter_groups(adapters).items():
@@ -150,7 +163,7 @@ def _put(tree: Params, name: str, value) -> None:
 
 
 def _replaced(params: Params, path: list[str], kernel: chex.Array) -> Params:
-    """A copy of the nested dict with one kernel changed: the caller's own dict stays as it is."""
+    """A copy of the nested dict with one kernel changed; the caller's own dict is not modified."""
     below = params[path[0]]
     if len(path) > 1:
         return {**params, path[0]: _replaced(below, path[1:], kernel)}

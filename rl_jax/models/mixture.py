@@ -1,8 +1,8 @@
-"""The geometric mixture of two sets of params of one model, as a model: what Nash-MD samples its opponent from.
+"""The geometric mixture of two sets of params of one model, as a model: Nash-MD samples its opponent from it.
 
     log pi_mix(v | s) = (1 - share) log pi(v | s) + share log ref(v | s) + const     token by token
 
-(arXiv 2312.00886; the mixture of logits, then the softmax.) Both networks run side by side, each with a cache.
+(arXiv 2312.00886; the mixture of logits, then the softmax.) Both networks run side by side, each with its own cache.
 """
 
 import jax

@@ -1,7 +1,7 @@
-"""Parts of a parameter tree by path: frozen ones, and a table of what is trained and what the optimizer holds.
+"""Parts of a parameter tree by path: frozen params, and a table of what is trained and what the optimizer stores.
 
 A pattern is a regular expression that must match the whole path of a leaf ("layers/q/kernel") or of a group above it
-("layers/q", "layers"): `embed|layers/(q|k)` names the embedding and two projections.
+("layers/q", "layers"): `embed|layers/(q|k)` matches the embedding and two projections.
 """
 
 import math
@@ -20,9 +20,10 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def frozen_mask(params: Params, frozen: str) -> Params:
-    """A tree of bool, True where the path matches `frozen`.
+    """A tree of bool, True if the path matches `frozen`.
 
-    Raises ValueError, with the paths there are, where the pattern matches nothing or leaves nothing to train.
+    Raises:
+      ValueError: if the pattern matches nothing, or leaves nothing to train; lists the paths.
     """
     mask = jax.tree_util.tree_map_with_path(lambda path, _: matches(frozen, path_name(path)), params)
     flags = jax.tree.leaves(mask)
@@ -34,10 +35,14 @@ def frozen_mask(params: Params, frozen: str) -> Params:
 
 
 def freeze(optimizer: optax.GradientTransformation, frozen: str) -> optax.GradientTransformation:
-    """`optimizer` on the parameters that are not frozen; the others stay, and have no optimizer state.
+    """`optimizer` on the parameters that are not frozen; the others do not change and have no optimizer state.
 
-    frozen: a pattern. `init` raises ValueError as frozen_mask does. Their gradients are still computed where the loss
-    does not stop them: see stop_frozen.
+    `init` raises ValueError as frozen_mask does. Gradients of frozen parameters are still computed unless the loss
+    stops them: see stop_frozen.
+
+    Args:
+      optimizer: of the other parameters.
+      frozen: a pattern.
     """
 
     def labels(params):
@@ -47,17 +52,21 @@ def freeze(optimizer: optax.GradientTransformation, frozen: str) -> optax.Gradie
 
 
 def stop_frozen(params: Params, frozen: str) -> Params:
-    """`params` with gradients stopped where the path matches `frozen`: called in the loss, saves their computation."""
+    """`params` with gradients stopped if the path matches `frozen`: called in the loss, it saves their computation."""
     mask = frozen_mask(params, frozen)
     return jax.tree.map(lambda stop, leaf: jax.lax.stop_gradient(leaf) if stop else leaf, mask, params)
 
 
 def parameter_table(params: Params, opt_state: optax.OptState | None = None, *, frozen: str | None = None) -> str:
-    """A text table: parameters, trained ones and bytes of every group, and the bytes of the optimizer's state.
+    """A text table: parameters, trained parameters and bytes of every group, and the bytes of the optimizer's state.
 
-    params, opt_state: arrays, or shapes (jax.ShapeDtypeStruct) where nothing has been made yet. frozen: a pattern.
-    Where they lie on several devices, also what one of them holds, the axes of the mesh that split it, and a line an
-    axis: what share of the bytes it splits. (What an axis does not split, each device along it has a copy of.)
+    If they are on several devices, also the bytes per device, the mesh axes that split them, and one line per axis with
+    the share of the bytes that it splits. (Each device along an axis has a copy of what the axis does not split.)
+
+    Args:
+      params: arrays, or shapes (jax.ShapeDtypeStruct) before anything is created.
+      opt_state: as params.
+      frozen: a pattern.
     """
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     groups: dict[str, list] = {}
@@ -69,7 +78,7 @@ def parameter_table(params: Params, opt_state: optax.OptState | None = None, *, 
             row[column] += amount
         row[4] |= set(_split_over(leaf))
     rows = list(groups.items())
-    if isinstance(params, dict) and "adapters" in params:  # beside what they adapt
+    if isinstance(params, dict) and "adapters" in params:  # listed next to the params that they adapt
         rows += [(f"all of {part}", _sum(row for name, row in rows if name.startswith(part))) for part in params]
     total = _sum(groups.values())
     rows.append(("total", total))
@@ -95,13 +104,13 @@ def parameter_table(params: Params, opt_state: optax.OptState | None = None, *, 
 
 
 def _sum(rows) -> list:
-    """The rows of a table added up, the axes of all of them."""
+    """The rows of a table added up, with the union of their axes."""
     *numbers, axes = zip(*rows, strict=True)
     return [*map(sum, numbers), set().union(*axes)]
 
 
 def _axis_lines(mesh, params: list, state: list) -> list[str]:
-    """For each axis of the mesh with several devices, the share of the bytes that it splits."""
+    """For each mesh axis with several devices, the share of the bytes that it splits."""
 
     def share(leaves, axis):
         total = sum(map(_num_bytes, leaves))
@@ -125,11 +134,11 @@ def _is_on_mesh(leaf) -> bool:
 
 
 def _bytes_per_device(leaf) -> int:
-    """The bytes that each device of the leaf's holds of it."""
+    """The bytes of the leaf on each of its devices."""
     shape = leaf.sharding.shard_shape(leaf.shape) if _is_on_mesh(leaf) else leaf.shape
     return math.prod(shape) * leaf.dtype.itemsize
 
 
 def _split_over(leaf) -> list[str]:
-    """The axes of the mesh that split the leaf."""
+    """The mesh axes that split the leaf."""
     return jax.tree.leaves(tuple(leaf.sharding.spec)) if _is_on_mesh(leaf) else []

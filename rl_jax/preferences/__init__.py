@@ -5,7 +5,7 @@
     records = [source[i] for i in range(len(source))]
     arrays, counts = preferences.encode_preferences(tokenizer, records, prompt_buckets=(256,), completion_length=128)
 
-A dataset's keywords are those of its function in LOADERS.
+A dataset takes the keywords of its function in LOADERS.
 """
 
 import inspect
@@ -46,7 +46,18 @@ NAMES = tuple(LOADERS)
 
 
 def load(name: str, **kwargs) -> Preferences:
-    """Loads a dataset; ValueError for an unknown name or keyword lists the known."""
+    """Loads a dataset.
+
+    Args:
+      name: one of NAMES.
+      **kwargs: keywords of its function in LOADERS.
+
+    Returns:
+      Preferences.
+
+    Raises:
+      ValueError: if the name or a keyword is unknown, or a keyword is missing; the message lists the valid ones.
+    """
     if name not in LOADERS:
         raise ValueError(f"unknown preferences {name!r}; the names are {', '.join(NAMES)}")
     parameters = inspect.signature(LOADERS[name]).parameters

@@ -8,7 +8,7 @@ ROLES = ("system", "user", "assistant", "tool")
 
 
 class Problem(ValueError):
-    """What is wrong with a record, and in which of its fields; a reader adds the file and the line."""
+    """An error in a record, with the field it is in; a reader adds the file and the line."""
 
     def __init__(self, text: str, field: str | None = None):
         super().__init__(text)
@@ -21,7 +21,11 @@ def same_text(left: str, right: str) -> bool:
 
 
 def check_text(value, field: str) -> str:
-    """`value` where it is a text with something in it that UTF-8 can hold; else raises Problem."""
+    """Returns `value` if it is a non-empty text that UTF-8 can encode.
+
+    Raises:
+      Problem: if it is not.
+    """
     if not isinstance(value, str):
         raise Problem(f"expected text, found {kind_of(value)}", field)
     if not value.strip():
@@ -34,7 +38,11 @@ def check_text(value, field: str) -> str:
 
 
 def check_chat(messages, field: str = "prompt") -> list[dict]:
-    """`messages` where they are a chat that an assistant's turn can follow; else raises Problem."""
+    """Returns `messages` if they are a chat that an assistant's turn can follow.
+
+    Raises:
+      Problem: if they are not.
+    """
     if not isinstance(messages, list) or not messages:
         raise Problem(f"expected a text or a list of messages, found {kind_of(messages)}", field)
     for place, message in enumerate(messages):
@@ -58,7 +66,11 @@ def check_chat(messages, field: str = "prompt") -> list[dict]:
 
 
 def check_names(raw: Mapping, known: Sequence[str], where: str | None = None) -> None:
-    """Raises Problem for a field that looks like a misspelling of a known one, which is not there."""
+    """Checks for misspelt fields.
+
+    Raises:
+      Problem: if an unknown field resembles a known one that is missing.
+    """
     absent = [name for name in known if name not in raw]
     for name in raw:
         near = [] if name in known else difflib.get_close_matches(name, absent, n=1, cutoff=0.8)
@@ -67,14 +79,22 @@ def check_names(raw: Mapping, known: Sequence[str], where: str | None = None) ->
 
 
 def need(raw: Mapping, field: str):
-    """raw[field]; Problem where it is missing."""
+    """Returns raw[field].
+
+    Raises:
+      Problem: if it is missing.
+    """
     if field not in raw:
         raise Problem(f"missing (the record has {sorted(raw)})", field)
     return raw[field]
 
 
 def typed(raw: Mapping, field: str, kind: type):
-    """raw[field] where it is a `kind`; else Problem. A bool is no int."""
+    """Returns raw[field], of type `kind`. A bool does not count as an int.
+
+    Raises:
+      Problem: if it is missing or has another type.
+    """
     value = need(raw, field)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise Problem(f"expected {kind.__name__}, found {kind_of(value)}", field)
@@ -82,12 +102,20 @@ def typed(raw: Mapping, field: str, kind: type):
 
 
 def number(raw: Mapping, field: str, default: float | None = None) -> float:
-    """raw[field] as a finite float, `default` where it is missing; else Problem."""
+    """Returns raw[field] as a finite float, or `default` if it is missing.
+
+    Raises:
+      Problem: if it is missing without a default, or not a finite number.
+    """
     return default if field not in raw and default is not None else checked_number(need(raw, field), field)
 
 
 def checked_number(value, field: str) -> float:
-    """`value` as a finite float; else Problem."""
+    """Returns `value` as a finite float.
+
+    Raises:
+      Problem: if it is not a finite number.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Problem(f"expected a number, found {kind_of(value)}", field)
     try:
@@ -100,11 +128,11 @@ def checked_number(value, field: str) -> float:
 
 
 def kind_of(value) -> str:
-    """How an error names a JSON value."""
+    """The name of a JSON value's type in error messages."""
     return "null" if value is None else f"an empty {type(value).__name__}" if value == [] else type(value).__name__
 
 
 def shared(left: Sequence, right: Sequence) -> int:
-    """How many entries two sequences have in common at their beginning."""
+    """Length of the common beginning of two sequences."""
     pairs = zip(left, right, strict=False)
     return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))

@@ -1,9 +1,8 @@
 """Records as arrays of token ids: one prompt, its K responses, and what had to be cut. numpy, no jax.
 
-The layout is that of rl_jax.data.pipeline.encode_sft with K rows for a prompt: the prompt left-padded to P (the
-smallest bucket
-that fits the longest), the response right-padded to C. A prompt is encoded once, so that all its responses stand
-behind the same ids, cut the same way. Encode a split as a whole and take rows of the result: shapes stay the same.
+The layout is that of rl_jax.data.pipeline.encode_sft with K rows per prompt: the prompt left-padded to P (the smallest
+bucket that fits the longest), the response right-padded to C. A prompt is encoded once, so all its responses follow the
+same ids, cut in the same way. Encode a split as a whole and take rows of the result, so that shapes stay the same.
 """
 
 from collections.abc import Sequence
@@ -25,28 +24,39 @@ def encode_preferences(
     identical: str = "refuse",
     empty: str = "refuse",
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """N records of pairs, rankings or labels as (arrays, counts).
+    """Encodes records of pairs, rankings or labels.
 
-    responses: K; None is the most that a record has. Where a record has fewer, the rest of its row is not present.
-    completion_length: C. A response has one EOS behind it, whether or not its text or its ids end with one already;
-        a response that is over C with it is cut to C and has none: the model must not learn to stop there.
-    truncate: for a prompt over the largest bucket: "refuse" raises ValueError with the record's place, "left" keeps
-        its end, behind its BOS, "drop" leaves the record out.
-    identical: for a record with two responses that are the same ids once they are cut: "refuse" or "drop".
-    empty: for a response with nothing before its EOS: "refuse", or "keep" where a model may have sampled it.
-    Arrays: tokens, positions, segment_ids int32 [N, K, P + C]; completion_mask bool [N, K, C], the EOS included;
-        present bool [N, K]; rewards float32 [N, K], 0 where not present; label_probs, margins float32 [N]; indices
-        int32 [N], the places in `records` of those that are kept.
-    Counts: num_records, num_kept, num_prompts_cut, num_prompts_dropped, num_responses and num_responses_cut of the
-        records kept, num_identical_dropped.
-    Raises ValueError, too, for a record with more than K responses, and where no record is left.
+    Args:
+      tokenizer: see tokenizers.base.
+      records: N of them.
+      prompt_buckets: allowed prompt lengths.
+      completion_length: C. A response ends with one EOS, whether or not its text or its ids end with one already. A
+        response that exceeds C with it is cut to C and gets no EOS: the model must not learn to stop there.
+      responses: K. None takes the largest number of responses of a record. If a record has fewer, the rest of its row
+        is not present.
+      truncate: for a prompt over the largest bucket: "refuse" raises ValueError with the record's place, "left" keeps
+        its end, after its BOS, "drop" leaves the record out.
+      identical: for a record with two responses that have the same ids after cutting: "refuse" or "drop".
+      empty: for a response with nothing before its EOS: "refuse", or "keep" for responses that a model may have
+        sampled.
+
+    Returns:
+      (arrays, counts).
+      arrays: tokens, positions, segment_ids int32 [N, K, P + C]; completion_mask bool [N, K, C], the EOS included;
+      present bool [N, K]; rewards float32 [N, K], 0 if not present; label_probs, margins float32 [N]; indices int32
+      [N], the places in `records` of those that are kept.
+      counts: num_records, num_kept, num_prompts_cut, num_prompts_dropped, num_identical_dropped, and, of the records
+      kept, num_responses and num_responses_cut.
+
+    Raises:
+      ValueError: if a setting is invalid, a record is refused or has more than K responses, or no record is left.
     """
     _check_choice("truncate", truncate, TRUNCATE)
     _check_choice("identical", identical, ("refuse", "drop"))
     _check_choice("empty", empty, ("refuse", "keep"))
     if completion_length < 1:
         raise ValueError(f"completion_length must be at least 1, got {completion_length}")
-    records, kept, rows = list(records), [], []  # a source would read each of them again and again
+    records, kept, rows = list(records), [], []  # a source would read each record again on every access
     width = responses or max((len(record["responses"]) for record in records), default=0)
     prompts, prompt_counts = encode_prompts(tokenizer, records, max(prompt_buckets), truncate)
     counts = {"num_records": len(records), "num_kept": 0, **prompt_counts}
@@ -93,7 +103,11 @@ def encode_preferences(
 
 
 def encode_labels(tokenizer, records: Sequence[dict], **settings) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """encode_preferences of labelled responses: K = 1. Raises ValueError for a record with several (see `unpair`)."""
+    """encode_preferences for labelled responses, K = 1.
+
+    Raises:
+      ValueError: if a record has several responses (see `unpair`), or as encode_preferences.
+    """
     records = list(records)
     for place, record in enumerate(records):
         if len(record["responses"]) != 1:
@@ -104,7 +118,7 @@ def encode_labels(tokenizer, records: Sequence[dict], **settings) -> tuple[dict[
 def unpair(records: Sequence[dict]) -> list[dict]:
     """Pairs and rankings as labels: the first response of each is desirable, the others are not.
 
-    All the desirable ones stand first (as in TRL): shuffle, or cut to a number of prompts before.
+    All desirable ones come first (as in TRL), so shuffle the result; to limit the number of prompts, cut before.
     """
     records = list(records)
     most = max((len(record["responses"]) for record in records), default=0)
@@ -119,9 +133,15 @@ def unpair(records: Sequence[dict]) -> list[dict]:
 def mismatched(arrays: dict[str, np.ndarray], *, neighbour: int = -1) -> dict[str, np.ndarray]:
     """KTO's mismatched rows (arXiv 2402.01306): prompt i with the responses of prompt (i + neighbour) mod N.
 
-    arrays: of encode_preferences, N of them (the update's batch). neighbour: -1 is TRL's, 1 that of HALOs.
-    Returns tokens, positions, segment_ids, completion_mask and present. Raises ValueError for fewer than two rows,
-    since a row would then be matched with itself.
+    Args:
+      arrays: of encode_preferences, N of them (the update's batch).
+      neighbour: -1 as in TRL, 1 as in HALOs.
+
+    Returns:
+      tokens, positions, segment_ids, completion_mask and present.
+
+    Raises:
+      ValueError: if a row would be matched with itself, as with fewer than two rows.
     """
     count, length = arrays["present"].shape[0], arrays["completion_mask"].shape[-1]
     if neighbour % max(count, 1) == 0:
@@ -141,9 +161,19 @@ def rows_of(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def encode_prompts(
     tokenizer, records: Sequence[dict], limit: int, truncate: str
 ) -> tuple[dict[int, list[int]], dict[str, int]]:
-    """(place -> ids with BOS, at most `limit` of them, of the prompts that are kept; counts of what was cut).
+    """Encodes the prompts of records.
 
-    Raises ValueError for a chat where the tokenizer has no template, and as `truncate` says.
+    Args:
+      tokenizer: see tokenizers.base.
+      records: with a "prompt" each.
+      limit: most tokens of a prompt, BOS included.
+      truncate: as in encode_preferences.
+
+    Returns:
+      (place -> ids with BOS, at most `limit`, of the prompts that are kept; counts of what was cut).
+
+    Raises:
+      ValueError: if a prompt is a chat and the tokenizer has no template, or a prompt is refused.
     """
     found, counts = {}, {"num_prompts_cut": 0, "num_prompts_dropped": 0}
     for place, record in enumerate(records):
@@ -165,7 +195,7 @@ def encode_prompts(
 
 
 def response_ids(tokenizer, text: str) -> list[int]:
-    """Ids of a response with one EOS behind it, whether or not `text` ends with one (or several) already."""
+    """Ids of a response with exactly one EOS at its end, even if `text` already ends with one or several."""
     ends = [tokenizer.token_text(token) for token in tokenizer.eos_ids]
     while text.rstrip().endswith(tuple(ends)):
         text = text.rstrip()
@@ -179,9 +209,17 @@ def response_ids(tokenizer, text: str) -> list[int]:
 def layout(
     rows: Sequence[tuple[list[int], list[int]]], pad_id: int, prompt_buckets: Sequence[int], completion_length: int
 ) -> dict[str, np.ndarray]:
-    """B rows of (prompt ids, completion ids): tokens, positions, segment_ids int32 [B, P + C]; completion_mask [B, C].
+    """Lays out B rows of (prompt ids, completion ids), padded.
 
-    P: the smallest bucket that fits the longest prompt, which the caller has made sure of.
+    Args:
+      rows: (prompt ids, completion ids) each.
+      pad_id: fills the padding.
+      prompt_buckets: allowed prompt lengths; P is the smallest that fits the longest prompt, and the caller must make
+        sure that there is one.
+      completion_length: C.
+
+    Returns:
+      tokens, positions, segment_ids int32 [B, P + C]; completion_mask bool [B, C].
     """
     longest = max(len(prompt) for prompt, _ in rows)
     width = min(bucket for bucket in prompt_buckets if bucket >= longest)
@@ -196,7 +234,7 @@ def layout(
 
 
 def _positions(real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(positions, segment_ids) int32 of rows whose tokens, one sequence a row, stand where `real` is True."""
+    """(positions, segment_ids) int32 of rows with one sequence each; `real` marks the tokens."""
     segments = real.astype(np.int32)
     return np.maximum(np.cumsum(real, axis=-1, dtype=np.int32) - 1, 0) * segments, segments
 

@@ -63,22 +63,22 @@ def load(
     """Generated preferences.
 
     Args:
-        kind: "pairs", "rankings", "labels" or "steps".
-        world: "sums", "moods", "order" or "length".
-        num_prompts: distinct prompts; with two users each prompt has a record of each.
-        responses: of each prompt, 2 to 6, with as many different grades.
-        annotators: of pairs, an odd number who vote on which is better; label_prob is the share of the majority, which
-            may be wrong (its margin is then 0). 0: the better one is chosen, label_prob is 1.
-        chat: prompts are messages.
-        seed: of everything that is drawn.
-        test_share: the share of prompts in the test split.
-        data_dir: where the dataset is prepared, once.
+      kind: "pairs", "rankings", "labels" or "steps".
+      world: "sums", "moods", "order" or "length".
+      num_prompts: distinct prompts; with two users each prompt has a record of each.
+      responses: of each prompt, 2 to 6, with as many different grades.
+      annotators: of pairs, an odd number who vote on which is better; label_prob is the share of the majority, which
+        may be wrong (its margin is then 0). 0: the better one is chosen, label_prob is 1.
+      chat: prompts are messages.
+      seed: of everything that is drawn.
+      test_share: the share of prompts in the test split.
+      data_dir: where the dataset is prepared, once.
 
     Returns:
-        sources.Preferences.
+      sources.Preferences.
 
     Raises:
-        ValueError: an unknown kind or world, a number out of its range, or a world that has not so many prompts.
+      ValueError: an unknown kind or world, a number out of its range, or a world that has not so many prompts.
     """
     if world not in WORLDS:
         raise ValueError(f"unknown world {world!r}; the worlds are {', '.join(WORLDS)}")

@@ -1,4 +1,4 @@
-"""A file of one's own, one JSON object a line, plain or gzip; rl_jax.preferences.records says what stands in it."""
+"""Your own data: one JSON object per line, plain or gzip, with the fields of rl_jax.preferences.records."""
 
 import functools
 import pathlib
@@ -18,9 +18,22 @@ def load(
     skip_bad_records: bool = False,
     data_dir: str = sources.DEFAULT_DATA_DIR,
 ) -> sources.Preferences:
-    """The records of `path`. kind: "pairs", "rankings", "labels" or "steps". marker, sort_by_reward: see records.parse.
+    """The records of a file.
 
-    Raises readers.DataError with file, line and field for a bad record, unless skip_bad_records counts it instead.
+    Args:
+      path: the file.
+      kind: "pairs", "rankings", "labels" or "steps".
+      marker: see records.parse.
+      sort_by_reward: see records.parse.
+      test_share: fraction of the prompts in the test split.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Preferences.
+
+    Raises:
+      readers.DataError: if a record is bad; names file, line and field.
     """
     make = functools.partial(records.parse, kind, marker=marker, sort_by_reward=sort_by_reward)
 

@@ -1,4 +1,4 @@
-"""Published pairs that people or models judged: HH, PandaLM, LLMBar, and the persona statements."""
+"""Published pairs labelled by people or models: HH, PandaLM, LLMBar, and the persona statements."""
 
 import re
 from collections.abc import Sequence
@@ -21,10 +21,23 @@ def load_hh(
     skip_bad_records: bool = False,
     data_dir: str = sources.DEFAULT_DATA_DIR,
 ) -> sources.Preferences:
-    """Anthropic's HH dialogues (arXiv 2204.05862), {"chosen", "rejected"} a line, split at the last "\\n\\nAssistant:".
+    """HH dialogues (arXiv 2204.05862), {"chosen", "rejected"} per line, split at the last "\\n\\nAssistant:".
 
-    path: a file of the dataset. Of harmless-base's 2312 test pairs, 5 do not share their prompt and 4 have a chosen
-    side without a word; they are refused by line, or skipped and counted.
+    Of harmless-base's 2312 test pairs, 5 do not share their prompt and 4 have an empty chosen side; they are refused
+    with their line number, or skipped and counted.
+
+    Args:
+      path: a file of the dataset.
+      chat: whether prompts are chats instead of texts.
+      test_share: fraction of the prompts in the test split.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Preferences of kind "pairs".
+
+    Raises:
+      readers.DataError: if a record is bad.
     """
 
     def make(raw, counts):
@@ -42,7 +55,7 @@ def load_hh(
 
 
 def _turns(prompt: str) -> list[dict]:
-    """The messages of a prompt in HH's form, which ends with an empty turn of the assistant's."""
+    """The messages of a prompt in HH's form, which ends with an empty assistant turn."""
     pieces = re.split(f"({HUMAN}|{ASSISTANT})", prompt)[1:-2]
     roles = {HUMAN: "user", ASSISTANT: "assistant"}
     return [
@@ -58,12 +71,26 @@ def load_pandalm(
     skip_bad_records: bool = False,
     data_dir: str = sources.DEFAULT_DATA_DIR,
 ) -> sources.Preferences:
-    """PandaLM's human-labelled test set (arXiv 2306.05087): the pair by the majority of three annotators.
+    """PandaLM's human-labelled test set (arXiv 2306.05087): pairs by the majority of three annotators.
 
-    path: the JSON file. info["votes"]: the three labels, 1 or 2 for a response, 0 for a tie. label_prob: the share of
-    the annotators for the chosen response among those who did not call a tie. Records whose majority is a tie, or
-    that have no majority, are left out and counted in the report as num_ties (105 of 999). Of the other 894, 52 have
-    an empty response, 6 one that is a bool, and 1 an empty instruction: they are refused by line, or skipped.
+    info["votes"]: the three labels, 1 or 2 for a response, 0 for a tie. label_prob: the fraction of the annotators for
+    the chosen response, among those who did not vote for a tie. Records whose majority is a tie, or that have no
+    majority, are left out and counted in the report as num_ties (105 of 999). Of the other 894, 52 have an empty
+    response, 6 have one that is a bool, and 1 has an empty instruction: they are refused with their line number, or
+    skipped.
+
+    Args:
+      path: the JSON file.
+      chat: whether prompts are chats instead of texts.
+      test_share: fraction of the prompts in the test split.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Preferences of kind "pairs".
+
+    Raises:
+      readers.DataError: if a record is bad.
     """
 
     def make(raw, counts):
@@ -93,9 +120,22 @@ def load_llmbar(
     skip_bad_records: bool = False,
     data_dir: str = sources.DEFAULT_DATA_DIR,
 ) -> sources.Preferences:
-    """LLMBar (arXiv 2310.07641), pairs to evaluate a judge with: the split "test" only, 419 in all.
+    """LLMBar (arXiv 2310.07641), pairs to evaluate a judge with: only the split "test", 419 in all.
 
-    path: the folder of llmbar_{subset}.json.gz. The adversarial subsets have a rejected response that looks better.
+    The rejected responses of the adversarial subsets look better.
+
+    Args:
+      path: the folder of llmbar_{subset}.json.gz.
+      subsets: some of LLMBAR.
+      chat: whether prompts are chats instead of texts.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Preferences of kind "pairs".
+
+    Raises:
+      readers.DataError: if a record is bad.
     """
     paths = published.subset_paths(path, "llmbar_{}.json.gz", subsets, LLMBAR)
 
@@ -120,9 +160,23 @@ def load_persona(
     skip_bad_records: bool = False,
     data_dir: str = sources.DEFAULT_DATA_DIR,
 ) -> sources.Preferences:
-    """Model-written persona statements (arXiv 2212.09251): " Yes" against " No", 1000 of each persona, half each way.
+    """Model-written persona statements (arXiv 2212.09251): " Yes" against " No", 1000 per persona, half of each.
 
-    path: the folder of persona_{subset}.jsonl.gz. label_prob: the published confidence that the label is right.
+    label_prob: the published confidence that the label is right.
+
+    Args:
+      path: the folder of persona_{subset}.jsonl.gz.
+      subsets: some of PERSONAS.
+      chat: whether prompts are chats instead of texts.
+      test_share: fraction of the prompts in the test split.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Preferences of kind "pairs".
+
+    Raises:
+      readers.DataError: if a record is bad.
     """
     paths = published.subset_paths(path, "persona_{}.jsonl.gz", subsets, PERSONAS)
     fields = ("answer_matching_behavior", "answer_not_matching_behavior")

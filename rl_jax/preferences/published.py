@@ -1,7 +1,7 @@
-"""What the readers of published datasets share: the form of prompts and responses, and the loader of their files.
+"""Shared by the readers of published datasets: the form of prompts and responses, and the loader of their files.
 
-A plain prompt reads "\\n\\nHuman: {text}\\n\\nAssistant:" and a response " {text}", as HH's dialogues do; a chat is
-messages, which the template of a chat model puts into its own form.
+A plain prompt is "\\n\\nHuman: {text}\\n\\nAssistant:" and a response " {text}", as in HH's dialogues. A chat is a list
+of messages, which the template of a chat model formats.
 """
 
 import pathlib
@@ -17,17 +17,17 @@ HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"
 
 
 def ask(text: str, *, chat: bool):
-    """The prompt of one message of the user's."""
+    """The prompt that consists of one user message."""
     return [{"role": "user", "content": text}] if chat else f"{HUMAN} {text}{ASSISTANT}"
 
 
 def answer(text: str, *, chat: bool) -> str:
-    """The response behind it."""
+    """The response to it."""
     return text.strip() if chat else " " + text.lstrip()
 
 
 def pair(prompt, chosen: str, rejected: str, *, chat: bool, fields: Sequence[str], **more) -> dict:
-    """The record of a pair of answers. fields: what the file calls the chosen and the rejected one, for errors."""
+    """The record of a pair of answers. fields: the file's names of the chosen and the rejected one, for errors."""
     for value, field in zip((chosen, rejected), fields, strict=True):
         check_text(value, field)
     raw = {"prompt": prompt, "chosen": answer(chosen, chat=chat), "rejected": answer(rejected, chat=chat), **more}
@@ -38,7 +38,11 @@ def pair(prompt, chosen: str, rejected: str, *, chat: bool, fields: Sequence[str
 
 
 def one_of(raw: Mapping, field: str, values: Sequence):
-    """raw[field], which must be one of `values`, and no bool where they are numbers; else raises Problem."""
+    """Reads a field with a fixed set of values, e.g. numbers, which excludes bools.
+
+    Raises:
+      Problem: if raw[field] is missing or not among `values`.
+    """
     value = need(raw, field)
     if type(value) not in {type(x) for x in values} or value not in values:
         raise Problem(f"expected one of {list(values)}, found {value!r:.40}", field)
@@ -46,7 +50,11 @@ def one_of(raw: Mapping, field: str, values: Sequence):
 
 
 def list_of(raw: Mapping, field: str, kind: type) -> list:
-    """raw[field], a list of `kind`; else raises Problem."""
+    """Reads a field that is a list.
+
+    Raises:
+      Problem: if raw[field] is missing or not a list of `kind`.
+    """
     value = need(raw, field)
     if not isinstance(value, list):
         raise Problem(f"expected a list of {kind.__name__}, found {kind_of(value)}", field)
@@ -57,7 +65,11 @@ def list_of(raw: Mapping, field: str, kind: type) -> list:
 
 
 def subset_paths(folder: str, pattern: str, subsets: Sequence[str], known: Sequence[str]) -> list[pathlib.Path]:
-    """The files of `subsets` in a folder. Raises ValueError for one that is not known."""
+    """The files of `subsets` in a folder.
+
+    Raises:
+      ValueError: if a subset is unknown, or there is none.
+    """
     unknown = sorted(set(subsets) - set(known))
     if unknown or not len(subsets):
         raise ValueError(f"unknown subsets {unknown}; the subsets are {', '.join(known)}")
@@ -77,9 +89,22 @@ def load_files(
     skip_bad_records: bool,
     data_dir: str,
 ) -> sources.Preferences:
-    """The dataset of `paths`. make(object, counts) -> its records; what it leaves out it adds to `counts`.
+    """The dataset of `paths`.
 
-    read: readers.read_objects for a file of lines, read_json_list for a file that is one array.
+    Args:
+      name: of the dataset.
+      kind: one of records.KINDS.
+      paths: the files.
+      make: (object, counts) -> its records. It adds what it leaves out to `counts`.
+      read: readers.read_objects for a file with one object per line, read_json_list for a file that is one array.
+      arguments: JSON values that determine the records.
+      code: the file that `make` is defined in.
+      test_share: fraction of the prompts in the test split.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Preferences.
     """
 
     def records_of(path, bad, counts):
@@ -90,6 +115,6 @@ def load_files(
     settings = {"test_share": test_share, "skip_bad_records": skip_bad_records, "data_dir": data_dir}
     files = [__file__, code]
     paths = [pathlib.Path(path) for path in paths]
-    # Names are in the records, contents are in the digest of the dataset.
+    # Names are in the records; contents are in the digest of the dataset.
     arguments = {**arguments, "files": [path.name for path in paths]}
     return sources.prepare(name, kind, paths, records_of, arguments=arguments, code=files, **settings)

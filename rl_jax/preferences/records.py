@@ -1,23 +1,27 @@
-"""What a preference record is, and every check of one. Plain Python, no jax.
+"""The format of preference records, and all checks of them. Plain Python, no jax.
 
 A record of this package, as a source gives it and `encode` reads it:
+
     pairs     {"prompt", "responses": [chosen, rejected], "rewards", "label_prob", "margin", "info"}
     rankings  {"prompt", "responses": K >= 2, best first, "rewards": K, not rising, "info"}
     labels    {"prompt", "responses": [completion], "rewards": [1.0 desirable | 0.0 not], "info"}
     steps     {"prompt", "steps": S texts, "labels": S of 1 right | 0 wrong | None unlabelled, "info"}
-`prompt` is a text, or a chat: messages {"role", "content", ...}, the last of them a user's or a tool's. `label_prob` is
-the probability that the label of a pair is right (1 where nothing is known), `margin` by how much the chosen response
-is better (0 where nothing is known). Where nothing but an order is known, the rewards are K - 1, .., 1, 0.
 
-A file has one JSON object a line (its fields are the keys of FIELDS; a * is one that may be left out):
+`prompt` is a text or a chat: messages {"role", "content", ...}, the last of them from the user or a tool. `label_prob`
+is the probability that the label of a pair is right (default 1), `margin` by how much the chosen response is better
+(default 0). If only an order is given, the rewards are K - 1, .., 1, 0.
+
+A file has one JSON object per line; its fields are the keys of FIELDS (* marks optional ones):
+
     pairs     prompt*, chosen, rejected, label_prob*, margin*, chosen_reward*, rejected_reward*
               Without a prompt, chosen and rejected are whole dialogues; what they share is the prompt (`split_pair`).
     rankings  prompt, responses, rewards*
     labels    prompt, completion, label (true or false)
     steps     prompt, steps, and labels (1, 0, true, false, null) or mistake_index (of the first wrong step, counted
-              from 0; null where none is: steps before it are right, those behind it unlabelled)
-Responses are texts, or in a chat a list of one assistant's message. Any other field goes to `info`, unless it is one
-letter or so from a field above: then it is taken for a misspelling and refused.
+              from 0; null if there is none: steps before it are right, those after it unlabelled)
+
+Responses are texts, or in a chat a list of one assistant message. Any other field goes to `info`, unless it differs
+from a field above by a letter or so: then it counts as a misspelling and is refused.
 """
 
 from collections.abc import Mapping
@@ -46,10 +50,19 @@ FIELDS = {
 
 
 def parse(kind: str, raw: Mapping, *, marker: str | None = None, sort_by_reward: bool = False) -> dict:
-    """The record that the JSON object `raw` holds. Raises Problem with the field and what is wrong.
+    """Converts the JSON object `raw` to a record.
 
-    kind: one of KINDS. marker, for pairs without a prompt: see `split_pair`. sort_by_reward, for rankings: put the
-    responses in the order of their rewards (equal ones stay as they stand) instead of refusing another order.
+    Args:
+      kind: one of KINDS.
+      raw: the object.
+      marker: for pairs without a prompt, see `split_pair`.
+      sort_by_reward: for rankings: sort the responses by reward (stable) instead of refusing another order.
+
+    Returns:
+      The record.
+
+    Raises:
+      Problem: if `raw` is not valid; names the field.
     """
     check_names(raw, FIELDS[kind])
     if kind == "pairs":
@@ -66,11 +79,21 @@ def parse(kind: str, raw: Mapping, *, marker: str | None = None, sort_by_reward:
 
 
 def split_pair(chosen: str, rejected: str, marker: str | None = None) -> tuple[str, str, str]:
-    """(prompt, chosen, rejected) of two dialogues that begin alike. Raises Problem where they share no prompt.
+    """Splits two dialogues that begin alike into (prompt, chosen, rejected).
 
-    marker: the text that opens a response ("\\n\\nAssistant:"): the prompt of a side goes up to its last marker, that
-    included, and both sides must have the same. None: the prompt is all that the two share, without the space at its
-    end (TRL's extract_prompt) and, unlike there, without the beginning of a word that they go on to end differently.
+    Args:
+      chosen: whole dialogue.
+      rejected: whole dialogue.
+      marker: the text that opens a response ("\\n\\nAssistant:"). The prompt of a side goes up to and including its
+        last marker, and both sides must have the same prompt. None: the prompt is the longest shared beginning, without
+        trailing spaces (TRL's extract_prompt) and, unlike in TRL, without the beginning of a word that the two sides
+        complete differently.
+
+    Returns:
+      (prompt, chosen, rejected).
+
+    Raises:
+      Problem: if they share no prompt.
     """
     if marker is not None:
         prompts = []
@@ -87,7 +110,7 @@ def split_pair(chosen: str, rejected: str, marker: str | None = None) -> tuple[s
     end = shared(chosen, rejected)
     while end and chosen[end - 1].isalnum() and any(side[end : end + 1].isalnum() for side in (chosen, rejected)):
         end -= 1
-    # The space goes to the responses: "The" behind a prompt is another token than " The".
+    # The space goes to the responses: "The" after a prompt is another token than " The".
     while end and chosen[end - 1] == " ":
         end -= 1
     if not chosen[:end].strip():
@@ -209,7 +232,7 @@ def _prompt(raw: Mapping):
 
 
 def _response(value, field: str, prompt) -> str:
-    """The text of a response, which in a chat may be a list of one assistant's message."""
+    """The text of a response; in a chat it may be a list of one assistant message."""
     if not isinstance(value, list):
         return check_text(value, field)
     if isinstance(prompt, str):

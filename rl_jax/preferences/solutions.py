@@ -1,4 +1,4 @@
-"""Published solutions whose steps or outcomes are labelled: BIG-Bench-Mistake, GSM8K, PRM800K and Math-Shepherd."""
+"""Published solutions with labelled steps or outcomes: BIG-Bench-Mistake, GSM8K, PRM800K and Math-Shepherd."""
 
 import itertools
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ BBMISTAKE = (
     "word_sorting",
 )
 SOLVERS = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
-SHEPHERD_MARK = "\u043a\u0438"  # stands behind each step of Math-Shepherd
+SHEPHERD_MARK = "\u043a\u0438"  # after each step of Math-Shepherd
 
 
 def load_bbmistake(
@@ -27,9 +27,23 @@ def load_bbmistake(
     skip_bad_records: bool = False,
     data_dir: str = sources.DEFAULT_DATA_DIR,
 ) -> sources.Preferences:
-    """BIG-Bench-Mistake (arXiv 2311.08516): steps, and which one is the first wrong (none where mistake_index is null).
+    """BIG-Bench-Mistake (arXiv 2311.08516): steps and the index of the first wrong one (null if none).
 
-    path: the folder of bbmistake_{subset}.jsonl.gz. 2186 records; one has an empty step. info: target and answer.
+    2186 records, one of them with an empty step. info: target and answer.
+
+    Args:
+      path: the folder of bbmistake_{subset}.jsonl.gz.
+      subsets: some of BBMISTAKE.
+      chat: whether prompts are chats instead of texts.
+      test_share: fraction of the prompts in the test split.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Preferences of kind "steps".
+
+    Raises:
+      readers.DataError: if a record is bad.
     """
     paths = published.subset_paths(path, "bbmistake_{}.jsonl.gz", subsets, BBMISTAKE)
 
@@ -55,10 +69,24 @@ def load_gsm8k_solutions(
 ) -> sources.Preferences:
     """Four models' solutions of the 1319 GSM8K test problems (arXiv 2110.14168), right or wrong.
 
-    path: the file of lines. kind: "labels", a record each; "pairs", each right one against each wrong one of a problem;
-    "rankings", the right ones before the wrong ones, with rewards 1 and 0. A solution that repeats another one of its
-    problem is left out and counted (num_repeated); problems without a right and a wrong one have no pair and no
-    ranking (num_one_sided).
+    A solution that repeats another of its problem is left out and counted (num_repeated). Problems without both a right
+    and a wrong solution give no pair and no ranking (num_one_sided).
+
+    Args:
+      path: the file, one JSON object per line.
+      kind: "labels": one record per solution; "pairs": each right solution against each wrong one of a problem;
+        "rankings": the right ones before the wrong ones, with rewards 1 and 0.
+      chat: whether prompts are chats instead of texts.
+      test_share: fraction of the prompts in the test split.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Preferences.
+
+    Raises:
+      ValueError: for another kind.
+      readers.DataError: if a record is bad.
     """
     if kind not in ("labels", "pairs", "rankings"):
         raise ValueError(f"gsm8k_solutions has kind labels, pairs or rankings, not {kind!r}")
@@ -117,9 +145,24 @@ def load_openr(
 ) -> sources.Preferences:
     """Labelled steps in the layout of "prm800k" (arXiv 2305.20050) or "math-shepherd" (arXiv 2312.08935).
 
-    prm800k: of each step the chosen completion, else the person's own (unlabelled), else, as the last step, the first
-    one there is. A rating of 1 or 0 (neutral) counts as right, -1 as wrong.
-    math-shepherd: "+" and "-" in `label` where `input` has its mark; the problem ends where "Step 1:" begins.
+    prm800k: for each step the chosen completion, else the labeller's own (unlabelled), else, as the last step, the
+    first completion. A rating of 1 or 0 (neutral) counts as right, -1 as wrong. math-shepherd: "+" and "-" in `label`
+    at the places of the mark in `input`; the problem ends at "Step 1:".
+
+    Args:
+      path: the file, one JSON object per line.
+      layout: "prm800k" or "math-shepherd".
+      chat: whether prompts are chats instead of texts.
+      test_share: fraction of the prompts in the test split.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Preferences of kind "steps".
+
+    Raises:
+      ValueError: for another layout.
+      readers.DataError: if a record is bad.
     """
     makers = {"prm800k": _prm800k, "math-shepherd": _math_shepherd}
     if layout not in makers:
@@ -144,7 +187,7 @@ def _prm800k(raw: dict) -> tuple[str, list, list]:
         if chosen is not None and (type(chosen) is not int or not 0 <= chosen < len(completions)):
             raise Problem(f"chosen_completion {chosen!r:.40} is none of its {len(completions)} completions", where)
         if chosen is None and not own and not completions:
-            break  # the labeller gave up here
+            break  # the labeller gave up at this step
         taken = completions[chosen or 0] if chosen is not None or not own else own
         if not isinstance(taken, dict):
             raise Problem(f"expected an object for human_completion, found {kind_of(taken)}", where)
@@ -172,7 +215,7 @@ def _math_shepherd(raw: dict) -> tuple[str, list, list]:
         sign = labelled[place : place + 1]
         if sign not in ("+", "-"):
             raise Problem(f"expected + or - for step {len(steps)} at character {place}, found {sign!r}", "label")
-        # The labels are one character each, so the texts drift apart by one a step.
+        # The labels are one character each, so the texts drift apart by one character per step.
         text_to_here = labelled[place - len(piece) : place]
         if text_to_here != piece:
             raise Problem(f"its step {len(steps)} is not that of 'input'", "label")

@@ -1,4 +1,4 @@
-"""From files to prepared splits: records are read and checked once, split by their prompt and stored with TFDS."""
+"""From files to prepared splits: records are read and checked once, split by prompt, and stored with TFDS."""
 
 import hashlib
 import json
@@ -17,8 +17,11 @@ DEFAULT_DATA_DIR = base.DEFAULT_DATA_DIR
 class Preferences(NamedTuple):
     """A dataset of preferences.
 
-    name: as in `load`. kind: one of records.KINDS. data_source: split -> PreferenceSource; the splits are "train" and
-    "test", or one of them alone (test_share 0 or 1).
+    Attributes:
+      name: as in `load`.
+      kind: one of records.KINDS.
+      data_source: split -> PreferenceSource. The splits are "train" and "test", or only one of them (test_share 0 or
+        1).
     """
 
     name: str
@@ -27,9 +30,12 @@ class Preferences(NamedTuple):
 
 
 class PreferenceSource:
-    """Random access over one split: len(source), source[i] -> a record (see records).
+    """Random access to one split: len(source), source[i] -> a record (see records).
 
-    `num_skipped` counts the bad records left out while the dataset was made, `report` says what was counted.
+    Attributes:
+      kind: one of records.KINDS.
+      num_skipped: number of bad records left out when the dataset was made.
+      report: all counts from making the dataset.
     """
 
     def __init__(self, stored: base.RecordSource, kind: str):
@@ -48,14 +54,14 @@ class PreferenceSource:
         row = self._stored[index]
         return {"prompt": row["prompt"]} | json.loads(row["completion"]) | {"info": json.loads(row["info"])}
 
-    def __repr__(self) -> str:  # grain puts it in error messages: never the data
+    def __repr__(self) -> str:  # grain prints it in error messages: it must not show the data
         return f"PreferenceSource({self.name!r}, {self.split!r}, {len(self)} {self.kind})"
 
 
 def prompt_share(prompt) -> float:
-    """A number in [0, 1) that is a pure function of the prompt, up to whitespace: where it stands among all prompts.
+    """A number in [0, 1) that is a pure function of the prompt, up to whitespace, for splitting by prompt.
 
-    A chat has that of the plain prompt that says the same (see published): both forms of a dataset split alike.
+    A chat gets the same number as the equivalent plain prompt (see published), so both forms of a dataset split alike.
     """
     text = prompt
     if not isinstance(prompt, str):
@@ -69,7 +75,7 @@ def prompt_share(prompt) -> float:
 def convert(
     path, objects: Iterable[tuple[int, dict]], make: Callable[[dict], list[dict]], bad: readers.BadRecords
 ) -> Iterator[dict]:
-    """Yields the records that make(object) returns for each (line, object); what it refuses goes to `bad`."""
+    """Yields the records that make(object) returns for each (line, object); refused objects go to `bad`."""
     for line, raw in objects:
         try:
             made = make(raw)
@@ -91,12 +97,26 @@ def prepare(
     skip_bad_records: bool,
     data_dir: str,
 ) -> Preferences:
-    """The dataset of `paths`, made where its digest is not there yet (see tasks.base).
+    """The dataset of `paths`; it is made unless it is already stored under its digest (see tasks.base).
 
-    read(path, bad, counts) yields the records of a file; what it counts (ties that it leaves out) goes to the report.
-    arguments: JSON values that decide the records, beside those given here. code: the files that `read` is written in.
-    test_share: the share of the prompts, by `prompt_share`, whose records are the test split: no prompt is on both
-    sides. Raises readers.DataError for a bad record, and for a file without one that can be used.
+    Args:
+      name: of the dataset.
+      kind: one of records.KINDS.
+      paths: the files.
+      read: (path, bad, counts) -> iterator of the records of a file. What it counts (ties it leaves out) goes to the
+        report.
+      arguments: JSON values that determine the records, besides the arguments here.
+      code: the files that `read` is defined in.
+      test_share: fraction of the prompts, by `prompt_share`, whose records form the test split. No prompt is in both.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Preferences.
+
+    Raises:
+      ValueError: if test_share or kind is invalid.
+      readers.DataError: if a record is bad, or a file has no usable record.
     """
     if not 0 <= test_share <= 1:
         raise ValueError(f"test_share must lie in [0, 1], got {test_share}")
@@ -125,7 +145,7 @@ def prepare(
 
 
 def _stored(record: dict) -> dict[str, str]:
-    """A record as the three texts of tasks.base: a chat's messages stand among the JSON, not as the prompt."""
+    """A record as the three texts of tasks.base; the messages of a chat are in the JSON instead of the prompt."""
     rest = {name: value for name, value in record.items() if name != "info"}
     prompt = rest.pop("prompt") if isinstance(record["prompt"], str) else ""
     return {"prompt": prompt, "completion": json.dumps(rest), "info": json.dumps(record["info"])}

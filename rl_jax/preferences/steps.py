@@ -1,4 +1,4 @@
-"""Solutions with labelled steps as arrays: where each step ends, and whether it is right. numpy, no jax."""
+"""Solutions with labelled steps as arrays: the end of each step, and whether it is right. numpy, no jax."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from rl_jax.preferences.encode import TRUNCATE, encode_prompts, layout
 
-UNLABELLED = -100  # the label of a step that has none, as in TRL and in torch's cross-entropy
+UNLABELLED = -100  # the label of unlabelled steps, as in TRL and in torch's cross-entropy
 
 
 def encode_steps(
@@ -20,26 +20,38 @@ def encode_steps(
     truncate: str = "refuse",
     unlabelled: str = "refuse",
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """N records of kind "steps" as (arrays, counts), each step encoded for itself, and so is `separator` behind it.
+    """Encodes records of kind "steps"; each step, and the `separator` after it, is tokenised separately.
 
-    A step ends at its separator's last token, where a process reward model reads its score (TRL's PRMTrainer). There
-    is no EOS: steps are judged before a solution is at its end.
+    A step ends at the last token of its separator, at which a process reward model reads its score (TRL's PRMTrainer).
+    There is no EOS, because steps are scored before a solution is finished.
 
-    num_steps: S; None is the most that a record has. completion_length: C; what is over it is cut, and the steps that
-    end behind it have no end and no label. truncate: as in encode_preferences. unlabelled: for a record without a
-    labelled step once it is cut: "refuse" raises ValueError with its place, "drop" leaves it out.
-    Arrays: tokens, positions, segment_ids int32 [N, P + C]; completion_mask bool [N, C]; step_ends int32 [N, S], the
-        column among the C of a step's last token, -1 where there is no such step; step_labels int32 [N, S], 1 right,
-        0 wrong, -100 unlabelled; indices int32 [N], the places in `records`.
-    Counts: num_records, num_kept, num_prompts_cut, num_prompts_dropped, num_steps and num_steps_cut of the records
-        kept, num_unlabelled_dropped.
+    Args:
+      tokenizer: see tokenizers.base.
+      records: N of them.
+      prompt_buckets: allowed prompt lengths.
+      completion_length: C. Longer solutions are cut, and the steps that end after C have no end and no label.
+      num_steps: S. None takes the largest number of steps of a record.
+      separator: text after each step.
+      truncate: as in encode_preferences.
+      unlabelled: for a record without a labelled step after cutting: "refuse" raises ValueError, "drop" leaves it out.
+
+    Returns:
+      (arrays, counts).
+      arrays: tokens, positions, segment_ids int32 [N, P + C]; completion_mask bool [N, C]; step_ends int32 [N, S], the
+      column among the C of a step's last token, -1 if there is no such step; step_labels int32 [N, S], 1 right, 0
+      wrong, -100 unlabelled; indices int32 [N], the places in `records`.
+      counts: num_records, num_kept, num_prompts_cut, num_prompts_dropped, num_unlabelled_dropped, and, of the records
+      kept, num_steps and num_steps_cut.
+
+    Raises:
+      ValueError: if a setting is invalid, a record is refused or has more than S steps, or no record is left.
     """
     for name, value, known in (("truncate", truncate, TRUNCATE), ("unlabelled", unlabelled, ("refuse", "drop"))):
         if value not in known:
             raise ValueError(f"{name}={value!r} is none of {', '.join(known)}")
     if completion_length < 1:
         raise ValueError(f"completion_length must be at least 1, got {completion_length}")
-    records = list(records)  # a source would read each of them again and again
+    records = list(records)  # a source would read each record again on every access
     prompts, prompt_counts = encode_prompts(tokenizer, records, max(prompt_buckets), truncate)
     counts = {"num_records": len(records), "num_kept": 0, **prompt_counts}
     counts |= {"num_steps": 0, "num_steps_cut": 0, "num_unlabelled_dropped": 0}

@@ -1,6 +1,6 @@
-"""How good a learned reward is, in numpy: accuracy, calibration, length bias, published benchmarks, best-of-n.
+"""Quality of a learned reward, in numpy: accuracy, calibration, length bias, published benchmarks, best-of-n.
 
-Scores come from any model; nothing here runs one.
+Scores may come from any model; none is run here.
 """
 
 import math
@@ -13,19 +13,29 @@ import numpy as np
 
 
 def pair_accuracy(chosen: np.ndarray, rejected: np.ndarray, *, ties: float = 0.0) -> float:
-    """The share of pairs with r_w > r_l; a tie counts `ties` (0 in TRL, and a model that knows nothing is not right).
+    """Fraction of pairs with r_w > r_l.
 
-    chosen, rejected: float [N].
+    Args:
+      chosen: float [N]. r_w.
+      rejected: float [N]. r_l.
+      ties: what a tie counts (0 as in TRL: a model without any preference is not right).
     """
     chosen, rejected = _same(chosen, rejected)
     return float(np.mean((chosen > rejected) + ties * (chosen == rejected)))
 
 
 def calibration_error(probs: np.ndarray, labels: np.ndarray, *, bins: int = 10) -> float:
-    """ECE: sum_b n_b / N |mean label - mean prob| over `bins` bins of one width on [0, 1], the upper edge inside.
+    """ECE: sum_b n_b / N |mean label - mean prob| over `bins` equal-width bins on [0, 1], upper edges included.
 
-    probs: float [N]; of a pair, sigma(r_w - r_l), where the label is 1 throughout: give each pair in a random order.
-    labels: [N] in [0, 1]. Source: arXiv 1706.04599.
+    Source: arXiv 1706.04599.
+
+    Args:
+      probs: float [N]. For a pair sigma(r_w - r_l), whose label is always 1: give each pair in a random order.
+      labels: [N] in [0, 1].
+      bins: number of bins.
+
+    Raises:
+      ValueError: if a prob is outside of [0, 1], or the shapes differ.
     """
     probs, labels = _same(probs, labels)
     if ((probs < 0) | (probs > 1)).any():
@@ -36,16 +46,21 @@ def calibration_error(probs: np.ndarray, labels: np.ndarray, *, bins: int = 10) 
 
 
 def length_correlation(scores: np.ndarray, lengths: np.ndarray) -> float:
-    """Pearson's correlation of scores and lengths, 0 where one of them does not vary. [N], [N]."""
+    """Pearson correlation of scores and lengths, 0 if one of them is constant. [N], [N]."""
     scores, lengths = _same(scores, lengths)
     spread = scores.std() * lengths.std()
     return float(np.mean((scores - scores.mean()) * (lengths - lengths.mean())) / spread) if spread > 0 else 0.0
 
 
 def area_under_curve(scores: np.ndarray, labels: np.ndarray) -> float:
-    """AUC: the probability that a right one scores above a wrong one, ties counting 1/2. float [N], bool or 0/1 [N].
+    """AUC: the probability that a right one scores above a wrong one; ties count 1/2.
 
-    Raises ValueError where all labels are the same.
+    Args:
+      scores: float [N].
+      labels: bool or 0/1 [N].
+
+    Raises:
+      ValueError: if all labels are the same.
     """
     scores, labels = _same(scores, labels)
     right = labels > 0.5
@@ -61,10 +76,17 @@ def area_under_curve(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def reward_math(right: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
-    """RewardMATH of one problem: {"accuracy", "accuracy_ties", "mrr"}.
+    """RewardMATH for one problem: {"accuracy", "accuracy_ties", "mrr"}.
 
-    accuracy: min(right) > max(wrong), accuracy_ties with >=. mrr: 1 / rank of the best right one, ties against it.
-    right: float [R], usually 1. wrong: float [W], usually 9. Source: arXiv 2410.01729 and its code.
+    Source: arXiv 2410.01729 and its code.
+
+    Args:
+      right: float [R], usually 1.
+      wrong: float [W], usually 9.
+
+    Returns:
+      accuracy: min(right) > max(wrong); accuracy_ties: the same with >=; mrr: 1 / rank of the best right one, with ties
+      counted against it.
     """
     right, wrong = np.asarray(right, np.float64), np.asarray(wrong, np.float64)
     rank = 1 + int((wrong >= right.max()).sum())
@@ -76,24 +98,28 @@ def reward_math(right: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
 
 
 def reward_bench_2(scores: np.ndarray) -> float:
-    """RewardBench 2's accuracy of a subset: the share of prompts whose first completion, the right one, scores highest.
+    """RewardBench 2's accuracy on a subset: fraction of prompts whose first completion, the right one, scores highest.
 
-    scores: float [N, 4]; a tie goes to the first, as in its code. The score of the benchmark is the mean over subsets.
-    Source: arXiv 2506.01937, rewardbench 0.1.4.
+    The score of the benchmark is the mean over subsets. Source: arXiv 2506.01937, rewardbench 0.1.4.
+
+    Args:
+      scores: float [N, 4]. A tie goes to the first, as in its code.
     """
     scores = np.asarray(scores, np.float64)
     return float(np.mean(np.argmax(scores, axis=1) == 0))
 
 
 def reward_bench_ties(items: Sequence[tuple[Sequence, Sequence, Sequence, Sequence]]) -> float:
-    """RewardBench 2's Ties subset, of prompts with one right answer beside the same with several.
+    """RewardBench 2's Ties subset: prompts with one right answer, each next to a version with several.
 
     With spread = max - min of the right ones of the second, and g = min(right) - max(wrong) of each,
 
         .3 E[g_2 > 0] + .3 E[g_1 > 0] + .2 E[g_2 > spread] + .2 E[min(g) > spread] + .01 E[tanh(min(g) / spread - 1)]
 
-    items: one (right, wrong, right of the second, wrong of the second) a prompt, each a list of scores.
-    The last mean is over the prompts whose spread is above 0. Source: rewardbench 0.1.4, process_single_model.
+    The last mean is over the prompts with spread > 0. Source: rewardbench 0.1.4, process_single_model.
+
+    Args:
+      items: one (right, wrong, right of the second, wrong of the second) per prompt, each a list of scores.
     """
     rows, bonuses = [], [0.0]
     for right, wrong, right_2, wrong_2 in items:
@@ -110,7 +136,14 @@ def reward_bench_ties(items: Sequence[tuple[Sequence, Sequence, Sequence, Sequen
 
 
 class BestOfN(NamedTuple):
-    """Best-of-n at one n: the mean gold score of what the proxy chooses, of the proxy itself, and the KL bound."""
+    """Best-of-n for one n.
+
+    Attributes:
+      n: number of samples.
+      gold: mean gold score of the sample that the proxy chooses.
+      proxy: mean proxy score of that sample.
+      kl: bound of the KL, in nats (best_of_n_kl).
+    """
 
     n: int
     gold: float
@@ -119,7 +152,7 @@ class BestOfN(NamedTuple):
 
 
 def best_of_n_kl(n: int) -> float:
-    """log n - (n - 1) / n nats: at least KL(best-of-n || policy), and equal where no two samples tie.
+    """log n - (n - 1) / n nats: upper bound of KL(best-of-n || policy), with equality if no two samples tie.
 
     Source: arXiv 2009.01325; that it is a bound, arXiv 2401.01879.
     """
@@ -127,12 +160,22 @@ def best_of_n_kl(n: int) -> float:
 
 
 def best_of_n(proxy: np.ndarray, gold: np.ndarray, sizes: Sequence[int]) -> list[BestOfN]:
-    """The exact mean over all subsets of n of the S samples: no subset is drawn, none is left out.
+    """The exact mean over all subsets of n of the S samples, without sampling subsets.
 
     Sorted by proxy, the i-th sample from below (i = 1 .. S) is the best of its subset in C(i - 1, n - 1) / C(S, n) of
-    them. Samples of one proxy score share their places, which breaks ties at random.
-    proxy, gold: float [P, S] of S samples of each of P prompts. sizes: the n, each at most S.
-    Source: the estimator of arXiv 2210.10760 (appendix I), as for pass@k. Raises ValueError for a size beyond S.
+    them. Samples with equal proxy scores share their places, which breaks ties at random. Source: the estimator of
+    arXiv 2210.10760 (appendix I), as for pass@k.
+
+    Args:
+      proxy: float [P, S]. S samples of each of P prompts.
+      gold: float [P, S].
+      sizes: the n, each at most S.
+
+    Returns:
+      One BestOfN per size.
+
+    Raises:
+      ValueError: if a size is outside of 1 .. S, or the shapes differ.
     """
     proxy, gold = np.asarray(proxy, np.float64), np.asarray(gold, np.float64)
     samples = proxy.shape[1]
@@ -150,9 +193,14 @@ def best_of_n(proxy: np.ndarray, gold: np.ndarray, sizes: Sequence[int]) -> list
 
 
 def rerank_accuracy(scores: Sequence[Sequence[float]], right: Sequence[Sequence[bool]]) -> dict[str, float]:
-    """Of problems with several solutions each: how often the best-scored one is right, beside chance and an oracle.
+    """How often the best-scored of several solutions is right, compared with chance and an oracle.
 
-    scores, right: one list a problem. "chosen": ties at random. "chance": the mean share of right ones. "oracle": any.
+    Args:
+      scores: one list per problem.
+      right: one list per problem.
+
+    Returns:
+      "chosen": the best-scored, ties at random; "chance": mean fraction of right ones; "oracle": whether any is right.
     """
     chosen, chance, oracle = [], [], []
     for values, labels in zip(scores, right, strict=True):
@@ -170,7 +218,7 @@ def _level(gold: np.ndarray, proxy: np.ndarray) -> np.ndarray:
 
 
 def _same(left, right) -> tuple[np.ndarray, np.ndarray]:
-    """Both as float64 of one shape [N], N > 0. Raises ValueError."""
+    """Both as float64 [N] of the same length N > 0. Raises ValueError if they are not."""
     left, right = np.asarray(left, np.float64), np.asarray(right, np.float64)
     if left.shape != right.shape or left.ndim != 1 or not len(left):
         raise ValueError(f"expected two arrays of one length, found {left.shape} and {right.shape}")

@@ -1,4 +1,4 @@
-"""Rewards of an answer with a verbalised confidence in it (RLCR): right answers, and confidences that come true."""
+"""Rewards for an answer with a verbalised confidence (RLCR): for right answers and for calibrated confidences."""
 
 import re
 
@@ -8,7 +8,7 @@ FORMAT = r".*?</think>\s*<answer>(.*?)</answer>\s*<confidence>(.*?)</confidence>
 def read(completion: str) -> tuple[str, float] | None:
     """(answer, confidence) of "... </think> <answer>..</answer> <confidence>..</confidence>".
 
-    None for another format, and for a confidence that is no number in [0, 1].
+    None for another format, or if the confidence is not a number in [0, 1].
     """
     found = re.match(FORMAT, completion, re.DOTALL)
     if found is None:
@@ -21,7 +21,7 @@ def read(completion: str) -> tuple[str, float] | None:
 
 
 def brier(correct: bool, confidence: float) -> float:
-    """1[correct] - (c - 1[correct])^2, in [-1, 1]: greatest in expectation where c is the probability of being right.
+    """1[correct] - (c - 1[correct])^2, in [-1, 1]: its expectation is greatest if c is the probability of being right.
 
     Source: arXiv 2507.16806 equation 4.
     """
@@ -36,9 +36,9 @@ def weighted(
     correct_weight: float = 0.5,
     calibration_weight: float = 0.5,
 ) -> float:
-    """w_f + w_c 1[correct] + w_b (1 - (c - 1[correct])^2), and 0 where the format is wrong (confidence None).
+    """w_f + w_c 1[correct] + w_b (1 - (c - 1[correct])^2), and 0 if the format is wrong (confidence None).
 
-    Source: the reward of the code of arXiv 2507.16806 (reward_fns.py), whose three weights are .5.
+    Source: the reward in the code of arXiv 2507.16806 (reward_fns.py), whose three weights are .5.
     """
     if confidence is None:
         return 0.0

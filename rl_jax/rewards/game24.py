@@ -1,8 +1,8 @@
 """Verifier of the game of 24: an expression over four given numbers with + - * / and parentheses that is exactly 24.
 
-The same may be written in steps, each with what is left after it: "4*6=24:1 1 24,24*1=24:1 24,24*1=24". The text is
-parsed here by recursive descent with exact fractions; nothing is ever evaluated as code. Length, depth and size of
-numbers are bounded, so every text is refused or done in microseconds.
+A solution may also be written in steps, each with the numbers left after it: "4*6=24:1 1 24,24*1=24:1 24,24*1=24". The
+text is parsed by recursive descent with exact fractions and never evaluated as code. Length, depth and size of numbers
+are bounded, so every text is refused or scored within microseconds.
 """
 import re
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ _TOKEN = re.compile(r"\s*([0-9]{1,4}(?![0-9])|[-+*/()])")
 
 
 class ExpressionError(ValueError):
-    """The text is not an expression, or it divides by zero; the message says where."""
+    """The text is not an expression, or it divides by zero; the message says at which place."""
 
 
 class Expression(NamedTuple):
-    """Exact value and the integers in the order they are written."""
+    """The exact value, and the integers in the order in which they appear."""
     value: Fraction
     numbers: tuple[int, ...]
 
@@ -32,8 +32,10 @@ def parse(text: str) -> Expression:
 
         sum := product (("+"|"-") product)*    product := atom (("*"|"/") atom)*    atom := integer | "(" sum ")"
 
-    A sign before a number or a parenthesis is refused: the game has only the four operations. ExpressionError for
-    anything else than one whole expression.
+    A sign before a number or a parenthesis is refused: the game has only the four operations.
+
+    Raises:
+      ExpressionError: if the text is not exactly one expression.
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"over {MAX_LENGTH} characters")
@@ -89,17 +91,22 @@ def _atom(tokens: list[str], place: int, depth: int, numbers: list[int]) -> tupl
 
 
 class Steps(NamedTuple):
-    """A worked solution. valid: every line is well written and its arithmetic is right. uses: every operand was there
-    and `left` is what is left, down to a single number. value: that of the last line, None where there is none."""
+    """A solution in steps.
+
+    Attributes:
+      valid: whether every line is well formed and its arithmetic is right.
+      uses: whether every operand was available and the listed remaining numbers are right, down to a single number.
+      value: of the last line; None if there is none.
+    """
     valid: bool
     uses: bool
     value: int | None
 
 
 def parse_steps(text: str, numbers: Sequence[int]) -> Steps:
-    """Follows "a*b=c:LEFT,...,x+y=z" from `numbers` on; LEFT are the numbers then left, in order, not on the last line.
+    """Follows "a*b=c:LEFT,...,x+y=z", starting with `numbers`; LEFT lists the remaining numbers in order, except last.
 
-    Whole numbers from 0 to 9999 only, so a solution through a fraction or a negative number cannot be written this way.
+    Only whole numbers from 0 to 9999, so a solution through a fraction or a negative number cannot be written this way.
     """
     if len(text) > MAX_LENGTH:
         return Steps(False, False, None)
@@ -133,10 +140,12 @@ def is_solution(text: str, numbers: Sequence[int]) -> bool:
 
 
 def score(prompt: str, completion: str, info: dict) -> dict[str, float]:
-    """reward = correct: 1.0 where the completion is a solution for info["numbers"].
+    """Scores one completion.
 
-    valid_expression: it is an expression with a value (or steps that are each right); uses_numbers: and it uses the
-    four numbers once each.
+    Returns:
+      reward = correct: 1.0 if the completion is a solution for info["numbers"]. valid_expression: 1.0 if it is an
+      expression with a value (or steps that are each right). uses_numbers: 1.0 if it also uses the four numbers once
+      each.
     """
     if "=" in completion:
         steps = parse_steps(completion, info["numbers"])

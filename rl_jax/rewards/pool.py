@@ -1,10 +1,10 @@
-"""Runs a reward function over many samples in worker processes with a time limit on each item. No jax.
+"""Runs a reward function over many samples in worker processes with a time limit per item. No jax.
 
-Workers are new interpreters (subprocess, never fork: jax holds threads) running `worker.py`; data crosses as JSON
-lines and the function by name. Items go out in chunks; a worker answers item by item, and the limit of an item
-runs from the answer before it. A worker that is late or dies is replaced: the item it was at scores
-`failure_reward` and is counted, the rest of its chunk goes to another worker. So what an item scores does not
-depend on the number of workers or on the other items.
+Workers are new interpreters (subprocess, never fork: jax holds threads) running `worker.py`; data is passed as JSON
+lines and the function by name. Items are sent in chunks. A worker answers item by item, and the time of an item starts
+with the previous answer. A worker that is late or dies is replaced: its current item scores `failure_reward` and is
+counted, the rest of its chunk goes to another worker. So an item's score does not depend on the number of workers or on
+the other items.
 """
 import json
 import os
@@ -30,8 +30,15 @@ MAX_START_FAILURES = 3
 
 
 class RewardResult(NamedTuple):
-    """rewards f32 [N]; components: name -> f32 [N] without "reward" (0 where an item failed or lacks the name);
-    num_timeouts and num_errors count failed items; first_error is the message of the first failed item, or None."""
+    """Scores of N items.
+
+    Attributes:
+      rewards: f32 [N].
+      components: name -> f32 [N], without "reward"; 0 if an item failed or lacks the name.
+      num_timeouts: number of items over the time limit.
+      num_errors: number of items that failed otherwise.
+      first_error: message of the first failed item, or None.
+    """
     rewards: np.ndarray
     components: dict[str, np.ndarray]
     num_timeouts: int
@@ -40,7 +47,7 @@ class RewardResult(NamedTuple):
 
 
 class _Worker:
-    """One process and what it owes: `owed` are the item ids sent and not yet answered, in order."""
+    """One process. `owed`: ids of the items sent and not yet answered, in order."""
 
     def __init__(self, setup: bytes):
         self.process = subprocess.Popen(
@@ -52,10 +59,10 @@ class _Worker:
         self.owed: deque[int] = deque()
         self.deadline = time.monotonic() + START_LIMIT_S
         self.outgoing, self.incoming = setup, b""
-        self.send()  # it imports the function while the program does other things
+        self.send()  # the worker imports the function while the program does other things
 
     def send(self) -> None:
-        """Writes as much of `outgoing` as the pipe takes; a closed pipe shows as EOF when reading."""
+        """Writes as much of `outgoing` as the pipe takes; a closed pipe shows up as EOF on reading."""
         try:
             while self.outgoing:
                 count = self.process.stdin.write(self.outgoing)
@@ -94,7 +101,11 @@ def _stop_all(workers: list) -> None:
 
 
 def function_name(function: Callable) -> str:
-    """"module:qualname" of an importable function; ValueError for any other callable says what to do."""
+    """"module:qualname" of an importable function.
+
+    Raises:
+      ValueError: for any other callable; the message says what to do.
+    """
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     help_text = ("; worker processes import the function by name: define it at the top level of an importable module, "
                  "pass its fixed arguments as kwargs=, or use num_workers=0 (this process, no time limit)")
@@ -110,14 +121,23 @@ def function_name(function: Callable) -> str:
 
 
 class RewardPool:
-    """Callable over (prompts, completions, infos): see the module's docstring. Use it in a `with`, or close() it.
-
-    reward_fn(prompt, completion, info: dict, **kwargs) -> {"reward": float, component: float, ...}; kwargs are JSON
-    values. num_workers=0 runs any callable in this process, without the time limit.
-    """
+    """Callable over (prompts, completions, infos); see the head of this file. Use it in a `with`, or close() it."""
 
     def __init__(self, reward_fn: Callable, *, kwargs: Mapping | None = None, num_workers: int = 2,
                  time_limit_s: float = 1.0, failure_reward: float = 0.0):
+        """Starts the workers and waits until each has imported the function.
+
+        Args:
+          reward_fn: (prompt, completion, info: dict, **kwargs) -> {"reward": float, component: float, ...}.
+          kwargs: JSON values.
+          num_workers: 0 runs any callable in this process, without the time limit.
+          time_limit_s: per item, in seconds.
+          failure_reward: reward of an item that fails.
+
+        Raises:
+          ValueError: if an argument is invalid.
+          RuntimeError: if a worker cannot start.
+        """
         if num_workers < 0 or not time_limit_s > 0:
             raise ValueError(f"num_workers must be >= 0 and time_limit_s > 0, got {num_workers} and {time_limit_s}")
         self._function, self._kwargs = reward_fn, dict(kwargs or {})
@@ -134,7 +154,7 @@ class RewardPool:
             raise ValueError(f"kwargs of the reward function must be JSON values: {error}") from error
         for _ in range(num_workers):
             self._workers.append(_Worker(self._setup))
-        # An empty run waits until every worker has imported the function, so a broken one is known now.
+        # An empty run waits until every worker has imported the function, so a broken one shows up now.
         failures = _Run(self, [], wait_for_start=True).run().failures
         if failures:
             self.close()
@@ -147,11 +167,11 @@ class RewardPool:
         self.close()
 
     def close(self) -> None:
-        """Ends the workers; the pool cannot be used after."""
+        """Stops the workers; the pool cannot be used afterwards."""
         self._finalizer()
 
     def __call__(self, prompts: Sequence[str], completions: Sequence[str], infos: Sequence[str]) -> RewardResult:
-        """Scores N items; infos are JSON texts. Never raises for what an item does."""
+        """Scores N items; infos are JSON texts. Never raises because of an item."""
         if not len(prompts) == len(completions) == len(infos):
             raise ValueError("prompts, completions and infos differ in length: "
                              f"{len(prompts)}, {len(completions)}, {len(infos)}")
@@ -187,7 +207,7 @@ class RewardPool:
 
 
 class _Run:
-    """One pass over `items`: hands out chunks, gathers answers, replaces workers that are late or dead."""
+    """One pass over `items`: sends chunks, gathers answers, replaces workers that are late or dead."""
 
     def __init__(self, pool: RewardPool, items: list, *, wait_for_start: bool = False):
         self.pool, self.items, self.wait_for_start = pool, items, wait_for_start
@@ -202,10 +222,10 @@ class _Run:
         """Returns when every item has a result (or, with wait_for_start, when every worker is up)."""
         workers = self.pool._workers
         for index, worker in enumerate(workers):
-            if worker.process.poll() is not None:  # it died between calls: no item is to blame
+            if worker.process.poll() is not None:  # died between calls: no item is to blame
                 worker.stop()
                 workers[index] = _Worker(self.pool._setup)
-            elif not worker.ready:  # replaced at the end of the last call: the time between calls does not count
+            elif not worker.ready:  # replaced at the end of the last call: do not count the time between calls
                 worker.deadline = time.monotonic() + START_LIMIT_S
         while self.missing or self.wait_for_start and not self.failures and not all(w.ready for w in workers):
             if len(self.failures) >= MAX_START_FAILURES:
@@ -237,7 +257,7 @@ class _Run:
         for index, worker in enumerate(workers):
             if worker not in busy:
                 continue
-            # The clock is read before the pipe: an answer that is already there is never called late.
+            # The clock is read before the pipe, so an answer that has arrived is never late.
             now = time.monotonic()
             messages, closed = worker.receive()
             for message in messages:

@@ -1,14 +1,15 @@
 """Sentiment reward: a linear model over words and word pairs, trained on SST-2; scoring is numpy only.
 
-Model: logistic regression on the presence of n-grams, each scaled by its naive-Bayes log-count ratio (the NBSVM
-recipe of Wang & Manning, ACL 2012, with the logistic loss):
+Model: logistic regression on the presence of n-grams, each scaled by its naive-Bayes log-count ratio (the NBSVM recipe
+of Wang & Manning, ACL 2012, with the logistic loss):
+
     evidence(x) = b + sum over distinct n-grams j of x:  w_j r_j
     r = log((1 + n_pos) / |1 + n_pos|) - log((1 + n_neg) / |1 + n_neg|)
     w, b minimise sum_i log(1 + exp(-s_i evidence(x_i))) + l2/2 |w|^2,   s_i = +-1  (L-BFGS, deterministic)
 
-Score of a text: the mean over its sentences of sigmoid(evidence(sentence)). Evidence over a whole story adds up to
-saturation (one happy ending outweighs everything); the mean over sentences is in [0, 1], does not grow with length, and
-each sentence can move it by 1/n at most. A sentence without a known word is near 0.5; a text without words scores 0.
+Score of a text: the mean over its sentences of sigmoid(evidence(sentence)). Evidence over a whole story would saturate
+(one happy ending outweighs everything). The mean over sentences is in [0, 1], does not grow with length, and each
+sentence can change it by at most 1/n. A sentence without a known word is near 0.5; a text without words scores 0.
 """
 import collections
 import functools
@@ -32,7 +33,14 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’]*\s+|\n+")
 
 
 class Model(NamedTuple):
-    """weights: n-gram -> w_j r_j; bias: b; accuracy on the dev and test sentences it was measured on."""
+    """A trained sentiment model.
+
+    Attributes:
+      weights: n-gram -> w_j r_j.
+      bias: b.
+      dev_accuracy: on the dev sentences.
+      test_accuracy: on the test sentences.
+    """
     weights: dict[str, float]
     bias: float
     dev_accuracy: float
@@ -40,7 +48,7 @@ class Model(NamedTuple):
 
 
 def split_words(text: str) -> list[str]:
-    """Lower-case words as SST-2 writes them ("didn't" -> did n't), with ! and ? and without other punctuation."""
+    """Lower-case words as in SST-2 ("didn't" -> did n't), with ! and ? and without other punctuation."""
     text = text.lower().replace("’", "'")
     return _WORD.findall(_CLITIC.sub(r" \1", text))
 
@@ -53,7 +61,7 @@ def ngrams(text: str) -> list[str]:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Pieces ended by . ! ? or a line break that hold at least one word; an unfinished last sentence counts."""
+    """Pieces ended by . ! ? or a line break that have at least one word; an unfinished last sentence counts."""
     return [piece for piece in _SENTENCE_END.split(text) if split_words(piece)]
 
 
@@ -63,7 +71,7 @@ def evidence(model: Model, text: str) -> float:
 
 
 def text_score(model: Model, text: str) -> float:
-    """Mean over sentences of p(positive), in [0, 1]; 0 where there is no word."""
+    """Mean over sentences of p(positive), in [0, 1]; 0 if there is no word."""
     log_odds = np.array([evidence(model, sentence) for sentence in split_sentences(text)])
     if not len(log_odds):
         return 0.0
@@ -71,7 +79,7 @@ def text_score(model: Model, text: str) -> float:
 
 
 def distinct_trigrams(text: str) -> float:
-    """Share of distinct ones among the word trigrams: 1 says no repetition, near 0 a loop; 0 without words."""
+    """Fraction of distinct word trigrams: 1 means no repetition, near 0 a loop; 0 without words."""
     words = split_words(text)
     trigrams = list(zip(words, words[1:], words[2:], strict=False))
     if not trigrams:
@@ -80,16 +88,22 @@ def distinct_trigrams(text: str) -> float:
 
 
 def score(prompt: str, completion: str, info: dict, *, model_path: str) -> dict[str, float]:
-    """reward: sentiment of the completion in [0, 1] (the prompt is not scored).
+    """Scores one completion.
 
-    reward_repetition: share of distinct word trigrams, not part of the reward: it shows degenerate text.
+    Returns:
+      reward: sentiment of the completion in [0, 1] (the prompt is not scored). reward_repetition: fraction of distinct
+      word trigrams, not part of the reward; it reveals degenerate text.
     """
     return {"reward": text_score(load(model_path), completion), "reward_repetition": distinct_trigrams(completion)}
 
 
 @functools.cache
 def load(model_path: str) -> Model:
-    """Reads a model once per process; DataError where the file is not one."""
+    """Reads a model, once per process.
+
+    Raises:
+      readers.DataError: if the file is not a sentiment model.
+    """
     try:
         with np.load(model_path, allow_pickle=False) as file:
             words = file["features"].tobytes().decode("utf-8").split("\n")
@@ -105,10 +119,23 @@ def load(model_path: str) -> Model:
 
 def prepare(data: str | os.PathLike, *, cache_dir: str = DEFAULT_CACHE_DIR, l2: float = 3.0, min_count: int = 2,
             skip_bad_records: bool = False) -> str:
-    """Trains on sst2_train.txt.gz of the folder `data`, unless it was done before, and returns the model's path.
+    """Trains a model on sst2_train.txt.gz, unless it is cached.
 
-    The path holds a hash of the three data files, the arguments and this module's code. `load(path)` has the dev
-    and test accuracies.
+    The path contains a hash of the three data files, the arguments and this module's code. `load(path)` has the dev and
+    test accuracies.
+
+    Args:
+      data: folder of sst2_{train,dev,test}.txt.gz.
+      cache_dir: where models are stored.
+      l2: regularisation.
+      min_count: n-grams in fewer sentences are ignored.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+
+    Returns:
+      The path of the model.
+
+    Raises:
+      readers.DataError: if a record is bad, or a file lacks sentences of both labels.
     """
     files = {split: pathlib.Path(data) / f"sst2_{split}.txt.gz" for split in ("train", "dev", "test")}
     arguments = json.dumps({"l2": l2, "min_count": min_count, "skip_bad_records": skip_bad_records})
@@ -130,19 +157,22 @@ def prepare(data: str | os.PathLike, *, cache_dir: str = DEFAULT_CACHE_DIR, l2: 
     features = np.frombuffer("\n".join(weights).encode("utf-8"), np.uint8)
     np.savez_compressed(temporary, features=features, weights=np.array(list(weights.values())), bias=bias,
                         dev_accuracy=accuracy(model, examples["dev"]), test_accuracy=accuracy(model, examples["test"]))
-    temporary.replace(path)  # another process may do the same at the same time: the files are equal
+    temporary.replace(path)  # another process may do the same concurrently: the files are equal
     return str(path)
 
 
 def accuracy(model: Model, examples: Sequence[tuple[int, str]]) -> float:
-    """Share of (label, text) pairs whose evidence has the sign of the label."""
+    """Fraction of (label, text) pairs whose evidence has the sign of the label."""
     return float(np.mean([(evidence(model, text) > 0) == bool(label) for label, text in examples]))
 
 
 def train(examples: Sequence[tuple[int, str]], *, l2: float, min_count: int) -> tuple[dict[str, float], float]:
-    """(n-gram -> w_j r_j, bias) of (label, text) pairs, from the n-grams found in at least `min_count` of them.
+    """(n-gram -> w_j r_j, bias) from (label, text) pairs and the n-grams in at least `min_count` of them.
 
-    scipy is imported here: workers that only score do not need it.
+    scipy is imported here because workers that only score do not need it.
+
+    Raises:
+      RuntimeError: if the optimizer does not converge.
     """
     from scipy import optimize, sparse
 

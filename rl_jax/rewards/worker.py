@@ -1,8 +1,8 @@
-"""A reward worker process: started by `rl_jax.rewards.pool`, one JSON line in, JSON lines out. Stdlib only.
+"""A reward worker process, started by `rl_jax.rewards.pool`: JSON lines in, JSON lines out. Stdlib only.
 
-First line: {"path": sys.path, "function": "module:qualname", "kwargs": {...}}; answer {"ready": true} or
-{"failed": reason}. Then chunks [[id, prompt, completion, info], ...]; one line [id, {component: value}, null] or
-[id, null, reason] goes back per item, as soon as it is done.
+First line: {"path": sys.path, "function": "module:qualname", "kwargs": {...}}; answer {"ready": true} or {"failed":
+reason}. Then chunks [[id, prompt, completion, info], ...]. For each item one line [id, {component: value}, null] or
+[id, null, reason] is returned as soon as it is done.
 """
 import importlib
 import json
@@ -16,7 +16,12 @@ FLOAT32_MAX = 3.4028234663852886e38
 
 
 def checked(result) -> dict[str, float]:
-    """Named components as finite floats; ValueError or TypeError says what is wrong with `result`."""
+    """Returns named components as finite floats.
+
+    Raises:
+      TypeError: if `result` is not a dict of named numbers with the key "reward".
+      ValueError: if a number is not a finite float32.
+    """
     if not isinstance(result, dict) or "reward" not in result:
         raise TypeError(f"the reward function must return a dict with the key 'reward', got {result!r:.200}")
     values = {}
@@ -39,7 +44,7 @@ def resolve(name: str):
 
 
 def describe(error: BaseException) -> str:
-    """"Type: message", bounded; also for an exception whose own __str__ raises."""
+    """"Type: message", truncated; also works for an exception whose __str__ raises."""
     try:
         return f"{type(error).__name__}: {error}"[:500]
     except BaseException:  # noqa: BLE001 - a broken __str__ must not take the worker down
@@ -48,8 +53,8 @@ def describe(error: BaseException) -> str:
 
 def main() -> None:
     """Serves until the pipe from the parent closes."""
-    # The protocol keeps private copies of the pipes (not inherited by children). What the reward function prints goes
-    # to stderr; what it reads is empty.
+    # The protocol keeps private copies of the pipes (not inherited by children). The reward function's stdout goes to
+    # stderr, and its stdin is empty.
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -67,7 +72,7 @@ def main() -> None:
     def listen() -> None:
         for line in requests:
             inbox.put(line)
-        os._exit(0)  # the parent closed the pipe or died: stop, also in the middle of an item
+        os._exit(0)  # the parent closed the pipe or died: stop, even in the middle of an item
 
     setup = json.loads(requests.readline())
     sys.path[:] = setup["path"]
@@ -82,7 +87,7 @@ def main() -> None:
         for number, prompt, completion, info in json.loads(inbox.get()):
             try:
                 values, reason = checked(function(prompt, completion, json.loads(info), **setup["kwargs"])), None
-            except BaseException as error:  # noqa: BLE001 - SystemExit and the like are that item's failure too
+            except BaseException as error:  # noqa: BLE001 - SystemExit and the like are failures of this item, too
                 values, reason = None, describe(error)
             reply([number, values, reason])
 

@@ -1,10 +1,10 @@
-"""The run directory: metrics, timings, samples and group views as JSON lines, TensorBoard and one progress line.
+"""The run directory: metrics, timings, samples and group views as JSON lines, TensorBoard and a progress line.
 
-Rows are written whole and flushed at once, so that a run killed with -9 loses nothing that it had logged, and a
-resumed run cuts its files back to the restored step: an interrupted run's metrics.jsonl ends byte-equal to an
-uninterrupted one's. That holds when a step is logged before its checkpoint is saved, and when nothing that depends
-on the clock goes into `metrics` (it belongs into `timings`). When a run ends, metrics and samples are copied to Parquet
-(rl_jax.runs.parquet). Nothing here imports jax.
+Rows are written whole and flushed at once, so a run killed with -9 loses nothing it had logged. A resumed run cuts its
+files back to the restored step, so an interrupted run's metrics.jsonl ends byte-equal to an uninterrupted one's. This
+requires that a step is logged before its checkpoint is saved, and that nothing that depends on the clock goes into
+`metrics` (it belongs into `timings`). When a run ends, metrics and samples are copied to Parquet (rl_jax.runs.parquet).
+Nothing here imports jax.
 """
 
 import json
@@ -28,12 +28,17 @@ PARQUET_FILES = ("metrics.parquet", "samples.parquet")
 
 
 def encode_row(row: Mapping[str, Any]) -> str:
-    """One JSON object on one line with sorted keys; the same values always give the same bytes.
+    """One JSON object on one line with sorted keys; equal values always give equal bytes.
 
-    row: str keys; numbers (numpy's and 0-d arrays too), strings, bools, None, and lists, arrays and dicts of these.
-    JSON has no nan: a number that is not finite becomes null, and the field "nonfinite" tells which it was
+    JSON has no nan: a number that is not finite becomes null, and the field "nonfinite" says which it was
     ({"nonfinite": {"loss": "nan"}}).
-    Raises ValueError naming the field for anything else.
+
+    Args:
+      row: str keys; numbers (including numpy's and 0-d arrays), strings, bools, None, and lists, arrays and dicts of
+        these.
+
+    Raises:
+      ValueError: for anything else; names the field.
     """
     nonfinite: dict[str, str] = {}
     cleaned = {str(key): _clean(row[key], str(key), nonfinite) for key in row}
@@ -43,18 +48,22 @@ def encode_row(row: Mapping[str, Any]) -> str:
 
 
 def read_jsonl(path: str | os.PathLike) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file, in order. A last line without its newline (a killed writer's) is left out.
+    """The rows of a JSON-lines file, in order. A last line without a newline (from a killed writer) is left out.
 
-    Raises FileNotFoundError, and ValueError naming file and line for a line that is not a JSON object.
+    Raises:
+      FileNotFoundError: if there is no file.
+      ValueError: if a line is not a JSON object; names file and line.
     """
     return [row for row, _ in _parse_lines(Path(path))]
 
 
 def cut_back(workdir: str | os.PathLike, step: int) -> None:
-    """Remove the rows of every *.jsonl file of `workdir` whose "step" is greater than `step`, each file atomically.
+    """Removes rows with a "step" greater than `step` from every *.jsonl file of `workdir`, each file atomically.
 
-    A half-written last line goes too. Rows without a step stay.
-    Raises ValueError naming file and line for a damaged line that is not the last.
+    A half-written last line is removed, too. Rows without a step stay.
+
+    Raises:
+      ValueError: if a line other than the last is damaged; names file and line.
     """
     for path in sorted(Path(workdir).glob("*.jsonl")):
         kept = b"".join(line for row, line in _parse_lines(path) if row.get("step", step) <= step)
@@ -63,7 +72,7 @@ def cut_back(workdir: str | os.PathLike, step: int) -> None:
 
 
 def write_atomically(path: str | os.PathLike, content: bytes) -> None:
-    """Replace a file in one move: a reader, or a run killed here, sees the old content or the new, never a part."""
+    """Replaces a file in one move: readers, and runs killed here, see the old content or the new, never a part."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     with open(partial, "wb") as file:
@@ -74,9 +83,10 @@ def write_atomically(path: str | os.PathLike, content: bytes) -> None:
 
 
 def export_parquet(workdir: str | os.PathLike) -> None:
-    """Copies a run's metrics (with samples, wall time and timings beside them) and samples to Parquet.
+    """Copies a run's metrics (with samples, wall time and timings) and samples to Parquet.
 
-    Raises ValueError naming file and line of a damaged row.
+    Raises:
+      ValueError: if a row is damaged; names file and line.
     """
     workdir = Path(workdir)
     metrics, timings, samples = (
@@ -88,14 +98,7 @@ def export_parquet(workdir: str | os.PathLike) -> None:
 
 
 class RunLogger:
-    """Writes the rows of one run; use it as a context manager, so that TensorBoard's last events are not lost.
-
-    workdir: made if missing. total_steps: the step the run ends at, for the progress line's ETA.
-    progress: show the progress line. tensorboard: write event files under workdir/tb.
-    resume_step: the step of the restored checkpoint; rows of later steps are removed. None: a run that starts from
-    nothing, whose workdir may hold rows of an attempt that died before its first checkpoint; all rows are removed.
-    samples_per_step: rows that a step trains on, for the axis "samples" of timing.jsonl; None leaves it out.
-    """
+    """Writes the rows of one run. Use it as a context manager, so that TensorBoard's last events are not lost."""
 
     def __init__(
         self,
@@ -107,11 +110,22 @@ class RunLogger:
         resume_step: int | None = None,
         samples_per_step: int | None = None,
     ):
+        """Opens the run directory and cuts it back to resume_step.
+
+        Args:
+          workdir: created if missing.
+          total_steps: the last step of the run, for the progress line's ETA.
+          progress: whether to show the progress line.
+          tensorboard: whether to write event files under workdir/tb.
+          resume_step: the step of the restored checkpoint; rows of later steps are removed. None: the run starts from
+            nothing, and rows of an attempt that died before its first checkpoint are removed.
+          samples_per_step: rows that a step trains on, for the axis "samples" of timing.jsonl. None leaves it out.
+        """
         self._workdir = Path(workdir)
         self._workdir.mkdir(parents=True, exist_ok=True)
         self._last_step = -1 if resume_step is None else resume_step
         cut_back(self._workdir, self._last_step)
-        for name in PARQUET_FILES:  # copies of rows that are going to change; close() makes them again
+        for name in PARQUET_FILES:  # outdated copies; close() makes new ones
             (self._workdir / name).unlink(missing_ok=True)
         self._closed = False
         self._samples_per_step = samples_per_step
@@ -127,12 +141,16 @@ class RunLogger:
         self.close()
 
     def log(self, step: int, metrics: Mapping[str, Any], timings: Mapping[str, Any] | None = None) -> None:
-        """Write one row of metrics.jsonl and, when `timings` is given, one of timing.jsonl; show both.
+        """Writes one row of metrics.jsonl and, if `timings` is given, one of timing.jsonl; shows both.
 
-        step: greater than every step logged before. metrics: name -> number, reproducible things only.
-        timings: name -> number, whatever depends on the clock; wall_s, the seconds since the logger was made with
-        those of earlier attempts, and samples are added to them.
-        Raises ValueError for a step logged twice and for a metric that is not one number, naming it.
+        Args:
+          step: greater than every step logged before.
+          metrics: name -> number, only reproducible values.
+          timings: name -> number, values that depend on the clock. wall_s, the seconds since the logger was created
+            plus those of earlier attempts, and samples are added.
+
+        Raises:
+          ValueError: if a step is logged twice, or a metric is not a single number; names it.
         """
         if step <= self._last_step:
             raise ValueError(f"step {step} was logged after step {self._last_step}: log each step once, in order")
@@ -152,18 +170,24 @@ class RunLogger:
             self._progress.update(step, metrics, timings)
 
     def samples(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append completions to samples.jsonl.
+        """Appends completions to samples.jsonl.
 
-        rows: {"split": "train" | "eval", "prompt", "completion", "reward", "finished", "truncated"} each.
+        Args:
+          step: of the samples.
+          rows: {"split": "train" | "eval", "prompt", "completion", "reward", "finished", "truncated"} each.
         """
         self._append(SAMPLES_FILE, [{**row, "step": step} for row in rows])
 
     def group_view(self, step: int, row: Mapping[str, Any]) -> None:
-        """Append one group, token by token, to group_view.jsonl.
+        """Appends one group, token by token, to group_view.jsonl.
 
-        row: {"prompt", "rows": [{"tokens": [str], "mask": [bool], "log_prob", "log_ratio", "advantage", "entropy":
-        [float] each, "reward": float}]}, one entry of "rows" a completion, lists of equal length within it.
-        Raises ValueError naming the list that has another length.
+        Args:
+          step: of the group.
+          row: {"prompt", "rows": [{"tokens": [str], "mask": [bool], "log_prob", "log_ratio", "advantage", "entropy":
+            [float] each, "reward": float}]}. One entry of "rows" per completion, with lists of equal length.
+
+        Raises:
+          ValueError: if a list has another length; names it.
         """
         for index, completion in enumerate(row["rows"]):
             for name, values in completion.items():
@@ -175,16 +199,16 @@ class RunLogger:
         self._append(GROUP_VIEW_FILE, [{**row, "step": step}])
 
     def rows(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows of a program's own to NAME.jsonl; those with a "step" are cut back when a run resumes."""
+        """Appends a program's own rows to NAME.jsonl; those with a "step" are cut back when a run resumes."""
         self._append(f"{name}.jsonl", list(rows))
 
     def message(self, text: str) -> None:
-        """Print a line above the progress line; with progress off, print nothing."""
+        """Prints a line above the progress line; prints nothing if progress is off."""
         if self._progress is not None:
             self._progress.message(text)
 
     def close(self) -> None:
-        """Flush and close everything; a second call does nothing."""
+        """Flushes and closes everything; a second call does nothing."""
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -192,7 +216,7 @@ class RunLogger:
             self._closed = True
             try:
                 export_parquet(self._workdir)
-            except Exception as error:  # a full disk, a damaged line: must not end a run whose lines are written
+            except Exception as error:  # a full disk, a damaged line: must not fail a run whose lines are written
                 warnings.warn(f"{self._workdir}: no Parquet copy was written ({error})", stacklevel=2)
         if self._tensorboard is not None:
             self._tensorboard.close()
@@ -209,7 +233,7 @@ class RunLogger:
 
 
 def _wall_seconds(path: Path) -> float:
-    """The wall_s of the last row of a timing.jsonl; 0.0 where there is none."""
+    """The wall_s of the last row of a timing.jsonl; 0.0 if there is none."""
     rows = read_jsonl(path) if path.exists() else []
     return max((row["wall_s"] for row in rows if isinstance(row.get("wall_s"), float)), default=0.0)
 
@@ -231,7 +255,7 @@ def _parse_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
 
 
 def _scalars(values: Mapping[str, Any]) -> dict[str, float | int]:
-    """Python numbers for a mapping of numbers and 0-d arrays; ValueError naming the entry that is neither."""
+    """Python numbers from a mapping of numbers and 0-d arrays. Raises ValueError naming an entry that is neither."""
     converted = {}
     for name, value in values.items():
         if isinstance(value, numbers.Integral):
@@ -245,7 +269,7 @@ def _scalars(values: Mapping[str, Any]) -> dict[str, float | int]:
 
 
 def _clean(value: Any, where: str, nonfinite: dict[str, str]) -> Any:
-    """`value` as plain JSON types; notes numbers that are not finite in `nonfinite` and writes them as None."""
+    """`value` as plain JSON types; non-finite numbers become None and are noted in `nonfinite`."""
     if hasattr(value, "tolist"):  # numpy and jax arrays and scalars
         value = value.tolist()
     if value is None or isinstance(value, (str, bool)):
@@ -265,7 +289,7 @@ def _clean(value: Any, where: str, nonfinite: dict[str, str]) -> Any:
 
 
 def _summary_writer(folder: Path, purge_step: int):
-    """A TensorBoard writer; events from `purge_step` on that an earlier attempt left are hidden."""
-    import tensorboardX  # slow to import: only for the runs that use it
+    """A TensorBoard writer that hides an earlier attempt's events from `purge_step` on."""
+    import tensorboardX  # slow to import, so only for runs that use it
 
     return tensorboardX.SummaryWriter(str(folder), purge_step=purge_step)

@@ -1,8 +1,8 @@
-"""Parquet copies of a run's JSON lines, for pandas, DuckDB and whatever reads columns. pyarrow comes with tfds.
+"""Parquet copies of a run's JSON lines, for pandas, DuckDB and other column readers. pyarrow comes with tfds.
 
-JSON lines are what a run writes and resumes from: they grow by a line, survive kill -9 and are cut back to a
-checkpoint. A Parquet file can do none of that (its index is its end), so it is a copy, made when a run ends;
-experiments.tools.runs --export makes it again from the lines of a run that was killed.
+A run writes JSON lines and resumes from them: they can be appended to, survive kill -9 and can be cut back to a
+checkpoint. A Parquet file supports none of this (its index is at its end), so it is a copy, made when a run ends.
+experiments.tools.runs --export makes it from the lines of a run that was killed.
 """
 
 import json
@@ -16,10 +16,14 @@ from typing import Any
 def metric_columns(
     metrics: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A row a logged step: step, samples and wall_s, then every metric, then timing/NAME.
+    """One row per logged step: step, samples and wall_s, then every metric, then timing/NAME.
 
-    metrics, timings: the rows of metrics.jsonl and timing.jsonl. A number that JSON held as null is nan or inf again;
-    what a step did not log is None.
+    Args:
+      metrics: rows of metrics.jsonl.
+      timings: rows of timing.jsonl.
+
+    Returns:
+      The rows. A number stored as null in JSON is nan or inf again; values that a step did not log are None.
     """
     clock = {row["step"]: row for row in timings if "step" in row}
     axes = ("samples", "wall_s")
@@ -35,11 +39,11 @@ def metric_columns(
 
 
 def write_parquet(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Replaces a Parquet file by `rows`, in one move; a column is int64, float64, bool or else text.
+    """Replaces a Parquet file by `rows` atomically. Writes nothing if there are no rows.
 
-    A column of lists or dicts, or of several types, holds their JSON. Nothing is written for no rows.
+    A column is int64, float64, bool or else text. Columns of lists, dicts or mixed types are stored as JSON.
     """
-    import pyarrow  # slow to import: only for the runs that end
+    import pyarrow  # slow to import, so only when a run ends
     import pyarrow.parquet
 
     if not rows:
@@ -68,7 +72,7 @@ def _column(values: list) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Text as UTF-8 can hold it: a lone surrogate, half of a character that a model broke off, becomes "?"."""
+    """Text that UTF-8 can encode: a lone surrogate, half of a character that a model broke off, becomes "?"."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     text = value if isinstance(value, str) else json.dumps(value)

@@ -1,11 +1,11 @@
-"""One line that tells how a run is doing: live on a terminal, a plain line every few seconds in a log file."""
+"""A progress line: live on a terminal, a plain line every few seconds in a log file."""
 
 import collections
 import sys
 import time
 from collections.abc import Mapping
 
-# (what the line calls it, the names under which a run may log it: the first that is there is shown)
+# (label in the line, names under which a run may log it: the first one present is shown)
 _SHOWN = (
     ("reward", ("reward/mean",)),
     ("pass@1", ("eval/pass@1",)),
@@ -15,11 +15,11 @@ _SHOWN = (
     ("loss", ("loss",)),
     ("tok/s", ("tokens_per_s",)),
 )
-_KEPT = ("eval/pass@1", "eval/reward")  # logged now and then: the last value stays on the line
+_KEPT = ("eval/pass@1", "eval/reward")  # logged only occasionally: the last value stays on the line
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration in the two units that matter: 8s, 3m20s, 2h05m. seconds: float, not negative."""
+    """A duration in its two largest units: 8s, 3m20s, 2h05m. seconds: float, not negative."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
@@ -29,7 +29,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_status(values: Mapping[str, float]) -> str:
-    """The known metrics of a step as `reward 0.412  kl 0.003`, in a fixed order, leaving out what is not there."""
+    """The known metrics of a step as `reward 0.412  kl 0.003`, in a fixed order; missing ones are left out."""
     parts = []
     for label, names in _SHOWN:
         name = next((name for name in names if name in values), None)
@@ -40,25 +40,28 @@ def format_status(values: Mapping[str, float]) -> str:
 
 
 class ProgressLine:
-    """Shows `step 12/200  reward 0.41  kl 0.002  entropy 1.3  tok/s 5,120  ETA 3m20s`.
-
-    total_steps: the last step. first_step: the step a resumed run starts from.
-    interval_s: at most one plain line in so many seconds where the output is not a terminal.
-    stream: where to write; standard output if None.
-    """
+    """Shows `step 12/200  reward 0.41  kl 0.002  entropy 1.3  tok/s 5,120  ETA 3m20s`."""
 
     def __init__(self, total_steps: int, *, first_step: int = 0, interval_s: float = 5.0, stream=None):
+        """Starts the line.
+
+        Args:
+          total_steps: the last step.
+          first_step: the step from which a resumed run starts.
+          interval_s: minimum seconds between plain lines, if the output is not a terminal.
+          stream: output; None is standard output.
+        """
         self._stream = sys.stdout if stream is None else stream
         self._total_steps = total_steps
         self._interval_s = interval_s
         self._last_printed = -float("inf")
         self._kept: dict[str, float] = {}
-        # The first step compiles: a window over recent steps forgets it.
+        # The first step compiles: a window over recent steps drops it.
         self._ends = collections.deque([(first_step, time.monotonic())], maxlen=20)
         self._bar = _live_bar(self._stream, total_steps, first_step) if self._stream.isatty() else None
 
     def update(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
-        """Show a finished step. metrics, timings: name -> number, as they were logged."""
+        """Shows a finished step. metrics, timings: name -> number, as they were logged."""
         now = time.monotonic()
         self._ends.append((step, now))
         self._kept.update({name: metrics[name] for name in _KEPT if name in metrics})
@@ -72,14 +75,14 @@ class ProgressLine:
             print(f"step {step}/{self._total_steps}  {status}  ETA {eta}", file=self._stream, flush=True)
 
     def message(self, text: str) -> None:
-        """Print a line of its own, above the live line where there is one."""
+        """Prints a separate line, above the live line if there is one."""
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False)
         else:
             print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Leave the line as it stands and give the terminal back."""
+        """Keeps the line on the screen and releases the terminal."""
         if self._bar is not None:
             self._bar.stop()
 

@@ -1,8 +1,8 @@
-"""What a run was: config.json and run.json in its workdir, enough to run it again on the same code and packages.
+"""The record of a run: config.json and run.json in its workdir, enough to run it again on the same code and packages.
 
-run.json also holds each attempt: where and when it ran, and how it ended. A process that ends by itself writes that
-down on its way out; one that was killed cannot, and its attempt stays "running" until a reader (`run_state`) finds that
-nobody is there any more.
+run.json also records each attempt: on which machine and when it ran, and how it ended. A process that ends by itself
+writes this on exit. A killed process cannot, and its attempt stays "running" until a reader (`run_state`) finds that
+the process is gone.
 """
 
 import atexit
@@ -22,10 +22,10 @@ from typing import Any
 from rl_jax.runs.logging import encode_row, write_atomically
 
 COMPLETE, RUNNING, FAILED, PREEMPTED, INTERRUPTED = "complete", "running", "failed", "preempted", "interrupted"
-PATCH_BYTES = 1_000_000  # of uncommitted changes that are kept
+PATCH_BYTES = 1_000_000  # of uncommitted changes to keep
 MAX_UNTRACKED = 200  # names
 MAX_ERROR = 4_000  # characters of a traceback
-SILENT_S = 900.0  # a run on another machine that has written nothing for so long is taken for interrupted
+SILENT_S = 900.0  # a run on another machine that has written nothing for this long counts as interrupted
 _PACKAGES = (
     "rl_jax jax jaxlib flax optax orbax-checkpoint chex numpy scipy tensorflow-datasets grain ml-collections pyarrow"
 ).split()
@@ -41,13 +41,21 @@ def write_run_record(
     algorithm: str,
     devices: Sequence[str] = (),
 ) -> None:
-    """Write workdir/config.json and workdir/run.json, each atomically, and uncommitted changes as a patch beside them.
+    """Writes config.json and run.json to workdir, each atomically, and uncommitted changes as a patch.
 
-    config: the resolved configuration, nested dicts of plain values. command: what was typed, e.g. sys.argv.
-    task, algorithm: names for the report's head. devices: str(d) of each accelerator.
-    A resumed run keeps the first attempt's "started" and adds the present time to "resumed". When the process ends, the
-    attempt's end is written: "complete" where there is a final.json, "failed" with the error, else "preempted".
-    Raises ValueError naming the field of a config value that JSON cannot hold.
+    A resumed run keeps the first attempt's "started" and appends the present time to "resumed". When the process ends,
+    the end of the attempt is recorded: "complete" if there is a final.json, "failed" with the error, else "preempted".
+
+    Args:
+      workdir: folder of the run.
+      config: the resolved configuration, nested dicts of plain values.
+      command: as typed, e.g. sys.argv.
+      task: name for the report's head.
+      algorithm: name for the report's head.
+      devices: str(d) of each accelerator.
+
+    Raises:
+      ValueError: if JSON cannot represent a config value; names the field.
     """
     workdir = Path(workdir).absolute()
     workdir.mkdir(parents=True, exist_ok=True)
@@ -84,11 +92,17 @@ def write_run_record(
 
 
 def run_state(workdir: str | os.PathLike) -> tuple[str, str]:
-    """(state, error) of a run: "complete", "running", "failed", "preempted" or "interrupted" (killed, no word left).
+    """State of a run: "complete", "running", "failed", "preempted" or "interrupted" (killed, no end recorded).
 
-    "running" is asked of the operating system on the machine where it ran; elsewhere it is a file of the run that was
-    written in the last 15 minutes. error: the last attempt's, "" where it had none.
-    Raises FileNotFoundError for a folder without run.json, ValueError for a damaged one.
+    "running" is checked with the operating system on the machine of the run; on other machines it means that a file of
+    the run was written in the last 15 minutes.
+
+    Returns:
+      (state, error). error: the last attempt's, "" if none.
+
+    Raises:
+      FileNotFoundError: if there is no run.json.
+      ValueError: if run.json is damaged.
     """
     workdir = Path(workdir)
     record = read_json(workdir / "run.json")
@@ -97,7 +111,7 @@ def run_state(workdir: str | os.PathLike) -> tuple[str, str]:
     attempts = record.get("attempts", [])
     if not isinstance(attempts, list) or not all(isinstance(attempt, dict) for attempt in attempts):
         raise ValueError(f"{workdir / 'run.json'}: field 'attempts' is no list of objects")
-    last = attempts[-1] if attempts else {"state": INTERRUPTED}  # of a time that kept no attempts
+    last = attempts[-1] if attempts else {"state": INTERRUPTED}  # an old record without attempts
     state = last.get("state", INTERRUPTED)
     if state == RUNNING and not _is_running(last, workdir):
         state = INTERRUPTED
@@ -105,12 +119,12 @@ def run_state(workdir: str | os.PathLike) -> tuple[str, str]:
 
 
 def is_complete(workdir: str | os.PathLike) -> bool:
-    """Whether a run has come to its end: programs write final.json last."""
+    """Whether a run has finished: programs write final.json last."""
     return (Path(workdir) / "final.json").exists()
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a.b": value} of nested dicts, those of a config.json; an empty one is a value."""
+    """{"a.b": value} from nested dicts, such as a config.json; an empty dict is a value."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
         found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {prefix + name: value}
@@ -118,7 +132,12 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_json(path: str | os.PathLike) -> dict[str, Any]:
-    """The object in a JSON file. Raises FileNotFoundError, and ValueError naming the file that holds no object."""
+    """The object in a JSON file.
+
+    Raises:
+      FileNotFoundError: if there is no file.
+      ValueError: if it does not hold an object; names the file.
+    """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
@@ -129,7 +148,7 @@ def read_json(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def _close_attempts() -> None:
-    """Writes how the attempts of this process ended. The interpreter keeps the error that it ends with."""
+    """Records how the attempts of this process ended. The interpreter keeps the error that it ends with."""
     error = getattr(sys, "last_value", None)
     for workdir, pid in _open_attempts.items():
         if pid != os.getpid():  # a forked child of the run
@@ -148,12 +167,12 @@ def _close_attempts() -> None:
                 attempt["state"] = FAILED
                 attempt["error"] = "".join(traceback.format_exception(error))[-MAX_ERROR:]
             _write(workdir / "run.json", record)
-        except (OSError, ValueError, LookupError, TypeError):  # a folder that was removed or damaged meanwhile
+        except (OSError, ValueError, LookupError, TypeError):  # the folder was removed or damaged in the meantime
             continue
 
 
 def _ended(attempts: Sequence[Mapping[str, Any]], workdir: Path) -> list[dict[str, Any]]:
-    """Earlier attempts, now that another one begins: those that left no word ended complete, or were interrupted."""
+    """Earlier attempts, when a new one begins: those without a recorded end were complete or interrupted."""
     state = COMPLETE if is_complete(workdir) else INTERRUPTED
     return [{**attempt, "state": state} if attempt["state"] == RUNNING else dict(attempt) for attempt in attempts]
 
@@ -177,8 +196,10 @@ def _is_running(attempt: Mapping[str, Any], workdir: Path) -> bool:
 
 
 def _process_start(pid: int) -> int | None:
-    """Ticks between boot and a process's start, which tells it from a later one of its number; None if there is none
-    (a zombie is none either) or the system does not say (only Linux does)."""
+    """Ticks between boot and the start of a process, to tell it from a later one with the same pid.
+
+    None if there is no such process (or it is a zombie), or if the system does not report it (only Linux does).
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -187,8 +208,12 @@ def _process_start(pid: int) -> int | None:
 
 
 def _git_state(source: Path) -> dict[str, Any]:
-    """Of the checkout that `source` belongs to: git_commit ("unknown" if none), git_dirty (are there uncommitted
-    changes, None if unknown), git_patch (None: to be named), git_untracked (names), patch (bytes)."""
+    """The checkout that `source` belongs to.
+
+    Returns:
+      git_commit ("unknown" if none), git_dirty (whether there are uncommitted changes, None if unknown), git_patch
+      (None: to be named), git_untracked (names), patch (bytes).
+    """
 
     def git(*arguments: str) -> bytes:
         command = ["git", "-C", str(source.parent), *arguments]
@@ -196,7 +221,7 @@ def _git_state(source: Path) -> dict[str, Any]:
 
     found = {"git_commit": "unknown", "git_dirty": None, "git_patch": None, "git_untracked": [], "patch": b""}
     try:
-        # An installed copy may lie in a .venv inside somebody else's checkout: that commit would say nothing.
+        # An installed copy may be in a .venv inside another checkout, whose commit would be meaningless.
         git("ls-files", "--error-unmatch", source.name)
         root = git("rev-parse", "--show-toplevel").decode().strip()
         found["git_commit"] = git("rev-parse", "HEAD").decode().strip()
@@ -221,7 +246,7 @@ def _version(package: str) -> str:
 
 
 def _hardware() -> dict[str, Any]:
-    """Platform, CPU count and memory in bytes (None where the system does not tell)."""
+    """Platform, CPU count and memory in bytes (None if the system does not report it)."""
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # Windows has no sysconf

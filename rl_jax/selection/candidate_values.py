@@ -1,7 +1,7 @@
-"""What a response is worth among others: functions (rewards [N, G], opponents [N, M]) -> float32 [N, G].
+"""The value of a response among others: functions (rewards [N, G], opponents [N, M]) -> float32 [N, G].
 
-rewards: of a prompt's G candidates. opponents: of M further responses to it; M may be 0. A judge that compares pairs
-instead of scoring single responses gives win_rates its own preferences.
+`rewards` are those of a prompt's G candidates, `opponents` those of M further responses to it; M may be 0. A judge that
+compares pairs instead of scoring single responses passes its own preferences to win_rates.
 """
 
 import chex
@@ -18,9 +18,13 @@ def reward(rewards: chex.Array, opponents: chex.Array) -> chex.Array:
 def win_rate(
     rewards: chex.Array, opponents: chex.Array, *, temperature: float = 1.0, with_self: bool = True
 ) -> chex.Array:
-    """P_i = mean_j P(i beats j) over the prompt's own candidates, P by Bradley-Terry (see preferences).
+    """P_i = mean_j P(i beats j) over the prompt's own candidates, P by Bradley-Terry (see `preferences`).
 
-    with_self: j = i counts with 1/2 (SPPO, arXiv 2405.00675), or is left out (SPO, arXiv 2401.04056).
+    Args:
+      rewards: float32 [N, G].
+      opponents: unused.
+      temperature: of Bradley-Terry, in the reward's units.
+      with_self: True: j = i counts as 1/2 (SPPO, arXiv 2405.00675). False: j = i is left out (SPO, arXiv 2401.04056).
     """
     chex.assert_rank([rewards, opponents], 2)
     return win_rates(preferences(rewards, rewards, temperature=temperature), with_self=with_self)
@@ -29,27 +33,42 @@ def win_rate(
 def win_rate_against(rewards: chex.Array, opponents: chex.Array, *, temperature: float = 1.0) -> chex.Array:
     """mean_j P(i beats opponent j): P(y > pi_mix) of Nash-MD (arXiv 2312.00886), of EGPO (arXiv 2503.08942).
 
-    Raises ValueError where there is no opponent.
+    Raises:
+      ValueError: if there is no opponent.
     """
     chex.assert_rank([rewards, opponents], 2)
     if not opponents.shape[1]:
-        raise ValueError("win_rate_against needs opponents: set online.opponents.samples")
+        raise ValueError("win_rate_against needs opponents: set sample.opponents.samples")
     return jnp.mean(preferences(rewards, opponents, temperature=temperature), axis=2)
 
 
 def preferences(rewards: chex.Array, opponents: chex.Array, *, temperature: float = 1.0) -> chex.Array:
-    """P(i beats j) = sigma((r_i - r_j) / temperature): what rewards of single responses say about pairs.
+    """P(i beats j) = sigma((r_i - r_j) / temperature): preferences over pairs from rewards of single responses.
 
-    rewards: float32 [N, G]. opponents: float32 [N, M]. -> float32 [N, G, M].
+    Args:
+      rewards: float32 [N, G].
+      opponents: float32 [N, M].
+      temperature: in the reward's units.
+
+    Returns:
+      float32 [N, G, M].
     """
     chex.assert_rank([rewards, opponents], 2)
     return jax.nn.sigmoid((rewards[:, :, None] - opponents[:, None, :]) / temperature)
 
 
 def win_rates(preferences: chex.Array, *, with_self: bool = True) -> chex.Array:
-    """P_i = mean_j P(i beats j). preferences: float32 [N, G, G], 1/2 on the diagonal. -> float32 [N, G].
+    """P_i = mean_j P(i beats j).
 
-    with_self: whether j = i counts. Raises ValueError where it does not and there is nobody else.
+    Args:
+      preferences: float32 [N, G, G], 1/2 on the diagonal.
+      with_self: whether j = i counts.
+
+    Returns:
+      float32 [N, G].
+
+    Raises:
+      ValueError: if with_self is False and G is 1.
     """
     chex.assert_rank(preferences, 3)
     count = preferences.shape[1]

@@ -1,4 +1,4 @@
-"""Extragradient: a trial step to see where the opponent goes, then the real step from where the trial began."""
+"""Extragradient: look ahead one step, then update from the original point with the gradient found there."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,18 @@ def extragradient_step(
 ) -> tuple[Params, optax.OptState]:
     """EGPO: half = theta - step g(theta; theta), theta' = theta - step g(theta; half).
 
-    gradient: (params, opponent) -> gradient at params of a loss whose opponent (who samples, or is judged against) is
-    the policy of the params `opponent`, a constant. optimizer: any; the state after the trial step is thrown away.
-    -> params and optimizer state after the real step. In a two-player cyclic game its last iterate converges where
-    plain self-play, g(theta; theta), goes round. Source: arXiv 2503.08942.
+    In a two-player cyclic game its last iterate converges; plain self-play, g(theta; theta), cycles. Source: arXiv
+    2503.08942.
+
+    Args:
+      gradient: (params, opponent) -> gradient at params of a loss whose opponent (who samples, or is judged against) is
+        the policy with the params `opponent`, a constant.
+      optimizer: any; the state after the trial step is discarded.
+      params: theta.
+      opt_state: of the optimizer at theta.
+
+    Returns:
+      (params, opt_state) after the real step.
     """
     updates, _ = optimizer.update(gradient(params, params), opt_state, params)
     half = optax.apply_updates(params, updates)

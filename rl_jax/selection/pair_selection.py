@@ -1,8 +1,8 @@
-"""Which of a prompt's sampled responses become a pair, or a list, and what the judge's rewards say about them.
+"""Which of a prompt's sampled responses become a pair or a list, given the judge's rewards.
 
-Each choice is a function (rewards [N, G], key) -> Selection of N prompts with G candidates each. Its lists have a fixed
-shape: a pair that is dropped (a tie) is there and absent, so that nothing is compiled again and nothing is learned.
-The functions that start from rewards know no tokens and no models; a new choice is a new function.
+Each choice is a function (rewards [N, G], key) -> Selection of N prompts with G candidates each. Lists have a fixed
+shape: a dropped pair (a tie) is kept but marked absent, so that nothing is compiled again and nothing is learned from
+it. These functions need rewards only, no tokens and no models; a new choice is a new function.
 """
 
 from typing import NamedTuple
@@ -17,8 +17,9 @@ TIES = ("drop", "first")
 class Selection(NamedTuple):
     """L lists of K responses for each of N prompts, the best one first.
 
-    indices: int32 [N, L, K]. Which of the prompt's G candidates.
-    present: bool [N, L, K]. False for the whole of a list that was dropped.
+    Attributes:
+      indices: int32 [N, L, K]. Which of the prompt's G candidates.
+      present: bool [N, L, K]. False for the whole of a list that was dropped.
     """
 
     indices: chex.Array
@@ -28,8 +29,16 @@ class Selection(NamedTuple):
 def first_pair(rewards: chex.Array, key: chex.PRNGKey, *, ties: str = "first") -> Selection:
     """The first two candidates, ordered by reward: online DPO (OAIF, arXiv 2402.04792).
 
-    rewards: float32 [N, G], G >= 2. key: not used. ties: "drop" leaves equal rewards out, "first" takes the candidate
-    that stands first for the better one. -> one pair a prompt. Raises ValueError for another word.
+    Args:
+      rewards: float32 [N, G], G >= 2.
+      key: unused.
+      ties: "drop" leaves out pairs of equal rewards, "first" treats the earlier candidate as the better one.
+
+    Returns:
+      One pair per prompt.
+
+    Raises:
+      ValueError: if ties is neither of the two.
     """
     _check(rewards, 2)
     both = jnp.broadcast_to(jnp.arange(2)[None, None], (rewards.shape[0], 1, 2))
@@ -37,9 +46,15 @@ def first_pair(rewards: chex.Array, key: chex.PRNGKey, *, ties: str = "first") -
 
 
 def random_pair(rewards: chex.Array, key: chex.PRNGKey, *, ties: str = "drop") -> Selection:
-    """Two different candidates, any two equally likely, ordered by reward.
+    """Two different candidates, all pairs equally likely, ordered by reward.
 
-    rewards: float32 [N, G], G >= 2. key: typed. ties: as in first_pair. -> one pair a prompt.
+    Args:
+      rewards: float32 [N, G], G >= 2.
+      key: typed.
+      ties: as in `first_pair`.
+
+    Returns:
+      One pair per prompt.
     """
     _check(rewards, 2)
     return _ordered(rewards, _shuffled(key, rewards.shape)[:, None, :2], ties)
@@ -48,11 +63,16 @@ def random_pair(rewards: chex.Array, key: chex.PRNGKey, *, ties: str = "drop") -
 def best_worst(rewards: chex.Array, key: chex.PRNGKey, *, ties: str = "drop") -> Selection:
     """argmax against argmin of the rewards (iterative DPO, arXiv 2405.07863, "max_min").
 
-    rewards: float32 [N, G], G >= 2. key: not used. ties: as in first_pair; the prompt's rewards are then all equal.
-    -> one pair a prompt.
+    Args:
+      rewards: float32 [N, G], G >= 2.
+      key: unused.
+      ties: as in `first_pair`; a tie means that all of the prompt's rewards are equal.
+
+    Returns:
+      One pair per prompt.
     """
     _check(rewards, 2)
-    # Of equal rewards the first is the best and the last the worst, so that the two never coincide.
+    # Among equal rewards the first is the best and the last the worst, so that the two never coincide.
     worst = rewards.shape[1] - 1 - jnp.argmin(rewards[:, ::-1], axis=1)
     return _ordered(rewards, jnp.stack([jnp.argmax(rewards, axis=1), worst], axis=1)[:, None], ties)
 
@@ -60,7 +80,13 @@ def best_worst(rewards: chex.Array, key: chex.PRNGKey, *, ties: str = "drop") ->
 def best_random(rewards: chex.Array, key: chex.PRNGKey, *, ties: str = "drop") -> Selection:
     """argmax of the rewards against one of the others, each equally likely (arXiv 2405.07863, "max_random").
 
-    rewards: float32 [N, G], G >= 2. key: typed. ties: as in first_pair. -> one pair a prompt.
+    Args:
+      rewards: float32 [N, G], G >= 2.
+      key: typed.
+      ties: as in `first_pair`.
+
+    Returns:
+      One pair per prompt.
     """
     _check(rewards, 2)
     best = jnp.argmax(rewards, axis=1)
@@ -69,10 +95,18 @@ def best_random(rewards: chex.Array, key: chex.PRNGKey, *, ties: str = "drop") -
 
 
 def bradley_terry(rewards: chex.Array, key: chex.PRNGKey, *, temperature: float = 1.0) -> Selection:
-    """Two different candidates, the better one drawn: P(i before j) = sigma((r_i - r_j) / temperature).
+    """Two different candidates with a sampled label: P(i before j) = sigma((r_i - r_j) / temperature).
 
-    The labels of the controlled experiments (arXiv 2305.18290, section 6.1): noisy where rewards are close, so that
-    there are no ties. rewards: float32 [N, G], G >= 2. key: typed. -> one pair a prompt.
+    The labels of the controlled experiments (arXiv 2305.18290, section 6.1). They are noisy if rewards are close, so
+    there are no ties.
+
+    Args:
+      rewards: float32 [N, G], G >= 2.
+      key: typed.
+      temperature: in the reward's units.
+
+    Returns:
+      One pair per prompt.
     """
     _check(rewards, 2)
     draw, label = jax.random.split(key)
@@ -85,10 +119,16 @@ def bradley_terry(rewards: chex.Array, key: chex.PRNGKey, *, temperature: float 
 
 
 def ranking(rewards: chex.Array, key: chex.PRNGKey) -> Selection:
-    """All candidates as one list, by falling reward; equal ones keep their order.
+    """All candidates as one list, by decreasing reward; equal ones keep their order.
 
-    rewards: float32 [N, G]. key: not used. -> one list of K = G a prompt. For the comparators of lists, whose rewards
-    say where there are ties.
+    For the list comparators, whose rewards give the ties.
+
+    Args:
+      rewards: float32 [N, G].
+      key: unused.
+
+    Returns:
+      One list of K = G per prompt.
     """
     _check(rewards, 1)
     order = jnp.argsort(-rewards, axis=1, stable=True).astype(jnp.int32)[:, None]
@@ -98,11 +138,17 @@ def ranking(rewards: chex.Array, key: chex.PRNGKey) -> Selection:
 def rejection_sampled(
     rewards: chex.Array, key: chex.PRNGKey, *, num_samples: int = 8, beta: float = 0.5, ties: str = "drop"
 ) -> Selection:
-    """RSO (arXiv 2309.06657, algorithm 1): pairs of candidates accepted as if drawn from ref exp(r / beta).
+    """RSO (arXiv 2309.06657, algorithm 1): pairs of candidates accepted as if sampled from ref exp(r / beta).
 
-    rewards: float32 [N, G]; r of G draws from the reference. key: typed. num_samples: how many are accepted, even.
-    beta: near 0 the num_samples best, large any. ties: as in first_pair.
-    -> num_samples / 2 pairs a prompt: those accepted, paired at random, ordered by reward.
+    Args:
+      rewards: float32 [N, G], of G samples from the reference.
+      key: typed.
+      num_samples: number accepted, even.
+      beta: near 0, the num_samples best; if large, any.
+      ties: as in `first_pair`.
+
+    Returns:
+      num_samples / 2 pairs per prompt: the accepted candidates, paired at random, ordered by reward.
     """
     accept, deal = jax.random.split(key)
     accepted = rejection_sample(rewards, accept, num_samples=num_samples, beta=beta)
@@ -112,11 +158,22 @@ def rejection_sampled(
 
 
 def rejection_sample(rewards: chex.Array, key: chex.PRNGKey, *, num_samples: int, beta: float) -> chex.Array:
-    """The candidates that statistical rejection sampling keeps, in the order of acceptance: int32 [N, num_samples].
+    """The candidates that statistical rejection sampling keeps, in the order of acceptance.
 
-    Round after round, each candidate i that is left is accepted with probability exp((r_i - max r of those left at the
-    round's start) / beta), until num_samples are (arXiv 2309.06657, algorithm 1). rewards: float32 [N, G].
-    Raises ValueError where num_samples is odd or over G.
+    In each round, each remaining candidate i is accepted with probability exp((r_i - max r of those left at the round's
+    start) / beta), until num_samples are accepted (arXiv 2309.06657, algorithm 1).
+
+    Args:
+      rewards: float32 [N, G].
+      key: typed.
+      num_samples: even, at most G.
+      beta: as in `rejection_sampled`.
+
+    Returns:
+      int32 [N, num_samples].
+
+    Raises:
+      ValueError: if num_samples is odd or larger than G.
     """
     _check(rewards, 1)
     if num_samples % 2 or not 0 < num_samples <= rewards.shape[1]:
@@ -130,7 +187,7 @@ def rejection_sample(rewards: chex.Array, key: chex.PRNGKey, *, num_samples: int
         accepted = left & (jax.random.uniform(jax.random.fold_in(key, round_), rewards.shape) < chance)
         return left & ~accepted, jnp.where(accepted, round_ * count, turns)
 
-    # Each round takes at least the best that is left, so num_samples rounds are always enough.
+    # Each round accepts at least the best one left, so num_samples rounds are always enough.
     never = jnp.full(rewards.shape, num_samples * count, jnp.int32)
     _, turns = jax.lax.fori_loop(0, num_samples, turn, (jnp.ones(rewards.shape, bool), never))
     order = turns + jnp.arange(count, dtype=jnp.int32)[None]
@@ -138,9 +195,14 @@ def rejection_sample(rewards: chex.Array, key: chex.PRNGKey, *, num_samples: int
 
 
 def data_first(rewards: chex.Array, key: chex.PRNGKey) -> Selection:
-    """Self-play (SPIN, arXiv 2401.01335): the last candidate, which is the data's, before one of the sampled ones.
+    """Self-play (SPIN, arXiv 2401.01335): the last candidate, which is from the data, before one of the sampled ones.
 
-    rewards: float32 [N, G + 1]; not looked at. key: typed. -> one pair a prompt.
+    Args:
+      rewards: float32 [N, G + 1]; values unused.
+      key: typed.
+
+    Returns:
+      One pair per prompt.
     """
     _check(rewards, 2)
     prompts, count = rewards.shape
@@ -150,10 +212,16 @@ def data_first(rewards: chex.Array, key: chex.PRNGKey) -> Selection:
 
 
 def given_pair(rewards: chex.Array, key: chex.PRNGKey) -> Selection:
-    """The last two candidates, a pair of the data in its order, and all that were sampled behind it (HyPO).
+    """The last two candidates, a pair of the data in its order, followed by all sampled ones (HyPO).
 
-    rewards: float32 [N, G + 2]; not looked at. key: not used. -> one list of K = G + 2 a prompt, for the comparator
-    first_pair (arXiv 2406.01462).
+    For the comparator first_pair (arXiv 2406.01462).
+
+    Args:
+      rewards: float32 [N, G + 2]; values unused.
+      key: unused.
+
+    Returns:
+      One list of K = G + 2 per prompt.
     """
     _check(rewards, 2)
     prompts, count = rewards.shape
@@ -175,7 +243,7 @@ def _shuffled(key: chex.PRNGKey, shape: tuple[int, int]) -> chex.Array:
 
 
 def _ordered(rewards: chex.Array, pairs: chex.Array, ties: str) -> Selection:
-    """The pairs, int [N, L, 2], each with its better candidate first; of equal ones the one that stands first."""
+    """The pairs, int [N, L, 2], each with its better candidate first; ties keep candidate order."""
     if ties not in TIES:
         raise ValueError(f"ties={ties!r} is none of {', '.join(TIES)}")
     pairs = jnp.sort(pairs.astype(jnp.int32), axis=2)

@@ -1,4 +1,4 @@
-"""What a few seeds say: statistics with intervals, tests, and whether a claim is borne out. numpy and scipy only.
+"""Statistics over few seeds: estimates with intervals, tests, and verdicts on claims. numpy and scipy only.
 
 Randomness is keyed: the same values and the same key give the same result.
 """

@@ -1,4 +1,4 @@
-"""AdaStop: how many seeds a comparison needs, by permutation tests that stop as soon as they can."""
+"""AdaStop: how many seeds a comparison needs, by permutation tests that stop as early as possible."""
 
 import functools
 import itertools
@@ -13,10 +13,12 @@ Pair = tuple[Hashable, Hashable]
 
 
 class AdaStop(NamedTuple):
-    """What a group-sequential test says of the scores so far.
+    """The state of a group-sequential test on the scores so far.
 
-    decisions: pair (a, b) -> "larger" (a is better), "smaller", "equal" (none found in all interims) or "continue".
-    used: agent -> how many of its scores were looked at. wanted: the agents that need n more, none where all is done.
+    Attributes:
+      decisions: pair (a, b) -> "larger" (a is better), "smaller", "equal" (no difference in any interim) or "continue".
+      used: agent -> number of its scores used.
+      wanted: the agents that need n more scores, empty if all is decided.
     """
 
     decisions: dict[Pair, str]
@@ -37,23 +39,32 @@ def adastop(
 ) -> AdaStop:
     """Compares agents after every n seeds, at most `interims` times, with a family-wise error of at most alpha.
 
-    After block i of n scores each, T_j(i) = |sum_{l <= i} mean_a(l) - mean_b(l)| of pair j = (a, b). Its null: S_j(i)
-    under permutations of the 2 n scores within each block, the same ones for every pair; those that had |S_j| above
-    an earlier boundary count no more. b_i is the smallest v with
+        T_j(i) = |sum_{l <= i} mean_a(l) - mean_b(l)|     of pair j = (a, b), after block i of n scores each
+        spent + P(max_j |S_j(i)| > v) <= alpha (i + 1) / interims     b_i is the smallest such v
 
-        spent + P(max_j |S_j(i)| > v) <= alpha (i + 1) / interims,
+    S_j(i) is the null of T_j(i): permutations of the 2 n scores within each block, the same ones for every pair.
+    Permutations that had |S_j| above an earlier boundary no longer count. The pair of the largest T_j is decided if T_j
+    > b_i, and b_i is computed again for the remaining pairs (step-down). The value of P at the last b_i is spent. An
+    agent whose pairs are all decided needs no more seeds.
 
-    the pair of the largest T_j is decided where T_j > b_i, and b_i is found anew of those left (step-down). What P was
-    at the last b_i is spent. An agent whose pairs are all decided needs no more seeds.
-
-    The published package compares T with the maximum of *signed* S_j, which rejects true nulls about 2 alpha of the
-    time; and it stays with the permutations of the first block once all of them are too many. Neither is done here.
-
-    scores: agent -> its scores so far, in the order of the seeds; called again with more of them it repeats the first
-    decisions and goes on. pairs: default all. paired: whether a place is the same seed in all agents, and what it
-    shares is not their difference: a seed's two scores change places or do not, in place of all 2 n. permutations: all
-    there are of the blocks so far, or this many drawn with the key. Raises ValueError for settings that decide nothing.
+    The published package differs in two ways. It compares T with the maximum of *signed* S_j, which rejects true nulls
+    about 2 alpha of the time; and it keeps the permutations of the first block once all of them are too many.
     Source: arXiv 2306.10882.
+
+    Args:
+      scores: agent -> its scores so far, in the order of the seeds. Called again with more scores, it repeats the first
+        decisions and continues.
+      n: scores per block and agent.
+      interims: the most blocks.
+      alpha: family-wise error.
+      pairs: default all.
+      paired: whether scores at the same index share a seed whose effect cancels in the difference. A permutation then
+        swaps or keeps the two scores of each seed instead of permuting all 2 n.
+      permutations: all of them are used if the blocks so far have no more than this; otherwise this many are sampled.
+      key: of the sampled permutations.
+
+    Raises:
+      ValueError: if the settings cannot decide anything, or a pair has no scores.
     """
     pairs = list(itertools.combinations(scores, 2)) if pairs is None else [tuple(pair) for pair in pairs]
     if n < 2 or interims < 1 or not 0.0 < alpha < 1.0 or not pairs:
@@ -80,9 +91,10 @@ def adastop(
 
 
 def _step_down(sums, undecided, decisions, boundaries, level) -> tuple[float, float]:
-    """Decides what can be, in place. sums: float [P, J, I], the identity first. Returns (the last b, P(max > b)).
+    """Decides what can be, in place. Returns (the last b, P(max > b)).
 
-    Equal sums in another order differ by an ulp: only what is greater by more than 1e-10 of the largest is greater.
+    sums: float [P, J, I], the identity first. Equal sums in another order differ by an ulp: only values greater by more
+    than 1e-10 of the largest count as greater.
     """
     total, left, slack = len(sums), list(range(len(undecided))), 1e-10 * np.abs(sums).max()
     while True:
@@ -90,7 +102,7 @@ def _step_down(sums, undecided, decisions, boundaries, level) -> tuple[float, fl
         kept = np.all(paths[:, :-1] <= np.array(boundaries)[None] + slack, axis=1)
         values = np.sort(paths[kept, -1])
         above = len(values) - np.searchsorted(values, values + slack, side="right")
-        place = np.argmax(above <= level * total * (1.0 + 1e-12))  # the largest value is never beaten: there is one
+        place = np.argmax(above <= level * total * (1.0 + 1e-12))  # nothing is above the largest: there is one
         boundary, share = values[place], above[place] / total
         largest = max(left, key=lambda j: abs(sums[0, j, -1]))
         if abs(sums[0, largest, -1]) <= boundary + slack:
@@ -102,10 +114,10 @@ def _step_down(sums, undecided, decisions, boundaries, level) -> tuple[float, fl
 
 
 def _null_sums(scores, pairs, n, blocks, *, paired, permutations, key) -> np.ndarray:
-    """S_j after each block under every permutation, the identity first: float [P, J, blocks]."""
+    """S_j after each block for every permutation, the identity first: float [P, J, blocks]."""
     halves = [np.stack([np.asarray(scores[agent][: n * blocks], np.float64) for agent in pair]) for pair in pairs]
     pooled = np.stack([half.reshape(2, blocks, n).swapaxes(0, 1).reshape(blocks, 2 * n) for half in halves])
-    pooled = pooled - pooled.mean(axis=(1, 2), keepdims=True)  # a shared offset would only cost digits
+    pooled = pooled - pooled.mean(axis=(1, 2), keepdims=True)  # a shared offset would only cost precision
     ways = 2**n if paired else math.comb(2 * n, n)
     if ways**blocks <= permutations:
         means = np.einsum("jbs,ws->wjb", pooled, _all_signs(n, paired) / n)
@@ -118,7 +130,7 @@ def _null_sums(scores, pairs, n, blocks, *, paired, permutations, key) -> np.nda
 
 
 def _all_signs(n: int, paired: bool) -> np.ndarray:
-    """+1 for a score that counts to a, -1 to b: int [W, 2 n] of all W ways, the identity first."""
+    """+1 for a score assigned to a, -1 to b: int [W, 2 n] of all W assignments, the identity first."""
     if paired:
         first = np.array(list(itertools.product((1, -1), repeat=n)))
         return np.concatenate([first, -first], axis=1)
@@ -128,9 +140,9 @@ def _all_signs(n: int, paired: bool) -> np.ndarray:
     return signs
 
 
-@functools.lru_cache(maxsize=8)  # later interims and the next of many tests draw the same ones again
+@functools.lru_cache(maxsize=8)  # later interims and later tests use the same ones again
 def _some_signs(n: int, paired: bool, count: int, key: tuple[int, int]) -> np.ndarray:
-    """`count` of them: the identity, then drawn ones. int8."""
+    """`count` of them: the identity, then random ones. int8."""
     rng = np.random.default_rng(key)
     if paired:
         first = 1 - 2 * rng.integers(2, size=(count, n), dtype=np.int8)
@@ -142,9 +154,11 @@ def _some_signs(n: int, paired: bool, count: int, key: tuple[int, int]) -> np.nd
 
 
 class SeedsWanted(NamedTuple):
-    """more: the seeds that AdaStop would ask for on top of those there are, the median of its continuations.
+    """The seeds that AdaStop would still need, over simulated continuations.
 
-    decided: the share of the continuations in which it comes to a decision other than "equal".
+    Attributes:
+      more: seeds in addition to the existing ones, the median over continuations.
+      decided: the share of continuations that end in a decision other than "equal".
     """
 
     more: int
@@ -160,12 +174,18 @@ def seeds_wanted(
     permutations: int = 1_000,
     key: int = 0,
 ) -> SeedsWanted:
-    """How many more seeds a paired AdaStop would ask for, were further differences like those seen.
+    """How many more seeds a paired AdaStop would need if further differences were like those observed.
 
-    The n values there are make the first interim; the later ones, of n seeds each, are drawn from them with
-    replacement. That takes the effect seen for the true one: from few seeds the answer is rough.
+    The n existing values are the first interim; the later ones, of n seeds each, are sampled from them with
+    replacement. This takes the observed effect for the true one, so from few seeds the answer is rough.
 
-    differences: float [n], n >= 2, of two arms seed by seed, or of one arm to a bound.
+    Args:
+      differences: float [n], n >= 2, of two arms seed by seed, or of one arm to a bound.
+      interims: as in `adastop`.
+      alpha: as in `adastop`.
+      simulations: number of continuations.
+      permutations: as in `adastop`.
+      key: of the continuations and permutations.
     """
     differences, rng = np.asarray(differences, np.float64), np.random.default_rng(key)
     n, more, decided = len(differences), [], 0

@@ -1,14 +1,14 @@
-"""What a table of scores says in one number: statistics over runs and tasks, as rliable defines them.
+"""A table of scores in one number: statistics over runs and tasks, as defined by rliable.
 
 scores: float [..., N, M], of N runs (seeds) of M tasks, normalised by the caller. Every statistic acts on the last two
-axes, so that the resamples of a bootstrap are a leading one. Source: arXiv 2108.13264.
+axes, so that bootstrap resamples can be a leading axis. Source: arXiv 2108.13264.
 """
 
 import numpy as np
 
 
 def _pooled(scores: np.ndarray) -> np.ndarray:
-    """float64 [..., N * M]. Raises ValueError for less than two axes, for no scores, and for a nan."""
+    """float64 [..., N * M]. Raises ValueError if there are fewer than two axes, no scores, or a nan."""
     scores = _scores(scores)
     return scores.reshape(*scores.shape[:-2], -1)
 
@@ -33,9 +33,9 @@ def median(scores: np.ndarray) -> np.ndarray:
 
 
 def iqm(scores: np.ndarray) -> np.ndarray:
-    """Interquartile mean: the mean of all N M scores but the floor(N M / 4) least and as many greatest ones.
+    """Interquartile mean: the mean of all N M scores except the floor(N M / 4) lowest and as many highest ones.
 
-    Whole scores are dropped, none is weighted (as scipy.stats.trim_mean at 0.25 does): fewer than four are averaged.
+    Whole scores are dropped, without weighting (like scipy.stats.trim_mean at 0.25), so fewer than four are averaged.
     float [..., N, M] -> [...].
     """
     pooled = _pooled(scores)
@@ -44,7 +44,7 @@ def iqm(scores: np.ndarray) -> np.ndarray:
 
 
 def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
-    """target - mean(min(score, target)): by how much the runs fall short of the target; less is better.
+    """target - mean(min(score, target)): by how much the runs fall short of the target; lower is better.
 
     float [..., N, M] -> [...].
     """
@@ -60,7 +60,7 @@ def performance_profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarra
 
 
 def average_performance_profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """The share of tasks whose mean score is above tau: the average-score distribution, which is a biased one.
+    """The share of tasks whose mean score is above tau: the average-score distribution, which is biased.
 
     float [..., N, M], thresholds float [K] -> [..., K].
     """
@@ -75,7 +75,15 @@ def _share_above(values: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """P(X > Y): the mean over tasks of the share of pairs of runs that x wins (Mann-Whitney's U / (N L)); ties are 1/2.
 
-    x, y: float [..., N, M], [..., L, M] -> [...]. Raises ValueError where they are not of the same tasks.
+    Args:
+      x: float [..., N, M].
+      y: float [..., L, M].
+
+    Returns:
+      float [...].
+
+    Raises:
+      ValueError: if the numbers of tasks differ.
     """
     x, y = _scores(x), _scores(y)
     if x.shape[-1] != y.shape[-1]:

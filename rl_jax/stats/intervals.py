@@ -1,4 +1,4 @@
-"""A mean over seeds with its interval, whether that bears out a claim, and how many seeds would."""
+"""The mean over seeds with its interval, whether that supports a claim, and how many seeds would."""
 
 import bisect
 from collections.abc import Iterable, Sequence
@@ -7,14 +7,17 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats as distributions
 
-FEW = 8  # values; fewer do not span what their mean may be off by
+FEW = 8  # with fewer values, their range is too narrow for an interval of the mean
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
 
 
 class Interval(NamedTuple):
-    """A mean and the interval that holds the true one with the confidence asked for.
+    """A mean and the interval that contains the true mean with the given confidence, in the unit of the values.
 
-    mean, low, high: float, in the unit of the values; low <= mean <= high.
+    Attributes:
+      mean: float, low <= mean <= high.
+      low: float.
+      high: float.
     """
 
     mean: float
@@ -27,15 +30,22 @@ def bootstrap_mean(
 ) -> Interval:
     """The mean of n independent values with its expanded percentile bootstrap interval.
 
-    The plain percentile interval is too narrow for few values (at n = 5 it holds the true mean 83 times in 100 instead
-    of 95): it lacks the factor sqrt(n / (n - 1)) and takes the normal quantile for Student's. Here its tails are
-    Phi(-t sqrt(n / (n - 1))) with t the quantile of Student's distribution of n - 1 degrees of freedom, so that normal
-    values get their t interval and skewed ones keep the bootstrap's asymmetry. A resample's mean lies within the
-    values, which for few of them is too near (at n = 3 they enclose the true mean 75 times in 100): below 8 values the
-    interval also holds Student's.
-
-    values: float [n], n >= 2, finite. key: of the resampling. Raises ValueError where n < 2 or a value is not finite.
+    The plain percentile interval is too narrow for few values (at n = 5 it contains the true mean 83 times in 100
+    instead of 95): it lacks the factor sqrt(n / (n - 1)) and uses the normal quantile instead of Student's. Here its
+    tails are Phi(-t sqrt(n / (n - 1))), with t the quantile of Student's distribution with n - 1 degrees of freedom, so
+    that normal values get their t interval and skewed ones keep the bootstrap's asymmetry. A resample's mean lies
+    within the range of the values, which is too narrow for few of them (at n = 3 it contains the true mean 75 times in
+    100): below 8 values the interval is widened to contain Student's.
     Source: Hesterberg, arXiv 1411.5279 (the expanded percentile interval).
+
+    Args:
+      values: float [n], n >= 2, finite.
+      key: of the resampling.
+      confidence: of the interval.
+      resamples: number of resamples.
+
+    Raises:
+      ValueError: if n < 2 or a value is not finite.
     """
     values = np.asarray(values, np.float64)
     if values.ndim != 1 or len(values) < 2:
@@ -55,9 +65,17 @@ def bootstrap_mean(
 
 
 def paired_difference(larger: Sequence[float], smaller: Sequence[float], **keywords) -> Interval:
-    """mean(larger - smaller) over shared seeds, float [n] each, seed by seed; keywords: those of bootstrap_mean.
+    """mean(larger - smaller) over shared seeds, seed by seed, with its interval.
 
-    What the seeds share (data, reference, initial policy) cancels. Raises ValueError where the lengths differ.
+    What the seeds share (data, reference, initial policy) cancels.
+
+    Args:
+      larger: float [n], one per seed.
+      smaller: float [n], the same seeds.
+      **keywords: of `bootstrap_mean`.
+
+    Raises:
+      ValueError: if the lengths differ.
     """
     larger, smaller = np.asarray(larger, np.float64), np.asarray(smaller, np.float64)
     if larger.shape != smaller.shape:
@@ -66,8 +84,10 @@ def paired_difference(larger: Sequence[float], smaller: Sequence[float], **keywo
 
 
 def judge(interval: Interval, *, at_least: float = -np.inf, at_most: float = np.inf) -> str:
-    """Whether a claim "the mean is in [at_least, at_most]" holds: "reproduced" where the whole interval is inside, "not
-    reproduced" where all of it is outside, else "undecided". An interval that only touches a bound has not crossed it.
+    """Whether the claim "the mean is in [at_least, at_most]" holds.
+
+    "reproduced" if the whole interval is inside, "not reproduced" if all of it is outside, else "undecided". An
+    interval that only touches a bound has not crossed it.
     """
     if at_least < interval.low and interval.high < at_most:
         return REPRODUCED
@@ -75,10 +95,13 @@ def judge(interval: Interval, *, at_least: float = -np.inf, at_most: float = np.
 
 
 def judge_all(verdicts: Iterable[str]) -> str:
-    """The verdict on a claim of several statements: all of them have to hold, and one that does not refutes it.
+    """The verdict on a claim with several statements: all of them have to hold, and one that does not refutes it.
 
-    No correction for their number: that all hold is wrongly said no more often than that the weakest one does.
-    Raises ValueError where there are none.
+    No correction for their number is needed: wrongly accepting all of them is no more likely than wrongly accepting the
+    weakest one.
+
+    Raises:
+      ValueError: if there are none.
     """
     verdicts = list(verdicts)
     if not verdicts:
@@ -96,12 +119,21 @@ def seeds_for_power(
     confidence: float = 0.95,
     limit: int = 10_000,
 ) -> int | None:
-    """The number of seeds, in all, with which Student's interval of the mean clears the bound with probability `power`.
+    """The total number of seeds with which Student's interval of the mean clears the bound with probability `power`.
 
-    The smallest m with P(T > t_{m-1}((1 + confidence) / 2)) >= power, T of Student's noncentral law of m - 1 degrees of
-    freedom with noncentrality |mean - bound| sqrt(m) / std, of the mean and std seen. That takes the effect seen for
-    the true one: from few seeds the answer is rough.
-    differences: float [n], n >= 2. None where more than `limit` are needed, as for a mean on the bound.
+    The smallest m with P(T > t_{m-1}((1 + confidence) / 2)) >= power. T has Student's noncentral distribution with m -
+    1 degrees of freedom and noncentrality |mean - bound| sqrt(m) / std, with the observed mean and std. This takes the
+    observed effect for the true one, so from few seeds the answer is rough.
+
+    Args:
+      differences: float [n], n >= 2.
+      bound: what the interval has to clear.
+      power: probability of clearing it.
+      confidence: of the interval.
+      limit: the most seeds to consider.
+
+    Returns:
+      None if more than `limit` are needed, as for a mean on the bound.
     """
     differences = np.asarray(differences, np.float64)
     effect, spread = abs(differences.mean() - bound), differences.std(ddof=1)

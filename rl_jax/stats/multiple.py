@@ -14,11 +14,14 @@ def _p_values(p_values: Sequence[float]) -> np.ndarray:
 
 
 def holm(p_values: Sequence[float]) -> np.ndarray:
-    """Holm's adjusted p-values: rejecting those <= alpha makes one false rejection or more with probability <= alpha.
+    """Holm's adjusted p-values: rejecting those <= alpha makes one or more false rejections with probability <= alpha.
 
         adjusted_(i) = max_{j <= i} min(1, (m - j + 1) p_(j)),   p_(1) <= .. <= p_(m)
 
-    Holds for any dependence. float [m] -> [m], in the order given. Raises ValueError for what is no p-value.
+    Holds for any dependence. float [m] -> [m], in the given order.
+
+    Raises:
+      ValueError: if a value is not a p-value.
     """
     p_values = _p_values(p_values)
     order = np.argsort(p_values)
@@ -29,9 +32,11 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> np.ndarray:
-    """Benjamini and Hochberg's adjusted p-values: of those <= alpha a share of at most alpha is expected to be false.
+    """Benjamini and Hochberg's adjusted p-values: rejecting those <= alpha keeps the false discovery rate <= alpha.
 
-    Holds for independent and positively dependent tests. float [m] -> [m], in the order given.
-    Raises ValueError for what is no p-value.
+    Holds for independent and positively dependent tests. float [m] -> [m], in the given order.
+
+    Raises:
+      ValueError: if a value is not a p-value.
     """
     return scipy_stats.false_discovery_control(_p_values(p_values), method="bh")

@@ -1,4 +1,4 @@
-"""pass@k and maj@k from n >= k samples a problem: the exact mean over all subsets of k, hence without bias."""
+"""pass@k and maj@k from n >= k samples per problem: the exact mean over all subsets of k, hence unbiased."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -9,30 +9,45 @@ RANDOM, WRONG, RIGHT = TIES = ("random", "wrong", "right")
 
 
 def pass_at_k(samples: int | Sequence[int], correct: int | Sequence[int], k: int) -> np.ndarray:
-    """1 - C(n - c, k) / C(n, k): the share of subsets of k of n samples that hold one of the c correct ones.
+    """1 - C(n - c, k) / C(n, k): the share of subsets of k of n samples that contain one of the c correct ones.
 
-    samples: n, of each problem or of all. correct: int [P]. Returns float [P]; its mean is pass@k of the P problems.
-    Raises ValueError where k is not in 1..n or c not in 0..n. Source: arXiv 2107.03374.
+    Source: arXiv 2107.03374.
+
+    Args:
+      samples: n, per problem or for all.
+      correct: int [P], c.
+      k: size of the subsets.
+
+    Returns:
+      float [P]; its mean is pass@k of the P problems.
+
+    Raises:
+      ValueError: if k is not in 1..n or c not in 0..n.
     """
     samples, correct = np.broadcast_arrays(np.asarray(samples), np.asarray(correct))
     found = []
     for n, c in zip(samples.ravel().tolist(), correct.ravel().tolist(), strict=True):
         if not 1 <= k <= n or not 0 <= c <= n:
             raise ValueError(f"pass@{k} of {c} correct ones of {n} samples: needs 1 <= k <= n and 0 <= c <= n")
-        found.append(1.0 - math.comb(n - c, k) / math.comb(n, k))  # whole numbers: no product loses what is small
+        found.append(1.0 - math.comb(n - c, k) / math.comb(n, k))  # exact integers: no product loses small terms
     return np.array(found).reshape(samples.shape)
 
 
 def maj_at_k(answers: Sequence[Hashable], correct: Sequence[bool], k: int, *, ties: str = RANDOM) -> float:
     """The share of subsets of k of a problem's n samples whose most frequent answer is correct.
 
-    The mean over all C(n, k) subsets, counted and not drawn: for every highest count h, the subsets in which a answers
-    have h votes, b of them correct, and no answer has more.
+    The mean over all C(n, k) subsets, counted and not sampled: for every highest count h, the subsets in which a
+    answers have h votes, b of them correct, and no answer has more.
 
-    answers: [n], equal ones vote together. correct: bool [n], equal for equal answers (different answers may both be
-    correct: they do not vote together). ties: what a tie of a answers counts, "random": b / a, also the mean over all
-    orders of the samples of "the first one found wins"; "wrong": 0 unless all are correct; "right": 1 if one is.
-    Raises ValueError where k is not in 1..n, lengths differ, or equal answers are not equally correct.
+    Args:
+      answers: [n], equal ones vote together.
+      correct: bool [n], equal for equal answers. Different answers may both be correct; they do not vote together.
+      k: size of the subsets.
+      ties: the value of a tie of a answers. "random": b / a, which is also the mean over all orders of the samples if
+        the first one with the most votes wins. "wrong": 0 unless all are correct. "right": 1 if one is correct.
+
+    Raises:
+      ValueError: if k is not in 1..n, the lengths differ, or equal answers are not equally correct.
     """
     if len(answers) != len(correct) or not 1 <= k <= len(answers):
         raise ValueError(f"maj@{k} of {len(answers)} answers, {len(correct)} labels: needs one each, and 1 <= k <= n")

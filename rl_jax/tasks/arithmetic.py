@@ -1,7 +1,7 @@
-"""Random sums and differences, made here: "37+58=" -> "95", "37+58-12=" -> "95=83", the running totals.
+"""Random sums and differences, generated: "37+58=" -> "95", "37+58-12=" -> "95=83", the running totals.
 
-A problem is a train or a test problem by a hash of its canonical form (its signed operands, sorted), which is a
-pure function of the problem: 37+58 and 58+37 are always on the same side, whatever the seed and the sizes.
+The split of a problem is a hash of its canonical form (its signed operands, sorted), a pure function of the problem:
+37+58 and 58+37 are always in the same split, whatever the seed and the sizes.
 """
 import hashlib
 import itertools
@@ -14,13 +14,13 @@ from rl_jax.tasks import base
 from rl_jax.tokenizers import CharTokenizer
 
 ALPHABET = "0123456789+-="
-TEST_ONE_IN = 5  # one canonical problem in so many is a test problem
+TEST_ONE_IN = 5  # one in this many canonical problems is a test problem
 
 Problem = tuple[int, ...]  # signed operands: (37, 58, -12) is 37+58-12
 
 
 def canonical(problem: Problem) -> str:
-    """The name of a problem up to the order of its operands: 58+37 and 37+58 are both "+37 +58"."""
+    """The problem's name up to the order of its operands: 58+37 and 37+58 are both "+37 +58"."""
     return " ".join(f"{term:+d}" for term in sorted(problem))
 
 
@@ -31,7 +31,7 @@ def split_of(problem: Problem) -> str:
 
 
 def render(problem: Problem, *, worked: bool) -> tuple[str, str]:
-    """(prompt, completion): with `worked`, the running totals one by one, else the answer alone."""
+    """(prompt, completion): with `worked`, all running totals, else only the answer."""
     totals = list(itertools.accumulate(problem))[1:]
     return _join(problem) + "=", "=".join(map(str, totals if worked else totals[-1:]))
 
@@ -42,19 +42,25 @@ def _join(terms: Sequence[int]) -> str:
 
 def make_problems(*, num_operands: tuple[int, int], digits: int, operators: str, num_train: int, num_test: int,
                   seed: int) -> dict[str, list[Problem]]:
-    """Draws distinct problems until both splits are full; ValueError where the knobs allow too few.
+    """Samples distinct problems until both splits are full.
 
     The number of operands and the number of digits of each operand are uniform, then the operand is.
+
+    Returns:
+      {"train": problems, "test": problems}.
+
+    Raises:
+      ValueError: if the settings allow too few problems.
     """
     rng = random.Random(seed)
     wanted = {"train": num_train, "test": num_test}
-    found: dict[str, dict[Problem, None]] = {"train": {}, "test": {}}  # dicts keep the order they were found in
+    found: dict[str, dict[Problem, None]] = {"train": {}, "test": {}}  # dicts keep the order of insertion
     for _ in range(200 * (num_train + num_test) + 10_000):
         terms = []
         for place in range(rng.randint(*num_operands)):
             width = rng.randint(1, digits)
             number = rng.randint(10 ** (width - 1) if width > 1 else 0, 10 ** width - 1)
-            # "-0" would be read back as "+0": zero is only added
+            # "-0" would be parsed as "+0", so zero is only added
             negative = place > 0 and rng.choice(operators) == "-" and (number > 0 or "+" not in operators)
             if negative and number == 0:
                 number = rng.randint(1, 9)
@@ -74,10 +80,23 @@ def load(*, num_operands: Sequence[int] = (2, 3), digits: int = 2, operators: st
          data_dir: str = base.DEFAULT_DATA_DIR) -> base.Task:
     """The arithmetic task.
 
-    num_operands: (fewest, most), at least 2; digits: most digits of an operand; operators: "+", "-" or "+-";
-    num_train, num_test: distinct problems; worked: completions of three and more operands show their steps;
-    unfinished_share: the share of SFT demonstrations, chosen at random, that stop at a total before the last. A model
-    that imitates them gives up as often; rewards for right answers can teach it to go on to the end.
+    Args:
+      num_operands: (fewest, most), at least 2.
+      digits: most digits of an operand.
+      operators: "+", "-" or "+-".
+      num_train: distinct problems.
+      num_test: distinct problems.
+      seed: of the problems.
+      worked: whether completions of three and more operands show their steps.
+      unfinished_share: fraction of the SFT demonstrations, chosen at random, that stop at a total before the last. A
+        model that imitates them stops early as often; rewards for right answers can teach it to finish.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Task.
+
+    Raises:
+      ValueError: if a setting is out of its range.
     """
     fewest, most = num_operands
     if not 2 <= fewest <= most <= 8:

@@ -1,9 +1,9 @@
-"""What a task is, and how its records become a TFDS dataset. No jax; tfds is imported inside functions.
+"""The task type, and how a task's records become a TFDS dataset. No jax; tfds is imported inside functions.
 
 Preparing: `record_splits` runs a task's generator once into an array_record dataset (the one TFDS format that works
 without TensorFlow) under `data_dir/<name>/<digest>`. The digest covers the contents of the source files, the task's
-arguments and the code that makes the records, so changed data, arguments or code never read a stale copy. The
-dataset is made in a temporary folder beside it and renamed, so two processes preparing at once cannot harm it.
+arguments and the code that makes the records, so a change of data, arguments or code never reads a stale copy. The
+dataset is made in a temporary folder next to it and renamed, so two processes may prepare it concurrently.
 """
 import contextlib
 import functools
@@ -26,9 +26,13 @@ FIELDS = ("prompt", "completion", "info")
 class Task(NamedTuple):
     """A tokenizer, records and a reward.
 
-    data_source(split) -> RecordSource of {"prompt", "completion" (an SFT target, may be ""), "info" (JSON)};
-    splits: "sft_train" (records with a completion), "train" and "test" (prompts).
-    reward_fn(prompt, completion, info: dict, **reward_kwargs) -> {"reward": total, named components...}
+    Attributes:
+      name: of the task.
+      tokenizer: see tokenizers.base.
+      data_source: split -> RecordSource of {"prompt", "completion" (an SFT target, may be ""), "info" (JSON)}. Splits:
+        "sft_train" (records with a completion), "train" and "test" (prompts).
+      reward_fn: (prompt, completion, info: dict, **reward_kwargs) -> {"reward": total, named components...}.
+      reward_kwargs: of reward_fn.
     """
     name: str
     tokenizer: Any
@@ -38,9 +42,13 @@ class Task(NamedTuple):
 
 
 class RecordSource:
-    """Random access over one split: len(source), source[i] -> {"prompt", "completion", "info"} of str.
+    """Random access to one split: len(source), source[i] -> {"prompt", "completion", "info"} of str.
 
-    `num_skipped` counts the bad records left out while the dataset was made, `report` says what was counted.
+    Attributes:
+      name: of the task.
+      split: of the task.
+      report: all counts from making the dataset.
+      num_skipped: number of bad records left out when the dataset was made.
     """
 
     def __init__(self, data, *, name: str, split: str, report: Mapping[str, Any]):
@@ -51,11 +59,11 @@ class RecordSource:
         return len(self._data)
 
     def __getitem__(self, index: int) -> dict[str, str]:
-        index = range(len(self))[index]  # negative and out-of-range indices as a list has them
+        index = range(len(self))[index]  # negative and out-of-range indices work as in a list
         record = self._data[index]
         return {field: record[field].decode("utf-8") for field in FIELDS}
 
-    def __repr__(self) -> str:  # grain puts it in error messages: never the data
+    def __repr__(self) -> str:  # grain prints it in error messages: it must not show the data
         return f"RecordSource({self.name!r}, {self.split!r}, {len(self)} records)"
 
 
@@ -64,10 +72,10 @@ def _builder_class():
     import tensorflow_datasets as tfds
 
     class RecordBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        """Records of three texts, in the order they are made."""
+        """Records of three texts, in the order in which they are made."""
         VERSION = tfds.core.Version("1.0.0")
         name = "records"
-        # Where TFDS would look for download checksums: there are none, and the search needs the undeclared
+        # TFDS would look for download checksums there. There are none, and the search needs the undeclared
         # package importlib_resources.
         code_path = None
 
@@ -91,11 +99,21 @@ def _builder_class():
 def record_splits(name: str, make: Callable[[], tuple[Mapping[str, Sequence[dict]], dict]], *, arguments: Mapping,
                   sources: Iterable = (), code: Iterable = (), data_dir=DEFAULT_DATA_DIR
                   ) -> Callable[[str], RecordSource]:
-    """Prepares a dataset if its digest is not there yet and returns split name -> RecordSource.
+    """Prepares a dataset unless its digest is already stored.
 
-    make() -> ({split: records}, report); it runs only where the dataset is missing. `arguments`: JSON values that
-    decide the records; `sources`: data files; `code`: the Python files that make the records.
-    ValueError where a split comes out empty.
+    Args:
+      name: of the task.
+      make: () -> ({split: records}, report). Called only if the dataset is missing.
+      arguments: JSON values that determine the records.
+      sources: data files.
+      code: the Python files that make the records.
+      data_dir: where datasets are stored.
+
+    Returns:
+      split name -> RecordSource.
+
+    Raises:
+      ValueError: if a split has no records.
     """
     identity = {"arguments": dict(arguments), "sources": readers.content_hash(sources),
                 "code": readers.content_hash([__file__, readers.__file__, *code])}
@@ -124,7 +142,7 @@ def _prepare(final: pathlib.Path, name: str, make, identity: dict) -> None:
     for split, records in splits.items():
         if not len(records):
             raise ValueError(f"{name}: split {split!r} has no records; report: {report}")
-    # A task whose SFT records are its training records does not write them twice.
+    # If the SFT records of a task are its training records, they are not written twice.
     shared = {} if "sft_train" in splits or "train" not in splits else {"sft_train": "train"}
     names = {split: split for split in splits} | shared
     report = {**report, "splits": names, "identity": identity,
@@ -135,13 +153,13 @@ def _prepare(final: pathlib.Path, name: str, make, identity: dict) -> None:
         tfds.disable_progress_bar()
         with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints its progress to stdout
             _builder_class()(data_dir=str(scratch), splits=splits).download_and_prepare()
-        shutil.rmtree(scratch / "downloads", ignore_errors=True)  # TFDS makes it even where nothing is downloaded
+        shutil.rmtree(scratch / "downloads", ignore_errors=True)  # TFDS makes it even if nothing is downloaded
         (scratch / "report.json").write_text(json.dumps(report, sort_keys=True, indent=1))
         try:
             scratch.rename(final)
         except OSError:
             if not (final / "report.json").exists():
                 raise
-            # Another process finished the same dataset first; the two are equal, keep that one.
+            # Another process finished the same dataset first. The two are equal: keep that one.
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -1,9 +1,9 @@
 """The game of 24 from game24_{train,test}.jsonl.gz: "1 1 4 6:" -> "(1+4-1)*6", or "1+4=5:1 5 6,5-1=4:4 6,4*6=24".
 
-Splits: "sft_train" has one record for each (training puzzle, solution), "train" and "test" one for each puzzle, with
-the first of its solutions as completion. The published solutions were found with rounded decimals ("= 23.9999808"), so
-an expression is kept only where it is 24 in fractions (in the published files all are). A test puzzle whose numbers are
-a training puzzle's is dropped.
+Splits: "sft_train" has one record per (training puzzle, solution), "train" and "test" one per puzzle, with its first
+solution as completion. The published solutions were found with rounded decimals ("= 23.9999808"), so an expression is
+kept only if it is exactly 24 (all in the published files are). A test puzzle with the numbers of a training puzzle is
+dropped.
 
 Without a folder the puzzles are generated: every hand of four cards that makes 24 (rl_jax.tasks.game24_hands).
 """
@@ -24,12 +24,18 @@ _ANSWER = re.compile(r"The answer is (.+) = [^=]+")
 
 def read_puzzles(path, bad: readers.BadRecords, *, max_solutions: int,
                  worked: bool = False) -> tuple[list[dict], int]:
-    """([{"numbers": four ints, "solutions": exact ones, distinct, by hash}], number of inexact solutions left out).
-
-    worked: solutions in steps; those that pass through a fraction or a negative number are left out, too.
+    """Reads puzzles with their exact solutions.
 
     Solutions are ordered by the hash of (numbers, expression): the first few are a fixed random sample.
-    DataError (or a count in `bad`) for a record whose fields are not those of the published files.
+
+    Args:
+      path: the file.
+      bad: receives records that do not have the fields of the published files; raises DataError or counts them.
+      max_solutions: most solutions per puzzle.
+      worked: whether solutions are in steps; those that pass through a fraction or a negative number are left out, too.
+
+    Returns:
+      ([{"numbers": four ints, "solutions": exact ones, distinct, by hash}], number of inexact solutions left out).
     """
     puzzles, num_inexact = [], 0
     for line, record in readers.read_jsonl(path, {"question": str, "answer": list}, bad):
@@ -65,7 +71,7 @@ def _expressions(answers: list, worked: bool) -> tuple[list[str], str | None]:
 
 
 def _steps(text: str) -> str:
-    """The lines before the answer as the verifier reads them; "" where one is not of whole numbers."""
+    """The lines before the answer in the verifier's format; "" if one is not in whole numbers."""
     lines = [_STEP.fullmatch(line) for line in text.split("\n")[:-1]]
     if not lines or None in lines:
         return ""
@@ -82,10 +88,21 @@ def _records(puzzle: dict, count: int) -> list[dict]:
 
 def load(*, path: str = "", max_solutions_per_puzzle: int = 20, worked: bool = False, skip_bad_records: bool = False,
          data_dir: str = base.DEFAULT_DATA_DIR) -> base.Task:
-    """The game of 24. path: the folder of game24_train.jsonl.gz and game24_test.jsonl.gz; "": generated puzzles.
+    """The game of 24. The sources' `report` counts what was left out.
 
-    worked: SFT completions in steps, one operation each. max_solutions_per_puzzle bounds the SFT records of a puzzle.
-    The sources' `report` counts what was left out.
+    Args:
+      path: the folder of game24_train.jsonl.gz and game24_test.jsonl.gz; "": generated puzzles.
+      max_solutions_per_puzzle: most SFT records per puzzle.
+      worked: whether SFT completions are in steps, one operation each.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Task.
+
+    Raises:
+      ValueError: if max_solutions_per_puzzle is below 1.
+      readers.DataError: if a record is bad.
     """
     if max_solutions_per_puzzle < 1:
         raise ValueError(f"max_solutions_per_puzzle must be at least 1, got {max_solutions_per_puzzle}")
@@ -109,7 +126,7 @@ def load(*, path: str = "", max_solutions_per_puzzle: int = 20, worked: bool = F
                 elif not puzzle["solutions"]:
                     report[f"num_{split}_without_solution"] += 1
                 else:
-                    seen.add(key)  # train is read first: a test puzzle seen there is dropped here
+                    seen.add(key)  # train is read first: a test puzzle that is also in train is dropped
                     kept[split].append(puzzle)
         splits = {split: [record for puzzle in kept[split] for record in _records(puzzle, 1)] for split in kept}
         splits["sft_train"] = [record for puzzle in kept["train"]

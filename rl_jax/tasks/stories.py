@@ -1,8 +1,8 @@
 """Continue a children's story (TinyStories); the reward is the sentiment of the continuation.
 
-The prompt is the first sentence, cut at a word where it is over `max_prompt_tokens`; the completion is the rest, so
-prompt + completion is the story, byte for byte. Train or test is a hash of the prompt: neither a story nor a prompt is
-ever on both sides, though many stories share their first sentence.
+The prompt is the first sentence, cut at a word if it is over `max_prompt_tokens`. The completion is the rest, so prompt
++ completion is the story, byte for byte. The split is a hash of the prompt: no story and no prompt is ever in both
+splits, though many stories share their first sentence.
 
 Without files the stories are generated (rl_jax.tasks.moods), of characters, and the reward is that of a lexicon.
 """
@@ -15,14 +15,14 @@ from rl_jax.rewards import lexicon, sentiment
 from rl_jax.tasks import base, moods
 from rl_jax.tokenizers import CharTokenizer, llama2c
 
-TEST_ONE_IN = 10  # one distinct prompt in so many is a test prompt
+TEST_ONE_IN = 10  # one in this many distinct prompts is a test prompt
 _FIRST_SENTENCE = re.compile(r".*?[.!?][\"'”’]*(?=\s)", re.DOTALL)
 
 
 def split_story(story: str, tokenizer, *, max_prompt_tokens: int) -> tuple[str, str]:
     """(prompt, rest): the first sentence, or as many of its first words as fit with BOS; rest may be "".
 
-    Returns ("", story) where not even the first word fits.
+    Returns ("", story) if not even the first word fits.
     """
     match = _FIRST_SENTENCE.match(story)
     prompt = match[0] if match else story
@@ -39,12 +39,26 @@ def split_of(prompt: str) -> str:
 def load(*, path: str = "", tokenizer_path: str = "", sentiment_path: str = "", max_prompt_tokens: int = 48,
          num_stories: int = 4_000, num_sentences: int = 3, seed: int = 0, skip_bad_records: bool = False,
          data_dir: str = base.DEFAULT_DATA_DIR, sentiment_cache_dir: str = sentiment.DEFAULT_CACHE_DIR) -> base.Task:
-    """The stories task.
+    """The stories task. Without path, tokenizer_path and sentiment_path: generated stories, a lexicon as the reward.
 
-    path: tinystories text (plain or gzip, stories ended by <|endoftext|>); tokenizer_path: llama2.c tokenizer.bin;
-    sentiment_path: folder of sst2_{train,dev,test}.txt.gz, from which the reward model is trained (a second, cached).
-    None of the three: generated stories with a lexicon as the reward. num_stories, num_sentences, seed: of those.
-    Raises ValueError where some of the three are given and others not.
+    Args:
+      path: tinystories text (plain or gzip, stories ended by <|endoftext|>).
+      tokenizer_path: llama2.c tokenizer.bin.
+      sentiment_path: folder of sst2_{train,dev,test}.txt.gz, on which the reward model is trained (a second, cached).
+      max_prompt_tokens: BOS included.
+      num_stories: of generated stories: how many, each with a prompt of its own.
+      num_sentences: of generated stories: behind the prompt.
+      seed: of generated stories.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+      sentiment_cache_dir: where the reward model is stored.
+
+    Returns:
+      Task.
+
+    Raises:
+      ValueError: if max_prompt_tokens is below 8, or if some of the three paths are given and others not.
+      readers.DataError: if a record is bad.
     """
     if max_prompt_tokens < 8:
         raise ValueError(f"max_prompt_tokens must be at least 8, got {max_prompt_tokens}")
@@ -73,7 +87,7 @@ def load(*, path: str = "", tokenizer_path: str = "", sentiment_path: str = "", 
         return splits, report | {"num_skipped": bad.num_skipped, "skipped": bad.first}
 
     arguments = {"max_prompt_tokens": int(max_prompt_tokens), "skip_bad_records": bool(skip_bad_records)}
-    # The tokenizer decides how long a prompt may be, so its file and code are part of what the data is.
+    # The tokenizer decides how long a prompt may be, so its file and code are part of the dataset's identity.
     sources = base.record_splits("stories", make, arguments=arguments, sources=[path, tokenizer_path],
                                  code=[__file__, llama2c.__file__], data_dir=data_dir)
     model_path = sentiment.prepare(sentiment_path, cache_dir=sentiment_cache_dir, skip_bad_records=skip_bad_records)

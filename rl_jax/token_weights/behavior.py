@@ -1,13 +1,13 @@
-"""Importance weights of the sampler: w = pi_old / pi_behavior, at the level of tokens or of completions.
+"""Importance weights against the sampler: w = pi_old / pi_behavior, at the level of tokens or of completions.
 
-They correct for samples that another policy drew: an older one, or the same one in another program. With
-u = log_probs - behavior_log_probs and n_i the tokens of row i, the log weight of a token is, by `level`,
+They correct for samples from another policy: an older one, or the same one in another program. With u = log_probs -
+behavior_log_probs and n_i the tokens of row i, the log weight of a token is, by `level`,
 
     "token"      u_t                       low variance; right for the token given its prefix
     "sequence"   sum_t u_t                 unbiased; its variance grows with the length
     "geometric"  (1 / n_i) sum_t u_t       the mean over the row, which does not depend on the length
 
-and the last two stand on every token of the row. The log weight is clamped to +-max_log before exp, as in verl.
+and the last two are the same on every token of the row. The log weight is clamped to +-max_log before exp, as in verl.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,12 @@ from rl_jax.core.masked import Mean, masked_mean, masked_sum, row_means, zero_ma
 
 
 def behavior_gap(mask: chex.Array, log_probs: chex.Array, behavior_log_probs: chex.Array) -> chex.Array:
-    """u = log_probs - behavior_log_probs without gradient, 0 behind the mask. bool [B, T], float [B, T] x2."""
+    """u = log_probs - behavior_log_probs without gradient, 0 outside the mask. bool [B, T], float [B, T] x2."""
     chex.assert_rank(mask, 2)
     chex.assert_type(mask, bool)
     chex.assert_equal_shape([mask, log_probs, behavior_log_probs])
     chex.assert_type([log_probs, behavior_log_probs], float)
-    # Weights are data: what enters here is stopped, and masked before any exp.
+    # Weights are data: gradients are stopped here, and arrays masked before any exp.
     return zero_masked(jax.lax.stop_gradient(log_probs - behavior_log_probs), mask)
 
 
@@ -41,14 +41,18 @@ _LEVELS: dict[str, Callable] = {
 
 
 def pool_log_weight(gap: chex.Array, mask: chex.Array, level: str) -> chex.Array:
-    """The log weight of each token at `level`. float [B, T], bool [B, T] -> float [B, T]. ValueError: unknown level."""
+    """The log weight of each token at `level`. float [B, T], bool [B, T] -> float [B, T].
+
+    Raises:
+      ValueError: if the level is unknown.
+    """
     if level not in _LEVELS:
         raise ValueError(f"no level {level!r}; there are: {', '.join(_LEVELS)}")
     return _LEVELS[level](gap, mask)
 
 
 def _divide_by_mean(weight: chex.Array, mask: chex.Array, level: str) -> chex.Array:
-    """The weights over their mean: that of the tokens, or of the rows where a row has one weight; 0 stays 0."""
+    """The weights over their mean: over tokens, or over rows if a row has one weight; 0 stays 0."""
     if level == "token":
         mean = masked_mean(weight, mask).value()
     else:
@@ -57,7 +61,7 @@ def _divide_by_mean(weight: chex.Array, mask: chex.Array, level: str) -> chex.Ar
 
 
 def none(mask: chex.Array) -> chex.Array:
-    """w = 1 on the mask: the batch is taken as on-policy. bool [B, T] -> float32 [B, T]."""
+    """w = 1 on the mask: the batch is treated as on-policy. bool [B, T] -> float32 [B, T]."""
     chex.assert_rank(mask, 2)
     chex.assert_type(mask, bool)
     return mask.astype(jnp.float32)
@@ -72,13 +76,23 @@ def exact(
     normalize: bool = False,
     max_log: float = 20.0,
 ) -> chex.Array:
-    """w = exp(u): the weight of decoupled PPO, l = w * PPO(logp, old_logp, A), with nothing cut off.
+    """w = exp(u): the weight of decoupled PPO, l = w * PPO(logp, old_logp, A), without truncation.
 
-    mask: bool [B, T]. log_probs: float [B, T], the policy at the start of this batch's updates (the proximal one).
-    behavior_log_probs: float [B, T], the sampler's. level: "token", "sequence" or "geometric", see the module.
-    normalize: divide by the mean weight of the batch (of its tokens, or of its rows at the other two levels).
-    max_log: the log weight is clamped to +-max_log. Returns float [B, T]. Raises ValueError for an unknown level.
     Source: arXiv 2110.00641; arXiv 2505.24298 (AReaL, which may cap it: `truncated` or `masked` with cap 5).
+
+    Args:
+      mask: bool [B, T].
+      log_probs: float [B, T], the policy at the start of this batch's updates (the proximal one).
+      behavior_log_probs: float [B, T], the sampler's.
+      level: "token", "sequence" or "geometric", see the module.
+      normalize: divide by the mean weight of the batch (of its tokens, or of its rows at the other two levels).
+      max_log: the log weight is clamped to +-max_log.
+
+    Returns:
+      float [B, T].
+
+    Raises:
+      ValueError: if the level is unknown.
     """
     gap = behavior_gap(mask, log_probs, behavior_log_probs)
     weight = jnp.exp(jnp.clip(pool_log_weight(gap, mask, level), -max_log, max_log))
@@ -98,8 +112,16 @@ def truncated(
 ) -> chex.Array:
     """w = min(exp(u), cap): truncated importance sampling (TIS). A cap below the largest weight biases the estimate.
 
-    Arguments, result and errors as `exact`. cap: the largest weight; 2 in verl and the source.
     Source: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
+
+    Args:
+      mask: bool [B, T].
+      log_probs: float [B, T], the policy at the start of this batch's updates.
+      behavior_log_probs: float [B, T], the sampler's.
+      level: as in `exact`.
+      cap: the largest weight; 2 in verl and the source.
+      normalize: as in `exact`.
+      max_log: as in `exact`.
     """
     arrays = {"log_probs": log_probs, "behavior_log_probs": behavior_log_probs}
     weight = jnp.minimum(exact(mask, **arrays, level=level, max_log=max_log), cap)
@@ -117,10 +139,19 @@ def icepop(
     normalize: bool = False,
     max_log: float = 20.0,
 ) -> chex.Array:
-    """w = exp(u) where low <= exp(u) <= high, else 0 (IcePop): both bounds belong to the band.
+    """w = exp(u) if low <= exp(u) <= high, else 0 (IcePop). Both bounds are inclusive.
 
-    Arguments, result and errors as `exact`. low, high: bounds on the weight itself.
     Source: Zhao et al. 2025, "Small Leak Can Sink a Great Ship" (IcePop); arXiv 2510.18855 (Ring-1T).
+
+    Args:
+      mask: bool [B, T].
+      log_probs: float [B, T], the policy at the start of this batch's updates.
+      behavior_log_probs: float [B, T], the sampler's.
+      level: as in `exact`.
+      low: bound on the weight itself.
+      high: bound on the weight itself.
+      normalize: as in `exact`.
+      max_log: as in `exact`.
     """
     arrays = {"log_probs": log_probs, "behavior_log_probs": behavior_log_probs}
     weight = exact(mask, **arrays, level=level, max_log=max_log)
@@ -138,10 +169,18 @@ def masked(
     normalize: bool = False,
     max_log: float = 20.0,
 ) -> chex.Array:
-    """w = exp(u) where exp(u) <= cap, else 0: masked importance sampling (MIS). Without a lower bound, unlike IcePop.
+    """w = exp(u) if exp(u) <= cap, else 0: masked importance sampling (MIS). Unlike IcePop, it has no lower bound.
 
-    Arguments, result and errors as `exact`. cap: the largest weight that is kept.
     Source: Liu et al. 2025, "When Speed Kills Stability"; TRL's token_mask (with cap 3).
+
+    Args:
+      mask: bool [B, T].
+      log_probs: float [B, T], the policy at the start of this batch's updates.
+      behavior_log_probs: float [B, T], the sampler's.
+      level: as in `exact`.
+      cap: the largest weight that is kept.
+      normalize: as in `exact`.
+      max_log: as in `exact`.
     """
     arrays = {"log_probs": log_probs, "behavior_log_probs": behavior_log_probs}
     return icepop(mask, **arrays, level=level, low=0.0, high=cap, normalize=normalize, max_log=max_log)
@@ -155,9 +194,16 @@ def sequence_mask(
     cap: float = 3.0,
     max_log: float = 20.0,
 ) -> chex.Array:
-    """w = p_i = exp(sum_t u_t) on every token of row i, 0 on the row where p_i > cap: what TRL 1.16 does with vLLM.
+    """w = p_i = exp(sum_t u_t) on every token of row i, 0 on the row if p_i > cap: what TRL 1.16 does with vLLM.
 
-    Arguments and result as `exact`. cap: the largest product that is kept. Source: TRL vllm_importance_sampling_mode.
+    Source: TRL vllm_importance_sampling_mode.
+
+    Args:
+      mask: bool [B, T].
+      log_probs: float [B, T], the policy at the start of this batch's updates.
+      behavior_log_probs: float [B, T], the sampler's.
+      cap: the largest product that is kept.
+      max_log: as in `exact`.
     """
     arrays = {"log_probs": log_probs, "behavior_log_probs": behavior_log_probs}
     return masked(mask, **arrays, level="sequence", cap=cap, max_log=max_log)
@@ -172,10 +218,17 @@ def geometric_mask(
     high: float = 5.0,
     max_log: float = 20.0,
 ) -> chex.Array:
-    """w_t = exp(u_t) on the rows with low <= exp(mean_t u) <= high, 0 on the others (OpenRLHF's level "seq").
+    """w_t = exp(u_t) on rows with low <= exp(mean_t u) <= high, 0 on the others (OpenRLHF's level "seq").
 
-    The row's geometric mean decides, and the tokens that stay keep their own weights.
-    Arguments and result as `exact`. low, high: bounds on the geometric mean; NeMo-RL uses .999 and 1.002.
+    The geometric mean decides for the whole row; the remaining tokens keep their own weights.
+
+    Args:
+      mask: bool [B, T].
+      log_probs: float [B, T], the policy at the start of this batch's updates.
+      behavior_log_probs: float [B, T], the sampler's.
+      low: bound on the geometric mean; .999 in NeMo-RL.
+      high: bound on the geometric mean; 1.002 in NeMo-RL.
+      max_log: as in `exact`.
     """
     arrays = {"log_probs": log_probs, "behavior_log_probs": behavior_log_probs}
     row = exact(mask, **arrays, level="geometric", max_log=max_log)

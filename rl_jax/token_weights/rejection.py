@@ -1,4 +1,4 @@
-"""Weights of 0 and 1 that leave out the tokens or completions that lie too far from the sampler's policy."""
+"""Weights of 0 and 1 that drop tokens or completions too far from the sampler's policy."""
 
 import chex
 import jax
@@ -19,15 +19,26 @@ def reject_ratio(
     high: float = 2.0,
     max_log: float = 20.0,
 ) -> chex.Array:
-    """w = 1 where low <= exp(-u) <= high, else 0, with -u = behavior_log_probs - log_probs pooled at `level`.
+    """w = 1 if low <= exp(-u) <= high, else 0, with -u = behavior_log_probs - log_probs pooled at `level`.
 
     CAUTION: the bounds are on behavior / policy, the inverse of an importance weight (verl's token_k1, seq_sum_k1 and
-    seq_mean_k1). For bounds that are not reciprocal that is another band: low = .5, high = 5 keeps weights .2 to 2.
-    mask: bool [B, T]. log_probs: float [B, T], the policy at the start of this batch's updates.
-    behavior_log_probs: float [B, T], the sampler's. level: "token" drops tokens; "sequence" (the sum) and "geometric"
-    (the mean) drop rows. max_log: u of each token is clamped to +-max_log first. Returns float [B, T].
-    Defaults: the band of verl's "sequence" preset; its "geometric" one is .999 to 1.001. Raises ValueError for an
-    unknown level.
+    seq_mean_k1). If the bounds are not reciprocal, that is another band: low = .5, high = 5 keeps weights .2 to 2. The
+    defaults are the band of verl's "sequence" preset; its "geometric" one is .999 to 1.001.
+
+    Args:
+      mask: bool [B, T].
+      log_probs: float [B, T], the policy at the start of this batch's updates.
+      behavior_log_probs: float [B, T], the sampler's.
+      level: "token" drops tokens; "sequence" (the sum) and "geometric" (the mean) drop rows.
+      low: lower bound on behavior / policy.
+      high: upper bound on behavior / policy.
+      max_log: u of each token is clamped to +-max_log first.
+
+    Returns:
+      float [B, T].
+
+    Raises:
+      ValueError: if the level is unknown.
     """
     gap = jnp.clip(behavior_gap(mask, log_probs, behavior_log_probs), -max_log, max_log)
     inverse = -pool_log_weight(gap, mask, level)
@@ -42,7 +53,7 @@ _ESTIMATORS = {"k2": lambda gap: 0.5 * jnp.square(gap), "k3": lambda gap: jnp.ex
 _POOLS = {
     "sum": lambda x, mask: masked_sum(x, mask, axis=1),
     "mean": row_means,
-    "max": lambda x, mask: jnp.max(x, axis=1),  # a divergence is 0 behind the mask, and nowhere less
+    "max": lambda x, mask: jnp.max(x, axis=1),  # a divergence is 0 outside the mask, and never negative
 }
 
 
@@ -56,13 +67,26 @@ def reject_divergence(
     high: float = 0.01,
     max_log: float = 20.0,
 ) -> chex.Array:
-    """w = 1 where the pooled divergence of sampler and policy is <= high, else 0: a hard trust region.
+    """w = 1 if the pooled divergence of sampler and policy is <= high, else 0: a hard trust region.
 
-    k2 = u^2 / 2 and k3 = exp(u) - u - 1 with u = log_probs - behavior_log_probs: estimates of KL(behavior || policy).
-    mask: bool [B, T]. log_probs: float [B, T], the policy at the start of this batch's updates.
-    behavior_log_probs: float [B, T], the sampler's. estimator: "k2" or "k3". pool: "token" drops tokens; "sum", "mean"
-    and "max" over the row's tokens drop rows. max_log: u is clamped to +-max_log. Returns float [B, T].
-    Defaults: verl's k3 preset (seq_mean_k3). Raises ValueError for an unknown estimator or pool.
+        k2 = u^2 / 2, k3 = exp(u) - u - 1, u = log_probs - behavior_log_probs
+
+    Both estimate KL(behavior || policy). The defaults are verl's k3 preset (seq_mean_k3).
+
+    Args:
+      mask: bool [B, T].
+      log_probs: float [B, T], the policy at the start of this batch's updates.
+      behavior_log_probs: float [B, T], the sampler's.
+      estimator: "k2" or "k3".
+      pool: "token" drops tokens; "sum", "mean" and "max" over the row's tokens drop rows.
+      high: the largest divergence that is kept, in nats.
+      max_log: u is clamped to +-max_log.
+
+    Returns:
+      float [B, T].
+
+    Raises:
+      ValueError: if the estimator or the pool is unknown.
     """
     if estimator not in _ESTIMATORS:
         raise ValueError(f"no estimator {estimator!r}; there are: {', '.join(_ESTIMATORS)}")
@@ -83,12 +107,21 @@ def opsm(
     advantages: chex.Array,
     delta: float = 1e-4,
 ) -> chex.Array:
-    """w = 0 where A_t < 0 and mean_t(behavior_log_probs - log_probs) > delta, else 1: off-policy sequence masking.
+    """Off-policy sequence masking: w = 0 if A_t < 0 and mean_t(behavior_log_probs - log_probs) > delta, else 1.
 
-    Only what is to be unlearnt can be dropped. The mean is over the row's tokens and estimates KL(behavior || policy).
-    mask: bool [B, T]. log_probs, behavior_log_probs, advantages: float [B, T]. delta: in nats a token; 1e-4 in slime,
-    none in the paper and in TRL. Returns float [B, T]. TRL asks again at each update, with the log-probs of the moment.
-    Source: arXiv 2512.02556 (DeepSeek-V3.2); TRL's get_off_policy_mask.
+    Only tokens with a negative advantage can be dropped. The mean is over the row's tokens and estimates KL(behavior ||
+    policy). TRL evaluates it again at each update, with the current log-probs. Source: arXiv 2512.02556
+    (DeepSeek-V3.2); TRL's get_off_policy_mask.
+
+    Args:
+      mask: bool [B, T].
+      log_probs: float [B, T].
+      behavior_log_probs: float [B, T].
+      advantages: float [B, T].
+      delta: in nats per token; 1e-4 in slime, none in the paper and in TRL.
+
+    Returns:
+      float [B, T].
     """
     chex.assert_equal_shape([mask, advantages])
     gap = behavior_gap(mask, log_probs, behavior_log_probs)
@@ -97,11 +130,18 @@ def opsm(
 
 
 def _second_moment_bound(squares: chex.Array, threshold: chex.Array) -> chex.Array:
-    """A bound that leaves a mean < threshold of the squares below it, where the next larger square would not.
+    """The largest bound such that the squares below it have a mean < threshold.
 
-    squares: float [B, T], inf where not to be counted. threshold: float []. Returns float [].
-    Every square below the threshold may stay. From there on each one more raises sum(square - threshold), which has to
-    stay below 0. The search halves an interval of integers: floats >= 0 have the order of their bits.
+    The next larger square would raise the mean to the threshold or above. Every square below the threshold may stay;
+    beyond it, each further one raises sum(square - threshold), which has to stay below 0. The search bisects an
+    interval of integers: floats >= 0 are ordered like their bits.
+
+    Args:
+      squares: float [B, T], inf if not counted.
+      threshold: float [].
+
+    Returns:
+      float [].
     """
     dtype = squares.dtype
     bits = jnp.dtype(f"uint{8 * dtype.itemsize}")
@@ -112,7 +152,7 @@ def _second_moment_bound(squares: chex.Array, threshold: chex.Array) -> chex.Arr
 
     def excess(bound):
         kept = jnp.where(squares < bound, squares - threshold, 0.0)
-        return jnp.sum(jnp.sum(kept, axis=1))  # by rows: faster on a CPU, and the rounding is less
+        return jnp.sum(jnp.sum(kept, axis=1))  # by rows: faster on a CPU, and with less rounding
 
     def halve(state):
         low, high, at_low, at_high = state
@@ -123,7 +163,7 @@ def _second_moment_bound(squares: chex.Array, threshold: chex.Array) -> chex.Arr
         high, at_high = jnp.where(stays, high, middle), jnp.where(stays, at_high, at_middle)
         return low, high, at_low, at_high
 
-    def going(state):  # until the one square that is too much stands alone between the ends, if there is one
+    def going(state):  # until the one square that is too much is alone between the ends, if there is one
         low, high, at_low, at_high = state
         alone = at_high - at_low < 1.5 * (as_float(low) - threshold)
         return (at_high >= 0) & (high - low > 1) & ~alone
@@ -138,14 +178,20 @@ def _second_moment_bound(squares: chex.Array, threshold: chex.Array) -> chex.Arr
 def m2po(
     mask: chex.Array, *, log_probs: chex.Array, behavior_log_probs: chex.Array, threshold: float = 0.04
 ) -> chex.Array:
-    """w = 0 on the tokens with the largest u^2, as many as it takes for the mean of the others to be < threshold.
+    """w = 0 on the tokens with the largest u^2, as many as needed for the mean of the others to be < threshold.
 
-    u = log_probs - behavior_log_probs, and the mean is over the tokens of the batch (AReaL: of the micro-batch).
-    mask: bool [B, T]. log_probs, behavior_log_probs: float [B, T]. threshold: of the second moment, in nats^2; .04 in
-    AReaL's recipe. Returns float [B, T].
-    Tokens with equal u^2 stay or go together, where AReaL cuts between them. Where no token is below the threshold the
-    first with the smallest u^2 stays, as there.
-    Source: arXiv 2510.01161; AReaL's _get_m2po_loss_mask.
+    u = log_probs - behavior_log_probs; the mean is over the tokens of the batch (AReaL: of the micro-batch). Tokens
+    with equal u^2 stay or go together; AReaL may split them. If no token is below the threshold, the first one with the
+    smallest u^2 stays, as in AReaL. Source: arXiv 2510.01161; AReaL's _get_m2po_loss_mask.
+
+    Args:
+      mask: bool [B, T].
+      log_probs: float [B, T].
+      behavior_log_probs: float [B, T].
+      threshold: of the second moment, in nats^2; .04 in AReaL's recipe.
+
+    Returns:
+      float [B, T].
     """
     gap = behavior_gap(mask, log_probs, behavior_log_probs)
     squares = jnp.square(gap)

@@ -1,7 +1,7 @@
-"""The k lowest of the tokens on a mask, k traced, without sorting: counts of what lies below a threshold.
+"""The k lowest of the tokens on a mask, k traced, without sorting: by counting the values below a threshold.
 
-A float is read as an unsigned integer of the same order, and a threshold is built bit by bit: at most 32 counts over
-[B, T] find an order statistic exactly, far faster than a sort, with static shapes and no temporary beyond [B, T].
+A float is read as an unsigned integer of the same order, and a threshold is built bit by bit. At most 32 counts over
+[B, T] give an exact order statistic, much faster than a sort, with static shapes and no temporary larger than [B, T].
 """
 
 import chex
@@ -20,19 +20,19 @@ def ordered_bits(x: chex.Array) -> chex.Array:
 
 
 def _hide(bits: chex.Array, mask: chex.Array) -> chex.Array:
-    """The largest integer behind the mask, which lies below no threshold: one array to read in every count."""
+    """`bits` with the largest integer outside the mask, which is below no threshold: every count reads one array."""
     return jnp.where(mask, bits, ~jnp.zeros_like(bits))
 
 
 def _num_below(hidden: chex.Array, threshold: chex.Array) -> chex.Array:
-    # A row's sum in float32 is exact to 2^24 columns, and on a CPU three times as fast as one of integers.
+    # A row's float32 sum is exact up to 2^24 columns, and three times as fast on a CPU as an integer sum.
     return jnp.sum(jnp.sum((hidden < threshold).astype(jnp.float32), axis=1).astype(jnp.int32))
 
 
 def _cut(hidden: chex.Array, count: chex.Array, first_bit: chex.Array | int = 0) -> tuple[chex.Array, chex.Array]:
-    """(threshold, found): found where `count` numbers lie below; else, among equals, the largest with fewer below.
+    """(threshold, found): found if exactly `count` numbers are below; else, among equals, the largest with fewer below.
 
-    first_bit: from the top, the first that the threshold may have; the caller has made sure of it.
+    first_bit: from the top, the first bit that the threshold may have set; the caller guarantees it.
     """
     width, one = 8 * hidden.dtype.itemsize, jnp.asarray(1, hidden.dtype)
 
@@ -42,7 +42,7 @@ def _cut(hidden: chex.Array, count: chex.Array, first_bit: chex.Array | int = 0)
         num_below = _num_below(hidden, candidate)
         return i + 1, jnp.where(num_below <= count, candidate, threshold), num_below == count
 
-    def going(state):  # a threshold with `count` below it is found before its last bit, unless equals lie across it
+    def going(state):  # a threshold with `count` below it is found before its last bit, unless ties straddle it
         i, _, found = state
         return (i < width) & ~found
 
@@ -55,7 +55,7 @@ def _cut(hidden: chex.Array, count: chex.Array, first_bit: chex.Array | int = 0)
 def at_rank(bits: chex.Array, mask: chex.Array, rank: chex.Array) -> chex.Array:
     """The integer with `rank` others of the mask below it in sorted order. uint [B, T], bool [B, T], int [] -> uint [].
 
-    A rank beyond the last one gives the largest integer there is, which no number is above.
+    A rank beyond the last one gives the largest integer of the type, which no number exceeds.
     """
     chex.assert_equal_shape([bits, mask])
     hidden = _hide(bits, mask)
@@ -64,14 +64,21 @@ def at_rank(bits: chex.Array, mask: chex.Array, rank: chex.Array) -> chex.Array:
 
 
 def lowest(bits: chex.Array, mask: chex.Array, count: chex.Array, *, uniform: bool = False) -> chex.Array:
-    """True on the `count` lowest of the mask, or on all of it where it has fewer; of equals on the first, row by row.
+    """True on the `count` lowest of the mask, or on all of it if it has fewer. Ties go to the first, row by row.
 
-    bits: uint [B, T]. mask: bool [B, T]. count: int []. uniform: whether `bits` are random; the same result, in half
-    the time where `count` is small, since the threshold's upper bits are then foreseen. Returns bool [B, T].
+    Args:
+      bits: uint [B, T].
+      mask: bool [B, T].
+      count: int [].
+      uniform: whether `bits` are uniformly random. The result is the same, in half the time if `count` is small,
+        because the threshold's upper bits are then predictable.
+
+    Returns:
+      bool [B, T].
     """
     chex.assert_equal_shape([bits, mask])
     hidden, first_bit = _hide(bits, mask), 0
-    if uniform:  # about half to a quarter of 2^-skipped of the mask is wanted: one count tells whether that is enough
+    if uniform:  # about half to a quarter of 2^-skipped of the mask is wanted: one count shows whether that is enough
         width = 8 * bits.dtype.itemsize
         wanted = count / jnp.sum(mask, dtype=jnp.float32)
         skipped = jnp.clip(-jnp.ceil(jnp.log2(wanted)) - 1, 1, width - 1).astype(jnp.int32)

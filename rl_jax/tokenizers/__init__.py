@@ -1,4 +1,4 @@
-"""Tokenizers, without jax: characters, llama2.c's vocabulary, and what a Hugging Face folder holds (see base)."""
+"""Tokenizers, without jax: characters, llama2.c's vocabulary, and Hugging Face folders (protocol in base)."""
 
 from rl_jax.tokenizers.characters import CharTokenizer
 from rl_jax.tokenizers.chat import ChatTemplate

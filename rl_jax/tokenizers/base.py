@@ -1,24 +1,37 @@
-"""What every tokenizer offers, and the check of ids that they share.
+"""The tokenizer protocol, and the check of ids that all tokenizers share.
 
-The protocol: `vocab_size` (one more than the largest id), `pad_id`, `bos_id` (None where there is none: `bos=True`
-then adds nothing), `eos_ids` (every id that ends a text), `eos_id` (the one the model itself writes at the end of a
-text; the one to train on), `encode(text, bos=, eos=)`, `encode_continuation(text, eos=)` for text that follows a
-prompt, `decode(ids)`, `token_text(id)`. Those that read a model's folder (hf, spm) add `special_tokens` (name ->
-text, as chat templates know them), `added_ids` (tokens that are cut out of a text before it is split, special ones
-among them), `encode_with_offsets(text)` and `decode(ids, keep_special=)`.
+    vocab_size                       one more than the largest id
+    pad_id
+    bos_id                           None if there is none: `bos=True` then adds nothing
+    eos_ids                          every id that ends a text
+    eos_id                           the one the model itself writes at the end of a text; the one to train on
+    encode(text, bos=, eos=)
+    encode_continuation(text, eos=)  for text that follows a prompt
+    decode(ids)
+    token_text(id)
+
+Tokenizers of a model's folder (hf, spm) add:
+
+    special_tokens                   name -> text, as chat templates expect them
+    added_ids                        tokens that are cut out of a text before it is split, including special ones
+    encode_with_offsets(text)
+    decode(ids, keep_special=)
 """
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-UNKNOWN = "\N{REPLACEMENT CHARACTER}"  # how an id without a token reads
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"  # the text of an id without a token
 
 
 class Roles(NamedTuple):
-    """Which tokens begin, end and pad a text.
+    """The tokens that begin, end and pad a text.
 
-    bos_id: None where the model's texts begin with nothing. eos_ids: every id that ends a text, the tokenizer's own
-    first. pad_id: what fills rows. texts: name -> text, "bos_token" -> "<s>", as chat templates know them.
+    Attributes:
+      bos_id: None if the model's texts have no BOS.
+      eos_ids: every id that ends a text, the tokenizer's own first.
+      pad_id: fills rows.
+      texts: name -> text, "bos_token" -> "<s>", as chat templates expect them.
     """
 
     bos_id: int | None
@@ -28,7 +41,11 @@ class Roles(NamedTuple):
 
 
 def checked(ids: Sequence[int], vocab_size: int) -> list[int]:
-    """`ids` as Python ints; ValueError names the first one that is outside the vocabulary, and its place."""
+    """Returns `ids` as Python ints.
+
+    Raises:
+      ValueError: if an id is outside the vocabulary; names the first one and its place.
+    """
     ids = [int(token) for token in ids]
     for place, token in enumerate(ids):
         if not 0 <= token < vocab_size:
@@ -37,30 +54,33 @@ def checked(ids: Sequence[int], vocab_size: int) -> list[int]:
 
 
 class FolderTokenizer:
-    """What the tokenizers of model folders share. They give `_whole` and `_after`, the tokenizer of a text of its own
-    and that of a text behind a prompt, and `_encode(text, one of the two)` -> (ids, offsets)."""
+    """Shared by the tokenizers of model folders.
+
+    Subclasses provide `_whole` and `_after`, the tokenizers for a separate text and for text after a prompt, and
+    `_encode(text, one of the two)` -> (ids, offsets).
+    """
 
     def take_roles(self, roles: Roles) -> None:
-        """Sets which tokens begin, end and pad a text."""
+        """Sets the tokens that begin, end and pad a text."""
         self.bos_id, self.eos_ids, self.pad_id = roles.bos_id, roles.eos_ids, roles.pad_id
         self.eos_id = roles.eos_ids[0]
         self.special_tokens = dict(roles.texts)
 
     def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
-        """Ids of `text` as a text of its own; special tokens written out in it are one id each."""
+        """Ids of `text` as a separate text; special tokens spelled out in it become one id each."""
         ids = self._encode(text, self._whole)[0]
         return [self.bos_id] * (bos and self.bos_id is not None) + ids + [self.eos_id] * eos
 
     def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
-        """Ids of text that follows a prompt: no space is put before it."""
+        """Ids of text that follows a prompt: no space is inserted before it."""
         return self._encode(text, self._after)[0] + [self.eos_id] * eos
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """`encode(text)`, and of each token the first character and the one behind its last."""
+        """`encode(text)`, and for each token its span of characters (begin, end)."""
         return self._encode(text, self._whole)
 
     def _to_decode(self, ids: Sequence[int]):
-        """(ids as Python ints, the tokenizer that reads their beginning: a BOS takes the space behind it along)."""
+        """(ids as Python ints, the tokenizer that decodes their beginning: a BOS removes the space after it)."""
         ids = [int(token) for token in ids]
         if ids and min(ids) < 0:
             raise ValueError(f"id {min(ids)} at place {ids.index(min(ids))} is negative")

@@ -19,7 +19,11 @@ class CharTokenizer:
         self.vocab_size = len(alphabet) + 3
 
     def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
-        """Ids of `text`; ValueError names the first unknown character and its place."""
+        """Ids of `text`.
+
+        Raises:
+          ValueError: if a character is not in the alphabet; names the first one and its place.
+        """
         ids = [self.bos_id] if bos else []
         for place, character in enumerate(text):
             if character not in self._ids:
@@ -33,10 +37,10 @@ class CharTokenizer:
         return self.encode(text, eos=eos)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids`; pad, bos and eos are dropped, and do not stop it."""
+        """Text of `ids`; pad, bos and eos are dropped wherever they are."""
         return "".join(self.alphabet[i - 3] for i in checked(ids, self.vocab_size) if i >= 3)
 
     def token_text(self, token: int) -> str:
-        """The token as a person should see it."""
+        """The token in readable form."""
         (token,) = checked([token], self.vocab_size)
         return ("<pad>", "<bos>", "<eos>")[token] if token < 3 else self.alphabet[token - 3]

@@ -1,4 +1,4 @@
-"""Chats as token ids: a folder's template, assistant masks, and turns that never re-tokenise what a model sampled."""
+"""Chats as token ids: a folder's template, assistant masks, and turns that never re-tokenise sampled tokens."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -8,22 +8,32 @@ from rl_jax.data import readers
 from rl_jax.tokenizers.folder import read_json
 from rl_jax.tokenizers.template import ChatTemplateError, SandboxedTemplate
 
-_PROBE = "\u2063probe\u2063"  # stands where the assistant's text goes, to find what the template writes behind it
+_PROBE = "\u2063probe\u2063"  # placeholder of the assistant's text, to find what the template writes after it
 
 
 class EncodedChat(NamedTuple):
-    """ids: list of int, T of them. assistant_mask: list of bool, T: the tokens that the assistant wrote."""
+    """A chat as T tokens.
+
+    Attributes:
+      ids: list of int, T.
+      assistant_mask: list of bool, T. True on the tokens that the assistant wrote.
+    """
 
     ids: list[int]
     assistant_mask: list[bool]
 
 
 class Conversation(NamedTuple):
-    """A chat that a model takes part in, up to where it speaks next.
+    """A chat with a model, up to the model's next turn.
 
-    messages: what the template is given; the assistant's are its sampled tokens as text. ids, assistant_mask: as in
-    EncodedChat; the mask is True on sampled tokens, those and no others. text: what the template makes of `messages`.
-    tools, variables: as given to `start`. rewrites: why the ids differ from what the template would write now.
+    Attributes:
+      messages: input of the template; the assistant's are its sampled tokens as text.
+      ids: list of int, T.
+      assistant_mask: list of bool, T. True on sampled tokens only.
+      text: the template's rendering of `messages`.
+      tools: as given to `start`.
+      variables: as given to `start`.
+      rewrites: reasons why the ids differ from what the template would write now.
     """
 
     messages: tuple[Mapping, ...]
@@ -36,13 +46,19 @@ class Conversation(NamedTuple):
 
 
 class ChatTemplate:
-    """A chat template with its tokenizer.
-
-    source: the jinja text, or texts by name ("default", "tool_use"). tokenizer: of `load_tokenizer`; its special
-    tokens are the template's variables (bos_token, ...). path: named in errors.
-    """
+    """A chat template with its tokenizer."""
 
     def __init__(self, source: str | Mapping[str, str], tokenizer, *, path: str = "chat template"):
+        """Compiles the template.
+
+        Args:
+          source: the jinja text, or texts by name ("default", "tool_use").
+          tokenizer: of `load_tokenizer`; its special tokens are the template's variables (bos_token, ...).
+          path: for error messages.
+
+        Raises:
+          ChatTemplateError: if jinja or the sandbox refuses it.
+        """
         sources = {"default": source} if isinstance(source, str) else source
         self.path, self.tokenizer = path, tokenizer
         self._templates = {name: SandboxedTemplate(text, path=path) for name, text in sources.items()}
@@ -51,7 +67,9 @@ class ChatTemplate:
     def load(cls, folder: str | pathlib.Path, tokenizer) -> "ChatTemplate":
         """The template of a folder: chat_template.jinja, else chat_template of tokenizer_config.json.
 
-        Raises readers.DataError where there is neither; ChatTemplateError for one that jinja or the sandbox refuses.
+        Raises:
+          readers.DataError: if there is neither.
+          ChatTemplateError: if jinja or the sandbox refuses the template.
         """
         folder = pathlib.Path(folder)
         path = folder / "chat_template.jinja"
@@ -91,11 +109,23 @@ class ChatTemplate:
         tools: Sequence[Mapping] | None = None,
         **variables,
     ) -> EncodedChat:
-        """The ids of `messages`, and which of them the assistant wrote.
+        """Encodes `messages` and marks the tokens that the assistant wrote.
 
-        Where the template marks that ({% generation %}) its marks count; a token that lies in part inside one is the
-        assistant's. Otherwise it is what follows the prompt for an assistant's message, up to and with the EOS that
-        ends it. Raises ChatTemplateError where that cannot be told since the template rewrites the prompt.
+        If the template has generation blocks ({% generation %}), those decide; a token partly inside of one is the
+        assistant's. Otherwise it is the text that follows the prompt for an assistant message, up to and including its
+        EOS.
+
+        Args:
+          messages: {"role", "content", ...} each.
+          add_generation_prompt: whether to end with the beginning of an assistant's turn.
+          tools: JSON schemas.
+          **variables: the template's own.
+
+        Returns:
+          EncodedChat.
+
+        Raises:
+          ChatTemplateError: if the assistant's tokens cannot be determined, because the template rewrites the prompt.
         """
         text, spans = self._render(messages, add_generation_prompt, tools, variables)
         ids, offsets = self.tokenizer.encode_with_offsets(text)
@@ -126,16 +156,27 @@ class ChatTemplate:
         *,
         on_rewrite: str = "refuse",
     ) -> Conversation:
-        """The conversation after the model has sampled a turn and others (user, tool) have answered.
+        """Extends a conversation by the model's sampled turn and the answers of others (user, tool).
 
-        The ids grow at their end only: `sampled` as it is, then the ids of what the template writes from there to the
-        next generation prompt. A closing token that was sampled is not written again.
+        The ids only grow at the end: first `sampled`, unchanged, then the ids of what the template writes from there to
+        the next generation prompt. A closing token that was sampled is not written again.
 
-        sampled: ids, with the EOS unless the turn was cut off. messages: the answers. on_rewrite: what to do where the
-        template would now write the turns so far differently than the model saw them (thinking that is stripped from
-        earlier turns; empty thinking that only the last turn has; a date): "refuse" raises ChatTemplateError with
-        both texts; "keep" goes on with the ids as they are and notes it in `rewrites`. Space around the assistant's
-        text, which many templates strip, is no rewriting.
+        Args:
+          conversation: so far.
+          sampled: ids, with the EOS unless the turn was cut off.
+          messages: the answers.
+          on_rewrite: what to do if the template would now write earlier turns differently than the model saw them
+            (thinking that is stripped from earlier turns; empty thinking that only the last turn has; a date). "refuse"
+            raises, "keep" continues with the ids unchanged and notes it in `rewrites`. Whitespace around the
+            assistant's text, which many templates strip, does not count.
+
+        Returns:
+          The new Conversation.
+
+        Raises:
+          ValueError: for another on_rewrite.
+          ChatTemplateError: if the template rewrites earlier turns and on_rewrite is "refuse"; the message has both
+            texts.
         """
         if on_rewrite not in ("refuse", "keep"):
             raise ValueError(f"on_rewrite={on_rewrite!r} is neither 'refuse' nor 'keep'")
@@ -172,7 +213,7 @@ class ChatTemplate:
         return self._template(tools).render(messages, add_generation_prompt=add_generation_prompt, **given)
 
     def _answers(self, messages, text, tools, variables) -> list[tuple[tuple[int, int], bool]]:
-        """Spans of characters that hold the assistant's messages, and whether they end where the message does."""
+        """Character spans of the assistant's messages, and whether they end exactly where the message does."""
         spans = []
         for place, message in enumerate(messages):
             if message.get("role") != "assistant":
@@ -197,7 +238,7 @@ class ChatTemplate:
 
     def _encode_behind(self, rest: str, last: int | None) -> list[int]:
         """Ids of what follows the sampled tokens; `last` is the EOS among them, which `rest` may begin with."""
-        # With the special token in front, the tokenizer sees the text behind it as it would in the whole chat.
+        # After the special token, the tokenizer treats the text as it would in the whole chat.
         closed = rest.lstrip()
         if last is not None and closed.startswith(self.tokenizer.token_text(last)):
             ids = self.tokenizer.encode(closed)
@@ -217,12 +258,12 @@ class ChatTemplate:
 
 
 def _overlap(token: tuple[int, int], span: tuple[int, int]) -> bool:
-    """Whether a token, which may be empty (a byte of a character), has a character inside a span."""
+    """Whether a token, possibly empty (a byte of a character), has a character inside a span."""
     return token[0] < span[1] and max(token[1], token[0] + 1) > span[0]
 
 
 def _behind(now: str, before: str, said: str) -> str | None:
-    """What stands in `now` behind `before` + `said`, space around `said` apart; None where they do not stand there."""
+    """The part of `now` after `before` + `said`, up to whitespace around `said`; None if they are not its beginning."""
     if not now.startswith(before):
         return None
     rest = now[len(before) :]

@@ -1,7 +1,7 @@
 """Reads the tokenizer of a Hugging Face folder: tokenizer.json, else tokenizer.model, else vocab.json + merges.txt.
 
-Which tokens begin, end and pad a text stands in special_tokens_map.json and tokenizer_config.json (by text) and in
-generation_config.json and config.json (by id). Nothing of the folder is executed.
+The tokens that begin, end and pad a text come from special_tokens_map.json and tokenizer_config.json (by text) and from
+generation_config.json and config.json (by id). No code from the folder is executed.
 """
 
 import json
@@ -16,9 +16,13 @@ from rl_jax.tokenizers.base import Roles
 def load_tokenizer(folder: str | pathlib.Path, *, eos_tokens: Sequence[str] | None = None):
     """The tokenizer of a model's folder, with the protocol of rl_jax.tokenizers.base.
 
-    eos_tokens: texts of the tokens that end a text, instead of what the folder says; the first is `eos_id`.
-    Raises readers.DataError, which names the file, where one is missing, cut, contradicts another, or where
-    nothing says which token ends a text.
+    Args:
+      folder: of the model.
+      eos_tokens: texts of the tokens that end a text, overriding the folder's; the first is `eos_id`.
+
+    Raises:
+      readers.DataError: if a file is missing, incomplete or contradicts another, or no file has an end token; names the
+        file.
     """
     folder = pathlib.Path(folder)
     if not folder.is_dir():
@@ -44,15 +48,23 @@ def load_tokenizer(folder: str | pathlib.Path, *, eos_tokens: Sequence[str] | No
     description = _with_added(description, _added_tokens(folder, config), config, path)
     ids = _vocabulary(description, path)
     roles = special_tokens(folder, config, ids.get, eos_tokens)
-    # Special by name is special in a text too, whether or not tokenizer.json lists it so.
+    # A token that is special by name is special in a text, too, even if tokenizer.json does not list it so.
     named = {text: ids[text] for text in roles.texts.values() if text in ids}
     return hf.HFTokenizer(_with_added(description, named, config, path), roles, path=path)
 
 
 def check_vocabulary(tokenizer, vocab_size: int, path: str | pathlib.Path) -> None:
-    """Raises readers.DataError where an id of the tokenizer has no row in an embedding of `vocab_size` rows.
+    """Checks that every id of the tokenizer has a row in an embedding of `vocab_size` rows.
 
-    path: the model's folder. Rows beyond the tokenizer's ids are fine: embeddings are padded to round sizes.
+    Rows beyond the tokenizer's ids are fine: embeddings are padded to round sizes.
+
+    Args:
+      tokenizer: see base.
+      vocab_size: rows of the embedding.
+      path: the model's folder, for the error message.
+
+    Raises:
+      readers.DataError: if an id has no row.
     """
     if tokenizer.vocab_size > vocab_size:
         raise readers.DataError(
@@ -64,10 +76,10 @@ def check_vocabulary(tokenizer, vocab_size: int, path: str | pathlib.Path) -> No
 def special_tokens(
     folder: pathlib.Path, config: Mapping, token_to_id: Callable[[str], int | None], eos_tokens: Sequence[str] | None
 ) -> Roles:
-    """What the folder's files say about special tokens.
+    """The special tokens according to the folder's files.
 
-    The tokenizer's own EOS comes first (the one to train on), then every one of generation_config.json (chat models
-    end turns and texts with different tokens). No pad token: the EOS fills rows, which masks keep out of everything.
+    The tokenizer's own EOS comes first (the one to train on), then every EOS of generation_config.json (chat models end
+    turns and texts with different tokens). Without a pad token the EOS fills rows, where everything masks it.
     """
     texts, places = {}, {}
     for place, data in (
@@ -105,13 +117,17 @@ def special_tokens(
         )
     bos = id_of("bos_token", texts["bos_token"]) if "bos_token" in texts else None
     pad = id_of("pad_token", texts["pad_token"]) if "pad_token" in texts else generation.get("pad_token_id", ends[0])
-    if pad < 0:  # Llama 1 and 2 say -1 for none
+    if pad < 0:  # Llama 1 and 2 have -1 for none
         pad = ends[0]
     return Roles(bos, tuple(dict.fromkeys(ends)), pad, texts)
 
 
 def read_json(path: pathlib.Path) -> dict | None:
-    """The object in a JSON file, None where there is no file. Raises readers.DataError for anything else."""
+    """The object in a JSON file; None if there is no file.
+
+    Raises:
+      readers.DataError: if the file does not hold a JSON object.
+    """
     if not path.exists():
         return None
     try:
@@ -124,7 +140,7 @@ def read_json(path: pathlib.Path) -> dict | None:
 
 
 def _added_tokens(folder: pathlib.Path, config: Mapping) -> dict[str, int]:
-    """Tokens beside the vocabulary, text -> id: added_tokens.json, and added_tokens_decoder of the config."""
+    """Tokens outside the vocabulary, text -> id: added_tokens.json, and added_tokens_decoder of the config."""
     added = dict(read_json(folder / "added_tokens.json") or {})
     decoder = config.get("added_tokens_decoder", {})
     return added | {token["content"]: int(number) for number, token in decoder.items()}
@@ -133,7 +149,7 @@ def _added_tokens(folder: pathlib.Path, config: Mapping) -> dict[str, int]:
 def _vocabulary(description: Mapping, path: pathlib.Path) -> dict[str, int]:
     try:
         vocab = description["model"]["vocab"]
-        if isinstance(vocab, list):  # unigram: (piece, score), the place is the id
+        if isinstance(vocab, list):  # unigram: (piece, score), the index is the id
             vocab = {piece: index for index, (piece, _) in enumerate(vocab)}
         return vocab | {token["content"]: token["id"] for token in description.get("added_tokens") or []}
     except (KeyError, TypeError, ValueError) as error:
@@ -141,7 +157,7 @@ def _vocabulary(description: Mapping, path: pathlib.Path) -> dict[str, int]:
 
 
 def _with_added(description: Mapping, added: Mapping[str, int], config: Mapping, path: pathlib.Path) -> dict:
-    """The description with the folder's added tokens that it does not list, each at the id that the folder says."""
+    """The description, extended by the folder's added tokens that it does not list, at the ids given by the folder."""
     known, options = _vocabulary(description, path), config.get("added_tokens_decoder", {})
     listed = list(description.get("added_tokens") or [])
     contents = {token["content"] for token in listed}

@@ -7,24 +7,23 @@ from collections.abc import Mapping, Sequence
 from rl_jax.data import readers
 from rl_jax.tokenizers.base import UNKNOWN, FolderTokenizer, Roles
 
-GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")  # whose pre-tokenizer goes with vocab.json + merges.txt
+GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")  # classes with GPT-2's pre-tokenizer
 
 
 class HFTokenizer(FolderTokenizer):
-    """A tokenizer.json behind the protocol of rl_jax.tokenizers.base.
+    """A tokenizer.json with the protocol of rl_jax.tokenizers.base.
 
-    Many of them write a space before a text (Llama 2, Mistral). A text that follows a prompt gets none: a second
-    tokenizer, made from the same description without that step, encodes it. `decode` likewise drops that space
-    behind a BOS only, so that prompt + decode(completion ids) is the whole text. (WordPiece cannot say whether a word
+    Many of them insert a space before a text (Llama 2, Mistral). A text that follows a prompt gets none: a second
+    tokenizer, made from the same description without that step, encodes it. Likewise `decode` drops that space only
+    after a BOS, so that prompt + decode(completion ids) is the whole text. (WordPiece does not record whether a word
     followed a space.)
-
-    description: the content of tokenizer.json. path: named in errors.
     """
 
     def __init__(self, description: Mapping, roles: Roles, *, path: str | pathlib.Path):
+        """description: the content of tokenizer.json. path: for error messages."""
         self.path = str(path)
         # The post-processor adds special tokens, which we do by name, and trims spaces from the offsets, which then
-        # miss characters. Truncation and padding are the caller's.
+        # miss characters. Truncation and padding are up to the caller.
         whole = {**description, "post_processor": None, "truncation": None, "padding": None}
         self._whole = _build(whole, self.path)
         after = without_prefix_space(whole)
@@ -39,9 +38,14 @@ class HFTokenizer(FolderTokenizer):
         return encoding.ids, encoding.offsets
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
-        """Text of `ids`, special tokens dropped unless kept; one that has no token (padded embeddings) is U+FFFD.
+        """Text of `ids`; an id without a token (padded embeddings) becomes U+FFFD.
 
-        Raises ValueError for a negative id.
+        Args:
+          ids: token ids.
+          keep_special: whether to keep special tokens.
+
+        Raises:
+          ValueError: if an id is negative.
         """
         ids, tokenizer = self._to_decode(ids)
         if not keep_special:
@@ -59,7 +63,7 @@ class HFTokenizer(FolderTokenizer):
         return UNKNOWN.join(texts)
 
     def token_text(self, token: int) -> str:
-        """The token as a person should see it; one that is no character by itself is shown as the vocabulary has it."""
+        """The token in readable form; one that is not a full character is shown as in the vocabulary."""
         token = int(token)
         raw = self._whole.id_to_token(token)
         if raw is None:
@@ -69,7 +73,7 @@ class HFTokenizer(FolderTokenizer):
 
 
 def without_prefix_space(description: Mapping) -> dict:
-    """The description of a tokenizer that neither puts a space before a text nor takes it away in decoding."""
+    """The description of a tokenizer that neither inserts a space before a text nor removes it in decoding."""
 
     def edit(part, inside_decoder):
         if not isinstance(part, Mapping):
@@ -93,9 +97,10 @@ def without_prefix_space(description: Mapping) -> dict:
 
 
 def gpt2_description(vocab: pathlib.Path, merges: pathlib.Path, tokenizer_class: str | None) -> dict:
-    """The tokenizer.json that vocab.json and merges.txt of GPT-2 stand for: byte-level pairs, no space in front.
+    """The tokenizer.json equivalent of GPT-2's vocab.json and merges.txt: byte-level pairs, no space in front.
 
-    Raises readers.DataError for another class of tokenizer: its pre-tokenizer is in neither file.
+    Raises:
+      readers.DataError: for another tokenizer class, whose pre-tokenizer is in neither file.
     """
     import tokenizers
 
@@ -118,7 +123,7 @@ def gpt2_description(vocab: pathlib.Path, merges: pathlib.Path, tokenizer_class:
 
 
 def _build(description: Mapping, path: str):
-    import tokenizers  # here, and not at the head: worker processes that only know characters go without it
+    import tokenizers  # imported here so that worker processes that only need characters do without it
 
     try:
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description))
@@ -129,7 +134,7 @@ def _build(description: Mapping, path: str):
         ) from error
     for token in description.get("added_tokens") or []:
         found = tokenizer.token_to_id(token["content"])
-        if found != token["id"]:  # the package numbers added tokens itself, without gaps
+        if found != token["id"]:  # the package numbers added tokens consecutively by itself
             raise readers.DataError(
                 f"{path}: the added token {token['content']!r} should have id {token['id']} and would get {found}: an "
                 "added token before it is missing"

@@ -13,17 +13,18 @@ from rl_jax.tokenizers.base import checked
 class Llama2cTokenizer:
     """The llama2.c byte-pair tokenizer (github.com/karpathy/llama2.c, run.c `encode` and `decode`).
 
-    `path`: a tokenizer.bin: int32 longest piece, then per id float32 score, int32 length, bytes. Encoding puts a
-    space before the text, then merges the neighbouring pair whose piece scores highest until no pair is a piece;
-    characters outside the vocabulary become byte tokens. Ids: 0 unknown (never produced: the pad), 1 BOS, 2 EOS.
-    The published tiny stories models saw stories delimited by BOS and never EOS, so both end a text
-    and `eos_id` is BOS; that is the one departure from run.c, whose `encode(eos=1)` appends 2.
+    Encoding inserts a space before the text, then repeatedly merges the neighbouring pair whose piece has the highest
+    score until no pair is a piece. Characters outside the vocabulary become byte tokens. Ids: 0 unknown (never
+    produced, hence the pad), 1 BOS, 2 EOS. The published tiny stories models were trained on stories delimited by BOS
+    and never EOS, so both end a text and `eos_id` is BOS. That is the one departure from run.c, whose `encode(eos=1)`
+    appends 2.
     """
 
     pad_id, bos_id, eos_id = 0, 1, 1
     eos_ids = (1, 2)
 
     def __init__(self, path):
+        """path: a tokenizer.bin: int32 longest piece, then per id float32 score, int32 length, bytes."""
         self.path = str(path)
         self._pieces, self._scores = _read_pieces(pathlib.Path(path))
         self.vocab_size = len(self._pieces)
@@ -32,28 +33,28 @@ class Llama2cTokenizer:
             self._ids.setdefault(piece, index)
         self._bytes = [bytes([int(match[1], 16)]) if (match := re.fullmatch(rb"<0x([0-9A-F]{2})>", piece))
                        else piece for piece in self._pieces]
-        # No piece has a space after its first byte: merges never cross a space, so words are merged apart
-        # (and remembered). The result is that of run.c, whose loop is quadratic in the whole text.
+        # No piece has a space after its first byte, so merges never cross a space and words are merged separately
+        # (and cached). The result equals that of run.c, whose loop is quadratic in the whole text.
         self._by_word = not any(b" " in piece[1:] for piece in self._pieces[3:])
         self._merge = functools.lru_cache(maxsize=1 << 16)(self._merge_uncached)
 
     def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
-        """Ids of `text` as a text of its own: run.c's `encode`, with the space before it."""
+        """Ids of `text` as a separate text: run.c's `encode`, with a space before it."""
         ids = [self.bos_id] if bos else []
         if text:
             ids += self._encode(" " + text)
         return ids + [self.eos_id] if eos else ids
 
     def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
-        """Ids of text that follows a prompt: no space is put before it."""
+        """Ids of text that follows a prompt: no space is inserted before it."""
         ids = self._encode(text) if text else []
         return ids + [self.eos_id] if eos else ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids`: pad, BOS, EOS dropped; one space after BOS dropped, as in run.c.
+        """Text of `ids` without pad, BOS and EOS; one space after BOS is dropped, as in run.c.
 
-        Without BOS the first space stays, so that prompt + decode(completion ids) is the whole text. Bytes that
-        are not UTF-8 become U+FFFD.
+        Without BOS the first space stays, so that prompt + decode(completion ids) is the whole text. Bytes that are not
+        UTF-8 become U+FFFD.
         """
         parts, after_bos = [], False
         for token in checked(ids, self.vocab_size):
@@ -66,7 +67,7 @@ class Llama2cTokenizer:
         return b"".join(parts).decode("utf-8", errors="replace")
 
     def token_text(self, token: int) -> str:
-        """The token as a person should see it; a byte that is no character by itself is shown as <0xNN>."""
+        """The token in readable form; a byte that is not a full character is shown as <0xNN>."""
         (token,) = checked([token], self.vocab_size)
         if token < 3:
             return ("<pad>", "<s>", "</s>")[token]

@@ -1,4 +1,4 @@
-"""Prompts as a chat model reads them: each is a user's message in the folder's template."""
+"""Prompts for a chat model: each is a user message in the folder's template."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,16 +6,20 @@ from rl_jax.tokenizers.chat import ChatTemplate
 
 
 class ChatPrompts:
-    """The tokenizer of `template`, with `encode` of a prompt as a chat of one message, up to the assistant's turn.
+    """The tokenizer of `template`, with prompts encoded as a chat of one message, up to the assistant's turn.
 
-    Everything else is the tokenizer's own: what follows a prompt is encoded and decoded as it is.
+    Everything else is the tokenizer's own: text after a prompt is encoded and decoded without a template.
     """
 
     def __init__(self, template: ChatTemplate):
         self._template = template
 
     def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
-        """Ids of the chat; the template writes its own beginning, so `bos` adds nothing. Raises ValueError for eos."""
+        """Ids of the chat; the template writes its own beginning, so `bos` adds nothing.
+
+        Raises:
+          ValueError: if eos is set.
+        """
         if eos:
             raise ValueError("a prompt that the assistant answers has no EOS behind it")
         return self._template.start([{"role": "user", "content": text}]).ids

@@ -7,22 +7,28 @@ from collections.abc import Mapping, Sequence
 from rl_jax.data import readers
 from rl_jax.tokenizers.base import UNKNOWN, FolderTokenizer, Roles
 
-# Protobuf merges messages that are written one behind the other: this ModelProto sets
-# normalizer_spec.add_dummy_prefix = false, remove_extra_whitespaces = false and nothing else.
+# Protobuf merges concatenated messages. This ModelProto sets only
+# normalizer_spec.add_dummy_prefix = false and remove_extra_whitespaces = false.
 _NO_PREFIX = b"\x1a\x04\x18\x00\x20\x00"
 
 
 class SentencePieceTokenizer(FolderTokenizer):
-    """A tokenizer.model behind the protocol of rl_jax.tokenizers.base.
+    """A tokenizer.model with the protocol of rl_jax.tokenizers.base.
 
-    Special tokens written out in a text are one id each, which sentencepiece by itself does not do. As in
-    `transformers`, the text behind one gets a space in front where `legacy` is set (Llama 2), else (Llama's
-    "legacy": false) only a text's beginning does. Decoding is that of HFTokenizer.
-
-    model: the bytes of the file. added: further tokens, text -> id. path: named in errors.
+    Special tokens spelled out in a text become one id each, which sentencepiece alone does not do. As in
+    `transformers`, with `legacy` (Llama 2) the text after each of them gets a space in front; without it (Llama's
+    "legacy": false) only the beginning of a text does. Decoding is that of HFTokenizer.
     """
 
     def __init__(self, model: bytes, *, added: Mapping[str, int], legacy: bool, path: str | pathlib.Path):
+        """Loads the model.
+
+        Args:
+          model: the bytes of the file.
+          added: further tokens, text -> id.
+          legacy: see the class.
+          path: for error messages.
+        """
         self.path, self._legacy = str(path), legacy
         self._whole, self._after = _load(model, self.path), _load(model + _NO_PREFIX, self.path)
         size = self._whole.vocab_size()
@@ -35,21 +41,26 @@ class SentencePieceTokenizer(FolderTokenizer):
         self._splitter = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
     def token_to_id(self, text: str) -> int | None:
-        """The id of a token, None where there is none."""
+        """The id of a token; None if there is none."""
         if text in self._special:
             return self._special[text]
         token = self._whole.piece_to_id(text)
         return None if token == self._whole.unk_id() and text != self._whole.id_to_piece(token) else token
 
     def with_roles(self, roles: Roles) -> "SentencePieceTokenizer":
-        """This tokenizer, told which tokens begin, end and pad a text."""
+        """Sets the tokens that begin, end and pad a text, and returns this tokenizer."""
         self.take_roles(roles)
         return self
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
-        """Text of `ids`, special tokens dropped unless kept; one that has no token (padded embeddings) is U+FFFD.
+        """Text of `ids`; an id without a token (padded embeddings) becomes U+FFFD.
 
-        Raises ValueError for a negative id.
+        Args:
+          ids: token ids.
+          keep_special: whether to keep special tokens.
+
+        Raises:
+          ValueError: if an id is negative.
         """
         ids, processor = self._to_decode(ids)
         if not keep_special:
@@ -67,7 +78,7 @@ class SentencePieceTokenizer(FolderTokenizer):
         return "".join(parts)
 
     def token_text(self, token: int) -> str:
-        """The token as a person should see it; a byte that is no character by itself is shown as <0xNN>."""
+        """The token in readable form; a byte that is not a full character is shown as <0xNN>."""
         token = int(token)
         if token in self._texts:
             return self._texts[token]

@@ -1,9 +1,9 @@
-"""Renders a model folder's chat template, a jinja program by a stranger, in a sandbox. No jax.
+"""Renders a model folder's chat template, an untrusted jinja program, in a sandbox. No jax.
 
-The conventions are those of `transformers` (utils/chat_template_utils.py): blocks trimmed, tojson without HTML
-escapes, raise_exception, strftime_now, break and continue, and {% generation %} around what the assistant wrote.
-Tighter than there: unsafe attributes raise instead of reading as empty, nothing is imported or included, and loops,
-ranges, products and the output are bounded. What is not bounded is the memory of a single formatting expression.
+The conventions are those of `transformers` (utils/chat_template_utils.py): blocks trimmed, tojson without HTML escapes,
+raise_exception, strftime_now, break and continue, and {% generation %} around the assistant's text. Stricter than
+there: unsafe attributes raise instead of rendering as empty, nothing is imported or included, and loops, ranges,
+products and the output are bounded. The memory of a single formatting expression is not bounded.
 """
 
 import contextvars
@@ -17,7 +17,7 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.sandbox
 
-MAX_STEPS = 200_000  # turns of all loops and calls of macros in one rendering
+MAX_STEPS = 200_000  # loop iterations and macro calls of one rendering
 MAX_SIZE = 10_000_000  # characters of a rendering; elements of a product
 MAX_BITS = 4096  # of an integer product or power
 
@@ -29,12 +29,19 @@ class ChatTemplateError(ValueError):
 
 
 class SandboxedTemplate:
-    """A chat template, compiled once. `marks_assistant`: it has {% generation %} blocks.
+    """A chat template, compiled once.
 
-    source: its text. path: named in errors. Raises ChatTemplateError for bad syntax and for one that loads files.
+    Attributes:
+      path: for error messages.
+      marks_assistant: whether it has {% generation %} blocks.
     """
 
     def __init__(self, source: str, *, path: str):
+        """Compiles `source`.
+
+        Raises:
+          ChatTemplateError: if the syntax is invalid or the template loads files.
+        """
         self.path = path
         self.marks_assistant = re.search(r"\{%[-+]?\s*generation\b", source) is not None
         environment = _Environment(
@@ -56,10 +63,15 @@ class SandboxedTemplate:
     def render(self, messages: Sequence[Mapping], **variables) -> tuple[str, list[tuple[int, int]]]:
         """The text, and the character spans (begin, end) of its {% generation %} blocks.
 
-        messages, variables: plain data (None, bool, numbers, str, list, dict); TypeError for anything else, since a
-        method is all that a template needs to leave its sandbox. Raises ChatTemplateError.
+        Args:
+          messages: plain data (None, bool, numbers, str, list, dict).
+          **variables: plain data. Methods are what a template could use to leave its sandbox.
+
+        Raises:
+          TypeError: if anything is not plain data.
+          ChatTemplateError: if the template fails, refuses its input or exceeds a limit.
         """
-        # Many templates print "None" for a field that is there and empty.
+        # Many templates print "None" for a field that is present and None.
         messages = [{name: value for name, value in message.items() if value is not None} for message in messages]
         messages, variables, state = _plain(messages), _plain(variables), _Rendering()
         token = _rendering.set(state)
@@ -86,7 +98,7 @@ class SandboxedTemplate:
 
 
 class _Rendering:
-    """What one rendering has used up and written."""
+    """The state of one rendering: steps used and text written."""
 
     def __init__(self):
         self.steps, self.length, self.blocks, self.spans = 0, 0, [], []
@@ -129,7 +141,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Limits(jinja2.ext.Extension):
-    """Counts the turns of loops and the calls of macros: ranges are bounded by jinja, nested ones are not."""
+    """Counts loop iterations and macro calls: jinja bounds ranges, but not nested ones."""
 
     def __init__(self, environment):
         super().__init__(environment)
@@ -148,7 +160,7 @@ class _Limits(jinja2.ext.Extension):
 
 
 class _Generation(jinja2.ext.Extension):
-    """{% generation %} ... {% endgeneration %}: what the assistant wrote. It must stand outside macros and captures."""
+    """{% generation %} ... {% endgeneration %}, the assistant's text. Not allowed inside macros and captures."""
 
     tags = {"generation"}
 

@@ -1,1 +1,1 @@
-"""The train step and what compiled programs need: scoring, packing, meshes, several hosts, checkpoints."""
+"""The train step, and what compiled programs need: scoring, packing, meshes, multi-host, checkpoints."""

@@ -1,7 +1,8 @@
-"""Orbax checkpoints of a whole run: named pytrees of arrays (sharded, asynchronous) and what the host carries (JSON).
+"""Orbax checkpoints of a whole run: named pytrees of arrays (sharded, asynchronous) and the host's state (JSON).
 
-A checkpoint is complete or absent: orbax writes aside, renames, and only then removes what is not to be kept. Step N
-holds the state after N steps. One that cannot be read any more is passed over, said so, and never deleted.
+A checkpoint is complete or absent: orbax writes to a temporary folder, renames it, and only then removes old
+checkpoints. Step N holds the state after N steps. A checkpoint that can no longer be read is skipped with a message,
+and never deleted.
 """
 
 import contextlib
@@ -21,15 +22,15 @@ import orbax.checkpoint as ocp
 from rl_jax.training import distributed
 from rl_jax.training.retention import Retention
 
-UNFINISHED = ".orbax-checkpoint-tmp"  # what orbax calls a folder that it has not renamed yet
+UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that orbax has not renamed yet
 DAMAGED = ".damaged"
 SLACK_BYTES = 1 << 20  # metadata and the host's JSON
-# What orbax says where a whole checkpoint is not the one that was asked for.
+# Orbax's messages for an intact checkpoint that has other shapes than the requested ones.
 OTHER_FORM = ("tree structures do not match", "is not compatible with the stored shape")
 
 
 class Checkpointer:
-    """Saves and restores named pytrees of jax arrays, and a JSON-able dict of the host's, by step."""
+    """Saves and restores named pytrees of jax arrays, and a JSON-able dict of the host's state, by step."""
 
     def __init__(
         self,
@@ -42,10 +43,19 @@ class Checkpointer:
         best_metric: str = "",
         best_mode: str = "max",
     ):
-        """every: steps between saves. keep: how many of the newest stay; None keeps all. keep_every: the multiples of
-        so many steps stay for good; 0 is none. keep_best: how many of the best by best_metric stay, "max" or "min".
+        """Opens a directory of checkpoints. The newest checkpoint is always kept.
 
-        The newest is always among those kept. Raises ValueError naming the field that makes no sense.
+        Args:
+          directory: where the checkpoints are.
+          every: steps between saves.
+          keep: how many of the newest to keep. None keeps all.
+          keep_every: multiples of this many steps are kept for good. 0: none.
+          keep_best: how many of the best by best_metric to keep.
+          best_metric: name of the metric for keep_best.
+          best_mode: "max" or "min".
+
+        Raises:
+          ValueError: if a field is invalid; the message names it.
         """
         if every < 1:
             raise ValueError(f"checkpoint.every={every} is no number of steps")
@@ -56,33 +66,44 @@ class Checkpointer:
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self._retention,
             enable_async_checkpointing=True,
-            lightweight_initialize=True,  # orbax would read metrics, and fall over a damaged file of them
+            lightweight_initialize=True,  # otherwise orbax reads metrics, and fails on a damaged file of them
         )
         self._manager = ocp.CheckpointManager(self._directory, options=options)
-        self._saving: int | None = None  # the step whose save began last
+        self._saving: int | None = None  # the step of the latest save
         self._damaged: list[int] = []
         self._tidy = False
 
     def due(self, step: int) -> bool:
-        """Whether `step` is one to save at. Raises OSError where the save before has failed in the background."""
-        if jax.process_count() == 1 and not self._manager.is_saving_in_progress():  # several find it out at the save
+        """Whether to save at `step`.
+
+        Raises:
+          OSError: if the previous save failed in the background.
+        """
+        if jax.process_count() == 1 and not self._manager.is_saving_in_progress():  # several check at the save
             self._finish()
         return step % self._every == 0
 
     def save(self, step: int, items: dict[str, Any], host: dict, metrics: Mapping[str, float] | None = None) -> None:
-        """Copies to the host now, writes in the background. A step that is there already is left as it is.
+        """Copies to the host now, writes in the background. Does nothing if this step is saved already.
 
-        metrics: by name, among them the one that the best are kept by; without it the step is no candidate.
-        Raises OSError where this save or the one before does not fit on the disk or fails otherwise. Nothing that was
-        there is removed before the new checkpoint is complete.
+        Nothing on the disk is removed before the new checkpoint is complete.
+
+        Args:
+          step: steps done.
+          items: pytrees of arrays by name.
+          host: JSON-able state of the host.
+          metrics: values by name, including best_metric; without it the step cannot be among the best.
+
+        Raises:
+          OSError: if this save or the previous one does not fit on the disk, or fails otherwise.
         """
-        self._finish()  # the bytes of the save before are on the disk, its error is known
+        self._finish()  # the previous save is on the disk, or raises its error here
         with self._said_clearly(step, needed := _num_bytes(items)):
             self._tidy_up()
             if self._manager.latest_step() == step:
                 return
             free = shutil.disk_usage(self._directory).free
-            if distributed.any_process(free < needed):  # else those that have room would wait for this one
+            if distributed.any_process(free < needed):  # otherwise processes with room would wait for this one
                 raise OSError("the disk is full")
             arrays = {name: ocp.args.StandardSave(tree) for name, tree in items.items()}
             arrays |= self._retention.note(step, metrics or {})
@@ -95,23 +116,32 @@ class Checkpointer:
             self._manager.wait_until_finished()
 
     def latest_step(self) -> int | None:
-        """The newest checkpoint's step, None where there is none."""
+        """The step of the newest checkpoint; None if there is none."""
         return self._manager.latest_step()
 
     def best_step(self) -> int | None:
-        """The step of the best checkpoint by best_metric, None where none has it."""
+        """The step of the best checkpoint by best_metric; None if no checkpoint has it."""
         return self._retention.best_step(self._manager.all_steps())
 
     def restore(
         self, like: dict[str, Any], step: int | None = None, *, in_place: bool = False
     ) -> tuple[dict[str, Any], dict]:
-        """(items, host) of `step`; when None, of the newest that can be read, and a line on stderr says what was
-        passed over. like: for each item wanted, a pytree of arrays or shape structs whose shapes, dtypes and shardings
-        are to be filled; items not named are not read. in_place: the arrays of `like` are given up before anything is
-        read: a state that only just fits could not be resumed beside another one.
+        """Reads a checkpoint.
 
-        Raises FileNotFoundError where there is no checkpoint, ValueError where `like` is of another form than what was
-        saved, and where no checkpoint can be read: it names each with the reason.
+        Args:
+          like: for each item to read, a pytree of arrays or shape structs with the shapes, dtypes and shardings to
+            fill. Items not named are not read.
+          step: None takes the newest checkpoint that can be read, and reports on stderr the ones it skipped.
+          in_place: whether to free the arrays of `like` before reading. A state that barely fits could not be resumed
+            with a second copy in memory.
+
+        Returns:
+          (items, host) as they were saved.
+
+        Raises:
+          FileNotFoundError: if there is no checkpoint.
+          ValueError: if the saved arrays have other shapes or names than `like`, or if no checkpoint can be read; the
+            message gives the reason for each.
         """
         self._finish()
         steps = sorted(self._manager.all_steps(), reverse=True) if step is None else [step]
@@ -135,8 +165,10 @@ class Checkpointer:
         raise ValueError(f"no checkpoint can be read. {told}. Move {self._directory} away to start anew")
 
     def _read(self, step: int, targets: dict[str, Any]) -> tuple[Any, str | None]:
-        """(what was read, None) or (None, why it cannot be). No process waits for another: the damage may be in the
-        files of just one."""
+        """(items, None), or (None, why it cannot be read).
+
+        No process waits for another, since the damage may be in the files of just one.
+        """
         me = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(
             primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"read{me}"
@@ -150,7 +182,7 @@ class Checkpointer:
             try:
                 return reader.restore(folder, args=arguments), None
             except Exception as error:
-                # A broken file makes a parser raise anything. What is no damage must not pass for it:
+                # A broken file can make a parser raise anything. Errors that are not damage must not be taken for it:
                 if isinstance(error, (MemoryError, PermissionError, jax.errors.JaxRuntimeError)):
                     raise
                 reason = " ".join(str(error).split())
@@ -159,8 +191,11 @@ class Checkpointer:
                 return None, f"{type(error).__name__}: {reason:.150}"
 
     def _tidy_up(self) -> None:
-        """Before a save: damaged steps are moved aside, so that they can be saved anew; before the first one, rests of
-        saves that were cut off go. (Not at the start: a reader of a run that is still on has no business here.)"""
+        """Before a save, moves damaged steps aside so that they can be saved again.
+
+        Before the first save it also removes the rests of interrupted saves. (Not at the start: a process that only
+        reads a run in progress must not delete anything.)
+        """
         if distributed.is_main():
             for path in () if self._tidy else sorted(self._directory.glob(f"*{UNFINISHED}*")):
                 _say(f"{path} is the rest of a save that was cut off; it is removed")
@@ -177,7 +212,7 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def _said_clearly(self, step: int | None, needed: int = 0):
-        """Failures of a save as one OSError that says what, where, how much room there is, and what is still there."""
+        """Turns failures of a save into one OSError: what failed, where, the free space, what is intact."""
         try:
             yield
         except Exception as error:
@@ -194,15 +229,19 @@ class Checkpointer:
         return self
 
     def __exit__(self, kind, *_) -> None:
-        """Waits for the last save, also where the loop raised: it must not be lost with it."""
+        """Waits for the last save even if the loop raised, so that it is not lost."""
         try:
             self.close()
         except OSError:
-            if kind is None:  # else the loop's own error is the one to show
+            if kind is None:  # otherwise show the loop's own error
                 raise
 
     def close(self) -> None:
-        """Waits for the last save and lets go of the directory. Raises OSError where it has failed."""
+        """Waits for the last save and releases the directory.
+
+        Raises:
+          OSError: if the save failed.
+        """
         with self._said_clearly(self._saving):
             self._manager.close()
 
@@ -213,15 +252,18 @@ def _say(text: str) -> None:
 
 
 def _num_bytes(items: Any) -> int:
-    """What the arrays take on the disk where nothing can be compressed, those of all processes."""
+    """Upper bound of the disk space of the arrays (no compression), summed over all processes."""
     return SLACK_BYTES + sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(items))
 
 
 class StopSignal:
-    """Turns SIGTERM (and SIGINT) into a question that the loop asks between steps.
+    """Turns SIGTERM (and SIGINT) into a flag that the loop polls between steps.
 
-    SIGTERM is also how a TPU VM, Kubernetes or SLURM tells that the machine will be taken away. received: of this
-    process; several agree on the step to stop at with distributed.any_process(stop.received).
+    SIGTERM is also how a TPU VM, Kubernetes or SLURM announces that the machine will be taken away.
+
+    Attributes:
+      received: whether this process got a signal. Several processes agree on the step to stop at with
+        distributed.any_process(stop.received).
     """
 
     def __init__(self):
@@ -230,18 +272,18 @@ class StopSignal:
             signal.signal(number, self._note)
 
     def _note(self, number, frame):
-        if self.received:  # the second time it is meant
+        if self.received:  # a second signal stops at once
             raise KeyboardInterrupt
         self.received = True
 
 
 def checksum(tree: Any) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes of every leaf: equal trees, equal text."""
+    """SHA-256 over names, dtypes, shapes and bytes of every leaf: equal for equal trees."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
-        array = np.asarray(distributed.whole(leaf))  # one after the other: the model need not fit the host
+        array = np.asarray(distributed.whole(leaf))  # one leaf at a time: the model need not fit on the host
         digest.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()

@@ -1,8 +1,8 @@
-"""Compilation: kept from start to start, done before the first step, and counted.
+"""Compilation: cached between runs, done before the first step, and timed.
 
-JAX writes an entry of its persistent cache in place and never writes it again: a process that is killed while it writes
-leaves a torn entry, at which every later start warns and compiles anew. So each process here has a folder of its own
-inside the cache, with links to what the others have finished, and moves what it has compiled over in one rename.
+JAX writes an entry of its persistent cache in place and never rewrites it: a process killed during the write leaves a
+torn entry, at which every later run warns and compiles again. So each process here has its own folder inside the cache,
+with links to what other processes have finished, and publishes what it compiled with one rename.
 """
 
 import contextlib
@@ -20,18 +20,22 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX's event behind a compilation or a cache hit
+COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX's event after a compilation or a cache hit
 MAX_BYTES = 4 << 30
-PRIVATE = "process-"  # and host and process id: a folder of one process
+PRIVATE = "process-"  # prefix, before host and process id, of the folder of one process
 
 
 def use_cache(directory: str | os.PathLike, *, max_bytes: int = MAX_BYTES, min_compile_s: float = 0.0) -> None:
     """Keeps compiled programs in a folder of `directory` for this kind of processor, from now on, in this process.
 
-    Programs are found by JAX's own key: the program, the devices, the versions, the compiler's flags. (For a CPU the
-    key leaves out what its instructions are, hence the folder.) max_bytes: the oldest entries beyond go at the start.
-    min_compile_s: what compiles faster is not kept.
-    Where the folder cannot be written it warns, and JAX goes on without a cache.
+    JAX's own key identifies a program: its code, the devices, the versions, the compiler flags. (The key of a CPU
+    program leaves out the instruction set, hence one folder per kind of processor.) Warns and runs without a cache if
+    the folder cannot be written.
+
+    Args:
+      directory: the cache, shared by runs.
+      max_bytes: the oldest entries beyond this size are removed at the start.
+      min_compile_s: programs that compile faster than this are not kept.
     """
     folder = pathlib.Path(directory).expanduser().absolute() / _processor()
     own = folder / f"{PRIVATE}{socket.gethostname()}-{os.getpid()}"
@@ -47,15 +51,15 @@ def use_cache(directory: str | os.PathLike, *, max_bytes: int = MAX_BYTES, min_c
         return
     jax.config.update("jax_compilation_cache_dir", str(own))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", min_compile_s)
-    # XLA's own caches (of GPU autotuning) would lie in the process's folder, and its name become part of every key.
+    # XLA's own caches (GPU autotuning) would be in the process's folder, and its name would enter every key.
     jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
-    # The event comes when the thread that compiled has written its entry.
+    # The event comes after the compiling thread has written its entry.
     jax.monitoring.register_event_duration_secs_listener(functools.partial(_publish, own, os.getpid()))
 
 
 @functools.cache
 def _spent() -> list[float]:
-    """[seconds], which JAX's events add to from the first call on."""
+    """[seconds], updated by JAX's events from the first call on."""
     seconds = [0.0]
 
     def add(event: str, duration: float, **_) -> None:
@@ -67,24 +71,28 @@ def _spent() -> list[float]:
 
 
 def compile_seconds() -> float:
-    """Seconds that this process has spent in the compiler, or on reading its cache, since this was first called."""
+    """Seconds that this process has spent on compiling or reading the cache since the first call."""
     return _spent()[0]
 
 
 class Ahead:
-    """Compiles programs for the arguments that they will be called with, and says how long each took.
+    """Compiles programs ahead of time for given arguments, and reports how long each took.
 
-    A jitted function keeps what is compiled here: the call with like arguments compiles nothing more.
+    A jitted function keeps what is compiled here: a later call with the same shapes compiles nothing more.
     """
 
     def __init__(self, say: Callable[[str], None]):
-        """say: takes each line of progress."""
+        """say: receives each line of progress."""
         self._say = say
         compile_seconds()  # counts from here on
 
     def __call__(self, name: str, program: Callable) -> Callable:
-        """A function of `program`'s arguments that compiles it for them in place of running it, and returns zeros of
-        its results' shapes, where its results will be: arguments for the next program. None for a result with keys."""
+        """A function that compiles `program` for its arguments without running it.
+
+        Returns:
+          A function of `program`'s arguments. It returns zeros with the shapes and shardings of the program's results,
+          as arguments for the next program; None if a result contains PRNG keys.
+        """
 
         def compile_for(*args):
             start = time.perf_counter()
@@ -100,7 +108,7 @@ class Ahead:
 
 
 def _zeros(shape, sharding) -> jax.Array:
-    # Without a program of its own: np.zeros costs nothing until it is read.
+    # Compiles no program; np.zeros costs nothing until it is read.
     return jax.make_array_from_callback(shape.shape, sharding, lambda index: np.zeros(shape.shape, shape.dtype)[index])
 
 
@@ -117,13 +125,13 @@ def _publish(own: pathlib.Path, process: int, event: str, duration: float, **_) 
 
 
 def _prune(folder: pathlib.Path, max_bytes: int) -> None:
-    """Removes folders of processes of this host that are no more, and the oldest entries beyond max_bytes."""
+    """Removes folders of dead processes of this host, and the oldest entries beyond max_bytes."""
     for path in folder.glob(f"{PRIVATE}{socket.gethostname()}-*"):
         if not _alive(int(path.name.rsplit("-", 1)[1])):
             shutil.rmtree(path, ignore_errors=True)
     room, entries = max_bytes, []
     for path in folder.glob("*-cache"):
-        with contextlib.suppress(FileNotFoundError):  # another start makes room at the same moment
+        with contextlib.suppress(FileNotFoundError):  # another process is pruning at the same time
             status = path.stat()
             entries.append((status.st_mtime, status.st_size, path))
     for _, size, path in sorted(entries, reverse=True):
@@ -143,7 +151,7 @@ def _alive(process: int) -> bool:
 
 
 def _processor() -> str:
-    """A name for what this machine's instructions are."""
+    """A name for this machine's instruction set."""
     known = platform.machine()
     with contextlib.suppress(OSError):
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()

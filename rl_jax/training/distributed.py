@@ -1,9 +1,9 @@
-"""Several processes as one program: how JAX's multi-controller runtime is started, and what passes between hosts.
+"""Several processes as one program: starting JAX's multi-controller runtime, and communication between hosts.
 
-All processes run the same program on one mesh that spans them all. Every process has, of a global batch, the rows that
-its own devices hold: it reads those records, encodes them and scores what was sampled for them. What is small and
-coupled over the batch (rewards, log-probs, ids) is then brought together, the same on every host. In one process each
-function here gives back what it was given.
+All processes run the same program on one mesh that spans them all. Each process has the rows of a global batch that its
+own devices hold: it reads those records, encodes them, and computes the rewards of their samples. Small values that are
+coupled over the batch (rewards, log-probs, ids) are then gathered, identical on every host. With one process every
+function here returns its input.
 """
 
 import json
@@ -22,38 +22,41 @@ def start(
     *,
     timeout_s: int = 100,
 ) -> None:
-    """Connects this process with the others. Call it before anything touches a device.
+    """Connects this process to the others. Call it before anything touches a device.
 
-    coordinator: HOST:PORT that process 0 listens at. num_processes, process_id: how many there are, and which this is,
-        from 0. None for all three where the cluster tells (TPU pods, SLURM, Open MPI).
-    timeout_s: a process that was silent for so long is taken for dead, and all others exit with an error then.
+    Args:
+      coordinator: HOST:PORT on which process 0 listens. None, like the next two, if the cluster provides it (TPU pods,
+        SLURM, Open MPI).
+      num_processes: number of processes.
+      process_id: index of this process, from 0.
+      timeout_s: a process that is silent for this long counts as dead, and all others exit with an error.
     """
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # Its notifier swallows SIGTERM; our own handler takes it, and any_process makes all stop at the same step.
+    # Its notifier swallows SIGTERM. Our own handler receives it, and any_process makes all stop at the same step.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         coordinator,
         num_processes,
         process_id,
-        # Shutting down waits for all: a process that failed must not wait for ones that wait for it.
+        # Shutdown waits for all processes: a failed one must not wait for processes that wait for it.
         heartbeat_timeout_seconds=timeout_s,
         shutdown_timeout_seconds=timeout_s,
     )
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes files and prints, the first."""
+    """Whether this is process 0, which writes files and prints."""
     return jax.process_index() == 0
 
 
 def barrier(name: str) -> None:
-    """Waits until every process has come to the barrier of this name."""
+    """Waits until every process has reached the barrier of this name."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 
 
 def any_process(flag: bool) -> bool:
-    """Whether `flag` is true in one process at least; all get the same answer, and must ask."""
+    """Whether `flag` is true in at least one process. Every process must call it; all get the same answer."""
     if jax.process_count() == 1:
         return bool(flag)
     return bool(np.any(multihost_utils.process_allgather(np.int32(flag))))
@@ -74,9 +77,13 @@ def gather(value: Any) -> list:
 
 
 def rows_here(sharding: Sharding, count: int) -> np.ndarray:
-    """Which of `count` rows, divided as `sharding` divides a first axis, this process's devices hold. int [n], rising.
+    """Indices of the rows that this process's devices hold, int [n], rising.
 
     Processes that share a model between them (a tensor axis across hosts) hold the same rows.
+
+    Args:
+      sharding: how the first axis is split.
+      count: number of rows.
     """
     if jax.process_count() == 1:
         return np.arange(count)
@@ -92,7 +99,7 @@ def place_own(tree: Any, sharding: Sharding) -> Any:
 
 
 def place(tree: Any, sharding: Sharding) -> Any:
-    """Global arrays from the whole ones that every process has; each device gets its part and nothing is sent."""
+    """Global arrays from copies that every process holds whole; each device takes its part and nothing is sent."""
     if jax.process_count() == 1:
         return jax.device_put(tree, sharding)
 
@@ -106,7 +113,7 @@ def place(tree: Any, sharding: Sharding) -> Any:
 
 
 def local_rows(tree: Any) -> Any:
-    """The rows of rows_here as numpy arrays, of arrays whose other axes are whole."""
+    """The rows of rows_here as numpy arrays, for arrays that are split over rows only."""
 
     def leaf(x):
         if not isinstance(x, jax.Array) or x.is_fully_addressable:
@@ -118,7 +125,7 @@ def local_rows(tree: Any) -> Any:
 
 
 def whole(tree: Any) -> Any:
-    """Arrays that no process holds alone, as numpy arrays on every host (a key as a key); others as they are."""
+    """Arrays spread over processes, as numpy arrays on every host (a key stays a key); other leaves unchanged."""
 
     def leaf(x):
         if not isinstance(x, jax.Array) or x.is_fully_addressable:
@@ -135,8 +142,10 @@ def whole(tree: Any) -> Any:
 def gather_rows(tree: Any, rows: np.ndarray, count: int) -> Any:
     """[n, ...] of each process -> [count, ...] in every process, each row at its place.
 
-    tree: numpy arrays, of one dtype and shape behind the rows in all processes. rows: int [n], their places. Where
-    several processes have a row, the first one's counts: all go on with the same.
+    Args:
+      tree: numpy arrays; dtypes and trailing shapes must agree between processes.
+      rows: int [n]. Places of the rows. If several processes have a row, the first one's value is used everywhere.
+      count: number of rows in all.
     """
     if jax.process_count() == 1:
         return tree
@@ -154,7 +163,7 @@ def gather_rows(tree: Any, rows: np.ndarray, count: int) -> Any:
 
 
 def _exchange(payload: bytes) -> list[bytes]:
-    """Every process's bytes. Lengths are padded to powers of two: each new one is a compiled program."""
+    """Every process's bytes. Lengths are padded to powers of two, since each new length compiles a program."""
     lengths = multihost_utils.process_allgather(np.int32(len(payload)))
     buffer = np.zeros(1 << int(max(lengths.max(), 1) - 1).bit_length(), np.uint8)
     buffer[: len(payload)] = np.frombuffer(payload, np.uint8)

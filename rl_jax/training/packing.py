@@ -1,13 +1,13 @@
-"""Ragged rows into dense ones: what the model's forward sees is packed, what the loss sees stays [B, C].
+"""Sequence packing: the model's forward sees dense rows, the loss still sees [B, C].
 
-A padded batch spends most of its forward on padding, and on one prompt as many times as it has completions. Here the
-real tokens go into rows of a fixed length, first-fit decreasing, each sequence a segment of its own; with
-share_prefix a prompt stands in its row once and its completions attend to it (TokenBatch.prefix_ids). Only tokens up
-to the last scored one of a row are kept. All of it happens on the host, in numpy, before the batch goes to a device.
+A padded batch spends most of its forward on padding, and repeats each prompt once per completion. Here the real tokens
+go into rows of a fixed length, first-fit decreasing, each sequence a separate segment. With share_prefix a prompt
+appears once in its row and its completions attend to it (TokenBatch.prefix_ids). Only tokens up to the last scored one
+of a row are kept. Everything happens on the host, in numpy, before the batch is sent to a device.
 
-Shapes: T is fixed, N follows from R, and R is one of few sizes (`round_up`), so a run compiles a handful of programs:
-3 or 4 in 200 steps of 32 rows with heavy-tailed lengths, the fewer the larger the batch; min_rows makes them one.
-The result depends on the batch alone and not on what came before it: a resumed run packs the same.
+Shapes: T is fixed, N follows from R, and R takes few sizes (`round_up`), so a run compiles a handful of programs: 3 or
+4 in 200 steps of 32 rows with heavy-tailed lengths, fewer for larger batches; min_rows makes it one. The result depends
+on the batch only, not on earlier batches, so a resumed run packs identically.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,12 @@ from rl_jax.core.types import Packed, TokenBatch
 
 
 class _Group(NamedTuple):
-    """A prompt and what follows it. prompt: (row, its columns). completions: such pairs. size: tokens in all."""
+    """A prompt and its completions.
+
+    Attributes:
+      prompt: (row, its columns).
+      completions: (row, columns) pairs.
+    """
 
     prompt: tuple[int, np.ndarray]
     completions: list[tuple[int, np.ndarray]]
@@ -30,7 +35,7 @@ class _Group(NamedTuple):
 
 
 def round_up(rows: int) -> int:
-    """The least size not below `rows` among 1, 2, .. 8, 10, 12, 14, 16, 20, ..: four to each doubling."""
+    """The smallest size >= `rows` among 1, 2, .. 8, 10, 12, 14, 16, 20, ..: four per doubling."""
     step = max(1, 2 ** (max(rows - 1, 1).bit_length() - 3))
     return max(1, -(-rows // step) * step)
 
@@ -38,11 +43,22 @@ def round_up(rows: int) -> int:
 def arrange(
     batch: TokenBatch, mask: np.ndarray, *, share_prefix: bool, num_parts: int = 1, num_micro_batches: int = 1
 ) -> np.ndarray:
-    """An order of the rows, int [B], that gives each part of `pack` the same number of rows and like loads.
+    """A row order that gives each part of `pack` the same number of rows and similar loads.
 
-    batch, mask, share_prefix, num_parts, num_micro_batches: as for `pack`. With share_prefix the rows of a prompt stay
-    in one part as far as there is room. The heaviest group goes first, to the lightest part that has room for it.
-    One part keeps the order as it is.
+    The heaviest group goes first, to the lightest part that has room for it. With one part the order is unchanged.
+
+    Args:
+      batch: as for `pack`.
+      mask: as for `pack`.
+      share_prefix: as for `pack`. If True, the rows of a prompt stay in one part as far as there is room.
+      num_parts: as for `pack`.
+      num_micro_batches: as for `pack`.
+
+    Returns:
+      int [B]. The order.
+
+    Raises:
+      ValueError: if the rows do not divide into the parts, a scored row has no prompt, or the mask covers padding.
     """
     rows = mask.shape[0]
     slots = _slots(rows, num_parts, num_micro_batches)
@@ -78,16 +94,24 @@ def pack(
     num_parts: int = 1,
     num_micro_batches: int = 1,
 ) -> Packed:
-    """The rows of `batch` as a Packed, in numpy.
+    """Packs the rows of `batch`, in numpy.
 
-    batch: TokenBatch [B, P + C] of one sequence a row, as the sampler returns it (prefix_ids None).
-    mask: bool [B, C]. The tokens to score. Where a row has none, none of it is kept.
-    share_prefix: equal prompts stand in a row once. row_length: T; 0 is twice P + C. min_rows: the least R, so that
-        batches that need fewer rows have all one shape.
-    num_parts: S, a multiple of num_micro_batches and of the devices that share a micro-batch. Part s holds rows that
-        train._deal gives to micro-batch s % num_micro_batches, so that indices never leave it.
-    Raises ValueError where the rows do not divide into the parts, a sequence is longer than row_length, a scored row
-    has no prompt, or the mask covers padding.
+    Args:
+      batch: TokenBatch [B, P + C] with one sequence per row, as the sampler returns it (prefix_ids None).
+      mask: bool [B, C]. Tokens to score. Rows without any are dropped.
+      share_prefix: whether equal prompts appear only once per packed row.
+      row_length: T. 0 means 2 (P + C).
+      min_rows: lower bound of R, so that smaller batches all share one shape.
+      num_parts: S, a multiple of num_micro_batches and of the devices that share a micro-batch. Part s holds rows that
+        step._deal gives to micro-batch s % num_micro_batches, so that indices never leave it.
+      num_micro_batches: gradient-accumulation steps of the train step.
+
+    Returns:
+      Packed, of numpy arrays.
+
+    Raises:
+      ValueError: if the rows do not divide into the parts, a sequence is longer than row_length, a scored row has no
+        prompt, or the mask covers padding.
     """
     chex.assert_rank([batch.tokens, batch.positions, batch.segment_ids, mask], 2)
     rows, length = mask.shape
@@ -117,14 +141,16 @@ def pack(
 
 
 def occupancy(batch: TokenBatch | Packed) -> float:
-    """The share of the forward's columns that hold a token."""
+    """Fraction of the forward's columns that hold a token."""
     rows = batch.rows if isinstance(batch, Packed) else batch
     return float(np.mean(np.asarray(rows.segment_ids) != 0))
 
 
 def _slots(rows: int, num_parts: int, num_micro_batches: int) -> np.ndarray:
-    """int [S, B / S]: the rows of each part. Micro-batch m gets rows m, m + M, ... (train._deal), and its devices
-    neighbouring ones of those."""
+    """int [S, B / S]: the rows of each part.
+
+    Micro-batch m gets rows m, m + M, ... (step._deal), and each of its devices gets neighbouring ones of those.
+    """
     if num_parts % num_micro_batches or rows % num_parts:
         raise ValueError(f"{rows} rows do not divide into {num_parts} parts of {num_micro_batches} micro-batches")
     dealt = np.arange(rows).reshape(num_parts // num_micro_batches, -1, num_micro_batches)
@@ -132,7 +158,7 @@ def _slots(rows: int, num_parts: int, num_micro_batches: int) -> np.ndarray:
 
 
 def _groups(batch: TokenBatch, mask: np.ndarray, share_prefix: bool) -> list[_Group]:
-    """The rows that have a scored token, those of one prompt together where they share it."""
+    """The rows that have a scored token; rows of one prompt form one group if they share it."""
     mask, segments = np.asarray(mask), np.asarray(batch.segment_ids)
     tokens, positions = np.asarray(batch.tokens), np.asarray(batch.positions)
     width = segments.shape[1] - mask.shape[1]
@@ -151,15 +177,15 @@ def _groups(batch: TokenBatch, mask: np.ndarray, share_prefix: bool) -> list[_Gr
 
 
 def _of_rows(groups: list[_Group], chosen: np.ndarray) -> list[_Group]:
-    """The groups, each with those of its completions only whose row is chosen."""
+    """The groups, keeping only the completions whose row is chosen."""
     kept = [g._replace(completions=[c for c in g.completions if chosen[c[0]]]) for g in groups]
     return [group for group in kept if group.completions]
 
 
 def _first_fit(groups: list[_Group], row_length: int) -> list[list[_Group]]:
-    """The groups of each row: the largest first, each to the first row with room for it.
+    """The groups of each packed row: largest first, each into the first row with room for it.
 
-    A group that is longer than a row goes into several, its prompt into each of them.
+    A group longer than a row is split over several, with its prompt in each of them.
     """
     rows, room = [], []
 
@@ -211,7 +237,7 @@ def _fill(packed: Packed, part: int, bins: list[list[_Group]], batch: TokenBatch
                 segment += share_prefix
                 scored = np.flatnonzero(mask[row, columns - width])
                 sources = column - 1 + scored
-                sources[scored == 0] = last  # the first token comes from the prompt's end, wherever that stands
+                sources[scored == 0] = last  # the first token is predicted from the end of the prompt, wherever that is
                 n = slice(number, number + len(scored))
                 packed.sources[part, n] = r * row_length + sources
                 packed.targets[part, n] = batch.tokens[row, columns[scored]]

@@ -1,18 +1,18 @@
-"""Reference log-probs on disk, under a name made of what decides them. numpy, no jax.
+"""Reference log-probs on disk, in files named by a hash of what determines them. numpy, no jax.
 
-The reference of an offline method never changes, so neither do its log-probs: one pass over the data, kept for every
-epoch and for every later run with the same reference, data and scoring.
+The reference policy of an offline method never changes, and neither do its log-probs. One pass over the data serves
+every epoch and every later run with the same reference, data and scoring.
 
     arrays, _ = preferences.encode_preferences(tokenizer, records, prompt_buckets=(256,), completion_length=128)
-    score = common.jit_score(make_score(setup.model, completion_length=128), setup)
+    score = jax.jit(make_score(model, completion_length=128))
 
     def score_rows(rows):                                    # [n, K, ...] -> float32 [n, K, C]
         flat = preferences.rows_of(rows)
         batch = TokenBatch(flat["tokens"], flat["positions"], flat["segment_ids"])
         return np.asarray(score(params, batch).log_probs).reshape(rows["completion_mask"].shape)
 
-    identity = {"params": checkpoint.checksum(params), "dtype": config.model.dtype, "temperature": 1.0}
-    cache = ReferenceCache(config.dpo.reference_cache, identity)
+    identity = {"params": checkpoint.checksum(params), "dtype": "float32", "temperature": 1.0}
+    cache = ReferenceCache(folder, identity)
     ref_log_probs = cache.get_or_make(arrays, score_rows, batch_size=64)
     batch = PreferenceBatch(..., ref_log_probs=ref_log_probs[chosen_rows])
 """
@@ -32,32 +32,49 @@ ROWS = ("tokens", "positions", "segment_ids", "completion_mask")  # what a score
 
 
 class ReferenceCache:
-    """A folder of files, one for each set of rows. made: how many were scored here, instead of being read."""
+    """A folder with one file per set of rows. made: how many sets were scored here instead of being read."""
 
     def __init__(self, folder: str | os.PathLike, identity: Mapping):
-        """identity: JSON values that decide the log-probs beside the rows: the checksum of the reference's params
-        (rl_jax.training.checkpoint.checksum), the temperature, the dtype. What is not in it is taken to be the same."""
+        """Opens the folder, which is created by the first write.
+
+        Args:
+          folder: where the files are.
+          identity: JSON values that determine the log-probs, besides the rows: the checksum of the reference's params
+            (rl_jax.training.checkpoint.checksum), the temperature, the dtype. Anything missing here is assumed to be
+            equal.
+
+        Raises:
+          ValueError: if identity has no "params".
+        """
         if not identity.get("params"):
             raise ValueError("identity needs 'params', the checksum of the reference: else another one would be read")
         self.folder, self.made = pathlib.Path(folder).expanduser(), 0
         self._identity = json.dumps(dict(identity), sort_keys=True)
 
     def path(self, arrays: Mapping[str, np.ndarray]) -> pathlib.Path:
-        """Where the log-probs of `arrays` lie, or would lie."""
+        """The file of the log-probs of `arrays`, whether or not it exists."""
         return self.folder / f"{self._key(arrays)}.npz"
 
     def get_or_make(
         self, arrays: Mapping[str, np.ndarray], score: Callable[[dict], np.ndarray], *, batch_size: int
     ) -> np.ndarray:
-        """float32 log-probs, shaped as completion_mask and 0 behind it: read, or scored once and written.
+        """Reads the log-probs of `arrays`, or scores them once and writes the file.
 
-        arrays: tokens, positions, segment_ids [N, .., T] and completion_mask bool [N, .., C], as encode_preferences
+        A file that cannot be read causes a warning and is made again. If several processes score together, they must
+        share the folder: either all of them find the file or none does.
+
+        Args:
+          arrays: tokens, positions, segment_ids [N, .., T] and completion_mask bool [N, .., C], as encode_preferences
             and encode_labels return them.
-        score: called with dicts of those arrays, batch_size of N (the last is filled up with rows of the first, so
-            that there is one shape), returns float [batch_size, .., C].
-        A file that cannot be read is reported with a warning and made again. Where several processes score together,
-        they share the folder: all find the file, or none does. Raises ValueError where a score has
-        another shape than its mask, or is not finite.
+          score: called with dicts of those arrays, batch_size of N; returns float [batch_size, .., C]. The last batch
+            is filled up with rows from the beginning, so that there is one shape.
+          batch_size: rows of N per call.
+
+        Returns:
+          float32, shaped like completion_mask. Log-probs, 0 outside the mask.
+
+        Raises:
+          ValueError: if a score is not finite or differs in shape from its mask.
         """
         path, mask = self.path(arrays), arrays["completion_mask"]
         result = np.zeros(mask.shape, np.float32)
@@ -78,15 +95,15 @@ class ReferenceCache:
         return digest.hexdigest()[:32]
 
     def _read(self, path: pathlib.Path, count: int) -> np.ndarray | None:
-        """The `count` values of a file, None where there is none or it is damaged."""
+        """The `count` values of a file; None if it is missing or damaged."""
         if not path.exists():
             return None
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-                values, identity = file["log_probs"], str(file["identity"])  # zip checks the bytes as they are read
+                values, identity = file["log_probs"], str(file["identity"])  # zip verifies the bytes on reading
             if identity != self._identity or values.shape != (count,) or values.dtype != np.float32:
                 raise ValueError(f"holds {values.dtype} {values.shape} of {identity}")
-        except Exception as error:  # what zipfile and numpy raise on damaged bytes is of no one kind
+        except Exception as error:  # zipfile and numpy raise all kinds of errors on damaged bytes
             warnings.warn(f"{path} is damaged and is made again: {error!r:.200}", stacklevel=3)
             return None
         return values

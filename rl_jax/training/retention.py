@@ -1,6 +1,6 @@
-"""Which checkpoints stay: the newest, the best by a metric, and every so many steps.
+"""Which checkpoints to keep: the newest, the best by a metric, and one every so many steps.
 
-The metric is read from each checkpoint's own file, so that a resumed run goes on with the same order of merit.
+The metric is read from each checkpoint's own file, so a resumed run continues with the same ranking.
 """
 
 import json
@@ -11,15 +11,18 @@ from collections.abc import Mapping, Sequence
 
 import orbax.checkpoint as ocp
 
-ITEM = "metric"  # the name beside a checkpoint's other items
+ITEM = "metric"  # its name among a checkpoint's items
 
 
 class Retention:
-    """An orbax preservation policy: what should_preserve does not name is removed once a new checkpoint is complete."""
+    """An orbax preservation policy: steps not in should_preserve are removed once a new checkpoint is complete."""
 
     def __init__(self, keep: int | None, keep_every: int, keep_best: int, best_metric: str, best_mode: str):
-        """As rl_jax.training.checkpoint.Checkpointer takes them. Raises ValueError naming the field that makes no
-        sense."""
+        """Arguments as in rl_jax.training.checkpoint.Checkpointer.
+
+        Raises:
+          ValueError: if a field is invalid; the message names it.
+        """
         if keep is not None and keep < 1:
             raise ValueError(f"checkpoint.keep={keep}: the newest must stay, or nothing could be resumed")
         if keep_every < 0 or keep_best < 0:
@@ -34,7 +37,7 @@ class Retention:
         self._missed = False
 
     def read(self, directory: pathlib.Path) -> None:
-        """Takes in the metric of every checkpoint there. One that has none, or cannot be read, is no candidate."""
+        """Reads the metric of every checkpoint in `directory`. Those without a readable metric are not ranked."""
         for path in directory.glob(f"*/{ITEM}/metadata") if self._keep_best else ():
             try:
                 self._take(int(path.parent.parent.name), json.loads(path.read_text()))
@@ -42,16 +45,19 @@ class Retention:
                 continue
 
     def note(self, step: int, metrics: Mapping[str, float]) -> dict[str, ocp.args.JsonSave]:
-        """Takes in the metric of a step that is about to be saved; the item to save beside it, if any.
+        """Records the metric of a step that is about to be saved.
 
-        Warns once where no step so far has had it: a misspelt name would keep nothing.
+        Warns once if no step so far has had the metric: with a misspelt name nothing would be kept.
+
+        Returns:
+          The item to save with the step: {} or {ITEM: its metric}.
         """
         if not self._keep_best:
             return {}
-        self._values.pop(step, None)  # of a damaged one that is saved anew
+        self._values.pop(step, None)  # left from a damaged checkpoint that is saved again
         if self._metric not in metrics:
             if metrics and not self._values and not self._missed:
-                self._missed = True  # said once: a metric that is evaluated more seldom than saved is no mistake
+                self._missed = True  # warn once: evaluating a metric less often than saving is no mistake
                 known = ", ".join(sorted(metrics))
                 text = f"checkpoint.best_metric={self._metric!r} is not among the metrics of step {step}: {known}"
                 warnings.warn(text, stacklevel=3)
@@ -66,14 +72,14 @@ class Retention:
             self._values[step] = value
 
     def best_step(self, steps: Sequence[int]) -> int | None:
-        """The best of `steps`, the later of equals; None where none has the metric."""
+        """The best of `steps`, the later one of equals; None if none has the metric."""
         return max((step for step in steps if step in self._values), key=self._merit, default=None)
 
     def _merit(self, step: int) -> tuple[float, int]:
         return self._sign * self._values[step], step
 
     def should_preserve(self, checkpoints, *, context) -> list[bool]:
-        """One bool a checkpoint. checkpoints: orbax's, by rising step. context: orbax's, unused."""
+        """One bool per checkpoint. checkpoints: orbax's, by rising step. context: orbax's, unused."""
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = set(steps if self._keep is None else steps[-self._keep :])
         kept |= {step for step in steps if self._keep_every and step % self._keep_every == 0}

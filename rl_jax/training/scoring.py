@@ -1,8 +1,8 @@
-"""Log-probs and entropies of given tokens, without ever holding logits for more than a few columns.
+"""Log-probs and entropies of given tokens, with logits for only a few columns at a time.
 
-The head runs on slices of `chunk` columns and is recomputed in the backward pass, so the largest array is
-[B, chunk, V] in both directions; the sum over slices is exactly what the whole head would give. Packed rows
-(rl_jax.training.packing) go through the body alone; the head sees the scored tokens and nothing else.
+The head runs on slices of `chunk` columns and is recomputed in the backward pass, so the largest array is [B, chunk, V]
+in both directions. The sum over slices is exactly that of the whole head. Packed rows (rl_jax.training.packing) go
+through the body only; the head sees just the scored tokens.
 """
 
 import functools
@@ -13,33 +13,43 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from rl_jax.core.types import Model, Packed, Params, Scores, TokenBatch
+from rl_jax.core.types import Model, Packed, Params, TokenBatch, TokenScores
 from rl_jax.rollout.lm.sampling import Sampling, sampled_log_softmax, take_log_probs
 
 
 def make_score(
     model: Model, *, completion_length: int, sampling: Sampling = Sampling(), chunk: int = 32
 ) -> Callable:
-    """A pure function score(params, batch) -> Scores [B, C] of the last C = completion_length columns.
+    """Builds a pure function score(params, batch) -> TokenScores [B, C] of the last C = completion_length columns.
 
-    batch: TokenBatch [B, T], or the same rows as a Packed, whose tokens that are not scored get 0.
-    sampling: the distribution that is scored. Temperature alone is the policy that a loss differentiates; with top_k
-    and top_p too it is the distribution that was sampled from, and -inf for a token that it cuts off.
-    chunk: columns a slice, at most; memory is B x chunk x V floats, for a Packed, too.
-    The log-prob of column t comes from the hidden state of column t - 1. Raises ValueError where the rows are no
-    longer than C, since the first completion token then has nothing before it.
+    The log-prob of column t comes from the hidden state of column t - 1.
+
+    Args:
+      model: network as pure functions.
+      completion_length: C.
+      sampling: the distribution to score. With temperature only, it is the policy that a loss differentiates. With
+        top_k and top_p it is the distribution that was sampled from, and tokens it cuts off get -inf.
+      chunk: maximum columns per slice. Memory is B x chunk x V floats, for Packed rows too.
+
+    Returns:
+      score(params, batch) -> TokenScores [B, C], float32. batch: TokenBatch [B, T], or the same rows as a Packed, whose
+      unscored tokens get 0.
+
+    Raises:
+      ValueError: when traced, if the rows are not longer than C: the first completion token would have nothing before
+        it.
     """
     sampling.check(model.vocab_size)
 
     def head(params, hidden, tokens):
         log_probs = sampled_log_softmax(model.unembed(params, hidden), sampling)
-        # 0 * -inf is nan: a token that was cut off adds nothing to the entropy.
+        # 0 * -inf is nan; tokens that were cut off add nothing to the entropy.
         kept = jnp.isfinite(log_probs)
         safe = jnp.where(kept, log_probs, 0.0)
         entropy = -jnp.sum(jnp.where(kept, jnp.exp(safe) * safe, 0.0), axis=-1)
-        return Scores(take_log_probs(log_probs, tokens), entropy)
+        return TokenScores(take_log_probs(log_probs, tokens), entropy)
 
-    def score_padded(params: Params, batch: TokenBatch) -> Scores:
+    def score_padded(params: Params, batch: TokenBatch) -> TokenScores:
         chex.assert_rank(batch.tokens, 2)
         length = batch.tokens.shape[1]
         if length <= completion_length:
@@ -47,11 +57,11 @@ def make_score(
         hidden = model.apply(params, batch)[:, -completion_length - 1 : -1]
         return map_columns(head, params, hidden, batch.tokens[:, -completion_length:], chunk)
 
-    def score_packed(params: Params, batch: Packed) -> Scores:
+    def score_packed(params: Params, batch: Packed) -> TokenScores:
         chex.assert_rank([batch.rows.tokens, batch.sources, batch.places], [3, 2, 3])
         parts, rows, length = batch.places.shape
         hidden = model.apply(params, jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), batch.rows))
-        # Indices stay in their part: a batched gather, which leaves each device with its own rows.
+        # Indices stay within their part: a batched gather, so each device keeps its own rows.
         pick = jax.vmap(lambda x, places: x.at[places].get(mode="promise_in_bounds"))
         hidden = pick(hidden.reshape(parts, -1, hidden.shape[-1]), batch.sources)
         scores = map_columns(head, params, hidden, batch.targets, rows * chunk, jnp.max(batch.counts))
@@ -62,7 +72,7 @@ def make_score(
 
         return jax.tree.map(place, scores)
 
-    def score(params: Params, batch: TokenBatch | Packed) -> Scores:
+    def score(params: Params, batch: TokenBatch | Packed) -> TokenScores:
         return (score_packed if isinstance(batch, Packed) else score_padded)(params, batch)
 
     return score
@@ -70,14 +80,23 @@ def make_score(
 
 def map_columns(
     head: Callable, params: Params, hidden: chex.Array, tokens: chex.Array, chunk: int, count: chex.Array | None = None
-) -> Scores:
-    """head(params, hidden [B, c, D], tokens [B, c]) -> Scores [B, c], slice by slice over the columns, as [B, C].
+) -> TokenScores:
+    """Applies head(params, hidden [B, c, D], tokens [B, c]) -> TokenScores [B, c] to slices of the columns.
 
-    hidden: float [B, C, D]. tokens: int32 [B, C]. chunk: c is the largest even share of C that is not above it.
-    count: int32 []. Columns from here on are not wanted: a loop of that length, in both directions, leaves whole
-        slices of them out, and their scores are 0. None: all are.
-    The backward pass computes each slice again. It is written out, since jax differentiates no loop whose length
-    depends on data; scan over cond is one, and keeps several arrays of the head's size.
+    The backward pass recomputes each slice. It is written by hand because jax cannot differentiate a loop of
+    data-dependent length. Scan over cond can be differentiated, but keeps several arrays of the head's size.
+
+    Args:
+      head: scores one slice.
+      params: of the head.
+      hidden: float [B, C, D].
+      tokens: int32 [B, C].
+      chunk: upper bound of the slice width c, which is the largest even share of C below it.
+      count: int32 []. Columns from `count` on are not needed. The loop skips whole slices of them, in both directions,
+        and their scores are 0. None: all columns.
+
+    Returns:
+      TokenScores [B, C], float32.
     """
     rows, length = tokens.shape
     slices = -(-length // chunk)
@@ -89,21 +108,23 @@ def map_columns(
 
     hidden, tokens = split(hidden), split(tokens)
     live = jnp.int32(slices) if count is None else (count + width - 1) // width
-    # The params that the head reads, as arguments of their own: only they get a gradient to add up.
+    # The params that the head reads, as explicit arguments: only they get a gradient to accumulate.
     call, weights = jax.closure_convert(lambda h, t: head(params, h, t), hidden[0], tokens[0])
     scores = _loop(call, hidden, tokens, live, *weights)
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, -1)[:, :length], scores)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _loop(call: Callable, hidden: chex.Array, tokens: chex.Array, live: chex.Array, *weights: chex.Array) -> Scores:
-    """call on each of the first `live` slices. hidden: [n, B, c, D]; tokens: [n, B, c] -> Scores [n, B, c]."""
+def _loop(
+    call: Callable, hidden: chex.Array, tokens: chex.Array, live: chex.Array, *weights: chex.Array
+) -> TokenScores:
+    """call on each of the first `live` slices. hidden: [n, B, c, D]; tokens: [n, B, c] -> TokenScores [n, B, c]."""
 
     def step(i, scores):
         return jax.tree.map(lambda all_, one: all_.at[i].set(one), scores, call(hidden[i], tokens[i], *weights))
 
     blank = jnp.zeros(tokens.shape, jnp.float32)
-    return jax.lax.fori_loop(0, live, step, Scores(blank, blank))
+    return jax.lax.fori_loop(0, live, step, TokenScores(blank, blank))
 
 
 def _loop_forward(call, hidden, tokens, live, *weights):
@@ -113,7 +134,7 @@ def _loop_forward(call, hidden, tokens, live, *weights):
 
 def _loop_backward(call, residuals, cotangents):
     hidden, tokens, live, *weights = residuals
-    # Where the loss has no entropy in it, neither has its gradient.
+    # If the loss has no entropy term, the gradient needs none either.
     wanted = [not isinstance(x, SymbolicZero) for x in cotangents]
 
     def step(i, sums):

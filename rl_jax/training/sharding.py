@@ -1,6 +1,6 @@
-"""Meshes, and where on them arrays lie: parameters by their paths, rows, and moves from one layout to another.
+"""Meshes and layouts on them: parameters by path, rows, and moves from one layout to another.
 
-The rules name dimensions (rl_jax.core.axis_table); which axes split them stands there. XLA does the rest.
+The rules name dimensions; rl_jax.core.axis_table says which mesh axes split each dimension. XLA does the rest.
 """
 
 import functools
@@ -14,8 +14,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from rl_jax.core.axis_table import AXES, RULES, spec
 from rl_jax.core.types import Model, path_name
 
-# The first rule whose pattern is found in the path ("params/layers/q/kernel") wins. Leaves without a rule (norms,
-# counters) are replicated. Optimizer moments carry their parameter's path inside their own, so they follow it.
+# The first rule whose pattern matches the path ("params/layers/q/kernel") wins. Leaves without a rule (norms,
+# counters) are replicated. The path of an optimizer moment contains its parameter's path, so it gets the same layout.
 PARAMS = (
     (r"embed/embedding$", ("vocab", "embed")),
     (r"head/kernel$", ("embed", "vocab")),
@@ -32,9 +32,12 @@ PARAMS = (
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """"data:2,fsdp:4" -> {"data": 2, "expert": 1, "fsdp": 4, "context": 1, "tensor": 1}. "" is one device.
+    """Axis sizes of a mesh from text; "" is one device.
 
-    Raises ValueError for an axis that does not exist, stands twice, or a size that is no positive integer.
+        "data:2,fsdp:4" -> {"data": 2, "expert": 1, "fsdp": 4, "context": 1, "tensor": 1}
+
+    Raises:
+      ValueError: if an axis does not exist or is repeated, or a size is not a positive integer.
     """
     sizes = {}
     for part in filter(None, text.split(",")):
@@ -46,7 +49,15 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 
 def make_mesh(sizes: dict[str, int], devices: list | None = None) -> Mesh:
-    """A mesh of `sizes` (see parse_mesh) over the first devices. Raises ValueError where there are too few."""
+    """A mesh of `sizes` (see parse_mesh) over the first devices.
+
+    Args:
+      sizes: devices per axis.
+      devices: default: all devices of jax.
+
+    Raises:
+      ValueError: if there are too few devices.
+    """
     devices = jax.devices() if devices is None else devices
     needed = math.prod(sizes.values())
     if len(devices) < needed:
@@ -56,10 +67,10 @@ def make_mesh(sizes: dict[str, int], devices: list | None = None) -> Mesh:
 
 
 def on_mesh(fn: Callable, mesh: Mesh) -> Callable:
-    """`fn`, to be jitted, with `mesh` as the one that logical.constrain sees; where there is a mesh already, that.
+    """Wraps `fn`, to be jitted, so that axis_table.constrain sees `mesh`, or the context's own mesh if it has one.
 
-    The jit says which devices they are, by the shardings of its arguments. Outside of one, where the arguments are
-    values, nothing changes.
+    The jit determines the devices from the shardings of its arguments. Outside of a jit, where the arguments are
+    concrete, nothing changes.
     """
 
     @functools.wraps(fn)
@@ -74,33 +85,33 @@ def on_mesh(fn: Callable, mesh: Mesh) -> Callable:
 
 
 def model_on_mesh(model: Model, mesh: Mesh) -> Model:
-    """`model` with all its functions but init `on_mesh`: whoever jits them for the mesh need not think of it."""
+    """`model` with every function but init wrapped by `on_mesh`, so that callers can jit them without further care."""
     functions = {name: fn for name, fn in model._asdict().items() if callable(fn) and name != "init"}
     return model._replace(**{name: on_mesh(fn, mesh) for name, fn in functions.items()}) if mesh.size > 1 else model
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The sharding of what every device holds whole."""
+    """The sharding of arrays that every device holds whole."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """The sharding of [B, ...]: rows over data, expert and fsdp. B must be a multiple of row_shards(mesh).
 
-    Tokens lie whole here: a forward over rows splits them over context by itself.
+    Tokens are not split here: a forward over rows splits them over context itself.
     """
     return NamedSharding(mesh, PartitionSpec(tuple(axis for axis in RULES["rows"] if axis in mesh.shape)))
 
 
 def row_shards(mesh: Mesh) -> int:
-    """Over how many devices the rows of a batch are dealt out."""
+    """Number of devices over which the rows of a batch are split."""
     return math.prod(mesh.shape.get(axis, 1) for axis in RULES["rows"])
 
 
 def tree_shardings(tree, mesh: Mesh, rules=PARAMS):
-    """A NamedSharding for every leaf (arrays or shape structs) of `tree`, by `rules`.
+    """A NamedSharding for every leaf (array or shape struct) of `tree`, by the first matching rule of `rules`.
 
-    A dimension that its axes do not divide stays whole: a tiny model runs on any mesh.
+    A dimension that is not divisible by its axes stays whole, so a tiny model runs on any mesh.
     """
 
     def leaf(path, x):
@@ -113,9 +124,9 @@ def tree_shardings(tree, mesh: Mesh, rules=PARAMS):
 
 
 def moved_bytes(tree, shardings) -> int:
-    """The bytes that all devices together receive when `tree`, arrays or shapes with a sharding, goes to `shardings`.
+    """Bytes that all devices together receive when `tree` (arrays or shapes with a sharding) moves to `shardings`.
 
-    Of each new shard that is what its device does not hold yet: the least that any way of moving has to send.
+    Counts, for each new shard, what its device does not hold yet: a lower bound for any way of moving.
     """
 
     def leaf(x, to):
@@ -127,7 +138,7 @@ def moved_bytes(tree, shardings) -> int:
 
 
 def _volume(shape: tuple[int, ...], *parts: tuple[slice, ...] | None) -> int:
-    """How many elements of an array of this shape lie in all `parts`; None is nothing."""
+    """Number of elements of an array of this shape that are in all `parts`; None is the empty part."""
     if None in parts:
         return 0
     ranges = [[part[i].indices(length)[:2] for part in parts] for i, length in enumerate(shape)]

@@ -2,8 +2,8 @@
 
     (state, batch) -> (state, metrics)
 
-Gradients of totals are added over micro-batches (and, under a mesh, over devices by XLA), and divided once by the
-added-up count. So neither the number of micro-batches nor the mesh changes what is optimised.
+Gradients of totals are summed over micro-batches (and, under a mesh, over devices by XLA), and divided once by the
+summed count. So neither the number of micro-batches nor the mesh changes the objective.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,17 @@ from rl_jax.core.types import Params
 
 
 class TrainState(NamedTuple):
-    """Everything that a run carries from step to step, as arrays; all of it is checkpointed.
+    """Everything a run carries from step to step, as arrays; all of it is checkpointed.
 
-    step: int32 []. Calls of the train step so far, skipped ones included.
-    params, opt_state: pytrees of arrays.
-    rng: typed PRNG key []. Never changes; step-wise randomness is fold_in(rng, step).
-    skipped: int32 []. Steps whose gradient was not finite and changed nothing.
-    skipped_in_a_row: int32 []. The same since the last good step.
-    trackers: estimators that the loop carries along (rl_jax.core.trackers), by name; the train step leaves them alone.
+    Attributes:
+      step: int32 []. Calls of the train step so far, skipped ones included.
+      params: pytree of arrays.
+      opt_state: pytree of arrays.
+      rng: typed PRNG key []. Never changes; per-step randomness is fold_in(rng, step).
+      skipped: int32 []. Steps with a non-finite gradient, which changed nothing.
+      skipped_in_a_row: int32 []. The same, since the last good step.
+      trackers: estimators that the loop carries along (rl_jax.core.trackers), by name. The train step does not touch
+        them.
     """
 
     step: chex.Array
@@ -48,9 +51,16 @@ def init_state(
 def make_schedule(
     *, learning_rate: float, warmup_steps: int = 0, decay_steps: int = 0, final_fraction: float = 1.0
 ) -> optax.Schedule:
-    """Linear warm-up over warmup_steps updates, then a cosine over decay_steps down to final_fraction of the rate.
+    """Linear warm-up to learning_rate, then cosine decay to final_fraction * learning_rate.
 
-    warmup_steps: 0 starts at the full rate. decay_steps: 0 keeps the rate constant.
+    Args:
+      learning_rate: peak rate.
+      warmup_steps: updates of warm-up. 0 starts at the full rate.
+      decay_steps: updates of decay. 0 keeps the rate constant.
+      final_fraction: final rate as a fraction of the peak.
+
+    Returns:
+      An optax schedule, update -> rate.
     """
     if decay_steps:
         main = optax.cosine_decay_schedule(learning_rate, decay_steps, alpha=final_fraction)
@@ -58,7 +68,7 @@ def make_schedule(
         main = optax.constant_schedule(learning_rate)
     if not warmup_steps:
         return main
-    # The first update already moves: a rate of 0 would waste the batch.
+    # The first update has a positive rate: a rate of 0 would waste its batch.
     warmup = optax.linear_schedule(learning_rate / warmup_steps, learning_rate, max(warmup_steps - 1, 1))
     return optax.join_schedules([warmup, main], [warmup_steps])
 
@@ -72,17 +82,26 @@ def make_train_step(
     schedule: optax.Schedule | None = None,
     axis_name: str | None = None,
 ) -> Callable:
-    """A pure function (state, batch) -> (state, metrics); jit it with the state donated and its shardings given.
+    """Builds a pure function (state, batch) -> (state, metrics). Jit it with a donated state and explicit shardings.
 
-    loss_fn: (params, batch) -> (Mean, {name: Mean or Max}).
-    num_micro_batches: the rows of `batch` are dealt out to that many turns, each a gradient of its own.
-    max_grad_norm: the divided gradient is scaled down to this global norm. None: never.
-    schedule: the optimizer's learning rate by update, only to report it as "lr".
-    axis_name: a mapped axis (pmap, shard_map) over which the rows are spread: totals and counts are added up over it
-        before the division, so that each part makes the same step. Under jit with shardings XLA does it: leave it None.
-    A gradient that is not finite leaves params and optimizer as they were and is counted.
-    metrics: float32 [] by name: those of the loss, divided, and loss, grad_norm, nonfinite/skipped, lr.
-    Raises ValueError where the rows do not divide into the micro-batches.
+    A non-finite gradient leaves params and optimizer state unchanged and is counted in `skipped`.
+
+    Args:
+      loss_fn: (params, batch) -> (Mean, {name: Mean or Max}).
+      optimizer: any optax transformation.
+      num_micro_batches: gradient-accumulation steps the batch is split into.
+      max_grad_norm: global norm to which the divided gradient is clipped. None: no clipping.
+      schedule: the optimizer's learning rate per update, only to report it as "lr".
+      axis_name: mapped axis (pmap, shard_map) over which the rows are spread. Totals and counts are summed over it
+        before the division, so every part makes the same step. Leave it None under jit with shardings, where XLA does
+        this.
+
+    Returns:
+      train_step(state, batch) -> (state, metrics). metrics: float32 [] by name; those of the loss, divided, and loss,
+      grad_norm, nonfinite/skipped, lr.
+
+    Raises:
+      ValueError: when traced, if the rows do not divide into the micro-batches.
     """
 
     def gradient(params: Params, batch):
@@ -110,7 +129,7 @@ def make_train_step(
         if axis_name is not None:
             gradients, means = jax.lax.psum(gradients, axis_name), all_reduce(means, axis_name)
         count = means["loss"].count
-        # The one division. A batch without a single live token has a zero gradient, not nan.
+        # The one division. A batch without any live token has a zero gradient, not nan.
         divisor = jnp.where(count == 0, 1.0, count)
         gradients = jax.tree.map(lambda g: jnp.where(count == 0, 0.0, g / divisor).astype(g.dtype), gradients)
         grad_norm = optax.tree.norm(gradients)
@@ -136,7 +155,7 @@ def make_train_step(
 
 
 def _deal(x: chex.Array, num_micro_batches: int) -> chex.Array:
-    """[B, ...] -> [m, B / m, ...], row i going to micro-batch i % m: a batch sharded over devices stays in place."""
+    """[B, ...] -> [m, B / m, ...], row i to micro-batch i % m, so that a batch sharded over devices stays in place."""
     if x.shape[0] % num_micro_batches:
         raise ValueError(f"{x.shape[0]} rows do not divide into num_micro_batches={num_micro_batches}")
     return jnp.swapaxes(x.reshape(x.shape[0] // num_micro_batches, num_micro_batches, *x.shape[1:]), 0, 1)

@@ -1,6 +1,6 @@
-"""Log-probs with the terms that need the whole vocabulary at each position: the KL to a reference, sum_v pi(v)^2.
+"""Log-probs with terms that need the whole vocabulary at each position: the KL to a reference, sum_v pi(v)^2.
 
-As in rl_jax.training.scoring the head runs on slices of columns and is recomputed in the backward pass: [B, C, V]
+As in rl_jax.training.scoring the head runs on slices of columns and is recomputed in the backward pass, so [B, C, V]
 never exists.
 """
 
@@ -12,17 +12,19 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.core.masked import masked_sum, zero_masked
-from rl_jax.core.types import Model, Params, Scores, TokenBatch
+from rl_jax.core.types import Model, Params, TokenBatch, TokenScores
 from rl_jax.rollout.lm.sampling import take_log_probs
 
 
 class VocabularyScores(NamedTuple):
     """Per-token results on the last C columns, float32 [B, C].
 
-    log_probs, entropy: as in types.Scores.
-    log_sum_squares: log sum_v pi(v | s_t)^2.
-    ref_log_probs: of the tokens under the reference, without gradient. None without one.
-    kl: KL(ref(. | s_t) || pi(. | s_t)), with the gradient of pi. None without a reference.
+    Attributes:
+      log_probs: as in types.TokenScores.
+      entropy: as in types.TokenScores.
+      log_sum_squares: log sum_v pi(v | s_t)^2.
+      ref_log_probs: log-probs of the tokens under the reference, without gradient. None without a reference.
+      kl: KL(ref(. | s_t) || pi(. | s_t)), with the gradient of pi. None without a reference.
     """
 
     log_probs: chex.Array
@@ -31,17 +33,25 @@ class VocabularyScores(NamedTuple):
     ref_log_probs: chex.Array | None = None
     kl: chex.Array | None = None
 
-    def scores(self) -> Scores:
-        """What rl_jax.dpo.loss takes."""
-        return Scores(self.log_probs, self.entropy)
+    def scores(self) -> TokenScores:
+        """The part that rl_jax.dpo.loss takes."""
+        return TokenScores(self.log_probs, self.entropy)
 
 
 def make_vocabulary_score(model: Model, *, completion_length: int, chunk: int = 32) -> Callable:
-    """A pure function score(params, ref_params or None, TokenBatch [B, T]) -> VocabularyScores of the last C columns.
+    """Builds a pure function that scores the last C columns; the reference gets no gradient.
 
-    completion_length: C. chunk: columns a slice, at most; memory is B x chunk x V floats, twice that with a reference,
-    in both directions. The reference gets no gradient.
-    Raises ValueError where the rows are no longer than C, since the first completion token then has nothing before it.
+    Args:
+      model: network as pure functions.
+      completion_length: C.
+      chunk: maximum columns per slice. Memory is B x chunk x V floats, twice that with a reference, in both directions.
+
+    Returns:
+      score(params, ref_params or None, TokenBatch [B, T]) -> VocabularyScores.
+
+    Raises:
+      ValueError: when traced, if the rows are not longer than C: the first completion token would have nothing before
+        it.
     """
 
     def head(params: Params, ref_params: Params | None, hidden, ref_hidden, tokens) -> VocabularyScores:
@@ -85,18 +95,30 @@ def make_vocabulary_score(model: Model, *, completion_length: int, chunk: int = 
 
 
 def sequence_kl(kl: chex.Array, mask: chex.Array) -> chex.Array:
-    """SeqKL(y) = sum_t KL(ref(. | s_t) || pi(. | s_t)): what scores.token_level asks for (TDPO, arXiv 2404.11999).
+    """SeqKL(y) = sum_t KL(ref(. | s_t) || pi(. | s_t)), which scores.token_level needs (TDPO, arXiv 2404.11999).
 
-    kl: float [N * K, C], as scored, prompt by prompt. mask: bool [N, K, C]. -> float [N, K], differentiable.
+    Args:
+      kl: float [N * K, C]. As scored, prompt by prompt.
+      mask: bool [N, K, C].
+
+    Returns:
+      float [N, K], differentiable.
     """
     return masked_sum(kl.reshape(mask.shape), mask, axis=-1)
 
 
 def response_weights(log_probs: chex.Array, log_sum_squares: chex.Array, mask: chex.Array) -> chex.Array:
-    """w(y) = exp(mean_t (logp_t - log sum_v pi(v | s_t)^2)): what weights.policy_likelihood asks for (WPO).
+    """w(y) = exp(mean_t (logp_t - log sum_v pi(v | s_t)^2)), which weights.policy_likelihood needs (WPO).
 
-    log_probs, log_sum_squares: float [N * K, C], as scored. mask: bool [N, K, C]. -> float [N, K], without gradient; 1
-    for a response without tokens. Source: arXiv 2406.11827, eq. 2.
+    Source: arXiv 2406.11827, eq. 2.
+
+    Args:
+      log_probs: float [N * K, C]. As scored, prompt by prompt.
+      log_sum_squares: float [N * K, C].
+      mask: bool [N, K, C].
+
+    Returns:
+      float [N, K], without gradient; 1 for a response without tokens.
     """
     aligned = zero_masked((log_probs - log_sum_squares).reshape(mask.shape), mask)
     lengths = jnp.maximum(jnp.sum(mask, axis=-1), 1)

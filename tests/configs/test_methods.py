@@ -12,17 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import grpo as program
 from experiments import ppo as ppo_program
+from experiments.parts import policy as program
 from experiments.parts import trackers
 from experiments.tools import methods
 from rl_jax import grpo, ppo, token_weights
 from rl_jax.core.masked import zero_masked
-from rl_jax.core.types import Rollout, Scores, TokenBatch
+from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
-from tests import probes
-from tests.batches import ragged_batch
+from rl_jax.testing import probes
+from rl_jax.testing.batches import ragged_batch
 from tests.paths import REPO_ROOT
+from tests.probes import of_config
 
 KEYS = methods.keys()
 FAMILY = methods.FAMILIES["online"]
@@ -79,8 +80,9 @@ def test_a_method_starts_from_any_task(key, arg):
     task = next((word for word in ("game24", "stories_sentiment") if word in arg), "arithmetic")
     assert config.name == f"{key}_{task}" + "_smoke" * ("smoke" in arg)
     plain = methods.load(FAMILY.baseline, arg)
-    for name in ("steps", "prompts_per_step", "group_size"):
-        assert config.grpo[name] == plain.grpo[name], "batch sizes are the task's"
+    assert config.train.steps == plain.train.steps
+    for name in ("prompts_per_step", "group_size"):
+        assert config.sample[name] == plain.sample[name], "batch sizes are the task's"
     rows = config.sample.prompts_per_step * config.sample.group_size
     assert rows % (config.train.minibatches * config.train.micro_batches) == 0
 
@@ -160,7 +162,7 @@ def one_step(key: str, *, poison: bool = False):
     objective = program.make_objective(config)
 
     def loss(log_probs):
-        return grpo.loss(Scores(log_probs, entropy), data, objective)[0].value()
+        return grpo.loss(TokenScores(log_probs, entropy), data, objective)[0].value()
 
     return jax.value_and_grad(loss)(hide(batch.log_probs))
 
@@ -185,13 +187,7 @@ LESS = {"passk_best": 0.15}
 
 def probe_of(key: str) -> probes.Probe:
     """The probe that trains by a method's own config."""
-    config = methods.load(key)
-    config.rollout.completion_length = probes.LENGTH
-    made = trackers.make_trackers(config)
-    parts = probes.Probe(config, program.make_credit(config), program.make_objective(config), made)
-    if not has_critic(config):
-        return parts
-    return parts._replace(estimator=ppo_program.make_estimator(config), critic=ppo_program.make_objective(config))
+    return of_config(methods.load(key))
 
 
 @every_method
@@ -305,20 +301,20 @@ def test_the_changes_are_the_difference_of_two_configs():
     assert row.defaults == {"gspo": {"clip_low": 3e-4, "clip_high": 4e-4}}
     assert "tests/losses/test_aggregate.py" in row.tests and row.papers == ["2602.05261"]
     critic = methods.method("ppo").changes
-    assert critic["critic.loss"].startswith("clipped(") and critic["epochs"] == "4"
+    assert critic["critic.loss"].startswith("clipped(") and critic["train.epochs"] == "4"
     assert not [name for name in critic if "optimizer" in name]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("from rl_jax import weights\nweights.truncated(mask)", True),
+        ("from rl_jax import token_weights\ntoken_weights.truncated(mask)", True),
         ("from rl_jax.token_weights import truncated as cut\ncut(mask)", True),
         ("from rl_jax.token_weights import behavior\ngetattr(behavior, 'truncated')", True),
         ("import numpy as np\nrollout.truncated", False),
-        ("from rl_jax import weights\nrollout.truncated", False),
+        ("from rl_jax import token_weights\nrollout.truncated", False),
         ("row = {'truncated': 1}", False),
-        ("from rl_jax import weights_of\nweights_of.truncated", False),
+        ("from rl_jax import token_weights_of\ntoken_weights_of.truncated", False),
     ],
 )
 def test_which_tests_name_a_function(text, expected):

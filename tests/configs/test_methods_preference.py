@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import dpo as program
 from experiments.tools import methods
 from rl_jax import dpo
-from rl_jax.core.types import Scores
-from tests import preference_probes as probes
+from rl_jax.core.types import TokenScores
+from rl_jax.testing import preference_probes as probes
+from tests.preference_probes import of_config
 
 FAMILY = methods.FAMILIES["preference"]
 KEYS = methods.keys("preference")
@@ -36,7 +36,7 @@ def test_a_file_is_short_and_says_what_it_is(key):
     said = methods.read_docstring(methods.module_of(key).__doc__, FAMILY.departs)
     assert re.search(r"arXiv \d{4}\.\d{5}", said.source)
     assert re.search(r"[=<>]", said.equation)
-    runs = "online_dpo" if "online" in methods.load(key) else "dpo"
+    runs = "online_dpo" if "sample" in methods.load(key) else "dpo"
     assert said.command == f"python -m experiments.{runs} --config=configs/methods/preferences/{key}.py"
 
 
@@ -47,12 +47,12 @@ def test_a_file_is_short_and_says_what_it_is(key):
 @pytest.mark.parametrize("smoke", ["", "smoke"])
 def test_a_method_starts_from_its_task(key, smoke):
     config = methods.load(key, smoke)
-    samples = "online" in config and config.sample.data != "pairs"
-    given = "moods" if "online" in config else "rankings" if config.algorithm.responses > 2 else "moods"
+    samples = "sample" in config and config.sample.data != "pairs"
+    given = "rankings" if "sample" not in config and config.algorithm.responses > 2 else "moods"
     assert config.name == f"{key}_{'arithmetic' if samples else given}" + "_smoke" * bool(smoke)
     plain = methods.load("online_dpo" if samples else "dpo", smoke)
     for name in ("steps", "batch_size", "optimizer", "micro_batches", "max_grad_norm"):
-        assert config.dpo[name] == plain.dpo[name], "sizes and rates are the task's"
+        assert config.train[name] == plain.train[name], "sizes and rates are the task's"
 
 
 @every_method
@@ -90,10 +90,10 @@ def test_every_keyword_is_one_that_the_function_has(key):
 
 def test_a_misspelt_field_is_refused():
     start = methods.importlib.import_module("configs.methods.preferences._start")
-    with pytest.raises(ValueError, match="config.dpo has no field 'linc'.*link"):
+    with pytest.raises(ValueError, match="config.algorithm has no field 'linc'.*link"):
         start.dpo("x", None, linc=dict(fn="hinge"))
-    with pytest.raises(ValueError, match="config.online has no field 'selectoin'.*selection"):
-        start.online_dpo("x", None, online=dict(selectoin={}))
+    with pytest.raises(ValueError, match="config.sample has no field 'pair_selectoin'.*pair_selection"):
+        start.online_dpo("x", None, online=dict(pair_selectoin={}))
 
 
 # The assembled loss.
@@ -114,13 +114,14 @@ def one_step(key: str) -> Step:
     """A step of the assembled method, off the reference, a row cut short."""
     config, rng = methods.load(key), np.random.default_rng(7)
     logits = probes.start() + jnp.asarray(rng.normal(0, 0.5, probes.REWARDS.shape), jnp.float32)
-    rows = probes.sampled(config, rng, logits) if "online" in config else probes.given(config, rng)
+    probe = of_config(config)
+    rows = probe.sample(rng, logits) if probe.sample else probes.given(rng, probe.responses)
     present = np.array(rows.batch.present)
     if present.shape[1] > 2:
         present[0, -1] = False
     rows = rows._replace(batch=rows.batch._replace(present=present))
     before = probes.start() + 0.7 * (logits - probes.start())
-    objective, more = program.make_objective(config), probes.vocabulary(logits, rows)
+    objective, more = probe.objective, probes.vocabulary(logits, rows)
     table = probes.log_probs(logits, rows.prompts, rows.actions)
 
     @functools.partial(jax.jit, static_argnames="parts")  # op by op, the 73 methods take minutes
@@ -131,13 +132,13 @@ def one_step(key: str) -> Step:
                 # As train._deal does it: row i goes to part i % parts.
                 chosen, beside, found = jax.tree.map(lambda x, i=part: x[i::parts], (batch, more, table))
                 scores = found.reshape(-1, probes.LENGTH)
-                total.append(dpo.loss(Scores(scores, jnp.zeros_like(scores)), chosen, objective, beside)[0])
+                total.append(dpo.loss(TokenScores(scores, jnp.zeros_like(scores)), chosen, objective, beside)[0])
             return sum(mean.total for mean in total) / sum(mean.count for mean in total)
 
         return jax.value_and_grad(loss)(table)
 
-    clean = probes.complete(config, rows, before, poison=False)[0].batch
-    poisoned = probes.complete(config, rows, before)[0].batch
+    clean = probes.complete(probe, rows, before, probe.init(), poison=False)[0].batch
+    poisoned = probes.complete(probe, rows, before, probe.init())[0].batch
     found = step(jnp.nan_to_num(table), clean), step(table, poisoned), step(table, poisoned, parts=2)
     return Step(*jax.tree.map(np.asarray, found), np.asarray(clean.completion_mask & present[:, :, None]))
 
@@ -181,9 +182,9 @@ EACH = [pytest.param(key, marks=() if key in QUICK else pytest.mark.slow) for ke
 def test_learns(key):
     config = methods.load(key)
     for name, value in WEIGHTS.get(key, {}).items():
-        config.dpo[name] = value
+        config.algorithm[name] = value
     lead, least = LEAD.get(key, (0.0, LESS.get(key, GAIN)))
-    gain = probes.train(config, lead=lead)
+    gain = probes.train(of_config(config), lead=lead)
     assert np.all(gain > least), gain
 
 
@@ -209,8 +210,8 @@ FAULTS = [(key, fault) for key in ("dpo", "ipo", "simpo", "s_dpo") for fault in 
 @pytest.mark.slow
 @pytest.mark.parametrize(("key", "fault"), FAULTS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_broken_method_does_not_learn(key, fault):
-    config = methods.load(key)
-    gain = probes.train(config, objective=fault(program.make_objective(config)))
+    probe = of_config(methods.load(key))
+    gain = probes.train(probe._replace(objective=fault(probe.objective)))
     assert np.all(gain < min(LESS.values())), gain
 
 
@@ -248,5 +249,5 @@ def test_the_changes_are_the_difference_of_two_configs():
     }
     assert row.defaults == {"target_margin": {"margin": 0.5}} and row.papers == ["2405.14734"]
     online = methods.method("sppo").changes
-    assert online["algorithm.candidate_value"] == "win_rate" and online["compare"] == "win_rates"
+    assert online["candidate_value"] == "win_rate" and online["compare"] == "win_rates"
     assert not [name for name in online if "optimizer" in name or "prompts" in name]

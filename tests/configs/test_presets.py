@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from configs import common
-from experiments import grpo as program
+from experiments.parts import policy as program
 from rl_jax import grpo
 from rl_jax.core.masked import Mean
-from rl_jax.core.types import Rollout, Scores, TokenBatch
+from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.losses import test_kl
 from tests.oracles import trl, verl
 from tests.paths import REPO_ROOT
@@ -105,10 +105,11 @@ FROZEN = {
     "grpo_tunix_0_1": frozen(group_relative("1e-06"), clip(guard="20.0"), ROWS, "k1()", 1, kl_coef="0.04"),
     "grpo_verl_0_9_1": frozen(group_relative("1e-06"), dual(), TOKENS, K3_CLAMPED, 4),
 }
-# Fields of config.grpo that are the task's.
+# Fields of config.algorithm, config.train and config.sample that are the task's.
 OF_THE_TASK = {"steps", "prompts_per_step", "group_size", "micro_batches", "optimizer", "max_nonfinite_in_a_row"}
 OF_THE_TASK |= {"measure_kl"}
-PINNED = {"shaping" if slot == "shape" else slot for slot in FROZEN["dapo_paper"]} - {"sampling"}
+FIELDS = {"shape": "shaping", "selection": "token_selection"}  # a slot whose field has another name
+PINNED = {FIELDS.get(slot, slot) for slot in FROZEN["dapo_paper"]} - {"sampling"}
 
 
 def load(key: str, arg: str | None = None):
@@ -127,12 +128,13 @@ def written(value) -> str:
 
 def resolved(config) -> dict[str, str]:
     """Every choice that makes a preset, down to the defaults of the functions."""
-    settings, rollout = config.grpo, config.rollout
+    algorithm, train, rollout = config.algorithm, config.train, config.rollout
     chosen = program.make_credit(config)._asdict() | program.make_objective(config)._asdict()
     found = {slot: written(value) for slot, value in chosen.items()}
-    found |= {name: repr(settings[name]) for name in ("reward_kl_coef", "epochs", "minibatches", "max_grad_norm")}
-    found["dynamic_sampling"] = ", ".join(f"{name}: {value}" for name, value in settings.dynamic_sampling.items())
-    found["trackers"] = ", ".join(f"{place}: {spec.fn}" for place, spec in settings.trackers.items() if spec.fn)
+    found["reward_kl_coef"] = repr(algorithm.reward_kl_coef)
+    found |= {name: repr(train[name]) for name in ("epochs", "minibatches", "max_grad_norm")}
+    found["dynamic_sampling"] = ", ".join(f"{name}: {value}" for name, value in config.sample.dynamic_sampling.items())
+    found["trackers"] = ", ".join(f"{place}: {spec.fn}" for place, spec in algorithm.trackers.items() if spec.fn)
     return found | {"sampling": f"{rollout.temperature} {rollout.top_k} {rollout.top_p}"}
 
 
@@ -147,8 +149,9 @@ def test_a_preset_is_what_it_was(key):
 
 @every_preset
 def test_a_field_is_the_presets_or_the_tasks(key):
-    """A field that config.grpo gets later is pinned here too, or left to the task, on purpose."""
-    assert set(load(key).grpo) == PINNED | OF_THE_TASK
+    """A field that these groups get later is pinned here too, or left to the task, on purpose."""
+    config = load(key)
+    assert {*config.algorithm, *config.train, *config.sample} == PINNED | OF_THE_TASK
 
 
 @every_preset
@@ -161,8 +164,9 @@ def test_a_preset_inherits_no_choice(key, monkeypatch):
         config.train.update(epochs=2, minibatches=2, max_grad_norm=9.0)
         config.algorithm.update(mask_truncated=True)
         config.algorithm.update(kl_coef=9.0, entropy_coef=9.0, reward_kl_coef=9.0)
-        for slot in ("shaping", "advantage", "surrogate", "kl", "reward_kl", "aggregate", "token_weight", "selection"):
-            config.grpo[slot] = dict(fn="another", keyword=1.0)
+        for slot in ("shaping", "advantage", "surrogate", "kl", "reward_kl", "aggregate", "token_weight"):
+            config.algorithm[slot] = dict(fn="another", keyword=1.0)
+        config.algorithm.token_selection = dict(fn="another", keyword=1.0)
         config.algorithm.behavior_weight = dict(fn="another", level="row")
         config.sample.dynamic_sampling = dict(max_batches=7)
         config.algorithm.trackers.baseline = dict(fn="another")
@@ -189,7 +193,7 @@ def test_a_preset_starts_from_any_task(key, arg):
 
 @every_preset
 def test_the_learning_rate_falls_over_the_whole_run(key):
-    settings = load(key).grpo
+    settings = load(key).train
     updates = settings.epochs * settings.minibatches * settings.steps
     assert settings.optimizer.warmup_steps + settings.optimizer.decay_steps == updates
 
@@ -225,7 +229,7 @@ def value_and_gradient(config, batch, log_probs):
     objective = program.make_objective(config)
 
     def loss(log_probs):
-        return grpo.loss(Scores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
+        return grpo.loss(TokenScores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(jnp.asarray(log_probs))
     return float(value), np.asarray(gradient)
@@ -353,7 +357,7 @@ def test_gradient_of_the_kl(key):
 
         def expected(logits):
             log_probs = jax.nn.log_softmax(logits)[:, None]
-            return grpo.loss(Scores(log_probs, log_probs), batch, objective)[0].value()
+            return grpo.loss(TokenScores(log_probs, log_probs), batch, objective)[0].value()
 
         gradient = np.asarray(jax.grad(expected)(jnp.asarray(test_kl.LOGITS)))
         exact = np.asarray(test_kl._divergence(test_kl.LOGITS, test_kl.REF_LOGITS, differentiate=0)[1])
@@ -514,7 +518,7 @@ def test_the_whole_loss_is_theirs(said, seed):
     config.rollout.completion_length = 6
     if change:
         name, _, value = change.partition("=")
-        config.grpo[name] = float(value)
+        config.algorithm[name] = float(value)
     value, gradient = case.ours(config)
     expected, expected_gradient = THEIRS[said](case)
     np.testing.assert_allclose(value, expected, rtol=2e-5)

@@ -131,8 +131,8 @@ def test_set_fields_is_as_strict_as_a_command_line():
     assert points.set_fields(config, {"algorithm.kl_coef": 1}).algorithm.kl_coef == 1.0
     assert config.algorithm.kl_coef == 0.0, "the config itself was changed"
     for overrides, said in (
-        ({"grpo.kl_coeff": 1.0}, "no field grpo.kl_coeff; near it: grpo.kl_coef"),
-        ({"algorithm.surrogate": 1.0}, "is a group of fields; name one of grpo.surrogate.clip_high, "),
+        ({"algorithm.kl_coeff": 1.0}, "no field algorithm.kl_coeff; near it: algorithm.kl_coef"),
+        ({"algorithm.surrogate": 1.0}, "is a group of fields; name one of algorithm.surrogate.clip_high, "),
         ({"train.steps": 1.5}, "1.5 is a float"),
         ({"algorithm.mask_truncated": 1}, "1 is a int"),
         ({"seed": True}, "True is a bool"),

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from configs.control import environments as configs
-from experiments import control_ppo
+from experiments.parts import control_runs, control_setup
 from rl_jax import control, envs, ppo
 from rl_jax.advantages import steps as step_advantages
 from rl_jax.envs.worlds import probes
@@ -27,8 +27,8 @@ METHODS += [pytest.param(name, marks=pytest.mark.slow) for name in configs.METHO
 def train(config, updates):
     """(state with runs first, metrics) of a config's runs, side by side."""
     config.log_every = config.checkpoint.every = updates
-    keys, values = control_ppo.runs_of(config)
-    init, advance, _ = control_ppo.make_run(config)
+    keys, values = control_setup.runs_of(config)
+    init, advance, _ = control_runs.make_run(config)
     whole = jax.vmap(lambda key, values: advance(init(key, values), values, updates))
     return jax.jit(whole, compiler_options=QUICK)(keys, values)
 

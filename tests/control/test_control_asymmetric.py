@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from configs.control import environments as configs
-from experiments import control_ppo
+from experiments.parts import control_runs, control_setup
 from rl_jax.models.agents.actor_critic import make_agent
 from rl_jax.models.agents.distributions import categorical
 
@@ -40,9 +40,9 @@ def trained(seeds=8, **env):
     config.network.hidden = (16,)
     config.eval.num_episodes = 0
     config.env.update(env)
-    keys, _ = control_ppo.runs_of(config)
-    init, advance, params = control_ppo.make_run(config)
-    agent = control_ppo.make_network(config, control_ppo.load_env(config, 1), 1)
+    keys, _ = control_setup.runs_of(config)
+    init, advance, params = control_runs.make_run(config)
+    agent = control_setup.make_network(config, control_setup.load_env(config, 1), 1)
 
     def whole(key):
         state, metrics = jax.lax.scan(lambda state, _: advance(state, {}, 1), init(key, {}), None, updates)

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from configs.control import environments as configs
-from experiments import control_ppo
+from experiments.parts import control_runs, control_setup
 from rl_jax import control, envs
 from rl_jax.advantages.steps import gae
 from rl_jax.control.sequences import assign_rows, rows_loss
@@ -36,8 +36,8 @@ def trained(words, **fields):
     with config.unlocked():
         config.update_from_flattened_dict(fields)
     config.log_every = config.checkpoint.every = 20
-    keys, values = control_ppo.runs_of(config)
-    init, advance, _ = control_ppo.make_run(config)
+    keys, values = control_setup.runs_of(config)
+    init, advance, _ = control_runs.make_run(config)
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def whole(keys, values):
@@ -54,9 +54,9 @@ def test_every_method_takes_rows(method):
     """The shapes of its update, of steps that are numbers and of such that are choices."""
     config = configs.get_config(f"{'aim' if method in ('mdpo', 'vtrace') else 'recall'},gru,{method}")
     config.update(num_steps=4, num_envs=4)
-    env = control_ppo.load_env(config, 4)
-    algorithm = control_ppo.make_algorithm(config.control.to_dict())
-    agent = control_ppo.make_network(config, env, algorithm.objective.num_outputs())
+    env = control_setup.load_env(config, 4)
+    algorithm = control_setup.make_algorithm(config.control.to_dict())
+    agent = control_setup.make_network(config, env, algorithm.objective.num_outputs())
     init, update, _ = control.make_update(
         agent, env, algorithm, optax.sgd(0.1), num_steps=4, learner=control.by_rows
     )
@@ -72,11 +72,11 @@ def test_what_has_no_use_for_a_memory_says_so():
     config = configs.get_config("recall,stacked")
     with pytest.raises(ValueError, match="actor_features counts from the oldest frame"):
         config.network.actor_features = 1
-        control_ppo.make_run(config)
+        control_runs.make_run(config)
     config.network.actor_features = 0
     with pytest.raises(ValueError, match="network.kind='lstm' is none of mlp, gru, transformer"):
         config.network.kind = "lstm"
-        control_ppo.make_run(config)
+        control_runs.make_run(config)
 
 
 @pytest.mark.parametrize("memory", ["gru", "transformer", "stacked"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs.control import environments as configs
-from experiments import control_ppo
+from experiments.parts import control_runs, control_setup
 from rl_jax.control import trust_region
 from rl_jax.models.agents.distributions import beta, categorical, tanh_gaussian
 
@@ -163,8 +163,8 @@ def trained(updates, seeds, bounds):
     config.sweep = (("control.updater.max_kl", bounds),)
     config.network.hidden = (8,)
     config.eval.num_episodes = 0
-    init, advance, params = control_ppo.make_run(config)
-    agent = control_ppo.make_network(config, control_ppo.load_env(config, 1), 1)
+    init, advance, params = control_runs.make_run(config)
+    agent = control_setup.make_network(config, control_setup.load_env(config, 1), 1)
 
     def whole(key, values):
         def step(state, _):
@@ -174,7 +174,7 @@ def trained(updates, seeds, bounds):
         outputs = agent.policy(params(state), jnp.asarray([[-1.0], [1.0]]))
         return jnp.mean(jnp.diagonal(jax.nn.softmax(outputs))), metrics
 
-    found = jax.jit(jax.vmap(whole), compiler_options=QUICK)(*control_ppo.runs_of(config))
+    found = jax.jit(jax.vmap(whole), compiler_options=QUICK)(*control_setup.runs_of(config))
     return jax.tree.map(lambda x: np.asarray(x).reshape(seeds, len(bounds), *x.shape[1:]), found)
 
 

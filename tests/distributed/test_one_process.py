@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 
-from experiments.parts import common, processes  # noqa: F401  common defines the programs' flags
+from experiments.parts import processes  # noqa: F401  common defines the programs' flags
 from rl_jax.training import distributed, sharding
 from rl_jax.training.step import TrainState
 

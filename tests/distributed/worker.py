@@ -15,8 +15,10 @@ from absl import flags
 
 from configs import ppo_common
 from configs.preferences import given
-from experiments import dpo, grpo, ppo, sft
-from experiments.parts import common, processes
+from experiments import dpo, grpo, ppo
+from experiments.parts import encoding, processes
+from experiments.parts.encoding import encode_prompts
+from experiments.parts.setup import make_setup
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.training import checkpoint, distributed, sharding
 from tests.experiments import small
@@ -32,6 +34,7 @@ def policy_config(folder: pathlib.Path, mesh: str):
     found = small.config(
         folder.parent,
         mesh=mesh,
+        reward__fn=small.reward(small.sevens_of_prompt),
         train__steps=4,
         sample__prompts_per_step=8,
         sample__group_size=4,
@@ -46,18 +49,11 @@ def policy_config(folder: pathlib.Path, mesh: str):
     return found
 
 
-def sevens(prompt, completion, info):
-    """A reward with a signal from the first step, that depends on the prompt."""
-    return {"reward": float(completion.count("7")) + 0.1 * (len(prompt) % 3), "even": float(len(completion) % 2 == 0)}
-
-
 class Jobs:
     """What this process can be asked for."""
 
     def __init__(self, folder: pathlib.Path, mesh: str):
         self.folder, self.mesh = folder, mesh
-        load = common.tasks.load
-        common.tasks.load = lambda name, **fields: load(name, **fields)._replace(reward_fn=sevens)
 
     def grpo(self) -> None:
         """Dynamic sampling, trackers."""
@@ -138,12 +134,12 @@ class Jobs:
         """One process has a longer prompt than the others: all pad to it."""
         config = policy_config(self.folder, self.mesh)
         config.rollout.prompt_buckets = (4, 5, 8)
-        setup = common.setup(config.lock())
+        setup = make_setup(config.lock())
         long = jax.process_index() == jax.process_count() - 1
-        tokens, mask = common.encode_prompts(setup, [{"prompt": "1+12=" if long else "1+="}] * 2)
+        tokens, mask = encode_prompts(setup, [{"prompt": "1+12=" if long else "1+="}] * 2)
         assert tokens.shape == (2, 8) and mask.sum() == (12 if long else 8), (tokens.shape, mask.sum())
         record = {"prompt": "1+12=" if long else "1+=", "completion": "3", "info": "{}"}
-        batch, _ = sft.make_batch(setup, [record])
+        batch, _ = encoding.encode_sft(setup, [record])
         assert batch.tokens.shape == (1, 8 + config.rollout.completion_length)
         np.testing.assert_array_equal(batch.segment_ids[0, :8], mask[0])
 

@@ -14,13 +14,13 @@ TINY = (
     "model.embed_dim=32 model.num_layers=1 model.num_heads=2 model.num_kv_heads=2 model.head_dim=16 model.mlp_dim=64 "
     "rollout.completion_length=4 rollout.prompt_buckets=(8,) rollout.temperature=1.0 "
     "sft.steps=20 sft.stop_at=1.1 sft.eval_every=8 sft.batch_size=16 sft.optimizer.learning_rate=0.01 "
-    "train.steps=16 grpo.prompts_per_step=8 grpo.group_size=4 grpo.kl_coef=0.05 grpo.entropy_coef=0.01 "
+    "train.steps=16 sample.prompts_per_step=8 sample.group_size=4 algorithm.kl_coef=0.05 algorithm.entropy_coef=0.01 "
     "eval.every=5 eval.num_prompts=16 eval.batch_size=16 checkpoint.every=4 "
     "log.tensorboard=false log.progress=false reward.num_workers=1 reward.time_limit_s=60.0"
 ).split()
 
 
-def command(workdir: Path, *overrides: str, program: str = "grpo", config: str = "arithmetic.py:smoke") -> list[str]:
+def command(workdir: Path, *overrides: str, program="grpo", config="tasks/arithmetic.py:smoke") -> list[str]:
     """`python -m experiments.PROGRAM` at the smallest size. overrides: "a.b=value" each."""
     fields = [f"--config.{field}" for field in (*TINY, *overrides)]
     start = [sys.executable, "-m", f"experiments.{program}", f"--config=configs/{config}"]

@@ -16,7 +16,7 @@ from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 VARIED = dict(
     train__epochs=2,
     train__minibatches=2,
-    grpo__dynamic_sampling__max_batches=2,
+    sample__dynamic_sampling__max_batches=2,
     algorithm__advantage=dict(fn="remax"),
 )
 OURS = {"jit(generate)", "jit(score)", "jit(step)", "jit(assign)"}

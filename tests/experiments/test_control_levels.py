@@ -9,6 +9,7 @@ import pytest
 from configs.control import environments as configs
 from configs.control.levels import LEVELS, Level
 from experiments import control_ppo
+from experiments.parts import control_runs, control_setup
 from experiments.report import cli
 from experiments.tools import control_levels
 from rl_jax.runs.logging import RunLogger
@@ -36,7 +37,7 @@ def test_every_level_is_of_ten_seeds_of_an_environment_that_there_is(level):
     config = configs.get_config(level.word)
     assert config.env.name == f"gymnax/{level.name}" and config.num_seeds == 10 and level.source
     assert level.of in ("seeds", "mean") and config.eval.num_episodes >= 32
-    rows = control_ppo.num_updates(config) // config.log_every
+    rows = control_setup.num_updates(config) // config.log_every
     assert 10 <= rows <= 60, "points of the curve"
 
 
@@ -84,7 +85,7 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": Fals
 def returns(config, updates):
     """The evaluated returns of a config's runs after so many updates."""
     config.log_every = config.checkpoint.every = updates
-    program = control_ppo.make_program(config)
+    program = control_runs.make_program(config)
     return np.asarray(program.advance(program.init())[1]["eval/return"])
 
 
@@ -133,7 +134,7 @@ def test_it_runs_and_a_finished_run_is_not_made_again(tmp_path, monkeypatch, cap
             made.append((program, config, overrides))
 
     monkeypatch.setattr(control_levels, "run_once", run_once)
-    monkeypatch.setattr(control_ppo, "CPU_OPTIONS", QUICK)
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
     asked = ["cartpole", "--smoke", f"--workdir={tmp_path}"]
     asked += ["--config.num_envs=4", "--config.num_steps=8", "--config.total_steps=256", "--config.network.hidden=[8]"]
     control_levels.main(asked)

@@ -11,6 +11,7 @@ import pytest
 
 from configs.control import environments as configs
 from experiments import control_ppo
+from experiments.parts import control_runs, control_setup
 from rl_jax.training import checkpoint
 from tests.envs.libraries import adapter, foreign
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
@@ -20,7 +21,7 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": Fals
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(control_ppo, "CPU_OPTIONS", QUICK)
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
 
 
 def small(words="matching", **fields):
@@ -39,9 +40,9 @@ def small(words="matching", **fields):
 
 def trained(config):
     """(params with runs first, metrics [runs] of the last row) of a whole training."""
-    program = control_ppo.make_program(config)
+    program = control_runs.make_program(config)
     state = program.init()
-    for _ in range(control_ppo.num_updates(config) // config.log_every):
+    for _ in range(control_setup.num_updates(config) // config.log_every):
         state, metrics = program.advance(state)
         jax.block_until_ready(state)
     return jax.device_get((program.finals(state), metrics))
@@ -53,7 +54,7 @@ def assert_same(left, right, rtol=0.0):
 
 @pytest.mark.slow
 def test_pmap_over_eight_devices_is_jit_over_the_mesh(monkeypatch):
-    monkeypatch.setattr(control_ppo, "CPU_OPTIONS", None)  # pmap takes none, and both shall be the same to the bit
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)  # pmap takes none, and both shall be the same to the bit
     whole = dict(num_seeds=8, mesh="seeds:8", control__normalize_rewards=True)
     by_jit, by_pmap = trained(small(**whole)), trained(small(**whole, spread="pmap"))
     assert_same(by_jit, by_pmap)
@@ -65,13 +66,13 @@ def test_pmap_over_eight_devices_is_jit_over_the_mesh(monkeypatch):
 @pytest.mark.parametrize("words", ["matching", pytest.param("recall,gru", marks=pytest.mark.slow)])
 def test_worlds_over_eight_devices_by_jit_and_pmap(words, monkeypatch):
     """The gradients, the whitening and the running statistics are those of all the worlds together."""
-    monkeypatch.setattr(control_ppo, "CPU_OPTIONS", None)
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)
     whole = dict(mesh="envs:8", control__normalize_observations=True, control__normalize_rewards=True)
     if words != "matching":  # minibatches are whole worlds, of which each device has one
         whole["control__minibatches"] = 1
     by_jit, by_pmap = trained(small(words, **whole)), trained(small(words, **whole, spread="pmap"))
     assert_same(by_jit, by_pmap)
-    program = control_ppo.make_program(small(words, **whole, spread="pmap"))
+    program = control_runs.make_program(small(words, **whole, spread="pmap"))
     state, _ = program.advance(program.init())
     params = np.asarray(state.train.params)  # [devices, runs, all params]
     np.testing.assert_array_equal(params, np.broadcast_to(params[:1], params.shape))
@@ -132,10 +133,10 @@ class Pays(gymnasium.Env):
 @pytest.mark.parametrize("mesh", ["", "envs:8"])
 def test_a_kl_far_from_its_target_moves_its_coefficient_by_all_samples(mesh, monkeypatch):
     """Seven of eight updates move it by 1 -+ .2 x 64 / 2048, wherever the worlds are."""
-    monkeypatch.setattr(control_ppo, "CPU_OPTIONS", None)
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)
     config = small("matching,ppo_kl", mesh=mesh, log_every=8, checkpoint__every=8)
     config.control.optimizer.learning_rate = 1e-6  # the policy stays
-    program = control_ppo.make_program(config)
+    program = control_runs.make_program(config)
     state, _ = program.advance(program.init())
     coef = np.asarray(state.train.trackers["kl"].coef).ravel()
     np.testing.assert_allclose(coef, (1 - 0.2 * 64 / 2048) ** 8, rtol=1e-5)
@@ -154,7 +155,7 @@ def test_a_users_gymnasium_environment_is_learned_unchanged(tmp_path):
         assert [row["step"] for row in recorded] == list(range(0, 33, 4))
         assert recorded[-1]["actions"] == [1] and recorded[-1]["rewards"] == [1.0] and recorded[-1]["terminated"]
         with pytest.raises(ValueError, match="one run, on one device"):
-            control_ppo.make_program(small(num_seeds=2, env__name="gymnasium/TestPays-v0"))
+            control_runs.make_program(small(num_seeds=2, env__name="gymnasium/TestPays-v0"))
     finally:
         del gymnasium.registry["TestPays-v0"]
 
@@ -173,15 +174,15 @@ def test_a_users_gymnasium_environment_is_learned_unchanged(tmp_path):
 def test_refusals(fields, said):
     with pytest.raises(ValueError, match=said):
         config = small(**fields)
-        control_ppo.num_updates(config)
-        control_ppo.make_program(config)
+        control_setup.num_updates(config)
+        control_runs.make_program(config)
 
 
 def test_only_numbers_can_be_swept():
     config = small()
     config.sweep = (("control.epochs", (1, 2)),)
     with pytest.raises(ValueError, match="config.control.epochs is no float field"):
-        control_ppo.make_program(config)
+        control_runs.make_program(config)
 
 
 # Those of craftax and playground take a quarter of a minute to trace, and navix is not traced down to shapes alone;
@@ -204,7 +205,7 @@ def test_every_config_traces(words):
 def traced(config, library):
     if library != "probes":
         adapter(library)
-    init, advance, _ = control_ppo.make_run(config)
+    init, advance, _ = control_runs.make_run(config)
     state = jax.eval_shape(lambda: init(jax.random.key(0), {}))
     after, metrics = jax.eval_shape(lambda state: advance(state, {}, 1), state)
     assert jax.tree.structure(after) == jax.tree.structure(state) and "eval/return" in metrics

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from configs.control import preferences as configs
-from experiments import control_ppo, control_preferences
-from experiments.parts import budgets
+from experiments import control_preferences
+from experiments.parts import budgets, control_runs, control_setup
 from rl_jax.training import checkpoint
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
@@ -16,7 +16,7 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": Fals
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(control_ppo, "CPU_OPTIONS", QUICK)
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
 
 
 def small(words, **fields):
@@ -33,10 +33,10 @@ def small(words, **fields):
 
 def trained(config):
     """The metrics [runs] of the last row of a whole training, of one row."""
-    updates = control_ppo.num_updates(config)
+    updates = control_setup.num_updates(config)
     config.log_every = config.checkpoint.every = updates
     init, advance, _ = control_preferences.METHODS[config.preferences.method](config)
-    keys, values = control_ppo.runs_of(config)
+    keys, values = control_setup.runs_of(config)
     whole = jax.vmap(lambda key, values: advance(init(key, values), values, updates)[1])
     return jax.device_get(jax.jit(whole, compiler_options=QUICK)(keys, values))
 
@@ -120,7 +120,7 @@ def test_every_config_traces(words):
     state = jax.eval_shape(lambda: init(jax.random.key(0), {}))
     after, metrics = jax.eval_shape(lambda state: advance(state, {}, 1), state)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
-    assert "eval/return" in metrics and control_ppo.num_updates(config) > 0
+    assert "eval/return" in metrics and control_setup.num_updates(config) > 0
     assert budgets.program_of(config) == "control_preferences"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from configs.preferences import given as base
 from experiments import dpo
+from experiments.parts import preference_steps
 from experiments.parts.preference_data import Best, Encoder, records_of
 from rl_jax import preferences
 from rl_jax.runs.logging import read_jsonl
@@ -47,7 +48,8 @@ def files(tmp_path_factory):
 
 
 def config(files, kind="pairs", /, **slots):
-    """A model from scratch with two layers of 16 and a handful of steps. slots: fields of config.dpo."""
+    """A model from scratch with two layers of 16 and a handful of steps. slots: fields of config.algorithm or
+    config.train."""
     found = base.get_config("smoke")
     found.data.update(files[kind], name="jsonl")
     found.task.alphabet = "abcxyz"
@@ -60,8 +62,9 @@ def config(files, kind="pairs", /, **slots):
     found.checkpoint.every = 2
     found.log.update(progress=False, tensorboard=False)
     for name, value in slots.items():
-        assert name in found.dpo
-        found.dpo[name] = value
+        group = found.train if name in found.train else found.algorithm
+        assert name in group
+        group[name] = value
     return found
 
 
@@ -183,7 +186,7 @@ def test_rewards_of_tokens_do_not_overflow(files, tmp_path, monkeypatch):
 
 def test_mismatched_pairs_of_a_part_of_a_batch(files, monkeypatch):
     """3 prompts in a batch of 4: what is counted is each of them with the response before it, around the three."""
-    monkeypatch.setattr(dpo.common, "place_rows", lambda setup, rows: rows)
+    monkeypatch.setattr(preference_steps, "place_rows", lambda setup, rows: rows)
     encode = encoder(files, set())
     records = [dict(prompt="abc"[n], responses=["x" * (n + 1)], rewards=[1], info={}) for n in range(3)]
     encode._settings["responses"] = 1
@@ -192,7 +195,7 @@ def test_mismatched_pairs_of_a_part_of_a_batch(files, monkeypatch):
     def score(params, tokens):  # what a row says is its prompt's letter
         return SimpleNamespace(log_probs=params * np.tile(tokens.tokens[:, 5:6], (1, 5)).astype(np.float32))
 
-    ratios, there = dpo.mismatched_log_ratios(None, SimpleNamespace(on_host=score), batch, 2.0, 1.0)
+    ratios, there = preference_steps.mismatched_log_ratios(None, SimpleNamespace(on_host=score), batch, 2.0, 1.0)
     np.testing.assert_array_equal(there, [False, True, True, True])
     letters = np.asarray(batch.batch.tokens)[:3, 0, 5]
     # abc before xyz: prompt b with a's x and EOS, c with b's two, and in the absent row's place a with c's three.
@@ -232,11 +235,11 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, monke
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(dict(dpo=dict(micro_batches=4)), marks=pytest.mark.slow),
-        dict(dpo=dict(micro_batches=2), packing=dict(mode="shared_prefix")),
-        pytest.param(dict(mesh="data:2,fsdp:2,tensor:2", dpo=dict(micro_batches=2)), marks=pytest.mark.slow),
+        pytest.param(dict(train=dict(micro_batches=4)), marks=pytest.mark.slow),
+        dict(train=dict(micro_batches=2), packing=dict(mode="shared_prefix")),
+        pytest.param(dict(mesh="data:2,fsdp:2,tensor:2", train=dict(micro_batches=2)), marks=pytest.mark.slow),
         pytest.param(
-            dict(mesh="data:4,fsdp:2", packing=dict(mode="packed"), dpo=dict(micro_batches=2)), marks=pytest.mark.slow
+            dict(mesh="data:4,fsdp:2", packing=dict(mode="packed"), train=dict(micro_batches=2)), marks=pytest.mark.slow
         ),
     ],
     ids=["micro-batches", "shared prefix", "mesh", "packed on a mesh"],
@@ -304,7 +307,7 @@ def test_a_folder_with_a_chat_template_goes_in_and_comes_out(files, folder, tmp_
         (dict(reference=dict(prev=1.0)), "run experiments.online_dpo"),
         (dict(reference=dict(refs=1.0)), "reference 'refs'.*has: ref"),
         (dict(responses=1, regularizer_coef=0.0), "K|axis|dimension|shape"),
-        (dict(offset=dict(fn="other_objectives")), "other_rewards in each record's info, or dpo.brevity"),
+        (dict(offset=dict(fn="other_objectives")), "other_rewards in each record's info, or algorithm.brevity"),
         (dict(compare=dict(fn="anchored")), "anchored needs anchor.*rewards"),
         (dict(micro_batches=3), "16 rows do not divide"),
     ],
@@ -316,7 +319,7 @@ def test_what_cannot_be_done_is_said(change, said, files, tmp_path):
 
 
 def test_data_of_another_kind_are_refused(files, tmp_path):
-    with pytest.raises(ValueError, match="rankings; dpo.responses=1 needs labels or pairs"):
+    with pytest.raises(ValueError, match="rankings; algorithm.responses=1 needs labels or pairs"):
         dpo.run(config(files, "rankings", **KTO), tmp_path / "run")
     found = config(files, score_map=dict(fn="token_level"))
     found.packing.mode = "packed"

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import evaluate
-from experiments.parts import common
+from experiments.parts import judging
+from experiments.parts.setup import load_params, make_setup
 from rl_jax import tasks
 from rl_jax.core.types import Rollout, TokenBatch
 from rl_jax.data import readers
@@ -23,7 +23,7 @@ NUM_TEST = 20
 
 @pytest.fixture
 def setup(tmp_path):
-    return common.setup(small_config(tmp_path, eval__num_prompts=NUM_TEST, eval__batch_size=8, log__sample_rows=5))
+    return make_setup(small_config(tmp_path, eval__num_prompts=NUM_TEST, eval__batch_size=8, log__sample_rows=5))
 
 
 def answering(setup, right):
@@ -57,7 +57,7 @@ def answering(setup, right):
 def replace_generate(setup, monkeypatch, right):
     """Puts the stand-in in the place of the sampler; returns the list of its calls."""
     generate, calls = answering(setup, right)
-    monkeypatch.setattr(evaluate.common, "jit_generate", lambda made, setup: generate)
+    monkeypatch.setattr(judging, "jit_generate", lambda made, setup: generate)
     return calls
 
 
@@ -67,8 +67,8 @@ def test_pass_at_1_is_exact_and_padding_is_not_counted(setup, monkeypatch, sampl
     # Every problem but the first is answered: the last batch (4 of 8) is filled up with copies of its first record,
     # which would add four right answers if they were counted.
     calls = replace_generate(setup, monkeypatch, lambda index, sample: index != 0 and sample == 0)
-    with evaluate.make_pool(setup) as pool:
-        evaluate_fn = evaluate.make_evaluate(setup, pool)
+    with judging.make_pool(setup) as pool:
+        evaluate_fn = judging.make_evaluate(setup, pool)
         metrics, rows = evaluate_fn(None)
         again = evaluate_fn(None)
     assert metrics["eval/pass@1"] == (NUM_TEST - 1) / NUM_TEST / samples
@@ -83,26 +83,26 @@ def test_pass_at_1_is_exact_and_padding_is_not_counted(setup, monkeypatch, sampl
 def test_a_full_last_batch_and_a_limit(setup, monkeypatch):
     setup.config.eval.update(num_prompts=16, batch_size=8)
     replace_generate(setup, monkeypatch, lambda index, sample: index % 4 == 0)
-    with evaluate.make_pool(setup) as pool:
-        metrics, _ = evaluate.make_evaluate(setup, pool)(None)
+    with judging.make_pool(setup) as pool:
+        metrics, _ = judging.make_evaluate(setup, pool)(None)
     assert metrics["eval/pass@1"] == 4 / 16
 
 
 @pytest.mark.slow
 def test_the_model_itself_gives_the_same_numbers_at_every_call(setup):
     params = setup.init_params()
-    with evaluate.make_pool(setup) as pool:
-        evaluate_fn = evaluate.make_evaluate(setup, pool)
+    with judging.make_pool(setup) as pool:
+        evaluate_fn = judging.make_evaluate(setup, pool)
         first, second = evaluate_fn(params), evaluate_fn(params)
         assert first == second
-        with contextlib.closing(evaluate.make_pool(setup)) as other:
-            assert evaluate.make_evaluate(setup, other)(params) == first
+        with contextlib.closing(judging.make_pool(setup)) as other:
+            assert judging.make_evaluate(setup, other)(params) == first
     assert 0.0 <= first[0]["eval/pass@1"] <= 1.0 and first[0]["eval/completion_length"] <= 4
 
 
 def test_params_of_a_run_that_is_not_there(setup, tmp_path):
     with pytest.raises(FileNotFoundError, match="no checkpoints there; run experiments.sft or .grpo first"):
-        common.load_params(setup, tmp_path / "nothing")
+        load_params(setup, tmp_path / "nothing")
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_the_flag_counts_it_in_the_metrics(damaged, tmp_path):
     home.mkdir()
     sizes = [field for field in programs.TINY if not field.startswith(("task.", "rollout.prompt_buckets"))]
     fields = [*sizes, f"task.path={damaged}", "sft.steps=0", "train.steps=1", "rollout.prompt_buckets=(16,)"]
-    command = programs.command(tmp_path / "run", config="game24.py:smoke")
+    command = programs.command(tmp_path / "run", config="tasks/game24.py:smoke")
     command = [argument for argument in command if not argument.startswith("--config.")]
     command += [f"--config.{field}" for field in fields]
     process = programs.start(command, programs.environment(home), log)

@@ -10,10 +10,11 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from configs.tasks import hf
 from experiments import evaluate, grpo
-from experiments.parts import common
+from experiments.parts.encoding import encode_prompts
+from experiments.parts.setup import load_params, make_setup
 from rl_jax.core.types import TokenBatch
 from rl_jax.data import readers
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import even_length, kept_signals, reward  # noqa: F401  a fixture
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 TEMPLATE += "{% if add_generation_prompt %}<a>{% endif %}"
@@ -51,22 +52,17 @@ def small(folder, tmp_path):
     config.task.update(num_train=200, num_test=20, data_dir=str(tmp_path / "data"))
     config.rollout.completion_length = 6
     config.train.optimizer.update(learning_rate=1e-2, warmup_steps=0)
-    config.reward.num_workers = 0
+    config.reward.update(num_workers=0, fn=reward(even_length))
     config.log.update(progress=False, tensorboard=False)
     return config
 
 
-def has_an_even_length(prompt, completion, info):
-    return {"reward": float(len(completion) % 2 == 0)}
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folder, tmp_path, monkeypatch):
+def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folder, tmp_path):
     import torch
     import transformers
 
-    set_reward(monkeypatch, has_an_even_length)
     config = small(folder, tmp_path)
     grpo.run(config, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -80,7 +76,7 @@ def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folde
     out = saved.generate(tokens, max_new_tokens=5, do_sample=False)[0]
     # And what it generates is what our own forward finds most likely, step by step.
     config.model.path = str(tmp_path / "run" / "hf")
-    setup = common.setup(config)
+    setup = make_setup(config)
     params = setup.init_params()
     ids = np.asarray(out)[None].astype(np.int32)
     batch = TokenBatch(ids, np.arange(ids.size, dtype=np.int32)[None], np.ones_like(ids))
@@ -95,20 +91,19 @@ def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folde
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft still asks for it
 @pytest.mark.parametrize("engine", ["continuous", "lockstep"])
-def test_adapters_are_trained_in_the_models_place(folder, tmp_path, monkeypatch, engine):
+def test_adapters_are_trained_in_the_models_place(folder, tmp_path, engine):
     import peft
     import torch
     import transformers
 
-    set_reward(monkeypatch, has_an_even_length)
     config = small(folder, tmp_path)
     config.model.lora.update(rank=2, targets="layers/(q|v)")
     config.rollout.engine.name = engine
     grpo.run(config, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows[1]["sampler/gap_max"] < 1e-4 and rows[-1]["sampler/gap_max"] < 1e-4 and rows[-1]["kl/k3"] > 0
-    setup = common.setup(config)
-    start, end = setup.init_params(), common.load_params(setup, tmp_path / "run")
+    setup = make_setup(config)
+    start, end = setup.init_params(), load_params(setup, tmp_path / "run")
     jax.tree.map(np.testing.assert_array_equal, end["base"], start["base"])
     moved = jax.tree.map(lambda x, y: np.abs(x - y).max(), end["adapters"], start["adapters"])
     assert min(jax.tree.leaves(moved)) > 1e-4
@@ -123,38 +118,37 @@ def test_adapters_are_trained_in_the_models_place(folder, tmp_path, monkeypatch,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_a_run_on_a_folder_is_evaluated_from_its_checkpoint(folder, tmp_path, monkeypatch):
+def test_a_run_on_a_folder_is_evaluated_from_its_checkpoint(folder, tmp_path):
     """Its warm start, too: the params of the SFT are those that RL begins with."""
-    set_reward(monkeypatch, has_an_even_length)
     config = small(folder, tmp_path)
     config.sft.update(steps=2, eval_every=2, batch_size=8)
     config.train.steps = 1
     grpo.run(config, tmp_path / "run")
     config.init_from = str(tmp_path / "run")
     assert set(evaluate.run(config, tmp_path / "evaluation")) >= {"eval/reward", "eval/completion_length"}
-    setup = common.setup(config)
-    ends = [common.load_params(setup, path) for path in (tmp_path / "run" / "sft", tmp_path / "run")]
+    setup = make_setup(config)
+    ends = [load_params(setup, path) for path in (tmp_path / "run" / "sft", tmp_path / "run")]
     changes = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, ends), strict=True)]
     assert 0 < max(changes) < 0.05
 
 
 def test_prompts_go_through_the_chat_template(folder, tmp_path):
     config = small(folder, tmp_path)
-    plain = common.setup(config)
+    plain = make_setup(config)
     config.model.chat = True
-    chat = common.setup(config)
+    chat = make_setup(config)
     records = [{"prompt": "3+5="}]
-    tokens, mask = common.encode_prompts(chat, records)
+    tokens, mask = encode_prompts(chat, records)
     assert chat.task.tokenizer.decode(tokens[0][mask[0]].tolist()) == "<user>3+5=<a>"
-    tokens, mask = common.encode_prompts(plain, records)
+    tokens, mask = encode_prompts(plain, records)
     assert plain.task.tokenizer.decode(tokens[0][mask[0]].tolist()) == "3+5="
 
 
 def test_the_weights_go_to_their_shards(folder, tmp_path):
     config = small(folder, tmp_path)
-    whole = common.setup(config).init_params()
+    whole = make_setup(config).init_params()
     config.mesh = "data:2,fsdp:2,tensor:2"
-    sharded = common.setup(config).init_params()
+    sharded = make_setup(config).init_params()
     jax.tree.map(np.testing.assert_array_equal, whole, sharded)
     assert len(sharded["layers"]["q"]["kernel"].sharding.device_set) == 8
     assert sharded["layers"]["q"]["kernel"].addressable_shards[0].data.size == whole["layers"]["q"]["kernel"].size / 4
@@ -164,7 +158,7 @@ def test_folders_that_do_not_fit_are_refused(folder, tmp_path):
     config = small(folder, tmp_path)
     config.model.path = str(tmp_path / "nowhere")
     with pytest.raises((OSError, ValueError), match="nowhere"):
-        common.setup(config)
+        make_setup(config)
     broken = tmp_path / "broken"
     broken.mkdir()
     raw = json.loads((folder / "config.json").read_text())
@@ -173,11 +167,11 @@ def test_folders_that_do_not_fit_are_refused(folder, tmp_path):
         (broken / name).write_bytes((folder / name).read_bytes())
     config.model.path = str(broken)
     with pytest.raises((readers.DataError, ValueError), match="100"):
-        common.setup(config)
+        make_setup(config)
     (broken / "config.json").write_text(json.dumps(raw))
     with pytest.raises(ValueError, match="safetensors"):
-        common.setup(config).init_params()
+        make_setup(config).init_params()
     weights = (folder / "model.safetensors").read_bytes()
     (broken / "model.safetensors").write_bytes(weights[:-100])
     with pytest.raises(ValueError, match="model.safetensors"):
-        common.setup(config).init_params()
+        make_setup(config).init_params()

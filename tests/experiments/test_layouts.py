@@ -5,8 +5,10 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.parts import common, rollout_mesh
+from experiments.parts import rollout_mesh
+from experiments.parts.run import Clock
 from experiments.parts.sampler import make_sampler
+from experiments.parts.setup import make_setup
 from rl_jax.core.types import path_name
 from rl_jax.rollout.lm.sampling import Sampling
 from tests.experiments import small
@@ -15,7 +17,7 @@ from tests.tiny import prompts
 
 def setup_of(tmp_path, **fields):
     """The Setup of the smallest run; fields as in small.config."""
-    return common.setup(small.config(tmp_path, **fields))
+    return make_setup(small.config(tmp_path, **fields))
 
 
 def sampled(setup, params):
@@ -62,7 +64,7 @@ def test_another_layout_samples_the_same_tokens(same, mesh, fields):
     folder, params, expected = same
     setup = setup_of(folder, mesh=mesh, **fields)
     params = jax.device_put(params, setup.param_shardings)
-    clock = common.Clock()
+    clock = Clock()
     placed = rollout_mesh.place(setup.rollout, params, clock)
     here, there = shapes(params), shapes(placed)
     assert here["layers/up/kernel"][0] == (1, 32 // setup.mesh.size, 64) and there["layers/up/kernel"][0] == (1, 32, 32)

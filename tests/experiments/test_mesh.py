@@ -16,9 +16,9 @@ pytestmark = pytest.mark.slow
 TIMEOUT_S = 300.0
 EXTRA = (
     "sft.steps=60 sft.eval_every=30 sft.optimizer.learning_rate=0.02 "  # long enough for rewards other than 0
-    "train.steps=6 eval.every=3 grpo.epochs=2 grpo.minibatches=2 "
+    "train.steps=6 eval.every=3 train.epochs=2 train.minibatches=2 "
     # Adam divides by the gradient's own size: with the usual eps, rounding alone drives two runs apart.
-    "sft.optimizer.eps=1e-3 grpo.optimizer.eps=1e-3"
+    "sft.optimizer.eps=1e-3 train.optimizer.eps=1e-3"
 ).split()
 # What is counted from sampled tokens is equal as long as no token flips; sums over floats are close.
 COUNTED = "reward/mean reward/std completion_length finished truncated group/zero_variance mask_occupancy".split()

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from configs.preferences import online as online_preferences
-from experiments import dpo, online_dpo
-from experiments.evaluate import make_pool
-from experiments.parts import common
+from experiments import online_dpo
+from experiments.parts import preference_steps
 from experiments.parts import sample_candidates as candidates_of
+from experiments.parts.judging import make_pool
 from experiments.parts.preference_data import flat
+from experiments.parts.run import Clock
+from experiments.parts.setup import make_setup
+from experiments.parts.training import place_rows
 from rl_jax import preferences
 from rl_jax.core.binding import bind
 from rl_jax.core.types import PreferenceBatch, Rollout, TokenBatch
@@ -20,14 +23,9 @@ from rl_jax.data import pipeline
 from rl_jax.selection import reference_policy
 from rl_jax.training import checkpoint
 from tests.experiments import small
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 PROMPTS, SAMPLES, WIDTH, LENGTH = 4, 3, 2, 3
-
-
-def number_of_sevens(prompt, completion, info):
-    """A reward with a signal from the first step."""
-    return {"reward": float(completion.count("7"))}
 
 
 def config(tmp_path, **fields):
@@ -47,7 +45,7 @@ def config(tmp_path, **fields):
 
 
 def small_of_grpo(tmp_path):
-    found = small.config(tmp_path).copy_and_resolve_references()
+    found = small.config(tmp_path, reward__fn=small.reward(small.sevens)).copy_and_resolve_references()
     found.unlock()
     return found
 
@@ -123,7 +121,7 @@ def test_labelled_responses_are_neighbours_of_other_prompts(tmp_path):
 
 def test_lists_of_another_length_are_refused(tmp_path):
     settings = config(tmp_path, algorithm__pair_selection=dict(fn="ranking"))
-    with pytest.raises(ValueError, match="gives lists of 3; dpo.responses=2"):
+    with pytest.raises(ValueError, match="gives lists of 3; algorithm.responses=2"):
         online_dpo.choose(settings, candidates(), jax.random.key(0), set())
 
 
@@ -146,7 +144,7 @@ def test_minibatches_deal_every_list_out_once_an_epoch(tmp_path):
     assert all(sorted(epoch) == [0, 2, 4, 6, 8, 10] for epoch in epochs) and len({tuple(e) for e in epochs}) > 1
     whole = list(online_dpo.minibatches(config(tmp_path, train__batch_size=6), batch, jax.random.key(1)))
     assert len(whole) == 1 and (whole[0].rewards == batch.rewards).all()
-    with pytest.raises(ValueError, match="6 lists do not divide into updates of dpo.batch_size=4"):
+    with pytest.raises(ValueError, match="6 lists do not divide into updates of train.batch_size=4"):
         list(online_dpo.minibatches(config(tmp_path, train__batch_size=4), batch, jax.random.key(1)))
 
 
@@ -159,14 +157,14 @@ def test_minibatches_deal_every_list_out_once_an_epoch(tmp_path):
 )
 def test_bad_sizes_are_refused(tmp_path, fields, said):
     with pytest.raises(ValueError, match=said):
-        online_dpo.check_config(common.setup(config(tmp_path, **fields)))
+        online_dpo.check_config(make_setup(config(tmp_path, **fields)))
 
 
 class Drawn:
     """A set-up, its params, and what one step draws and chooses."""
 
     def __init__(self, settings):
-        self.setup = common.setup(settings)
+        self.setup = make_setup(settings)
         self.params = self.setup.init_params()
         self.other = jax.tree.map(lambda x: 1.5 * x, self.params)
         self.source = self.setup.task.data_source("sft_train" if settings.sample.data else "train")
@@ -174,11 +172,10 @@ class Drawn:
         self.records = [self.source[i] for i in range(1)]
         with make_pool(self.setup) as pool:
             draw = candidates_of.Source(self.setup, candidates_of.make_judge(self.setup, pool), prompts)
-            self.candidates, self.judged = draw(self.params, self.other, jax.random.key(5), common.Clock())
+            self.candidates, self.judged = draw(self.params, self.other, jax.random.key(5), Clock())
 
 
-def test_candidates_of_the_policy_and_of_the_reference(tmp_path, monkeypatch):
-    set_reward(monkeypatch, number_of_sevens)
+def test_candidates_of_the_policy_and_of_the_reference(tmp_path):
     settings = config(
         tmp_path,
         sample__group_size=2,
@@ -207,7 +204,6 @@ def test_candidates_of_the_policy_and_of_the_reference(tmp_path, monkeypatch):
 
 
 def test_a_trained_reward_model_judges_in_place_of_the_verifier(tmp_path, monkeypatch):
-    set_reward(monkeypatch, number_of_sevens)
     seen = []
 
     class Trained:
@@ -224,12 +220,12 @@ def test_a_trained_reward_model_judges_in_place_of_the_verifier(tmp_path, monkey
 
 def test_the_first_reference_may_be_a_soup(tmp_path, monkeypatch):
     settings = config(tmp_path, algorithm__reference_soup=dict(init_from="other", weight=0.25))
-    setup = common.setup(settings)
+    setup = make_setup(settings)
     params = setup.init_params()
-    monkeypatch.setattr(common, "load_params", lambda setup, workdir: jax.tree.map(lambda x: x + 4.0, params))
+    monkeypatch.setattr(online_dpo, "load_params", lambda setup, workdir: jax.tree.map(lambda x: x + 4.0, params))
     for found, leaf in zip(*map(jax.tree.leaves, (online_dpo.first_reference(setup, params), params)), strict=True):
         np.testing.assert_allclose(found, leaf + 1.0, atol=1e-5)
-    assert online_dpo.first_reference(common.setup(config(tmp_path)), params) is params
+    assert online_dpo.first_reference(make_setup(config(tmp_path)), params) is params
 
 
 def test_unknown_data_are_refused(tmp_path):
@@ -237,8 +233,7 @@ def test_unknown_data_are_refused(tmp_path):
         online_dpo.make_source(config(tmp_path, sample__data="pair"))
 
 
-def test_opponents_may_only_be_compared_with(tmp_path, monkeypatch):
-    set_reward(monkeypatch, number_of_sevens)
+def test_opponents_may_only_be_compared_with(tmp_path):
     drawn = Drawn(config(tmp_path, sample__opponents=dict(samples=3, share=0.5, candidates=False)))
     assert drawn.candidates.rewards.shape == (8, 2) and drawn.candidates.opponents.shape == (8, 3)
     assert (drawn.candidates.origin == candidates_of.POLICY).all()
@@ -266,21 +261,21 @@ def test_the_records_own_completion_is_the_last_candidate(tmp_path):
 def test_references_are_scored_by_their_own_params(tmp_path):
     drawn = Drawn(config(tmp_path))
     setup = drawn.setup
-    programs, _ = dpo.build(setup, jax.tree.map(jnp.copy, drawn.params))
+    programs, _ = preference_steps.build(setup, jax.tree.map(jnp.copy, drawn.params))
     batch = online_dpo.choose(setup.config, drawn.candidates, jax.random.key(0), set())
-    found = online_dpo.with_references(programs, batch, {"ref": 0.3, "prev": 0.7}, drawn.other, drawn.params)
-    rows = common.place_rows(setup, flat(batch.batch))
+    found = online_dpo.with_references(setup, programs, batch, {"ref": 0.3, "prev": 0.7}, drawn.other, drawn.params)
+    rows = place_rows(setup, flat(batch.batch))
     for scores, params in ((found.ref_log_probs, drawn.other), (found.prev_log_probs, drawn.params)):
         expected = programs.score(params, rows).log_probs.reshape(scores.shape)
         np.testing.assert_allclose(scores, expected, atol=1e-6)
     assert np.abs(found.ref_log_probs - found.prev_log_probs).max() > 0.1
-    none = online_dpo.with_references(programs, batch, {}, drawn.other, drawn.params)
+    none = online_dpo.with_references(setup, programs, batch, {}, drawn.other, drawn.params)
     assert none.ref_log_probs is None and none.prev_log_probs is None
 
 
 def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monkeypatch):
     """[236]: pairs that were sampled and judged train as the same pairs do when they come as texts with an order."""
-    setup = common.setup(config(tmp_path))
+    setup = make_setup(config(tmp_path))
     source, tokenizer = setup.task.data_source("train"), setup.task.tokenizer
     length, texts = setup.config.rollout.completion_length, [["7", "12"], ["345", "6"], ["1234", "77"], ["8", "9"]] * 2
     rewards = np.array([[1, 0], [0, 1], [2, 3], [1, 0]] * 2, np.float32)
@@ -303,7 +298,7 @@ def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monke
     prompts = pipeline.train_iterator(source, batch_size=8, seed=0)
     records = next(pipeline.train_iterator(source, batch_size=8, seed=0))
     with make_pool(judged) as pool:
-        drawn, _ = candidates_of.Source(judged, pool, prompts)(None, None, jax.random.key(0), common.Clock())
+        drawn, _ = candidates_of.Source(judged, pool, prompts)(None, None, jax.random.key(0), Clock())
     online = online_dpo.choose(setup.config, drawn, jax.random.key(0), set())
     ordered = [
         {"prompt": record["prompt"], "responses": pair if r[0] > r[1] else pair[::-1], "rewards": [max(r), min(r)]}
@@ -320,12 +315,12 @@ def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monke
     )
     jax.tree.map(np.testing.assert_array_equal, offline, online._replace(extras={}))
     params, reference = setup.init_params(), jax.tree.map(lambda x: 1.1 * x, setup.init_params())
-    programs, state = dpo.build(setup, params)
+    programs, state = preference_steps.build(setup, params)
     losses = []
     for found in (offline, online):
-        found = online_dpo.with_references(programs, found, {"ref": 1.0}, reference, state.params)
+        found = online_dpo.with_references(setup, programs, found, {"ref": 1.0}, reference, state.params)
         copied = jax.tree.map(jnp.copy, state)
-        losses.append(jax.device_get(programs.train_step(copied, common.place_rows(setup, found), reference)[1]))
+        losses.append(jax.device_get(programs.train_step(copied, place_rows(setup, found), reference)[1]))
     assert losses[0] == losses[1] and losses[0]["grad_norm"] > 0 and losses[0]["log_ratio"] != 0
 
 
@@ -397,9 +392,8 @@ RUNS = {
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, kept_signals):  # noqa: F811
+def run(tmp_path, kept_signals):  # noqa: F811
     """run(name, **fields) -> workdir of a whole run."""
-    set_reward(monkeypatch, number_of_sevens)
 
     def of(name, workdir=None, **fields):
         workdir = workdir or tmp_path / name
@@ -453,7 +447,7 @@ def test_each_kind_of_run_trains(run, tmp_path, name):
 
 def restored(workdir, settings):
     """(the params before a run, those at its end, its reference at its end)."""
-    setup = common.setup(settings)
+    setup = make_setup(settings)
     params = setup.init_params()
     schedule = bind(settings.algorithm.reference_schedule.to_dict(), reference_policy)
     like = {"params": params, "references": reference_policy.start(schedule, params)}
@@ -493,7 +487,7 @@ def test_online_dpo_learns_what_the_verifier_wants(run):
         sample__prompts_per_batch=32,
         sample__group_size=4,
         algorithm__pair_selection=dict(fn="best_worst"),
-        dpo__optimizer__learning_rate=3e-3,
+        train__optimizer__learning_rate=3e-3,
         eval__every=30,
         checkpoint__every=30,
     )

@@ -11,14 +11,14 @@ import pytest
 from configs import ppo_common
 from configs.tasks import arithmetic, arithmetic_ppo
 from experiments import grpo, ppo
-from experiments.parts import common
+from experiments.parts.setup import load_params, make_setup
 from rl_jax import ppo as recipe
 from rl_jax.advantages import tokens
 from rl_jax.losses import value
 from rl_jax.models import heads
 from tests.experiments import programs
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 from tests.experiments.test_resume import Runner, logged, saved, saving
 from tests.tiny import max_difference
 
@@ -42,26 +42,22 @@ MARGIN = 0.5
 STEPS = 40
 
 
-def has_a_seven(prompt, completion, info):
-    return {"reward": float("7" in completion)}
-
-
 def against(token_rewards, values, completion_mask, *, bootstrap_values):
     """GAE's advantages with their sign turned round; the returns as they are."""
     advantages, returns = tokens.gae(token_rewards, values, completion_mask, bootstrap_values=bootstrap_values)
     return -advantages, returns
 
 
-def learn(tmp_path, monkeypatch, seed=0, **critic) -> list[dict]:
+def learn(tmp_path, seed=0, **critic) -> list[dict]:
     """The rows of metrics of a run."""
-    set_reward(monkeypatch, has_a_seven)
     config = small_config(
         tmp_path,
+        reward__fn=reward(has_a_seven),
         seed=seed,
         train__steps=STEPS,
         sample__group_size=8,
         train__epochs=2,
-        grpo__optimizer__learning_rate=5e-3,
+        train__optimizer__learning_rate=5e-3,
         eval__every=1000,
         checkpoint__every=1000,
     )
@@ -86,8 +82,8 @@ CRITICS = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("name", CRITICS)
-def test_reward_rises(tmp_path, monkeypatch, name):
-    rows = learn(tmp_path, monkeypatch, **CRITICS[name])
+def test_reward_rises(tmp_path, name):
+    rows = learn(tmp_path, **CRITICS[name])
     assert gain(rows) > MARGIN
     # Trained rows have the policy's metrics, those of the critic's warm-up have not; all have the critic's.
     assert ["loss" in row for row in rows] == [row["step"] > CRITICS[name].get("warmup_steps", 0) for row in rows]
@@ -101,33 +97,33 @@ def test_reward_rises(tmp_path, monkeypatch, name):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_the_wrong_sign_does_not_learn(tmp_path, monkeypatch):
-    rows = learn(tmp_path, monkeypatch, advantage=dict(fn=against))
+def test_the_wrong_sign_does_not_learn(tmp_path):
+    rows = learn(tmp_path, advantage=dict(fn=against))
     assert gain(rows) < 0.0
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path, monkeypatch):
-    rows = learn(tmp_path, monkeypatch, warmup_steps=STEPS, loss=dict(fn="mse"))
+def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path):
+    rows = learn(tmp_path, warmup_steps=STEPS, loss=dict(fn="mse"))
     explained = [row["value/explained_variance"] for row in rows]
     assert explained[0] == pytest.approx(0.0, abs=1e-6) and min(explained[-10:]) > 0.1
     assert abs(gain(rows)) < MARGIN / 2 and not {"loss", "grad_norm", "ratio/mean"} & set(rows[-1])
-    setup = common.setup(with_critic(small_config(tmp_path)))
-    assert max_difference(common.load_params(setup, tmp_path / "run"), setup.init_params()) == 0.0
+    setup = make_setup(with_critic(small_config(tmp_path)))
+    assert max_difference(load_params(setup, tmp_path / "run"), setup.init_params()) == 0.0
 
 
 # --- Learning: arithmetic at a small size, from GRPO's warm start ----------------------------------------------------
 
 
-def small_arithmetic(config, folder, **grpo_fields):
+def small_arithmetic(config, folder, **train_fields):
     """64 sums and differences of two digits, a model of one layer, 40 steps of imitation, then 60 of RL."""
     config.task.update(num_operands=(2, 2), unfinished_share=0.0, num_train=64, num_test=16, data_dir=str(folder))
     config.model.update(num_layers=1, num_heads=2, num_kv_heads=2)
     config.rollout.update(completion_length=4, prompt_buckets=(5,))
     config.sft.update(steps=40, eval_every=40)
     config.sft.optimizer.update(warmup_steps=10, decay_steps=30)
-    config.grpo.update(steps=60, minibatches=2, **grpo_fields)
+    config.train.update(steps=60, minibatches=2, **train_fields)
     config.train.optimizer.update(learning_rate=1e-3, warmup_steps=0, decay_steps=0)
     config.eval.update(every=60, num_prompts=16, batch_size=16)
     config.checkpoint.every = 60
@@ -158,11 +154,10 @@ def test_ppo_learns_arithmetic_from_the_warm_start_of_grpo(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("shared", [False, True])
-def test_eight_devices_walk_the_path_of_one(tmp_path, monkeypatch, shared):
-    set_reward(monkeypatch, has_a_seven)
-    rows = {}
+def test_eight_devices_walk_the_path_of_one(tmp_path, shared):
+    rows, more = {}, dict(train__epochs=2, train__minibatches=2, eval__every=3, reward__fn=reward(has_a_seven))
     for mesh in ("", "data:2,fsdp:2,tensor:2"):
-        config = small_config(tmp_path, mesh=mesh, train__steps=3, train__epochs=2, train__minibatches=2, eval__every=3)
+        config = small_config(tmp_path, mesh=mesh, train__steps=3, **more)
         rate = ppo_common.common.optimizer(learning_rate=1e-2, eps=1e-3)  # the usual eps blows rounding up
         with config.unlocked():
             config.train.update(optimizer=rate)
@@ -184,7 +179,7 @@ def test_eight_devices_walk_the_path_of_one(tmp_path, monkeypatch, shared):
 
 RESULTS = ("final.json", "metrics.jsonl", "samples.jsonl", "group_view.jsonl")
 # Two epochs of two minibatches, the critic alone at first; the warm start's rewards are not all 0.
-EXTRA = "train.steps=10 grpo.epochs=2 grpo.minibatches=2 grpo.reward_kl_coef=0.05 checkpoint.every=3".split()
+EXTRA = "train.steps=10 train.epochs=2 train.minibatches=2 algorithm.reward_kl_coef=0.05 checkpoint.every=3".split()
 
 
 class PPORunner(Runner):
@@ -193,7 +188,7 @@ class PPORunner(Runner):
     def start(self, workdir, *, write_cache=False):
         """The process of one start; `shared` in the workdir's name chooses the critic."""
         extra = [*EXTRA] if "shared" in workdir.name else [*EXTRA, "critic.warmup_steps=4"]
-        config = "arithmetic_ppo.py:smoke" + (",shared" if "shared" in workdir.name else "")
+        config = "tasks/arithmetic_ppo.py:smoke" + (",shared" if "shared" in workdir.name else "")
         variables = programs.environment(self._home, compile_cache=self._cache, write_cache=write_cache)
         return programs.start(programs.command(workdir, *extra, program="ppo", config=config), variables, self.log)
 
@@ -278,14 +273,14 @@ def test_unknown_fields_of_the_critic():
 
 
 def test_a_shared_critic_cannot_be_trained_alone(tmp_path):
-    setup = common.setup(with_critic(small_config(tmp_path), shared=True, warmup_steps=1))
+    setup = make_setup(with_critic(small_config(tmp_path), shared=True, warmup_steps=1))
     with pytest.raises(ValueError, match="critic.warmup_steps: .* shares the policy's trunk cannot be trained alone"):
         ppo.build(setup, setup.init_params())
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_learner_comes_apart_and_together_again(tmp_path, shared):
-    setup = common.setup(with_critic(small_config(tmp_path), shared=shared))
+    setup = make_setup(with_critic(small_config(tmp_path), shared=shared))
     start = setup.init_params()
     kept = jax.tree.map(jnp.copy, start)
     _, learner = ppo.build(setup, start)
@@ -304,12 +299,14 @@ def test_a_learner_comes_apart_and_together_again(tmp_path, shared):
 def test_step_metrics(tmp_path, monkeypatch):
     found_idle = []
     monkeypatch.setattr(
-        grpo, "step_metrics", lambda config, judged, updates: found_idle.append(updates) or dict(updates[0])
+        ppo.policy_parts,
+        "step_metrics",
+        lambda config, collected, source, updates: found_idle.append(updates) or dict(updates[0]),
     )
     state = ppo.TrainState(0, {}, (), None, jnp.int32(2), jnp.int32(0))
     critic = [{"loss": 1.0, "value/loss": 1.0, "grad_norm": 2.0, "nonfinite/skipped": 0.0, "lr": 0.5}]
     critic.append({"loss": 3.0, "value/loss": 3.0, "grad_norm": 4.0, "nonfinite/skipped": 1.0, "lr": 0.5})
-    found = ppo.step_metrics(None, None, state, [{"loss": 7.0}], critic)
+    found = ppo.step_metrics(None, None, None, state, [{"loss": 7.0}], critic)
     assert found == {
         "loss": 7.0,
         "value/loss": 2.0,
@@ -317,4 +314,4 @@ def test_step_metrics(tmp_path, monkeypatch):
         "critic/nonfinite/skipped": 1.0,
         "critic/lr": 0.5,
     }
-    assert ppo.step_metrics(None, None, state, [{"loss": 7.0}], [{}, {}]) == {"loss": 7.0}
+    assert ppo.step_metrics(None, None, None, state, [{"loss": 7.0}], [{}, {}]) == {"loss": 7.0}

@@ -9,9 +9,10 @@ import pytest
 
 from configs.preferences import reward_models
 from experiments import reward_model
-from experiments.parts import common
+from experiments.parts import preference_data, reward_readers
 from experiments.parts.judges import load_reward_model
 from experiments.parts.reward_evaluation import evaluate_responses
+from experiments.parts.setup import load_params, make_setup
 from rl_jax import preferences
 from rl_jax.rewards.benchmarks import pair_accuracy
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
@@ -40,7 +41,8 @@ def pairs_file(tmp_path):
 
 
 def small(tmp_path, words="", data="pairs", **fields):
-    """configs/preferences/reward_models.py on a model of one layer and planted data. fields: of config.reward_model."""
+    """configs/preferences/reward_models.py on a model of one layer and planted data. fields: of config.algorithm
+    or config.train."""
     config = reward_models.get_config(",".join(["smoke", "scratch", *filter(None, [words])]))
     config.data = dict(name="jsonl", kind=data, path=pairs_file(tmp_path), data_dir=str(tmp_path / "data"))
     config.task.alphabet = "0123456789:abc\n"
@@ -52,7 +54,10 @@ def small(tmp_path, words="", data="pairs", **fields):
     config.log.update(progress=False, tensorboard=False)
     config.train.update(steps=30, batch_size=16)
     config.train.optimizer.update(learning_rate=1e-2, warmup_steps=0)
-    config.reward_model.update(fields)
+    for name, value in fields.items():
+        group = config.train if name in config.train else config.algorithm
+        assert name in group
+        group[name] = value
     return config
 
 
@@ -82,8 +87,8 @@ def test_pairs_are_learned_and_the_loader_judges_as_the_run_did(tmp_path):
     np.testing.assert_allclose(jax.jit(two.members)(two.params, batch), np.tile(both, 2), rtol=1e-5)
     # The run's params are a language model that other programs load.
     config = small(tmp_path)
-    setup = common.setup(config, reward_model.load_task(config))
-    assert set(common.load_params(setup, workdir)) == set(setup.init_params())
+    setup = make_setup(config, preference_data.load_task(config))
+    assert set(load_params(setup, workdir)) == set(setup.init_params())
 
 
 @pytest.mark.slow
@@ -190,7 +195,7 @@ def test_held_out_labels_are_of_both_sides(tmp_path):
     """The limit is of prompts: cut behind the unpairing it would leave the desirable responses alone."""
     config = small(tmp_path, responses=1, loss=dict(fn="outcome"))
     found = preferences.load(**config.data.to_dict())
-    records = reward_model.load_records(config, found, "train", 6)
+    records = reward_readers.load_records(config, found, "train", 6)
     assert sorted(record["rewards"][0] for record in records) == [0.0] * 6 + [1.0] * 6
     assert len({record["prompt"] for record in records}) == 6
 
@@ -228,8 +233,8 @@ def test_evaluation_of_grades_takes_none_for_a_log_odds():
 @pytest.mark.parametrize("loss", ["mse", "hl_gauss", "outcome"])
 def test_a_reader_knows_whether_its_rewards_are_log_odds(tmp_path, loss):
     config = small(tmp_path, responses=1, loss=dict(fn=loss))
-    setup = common.setup(config, reward_model.load_task(config))
-    found = reward_model.make_reader(setup).evaluate(*held_out([[0.9], [0.1]], [[1], [0]]))
+    setup = make_setup(config, preference_data.load_task(config))
+    found = reward_readers.make_reader(setup).evaluate(*held_out([[0.9], [0.1]], [[1], [0]]))
     assert ("log_loss" in found) == (loss == "outcome") and found["accuracy"] == (0.5 if loss == "outcome" else 1.0)
 
 
@@ -248,9 +253,9 @@ def test_lists_of_the_only_graded_data(loss):
 def test_labels_that_the_data_do_not_have(tmp_path, loss, name, unsaid):
     config = small(tmp_path, loss=dict(fn=loss))
     with pytest.raises(ValueError, match=f"{loss} reads {name}, and all of jsonl's are {unsaid}: take data"):
-        reward_model.check_labels(config, {name: np.full(3, unsaid)})
-    reward_model.check_labels(config, {name: np.array([unsaid, 0.5, unsaid])})
-    reward_model.check_labels(small(tmp_path), {name: np.full(3, unsaid)})
+        reward_readers.check_labels(config, {name: np.full(3, unsaid)})
+    reward_readers.check_labels(config, {name: np.array([unsaid, 0.5, unsaid])})
+    reward_readers.check_labels(small(tmp_path), {name: np.full(3, unsaid)})
 
 
 # --- What it refuses -------------------------------------------------------------------------------------------------
@@ -259,18 +264,18 @@ def test_labels_that_the_data_do_not_have(tmp_path, loss, name, unsaid):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: c.reward_model.update(reads="essays"), "reads='essays' is none of response, steps, log_ratio"),
-        (lambda c: c.reward_model.update(reads="steps"), "needs steps"),
-        (lambda c: c.reward_model.update(reads="log_ratio", members=2), "only reads='response' has several"),
-        (lambda c: c.reward_model.update(loss=dict(fn="bt")), "no function 'bt'; it has: .*bradley_terry"),
-        (lambda c: c.reward_model.update(loss=dict(fn="bradley_terry", margin=1)), "takes no keyword 'margin'"),
+        (lambda c: c.algorithm.update(reads="essays"), "reads='essays' is none of response, steps, log_ratio"),
+        (lambda c: c.algorithm.update(reads="steps"), "needs steps"),
+        (lambda c: c.algorithm.update(reads="log_ratio", members=2), "only reads='response' has several"),
+        (lambda c: c.algorithm.update(loss=dict(fn="bt")), "no function 'bt'; it has: .*bradley_terry"),
+        (lambda c: c.algorithm.update(loss=dict(fn="bradley_terry", margin=1)), "takes no keyword 'margin'"),
         (
-            lambda c: c.reward_model.update(loss=dict(fn="bradley_terry_margin")),
+            lambda c: c.algorithm.update(loss=dict(fn="bradley_terry_margin")),
             "reads margins, and all of jsonl's are 0",
         ),
         (lambda c: c.packing.update(mode="packed"), "packing.mode='packed': a head reads padded rows"),
         (lambda c: c.model.lora.update(rank=4), "model.lora.rank=4"),
-        (lambda c: c.reward_model.update(batch_size=16, responses=1, loss=dict(fn="bradley_terry")), "2 responses"),
+        (lambda c: c.algorithm.update(responses=1, loss=dict(fn="bradley_terry")), "2 responses"),
     ],
 )
 def test_configs_that_do_not_fit(tmp_path, change, said):
@@ -288,5 +293,5 @@ def test_a_judge_that_is_not_there(tmp_path):
 
 
 def test_fields_of_the_group():
-    with pytest.raises(ValueError, match="stepz.*steps"):
-        reward_models.reward_model(stepz=1)
+    with pytest.raises(ValueError, match="membres.*members"):
+        reward_models.reward_model(membres=1)

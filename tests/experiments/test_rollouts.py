@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.evaluate import Judged
-from experiments.parts import common, sample_groups
+from experiments.parts import sample_groups
+from experiments.parts.judging import Judged
+from experiments.parts.run import Clock
 from rl_jax.core.types import Rollout, TokenBatch
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.training import sharding
@@ -22,7 +23,8 @@ def stage(tmp_path, monkeypatch):
     """collect() on prompts that carry their own rewards: (call, keys of the batches that were sampled)."""
     config = small_config(tmp_path, sample__group_size=SIZE, sample__prompts_per_step=2)
     task = types.SimpleNamespace(tokenizer=types.SimpleNamespace(pad_id=9))
-    setup = types.SimpleNamespace(config=config, task=task, mesh=sharding.make_mesh(sharding.parse_mesh("")))
+    mesh = sharding.make_mesh(sharding.parse_mesh(""))
+    setup = types.SimpleNamespace(config=config, task=task, mesh=mesh, rollout=None)
     keys = []
 
     def generate(params, tokens, prompt_mask, key):
@@ -45,15 +47,14 @@ def stage(tmp_path, monkeypatch):
         return Judged(rollout, [r for r in records for _ in range(each)], texts, result)
 
     monkeypatch.setattr(sample_groups, "judge", judge)
-    monkeypatch.setattr(common, "encode_prompts", lambda setup, records: (records, None))
+    monkeypatch.setattr(sample_groups, "encode_prompts", lambda setup, records: (records, None))
 
     def call(batches, max_batches=1, greedy=None):
         with config.unlocked():
             config.sample.dynamic_sampling.max_batches = max_batches
         prompts = iter(batches)
-        return sample_groups.collect(
-            setup, None, generate, greedy, prompts, None, jax.random.key(0), common.Clock()
-        ), list(prompts)
+        collect = sample_groups.Collector(setup, None, prompts, generate, greedy)
+        return collect(None, jax.random.key(0), Clock()), list(prompts)
 
     return call, keys
 

@@ -15,7 +15,8 @@ from rl_jax.runs.run_record import write_run_record
 
 
 def make_run(workdir, *, lr=0.1, steps=3, result=1.0, complete=True, task="sums"):
-    config = {"seed": 0, "grpo": {"kl_coef": lr / 10, "optimizer": {"learning_rate": lr}}, "name": "n"}
+    config = {"seed": 0, "algorithm": {"kl_coef": lr / 10}, "name": "n"}
+    config["train"] = {"optimizer": {"learning_rate": lr}}
     write_run_record(workdir, config=config, command="x", task=task, algorithm="grpo")
     with RunLogger(workdir, total_steps=steps, progress=False, tensorboard=False, samples_per_step=8) as log:
         log.log(0, {"eval/pass@1": 0.0})
@@ -81,7 +82,7 @@ def test_where(tree, capsys, condition, names):
 @pytest.mark.parametrize(
     ("condition", "complaint"),
     [
-        ("config.grpo.kl_coeff>0", "no run has a field 'config.grpo.kl_coeff'; near it: config.algorithm.kl_coef"),
+        ("config.algorithm.kl_coeff>0", "a field 'config.algorithm.kl_coeff'; near it: config.algorithm.kl_coef"),
         ("step", "'step' is no condition; one is FIELD OP VALUE"),
         ("step>", "'step>' is no condition"),
         ("__import__('os')", "is no condition"),
@@ -99,7 +100,7 @@ def test_compare_and_diff(tree, capsys):
     assert ["eval/pass@1", "0.5", "0.75", "0.25"] in lines
     lines = [line.split() for line in said(capsys, "--diff", a, b).splitlines()]
     assert ["train.optimizer.learning_rate", "0.1", "0.2"] in lines
-    assert all(line[0].startswith("grpo.") for line in lines[1:]), lines
+    assert all(line[0].startswith(("algorithm.", "train.")) for line in lines[1:]), lines
     assert said(capsys, "--diff", a, a) == "no differences\n"
     assert program.main(["--diff", str(a), str(tree / "none")]) == 2
 

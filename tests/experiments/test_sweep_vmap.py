@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from experiments import control_ppo
+from experiments.parts import control_setup
 from experiments.sweep import cli as program
 from experiments.sweep import fold, folder, points
 from rl_jax.runs.logging import read_jsonl
@@ -94,12 +94,12 @@ def test_runs_of_a_config():
     config = points.load_config("configs/control/environments.py:matching").copy_and_resolve_references()
     config.runs = ((3, (("control.entropy_coef", 0.5),)), (4, (("control.kl_coef", 0.5),)))
     with pytest.raises(ValueError, match="each run must set the same fields"):
-        control_ppo.runs_of(config)
+        control_setup.runs_of(config)
     config.runs = ((3, (("control.entropy_coef", 0.5),)), (4, (("control.entropy_coef", 0.25),)))
-    keys, values = control_ppo.runs_of(config)
+    keys, values = control_setup.runs_of(config)
     assert keys.shape == (2,) and values["control.entropy_coef"].tolist() == [0.5, 0.25]
     config.update(runs=(), seed=4, num_seeds=1)
-    assert control_ppo.runs_of(config)[0][0] == keys[1]
+    assert control_setup.runs_of(config)[0][0] == keys[1]
 
 
 def test_numbers_that_are_not_finite_come_back():

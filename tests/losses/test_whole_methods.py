@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import grpo as program
 from experiments import ppo as ppo_program
+from experiments.parts import policy as program
 from experiments.parts import trackers
 from experiments.tools import methods
 from rl_jax import grpo, ppo
-from rl_jax.core.types import Rollout, Scores, TokenBatch
+from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
 from tests.oracles import methods as parts
 from tests.oracles import trl, verl
@@ -231,7 +231,7 @@ TABLE = [
         f"{VERL}; {BEFORE}",
         lambda c: parts.kl_cov(c, 0.1),
         NEVER,
-        change={"selection.share": 0.1},
+        change={"token_selection.share": 0.1},
         why="2e-4 of a batch so small is one token",
     ),
     # With a critic.
@@ -259,12 +259,12 @@ each_row = pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.key}-{ro
 
 
 def config_of(row: Row):
-    """The method's config, with the row's changes, which are of config.grpo unless they say critic."""
+    """The method's config, with the row's changes, which are of config.algorithm unless they say critic."""
     config = methods.load(row.key)
     assert config.rollout.completion_length == LENGTH and config.sample.group_size == GROUP
     for path, value in (row.change or {}).items():
         *folders, name = path.split(".")
-        place = config if folders[:1] == ["critic"] else config.grpo
+        place = config if folders[:1] == ["critic"] else config.algorithm
         for folder in folders:
             place = place[folder]
         place[name] = value
@@ -316,7 +316,7 @@ def test_the_whole_method_is_theirs(row, seed):
     objective = program.make_objective(config)
 
     def loss(log_probs):
-        mean, metrics = grpo.loss(Scores(log_probs, jnp.asarray(case.entropy)), batch, objective)
+        mean, metrics = grpo.loss(TokenScores(log_probs, jnp.asarray(case.entropy)), batch, objective)
         return mean.value(), metrics
 
     (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(jnp.asarray(case.log_probs))

@@ -20,6 +20,7 @@ ROWS = {
         "rl_jax.dpo",
         "rl_jax.reward_model",
         "rl_jax.control",
+        "rl_jax.testing",
     ],
     "credit": ["rl_jax.credit"],
     "machinery": ["rl_jax.training", "rl_jax.rollout", "rl_jax.runs"],
@@ -41,6 +42,9 @@ SIDEWAYS = {
     ("rl_jax.control", "rl_jax.grpo"),
     ("rl_jax.control", "rl_jax.dpo"),
     ("rl_jax.control", "rl_jax.reward_model"),
+    ("rl_jax.testing", "rl_jax.grpo"),
+    ("rl_jax.testing", "rl_jax.ppo"),
+    ("rl_jax.testing", "rl_jax.dpo"),
     ("rl_jax.training", "rl_jax.rollout"),
     ("rl_jax.tasks", "rl_jax.tokenizers"),
     ("rl_jax.tasks", "rl_jax.rewards"),
@@ -144,6 +148,60 @@ def forbidden_calls(tree: ast.AST, *, library: bool) -> list[str]:
 @every_file
 def test_imports_point_downwards(path):
     assert layer_errors(module_name(path), ast.parse(path.read_text())) == []
+
+
+PROGRAMS = sorted(path.stem for path in (REPO_ROOT / "experiments").glob("*.py") if path.stem != "__init__")
+
+
+def program_errors(module: str, tree: ast.AST) -> list[str]:
+    """What experiments/ refuses about one of its modules: programs share parts, never each other; a part knows neither
+    a program nor a tool. Tools (the packages beside parts/) may use programs."""
+    own = module.split(".")[1:2]
+    kind = "program" if own and own[0] in PROGRAMS else "part" if own == ["parts"] else "tool"
+    errors = []
+    for name in sorted(imports_of(tree)):
+        target = (our_module(name) or "").split(".")
+        if target[0] != "experiments" or len(target) < 2 or target[1:2] == own:
+            continue
+        if kind != "tool" and target[1] != "parts":
+            errors.append(f"{module} ({kind}) imports {'.'.join(target)}: only experiments.parts is shared")
+    return errors
+
+
+@pytest.mark.parametrize("path", sorted((REPO_ROOT / "experiments").rglob("*.py")), ids=lambda path: path.stem)
+def test_programs_share_parts_and_never_each_other(path):
+    assert program_errors(module_name(path), ast.parse(path.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "refused"),
+    [
+        ("experiments.ppo", "from experiments import grpo", True),
+        ("experiments.ppo", "from experiments.report.cli import main", True),
+        ("experiments.ppo", "from experiments.parts import policy", False),
+        ("experiments.parts.run", "from experiments import grpo", True),
+        ("experiments.parts.run", "from experiments.sweep import points", True),
+        ("experiments.parts.run", "from experiments.parts import setup", False),
+        ("experiments.frontier.cli", "from experiments import grpo", False),
+    ],
+)
+def test_what_experiments_refuses(module, source, refused):
+    assert bool(program_errors(module, ast.parse(source))) == refused
+
+
+def test_the_top_floors_stay_small():
+    """`ls rl_jax` answers what is implemented, `ls experiments` what can be run."""
+    recipes = {path.stem for path in (REPO_ROOT / "rl_jax").glob("*.py")} - {"__init__"}
+    assert recipes == {"sft", "grpo", "ppo", "dpo", "reward_model"}
+    assert len(PROGRAMS) <= 11
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_loop_can_be_read(name):
+    """The run of every program is at most 35 lines."""
+    tree = ast.parse((REPO_ROOT / "experiments" / f"{name}.py").read_text())
+    lengths = [node.end_lineno - node.lineno + 1 for node in tree.body if getattr(node, "name", "") == "run"]
+    assert len(lengths) == 1 and lengths[0] <= 35
 
 
 @every_file

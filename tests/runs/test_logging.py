@@ -57,7 +57,7 @@ def test_a_run_without_a_checkpoint_starts_its_files_again(tmp_path):
 def test_nothing_logged_is_lost_to_kill_9(tmp_path):
     program = textwrap.dedent(f"""
         import os, signal
-        from rl_jax.logging import RunLogger
+        from rl_jax.runs.logging import RunLogger
         logger = RunLogger({str(tmp_path)!r}, total_steps=9, progress=False, tensorboard=False)
         for step in range(5):
             logger.log(step, {{"loss": 1.0}}, {{"step_s": 2.0}})

@@ -21,7 +21,7 @@ def run(workdir, body: str) -> subprocess.CompletedProcess:
     """A program that writes its record and then does what `body` says."""
     program = f"""
 import os, pathlib, signal, sys
-from rl_jax.run_record import write_run_record
+from rl_jax.runs.run_record import write_run_record
 workdir = pathlib.Path({str(workdir)!r})
 write_run_record(workdir, config={{"seed": 3}}, command="x", task="t", algorithm="a")
 {textwrap.dedent(body)}

@@ -177,7 +177,7 @@ def test_win_rate_against_opponents():
     found = candidate_values.win_rate_against(jnp.array([[0.0, 1.0]]), jnp.array([[1.0, 0.0, 1.0]]))
     sigma = 1 / (1 + np.exp(-1.0))
     np.testing.assert_allclose(found[0], [(2 * (1 - sigma) + 0.5) / 3, (1 + sigma) / 3], rtol=1e-6)
-    with pytest.raises(ValueError, match="set online.opponents.samples"):
+    with pytest.raises(ValueError, match="set sample.opponents.samples"):
         candidate_values.win_rate_against(REWARDS, jnp.zeros((4, 0)))
 
 

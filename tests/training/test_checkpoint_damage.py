@@ -157,7 +157,7 @@ def test_too_little_room_is_said_before_anything_is_written(tmp_path, monkeypatc
 
 WRITER = """
     import resource, sys, jax, jax.numpy as jnp
-    from rl_jax.checkpoint import Checkpointer
+    from rl_jax.training.checkpoint import Checkpointer
     with Checkpointer(sys.argv[1], every=1, keep=1) as checkpoints:
         for step in (2, 4):
             items = {"params": {"w": jax.random.normal(jax.random.key(step), (256, 256))}}

@@ -1,4 +1,4 @@
-"""What the adapters of other libraries share: names, parameters, spaces, and brax's interface."""
+"""Shared by the adapters of other libraries: names, parameters, spaces, and brax's interface."""
 
 import dataclasses
 import difflib
@@ -12,11 +12,15 @@ import numpy as np
 
 from rl_jax.envs.protocol import Box, Environment, Step, time_limit
 
-SHOWN = 40  # names that an error lists; of more, those nearest to what was asked for
+SHOWN = 40  # names that an error lists; if there are more, it lists those nearest to the given one
 
 
 def check_name(library: str, name: str, names: Iterable[str]) -> None:
-    """Raises ValueError, with names that exist, unless `name` is among the `names` of `library`."""
+    """Checks that `name` is among the `names` of `library`.
+
+    Raises:
+      ValueError: if it is not; the message lists names that exist.
+    """
     names = sorted(names)
     if name not in names:
         near = names if len(names) <= SHOWN else difflib.get_close_matches(name, names, n=8, cutoff=0.0)
@@ -25,7 +29,11 @@ def check_name(library: str, name: str, names: Iterable[str]) -> None:
 
 
 def with_fields(name: str, settings: Any, fields: Mapping[str, Any]) -> Any:
-    """A dataclass of parameters with other `fields`. Raises ValueError for one that it does not have."""
+    """A dataclass of parameters with some fields replaced.
+
+    Raises:
+      ValueError: if a field does not exist.
+    """
     known = {field.name for field in dataclasses.fields(settings)}
     if set(fields) - known:
         raise ValueError(f"{name} has no parameter {sorted(set(fields) - known)}; it has: {', '.join(sorted(known))}")
@@ -33,7 +41,11 @@ def with_fields(name: str, settings: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def construct(name: str, make: Callable, **keywords) -> Any:
-    """make(**keywords). Raises ValueError, with the name, for keywords that it does not take."""
+    """make(**keywords), with a clear error.
+
+    Raises:
+      ValueError: if `make` does not accept the keywords; the message contains the name.
+    """
     try:
         return make(**keywords)
     except TypeError as error:
@@ -41,23 +53,33 @@ def construct(name: str, make: Callable, **keywords) -> Any:
 
 
 def box(low: Any, high: Any, shape: tuple[int, ...]) -> Box:
-    """The Box of that shape between two bounds, numbers or arrays."""
+    """The Box of this shape between two bounds, numbers or arrays."""
     return Box(*(np.broadcast_to(np.asarray(bound, np.float32), shape) for bound in (low, high)))
 
 
 def unbounded(shape: tuple[int, ...]) -> Box:
-    """The Box of that shape that holds all numbers."""
+    """The Box of this shape without bounds."""
     return box(-np.inf, np.inf, shape)
 
 
 def from_brax_interface(name: str, env: Any, episode_length: int, observation: str) -> Environment:
-    """An environment whose reset(key) and step(state, action) give a state with .obs, .reward and .done.
+    """Adapts an environment whose reset(key) and step(state, action) return a state with .obs, .reward and .done.
 
-    Brax and MuJoCo playground have this interface. Actions are in [-1, 1], as their own training has them.
-    Physics that is no longer finite terminates with a reward of 0 and an observation of zeros: one world of thousands
-    would otherwise carry its NaN into the gradient of all.
-    episode_length: steps after which an episode is cut off, which is truncation.
-    observation: which entry is observed, where they are a dictionary. Raises ValueError for one that is not there.
+    Brax and MuJoCo playground have this interface. Actions are in [-1, 1], as in their own training. A physics state
+    that is no longer finite terminates the episode with reward 0 and an observation of zeros: otherwise one environment
+    of thousands would put its NaN into everyone's gradient.
+
+    Args:
+      name: for error messages.
+      env: theirs.
+      episode_length: steps after which an episode is truncated.
+      observation: which entry to observe, if observations are a dictionary.
+
+    Returns:
+      Environment.
+
+    Raises:
+      ValueError: if that entry does not exist.
     """
     start = jax.eval_shape(env.reset, jax.random.key(0))
     shapes = start.obs
@@ -68,11 +90,11 @@ def from_brax_interface(name: str, env: Any, episode_length: int, observation: s
     leaves, treedef = jax.tree.flatten(start)
 
     def pack(state: Any) -> tuple[chex.Array, ...]:
-        """Its arrays with the dtypes of a start, those without an entry left out: no checkpoint can hold them."""
+        """Its arrays with the dtypes of a start, without the empty ones, which no checkpoint can hold."""
         return tuple(_as(x, leaf) for x, leaf in zip(treedef.flatten_up_to(state), leaves, strict=True) if leaf.size)
 
     def unpack(packed: tuple[chex.Array, ...]) -> Any:
-        """Containers of its own each time: a step writes into the dictionaries of the state that it is given."""
+        """New containers each time: a step writes into the dictionaries of the state it is given."""
         found = iter(packed)
         return treedef.unflatten([next(found) if x.size else jnp.zeros(x.shape, x.dtype) for x in leaves])
 
@@ -97,5 +119,5 @@ def from_brax_interface(name: str, env: Any, episode_length: int, observation: s
 
 
 def _as(new: Any, old: jax.ShapeDtypeStruct) -> chex.Array:
-    """`new` with the dtype of `old`: what a loop carries must keep it."""
+    """`new` with the dtype of `old`, since the carry of a loop must keep its dtype."""
     return new if getattr(new, "dtype", None) == old.dtype else jnp.asarray(new, old.dtype)

@@ -12,10 +12,19 @@ except ImportError as error:
 def make(name: str, *, episode_length: int = 1000, observation: str = "state", **keywords) -> Environment:
     """brax.envs.get_environment(name, **keywords), without its wrappers.
 
-    episode_length: of brax.envs.create, its time limit, which is truncation. observation: which entry is observed,
-    where they are a dictionary. keywords: the environment's own, such as backend="spring".
-    A state of the physics takes kilobytes: for many worlds see load_vector's fresh_starts.
-    Raises ValueError for an unknown name, keyword or entry.
+    A physics state takes kilobytes: for many environments see load_vector's fresh_starts.
+
+    Args:
+      name: registered with brax.
+      episode_length: time limit (truncation), as in brax.envs.create.
+      observation: which entry to observe, if observations are a dictionary.
+      **keywords: of the environment, such as backend="spring".
+
+    Returns:
+      Environment.
+
+    Raises:
+      ValueError: if the name, a keyword or the entry is unknown.
     """
     check_name("brax", name, brax.envs._envs)
     env = construct(f"brax/{name}", lambda **given: brax.envs.get_environment(name, **given), **keywords)

@@ -16,17 +16,26 @@ NEVER = 2**31 - 1
 
 
 def make(name: str, **params) -> Environment:
-    """Craftax of that name without its automatic reset, its time limit as truncation.
+    """Craftax of this name without its automatic reset; its time limit is a truncation.
 
-    params: fields of its EnvParams to set, such as max_timesteps.
-    A world takes tens of kilobytes and longer to make than a step does: for many see load_vector's fresh_starts.
-    Raises ValueError for an unknown name or field.
+    A state takes tens of kilobytes and longer to make than a step: for many environments see load_vector's
+    fresh_starts.
+
+    Args:
+      name: one of NAMES.
+      **params: fields of its EnvParams to set, such as max_timesteps.
+
+    Returns:
+      Environment.
+
+    Raises:
+      ValueError: if the name or a field is unknown.
     """
     check_name("craftax", name, NAMES)
     env = make_craftax_env_from_name(name, auto_reset=False)
     settings = with_fields(name, env.default_params, params)
     limit = settings.max_timesteps
-    settings = settings.replace(max_timesteps=NEVER)  # it would end an episode there as if the player had died
+    settings = settings.replace(max_timesteps=NEVER)  # else it ends an episode there as if the player had died
 
     def reset(key: chex.PRNGKey):
         observation, state = env.reset_env(key, settings)

@@ -1,6 +1,6 @@
-"""envpool's environments in our protocol (the optional extra `envpool`): many worlds in C++ threads on the host.
+"""envpool's environments in our protocol (the optional extra `envpool`): many environments in C++ threads on the host.
 
-What living on the host means: rl_jax.envs.adapters.host.
+For the consequences of living on the host see rl_jax.envs.adapters.host.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ except ImportError as error:
 
 
 class _Host:
-    """A pool that starts a world again in the step that ends it; envpool itself would take the next step for that."""
+    """A pool that resets an environment in the step that ends its episode; envpool itself uses the next step."""
 
     def __init__(self, name: str, num_envs: int, keywords: dict):
         self.make = lambda **given: envpool.make(name, env_type="gymnasium", num_envs=num_envs, **keywords, **given)
@@ -31,7 +31,7 @@ class _Host:
             )
 
     def reset(self, seed: int) -> np.ndarray:
-        self.pool = self.make(seed=seed)  # a pool takes its seed only when it is made
+        self.pool = self.make(seed=seed)  # a pool can be seeded only when it is created
         observation, _ = self.pool.reset()
         return np.array(observation, np.float32)
 
@@ -49,7 +49,8 @@ class _Host:
 def make_vector(name: str, num_envs: int, **keywords) -> Vector:
     """num_envs copies of envpool.make(name, **keywords), such as "Ant-v4", num_threads=2.
 
-    Raises ValueError for an unknown name or keyword, for spaces that are neither Discrete nor Box, and for frames.
+    Raises:
+      ValueError: if the name or a keyword is unknown, a space is neither Discrete nor Box, or observations are frames.
     """
     check_name("envpool", name, envpool.list_all_envs())
     return hosted(_Host(name, num_envs, keywords), num_envs)

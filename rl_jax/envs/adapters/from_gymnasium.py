@@ -1,7 +1,7 @@
-"""gymnasium's environments in our protocol: stepped on the host, reached from the compiled program by a callback.
+"""gymnasium's environments in our protocol: stepped on the host, called from the compiled program.
 
-Any environment that is registered with gymnasium runs as it is: "CartPole-v1", or "my_module:MyEnv-v0", which imports
-the module first. What living on the host means: rl_jax.envs.adapters.host.
+Any environment registered with gymnasium works: "CartPole-v1", or "my_module:MyEnv-v0", which imports the module first.
+For the consequences of living on the host see rl_jax.envs.adapters.host.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ except ImportError as error:
 
 
 class _Host:
-    """B environments of gymnasium that start again where an episode ends."""
+    """B gymnasium environments with automatic reset."""
 
     def __init__(self, name: str, num_envs: int, mode: str, keywords: dict):
         same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
@@ -33,7 +33,7 @@ class _Host:
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, ...]:
         actions = np.asarray(actions, self.envs.action_space.dtype)
         observation, reward, terminated, truncated, info = self.envs.step(actions)
-        last = np.array(observation, np.float32)  # a copy: the vector writes into its own next time
+        last = np.array(observation, np.float32)  # a copy: the vector reuses its buffer
         for i in np.flatnonzero(info.get("_final_obs", ())):
             last[i] = info["final_obs"][i]
         results = (np.array(x, np.float32) for x in (observation, last, reward))
@@ -43,14 +43,28 @@ class _Host:
 def make_vector(name: str, num_envs: int, *, mode: str = "sync", **keywords) -> Vector:
     """num_envs copies of gymnasium.make(name, **keywords).
 
-    mode: "sync", one after the other, or "async", a process each. Raises gymnasium.error.Error for an unknown name, and
-    ValueError for spaces that are neither Discrete nor Box.
+    Args:
+      name: registered with gymnasium.
+      num_envs: B.
+      mode: "sync" steps them one after the other, "async" in one process each.
+      **keywords: of the environment.
+
+    Returns:
+      Vector.
+
+    Raises:
+      gymnasium.error.Error: if the name is unknown.
+      ValueError: if a space is neither Discrete nor Box.
     """
     return hosted(_Host(name, num_envs, mode, keywords), num_envs)
 
 
 def space(found) -> Discrete | Box:
-    """A gymnasium space in our terms. Raises ValueError for one that is neither Discrete nor Box."""
+    """A gymnasium space in our types.
+
+    Raises:
+      ValueError: if it is neither Discrete nor Box.
+    """
     if isinstance(found, gymnasium.spaces.Discrete) and found.start == 0:
         return Discrete(int(found.n))
     if not isinstance(found, gymnasium.spaces.Box):

@@ -15,10 +15,17 @@ except ImportError as error:
 
 
 def make(name: str, **params) -> Environment:
-    """gymnax.make(name), its automatic reset left out and its time limit as truncation.
+    """gymnax.make(name) without its automatic reset; its time limit is a truncation.
 
-    params: fields of the environment's parameters to set, such as max_steps_in_episode.
-    Raises ValueError for an unknown name or field.
+    Args:
+      name: registered with gymnax.
+      **params: fields of the environment's parameters to set, such as max_steps_in_episode.
+
+    Returns:
+      Environment.
+
+    Raises:
+      ValueError: if the name or a field is unknown.
     """
     if name not in gymnax.registration.registered_envs:
         raise ValueError(f"gymnax has no {name!r}; it has: {', '.join(gymnax.registration.registered_envs)}")
@@ -46,7 +53,11 @@ def make(name: str, **params) -> Environment:
 
 
 def space(found) -> Discrete | Box:
-    """A gymnax space in our terms. Raises ValueError for one that is neither Discrete nor Box."""
+    """A gymnax space in our types.
+
+    Raises:
+      ValueError: if it is neither Discrete nor Box.
+    """
     if isinstance(found, gymnax.environments.spaces.Discrete):
         return Discrete(int(found.n))
     if not isinstance(found, gymnax.environments.spaces.Box):

@@ -1,4 +1,4 @@
-"""jumanji's environments for one agent in our protocol (the optional extra `jumanji`)."""
+"""jumanji's single-agent environments in our protocol (the optional extra `jumanji`)."""
 
 from typing import Any, NamedTuple
 
@@ -16,25 +16,37 @@ except ImportError as error:
     raise ImportError("jumanji environments need the extra: pip install 'rl_jax[jumanji]'") from error
 
 NEVER = 2**31 - 1
-DOWNLOADED = ("Sokoban-v0",)  # its levels come from a data hub when it is made
+DOWNLOADED = ("Sokoban-v0",)  # downloads its levels from a data hub on creation
 
 
 class Masked(NamedTuple):
-    """state: jumanji's own. legal: bool [n], the actions that may be taken now."""
+    """State of illegal="random".
+
+    Attributes:
+      state: jumanji's own.
+      legal: bool [n]. The actions that may be taken now.
+    """
 
     state: Any
     legal: chex.Array
 
 
 def make(name: str, *, observation: str = "", illegal: str = "keep", **keywords) -> Environment:
-    """jumanji.make(name, **keywords), its time_limit, where it has one, as truncation.
+    """jumanji.make(name, **keywords); its time_limit, if any, is a truncation.
 
-    observation: the field of theirs that is observed, as it is, such as "grid" of Snake-v1; "": all fields, the
-        action_mask among them, flattened into one row.
-    illegal: what becomes of an action that action_mask excludes: "keep", the environment's own rule (most end the
-        episode), or "random", one of the others takes its place, each as likely. The policy keeps what it has chosen.
-    keywords: of the environment, such as num_rows and time_limit.
-    Raises ValueError for an unknown name, field or keyword, for several agents, and for an action of several parts.
+    Args:
+      name: registered with jumanji.
+      observation: the field to observe, unchanged, such as "grid" of Snake-v1. "" flattens all fields, including
+        action_mask, into one row.
+      illegal: what happens to an action excluded by action_mask. "keep" is the environment's own rule (most end the
+        episode); "random" replaces it by a uniformly random legal action, while the policy still sees its own choice.
+      **keywords: of the environment, such as num_rows and time_limit.
+
+    Returns:
+      Environment.
+
+    Raises:
+      ValueError: if the name, field or keyword is unknown, there are several agents, or an action has several parts.
     """
     check_name("jumanji", name, set(jumanji.registered_environments()) - set(DOWNLOADED))
     env = construct(f"jumanji/{name}", lambda **given: jumanji.make(name, **given), **keywords)
@@ -48,7 +60,7 @@ def make(name: str, *, observation: str = "", illegal: str = "keep", **keywords)
     seen = observation_space(name, env.observation_spec, shapes.observation, observation)
     limit = getattr(env, "time_limit", None)
     if limit is not None:
-        env.time_limit = NEVER  # it would end an episode there as if the task had
+        env.time_limit = NEVER  # else it ends an episode there as if the task had ended
 
     def observe(found: Any) -> chex.Array:
         if observation:
@@ -64,7 +76,7 @@ def make(name: str, *, observation: str = "", illegal: str = "keep", **keywords)
     def step(key: chex.PRNGKey, state: Any, action: chex.Array):
         if illegal == "random":
             other = jax.random.categorical(key, jnp.where(state.legal, 0.0, -jnp.inf))
-            # Where nothing is legal, the environment says what follows.
+            # If nothing is legal, the environment decides what follows.
             action = jnp.where(state.legal[action] | ~jnp.any(state.legal), action, other)
             state = state.state
         state, now = env.step(state, action)
@@ -79,7 +91,11 @@ def make(name: str, *, observation: str = "", illegal: str = "keep", **keywords)
 
 
 def action_space(name: str, spec: specs.Array) -> Discrete | Box:
-    """An action spec of jumanji in our terms. Raises ValueError for one of several parts."""
+    """An action spec of jumanji in our types.
+
+    Raises:
+      ValueError: if an action has several parts.
+    """
     if isinstance(spec, specs.DiscreteArray):
         return Discrete(int(spec.num_values))
     if isinstance(spec, specs.BoundedArray) and jnp.issubdtype(spec.dtype, jnp.floating) and len(spec.shape) == 1:
@@ -88,7 +104,11 @@ def action_space(name: str, spec: specs.Array) -> Discrete | Box:
 
 
 def observation_space(name: str, spec: specs.Spec, shapes: Any, field: str) -> Box:
-    """The space of one field, or of all of them in a row. Raises ValueError for a field that is no array."""
+    """The space of one field, or of all fields flattened into one row.
+
+    Raises:
+      ValueError: if the field is not an array.
+    """
     if not field:
         return unbounded((sum(x.size for x in jax.tree.leaves(shapes)),))
     arrays = [known for known in vars(spec) if isinstance(getattr(spec, known), specs.Array)]

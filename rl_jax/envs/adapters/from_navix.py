@@ -1,4 +1,4 @@
-"""navix's grid worlds in our protocol (the optional extra `navix`)."""
+"""navix's grid environments in our protocol (the optional extra `navix`)."""
 
 import chex
 import jax.numpy as jnp
@@ -15,11 +15,19 @@ OBSERVATIONS = ("symbolic", "categorical", "symbolic_first_person", "categorical
 
 
 def make(name: str, *, observation: str = "symbolic", **keywords) -> Environment:
-    """navix.make(name, **keywords) without its automatic reset, its max_steps as truncation.
+    """navix.make(name, **keywords) without its automatic reset; its max_steps is a truncation.
 
-    observation: one of OBSERVATIONS, functions of navix.observations: float32 [height, width, channels], the ids of
-    what stands in each cell (categorical: one channel; symbolic: kind, colour, state).
-    keywords: of navix.make, such as max_steps. Raises ValueError for an unknown name, observation or keyword.
+    Args:
+      name: registered with navix.
+      observation: one of OBSERVATIONS, functions of navix.observations: float32 [height, width, channels], the ids of
+        the contents of each cell (categorical: one channel; symbolic: kind, colour, state).
+      **keywords: of navix.make, such as max_steps.
+
+    Returns:
+      Environment.
+
+    Raises:
+      ValueError: if the name, observation or a keyword is unknown.
     """
     check_name("navix", name, navix.registry())
     if observation not in OBSERVATIONS:
@@ -34,15 +42,15 @@ def make(name: str, *, observation: str = "symbolic", **keywords) -> Environment
 
     def reset(key: chex.PRNGKey):
         timestep = env.reset(key)
-        # The pictures of the tiles, which only rgb reads, would be most of the state.
+        # The images of the tiles, used only by rgb, would be most of the state.
         timestep = timestep.replace(state=timestep.state.replace(cache=None))
         return timestep, observe(timestep)
 
     def step(key: chex.PRNGKey, timestep, action: chex.Array):
-        # Not env.step, which starts again by itself, and under vmap would draw a start at each step.
+        # Not env.step, which resets automatically and under vmap would sample a start at each step.
         timestep = env._step(timestep, action)
         reward = jnp.asarray(timestep.reward, jnp.float32).reshape(())
         return timestep, Step(observe(timestep), reward, timestep.is_termination(), timestep.is_truncation())
 
-    # Bytes; navix's own bounds leave out the player.
+    # Bytes; navix's own bounds do not cover the player.
     return Environment(reset, step, box(0.0, 255.0, shape), Discrete(int(env.action_space.n)))

@@ -13,12 +13,20 @@ except ImportError as error:
 def make(name: str, *, impl: str = "jax", observation: str = "state", **overrides) -> Environment:
     """mujoco_playground.registry.load(name), without its wrappers.
 
-    impl: of MJX, "jax" or "warp", which needs an NVIDIA GPU. observation: which entry is observed, where they are a
-    dictionary. overrides: fields of the environment's config, such as episode_length, its time limit, which is
-    truncation.
-    Robots and hands come from a model collection that the library would download: it is refused until it is there.
-    A state of MJX takes kilobytes: for many worlds see load_vector's fresh_starts.
-    Raises ValueError for an unknown name, field or entry.
+    Robots and hands need a model collection that the library would download; they are refused until it is on disk. A
+    state of MJX takes kilobytes: for many environments see load_vector's fresh_starts.
+
+    Args:
+      name: registered with playground.
+      impl: of MJX, "jax" or "warp", which needs an NVIDIA GPU.
+      observation: which entry to observe, if observations are a dictionary.
+      **overrides: fields of the environment's config, such as episode_length, its time limit (truncation).
+
+    Returns:
+      Environment.
+
+    Raises:
+      ValueError: if the name, a field or the entry is unknown, or the models are missing.
     """
     check_name("mujoco_playground", name, registry.ALL_ENVS)
     if name not in dm_control_suite.ALL_ENVS and not mjx_env.MENAGERIE_PATH.exists():

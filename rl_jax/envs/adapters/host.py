@@ -1,6 +1,6 @@
-"""Environments that live on the host, reached from the compiled program by a callback.
+"""Environments that live on the host, called from the compiled program.
 
-Their state is no part of a checkpoint (a resumed run starts new episodes), and they cannot be mapped over: one run a
+Their state is not part of a checkpoint (a resumed run starts new episodes), and they cannot be mapped over: one run per
 program.
 """
 
@@ -15,21 +15,25 @@ from rl_jax.envs.protocol import Box, Discrete, Step, Vector
 
 
 class Host(Protocol):
-    """B environments that start again where an episode ends.
-
-    reset: (seed) -> observation float32 [B, *shape].
-    step: (actions [B, ...]) -> the observation to act on next and the step's own last, float32 [B, *shape], reward
-        float32 [B], terminated and truncated bool [B], never both; arrays that nobody writes into later.
-    """
+    """B environments with automatic reset."""
 
     observation_space: Box
     action_space: Discrete | Box
 
     def reset(self, seed: int) -> np.ndarray:
-        """Starts all episodes."""
+        """Starts all episodes from `seed`. Returns the observations, float32 [B, *shape]."""
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, ...]:
-        """One step of each."""
+        """One step of each environment.
+
+        Args:
+          actions: [B, ...].
+
+        Returns:
+          (the observation to act on next float32 [B, *shape], the step's own last observation float32 [B, *shape],
+          reward float32 [B], terminated bool [B], truncated bool [B]). terminated and truncated are never both True.
+          The arrays must not be written to later.
+        """
 
 
 def hosted(host: Host, num_envs: int) -> Vector:

@@ -1,16 +1,16 @@
-"""A road with a car in front, and two forms of a driving reward: one product, or a sum of terms.
+"""A road with a car in front, and two forms of a driving reward: a product, or a sum of terms.
 
-CaRL's reward says what is wanted and not how: the progress along the route, times a factor below 1 for each rule that
-is bent, and an end with a penalty where one is broken,
+CaRL's reward states the goal and not the way: the progress along the route, times a factor below 1 for each rule that
+is bent, and termination with a penalty if a rule is broken,
 
     r_t = (route completion_t - route completion_{t-1}) prod_k f_k - penalty 1[infraction];
 
-so that a drive without a fault adds up to 100, and nothing is paid for anything but progress. The sum of terms, of
-nuPlan's score and of CaRL's code as the alternative, pays for each step in which a rule is kept,
+so a faultless drive sums to 100, and only progress is rewarded. The sum of terms, from nuPlan's score and from CaRL's
+code as the alternative, also rewards each step in which a rule is kept,
 
     r_t = (w_0 progress + sum_k w_k 1[f_k = 1] 100 / length) / sum w - penalty 1[infraction]:
 
-a car that stands before its goal is paid for as long as it stands. Source: arXiv 2504.17838 and its code.
+a car that stops before its goal is rewarded for as long as it stands still. Source: arXiv 2504.17838 and its code.
 """
 
 from typing import NamedTuple
@@ -22,20 +22,28 @@ import numpy as np
 
 from rl_jax.envs.protocol import Box, Environment, Step, time_limit
 
-NO = np.bool_(False)  # of numpy: no backend is to start with an import
-SECONDS = 0.5  # a step
-LIMIT, TOP = 10.0, 15.0  # of the road and of the car, m/s
-CAR = 5.0  # m
-HARSH = 2.0  # m/s^2: an acceleration or a braking above it is uncomfortable
+NO = np.bool_(False)  # numpy, so that the import starts no jax backend
+SECONDS = 0.5  # per step
+LIMIT, TOP = 10.0, 15.0  # speed limit and top speed of the car, m/s
+CAR = 5.0  # length of a car, m
+HARSH = 2.0  # m/s^2; stronger acceleration or braking is uncomfortable
 
 
 def product_of_factors(
     progress: chex.Array, factors: chex.Array, infraction: chex.Array, *, penalty: float = 1.0
 ) -> chex.Array:
-    """progress prod_k f_k - penalty 1[infraction]: float [...].
+    """progress prod_k f_k - penalty 1[infraction].
 
-    progress: float [...], route completion gained, in percent. factors: float [..., K] in [0, 1].
-    infraction: bool [...]. Of a rule that ends the episode. Source: arXiv 2504.17838.
+    Source: arXiv 2504.17838.
+
+    Args:
+      progress: float [...]. Route completion gained, in percent.
+      factors: float [..., K] in [0, 1].
+      infraction: bool [...]. A violated rule that ends the episode.
+      penalty: for an infraction.
+
+    Returns:
+      float [...].
     """
     _check(progress, factors, infraction)
     return progress * jnp.prod(factors, axis=-1) - penalty * infraction
@@ -50,10 +58,18 @@ def sum_of_terms(
     length: float = 60.0,
     penalty: float = 1.0,
 ) -> chex.Array:
-    """(w_0 progress + sum_k w_k 1[f_k = 1] 100 / length) / sum w - penalty 1[infraction]: float [...].
+    """(w_0 progress + sum_k w_k 1[f_k = 1] 100 / length) / sum w - penalty 1[infraction].
 
-    Arguments as of `product_of_factors`. weights: of the progress, time to collision, speed and comfort, as in nuPlan.
-    length: steps of an episode that reaches its goal, about; its terms then add up to 100 each.
+    Args:
+      progress: as for `product_of_factors`.
+      factors: as for `product_of_factors`.
+      infraction: as for `product_of_factors`.
+      weights: of progress, time to collision, speed and comfort, as in nuPlan.
+      length: approximate steps of an episode that reaches its goal; each of its terms then sums to 100.
+      penalty: for an infraction.
+
+    Returns:
+      float [...].
     """
     _check(progress, factors, infraction)
     scale = np.asarray(weights[1:], np.float32) * (100.0 / length)
@@ -75,8 +91,15 @@ REWARDS = {"product": product_of_factors, "sum": sum_of_terms}
 
 
 class Road(NamedTuple):
-    """position, speed: float32 [], m and m/s. lead, lead_speed: of the car in front. held: int32 [], steps for which a
-    time to collision that was too short is still held against the driver."""
+    """State of the road.
+
+    Attributes:
+      position: float32 [], m.
+      speed: float32 [], m/s.
+      lead: float32 [], m. Position of the car in front.
+      lead_speed: float32 [], m/s.
+      held: int32 []. Steps for which the last too short time to collision still lowers the reward.
+    """
 
     position: chex.Array
     speed: chex.Array
@@ -86,11 +109,22 @@ class Road(NamedTuple):
 
 
 def road(*, reward: str = "product", length: float = 200.0, hold: int = 10, max_steps: int = 200) -> Environment:
-    """A straight road of `length` metres behind another car; the action is the acceleration, [1] in m/s^2.
+    """A straight road after another car; the action is the acceleration, [1] in m/s^2.
 
     Factors: .5 for `hold` steps after a time to collision below 2 s, the overspeed factor, .5 for a harsh step. A
-    collision is an infraction and ends the episode; so does the goal, without a penalty; max_steps truncate it.
-    reward: "product" or "sum". Raises ValueError for another one.
+    collision is an infraction and ends the episode. Reaching the goal ends it without a penalty; max_steps truncate it.
+
+    Args:
+      reward: "product" or "sum".
+      length: of the road, m.
+      hold: steps, see above.
+      max_steps: time limit.
+
+    Returns:
+      Environment.
+
+    Raises:
+      ValueError: for another reward.
     """
     if reward not in REWARDS:
         raise ValueError(f"reward={reward!r} is none of {', '.join(REWARDS)}")

@@ -1,17 +1,17 @@
-"""One store that orders stock: a differentiable environment whose best policy is known in closed form.
+"""A single store that orders stock: a differentiable environment whose best policy is known in closed form.
 
-Each period, in this order: the order is placed, the one of L periods before arrives, demand D is served from the stock
-I on hand, and what is left or missing costs
+Each period, in this order: the order is placed, the order of L periods before arrives, demand D is served from the
+stock I on hand, and what is left or missing costs
 
-    penalty max(D - I, 0) + holding max(I - D, 0);   I <- I - D, or max(I - D, 0) where unserved demand is lost.
+    penalty max(D - I, 0) + holding max(I - D, 0);   I <- I - D, or max(I - D, 0) if unserved demand is lost.
 
-With backlog it is best to order up to a level: the stock on hand and on the way, order included, is to be
+With backlog the best policy orders up to a level: the stock on hand and on the way, including the order, should be
 
     S = F^{-1}(penalty / (penalty + holding)),   F the distribution of the demand of L + 1 periods (Karlin, Scarf 1958),
 
-since what is ordered now meets all demand up to the end of the period in which it arrives. Demand does not look at the
-orders: so the cost of a path is a piecewise linear function of them, with a gradient. Source: arXiv 2306.11246 and its
-code, whose on-hand stock of a period holds what has arrived, too.
+because an order placed now serves all demand up to the end of the period in which it arrives. Demand does not depend on
+the orders, so the cost of a path is a piecewise linear function of them, with a gradient. Source: arXiv 2306.11246 and
+its code, in which the on-hand stock of a period also includes what has arrived.
 """
 
 import math
@@ -24,15 +24,18 @@ import numpy as np
 
 from rl_jax.envs.protocol import Box, Environment, Step, time_limit
 
-NO = np.bool_(False)  # of numpy: no backend is to start with an import
+NO = np.bool_(False)  # numpy, so that the import starts no jax backend
 
 
 class Store(NamedTuple):
-    """One store's problem.
+    """The problem of one store.
 
-    demand: numpy float [K]. The probabilities of a demand of 0 .. K - 1 units, the same in each period.
-    lead_time: L, in periods; 0 arrives at once. holding, penalty: cost of a unit that is left, or missing, a period.
-    lost: whether unserved demand is lost, not owed.
+    Attributes:
+      demand: numpy float [K]. Probabilities of a demand of 0 .. K - 1 units, the same in each period.
+      lead_time: L, in periods; 0 arrives at once.
+      holding: cost per period of a unit that is left.
+      penalty: cost per period of a unit that is missing.
+      lost: whether unserved demand is lost instead of owed.
     """
 
     demand: np.ndarray
@@ -43,12 +46,12 @@ class Store(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """The mean demand of a period."""
+        """Mean demand per period."""
         return float(np.arange(len(self.demand)) @ self.demand)
 
 
 def poisson(mean: float, *, tail: float = 1e-9) -> np.ndarray:
-    """The probabilities of a Poisson variable up to where less than `tail` is left, scaled to 1. float64 [K]."""
+    """Poisson probabilities, cut off when less than `tail` is left and rescaled to sum to 1. float64 [K]."""
     units = np.arange(int(mean + 12.0 * math.sqrt(mean) + 25.0))
     found = np.exp(units * math.log(mean) - mean - np.asarray([math.lgamma(k + 1.0) for k in units]))
     found = found[: 1 + int(np.searchsorted(np.cumsum(found), 1.0 - tail))]
@@ -58,9 +61,16 @@ def poisson(mean: float, *, tail: float = 1e-9) -> np.ndarray:
 def period(
     store: Store, stock: chex.Array, orders: chex.Array, demands: chex.Array
 ) -> tuple[chex.Array, chex.Array]:
-    """One period of many stores: (the stock of the next one, cost float [...]).
+    """One period of many stores.
 
-    stock: float [..., max(L, 1)]: on hand, then what arrives in one, two, ... periods. orders, demands: float [...].
+    Args:
+      store: the problem.
+      stock: float [..., max(L, 1)]. On hand, then what arrives in one, two, ... periods.
+      orders: float [...].
+      demands: float [...].
+
+    Returns:
+      (the stock of the next period, cost float [...]).
     """
     chex.assert_equal_shape([orders, demands, stock[..., 0]])
     on_hand = stock[..., 0] if store.lead_time else stock[..., 0] + orders
@@ -77,8 +87,8 @@ def period(
 def environment(store: Store, *, max_order: float, periods: int) -> Environment:
     """The store as an Environment: reward -cost, truncated after `periods`.
 
-    The action is the order, [1] within [0, max_order]; the observation the stock in mean demands, float32 [max(L, 1)].
-    An episode starts with one mean demand on hand and on each of the ways.
+    The action is the order, [1] in [0, max_order]; the observation is the stock in mean demands, float32 [max(L, 1)].
+    An episode starts with one mean demand on hand and one in each place on the way.
     """
     size, cdf = max(store.lead_time, 1), np.cumsum(store.demand).astype(np.float32)
     mean = store.mean
@@ -87,7 +97,7 @@ def environment(store: Store, *, max_order: float, periods: int) -> Environment:
         return jnp.full(size, mean), jnp.ones(size)
 
     def step(key: chex.PRNGKey, stock: chex.Array, action: chex.Array):
-        # The last entry may round to less than 1: no demand beyond it.
+        # The last entry may round to less than 1, so leave it out: no demand beyond it.
         drawn = jnp.searchsorted(cdf[:-1], jax.random.uniform(key), side="right", method="compare_all")
         stock, cost = period(store, stock, action[0], jnp.asarray(drawn, float))
         return stock, Step(stock / mean, -cost, NO, NO)
@@ -98,9 +108,10 @@ def environment(store: Store, *, max_order: float, periods: int) -> Environment:
 
 
 def base_stock_level(store: Store) -> int:
-    """S, the least s with P(demand of L + 1 periods <= s) >= penalty / (penalty + holding); backlog only.
+    """S, the smallest s with P(demand of L + 1 periods <= s) >= penalty / (penalty + holding); backlog only.
 
-    Raises ValueError where demand is lost: no such level is best there.
+    Raises:
+      ValueError: if demand is lost, for which no base-stock level is optimal.
     """
     if store.lost:
         raise ValueError("lost=True has no base-stock level that is best: its closed form is that of backlogged demand")
@@ -109,9 +120,9 @@ def base_stock_level(store: Store) -> int:
 
 
 def expected_cost(store: Store, level: float, periods: int) -> float:
-    """E[penalty max(D - level, 0) + holding max(level - D, 0)], D the demand of so many periods.
+    """E[penalty max(D - level, 0) + holding max(level - D, 0)], D the demand of this many periods.
 
-    With periods = L + 1 and backlog: the cost a period of ordering up to `level`, once the first order has arrived.
+    With periods = L + 1 and backlog: the cost per period of ordering up to `level`, once the first order has arrived.
     """
     demand = _demand_of(store, periods)
     left = level - np.arange(len(demand))
@@ -119,9 +130,9 @@ def expected_cost(store: Store, level: float, periods: int) -> float:
 
 
 def least_cost(store: Store, periods: int) -> float:
-    """The mean cost a period of the best policy over an episode of `environment`; backlog only.
+    """Mean cost per period of the best policy over an episode of `environment`; backlog only.
 
-    In the first L periods nothing can be done: what was on hand and on the way meets their demand.
+    In the first L periods no order has arrived yet: the initial stock, on hand and on the way, serves their demand.
     """
     start = [expected_cost(store, store.mean * (t + 1), t + 1) for t in range(min(store.lead_time, periods))]
     steady = expected_cost(store, base_stock_level(store), store.lead_time + 1)
@@ -129,7 +140,7 @@ def least_cost(store: Store, periods: int) -> float:
 
 
 def _demand_of(store: Store, periods: int) -> np.ndarray:
-    """The probabilities of the demand of so many periods together."""
+    """Probabilities of the total demand of this many periods."""
     found = np.ones(1)
     for _ in range(periods):
         found = np.convolve(found, store.demand)

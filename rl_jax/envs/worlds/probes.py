@@ -1,4 +1,4 @@
-"""Probe environments: each can be solved in seconds, and by an agent in which one certain thing works.
+"""Probe environments: each can be solved in seconds, but only by an agent in which one specific thing works.
 
     value         one state, one step, reward 1: V must become 1
     observation   two states, one step, the reward is the state: V must read the observation
@@ -6,14 +6,14 @@
     action        one state, one step, two actions, one pays: the policy must move
     matching      two states, two actions, the right one pays: the policy must read the observation
     corridor      walk right for `length` steps, paid at the end only: the reward must travel back
-    endless       reward 1 for ever, cut off every few steps: V is 1 / (1 - gamma) only where truncation bootstraps
+    endless       reward 1 for ever, cut off every few steps: V is 1 / (1 - gamma) only if truncation bootstraps
     aim           the action is a number in [-2, 2], the reward -(action - target(observation))^2
     recall        matching, but the state is shown `delay` steps before it counts: the agent must remember
-    privileged    matching under a large noise in the reward that only the second feature shows, for the critic to read
-    drive         a road behind another car, its reward one product or a sum of terms (envs.driving)
-    inventory     a store whose best policy is known in closed form, differentiable (envs.inventory)
-    behaviours    one state, one step, the reward is the action's number: for preferences that no reward can express
-    gridworld     a square with a goal in a corner, known as arrays, too (envs.tabular)
+    privileged    matching under large reward noise that only the second feature shows, for the critic to read
+    drive         a road after another car, its reward a product or a sum of terms (envs.worlds.driving)
+    inventory     a store whose best policy is known in closed form, differentiable (envs.worlds.inventory)
+    behaviours    one state, one step, the reward is the action's index: for preferences that no reward can express
+    gridworld     a square with a goal in a corner, also available as arrays (envs.worlds.tabular)
 
 Each is a function that returns an Environment. Source of the idea: A. Jones, "Debugging RL, without the agonizing
 pain"; in JAX, rejax's test environments.
@@ -29,7 +29,7 @@ from rl_jax.envs.worlds import driving, tabular
 from rl_jax.envs.worlds import inventory as stores
 
 UNIT = Box(np.full(1, -1.0, np.float32), np.full(1, 1.0, np.float32))
-NO = np.bool_(False)  # of numpy: no backend is to start with an import
+NO = np.bool_(False)  # numpy, so that the import starts no jax backend
 YES = np.bool_(True)
 
 
@@ -84,18 +84,18 @@ def action() -> Environment:
 
 
 def matching() -> Environment:
-    """The observation is -1 or 1: action 1 is right where it is 1, action 0 where it is -1; 1 if right, else -1."""
+    """The observation is -1 or 1. Action 1 is right for 1, action 0 for -1; reward 1 if right, else -1."""
     return _one_step(lambda state, action: state * (2.0 * action - 1.0), 2, two_states=True)
 
 
 def aim() -> Environment:
-    """A number in [-2, 2] is to be half the observation, which is -1 or 1: -(action - observation / 2)^2."""
+    """The action, in [-2, 2], should be half the observation, -1 or 1: reward -(action - observation / 2)^2."""
     span = Box(np.full(1, -2.0, np.float32), np.full(1, 2.0, np.float32))
     return _one_step(lambda state, action: -jnp.square(action[0] - 0.5 * state), span, two_states=True)
 
 
 def corridor(*, length: int = 12) -> Environment:
-    """Places 0 .. length, from 0; action 1 goes right, 0 left; reward 1 at the end, cut off at 4 length.
+    """Places 0 .. length, starting at 0; action 1 goes right, 0 left; reward 1 at the end, truncated at 4 length.
 
     A random walk needs about length^2 steps, so the first rewards are rare and late.
     """
@@ -116,7 +116,7 @@ def corridor(*, length: int = 12) -> Environment:
 
 
 def endless(*, limit: int = 5) -> Environment:
-    """Reward 1 a step without an end; each episode is truncated after `limit` steps. V = 1 / (1 - gamma)."""
+    """Reward 1 per step, never terminates; truncated after `limit` steps. V = 1 / (1 - gamma)."""
 
     def reset(key: chex.PRNGKey):
         return jnp.int32(0), _observe(0.0)
@@ -128,10 +128,10 @@ def endless(*, limit: int = 5) -> Environment:
 
 
 def recall(*, delay: int = 3) -> Environment:
-    """A cue, 1 or 0, then `delay` observations of 0; the last action is right where it is the cue: 1 if right, else -1.
+    """A cue, 1 or 0, then `delay` observations of 0; the last action must equal the cue: reward 1 if it does, else -1.
 
-    Without memory the return is 0 on average. A memory that is not emptied between episodes takes the last one's 1 for
-    a cue.
+    Without memory the mean return is 0. A memory that is not cleared between episodes mistakes the last one's 1 for a
+    cue.
     """
 
     def reset(key: chex.PRNGKey):
@@ -150,7 +150,7 @@ def recall(*, delay: int = 3) -> Environment:
 def privileged(*, noise: float = 10.0, shown: bool = True) -> Environment:
     """`matching` with noise * z added to the reward, z = -1 or 1; the observation is (state, z).
 
-    A critic that sees z takes the noise out of the advantages. shown: False puts 0 in the place of z.
+    A critic that sees z removes the noise from the advantages. shown: False replaces z by 0.
     """
 
     def reset(key: chex.PRNGKey):
@@ -165,7 +165,7 @@ def privileged(*, noise: float = 10.0, shown: bool = True) -> Environment:
 
 
 def drive(*, reward: str = "product", length: float = 200.0, max_steps: int = 200) -> Environment:
-    """A road of `length` metres behind another car. reward: "product" or "sum", see envs.driving."""
+    """A road of `length` metres after another car. reward: "product" or "sum", see envs.worlds.driving."""
     return driving.road(reward=reward, length=length, max_steps=max_steps)
 
 
@@ -179,16 +179,16 @@ def inventory(
     max_order: float = 20.0,
     periods: int = 50,
 ) -> Environment:
-    """A store with Poisson demand of that mean a period; the other arguments are those of envs.inventory.Store."""
+    """A store with Poisson demand of this mean per period; other arguments as in envs.worlds.inventory.Store."""
     store = stores.Store(stores.poisson(mean), lead_time, holding, penalty, lost)
     return stores.environment(store, max_order=max_order, periods=periods)
 
 
 def behaviours(*, count: int = 3) -> Environment:
-    """One state, one step; the reward of action i is i, which says what was done and not what it is worth."""
+    """One state, one step; the reward of action i is i, which identifies the action and does not rate it."""
     return _one_step(lambda state, action: action, count)
 
 
 def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, limit: int = 50) -> Environment:
-    """envs.tabular.gridworld as an environment; its arguments."""
+    """envs.worlds.tabular.gridworld as an environment, with the same arguments."""
     return tabular.environment(tabular.gridworld(size=size, step_reward=step_reward, slip=slip, limit=limit))

@@ -1,4 +1,4 @@
-"""Finite MDPs as arrays and as environments: small enough to be solved exactly (rl_jax.control.tabular)."""
+"""Finite MDPs as arrays and as environments, small enough for exact solutions (rl_jax.control.tabular)."""
 
 from typing import NamedTuple
 
@@ -9,15 +9,18 @@ import numpy as np
 
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, time_limit
 
-NO = np.bool_(False)  # of numpy: no backend is to start with an import
+NO = np.bool_(False)  # numpy, so that the import starts no jax backend
 
 
 class Table(NamedTuple):
-    """S states, A actions.
+    """A finite MDP of S states and A actions.
 
-    transition_probs: float32 [S, A, S]; what a row lacks to 1 is the probability that the episode ends.
-    rewards: float32 [S, A]. start_probs: float32 [S].
-    limit: steps after which an episode is cut off.
+    Attributes:
+      transition_probs: float32 [S, A, S]. The amount by which a row sums to less than 1 is the probability that the
+        episode ends.
+      rewards: float32 [S, A].
+      start_probs: float32 [S].
+      limit: steps after which an episode is truncated.
     """
 
     transition_probs: np.ndarray
@@ -27,7 +30,7 @@ class Table(NamedTuple):
 
 
 def environment(table: Table) -> Environment:
-    """The MDP as an Environment; the observation is the state as one of S, float32 [S]."""
+    """The MDP as an Environment; the observation is the state, one-hot float32 [S]."""
     states, actions = table.rewards.shape
 
     def observe(state: chex.Array) -> chex.Array:
@@ -51,10 +54,19 @@ def environment(table: Table) -> Environment:
 
 
 def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, limit: int = 50) -> Table:
-    """size x size places, actions up, down, left, right; what leads into the last corner ends there.
+    """size x size places, actions up, down, left, right; a step into the last corner ends the episode.
 
-    A step pays the probability that it gets there: 1 for the last step where nothing slips.
-    step_reward: of every step. slip: the probability of a random direction. A walk starts anywhere else.
+    The reward of a step is the probability that it reaches the goal: 1 for the last step if nothing slips. An episode
+    starts in a random place other than the goal.
+
+    Args:
+      size: places per side.
+      step_reward: added to every step's reward.
+      slip: probability of a random direction.
+      limit: steps after which an episode is truncated.
+
+    Returns:
+      Table.
     """
     states = size * size
     probs, rewards = np.zeros((states, 4, states)), np.full((states, 4), step_reward)

@@ -1,7 +1,7 @@
 """Policy surrogates: per-token losses [B, T] from log-probs, advantages and a mask. A config names one of these.
 
-The order of arguments is the same everywhere: (log_probs, old_log_probs, advantages, mask, *, ...). Arrays that only
-some need are required keywords, which the recipe supplies by name (rl_jax.core.binding.supply).
+All take (log_probs, old_log_probs, advantages, mask, *, ...) in this order. Arrays that only some surrogates need are
+required keywords, which the recipe supplies by name (rl_jax.core.binding.supply).
 """
 
 from rl_jax.losses.policy.clipped import clipped_surrogate, dual_clip, two_sided_clip

@@ -1,4 +1,4 @@
-"""What every surrogate is made of: its result, the log ratio, and the ratios of whole completions."""
+"""Shared parts of all surrogates: the result type, the log ratio, and the ratios of whole completions."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,13 @@ from rl_jax.core.masked import row_means, zero_masked
 
 
 class Surrogate(NamedTuple):
-    """A per-token loss and where its clip is active.
+    """A per-token loss and the tokens whose clip is active.
 
-    loss: float [B, T], to minimise; 0 behind the mask.
-    ratio: float [B, T], pi / pi_old without gradient; 1 behind the mask.
-    clipped_low, clipped_high: bool [B, T]. Tokens whose gradient the lower (A < 0) or upper (A > 0) bound removed.
+    Attributes:
+      loss: float [B, T], to minimise; 0 outside the mask.
+      ratio: float [B, T], pi / pi_old without gradient; 1 outside the mask.
+      clipped_low: bool [B, T]. Tokens whose gradient the lower bound (A < 0) removed.
+      clipped_high: bool [B, T]. Tokens whose gradient the upper bound (A > 0) removed.
     """
 
     loss: chex.Array
@@ -24,7 +26,7 @@ class Surrogate(NamedTuple):
 
 
 def assert_tokens(mask: chex.Array, *arrays: chex.Array) -> None:
-    """Refuses anything but a bool mask [B, T] and float arrays of its shape."""
+    """Asserts a bool mask [B, T] and float arrays of the same shape."""
     chex.assert_rank(mask, 2)
     chex.assert_type(mask, bool)
     chex.assert_equal_shape([mask, *arrays])
@@ -32,9 +34,12 @@ def assert_tokens(mask: chex.Array, *arrays: chex.Array) -> None:
 
 
 def log_ratio(log_probs: chex.Array, old_log_probs: chex.Array, mask: chex.Array) -> chex.Array:
-    """log pi - log pi_old on the mask, 0 behind it, so that exp never sees what stands in the padding.
+    """log pi - log pi_old on the mask and 0 outside, so that exp never sees the contents of the padding.
 
-    log_probs, old_log_probs: float [B, T]; gradients flow into log_probs only. mask: bool [B, T].
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], data.
+      mask: bool [B, T].
     """
     assert_tokens(mask, log_probs, old_log_probs)
     return zero_masked(log_probs, mask) - jax.lax.stop_gradient(zero_masked(old_log_probs, mask))

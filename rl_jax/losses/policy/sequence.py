@@ -1,7 +1,7 @@
-"""Surrogates whose ratio is that of a whole completion: its geometric mean over tokens, or its product.
+"""Surrogates on the ratio of a whole completion: its geometric mean over tokens, or its product.
 
-The loss of a row stands on each of its tokens, so that seq_mean_token_mean is the papers' mean over completions. An
-advantage of a row is the mean of its tokens' advantages; the papers have one per completion.
+The loss of a row is on each of its tokens, so that seq_mean_token_mean is the papers' mean over completions. The
+advantage of a row is the mean of its tokens' advantages; the papers have one advantage per completion.
 """
 
 import chex
@@ -14,7 +14,7 @@ from rl_jax.losses.policy.clipped import finite_exp, ppo_clip
 
 
 def _rows(log_probs, old_log_probs, advantages, mask) -> tuple[chex.Array, chex.Array]:
-    """The tokens' log ratios, and each row's mean advantage on its tokens, as data. Both 0 behind the mask."""
+    """The tokens' log ratios, and each row's mean advantage on its tokens, as data. Both are 0 outside the mask."""
     assert_tokens(mask, log_probs, old_log_probs, advantages)
     advantages = jax.lax.stop_gradient(zero_masked(row_mean(advantages, mask), mask))
     return log_ratio(log_probs, old_log_probs, mask), advantages
@@ -29,15 +29,25 @@ def gspo(
     clip_low: float = 3e-4,
     clip_high: float = 4e-4,
 ) -> Surrogate:
-    """PPO's clip on each row's geometric mean: l_i = max(-A_i s_i, -A_i clip(s_i, 1 - clip_low, 1 + clip_high)).
+    """PPO's clip on each row's geometric mean of ratios.
 
+        l_i = max(-A_i s_i, -A_i clip(s_i, 1 - clip_low, 1 + clip_high))
         s_i = exp(1/n_i sum_t (logp - old_logp))
 
-    log_probs: float [B, T], differentiated. old_log_probs, advantages: float [B, T], data; A_i is the row's mean.
-    mask: bool [B, T]. clip_low, clip_high: distances from 1, of means and therefore small.
-    Returns a Surrogate with the ratio s_i. With seq_mean_token_mean it is the paper's loss, and its gradient
-    dl_i/dlogp = -A_i s_i / n_i; with seq_mean_token_sum and the clip (2e-3, 2.5e-3) it is TRL's LUSPO.
+    With seq_mean_token_mean it is the paper's loss, with gradient dl_i/dlogp = -A_i s_i / n_i. With seq_mean_token_sum
+    and the clip (2e-3, 2.5e-3) it is TRL's LUSPO.
     Source: arXiv 2507.18071.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], data.
+      advantages: float [B, T], data; A_i is the row's mean.
+      mask: bool [B, T].
+      clip_low: distance from 1; small, because it bounds a mean.
+      clip_high: as clip_low.
+
+    Returns:
+      Surrogate with the ratio s_i.
     """
     log_ratios, advantages = _rows(log_probs, old_log_probs, advantages, mask)
     ratio = finite_exp(zero_masked(row_mean(log_ratios, mask), mask), advantages >= 0)
@@ -54,13 +64,23 @@ def gspo_token(
     clip_high: float = 4e-4,
     max_log_ratio: float = 10.0,
 ) -> Surrogate:
-    """PPO's clip on s_it = sg(s_i) exp(logp - sg(logp)): the row's ratio in value, the token's own in gradient.
+    """PPO's clip on s_it: the row's ratio in value, the token's own in gradient.
 
-    log_probs: float [B, T], differentiated. old_log_probs, advantages: float [B, T], data. The advantage may differ
-        from token to token; where it does not, the gradient is that of `gspo`. mask: bool [B, T].
-    clip_low, clip_high: distances from 1. max_log_ratio: log s_it is cut off above it, and has no gradient there; verl.
-    Returns a Surrogate with the ratio s_i; clipped_high also where A < 0 and log s_i > max_log_ratio.
-    Source: arXiv 2507.18071. Aggregate it with seq_mean_token_mean.
+        s_it = sg(s_i) exp(logp - sg(logp))
+
+    Aggregate it with seq_mean_token_mean. Source: arXiv 2507.18071.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], data.
+      advantages: float [B, T], data. May differ from token to token; if it does not, the gradient is that of `gspo`.
+      mask: bool [B, T].
+      clip_low: distance from 1.
+      clip_high: distance from 1.
+      max_log_ratio: log s_it is clamped to at most this, without gradient beyond; as in verl.
+
+    Returns:
+      Surrogate with the ratio s_i. clipped_high is also set if A < 0 and log s_i > max_log_ratio.
     """
     assert_tokens(mask, log_probs, old_log_probs, advantages)
     advantages = jax.lax.stop_gradient(zero_masked(advantages, mask))
@@ -81,14 +101,24 @@ def product_ratio_clip(
     clip_low: float = 0.2,
     clip_high: float = 0.2,
 ) -> Surrogate:
-    """PPO's clip with the completion as the action: l_i = max(-A_i p_i, -A_i clip(p_i, 1 - clip_low, 1 + clip_high)).
+    """PPO's clip with the whole completion as the action.
 
+        l_i = max(-A_i p_i, -A_i clip(p_i, 1 - clip_low, 1 + clip_high))
         p_i = exp(sum_t (logp - old_logp))
 
-    log_probs: float [B, T], differentiated. old_log_probs, advantages: float [B, T], data; A_i is the row's mean.
-    mask: bool [B, T]. clip_low, clip_high: distances from 1.
-    Returns a Surrogate with the ratio p_i = s_i^n_i, s_i that of `gspo`. dl_i/dlogp = -A_i p_i, with
-    seq_mean_token_mean. Source: RLOO (arXiv 2402.14740) as TRL updates it more than once on a batch.
+    p_i = s_i^n_i, s_i as in `gspo`. With seq_mean_token_mean, dl_i/dlogp = -A_i p_i.
+    Source: RLOO (arXiv 2402.14740) as TRL implements it for several updates per batch.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], data.
+      advantages: float [B, T], data; A_i is the row's mean.
+      mask: bool [B, T].
+      clip_low: distance from 1.
+      clip_high: distance from 1.
+
+    Returns:
+      Surrogate with the ratio p_i.
     """
     log_ratios, advantages = _rows(log_probs, old_log_probs, advantages, mask)
     total = jnp.broadcast_to(masked_sum(log_ratios, mask, axis=1)[:, None], mask.shape)
@@ -105,16 +135,26 @@ def gmpo(
     clip_low: float = 0.4,
     clip_high: float = 0.4,
 ) -> Surrogate:
-    """The geometric mean of clipped ratios: l_i = -A_i exp(1/n_i sum_t q), each token clipped on one side only.
+    """The geometric mean of clipped ratios, each token clipped on one side only.
 
-        q = min(logp - old_logp, clip_high) where A_i > 0, max(logp - old_logp, -clip_low) elsewhere
+        l_i = -A_i exp(1/n_i sum_t q)
+        q = min(logp - old_logp, clip_high) if A_i > 0, max(logp - old_logp, -clip_low) otherwise
 
-    log_probs: float [B, T], differentiated. old_log_probs, advantages: float [B, T], data. A_i is the mean of the row's
-        token advantages, and its sign chooses the side: the paper has one advantage per completion.
-    mask: bool [B, T]. clip_low, clip_high: distances from 0 of the LOG ratio. The paper's .4 is (.67, 1.49) in ratios.
-    Returns a Surrogate with the row's ratio exp(1/n_i sum_t q); the clips are those of tokens. With seq_mean_token_mean
-    dl_i/dlogp = -A_i ratio / n_i where the token is not clipped; wide clips make it `gspo` without a clip.
+    With seq_mean_token_mean, dl_i/dlogp = -A_i ratio / n_i if the token is not clipped. With wide clips it is `gspo`
+    without a clip.
     Source: arXiv 2507.20673.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], data.
+      advantages: float [B, T], data. A_i is the mean of the row's token advantages, and its sign chooses the side; the
+        paper has one advantage per completion.
+      mask: bool [B, T].
+      clip_low: distance of the LOG ratio from 0. The paper's .4 is (.67, 1.49) in ratios.
+      clip_high: as clip_low.
+
+    Returns:
+      Surrogate with the row's ratio exp(1/n_i sum_t q). The clip flags are per token.
     """
     log_ratios, advantages = _rows(log_probs, old_log_probs, advantages, mask)
     bounded = jnp.where(advantages > 0, jnp.minimum(log_ratios, clip_high), jnp.maximum(log_ratios, -clip_low))

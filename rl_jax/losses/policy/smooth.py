@@ -1,4 +1,4 @@
-"""Surrogates that hold the policy near the old one by a smooth term in place of a clip."""
+"""Surrogates that keep the policy close to the old one by a smooth term instead of a clip."""
 
 import chex
 import jax
@@ -10,7 +10,7 @@ from rl_jax.losses.policy.clipped import finite_exp
 
 
 def _unclipped(loss: chex.Array, log_ratios: chex.Array, mask: chex.Array) -> Surrogate:
-    """The Surrogate of a loss that is made of masked arrays only, and therefore 0 behind the mask."""
+    """The Surrogate of a loss made of masked arrays only, which is therefore 0 outside the mask."""
     never = jnp.zeros_like(mask)
     ratio = jnp.exp(jax.lax.stop_gradient(log_ratios))
     return Surrogate(loss, ratio, clipped_low=never, clipped_high=never)
@@ -25,13 +25,24 @@ def sapo(
     tau_positive: float = 1.0,
     tau_negative: float = 1.05,
 ) -> Surrogate:
-    """SAPO: l = -A (4 / tau) sigmoid(tau (r - 1)), r = exp(logp - old_logp), a soft clip on both sides.
+    """SAPO: a soft clip on both sides.
 
-    log_probs: float [B, T], differentiated. old_log_probs, advantages: float [B, T], data. mask: bool [B, T].
-    tau_positive, tau_negative: tau where A > 0 and elsewhere, positive; as tau -> 0 the gradient is that of
-        importance sampling (the value differs from it by a constant).
-    Returns a Surrogate; dl/dlogp = -A 4 r s (1 - s), s the sigmoid: -A on-policy.
-    Raises AssertionError for a tau that is not positive. Source: arXiv 2511.20347.
+        l = -A (4 / tau) sigmoid(tau (r - 1)), r = exp(logp - old_logp)
+        dl/dlogp = -A 4 r s (1 - s), s the sigmoid: -A on-policy
+
+    Source: arXiv 2511.20347.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], data.
+      advantages: float [B, T], data.
+      mask: bool [B, T].
+      tau_positive: tau if A > 0; positive. As tau -> 0 the gradient is that of importance sampling (the value differs
+        from it by a constant).
+      tau_negative: tau otherwise; positive.
+
+    Raises:
+      AssertionError: if a tau is not positive.
     """
     assert_tokens(mask, log_probs, old_log_probs, advantages)
     chex.assert_scalar_positive(tau_positive)
@@ -51,11 +62,19 @@ def dro(
     *,
     tau: float = 0.1,
 ) -> Surrogate:
-    """DRO, Kimi-1.5: l = -A logp + tau / 2 (logp - old_logp)^2, least at logp = old_logp + A / tau.
+    """DRO, Kimi-1.5: policy gradient with a squared log-ratio penalty, minimal at logp = old_logp + A / tau.
 
-    log_probs: float [B, T], differentiated. old_log_probs, advantages: float [B, T], data. mask: bool [B, T].
-    tau: weight of the square, >= 0; 0.1 in ROLL, no default in verl ("dro_beta"). Trinity's k2 has no 1/2.
-    Returns a Surrogate; dl/dlogp = -A + tau (logp - old_logp). Source: arXiv 2501.12599; DRO arXiv 2405.19107.
+        l = -A logp + tau / 2 (logp - old_logp)^2
+        dl/dlogp = -A + tau (logp - old_logp)
+
+    Source: arXiv 2501.12599; DRO arXiv 2405.19107.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], data.
+      advantages: float [B, T], data.
+      mask: bool [B, T].
+      tau: weight of the square, >= 0; 0.1 in ROLL, no default in verl ("dro_beta"). Trinity's k2 has no 1/2.
     """
     assert_tokens(mask, log_probs, old_log_probs, advantages)
     advantages = jax.lax.stop_gradient(zero_masked(advantages, mask))
@@ -73,19 +92,26 @@ def kl_cov(
     selected: chex.Array,
     coef: float = 1.0,
 ) -> Surrogate:
-    """KL-Cov: l = -A r + coef |logp - old_logp| on the selected tokens, -A r on the others; no clip.
+    """KL-Cov: a penalty on selected tokens, no clip.
 
-    log_probs: float [B, T], differentiated. old_log_probs, advantages: float [B, T], data. mask: bool [B, T].
-    selected: bool [B, T]. The tokens of the largest covariance between A and logp, chosen over the whole batch.
-    coef: weight of the penalty; 1 in the paper's code, 0.1 in verl's yaml ("ppo_kl_coef").
-    Returns a Surrogate; on-policy dl/dlogp = -A, the penalty's kink at 0 has no gradient. Source: arXiv 2505.22617.
+        l = -A r + coef |logp - old_logp| on the selected tokens, -A r on the others
+
+    On-policy dl/dlogp = -A; the kink of the penalty at 0 has no gradient. Source: arXiv 2505.22617.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], data.
+      advantages: float [B, T], data.
+      mask: bool [B, T].
+      selected: bool [B, T]. The tokens of the largest covariance between A and logp over the whole batch.
+      coef: weight of the penalty; 1 in the paper's code, 0.1 in verl's yaml ("ppo_kl_coef").
     """
     assert_tokens(mask, log_probs, old_log_probs, advantages)
     chex.assert_equal_shape([selected, mask])
     chex.assert_type(selected, bool)
     advantages = jax.lax.stop_gradient(zero_masked(advantages, mask))
     log_ratios = log_ratio(log_probs, old_log_probs, mask)
-    # The gradient of |x| at 0 is 1 in jax and 0 in torch: on-policy every selected token would be pushed by coef.
+    # The gradient of |x| at 0 is 1 in jax and 0 in torch; with jax's, coef would push every selected token on-policy.
     distance = jnp.where(log_ratios == 0, 0.0, jnp.abs(log_ratios))
     loss = -advantages * jnp.exp(log_ratios) + jnp.where(selected, coef * distance, 0.0)
     return _unclipped(loss, log_ratios, mask)

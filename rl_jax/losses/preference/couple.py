@@ -1,9 +1,10 @@
-"""What a preference loss must know of the whole batch: anchors, sorted partners, the filter and beta of a batch.
+"""What a preference loss needs from the whole batch: anchors, sorted partners, the filter and beta of a batch.
 
-A coupler is Coupler(init, update): init() -> state; update(state, before, key) -> (state, extras). `before` is of the
-whole update's batch, measured before it; the extras are arrays with N first, for PreferenceBatch.extras, and are split
-over micro-batches with the rows: neither their number nor the number of devices changes a loss. States are NamedTuples
-of float32 arrays and are checkpointed. Everything here is on the scale of the sequence score u, before beta.
+A coupler is Coupler(init, update): init() -> state; update(state, before, key) -> (state, extras). `before` describes
+the whole update's batch, measured before the update. The extras are arrays with N first, for PreferenceBatch.extras,
+and are split over micro-batches with the rows, so neither the number of micro-batches nor of devices changes a loss.
+States are NamedTuples of float32 arrays and are checkpointed. Everything here is on the scale of the sequence score u,
+before beta.
 """
 
 from collections.abc import Callable
@@ -18,15 +19,16 @@ from rl_jax.core.masked import masked_mean, masked_var, zero_masked
 
 
 class Before(NamedTuple):
-    """The global batch before the update, without gradient. What a coupler does not read may be None.
+    """The global batch before the update, without gradient. Fields that a coupler does not use may be None.
 
-    sequence_scores: float32 [N, K]. u of rl_jax.dpo: mostly logp - ref_logp, summed.
-    present: bool [N, K].
-    rewards: float32 [N, K]. As in the batch; with K = 1 the label.
-    lengths: float32 [N, K]. Tokens of each response.
-    ref_sequence_scores: float32 [N, K]. The reference's own sums, those that u is less by.
-    mismatched_log_ratios: float32 [N]. KTO: logp - ref_logp, summed, of each prompt with another one's completion.
-    mismatched_present: bool [N]. Whether that other prompt has a completion.
+    Attributes:
+      sequence_scores: float32 [N, K]. u of rl_jax.dpo: usually logp - ref_logp, summed.
+      present: bool [N, K].
+      rewards: float32 [N, K]. As in the batch; the label if K = 1.
+      lengths: float32 [N, K]. Tokens of each response.
+      ref_sequence_scores: float32 [N, K]. The reference policy's sequence scores (already subtracted in u).
+      mismatched_log_ratios: float32 [N]. KTO: logp - ref_logp, summed, of each prompt with another prompt's completion.
+      mismatched_present: bool [N]. Whether that other prompt has a completion.
     """
 
     sequence_scores: chex.Array
@@ -39,26 +41,35 @@ class Before(NamedTuple):
 
 
 class Coupler(NamedTuple):
-    """init: () -> state. update: (state, Before, key or None) -> (state, {name: array with N first}); both pure.
+    """Batch statistics as pure functions.
 
-    key: a typed PRNG key, of this update alone; needed where something is drawn (beta_statistics).
+    Attributes:
+      init: () -> state.
+      update: (state, Before, key or None) -> (state, {name: array with N first}). key: a typed PRNG key for this update
+        only, needed if the coupler samples (beta_statistics).
+      reads_batch: False if update needs no Before, and returns nothing.
+      reads_mismatched: whether Before needs the log-ratios of mismatched pairs.
     """
 
     init: Callable[[], Any]
     update: Callable
+    reads_batch: bool = True
+    reads_mismatched: bool = False
 
 
 def none() -> Coupler:
-    """Nothing of the batch is needed: a loss that sees one prompt at a time."""
-    return Coupler(lambda: (), lambda state, before, key=None: (state, {}))
+    """No batch statistics: for a loss that sees one prompt at a time."""
+    return Coupler(lambda: (), lambda state, before, key=None: (state, {}), reads_batch=False)
 
 
 def kto_anchor() -> Coupler:
-    """KTO: anchor [N] = max(0, mean_n (logp - ref_logp)(y'_n | q_n)) over mismatched pairs: an estimate of the KL.
+    """KTO: an estimate of the KL from mismatched pairs.
 
-    The comparator `anchored` multiplies it with beta. The mean is over the prompts whose neighbour has a completion
-    y', whether or not they have one themselves; over devices it is one mean (HALOs), which for equal shares is TRL's
-    mean of means. Source: arXiv 2402.01306.
+        anchor [N] = max(0, mean_n (logp - ref_logp)(y'_n | q_n))
+
+    The comparator `anchored` multiplies it by beta. The mean is over the prompts whose neighbour has a completion y',
+    whether or not they have one themselves. Over devices it is one mean (HALOs), which equals TRL's mean of means for
+    equal shares. Source: arXiv 2402.01306.
     """
 
     def update(state, before: Before, key=None):
@@ -67,23 +78,34 @@ def kto_anchor() -> Coupler:
         mean = masked_mean(before.mismatched_log_ratios, before.mismatched_present).value()
         return state, {"anchor": _every_row(jnp.maximum(mean, 0.0), before)}
 
-    return Coupler(lambda: (), update)
+    return Coupler(lambda: (), update, reads_mismatched=True)
 
 
 class RunningMean(NamedTuple):
-    """mean, count: float32 []. Of everything seen so far."""
+    """Running mean of everything seen so far.
+
+    Attributes:
+      mean: float32 [].
+      count: float32 [].
+    """
 
     mean: chex.Array
     count: chex.Array
 
 
 def bco_anchor(*, observations: str = "responses") -> Coupler:
-    """BCO: anchor [N] = the running mean of u over all responses of all batches so far, this one included.
+    """BCO: anchor [N] = the running mean of u over all responses of all batches so far, including this one.
 
-    mean <- mean + (batch mean - mean) n / (count + n), count from 1e-24. times beta it is BCO's delta, the running mean
-    of beta u, as long as beta is constant.
-    observations: responses, n is their number (TRL's BCOTrainer); batches, n is 1 whatever the size of the batch
-    (bco_pair of TRL up to 0.28). ValueError for another word. Source: arXiv 2404.04656.
+        mean <- mean + (batch mean - mean) n / (count + n), count from 1e-24
+
+    Times beta it is BCO's delta, the running mean of beta u, as long as beta is constant. Source: arXiv 2404.04656.
+
+    Args:
+      observations: "responses": n is their number (TRL's BCOTrainer). "batches": n is 1 for any batch size (bco_pair of
+        TRL up to 0.28).
+
+    Raises:
+      ValueError: if observations is neither of the two.
     """
     if observations not in ("responses", "batches"):
         raise ValueError(f"bco_anchor: observations is 'responses' or 'batches', got {observations!r}")
@@ -99,13 +121,15 @@ def bco_anchor(*, observations: str = "responses") -> Coupler:
 
 
 def aot_partners(*, paired: bool = True) -> Coupler:
-    """AOT: partners [N, 2], what a row's scores are compared with after a sort of the whole batch.
+    """AOT: partners [N, 2], what a row's scores are compared with after sorting the whole batch.
 
-    paired: the reference's log-probs of the row whose reference margin has the rank of this row's policy margin, less
-    the row's own, which are in u already (reference {ref: 1}, summed log-probs). For the comparator sorted_pairs.
-    not paired: the rejected u with the rank of this row's chosen u, and the chosen u with the rank of its rejected u.
-    For sorted_unpaired.
-    Rows without both responses are ranked behind all others, among themselves. Source: arXiv 2406.05882.
+    Rows without both responses are ranked after all others, among themselves. Source: arXiv 2406.05882.
+
+    Args:
+      paired: True, for the comparator sorted_pairs: the reference's log-probs of the row whose reference margin has the
+        rank of this row's policy margin, minus the row's own, which are already in u (reference {ref: 1}, summed
+        log-probs). False, for sorted_unpaired: the rejected u with the rank of this row's chosen u, and the chosen u
+        with the rank of its rejected u.
     """
 
     def update(state, before: Before, key=None):
@@ -126,7 +150,12 @@ def aot_partners(*, paired: bool = True) -> Coupler:
 
 
 class GapStatistics(NamedTuple):
-    """mean, std: float32 []. Moving averages of a batch's mean and standard deviation of the margins u_w - u_l."""
+    """Moving averages over batches of the margins u_w - u_l.
+
+    Attributes:
+      mean: float32 []. Of the batch mean.
+      std: float32 []. Of the batch standard deviation.
+    """
 
     mean: chex.Array
     std: chex.Array
@@ -135,14 +164,21 @@ class GapStatistics(NamedTuple):
 def beta_statistics(
     *, beta: float, adaptation: float = 0.6, dropped: float = 0.2, momentum: float = 0.9, min_beta: float = 1e-3
 ) -> Coupler:
-    """beta-DPO: batch_beta [N] = max(min_beta, beta (1 + a (mean of the kept margins - mu))), and kept [N].
+    """beta-DPO: a beta per batch, and a filter of pairs.
+
+        batch_beta [N] = max(min_beta, beta (1 + a (mean of the kept margins - mu))), and kept [N]
 
     mu and sd are moving averages from 0, updated before use, of the batch's mean and standard deviation (ddof 1). The
-    filter keeps int((1 - dropped) n) of the n pairs, drawn without replacement with weights exp(-((g - mu) / sd)^2 / 2)
-    by `key`; ValueError without one. kept is n / (number kept) where kept and 0 elsewhere, so that a mean over all
-    pairs is one over those.
-    beta: the objective's. adaptation: a; 0 with dropped 0 is DPO. Published: 0.6 in the README, 0.046 in the config.
-    Source: arXiv 2407.08639; the official code.
+    filter keeps int((1 - dropped) n) of the n pairs, sampled by `key` without replacement with weights exp(-((g - mu) /
+    sd)^2 / 2); the update raises ValueError without a key. kept is n / (number kept) for kept pairs and 0 for the
+    others, so that a mean over all pairs is a mean over the kept ones. Source: arXiv 2407.08639; the official code.
+
+    Args:
+      beta: the objective's.
+      adaptation: a. 0 with dropped 0 is DPO. Published: 0.6 in the README, 0.046 in the config.
+      dropped: share of the pairs that the filter drops.
+      momentum: of the moving averages.
+      min_beta: lower bound of batch_beta.
     """
 
     def update(state: GapStatistics, before: Before, key=None):
@@ -154,10 +190,10 @@ def beta_statistics(
         measured = masked_mean(gaps, live).value(), jnp.sqrt(masked_var(gaps, live, ddof=1))
         mean, std = (momentum * old + (1.0 - momentum) * new for old, new in zip(state, measured, strict=True))
         log_weights = -0.5 * jnp.square((gaps - mean) / jnp.maximum(std, 1e-12))
-        # The highest of log w + Gumbel noise are a draw without replacement with weights w.
+        # The top-k of log w + Gumbel noise is a sample without replacement with weights w.
         lots = jnp.where(live, log_weights + jax.random.gumbel(key, gaps.shape), -jnp.inf)
         ranks = jnp.argsort(jnp.argsort(lots, descending=True))
-        # By Python's int() of a product, as published, for every n that can be: float32 rounds some of them elsewhere.
+        # Python's int() of a product, as published, for every possible n: float32 rounds some of them differently.
         counts = jnp.asarray(np.array([int(n * (1.0 - dropped)) for n in range(gaps.shape[0] + 1)]))
         number = jnp.maximum(counts[jnp.sum(live)], 1)
         kept = live & (ranks < number)
@@ -174,6 +210,6 @@ def _every_row(x: chex.Array, before: Before) -> chex.Array:
 
 
 def _same_rank(x: chex.Array, others: chex.Array, live: chex.Array) -> chex.Array:
-    """For each row the row of `others` that has its rank: int32 [N]. Rows that are not live come last on both sides."""
+    """For each row, the row of `others` that has its rank: int32 [N]. Rows that are not live come last in both."""
     order, other_order = (jnp.argsort(jnp.where(live, values, jnp.inf)) for values in (x, others))
     return jnp.zeros_like(order).at[order].set(other_order)

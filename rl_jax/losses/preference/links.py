@@ -1,4 +1,4 @@
-"""Slot 6: from a margin x, positive where the order is right, to a loss. Each is float [...] -> float [...].
+"""Slot 6: from a margin x, positive if the order is right, to a loss. Each is float [...] -> float [...].
 
 `exo`, `saturating` and `discopop` do not push a pair that is far on the wrong side; `robust` has no lower bound.
 """
@@ -16,9 +16,11 @@ def _two_sided(margins: chex.Array, right, wrong) -> chex.Array:
 
 
 def logistic(margins: chex.Array, *, label_smoothing: float = 0.0) -> chex.Array:
-    """l(x) = -(1 - eps) log sigma(x) - eps log sigma(-x), least at x = log((1 - eps) / eps).
+    """l(x) = -(1 - eps) log sigma(x) - eps log sigma(-x), minimal at x = log((1 - eps) / eps).
 
-    label_smoothing: eps, the share of labels that are taken to be wrong; 0 is DPO (arXiv 2305.18290), above it cDPO.
+    Args:
+      margins: float [...], x.
+      label_smoothing: eps, the assumed share of wrong labels; 0 is DPO (arXiv 2305.18290), > 0 is cDPO.
     """
     chex.assert_type(margins, float)
     return _two_sided(margins, 1.0 - label_smoothing, label_smoothing)
@@ -27,8 +29,15 @@ def logistic(margins: chex.Array, *, label_smoothing: float = 0.0) -> chex.Array
 def robust(margins: chex.Array, *, flip_rate: float = 0.1) -> chex.Array:
     """rDPO: l(x) = [-(1 - eps) log sigma(x) + eps log sigma(-x)] / (1 - 2 eps), unbounded below.
 
-    Unbiased: where a share eps of the labels is flipped, its mean is -log sigma(x) of the true label.
-    flip_rate: eps, known, in [0, 1/2); ValueError outside. Source: arXiv 2403.00409.
+    Unbiased: if a share eps of the labels is flipped, its mean is -log sigma(x) of the true label.
+    Source: arXiv 2403.00409.
+
+    Args:
+      margins: float [...], x.
+      flip_rate: eps, assumed known, in [0, 1/2).
+
+    Raises:
+      ValueError: if flip_rate is outside [0, 1/2).
     """
     chex.assert_type(margins, float)
     if not 0.0 <= flip_rate < 0.5:
@@ -38,10 +47,12 @@ def robust(margins: chex.Array, *, flip_rate: float = 0.1) -> chex.Array:
 
 
 def soft_label(margins: chex.Array, *, label_probs: chex.Array) -> chex.Array:
-    """l(x) = -p log sigma(x) - (1 - p) log sigma(-x), least at x = log(p / (1 - p)).
+    """l(x) = -p log sigma(x) - (1 - p) log sigma(-x), minimal at x = log(p / (1 - p)).
 
-    margins, label_probs: float [N]; p is the probability that the first response is the better one: what a judge says
-    (DNO, arXiv 2404.03715), or the share of annotators. 1 is DPO.
+    Args:
+      margins: float [N], x.
+      label_probs: float [N], p, the probability that the first response is the better one: a judge's answer (DNO, arXiv
+        2404.03715) or the share of annotators. 1 is DPO.
     """
     chex.assert_type(margins, float)
     chex.assert_equal_shape([margins, label_probs])
@@ -50,8 +61,11 @@ def soft_label(margins: chex.Array, *, label_probs: chex.Array) -> chex.Array:
 
 
 def hinge(margins: chex.Array, *, margin: float = 1.0) -> chex.Array:
-    """l(x) = max(0, margin - x): RSO's hinge-norm with beta = its gamma (arXiv 2309.06657 eq. 10), SLiC without a
-    reference (eq. 9); SLiC-HF has beta = 1 and margin = its delta (arXiv 2305.10425). No gradient at x = margin."""
+    """l(x) = max(0, margin - x). No gradient at x = margin.
+
+    RSO's hinge-norm with beta = its gamma (arXiv 2309.06657 eq. 10); SLiC without a reference (eq. 9); SLiC-HF with
+    beta = 1 and margin = its delta (arXiv 2305.10425).
+    """
     chex.assert_type(margins, float)
     return jax.nn.relu(margin - margins)
 
@@ -59,17 +73,26 @@ def hinge(margins: chex.Array, *, margin: float = 1.0) -> chex.Array:
 def square(margins: chex.Array, *, target: float = 5.0) -> chex.Array:
     """l(x) = (x - target)^2.
 
-    target: IPO 1 / (2 tau) with beta = 1 (arXiv 2310.12036 eq. 17; the default is tau = 0.1), INPO 1 / (2 eta), SPPO
-    with hard labels 1 / (2 beta), and 0 for REBEL, whose target is the offset reward_gap.
+    Args:
+      margins: float [...], x.
+      target: IPO 1 / (2 tau) with beta = 1 (arXiv 2310.12036 eq. 17; the default is tau = 0.1), INPO 1 / (2 eta), SPPO
+        with hard labels 1 / (2 beta), and 0 for REBEL, whose target is the offset reward_gap.
     """
     chex.assert_type(margins, float)
     return jnp.square(margins - target)
 
 
 def exo(margins: chex.Array, *, label_smoothing: float = 1e-3) -> chex.Array:
-    """EXO of a pair: KL(p || (1 - eps, eps)) with p = (sigma(x), sigma(-x)), least at x = log((1 - eps) / eps).
+    """EXO of a pair: KL(p || (1 - eps, eps)) with p = (sigma(x), sigma(-x)), minimal at x = log((1 - eps) / eps).
 
-    label_smoothing: eps in (0, 1); ValueError outside, since at 0 the KL is infinite. Source: arXiv 2402.00856 eq. 16.
+    Source: arXiv 2402.00856 eq. 16.
+
+    Args:
+      margins: float [...], x.
+      label_smoothing: eps in (0, 1).
+
+    Raises:
+      ValueError: if label_smoothing is outside (0, 1), since at 0 the KL is infinite.
     """
     chex.assert_type(margins, float)
     if not 0.0 < label_smoothing < 1.0:
@@ -86,10 +109,10 @@ def saturating(margins: chex.Array) -> chex.Array:
 
 
 def discopop(margins: chex.Array, *, temperature: float = 0.05) -> chex.Array:
-    """DiscoPOP: l(x) = -(1 - m) log sigma(x) + m exp(-x), m = sigma(x / temperature). Not monotone: at 0.05 it has a
-    local minimum at x = -0.12 and a local maximum at 0.07. Source: arXiv 2406.08414 eq. 5.
+    """DiscoPOP: l(x) = -(1 - m) log sigma(x) + m exp(-x), m = sigma(x / temperature).
 
-    m exp(-x) is taken as exp(log m - x): for x far below 0 the factors are 0 and infinity.
+    Not monotone: at temperature 0.05 it has a local minimum at x = -0.12 and a local maximum at 0.07. m exp(-x) is
+    computed as exp(log m - x): for x far below 0 the factors are 0 and infinity. Source: arXiv 2406.08414 eq. 5.
     """
     chex.assert_type(margins, float)
     ratio = margins / temperature

@@ -1,7 +1,7 @@
 """Slot 8: terms added to a prompt's loss: (log_probs [N, K, C], mask [N, K, C]) -> float [N].
 
-log_probs are 0 behind the mask. The first response of a prompt is the chosen one; a term on other text than the pair
-(a target, a fresh sample) marks further responses of the prompt, and compares with compare.first_pair.
+log_probs are 0 outside the mask. The first response of a prompt is the chosen one. A term on other text than the pair
+(a target, a fresh sample) marks further responses of the prompt, and is combined with compare.first_pair.
 """
 
 import chex
@@ -14,8 +14,16 @@ from rl_jax.core.masked import zero_masked
 def chosen_nll(log_probs: chex.Array, mask: chex.Array, *, reduce: str = "sum") -> chex.Array:
     """-sum_t logp_t of the chosen response, or its mean over the tokens. float, bool [N, K, C] -> float [N].
 
-    reduce: "sum" (RPO, arXiv 2405.16436; SLiC) or "mean" over this response's tokens (RPO's second form, ORPO's paper).
-    The mean over all tokens of the batch is chosen_token_nll. ValueError for another word.
+    The mean over all tokens of the batch is chosen_token_nll.
+
+    Args:
+      log_probs: float [N, K, C].
+      mask: bool [N, K, C].
+      reduce: "sum" (RPO, arXiv 2405.16436; SLiC), or "mean" over this response's tokens (RPO's second form, ORPO's
+        paper).
+
+    Raises:
+      ValueError: if reduce is neither of the two.
     """
     chex.assert_rank(log_probs, 3)
     chex.assert_equal_shape([log_probs, mask])
@@ -30,9 +38,16 @@ def chosen_nll(log_probs: chex.Array, mask: chex.Array, *, reduce: str = "sum") 
 def chosen_token_nll(log_probs: chex.Array, mask: chex.Array, *, mean_tokens: chex.Array) -> chex.Array:
     """-sum_t logp_t of the chosen response / mean_tokens: its mean over prompts is the mean over all chosen tokens.
 
-    log_probs, mask: float, bool [N, K, C]. mean_tokens: float [N], the chosen tokens of the whole update divided by its
-    prompts, the same on each row: a micro-batch does not know it. -> float [N].
-    What CPO's and CPO-SimPO's code and TRL's "sft" and rpo_alpha do (arXiv 2401.08417, 2405.14734, 2404.19733).
+    As in the code of CPO and CPO-SimPO and TRL's "sft" and rpo_alpha (arXiv 2401.08417, 2405.14734, 2404.19733).
+
+    Args:
+      log_probs: float [N, K, C].
+      mask: bool [N, K, C].
+      mean_tokens: float [N], chosen tokens per prompt over the whole update, the same on each row, because a
+        micro-batch cannot compute it.
+
+    Returns:
+      float [N].
     """
     chex.assert_rank([log_probs, mean_tokens], [3, 1])
     chex.assert_equal_shape([log_probs, mask])
@@ -40,9 +55,9 @@ def chosen_token_nll(log_probs: chex.Array, mask: chex.Array, *, mean_tokens: ch
 
 
 def target_nll(log_probs: chex.Array, mask: chex.Array, *, targets: chex.Array) -> chex.Array:
-    """SLiC-HF: -sum_t logp_t of the responses that are marked. float, bool [N, K, C], targets bool [N, K] -> float [N].
+    """SLiC-HF: -sum_t logp_t of the marked responses. float, bool [N, K, C], targets bool [N, K] -> float [N].
 
-    targets: the reference text of supervised fine-tuning, as a further response. Source: arXiv 2305.10425.
+    targets marks the reference text of supervised fine-tuning, given as a further response. Source: arXiv 2305.10425.
     """
     chex.assert_rank([log_probs, targets], [3, 2])
     chex.assert_equal_shape([log_probs, mask])
@@ -50,11 +65,18 @@ def target_nll(log_probs: chex.Array, mask: chex.Array, *, targets: chex.Array) 
 
 
 def online_kl(log_probs: chex.Array, mask: chex.Array, *, log_ratios: chex.Array, sampled: chex.Array) -> chex.Array:
-    """HyPO: mean over the sampled responses of sg(sum_t (logp_t - ref_t)) sum_t logp_t. -> float [N].
+    """HyPO: mean over the sampled responses of sg(sum_t (logp_t - ref_t)) sum_t logp_t.
 
-    Over y ~ pi its expected gradient is that of KL(pi || ref); its value is not the KL.
-    log_probs, log_ratios: float [N, K, C]. mask: bool [N, K, C]. sampled: bool [N, K], the responses drawn from the
-    policy of this very step. Source: arXiv 2406.01462.
+    Over y ~ pi its expected gradient is that of KL(pi || ref); its value is not the KL. Source: arXiv 2406.01462.
+
+    Args:
+      log_probs: float [N, K, C].
+      mask: bool [N, K, C].
+      log_ratios: float [N, K, C].
+      sampled: bool [N, K], the responses sampled from the policy at this step.
+
+    Returns:
+      float [N].
     """
     chex.assert_rank([log_probs, sampled], [3, 2])
     chex.assert_equal_shape([log_probs, log_ratios, mask])
@@ -64,9 +86,17 @@ def online_kl(log_probs: chex.Array, mask: chex.Array, *, log_ratios: chex.Array
 
 
 def optimism(log_probs: chex.Array, mask: chex.Array, *, from_reference: chex.Array) -> chex.Array:
-    """XPO: + sum_t logp_t of the response that the reference drew, be it chosen or rejected. -> float [N].
+    """XPO: + sum_t logp_t of the response that the reference sampled, whether chosen or rejected.
 
-    log_probs, mask: float, bool [N, K, C]. from_reference: bool [N, K]. Source: arXiv 2405.21046.
+    Source: arXiv 2405.21046.
+
+    Args:
+      log_probs: float [N, K, C].
+      mask: bool [N, K, C].
+      from_reference: bool [N, K].
+
+    Returns:
+      float [N].
     """
     chex.assert_rank([log_probs, from_reference], [3, 2])
     chex.assert_equal_shape([log_probs, mask])
@@ -81,10 +111,19 @@ def token_rewards(
     sequence_scores: chex.Array,
     beta: float,
 ) -> chex.Array:
-    """T-REG: -sg(sigma(rho_l - rho_w)) beta sum_k sum_t r_kt logp_kt, rho = beta u of the pair. -> float [N].
+    """T-REG: -sg(sigma(rho_l - rho_w)) beta sum_k sum_t r_kt logp_kt, rho = beta u of the pair.
 
-    log_probs, token_rewards: float [N, 2, C]; r in [-1/2, 1/2], from contrastive prompts. mask: bool [N, 2, C].
-    sequence_scores: float [N, 2], u. Source: arXiv 2412.02685.
+    Source: arXiv 2412.02685.
+
+    Args:
+      log_probs: float [N, 2, C].
+      mask: bool [N, 2, C].
+      token_rewards: float [N, 2, C], r in [-1/2, 1/2], from contrastive prompts.
+      sequence_scores: float [N, 2], u.
+      beta: of the objective.
+
+    Returns:
+      float [N].
     """
     chex.assert_rank(log_probs, 3)
     chex.assert_axis_dimension(log_probs, 1, 2)
@@ -95,10 +134,18 @@ def token_rewards(
 
 
 def behaviour_cloning(log_probs: chex.Array, mask: chex.Array, *, present: chex.Array) -> chex.Array:
-    """CPL: the mean of -logp_t over the tokens of each response, and over the responses, the worse ones too.
+    """CPL: mean of -logp_t over the tokens of each response, then over all responses, including the worse ones.
 
-    log_probs, mask: float, bool [N, K, C]. present: bool [N, K]. -> float [N]. The published code's segments are all of
-    one length. chosen_nll clones the chosen ones only. Source: arXiv 2310.13639.
+    The published code's segments all have one length. chosen_nll clones the chosen responses only.
+    Source: arXiv 2310.13639.
+
+    Args:
+      log_probs: float [N, K, C].
+      mask: bool [N, K, C].
+      present: bool [N, K].
+
+    Returns:
+      float [N].
     """
     chex.assert_rank([log_probs, present], [3, 2])
     chex.assert_equal_shape([log_probs, mask])

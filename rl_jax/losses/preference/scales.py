@@ -1,4 +1,4 @@
-"""The scale of slot 5: what a method makes of beta: (beta) -> float [] or [N]."""
+"""The scale of slot 5: what a method turns beta into: (beta) -> float [] or [N]."""
 
 import chex
 import jax
@@ -11,19 +11,34 @@ def constant(beta: float) -> float:
 
 
 def batch_adapted(beta: float, *, batch_beta: chex.Array) -> chex.Array:
-    """beta-DPO: the beta that the whole batch's margins ask for (couple.beta_statistics), in the place of beta.
+    """beta-DPO: beta from the whole batch's margins (couple.beta_statistics), which replaces beta.
 
-    batch_beta: float [N], the same on each row. -> float [N], without gradient. Source: arXiv 2407.08639.
+    Source: arXiv 2407.08639.
+
+    Args:
+      beta: unused.
+      batch_beta: float [N], the same on each row.
+
+    Returns:
+      float [N], without gradient.
     """
     chex.assert_rank(batch_beta, 1)
     return jax.lax.stop_gradient(batch_beta)
 
 
 def reward_adapted(beta: float, *, rewards: chex.Array, weight: float = 0.5, rate: float = 0.5) -> chex.Array:
-    """MM-DPO: beta (1 + weight (1 - exp(-rate delta))), delta = r_1 - r_2 >= 0: a clear pair counts for more.
+    """MM-DPO: beta (1 + weight (1 - exp(-rate delta))), delta = r_1 - r_2 >= 0: a clear pair counts more.
 
-    rewards: float [N, 2], best first (a negative delta counts as 0). -> float [N], without gradient.
-    weight: 0 is DPO; the scale stays below beta (1 + weight). Source: arXiv 2502.10391.
+    Source: arXiv 2502.10391.
+
+    Args:
+      beta: the objective's.
+      rewards: float [N, 2], best first (a negative delta counts as 0).
+      weight: 0 is DPO; the scale stays below beta (1 + weight).
+      rate: per unit of reward.
+
+    Returns:
+      float [N], without gradient.
     """
     chex.assert_rank(rewards, 2)
     chex.assert_axis_dimension(rewards, 1, 2)
@@ -32,9 +47,16 @@ def reward_adapted(beta: float, *, rewards: chex.Array, weight: float = 0.5, rat
 
 
 def objective_share(beta: float, *, weight: float = 0.5) -> float:
-    """MODPO: beta / weight. weight: of the objective whose preferences are trained on, in (0, 1]; ValueError outside.
+    """MODPO: beta / weight.
 
-    offsets.other_objectives brings the rest, with the same weight. Source: arXiv 2310.03708.
+    offsets.other_objectives adds the other objectives, with the same weight. Source: arXiv 2310.03708.
+
+    Args:
+      beta: the objective's.
+      weight: of the objective whose preferences are trained on, in (0, 1].
+
+    Raises:
+      ValueError: if weight is outside (0, 1].
     """
     if not 0.0 < weight <= 1.0:
         raise ValueError(f"objective_share: weight must be in (0, 1], got {weight}")

@@ -1,7 +1,7 @@
 """Slots 1 and 3: the weight of each token in a response's score, and what the score is mapped to before beta.
 
-A token weight is (mask [N, K, C]) -> float [N, K, C]; a score map is (u [N, K]) -> float [N, K], where u is the
-sequence score of rl_jax.dpo, mostly logp(y) - ref_logp(y). The first response of a prompt is the chosen one.
+A token weight is (mask [N, K, C]) -> float [N, K, C]. A score map is (u [N, K]) -> float [N, K], with u the sequence
+score of rl_jax.dpo, usually logp(y) - ref_logp(y). The first response of a prompt is the chosen one.
 """
 
 import math
@@ -10,9 +10,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
-# exp of a larger exponent leaves float32; TRL 1.16 stops there too. Beyond it the map is flat.
+# exp of a larger exponent overflows float32; TRL 1.16 clamps here too. Beyond it the map is flat.
 _LARGEST_EXPONENT = 80.0
-# Probability 1 has infinite odds. A response without tokens has u = 0 as well.
+# Probability 1 has infinite odds. A response without tokens also has u = 0.
 _LARGEST_LOG_PROB = -1e-7
 
 
@@ -23,10 +23,17 @@ def uniform(mask: chex.Array) -> chex.Array:
 
 
 def common_length(mask: chex.Array, *, present: chex.Array, alpha: float = 0.5) -> chex.Array:
-    """LD-DPO: c_t = 1 on a response's first min_k |y_k| tokens, alpha on those behind; of policy and reference alike.
+    """LD-DPO: c_t = 1 on a response's first min_k |y_k| tokens and alpha on the rest, for policy and reference alike.
 
-    mask: bool [N, K, C]. present: bool [N, K]; a response that is not there shortens nothing. -> float [N, K, C].
-    alpha: 1 is DPO, 0 looks at the common length only. Source: arXiv 2409.06411.
+    Source: arXiv 2409.06411.
+
+    Args:
+      mask: bool [N, K, C].
+      present: bool [N, K]; an absent response does not shorten the common length.
+      alpha: 1 is DPO, 0 uses the common length only.
+
+    Returns:
+      float [N, K, C].
     """
     chex.assert_rank([mask, present], [3, 2])
     chex.assert_equal_shape_prefix([mask, present], 2)
@@ -37,9 +44,16 @@ def common_length(mask: chex.Array, *, present: chex.Array, alpha: float = 0.5) 
 
 
 def discounted(mask: chex.Array, *, discount: float = 1.0) -> chex.Array:
-    """CPL: c_t = gamma^t, t the place on the mask from 0. bool [N, K, C] -> float [N, K, C].
+    """CPL: c_t = gamma^t, t the position on the mask from 0.
 
-    discount: gamma. The paper's sums have it, its published code adds up without. Source: arXiv 2310.13639.
+    Source: arXiv 2310.13639.
+
+    Args:
+      mask: bool [N, K, C].
+      discount: gamma. The paper's sums have it; its published code sums without it.
+
+    Returns:
+      float [N, K, C].
     """
     chex.assert_rank(mask, 3)
     places = jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
@@ -77,8 +91,10 @@ def jensen_shannon(sequence_scores: chex.Array) -> chex.Array:
 def alpha_divergence(sequence_scores: chex.Array, *, alpha: float = 0.5) -> chex.Array:
     """f-DPO, alpha-divergence: phi(u) = (t^(alpha - 1) - 1) / (alpha - 1), t = exp(u). float [N, K] -> float [N, K].
 
-    alpha: as in TRL since 0.29: 1 is the reverse KL (DPO), 0 the forward KL. The paper (arXiv 2309.16240) and TRL up to
-    0.28 count the other way: phi(u) = (1 - t^-a) / a, so that alpha = 1 - a.
+    Args:
+      sequence_scores: float [N, K], u.
+      alpha: as in TRL since 0.29: 1 is the reverse KL (DPO), 0 the forward KL. The paper (arXiv 2309.16240) and TRL up
+        to 0.28 count in the other direction: phi(u) = (1 - t^-a) / a, so that alpha = 1 - a.
     """
     return _power(sequence_scores, alpha - 1.0)
 
@@ -86,7 +102,11 @@ def alpha_divergence(sequence_scores: chex.Array, *, alpha: float = 0.5) -> chex
 def alpha_reward(sequence_scores: chex.Array, *, alpha: float = 0.25) -> chex.Array:
     """AlphaPO: phi(u) = (1 - exp(-alpha u)) / alpha of the mean log-prob u. float [N, K] -> float [N, K].
 
-    alpha: 0 is SimPO. Source: arXiv 2501.03884.
+    Source: arXiv 2501.03884.
+
+    Args:
+      sequence_scores: float [N, K], u.
+      alpha: 0 is SimPO.
     """
     return _power(sequence_scores, -alpha)
 
@@ -94,7 +114,7 @@ def alpha_reward(sequence_scores: chex.Array, *, alpha: float = 0.25) -> chex.Ar
 def log_odds(sequence_scores: chex.Array) -> chex.Array:
     """ORPO: phi(u) = u - log(1 - exp(u)), the log-odds of the mean log-prob u < 0. float [N, K] -> float [N, K].
 
-    log(1 - exp(u)) by expm1 near 0 and by log1p below -log 2. Source: arXiv 2403.07691 eq. 4.
+    log(1 - exp(u)) is computed by expm1 near 0 and by log1p below -log 2. Source: arXiv 2403.07691 eq. 4.
     """
     chex.assert_rank(sequence_scores, 2)
     u = jnp.minimum(sequence_scores, _LARGEST_LOG_PROB)
@@ -112,7 +132,11 @@ def _first(responses: chex.Array) -> chex.Array:
 def positive(sequence_scores: chex.Array, *, penalty: float = 50.0) -> chex.Array:
     """DPO-Positive: u_w - penalty max(0, -u_w) of the chosen response, u of the others. float [N, K] -> float [N, K].
 
-    penalty: lambda; 0 is DPO. At u_w = 0 (the first step) it has no gradient. Source: arXiv 2402.13228.
+    Source: arXiv 2402.13228.
+
+    Args:
+      sequence_scores: float [N, K], u.
+      penalty: lambda; 0 is DPO. At u_w = 0 (the first step) it has no gradient.
     """
     chex.assert_rank(sequence_scores, 2)
     return sequence_scores - jnp.where(_first(sequence_scores), penalty * jax.nn.relu(-sequence_scores), 0.0)
@@ -123,8 +147,13 @@ def token_level(
 ) -> chex.Array:
     """TDPO: phi(u) = u + coef SeqKL(y), SeqKL(y) = sum_t KL(ref(.|s_t) || pi(.|s_t)). float [N, K] -> float [N, K].
 
-    sequence_kl: float [N, K], with the policy's gradient. stop_chosen: no gradient through the chosen response's.
     TDPO2 is the default; TDPO1 has coef 1 and stop_chosen False; coef 0 is DPO. Source: arXiv 2404.11999.
+
+    Args:
+      sequence_scores: float [N, K], u.
+      sequence_kl: float [N, K], with the policy's gradient.
+      coef: of the KL.
+      stop_chosen: no gradient through the chosen response's KL.
     """
     chex.assert_rank(sequence_scores, 2)
     chex.assert_equal_shape([sequence_scores, sequence_kl])
@@ -136,8 +165,14 @@ def token_level(
 def biased(sequence_scores: chex.Array, *, bias: float = 0.5) -> chex.Array:
     """CPL: u of the chosen response, bias u of the others. float [N, K] -> float [N, K].
 
-    bias: lambda in (0, 1], ValueError outside; below 1 the data's own segments are worth more than unseen ones. 1 is
-    no bias. Source: arXiv 2310.13639.
+    Source: arXiv 2310.13639.
+
+    Args:
+      sequence_scores: float [N, K], u.
+      bias: lambda in (0, 1]; 1 is no bias. Below 1, the data's own segments score higher than unseen ones.
+
+    Raises:
+      ValueError: if bias is outside (0, 1].
     """
     chex.assert_rank(sequence_scores, 2)
     if not 0.0 < bias <= 1.0:

@@ -11,7 +11,7 @@ def uniform(losses: chex.Array) -> chex.Array:
 
 
 def constant(losses: chex.Array, *, value: float = 0.1) -> chex.Array:
-    """omega = value: ORPO's lambda on the odds ratio, beside a likelihood of weight 1. float [N] -> float [N]."""
+    """omega = value: ORPO's lambda on the odds ratio, next to a likelihood of weight 1. float [N] -> float [N]."""
     chex.assert_rank(losses, 1)
     return jnp.full_like(losses, value)
 
@@ -19,10 +19,18 @@ def constant(losses: chex.Array, *, value: float = 0.1) -> chex.Array:
 def policy_likelihood(
     losses: chex.Array, *, response_weights: chex.Array, present: chex.Array, max_weight: float = jnp.inf
 ) -> chex.Array:
-    """WPO: omega = min(max_weight, prod_k w_k), w_k = exp(mean_t [logp_t - log sum_v pi(v|s_t)^2]). -> float [N].
+    """WPO: omega = min(max_weight, prod_k w_k), w_k = exp(mean_t [logp_t - log sum_v pi(v|s_t)^2]).
 
-    losses: float [N]. response_weights: float [N, K], the w_k. present: bool [N, K]; who is absent counts as 1.
-    max_weight: TRL up to 0.28 has 1. Source: arXiv 2406.11827 eq. 2.
+    Source: arXiv 2406.11827 eq. 2.
+
+    Args:
+      losses: float [N].
+      response_weights: float [N, K], the w_k.
+      present: bool [N, K]; an absent response counts as 1.
+      max_weight: 1 in TRL up to 0.28.
+
+    Returns:
+      float [N].
     """
     chex.assert_rank([losses, response_weights], [1, 2])
     chex.assert_equal_shape([response_weights, present])
@@ -30,10 +38,16 @@ def policy_likelihood(
 
 
 def kept(losses: chex.Array, *, kept: chex.Array) -> chex.Array:
-    """beta-DPO: omega = kept, 0 for pairs that the filter of the whole batch drops (couple.beta_statistics).
+    """beta-DPO: omega = kept, 0 for pairs dropped by the filter of the whole batch (couple.beta_statistics).
 
-    losses, kept: float [N]; kept is N / (number kept) where kept, so that the mean over all is the mean over those.
     Source: arXiv 2407.08639.
+
+    Args:
+      losses: float [N].
+      kept: float [N]. N / (number kept) for kept pairs, so that the mean over all is the mean over those.
+
+    Returns:
+      float [N].
     """
     chex.assert_rank(losses, 1)
     chex.assert_equal_shape([losses, kept])
@@ -41,7 +55,7 @@ def kept(losses: chex.Array, *, kept: chex.Array) -> chex.Array:
 
 
 def given(losses: chex.Array, *, prompt_weights: chex.Array) -> chex.Array:
-    """omega as the data says: BCO's density ratio of the prompt, an annotator's trust. float [N] x2 -> float [N]."""
+    """omega from the data: BCO's density ratio of the prompt, or trust in an annotator. float [N] x2 -> float [N]."""
     chex.assert_rank(losses, 1)
     chex.assert_equal_shape([losses, prompt_weights])
     return prompt_weights

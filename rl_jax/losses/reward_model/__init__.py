@@ -1,6 +1,7 @@
 """Losses of reward models, by name: rankings (the best response first), grades, steps of a solution, log-ratios.
 
-Each is arithmetic on arrays and returns `Terms`: what to average, and where. N prompts, K responses of each, S steps.
+Each is arithmetic on arrays and returns `Terms`: the terms to average, and which of them count. N prompts, K responses
+per prompt, S steps.
 """
 
 from rl_jax.losses.reward_model.base import Terms

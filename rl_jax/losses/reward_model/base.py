@@ -1,4 +1,4 @@
-"""What a loss of a reward model is: terms to average, and which of them are there."""
+"""The result of a reward-model loss: terms to average, and which of them count."""
 
 from typing import NamedTuple
 
@@ -12,8 +12,9 @@ from rl_jax.core.masked import zero_masked
 class Terms(NamedTuple):
     """A loss before its mean.
 
-    loss: float [N, ...], one for each prompt, response, label or step, as the loss says; 0 where it is not live.
-    live: bool, the same shape. What the mean is over.
+    Attributes:
+      loss: float [N, ...], one term per prompt, response, label or step, depending on the loss; 0 if not live.
+      live: bool, the same shape. What the mean is over.
     """
 
     loss: chex.Array
@@ -26,7 +27,7 @@ def terms(loss: chex.Array, live: chex.Array) -> Terms:
 
 
 def check_responses(rewards: chex.Array, present: chex.Array) -> chex.Array:
-    """The rewards float [N, K], 0 where no response is present, after a look at ranks, shapes and types."""
+    """The rewards float [N, K], 0 if no response is present, after checking ranks, shapes and types."""
     chex.assert_rank([rewards, present], 2)
     chex.assert_type([rewards, present], [float, bool])
     chex.assert_equal_shape([rewards, present])
@@ -34,6 +35,6 @@ def check_responses(rewards: chex.Array, present: chex.Array) -> chex.Array:
 
 
 def per_prompt(x: chex.Array, rewards: chex.Array, dtype=jnp.float32) -> chex.Array:
-    """`x` as data of one number a prompt: float [N] without gradient."""
+    """`x` as data with one number per prompt: float [N] without gradient."""
     chex.assert_shape(x, rewards.shape[:1])
     return jax.lax.stop_gradient(x.astype(dtype))

@@ -9,21 +9,34 @@ from rl_jax.losses.reward_model.grades import outcome
 
 
 def implicit_rewards(log_ratios: chex.Array, mask: chex.Array, *, beta: float = 0.05) -> chex.Array:
-    """Q = beta sum_t (log phi_t - log ref_t). float [N, K, C], bool [N, K, C] -> float [N, K].
+    """Q = beta sum_t (log phi_t - log ref_t).
 
-    log_ratios: of the tokens of each response. beta: 0.05 in PRIME (beta_train).
+    Args:
+      log_ratios: float [N, K, C], of the tokens of each response.
+      mask: bool [N, K, C].
+      beta: 0.05 in PRIME (beta_train).
+
+    Returns:
+      float [N, K].
     """
     chex.assert_rank([log_ratios, mask], 3)
     return beta * jnp.sum(zero_masked(log_ratios, mask), axis=-1)
 
 
 def implicit_outcome(
-    log_ratios: chex.Array, mask: chex.Array, present: chex.Array, *, targets: chex.Array, beta: float = 0.05
+    log_ratios: chex.Array, mask: chex.Array, present: chex.Array, *, targets: chex.Array, beta: float
 ) -> Terms:
-    """-y log sigma(Q) - (1 - y) log sigma(-Q), Q = beta sum_t (log phi_t - log ref_t): one term a response.
+    """Cross-entropy of the implicit reward, one term per response. At phi = ref the loss is log 2.
 
-    log_ratios: float [N, K, C], differentiated through log phi. mask: bool [N, K, C]. present: bool [N, K].
-    targets: float [N, K], whether the response is right. At phi = ref the loss is log 2.
-    Source: arXiv 2412.01981 (implicit PRM), 2502.01456 (PRIME, compute_ce_dpo_loss_rm). With pairs it is rl_jax.dpo.
+        l = -y log sigma(Q) - (1 - y) log sigma(-Q), Q = beta sum_t (log phi_t - log ref_t)
+
+    Source: arXiv 2412.01981 (implicit PRM), 2502.01456 (PRIME, compute_ce_dpo_loss_rm). For pairs it is rl_jax.dpo.
+
+    Args:
+      log_ratios: float [N, K, C], differentiated through log phi.
+      mask: bool [N, K, C].
+      present: bool [N, K].
+      targets: float [N, K], y: 1 if the response is right.
+      beta: as in `implicit_rewards`; required, since it is supplied by name.
     """
     return outcome(implicit_rewards(log_ratios, mask, beta=beta), present, targets=targets)

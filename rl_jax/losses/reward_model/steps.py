@@ -1,4 +1,4 @@
-"""The loss of a process reward model, which judges each step of a solution at the step's last token."""
+"""The loss of a process reward model, which scores each step of a solution at the step's last token."""
 
 import chex
 import jax
@@ -11,12 +11,15 @@ from rl_jax.losses.reward_model.base import Terms
 def step_cross_entropy(
     logits: chex.Array, mask: chex.Array, *, step_labels: chex.Array, last_step_only: bool = False
 ) -> Terms:
-    """-y log p_1 - (1 - y) log p_0, p = softmax(logits): one term a labelled step.
+    """-y log p_1 - (1 - y) log p_0, p = softmax(logits): one term per labelled step.
 
-    logits: float [N, S, 2], read at the last token of each step, differentiated: dl/dlogits = p - (1 - y, y).
-    mask: bool [N, S]. The steps that have a label. step_labels: float [N, S], y in [0, 1]: is it right so far?
-    last_step_only: the last labelled step alone counts, which makes an outcome model of it.
-    Source: arXiv 2305.20050, 2211.14275; TRL's PRMTrainer (train_on_last_step_only).
+    dl/dlogits = p - (1 - y, y). Source: arXiv 2305.20050, 2211.14275; TRL's PRMTrainer (train_on_last_step_only).
+
+    Args:
+      logits: float [N, S, 2], read at the last token of each step, differentiated.
+      mask: bool [N, S]. The steps that have a label.
+      step_labels: float [N, S], y in [0, 1]: is the solution right so far?
+      last_step_only: use only the last labelled step, which makes it an outcome model.
     """
     chex.assert_rank([logits, mask], [3, 2])
     chex.assert_type([logits, mask, step_labels], [float, bool, float])

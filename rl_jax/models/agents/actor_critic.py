@@ -1,4 +1,4 @@
-"""Actor and critic for control: two networks without a common trunk, as pure functions on flat batches of observations.
+"""Actor and critic for control: two networks without a shared trunk, as pure functions on flat batches of observations.
 
 Each is a torso and a linear head; weights are orthogonal as in PPO's implementations (sqrt 2 inside, .01 on the policy,
 1 on the value).
@@ -16,13 +16,14 @@ from rl_jax.models.agents.torso import dense, linear, make_torso
 
 
 class Agent(NamedTuple):
-    """What acts and what judges.
+    """A policy and a critic.
 
-    init: (key) -> params {"actor", "critic"}.
-    policy: (params, observations [N, ...]) -> float32 [N, distribution.num_outputs].
-    value: (params, observations [N, ...]) -> float32 [N, K], the outputs of a value head (losses.value).
-    distribution: of the actions.
-    initial_state: (B) -> (): it has no memory (models.memory.MemoryAgent has one).
+    Attributes:
+      init: (key) -> params {"actor", "critic"}.
+      policy: (params, observations [N, ...]) -> float32 [N, distribution.num_outputs].
+      value: (params, observations [N, ...]) -> float32 [N, K], the outputs of a value head (losses.value).
+      distribution: of the actions.
+      initial_state: (B) -> (), because there is no memory (agents.memory.MemoryAgent has one).
     """
 
     init: Callable
@@ -44,13 +45,21 @@ def make_agent(
 ) -> Agent:
     """An Agent of two networks of the same kind.
 
-    observation_shape: (D,), or (H, W, C), which adds a 3 x 3 convolution with `channels` outputs in front, or, with
-        channels 0, is read as one row of numbers.
-    num_values: K. hidden: widths of the layers. activation: one of ACTIVATIONS.
-    actor_features: how many of the D features the actor reads, the first ones; 0 is all. The critic reads all of them:
-        what only it sees (the true state of a simulator) is free to use, since it is not there when the policy acts.
-        Source: asymmetric actor-critic, arXiv 1710.06542; arXiv 2311.13081.
-    Raises ValueError for an unknown activation, a shape that is neither, or more features than there are.
+    Args:
+      observation_shape: (D,) or (H, W, C). The latter adds a 3 x 3 convolution with `channels` outputs in front, or is
+        flattened if channels is 0.
+      distribution: of the actions.
+      num_values: K.
+      hidden: widths of the layers.
+      activation: one of ACTIVATIONS.
+      channels: outputs of the convolution.
+      actor_features: how many of the D features the actor sees, the first ones; 0 is all. The critic sees all of them:
+        it may use privileged inputs (a simulator's true state), since it is not needed when the policy acts. Source:
+        asymmetric actor-critic, arXiv 1710.06542; arXiv 2311.13081.
+
+    Raises:
+      ValueError: if the activation is unknown, the shape is neither of the two, or there are fewer features than asked
+        for.
     """
     layers = dict(hidden=hidden, activation=activation, channels=channels)
     actor = make_torso(observation_shape, features=actor_features, **layers)

@@ -1,8 +1,8 @@
-"""Action distributions as pure functions on a network's outputs: a choice of functions, no class of its own.
+"""Action distributions as pure functions on a network's outputs: a tuple of functions per distribution, no classes.
 
-A `Distribution` draws with noise that comes from outside, so that the noise of many steps is made in one call, and
-says what an action's log-prob is. The actions of `tanh_gaussian` and `beta` are kept before the squash: it saturates
-in float32, and the log of what is left of its slope would be lost.
+A `Distribution` samples from noise that is passed in, so that the noise of many steps is generated in one call, and
+gives an action's log-prob. The actions of `tanh_gaussian` and `beta` are stored before the squash: it saturates in
+float32, and the log of the remaining slope would be lost.
 """
 
 import math
@@ -20,11 +20,17 @@ MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
 
 
 class Distribution(NamedTuple):
-    """num_outputs: what the network has to give for each state, float [..., num_outputs].
+    """An action distribution.
 
-    noise: (key, shape) -> [*shape, ...], what `sample` takes. sample: (outputs, noise) -> actions. mode: (outputs) ->
-    actions. log_prob: (outputs, actions) -> float [...]. entropy: (outputs) -> float [...], in nats.
-    to_env: actions -> what the environment reads. kl: (outputs p, outputs q) -> float [...], KL(p || q) in nats.
+    Attributes:
+      num_outputs: size of the network's outputs per state, float [..., num_outputs].
+      noise: (key, shape) -> [*shape, ...], the input of `sample`.
+      sample: (outputs, noise) -> actions.
+      mode: (outputs) -> actions.
+      log_prob: (outputs, actions) -> float [...].
+      entropy: (outputs) -> float [...], in nats.
+      to_env: actions -> the environment's actions.
+      kl: (outputs p, outputs q) -> float [...], KL(p || q) in nats.
     """
 
     num_outputs: int
@@ -72,13 +78,20 @@ def _log_slope(u: chex.Array) -> chex.Array:
 
 
 def tanh_gaussian(low: np.ndarray, high: np.ndarray, *, points: int = 16) -> Distribution:
-    """a = middle + half tanh(u), u ~ N(mean, std^2) for each of D coordinates: every action is inside (low, high).
+    """Squashed Gaussian in each of D coordinates: every action is inside (low, high).
 
-        log pi(a) = sum_d log N(u; mean, std) - log(1 - tanh(u)^2) - log half.
+        a = middle + half tanh(u), u ~ N(mean, std^2)
+        log pi(a) = sum_d log N(u; mean, std) - log(1 - tanh(u)^2) - log half
 
-    low, high: finite, [D]. Actions are kept as u, float32 [..., D]; to_env gives a. outputs: means and log stds, 2 D.
-    points: of the Gauss-Hermite quadrature of the entropy, which has no closed form: H = H_N + sum_d E log(da/du).
-    Raises ValueError where a bound is not finite.
+    Outputs are means and log stds, 2 D. Actions are stored as u, float32 [..., D]; to_env gives a.
+
+    Args:
+      low: finite, [D].
+      high: finite, [D].
+      points: of the Gauss-Hermite quadrature of the entropy, which has no closed form: H = H_N + sum_d E log(da/du).
+
+    Raises:
+      ValueError: if a bound is not finite.
     """
     low, high = _finite_bounds("tanh_gaussian", low, high)
     size, log_half = low.size, float(np.sum(np.log(0.5 * (high - low))))
@@ -111,7 +124,7 @@ def tanh_gaussian(low: np.ndarray, high: np.ndarray, *, points: int = 16) -> Dis
         return jnp.sum(0.5 * (1.0 + LOG_TWO_PI) + log_std + slope, axis=-1) + log_half
 
     def kl(outputs: chex.Array, others: chex.Array) -> chex.Array:
-        (mean, log_std), (other_mean, other_log_std) = split(outputs), split(others)  # the squash is the same for both
+        (mean, log_std), (other_mean, other_log_std) = split(outputs), split(others)  # both have the same squash
         z = (mean - other_mean) * jnp.exp(-other_log_std)
         ratio = log_std - other_log_std
         return jnp.sum(0.5 * (jnp.exp(2.0 * ratio) + jnp.square(z) - 1.0) - ratio, axis=-1)
@@ -121,15 +134,23 @@ def tanh_gaussian(low: np.ndarray, high: np.ndarray, *, points: int = 16) -> Dis
 
 
 def beta(low: np.ndarray, high: np.ndarray, *, proposals: int = 8) -> Distribution:
-    """a = low + (high - low) x, x ~ Beta(alpha, beta) in each of D coordinates, alpha and beta = 1 + softplus(outputs).
+    """Beta distribution in each of D coordinates, with one mode and no mass outside the bounds.
 
-        log pi(a) = sum_d (alpha - 1) log x + (beta - 1) log(1 - x) - log B(alpha, beta) - log(high - low).
+        a = low + (high - low) x, x ~ Beta(alpha, beta), alpha and beta = 1 + softplus(outputs)
+        log pi(a) = sum_d (alpha - 1) log x + (beta - 1) log(1 - x) - log B(alpha, beta) - log(high - low)
 
-    One mode, no mass outside the bounds, and alpha = beta = 1 is uniform. low, high: finite, [D]. outputs: 2 D, those
-    of alpha first. Actions are kept as u = logit(x), float32 [..., D]; to_env gives a.
-    proposals: x = g / (g + g'), both gamma variables by Marsaglia and Tsang's rejection, whose proposals are drawn
-    ahead; each is accepted with a probability above .95, so that eight are all refused less than once in 10^10.
-    Raises ValueError where a bound is not finite. Source: Chou et al., ICML 2017; arXiv 2504.17838 and its code.
+    alpha = beta = 1 is uniform. Outputs are 2 D, those of alpha first. Actions are stored as u = logit(x), float32
+    [..., D]; to_env gives a. Source: Chou et al., ICML 2017; arXiv 2504.17838 and its code.
+
+    Args:
+      low: finite, [D].
+      high: finite, [D].
+      proposals: x = g / (g + g'), both gamma variables by Marsaglia and Tsang's rejection, whose proposals are
+        generated in advance; each is accepted with a probability above .95, so that all eight are rejected less than
+        once in 10^10.
+
+    Raises:
+      ValueError: if a bound is not finite.
     """
     low, high = _finite_bounds("beta", low, high)
     size, log_range = low.size, float(np.sum(np.log(high - low)))
@@ -149,7 +170,7 @@ def beta(low: np.ndarray, high: np.ndarray, *, proposals: int = 8) -> Distributi
         return log_gamma[..., :size] - log_gamma[..., size:]
 
     def mode(outputs: chex.Array) -> chex.Array:
-        # (alpha - 1) / (alpha + beta - 2) as a logit; softplus(o) is exp(o) where it would round to 0.
+        # (alpha - 1) / (alpha + beta - 2) as a logit; exp(o) replaces softplus(o) if that would round to 0.
         log_excess = jnp.where(outputs < -15.0, outputs, jnp.log(jax.nn.softplus(jnp.maximum(outputs, -15.0))))
         return log_excess[..., :size] - log_excess[..., size:]
 
@@ -175,15 +196,15 @@ def beta(low: np.ndarray, high: np.ndarray, *, proposals: int = 8) -> Distributi
 
 
 def _log_gamma_samples(shape: chex.Array, normal: chex.Array, log_uniform: chex.Array) -> chex.Array:
-    """log of Gamma(shape) variables, shape >= 1: the first proposal that is accepted. [...], [..., K] -> [...].
+    """log of Gamma(shape) variables, shape >= 1: the first accepted proposal. [...], [..., K] -> [...].
 
-    g = d v, v = (1 + n / sqrt(9 d))^3, d = shape - 1/3, where log U < n^2 / 2 + d - d v + d log v.
+    g = d v, v = (1 + n / sqrt(9 d))^3, d = shape - 1/3, accepted if log U < n^2 / 2 + d - d v + d log v.
     """
     d = shape[..., None] - 1.0 / 3.0
     root = 1.0 + normal * jax.lax.rsqrt(9.0 * d)
     log_v = 3.0 * jnp.log(jnp.where(root > 0, root, 1.0))
     accepted = (root > 0) & (log_uniform < 0.5 * jnp.square(normal) + d * (1.0 - jnp.exp(log_v) + log_v))
-    # argmax finds the first; where there is none, v = 1, the mode.
+    # argmax finds the first; if there is none, v = 1, the mode.
     first = jax.nn.one_hot(jnp.argmax(accepted, axis=-1), accepted.shape[-1], dtype=bool) & accepted
     return jnp.log(d[..., 0]) + jnp.sum(jnp.where(first, log_v, 0.0), axis=-1)
 

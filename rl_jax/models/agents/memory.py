@@ -1,8 +1,8 @@
-"""Actors and critics that remember, for worlds that do not show all of their state: a torso, a memory, a head.
+"""Actors and critics with memory, for partially observed environments: a torso, a memory, a head.
 
-They act step by step (`step`) and learn from rows of T steps (`unroll`), and both give the same numbers to within
-rounding, wherever an episode ends inside of a row: its memory is empty at its first step. Actor and critic share
-nothing, neither weights nor memory. No gradient goes back behind the state that a row starts with.
+They act step by step (`step`) and learn from rows of T steps (`unroll`). Both give the same numbers up to rounding,
+even if an episode ends inside a row: its memory is empty at its first step. Actor and critic share nothing, neither
+weights nor memory. No gradient flows back beyond the state that a row starts with.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,18 @@ from rl_jax.models.agents.torso import Torso, dense, linear, make_torso
 
 
 class MemoryAgent(NamedTuple):
-    """What acts and what judges, both with a memory; a `state` is a pytree of arrays with B first.
+    """A policy and a critic, both with a memory; a `state` is a pytree of arrays with B first.
 
-    init: (key) -> params {"actor", "critic"}.
-    initial_state: (B) -> the state of an empty memory.
-    step: (params, observations [B, ...], state, first bool [B]) -> (outputs float32 [B, distribution.num_outputs],
-        values float32 [B, K], state). first: an episode starts here, what was before is forgotten.
-    unroll: (params, observations [B, T, ...], state, first bool [B, T]) -> (outputs [B, T, ...], values [B, T, K]).
-    look_ahead: (params, observations, state, first, next_observations [B, T, ...]) -> (outputs, values, next_values
-        [B, T, K]). The same, and the values of what each step has led to, in the memory of that step's episode. That
-        is V' also where the episode was cut off there: no memory has seen next_observations.
-    distribution: of the actions.
+    Attributes:
+      init: (key) -> params {"actor", "critic"}.
+      initial_state: (B) -> the state of an empty memory.
+      step: (params, observations [B, ...], state, first bool [B]) -> (outputs float32 [B, distribution.num_outputs],
+        values float32 [B, K], state). first: an episode starts here; the memory before it is cleared.
+      unroll: (params, observations [B, T, ...], state, first bool [B, T]) -> (outputs [B, T, ...], values [B, T, K]).
+      look_ahead: (params, observations, state, first, next_observations [B, T, ...]) -> (outputs, values, next_values
+        [B, T, K]). As unroll, plus the values of the states that the steps led to, in the memory of each step's
+        episode. That is V' even if the episode was truncated there: no memory has seen next_observations.
+      distribution: of the actions.
     """
 
     init: Callable
@@ -52,8 +53,18 @@ def make_gru_agent(
 ) -> MemoryAgent:
     """A MemoryAgent of gated recurrent units.
 
-    hidden: widths of the layers in front. width: of the state. The others as of actor_critic.make_agent, which also
-    says what is refused.
+    Args:
+      observation_shape: as in actor_critic.make_agent.
+      distribution: of the actions.
+      num_values: K.
+      hidden: widths of the layers in front of the memory.
+      activation: as in actor_critic.make_agent.
+      channels: as in actor_critic.make_agent.
+      actor_features: as in actor_critic.make_agent.
+      width: of the state.
+
+    Raises:
+      ValueError: as in actor_critic.make_agent.
     """
     layers = dict(hidden=hidden, activation=activation, channels=channels)
     actor = make_torso(observation_shape, features=actor_features, **layers)
@@ -77,9 +88,21 @@ def make_transformer_agent(
 ) -> MemoryAgent:
     """A MemoryAgent of causal attention.
 
-    hidden: widths of the layers in front. width: of the residual stream, and of 4 times that the MLPs. context: K.
-    The others as of actor_critic.make_agent, which also says what is refused.
-    Raises ValueError where the heads do not divide the width, or context is less than 2.
+    Args:
+      observation_shape: as in actor_critic.make_agent.
+      distribution: of the actions.
+      num_values: as in actor_critic.make_agent.
+      hidden: widths of the layers in front of the memory.
+      activation: as in actor_critic.make_agent.
+      channels: as in actor_critic.make_agent.
+      actor_features: as in actor_critic.make_agent.
+      width: of the residual stream; the MLPs are 4 times as wide.
+      context: K of agents.recurrence, the steps that a query sees.
+      heads: of the attention.
+      layers: number of blocks.
+
+    Raises:
+      ValueError: if heads does not divide width, context is less than 2, and as in actor_critic.make_agent.
     """
     if width % heads:
         raise ValueError(f"width={width} does not divide into heads={heads}")
@@ -96,7 +119,14 @@ def make_transformer_agent(
 
 
 class _Network(NamedTuple):
-    """torso: a Torso. memory: a Memory. outputs: how many the head has. scale: of its first weights."""
+    """A torso, a memory and a head.
+
+    Attributes:
+      torso: a Torso.
+      memory: a Memory.
+      outputs: size of the head.
+      scale: of the head's initial weights.
+    """
 
     torso: Torso
     memory: Memory

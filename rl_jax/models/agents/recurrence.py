@@ -1,12 +1,12 @@
-"""Two memories that stand between a network's torso and its head.
+"""Two memories, between a network's torso and its head.
 
     gru           r, z = sigmoid(x W + h U),   n = tanh(x W + r (h U + c)),   h' = (1 - z) n + z h
     transformer   x + Attention(norm x) over the last K steps of the episode,   x + MLP(norm x)
 
-The GRU is torch's and cuDNN's: the reset gate stands behind the matmul, and z keeps the old state (in arXiv 1406.1078
-r stands before it). The transformer norms before its layers, so that a gradient has a way past them (arXiv 1910.06764),
-keeps the keys and values of K - 1 steps (arXiv 1901.02860; from the second layer on, what is older than K steps lives
-on in them), and knows how long ago a step was by a learned weight for each head and distance (arXiv 1910.10683).
+The GRU is that of torch and cuDNN: the reset gate comes after the matmul, and z keeps the old state (in arXiv 1406.1078
+r comes before it). The transformer has pre-norm layers, so that a gradient can bypass them (arXiv 1910.06764). It keeps
+the keys and values of K - 1 steps (arXiv 1901.02860; from the second layer on they carry information older than K
+steps), and encodes the age of a step by a learned weight per head and distance (arXiv 1910.10683).
 """
 
 import math
@@ -22,11 +22,14 @@ from rl_jax.models.agents.torso import dense, linear
 
 
 class Memory(NamedTuple):
-    """What stands between the torso and the head of one network.
+    """The part between the torso and the head of one network.
 
-    init: (key) -> params. empty: (B) -> state. size: of what it gives.
-    run: (params, x [B, T, D], state, first bool [B, T]) -> (y [B, T, size], state, trace).
-    peek: (params, x [B, T, D], trace of run) -> [B, T, size]: y of x_t if it came next after step t.
+    Attributes:
+      init: (key) -> params.
+      empty: (B) -> state.
+      size: of the output.
+      run: (params, x [B, T, D], state, first bool [B, T]) -> (y [B, T, size], state, trace).
+      peek: (params, x [B, T, D], trace of run) -> [B, T, size]: y of x_t if it came next after step t.
     """
 
     init: Callable
@@ -37,9 +40,13 @@ class Memory(NamedTuple):
 
 
 def gru(inputs: int, width: int) -> Memory:
-    """A gated recurrent unit; state and output are h, float32 [B, width]. The gates stand in the order r, z, n.
+    """A gated recurrent unit; state and output are h, float32 [B, width]. The gates are in the order r, z, n.
 
-    inputs: D. Source: arXiv 1406.1078, in the form that is said above.
+    Source: arXiv 1406.1078, in the form given in the module's docstring.
+
+    Args:
+      inputs: D.
+      width: of the state.
     """
 
     def init(key: chex.PRNGKey) -> dict[str, Any]:
@@ -82,7 +89,10 @@ def gru(inputs: int, width: int) -> Memory:
 class Cache(NamedTuple):
     """The last K - 1 steps, the newest last.
 
-    keys, values: float32 [B, layers, K - 1, heads, width / heads]. valid: bool [B, K - 1]. Of the episode under way.
+    Attributes:
+      keys: float32 [B, layers, K - 1, heads, width / heads].
+      values: float32 [B, layers, K - 1, heads, width / heads].
+      valid: bool [B, K - 1]. Whether the step belongs to the current episode.
     """
 
     keys: chex.Array
@@ -91,10 +101,11 @@ class Cache(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Of S = K - 1 + T steps, the cached ones first, what later steps look at.
+    """What later steps attend to, for S = K - 1 + T steps, the cached ones first.
 
-    streams: of each layer (keys, values), float32 [B, S, heads, width / heads]. episodes: int32 [B, S], by number; -1
-        is not to be seen.
+    Attributes:
+      streams: (keys, values) of each layer, float32 [B, S, heads, width / heads].
+      episodes: int32 [B, S], episode numbers; -1 is hidden.
     """
 
     streams: list[tuple[chex.Array, chex.Array]]
@@ -104,7 +115,12 @@ class Trace(NamedTuple):
 def transformer(inputs: int, width: int, context: int, heads: int, layers: int) -> Memory:
     """`layers` blocks of causal attention; the state is a Cache.
 
-    inputs: D. width: of the residual stream, and of 4 times that the MLPs. context: K.
+    Args:
+      inputs: D.
+      width: of the residual stream; the MLPs are 4 times as wide.
+      context: K.
+      heads: of the attention.
+      layers: number of blocks.
     """
     size, cached = width // heads, context - 1
 
@@ -120,20 +136,25 @@ def transformer(inputs: int, width: int, context: int, heads: int, layers: int) 
             }  # fmt: skip
 
         embed = dense(embed_key, inputs, width, 1.0)
-        # Not 0: what is normed must not be the tiny remains of an observation of zeros.
+        # Not 0: otherwise an observation of zeros would leave only tiny values to normalise.
         embed["bias"] = 0.5 * jax.random.normal(shift_key, (width,))
         return {"embed": embed} | {f"block_{i}": block(k) for i, k in enumerate(keys)}
 
     def empty(rows: int) -> Cache:
-        # Two arrays: leaves that are one buffer could not be donated.
+        # Two arrays: leaves that share one buffer cannot be donated.
         keys, values = (jnp.zeros((rows, layers, cached, heads, size)) for _ in range(2))
         return Cache(keys, values, jnp.zeros((rows, cached), bool))
 
     def forward(params: dict[str, Any], x: chex.Array, ahead: int, episodes: chex.Array, seen: chex.Array, stream_of):
-        """y [B, T, width] and the (keys, values) that x has, of each layer; queries stand `ahead` steps after x's own.
+        """y [B, T, width] and x's own (keys, values) of each layer; queries come `ahead` steps after x's own keys.
 
-        episodes: int32 [B, T] of the queries, seen: [B, S] of the stream. stream_of: (layer, own keys and values) ->
-        the (keys, values) of the stream.
+        Args:
+          params: of the memory.
+          x: [B, T, D].
+          ahead: 0 or 1.
+          episodes: int32 [B, T], of the queries.
+          seen: [B, S], episodes of the stream.
+          stream_of: (layer, own keys and values) -> the (keys, values) of the stream.
         """
         offsets = np.arange(seen.shape[1])[None, :] - np.arange(x.shape[1])[:, None] - ahead
         window = jnp.broadcast_to(jnp.asarray((offsets >= 0) & (offsets < cached)), (len(x), *offsets.shape))
@@ -150,7 +171,7 @@ def transformer(inputs: int, width: int, context: int, heads: int, layers: int) 
         return _norm(x), own
 
     def run(params: dict[str, Any], x: chex.Array, state: Cache, first: chex.Array):
-        episodes = jnp.cumsum(first, axis=1, dtype=jnp.int32)  # 0 goes on with the one that is cached
+        episodes = jnp.cumsum(first, axis=1, dtype=jnp.int32)  # 0 continues the cached one
         seen = jnp.concatenate([jnp.where(state.valid, 0, -1), episodes], axis=1)
 
         def stream(layer: int, own) -> tuple[chex.Array, chex.Array]:
@@ -169,10 +190,18 @@ def transformer(inputs: int, width: int, context: int, heads: int, layers: int) 
 
 
 def _attend(q, own, stream, mask: chex.Array, weights: chex.Array, now: chex.Array) -> chex.Array:
-    """softmax(q k / sqrt(d) + weight of the distance) v over the stream where the mask is, and the query's own step.
+    """softmax(q k / sqrt(d) + weight of the distance) v over the stream on the mask, and over the query's own step.
 
-    q: [B, T, heads, d]; own: (k, v) of that shape; stream: (k, v) [B, S, heads, d]; mask: bool [B, T, S].
-    weights: [heads, T, S]. now: [heads], the weight of distance 0. -> [B, T, heads, d].
+    Args:
+      q: [B, T, heads, d].
+      own: (k, v) of that shape.
+      stream: (k, v) [B, S, heads, d].
+      mask: bool [B, T, S].
+      weights: [heads, T, S].
+      now: [heads], the weight of distance 0.
+
+    Returns:
+      [B, T, heads, d].
     """
     q = q * q.shape[-1] ** -0.5
     past = jnp.einsum("bthd,bshd->bhts", q, stream[0])
@@ -185,9 +214,9 @@ def _attend(q, own, stream, mask: chex.Array, weights: chex.Array, now: chex.Arr
 
 
 def _by_distance(table: chex.Array, queries: int, keys: int, ahead: int) -> chex.Array:
-    """[heads, queries, keys]: the table's entry of how far key s lies behind query t, K - 1 - (s - t - ahead).
+    """[heads, queries, keys]: the table's entry for how far key s is before query t, K - 1 - (s - t - ahead).
 
-    table: [heads, K]; 0 where it has no entry from 1 to K - 1. A line that is repeated, each time one place further,
+    table: [heads, K]; 0 if it has no entry from 1 to K - 1. Built by repeating a line, shifted by one each time,
     instead of a gather, whose gradient would be a scatter.
     """
     heads = len(table)
@@ -197,6 +226,6 @@ def _by_distance(table: chex.Array, queries: int, keys: int, ahead: int) -> chex
 
 
 def _norm(x: chex.Array) -> chex.Array:
-    """To mean 0 and variance 1 on the last axis; the layer behind it has the scale and the shift."""
+    """To mean 0 and variance 1 on the last axis; the layer after it has the scale and the shift."""
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-5)

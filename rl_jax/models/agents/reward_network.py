@@ -1,4 +1,4 @@
-"""A reward of a step for control: an ensemble of small networks on observation and action (models.torso)."""
+"""A per-step reward for control: an ensemble of small networks on observation and action (agents.torso)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,10 +12,11 @@ from rl_jax.models.agents.torso import dense, linear, make_torso
 
 
 class RewardNetwork(NamedTuple):
-    """M members, each with weights of its own.
+    """M members, each with its own weights.
 
-    init: (key) -> params, every leaf with M first.
-    apply: (params, observations [N, *shape], actions [N, ...]) -> float32 [N, M].
+    Attributes:
+      init: (key) -> params, every leaf with M first.
+      apply: (params, observations [N, *shape], actions [N, ...]) -> float32 [N, M].
     """
 
     init: Callable
@@ -33,9 +34,16 @@ def make_reward_network(
 ) -> RewardNetwork:
     """M = members networks r(o, a), unbounded.
 
-    observation_size: numbers in an observation, of whatever shape. num_actions: actions are int [N], seen as one of
-    num_actions; 0: they are float [N, ...] of action_size numbers, as the environment takes them.
-    hidden, activation: of models.torso. Source: ensembles of rewards, arXiv 1706.03741 section 2.2.3.
+    Source: ensembles of rewards, arXiv 1706.03741 section 2.2.3.
+
+    Args:
+      observation_size: numbers in an observation of any shape.
+      num_actions: actions are int [N], one-hot of num_actions. 0: they are float [N, ...] of action_size numbers, as
+        the environment takes them.
+      action_size: numbers in an action if num_actions is 0.
+      members: M.
+      hidden: as in agents.torso.
+      activation: as in agents.torso.
     """
     torso = make_torso(
         (observation_size + (num_actions or action_size),), hidden=hidden, activation=activation, channels=0

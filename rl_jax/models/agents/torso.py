@@ -1,6 +1,6 @@
 """The layers in front of a head or a memory, on flat batches of observations: plain matmuls on [N, D].
 
-Observations of rank 3 (height, width, channels) go through a small convolution first. Weights are orthogonal as in
+Observations of rank 3 (height, width, channels) first go through a small convolution. Weights are orthogonal as in
 PPO's implementations, sqrt 2 inside.
 """
 
@@ -16,7 +16,13 @@ ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "silu": jax.nn.silu}
 
 
 class Torso(NamedTuple):
-    """init: (key) -> (params, a key for what stands behind). apply: (params, observations [N, ...]) -> [N, size]."""
+    """The layers in front of a head or a memory.
+
+    Attributes:
+      init: (key) -> (params, a key for the layers after it).
+      apply: (params, observations [N, ...]) -> [N, size].
+      size: of the output.
+    """
 
     init: Callable
     apply: Callable
@@ -26,13 +32,19 @@ class Torso(NamedTuple):
 def make_torso(
     observation_shape: tuple[int, ...], *, hidden: tuple[int, ...], activation: str, channels: int, features: int = 0
 ) -> Torso:
-    """Fully connected layers, each with the activation behind it.
+    """Fully connected layers, each followed by the activation.
 
-    observation_shape: (D,), or (H, W, C), which adds a 3 x 3 convolution with `channels` outputs in front, or, with
-        channels 0, is read as one row of numbers.
-    hidden: widths of the layers. activation: one of ACTIVATIONS. features: how many of the D are read, the first ones;
-        0 is all.
-    Raises ValueError for an unknown activation, a shape that is neither, or more features than there are.
+    Args:
+      observation_shape: (D,) or (H, W, C). The latter adds a 3 x 3 convolution with `channels` outputs in front, or is
+        flattened if channels is 0.
+      hidden: widths of the layers.
+      activation: one of ACTIVATIONS.
+      channels: outputs of the convolution.
+      features: how many of the D features are used, the first ones; 0 is all.
+
+    Raises:
+      ValueError: if the activation is unknown, the shape is neither of the two, or there are fewer features than asked
+        for.
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation={activation!r} is none of {', '.join(ACTIVATIONS)}")
@@ -84,7 +96,7 @@ def _flat_size(shape: tuple[int, ...], channels: int) -> int:
 def _convolve(x: chex.Array, params: dict[str, chex.Array]) -> chex.Array:
     """A 3 x 3 convolution without padding, as one matmul of the nine shifted images: [N, H, W, C] -> [N, H-2, W-2, F].
 
-    XLA's CPU convolutions, and their gradients under vmap above all, are far slower than a matmul of the same size.
+    XLA's CPU convolutions, and especially their gradients under vmap, are far slower than a matmul of the same size.
     """
     height, width = x.shape[1] - 2, x.shape[2] - 2
     patches = [x[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]

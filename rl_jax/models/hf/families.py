@@ -1,6 +1,6 @@
-"""The model families of Hugging Face folders as data: how config.json and tensor names say what TransformerConfig says.
+"""The model families of Hugging Face folders as data: how config.json and tensor names map to a TransformerConfig.
 
-Read and write are each other's inverse: `write_config` gives only what `read_config` reads back as the same config.
+Read and write are inverses: `write_config` only returns what `read_config` reads back as the same config.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from rl_jax.models.hf.hf_fields import (
 )
 from rl_jax.models.transformer.config import TransformerConfig
 
-_MAX_POSITIONS = 32_768  # for the file only: no family with RoPE computes anything from it
+_MAX_POSITIONS = 32_768  # for the file only: it has no effect in families with RoPE
 
 _SIZES = {
     "vocab_size": "vocab_size",
@@ -62,12 +62,25 @@ _GPT2_LAYER = {
 class Family(NamedTuple):
     """One model_type. Names on the left of a mapping are ours, except in `fixed` and `aliases`.
 
-    architecture: its class in transformers. constants: our fields that all its models share. optional: our field ->
-    (theirs, what a missing field means). fixed: their fields of which we compute some values only, the default first.
-    sizes: our field -> theirs. derived: sizes that may be missing, with their value, None where others give it.
-    aliases: another name of a field -> the name here. unused: their fields that nothing is computed from.
-    activation: their fields that name it. windows, local_rope: see hf_fields. top, layer: our path -> tensor name, the
-    layer's behind `layer_prefix`. conv1d: kernels are stored [in, out], and q, k, v as one.
+    Attributes:
+      architecture: its class in transformers.
+      constants: our fields that all its models share.
+      optional: our field -> (theirs, the value if it is missing).
+      fixed: their fields of which we support some values only, the default first.
+      sizes: our field -> theirs.
+      derived: sizes that may be missing, with their value; None if it follows from others.
+      aliases: another name of a field -> the name used here.
+      unused: their fields that have no effect.
+      activation: their fields that name it.
+      norm_eps: (theirs, the value if it is missing).
+      tied_head: the value if tie_word_embeddings is missing.
+      scaled_embedding: whether embeddings are multiplied by sqrt(embed_dim).
+      windows: see hf_fields.read_windows.
+      local_rope: see hf_fields.read_rope.
+      top: our path -> tensor name.
+      layer: our path -> tensor name after `layer_prefix`.
+      layer_prefix: of the layers' tensor names.
+      conv1d: kernels are stored as [in, out], and q, k, v as one.
     """
 
     architecture: str
@@ -120,7 +133,7 @@ FAMILIES = {
         sizes=_SIZES | {"mlp_dim": "moe_intermediate_size", "num_experts": "num_local_experts",
                         "experts_per_token": "num_experts_per_tok"},
         aliases={"num_experts": "num_local_experts"},
-        unused=frozenset({"intermediate_size", "max_window_layers"}),  # of dense layers, of which there are none
+        unused=frozenset({"intermediate_size", "max_window_layers"}),  # of dense layers, which do not occur
         windows="all_if_used",
         layer=_LAYER | _EXPERTS,
     ),
@@ -167,7 +180,7 @@ FAMILIES = {
 
 
 def _read_sizes(family: Family, fields: Fields) -> dict[str, Any]:
-    """Our sizes; the derived ones are filled in."""
+    """Our sizes, including the derived ones."""
     ours = {}
     for field, theirs in family.sizes.items():
         default = family.derived[field] if field in family.derived else REQUIRED
@@ -179,9 +192,15 @@ def _read_sizes(family: Family, fields: Fields) -> dict[str, Any]:
 
 
 def read_config(raw: Mapping[str, Any], *, path="config.json", ignore: Collection[str] = ()) -> TransformerConfig:
-    """The TransformerConfig that a config.json's content describes. path: for messages. ignore: fields to pass over.
+    """The TransformerConfig of a config.json's content.
 
-    Raises ValueError that names the field: an unknown model_type, an unknown field, a value that we do not compute.
+    Args:
+      raw: the content.
+      path: for messages.
+      ignore: fields to skip.
+
+    Raises:
+      ValueError: naming the field, if there is an unknown model_type, an unknown field, or an unsupported value.
     """
     name = raw.get("model_type")
     if name == "gemma3":
@@ -196,7 +215,7 @@ def read_config(raw: Mapping[str, Any], *, path="config.json", ignore: Collectio
     ours["tied_head"] = fields.take("tie_word_embeddings", family.tied_head)
     ours["activation"] = read_activation(fields, *family.activation)
     for field, (theirs, default) in family.optional.items():
-        # null says that there is no softcap, a missing field that there is the class's.
+        # null means no softcap; a missing field is the class's default.
         ours[field] = fields.take(theirs, 0.0 if theirs in raw and field.endswith("softcap") else default)
     for theirs, values in family.fixed.items():
         fields.expect(theirs, *values)
@@ -213,7 +232,7 @@ def read_config(raw: Mapping[str, Any], *, path="config.json", ignore: Collectio
 
 
 def _write(config: TransformerConfig, name: str, family: Family) -> dict[str, Any]:
-    """A config.json of one family with what it can say of `config`."""
+    """A config.json of one family, with what it can express of `config`."""
     theirs_of = {ours: theirs for theirs, ours in ACTIVATIONS.items() if theirs != "gelu_new"}
     if name == "gpt2":
         theirs_of["gelu_tanh"] = "gelu_new"
@@ -232,9 +251,10 @@ def _write(config: TransformerConfig, name: str, family: Family) -> dict[str, An
 
 
 def write_config(config: TransformerConfig) -> dict[str, Any]:
-    """The content of a config.json, of the first family that can say all of `config` but its policies.
+    """The content of a config.json, of the first family that can express all of `config` except its policies.
 
-    Raises ValueError where no family can, with what the closest one would get wrong.
+    Raises:
+      ValueError: if no family can; lists what the closest one would get wrong.
     """
     wanted = same_numbers(config)
     closest: tuple[int, str] | None = None
@@ -253,7 +273,7 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
 
 
 def same_numbers(config: TransformerConfig) -> TransformerConfig:
-    """`config` without what a config.json does not say: its policies are the defaults'."""
+    """`config` with default policies, since a config.json does not contain them."""
     return dataclasses.replace(
         config, dtype="float32", param_dtype="float32", remat="none", attention="dot_product"
     )

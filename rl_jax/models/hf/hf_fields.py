@@ -1,6 +1,6 @@
 """The fields of a Hugging Face config.json that several families share: rotary embedding, windows, activation.
 
-Every field is taken once; one that nobody took changes something that we do not know, and is refused by name.
+Every field is taken once. A field that was not taken may change the model in an unknown way, and is refused by name.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,7 +22,7 @@ HARMLESS = frozenset(
 
 
 class Fields:
-    """The fields of the config.json at `path`, to be taken one by one. `ignore`: names that the caller vouches for."""
+    """The fields of the config.json at `path`, taken one by one. `ignore`: names that the caller knows as harmless."""
 
     def __init__(self, path, raw: Mapping[str, Any], ignore: Collection[str] = ()):
         self.path = path
@@ -34,7 +34,7 @@ class Fields:
         return ValueError(f"{self.path}, field {name!r}: {problem}")
 
     def take(self, name: str, default=REQUIRED, *, kind: type | None = None):
-        """The value of a field. default: of a field that is missing or, where there is one that is not None, null."""
+        """The value of a field. default: its value if it is missing or null; REQUIRED raises ValueError then."""
         self.left.discard(name)
         value = self.raw.get(name)
         if value is None and default is REQUIRED:
@@ -46,13 +46,13 @@ class Fields:
         return value
 
     def expect(self, name: str, *values) -> None:
-        """Refuses a field that is there with a value that we do not compute."""
+        """Refuses a field whose value we do not support."""
         value = self.take(name, values[0])
         if value not in values:
             raise self.error(name, f"{value!r} is not supported, only {' or '.join(map(repr, values))}")
 
     def finish(self) -> None:
-        """Refuses the fields that nobody has taken, null ones apart."""
+        """Refuses fields that were not taken, except null ones."""
         unknown = sorted(name for name in self.left if self.raw[name] is not None)
         if unknown:
             found = ", ".join(f"{name}={self.raw[name]!r}"[:100] for name in unknown)
@@ -63,7 +63,7 @@ class Fields:
 
 
 def read_activation(fields: Fields, *names: str) -> str:
-    """Our name of the activation. names: where it may stand; all that are there must agree."""
+    """Our name of the activation. names: the fields that may give it; all that are present must agree."""
     values = {fields.take(name, None) for name in names} - {None}
     if len(values) > 1:
         raise fields.error(names[0], f"contradicts {', '.join(map(repr, names[1:]))}: {sorted(values)}")
@@ -98,7 +98,7 @@ def _read_scaling(fields: Fields, name: str, spec: Mapping[str, Any], theta: flo
 
 
 def read_rope(fields: Fields, *, local: bool) -> dict[str, Any]:
-    """Our RoPE fields. local: layers with a window have a base of their own (Gemma 3), unscaled."""
+    """Our RoPE fields. local: layers with a window have their own base (Gemma 3), unscaled."""
     theta, scaling = fields.take("rope_theta", None), fields.take("rope_scaling", None)
     spec = scaling or fields.take("rope_parameters", {})
     fields.left.discard("rope_parameters")
@@ -137,13 +137,16 @@ def write_rope(config: TransformerConfig, *, local: bool) -> dict[str, Any]:
 def read_windows(fields: Fields, num_layers: int, style: str) -> tuple[int, ...]:
     """The window of each layer, 0 for none.
 
-    style: "none"; "all", every layer has sliding_window; "all_if_used" and "types_if_used", only where
-    use_sliding_window says so; "every_2", "every_6": layer_types, and where they are missing one of 2 (6) sees all.
+    Args:
+      fields: of the config.json.
+      num_layers: L.
+      style: "none". "all": every layer has sliding_window. "all_if_used", "types_if_used": only if use_sliding_window
+        is true. "every_2", "every_6": layer_types, or if they are missing, one in 2 (6) sees all.
     """
     if style == "none":
         return (0,) * num_layers
     used = style not in ("all_if_used", "types_if_used") or fields.take("use_sliding_window", False)
-    # null is no window, and a missing field the class's default.
+    # null is no window; a missing field is the class's default.
     window = fields.take("sliding_window", 0 if "sliding_window" in fields.raw else 4096)
     window = window if used else 0
     if style in ("all", "all_if_used"):
@@ -166,7 +169,7 @@ def read_windows(fields: Fields, num_layers: int, style: str) -> tuple[int, ...]
 
 
 def write_windows(config: TransformerConfig, style: str) -> dict[str, Any]:
-    """The inverse of read_windows; windows that the style cannot say are written wrongly, which the caller checks."""
+    """The inverse of read_windows. Windows that the style cannot express come out wrong, which the caller checks."""
     window = max(config.windows, default=0) or None
     if style == "none":
         return {}

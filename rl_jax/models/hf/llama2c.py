@@ -1,7 +1,7 @@
 """Reads llama2.c's legacy (version 0) checkpoint: seven int32, then float32 tensors in a fixed order.
 
-https://github.com/karpathy/llama2.c, export.py `legacy_export`. Its rotary embedding turns neighbours (2i, 2i+1);
-ours turns halves (i, i + h/2). The two agree once the rows of wq and wk are reordered, which is done here.
+https://github.com/karpathy/llama2.c, export.py `legacy_export`. Its rotary embedding rotates neighbours (2i, 2i+1);
+ours rotates halves (i, i + h/2). The two agree after reordering the rows of wq and wk, which is done here.
 """
 
 import pathlib
@@ -18,7 +18,8 @@ _HEADER = 7 * 4
 def load(path: str | pathlib.Path) -> tuple[TransformerConfig, Params]:
     """The config and the params (numpy float32 leaves) of the checkpoint at `path`.
 
-    Raises ValueError where the file's size does not fit its header, with both sizes.
+    Raises:
+      ValueError: if the file's size does not fit its header; gives both sizes.
     """
     path = pathlib.Path(path)
     raw = path.read_bytes()

@@ -1,6 +1,6 @@
 """Hugging Face model folders: `load` reads config.json and safetensors, `save_hf` writes what `transformers` opens.
 
-A stacked leaf is made on the devices, empty, and filled a tensor at a time: the host never holds more than one.
+A stacked leaf is created empty on the devices and filled one tensor at a time: the host never holds more than one.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from rl_jax.models.hf.tensor_files import DTYPES, TensorFiles, read_json, save_t
 from rl_jax.models.transformer.model import TransformerConfig, init_params
 
 CONFIG = "config.json"
-# What travels from the folder a model came from to the one it is saved in.
+# Files copied from the folder a model was loaded from to the one it is saved in.
 COMPANIONS = (
     "generation_config.json",
     "tokenizer.json",
@@ -44,10 +44,14 @@ _HEAD = "lm_head.weight"
 
 
 class Piece(NamedTuple):
-    """Where one tensor, or a part of it, stands in the params.
+    """The place of one tensor, or a part of it, in the params.
 
-    tensor: its name. path: the leaf. index: where in the leaf: (), (layer,) or (layer, expert). transposed: [out, in]
-    in the file and [in, out] here. part: (j, n), the j-th of n equal parts of the last axis in the file.
+    Attributes:
+      tensor: its name.
+      path: the leaf.
+      index: position in the leaf: (), (layer,) or (layer, expert).
+      transposed: [out, in] in the file and [in, out] here.
+      part: (j, n), the j-th of n equal parts of the last axis in the file.
     """
 
     tensor: str
@@ -58,7 +62,7 @@ class Piece(NamedTuple):
 
 
 def param_shapes(config: TransformerConfig) -> Params:
-    """The params of a model as shapes and dtypes (jax.ShapeDtypeStruct), without making them."""
+    """The params of a model as shapes and dtypes (jax.ShapeDtypeStruct), without creating them."""
     return jax.eval_shape(functools.partial(init_params, config), jax.random.key(0))
 
 
@@ -93,7 +97,7 @@ def _file_shape(piece: Piece, leaf) -> tuple[int, ...]:
 
 
 def _stored_names(files: TensorFiles, family: Family) -> dict[str, str]:
-    """The name here -> the name in the files, buffers left out. GPT-2's published folders go without the prefix."""
+    """Our name -> the name in the files, without buffers. GPT-2's published folders omit the prefix."""
     names = {name: name for name in files.shapes if not name.endswith(_BUFFERS)}
     prefix = family.layer_prefix.partition(".")[0] + "."
     if family.conv1d and not any(name.startswith(prefix) for name in names):
@@ -102,7 +106,7 @@ def _stored_names(files: TensorFiles, family: Family) -> dict[str, str]:
 
 
 def _check_tensors(files: TensorFiles, stored: dict[str, str], wanted: dict[str, tuple[int, ...]]) -> None:
-    """Refuses tensors that are missing, unexpected or of another shape than `wanted`."""
+    """Refuses tensors that are missing, unexpected, or of another shape than `wanted`."""
     problems = [f"missing tensor {name!r}" for name in wanted if name not in stored]
     problems += [f"unexpected tensor {name!r}" for name in stored if name not in wanted]
     problems += [
@@ -116,7 +120,7 @@ def _check_tensors(files: TensorFiles, stored: dict[str, str], wanted: dict[str,
 
 
 def _check_tied(files: TensorFiles, head: str, embedding: str, rows_at_once: int = 4096) -> None:
-    """Some folders of tied models hold the embedding twice; refuses a head that is something else."""
+    """Some folders of tied models store the embedding twice; refuses a head that differs from it."""
     same = files.shapes[head] == files.shapes[embedding]
     num_rows = files.shapes[head][0] if same else 0
     for start in range(0, num_rows, rows_at_once):
@@ -138,7 +142,7 @@ def _inserter(sharding) -> Callable:
 
 
 def _read_leaf(files: TensorFiles, stored: dict[str, str], leaf, sharding, pieces: list[Piece]) -> jax.Array:
-    """One leaf of the params on its devices; each device's host reads only what its shards hold."""
+    """One leaf of the params on its devices; each device's host reads only its own shards."""
 
     def read(piece, shape, index):
         slices = [slice(*s.indices(size)) for s, size in zip(index, shape, strict=True)]
@@ -166,7 +170,7 @@ def _read_leaf(files: TensorFiles, stored: dict[str, str], leaf, sharding, piece
 
 
 def read_config(folder: str | pathlib.Path, *, ignore: Collection[str] = ()) -> TransformerConfig:
-    """What the folder's config.json describes. ignore and errors: as for `load`."""
+    """The TransformerConfig of the folder's config.json. ignore and errors: as for `load`."""
     return _read_config(folder, ignore)[1]
 
 
@@ -178,7 +182,7 @@ def model_type(folder: str | pathlib.Path) -> str:
 def _read_config(folder: str | pathlib.Path, ignore: Collection[str] = ()) -> tuple[str, TransformerConfig]:
     path = pathlib.Path(folder) / CONFIG
     raw = read_json(path)
-    config = families.read_config(raw, path=path, ignore=ignore)  # which refuses a model_type that is unknown
+    config = families.read_config(raw, path=path, ignore=ignore)  # refuses an unknown model_type
     return raw["model_type"], config
 
 
@@ -194,14 +198,21 @@ def load(
 ) -> tuple[TransformerConfig, Params]:
     """The config and the params of a Hugging Face folder (config.json and *.safetensors, one file or shards).
 
-    shardings: the params' shapes -> their shardings (rl_jax.training.sharding.tree_shardings with its mesh bound);
-    None puts all
-        on the first device. dtype, param_dtype, remat, attention: of the TransformerConfig; tensors are cast as they
-        are read.
-    ignore: fields of config.json to pass over, which are known to change nothing.
-    All names, shapes and headers are checked before the first tensor is read. Raises ValueError that names the file,
-    and the field or the tensor: an unknown model_type or field, a value that is not supported, a missing or unexpected
-    tensor, a wrong shape, a missing shard, a truncated file.
+    All names, shapes and headers are checked before the first tensor is read.
+
+    Args:
+      folder: of the model.
+      shardings: the params' shapes -> their shardings (rl_jax.training.sharding.tree_shardings with its mesh bound);
+        None puts all on the first device.
+      dtype: of the TransformerConfig.
+      param_dtype: of the TransformerConfig; tensors are cast as they are read.
+      remat: of the TransformerConfig.
+      attention: of the TransformerConfig.
+      ignore: fields of config.json to skip, known to change nothing.
+
+    Raises:
+      ValueError: naming the file and the field or the tensor, if there is an unknown model_type or field, an
+        unsupported value, a missing or unexpected tensor, a wrong shape, a missing shard, or a truncated file.
     """
     folder = pathlib.Path(folder)
     name, config = _read_config(folder, ignore)
@@ -230,7 +241,7 @@ def load(
 
 
 def _tensors(params: Params, groups: dict[str, list[Piece]], dtype) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors of a file, each made when it is asked for."""
+    """The tensors of a file, each created when it is requested."""
     leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]}
     for name, group in groups.items():
         parts = [np.asarray(leaves[piece.path][piece.index]) for piece in group]
@@ -249,10 +260,20 @@ def save_hf(
 ) -> None:
     """Writes config.json and the weights as a folder that `transformers` opens: all of it, or nothing.
 
-    folder: must not exist yet, or be empty. like: the folder that the model was loaded from; its config.json is kept,
-    and its tokenizer and generation files are copied. dtype: of the tensors, None the params' own.
-    max_shard_bytes: beyond it the weights are shards with an index; host memory is one shard. Single process.
-    Raises ValueError where the params do not fit the config, or no family describes it; FileExistsError.
+    Single process only.
+
+    Args:
+      folder: must not exist yet, or be empty.
+      config: of the model.
+      params: of the model.
+      like: the folder that the model was loaded from; its config.json is kept, and its tokenizer and generation files
+        are copied.
+      dtype: of the tensors; None is that of the params.
+      max_shard_bytes: larger weights are split into shards with an index; host memory is one shard.
+
+    Raises:
+      ValueError: if the params do not fit the config, or no family describes it.
+      FileExistsError: if the folder exists and is not empty.
     """
     folder = pathlib.Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -297,7 +318,7 @@ def _config_to_write(config: TransformerConfig, like: str | pathlib.Path | None)
         return families.write_config(config)
     path = pathlib.Path(like) / CONFIG
     raw = read_json(path)
-    unknown = set(raw)  # what its loading had to ignore is passed over here too
+    unknown = set(raw)  # fields ignored when it was loaded are ignored here too
     if families.read_config(raw, path=path, ignore=unknown) != families.same_numbers(config):
         raise ValueError(f"{path} describes another model than the one to save: leave `like` out")
     return raw

@@ -1,7 +1,7 @@
 """Adapters in the format of the package PEFT: adapter_config.json and adapter_model.safetensors.
 
-The names of modules come from the families of rl_jax.models.hf.families, so that an adapter trained here opens on the
-same base model there, and the other way round.
+Module names come from rl_jax.models.hf.families, so an adapter trained here opens in PEFT on the same base model, and
+vice versa.
 """
 
 import json
@@ -25,7 +25,7 @@ from rl_jax.models.lora import LoraConfig, adapter_groups, kernels, nest
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _SUFFIXES = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}
-# Fields of adapter_config.json that change no number of a loaded adapter, or that are read below.
+# Fields of adapter_config.json that do not affect a loaded adapter, or that are read below.
 _READ_OR_IDLE = {
     "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
     "r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "use_rslora", "use_dora", "layers_pattern",
@@ -38,9 +38,18 @@ def save_peft(
 ) -> None:
     """Writes the folder that `peft.PeftModel.from_pretrained` opens on the base model: all of it, or nothing.
 
-    folder: must not exist yet, or be empty. model_type: the base model's, as in its config.json. base_model: its name
-    or folder, for the reader. Single process.
-    Raises ValueError for a family or a kernel that PEFT's LoRA cannot say; FileExistsError.
+    Single process only.
+
+    Args:
+      folder: must not exist yet, or be empty.
+      config: of the adapters.
+      adapters: as from lora.init_lora.
+      model_type: the base model's, as in its config.json.
+      base_model: its name or folder, for the reader.
+
+    Raises:
+      ValueError: if PEFT's LoRA cannot express the family or a kernel.
+      FileExistsError: if the folder exists and is not empty.
     """
     folder = pathlib.Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -81,9 +90,16 @@ def save_peft(
 def load_peft(folder: str | pathlib.Path, params: Params, *, model_type: str) -> tuple[LoraConfig, Params]:
     """The config and the adapters of a PEFT folder, for a base model's params (arrays or shapes).
 
-    model_type: the base model's, as in its config.json. The adapters keep the file's dtype.
-    Raises ValueError that names the file and the field or tensor: a field that we do not compute, a tensor that is
-    missing, unexpected or of another shape, a truncated file.
+    The adapters keep the file's dtype.
+
+    Args:
+      folder: of the adapter.
+      params: of the base model.
+      model_type: the base model's, as in its config.json.
+
+    Raises:
+      ValueError: naming the file and the field or tensor, if there is an unsupported field, a tensor that is missing,
+        unexpected or of another shape, or a truncated file.
     """
     folder = pathlib.Path(folder)
     fields = read_json(folder / CONFIG)
@@ -124,7 +140,11 @@ def load_peft(folder: str | pathlib.Path, params: Params, *, model_type: str) ->
 def module_name(model_type: str, name: str, layer: int | None) -> str | None:
     """The module in transformers of a kernel of ours: ("llama", "layers/q", 3) -> "model.layers.3.self_attn.q_proj".
 
-    None where it is no linear module there (experts). Raises ValueError for a family that PEFT's LoRA does not fit.
+    Returns:
+      The name; None if it is not a linear module there (experts).
+
+    Raises:
+      ValueError: if the family is unknown, or PEFT's LoRA does not fit it.
     """
     if model_type not in FAMILIES:
         raise ValueError(f"unknown model_type {model_type!r}; known are {', '.join(FAMILIES)}")

@@ -1,5 +1,7 @@
-"""The safetensors files of a folder: one, or shards behind an index. Headers are read and checked at once, tensors
-when they are asked for, and no more of them than is asked for."""
+"""The safetensors files of a folder: a single file, or shards with an index.
+
+Headers are read and checked at once, tensors when they are requested, and only the requested part of them.
+"""
 
 import json
 import pathlib
@@ -14,7 +16,7 @@ DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as safetens
 
 
 def read_json(path: pathlib.Path) -> dict:
-    """A JSON object. Raises ValueError that names the file where there is none."""
+    """A JSON object. Raises ValueError, naming the file, if there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -29,8 +31,13 @@ def read_json(path: pathlib.Path) -> dict:
 class TensorFiles:
     """The tensors of a folder by name.
 
-    shapes, dtypes: of every tensor, from the headers. Raises ValueError where there is no file, a shard is missing or
-    truncated, the index and the shards disagree, or a dtype is none of DTYPES.
+    Attributes:
+      shapes: of every tensor, from the headers.
+      dtypes: of every tensor, from the headers.
+
+    Raises:
+      ValueError: if there is no file, a shard is missing or truncated, the index and the shards disagree, or a dtype is
+        not in DTYPES.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -74,16 +81,22 @@ class TensorFiles:
                 raise ValueError(f"{path}: {name!r} is {self.dtypes[name]}, only {', '.join(DTYPES)} are read")
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        """A part of one tensor; no other part is read."""
+        """A part of one tensor; nothing else is read."""
         return self._files[self._file_of[name]].get_slice(name)[index]
 
 
 def save_tensors(
     folder: pathlib.Path, sizes: Mapping[str, int], tensors: Iterable[tuple[str, np.ndarray]], max_shard_bytes: int
 ) -> None:
-    """Writes one file, or shards of at most `max_shard_bytes` (a larger tensor gets one alone) and their index.
+    """Writes one file, or shards of at most `max_shard_bytes` (a larger tensor gets its own) and their index.
 
-    sizes: bytes of each tensor, in the order in which `tensors` gives them. Host memory: one shard.
+    Host memory: one shard.
+
+    Args:
+      folder: of the files.
+      sizes: bytes of each tensor, in the order of `tensors`.
+      tensors: (name, tensor) pairs.
+      max_shard_bytes: of the tensors in one file.
     """
     shards: list[list[str]] = [[]]
     for name, size in sizes.items():

@@ -1,4 +1,4 @@
-"""Attention over whole rows: rotary embedding, who sees whom, and the kinds of layers that a model mixes."""
+"""Attention over whole rows: rotary embedding, attention masks, and the kinds of layers that a model mixes."""
 
 import math
 from typing import NamedTuple
@@ -16,14 +16,19 @@ NEGATIVE = -1e30  # finite, so that a row that attends to nothing stays finite
 
 
 class LayerKind(NamedTuple):
-    """What differs between layers. window: 0 sees all. frequencies: [h / 2] of RoPE, () for learned positions."""
+    """What differs between layers.
+
+    Attributes:
+      window: 0 sees all.
+      frequencies: [h / 2] of RoPE, () for learned positions.
+    """
 
     window: int
     frequencies: tuple[float, ...]
 
 
 def layer_kinds(config: TransformerConfig) -> tuple[tuple[LayerKind, ...], tuple[int, ...]]:
-    """(the kinds of layers that there are, the index of each layer's kind [L])."""
+    """(the distinct kinds of layers, the index of each layer's kind [L])."""
     layers = []
     for window in config.windows or (0,) * config.num_layers:
         frequencies = () if config.learned_positions else rope_frequencies(config, local=window > 0)
@@ -33,12 +38,17 @@ def layer_kinds(config: TransformerConfig) -> tuple[tuple[LayerKind, ...], tuple
 
 
 def rope_frequencies(config: TransformerConfig, *, local: bool = False) -> tuple[float, ...]:
-    """The angle that each pair of a head turns by per position: theta^(-2i/h), scaled by config.rope_scaling.
+    """The angle per position by which each pair of a head rotates: theta^(-2i/h), scaled by config.rope_scaling.
 
-    linear: divided by rope_factor f. llama3: with n = rope_original_length turns of 2 pi / (frequency), fewer than
-    rope_low_freq_factor turns are divided by f, more than rope_high_freq_factor are kept, those between are mixed.
-    local: of a layer with a window. In float32 and in the order of `transformers`, so that angles at far positions
-    agree too. Source: arXiv 2104.09864 (RoPE), 2306.15595 (linear), 2407.21783 (Llama 3).
+    linear: divided by rope_factor f. llama3: with n = rope_original_length turns of 2 pi / (frequency), frequencies of
+    fewer than rope_low_freq_factor turns are divided by f, of more than rope_high_freq_factor are kept, and those in
+    between are interpolated. Computed in float32 and in the order of `transformers`, so that angles at far positions
+    agree too.
+    Source: arXiv 2104.09864 (RoPE), 2306.15595 (linear), 2407.21783 (Llama 3).
+
+    Args:
+      config: the model's.
+      local: of a layer with a window.
     """
     theta = config.rope_theta
     scaling = config.rope_scaling
@@ -68,7 +78,11 @@ def rotation(kind: LayerKind, positions: chex.Array) -> tuple[chex.Array, chex.A
 def rotate(x: chex.Array, angles: tuple[chex.Array, chex.Array] | None) -> chex.Array:
     """Rotary position embedding on halves: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), in float32.
 
-    x: float [B, T, H, h]. angles: what `rotation` gives; None changes nothing. Source: arXiv 2104.09864.
+    Source: arXiv 2104.09864.
+
+    Args:
+      x: float [B, T, H, h].
+      angles: from `rotation`; None changes nothing.
     """
     if angles is None:
         return x
@@ -78,11 +92,14 @@ def rotate(x: chex.Array, angles: tuple[chex.Array, chex.Array] | None) -> chex.
 
 
 def attention_mask(batch: TokenBatch, window: int = 0) -> chex.Array:
-    """Who sees whom: what stands before it, in its own segment or its prefix. TokenBatch [B, T] -> bool [B, 1, T, T].
+    """Causal mask within a token's own segment or its prefix. TokenBatch [B, T] -> bool [B, 1, T, T].
 
-    Padding, segment 0, sees padding, so that no row of the softmax is empty; a prefix of 0 is none. window: and only
-    keys less than that many positions back; 0 is any. Positions count, not columns: a completion behind other
-    completions of its prompt is as near to the prompt as they are.
+    Padding, segment 0, attends to padding, so that no row of the softmax is empty; a prefix of 0 is none.
+
+    Args:
+      batch: the rows.
+      window: only keys less than that many positions back; 0 is any. Positions count, not columns: a completion placed
+        after other completions of its prompt is as close to the prompt as they are.
     """
     segments, length = batch.segment_ids, batch.segment_ids.shape[1]
     seen = segments[:, :, None] == segments[:, None, :]
@@ -100,8 +117,18 @@ def attend(
 ) -> chex.Array:
     """softmax(cap(scale q k^T)) v over the keys that the mask shows, cap(s) = softcap * tanh(s / softcap).
 
-    q: [B, T, H, h]. k, v: [B, S, K, h], K divides H. mask: bool [B, 1, T, S]. softcap: 0 is none, and the backend's
-    own kernel. Scores are float32. -> [B, T, H, h]. Source: arXiv 2408.00118 (soft-capping).
+    Scores are float32. Source: arXiv 2408.00118 (soft-capping).
+
+    Args:
+      q: [B, T, H, h].
+      k: [B, S, K, h], K divides H.
+      v: [B, S, K, h].
+      mask: bool [B, 1, T, S].
+      scale: of the scores.
+      softcap: 0 is none, and uses the backend's own kernel.
+
+    Returns:
+      [B, T, H, h].
     """
     chex.assert_rank([q, k, v, mask], 4)
     if not softcap:
@@ -116,11 +143,11 @@ def attend(
 
 
 def attend_causally(q: chex.Array, k: chex.Array, v: chex.Array, mask: chex.Array, **keywords) -> chex.Array:
-    """`attend` where a query sees no key behind its own column, T = S: blocks of queries leave out the keys behind.
+    """`attend` if no query sees a key after its own column, T = S: blocks of queries skip the keys after them.
 
-    Half the scores are then never computed nor kept: 1.9 times faster on 2 CPU cores, gradient included. Blocks are of
-    128 queries or more, and 8 at most, so that the program stays small. Where a mesh splits the tokens, each device has
-    its own queries and gathers the keys and values, and every query's block is its device's.
+    Half the scores are then never computed or stored: 1.9 times faster on 2 CPU cores, including the gradient. Blocks
+    have 128 queries or more, and there are 8 at most, so that the program stays small. If a mesh splits the tokens,
+    each device keeps its own queries as one block and gathers the keys and values.
     """
     chex.assert_equal_shape_prefix([q, k], 2)
     length = q.shape[1]

@@ -59,7 +59,7 @@ def make_norm(config: TransformerConfig, name: str | None = None) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each behind a norm and a residual. `attend` decides what the queries may see."""
+    """Attention and an MLP, each after a norm and with a residual. `attend` determines what the queries may see."""
 
     config: TransformerConfig
 
@@ -67,15 +67,24 @@ class Block(nn.Module):
     def __call__(
         self, x: chex.Array, angles: tuple | None, attend: Callable, chosen: chex.Array | None = None
     ) -> tuple[chex.Array, chex.ArrayTree, Routing | None]:
-        """x: [B, T, D]. angles: of attention.rotation. attend: (q [B,T,H,h], k [B,T,K,h], v) -> ([B,T,H,h], anything).
-        chosen: int32 [B, T, k], the experts to use instead of the router's. Returns (x, that anything, the routing)."""
+        """One layer.
+
+        Args:
+          x: [B, T, D].
+          angles: from attention.rotation.
+          attend: (q [B,T,H,h], k [B,T,K,h], v) -> ([B,T,H,h], anything).
+          chosen: int32 [B, T, k], the experts to use instead of the router's.
+
+        Returns:
+          (x, the second result of attend, the routing).
+        """
         c = self.config
         dense = functools.partial(nn.Dense, dtype=jnp.dtype(c.dtype), param_dtype=jnp.dtype(c.param_dtype))
         batch_and_time = x.shape[:2]
         heads = functools.partial(jnp.reshape, shape=(*batch_and_time, -1, c.head_dim))
-        # Dense layers see [B * T, D]: XLA's CPU backend makes plain GEMMs of that, and not of [B, T, D] (4.6 x slower
-        # in the gradient of this MLP on 2 cores). Elsewhere it makes no difference. Where a mesh splits T as well as B,
-        # no layout of [B * T] is that of [B, T].
+        # Dense layers get [B * T, D]: XLA's CPU backend turns that into plain GEMMs, but not [B, T, D] (4.6 x slower
+        # in the gradient of this MLP on 2 cores). Other backends do not care. If a mesh splits T as well as B, no
+        # layout of [B * T] matches that of [B, T].
         if devices_over("tokens") == 1:
             x = x.reshape(-1, c.embed_dim)
         y = make_norm(c, "attention_norm")(x)
@@ -85,7 +94,7 @@ class Block(nn.Module):
         if c.qk_norm:
             q, k = make_norm(c, "q_norm")(q), make_norm(c, "k_norm")(k)
         attended, extra = attend(rotate(q, angles), rotate(k, angles), v)
-        # What 2 L branches add to the residual stream stays of its own size at the start (GPT-2, section 2.3).
+        # The sum of 2 L branches keeps the residual stream at its own scale at initialisation (GPT-2, section 2.3).
         into_residual = nn.initializers.variance_scaling(0.5 / c.num_layers, "fan_in", "normal")
         out = dense(c.embed_dim, use_bias=c.o_bias, name="o", kernel_init=into_residual)
         y = out(attended.reshape(*x.shape[:-1], -1))

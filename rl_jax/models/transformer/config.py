@@ -19,21 +19,45 @@ ATTENTIONS = ("dot_product", "splash")
 class TransformerConfig:
     """Sizes, parts and policies. The defaults are Llama's parts (RMSNorm, RoPE, SwiGLU, no biases).
 
-    num_kv_heads divides num_heads. mlp_dim is one expert's where there are experts. norm_eps as in the checkpoint.
-    dtype is what the matmuls run in, param_dtype what is stored and optimised. remat: a key of REMAT_POLICIES.
-    attention: of a full forward, a name in ATTENTIONS; splash is the TPU's kernel (models/splash.py).
-
-    Parts: activation, a name in ACTIVATIONS; gated_mlp, act(gate x) * up x instead of act(up x); norm, a name in NORMS;
-    norm_offset, added to every RMSNorm's stored scale (Gemma: 1); post_norms, a norm behind each branch too; qk_norm,
-    an RMSNorm over each head's query and key; qkv_bias, o_bias, mlp_bias.
-    Scales: embed_scale multiplies the embeddings; scores are divided by sqrt(query_pre_attn_scalar), 0 is head_dim;
-    attention_softcap and logit_softcap c give c * tanh(x / c), 0 is none.
-    Positions: learned_positions, the length of a learned table, 0 is RoPE; windows, one a layer: a query sees keys less
-    than that many positions back, 0 sees all, () is 0 everywhere.
-    RoPE: rope_theta, and rope_scaling, a name in ROPE_SCALINGS with its numbers (see attention.rope_frequencies);
-    where local_rope_theta is not 0 the layers with a window use it, unscaled.
-    Experts: num_experts, 0 is a dense MLP; experts_per_token of them, weighted by the router's probabilities, which
-    norm_topk_prob makes sum to 1.
+    Attributes:
+      vocab_size: V.
+      embed_dim: D.
+      num_layers: L.
+      num_heads: H.
+      num_kv_heads: K; divides num_heads.
+      head_dim: h.
+      mlp_dim: width of the MLP, or of one expert.
+      tied_head: whether the head is the transposed embedding.
+      rope_theta: base of the rotary frequencies.
+      norm_eps: as in the checkpoint.
+      dtype: of the matmuls.
+      param_dtype: of what is stored and optimised.
+      remat: a key of REMAT_POLICIES.
+      attention: of a full forward, a name in ATTENTIONS; splash is the TPU's kernel (transformer/splash.py).
+      activation: a name in ACTIVATIONS.
+      gated_mlp: act(gate x) * up x instead of act(up x).
+      norm: a name in NORMS.
+      norm_offset: added to every RMSNorm's stored scale (Gemma: 1).
+      post_norms: also a norm after each branch.
+      qk_norm: an RMSNorm over each head's query and key.
+      qkv_bias: of the projections q, k and v.
+      o_bias: of the output projection.
+      mlp_bias: of the MLP.
+      embed_scale: multiplies the embeddings.
+      query_pre_attn_scalar: scores are divided by its square root; 0 is head_dim.
+      attention_softcap: c of c * tanh(x / c) on the scores, 0 is none.
+      logit_softcap: c of c * tanh(x / c) on the logits, 0 is none.
+      learned_positions: length of a learned position table; 0 is RoPE.
+      windows: one per layer: a query sees keys less than that many positions back, 0 sees all; () is 0 everywhere.
+      local_rope_theta: if not 0, layers with a window use it as base, unscaled.
+      rope_scaling: a name in ROPE_SCALINGS; for the numbers below see attention.rope_frequencies.
+      rope_factor: of linear and llama3 scaling.
+      rope_low_freq_factor: of llama3 scaling.
+      rope_high_freq_factor: of llama3 scaling.
+      rope_original_length: of llama3 scaling.
+      num_experts: 0 is a dense MLP.
+      experts_per_token: number of experts per token, weighted by the router's probabilities.
+      norm_topk_prob: make these weights sum to 1.
     """
 
     vocab_size: int
@@ -76,7 +100,7 @@ class TransformerConfig:
     norm_topk_prob: bool = True
 
     def __post_init__(self):
-        # A list, as JSON gives it, is not hashable; windows of 0 everywhere are the same model as none.
+        # A list, as read from JSON, is not hashable; windows of 0 everywhere are the same model as none.
         object.__setattr__(self, "windows", tuple(self.windows) if any(self.windows) else ())
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}")
@@ -106,5 +130,5 @@ class TransformerConfig:
 
     @property
     def attention_scale(self) -> float:
-        """What the scores are multiplied with."""
+        """The factor of the scores."""
         return (self.query_pre_attn_scalar or self.head_dim) ** -0.5

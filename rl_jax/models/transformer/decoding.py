@@ -1,8 +1,9 @@
 """Decoding with a KV cache: the layers are unrolled, so that the cache is updated in place.
 
-Caches are arguments and results; a cache holds (keys [B, K, h, S], values [B, K, S, h]) a layer. Every leaf has rows
-first, so that whoever moves rows about need not know what is inside; one buffer a layer, with the summed dimension of
-each product where XLA's CPU backend wants it, makes a step of attention 5 times faster there than one [L, B, S, K, h].
+Caches are arguments and results; a cache has (keys [B, K, h, S], values [B, K, S, h]) per layer. Every leaf has rows
+first, so rows can be moved without knowing the contents. With one buffer per layer, and the summed dimension of each
+product in the place that XLA's CPU backend prefers, a step of attention is 5 times faster there than with one
+[L, B, S, K, h].
 """
 
 from collections.abc import Callable
@@ -18,20 +19,28 @@ NEGATIVE = -1e30  # finite, so that a row that attends to nothing stays finite
 
 
 def make_decode(config, embed: Callable, run_layer: Callable, normed: Callable) -> tuple[Callable, Callable, Callable]:
-    """(extend, decode, init_cache) of types.Model, closed over a TransformerConfig and its pieces.
+    """(extend, decode, init_cache) of types.Model, closed over a TransformerConfig and its parts.
 
-    embed: (params, tokens, positions) -> x. run_layer: (params, i, x, positions, attend) -> (x, extra). normed: the
-    final norm, (params, x) -> hidden.
+    Args:
+      config: the model's.
+      embed: (params, tokens, positions) -> x.
+      run_layer: (params, i, x, positions, attend) -> (x, extra).
+      normed: the final norm, (params, x) -> hidden.
     """
     windows = config.windows or (0,) * config.num_layers
     dtype = jnp.dtype(config.dtype)
 
     def extend(params, batch: TokenBatch, cache, columns, visible):
-        """T tokens a row behind what the cache holds: TokenBatch [B, T] -> hidden [B, T, D], cache.
+        """T tokens per row after what the cache holds: TokenBatch [B, T] -> hidden [B, T, D], cache.
 
-        columns: where a row's first key goes, the others behind it; int32 [B], or [] where it is the same for all.
-        visible: bool [B, S], the columns that a row's queries may attend to; of those no query sees a column behind
-        its own. A row's columns from columns to columns + T must be there: XLA would shift what does not fit.
+        Args:
+          params: the model's.
+          batch: TokenBatch [B, T].
+          cache: of S columns.
+          columns: the column of a row's first new key, the others follow; int32 [B], or [] if it is the same for all.
+            Columns up to columns + T must exist: XLA would shift what does not fit.
+          visible: bool [B, S], the columns that a row's queries may attend to; a query never sees a column after its
+            own.
         """
         chex.assert_rank([batch.tokens, visible], 2)
         own = jnp.broadcast_to(columns, batch.tokens.shape[:1])[:, None] + jnp.arange(batch.tokens.shape[1])[None]
@@ -50,7 +59,7 @@ def make_decode(config, embed: Callable, run_layer: Callable, normed: Callable) 
         return normed(params, x), tuple(filled)
 
     def decode(params, tokens, positions, cache, columns, visible):
-        """extend by one token a row: tokens, positions int32 [B] -> hidden [B, D], cache."""
+        """extend by one token per row: tokens, positions int32 [B] -> hidden [B, D], cache."""
         batch = TokenBatch(tokens[:, None], positions[:, None], jnp.ones_like(tokens)[:, None])
         hidden, cache = extend(params, batch, cache, columns, visible)
         return hidden[:, 0], cache
@@ -66,17 +75,17 @@ def make_decode(config, embed: Callable, run_layer: Callable, normed: Callable) 
 
 
 def as_cache(keys: chex.Array, values: chex.Array):
-    """The cache of a full forward: keys and values [L, B, T, K, h], as a scan over layers stacks them."""
+    """The cache of a full forward: keys and values [L, B, T, K, h], as stacked by a scan over layers."""
     chex.assert_rank([keys, values], 5)
     layers = zip(keys, values, strict=True)
     return tuple((jnp.transpose(k, (0, 2, 3, 1)), jnp.transpose(v, (0, 2, 1, 3))) for k, v in layers)
 
 
 def unstack(params):
-    """Params whose "layers" are a tuple, one a layer, instead of stacked on L: a copy of them.
+    """A copy of the params with "layers" as a tuple, one per layer, instead of stacked on L.
 
-    XLA's CPU backend copies a layer out of stacked params each time that a loop's body runs it: for a model of 4 M
-    params more than half of a small batch's decode step.
+    XLA's CPU backend copies a layer out of stacked params each time a loop's body uses it: for a model of 4 M params
+    that is more than half of a small batch's decode step.
     """
     layers = params["layers"]
     number = jax.tree.leaves(layers)[0].shape[0]
@@ -92,8 +101,11 @@ def put_columns(array: chex.Array, update: chex.Array, columns: chex.Array, *, a
 
 
 def _shown(visible: chex.Array, own: chex.Array, window: int) -> chex.Array:
-    """bool [B, S] and the queries' columns [B, T] -> bool [B, T, S]: what is visible and neither behind the query's own
-    column nor `window` or more before it. A row's visible columns are neighbours, in the order of their positions."""
+    """bool [B, S] and the queries' columns [B, T] -> bool [B, T, S]: the keys that each query sees.
+
+    They are visible, not after the query's own column, and less than `window` columns before it. A row's visible
+    columns are contiguous, in the order of their positions.
+    """
     back = own[:, :, None] - jnp.arange(visible.shape[1])[None, None]
     shown = visible[:, None] & (back >= 0)
     return shown & (back < window) if window else shown
@@ -102,14 +114,23 @@ def _shown(visible: chex.Array, own: chex.Array, window: int) -> chex.Array:
 def attend_cache(
     q: chex.Array, keys: chex.Array, values: chex.Array, mask: chex.Array, *, scale: float, softcap: float = 0.0
 ) -> chex.Array:
-    """Queries against the cache. q [B,T,H,h], keys [B,K,h,S], values [B,K,S,h], mask bool [B,T,S] -> [B,T,H,h].
+    """Queries against the cache.
 
-    scale, softcap: as in attention.attend.
+    Args:
+      q: [B,T,H,h].
+      keys: [B,K,h,S].
+      values: [B,K,S,h].
+      mask: bool [B,T,S].
+      scale: as in attention.attend.
+      softcap: as in attention.attend.
+
+    Returns:
+      [B,T,H,h].
     """
     batch, length, num_heads, head_dim = q.shape
     num_kv_heads = keys.shape[1]
-    # [B, K, G * T, h]: products of plain matrices. As an einsum over all the letters, XLA puts the cache first and
-    # transposes what comes out.
+    # [B, K, G * T, h]: products of plain matrices. With one einsum over all axes, XLA puts the cache first and
+    # transposes the result.
     grouped = jnp.moveaxis(q.reshape(batch, length, num_kv_heads, -1, head_dim), 1, 3)
     scores = jnp.matmul(
         grouped.reshape(batch, num_kv_heads, -1, head_dim), keys, preferred_element_type=jnp.float32

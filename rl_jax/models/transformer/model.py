@@ -1,10 +1,10 @@
-"""A decoder-only transformer as pure functions over params; `config.py` says which one, `blocks.py` is a layer.
+"""A decoder-only transformer as pure functions over params; `config.py` selects the model, `blocks.py` is a layer.
 
-One block is a Flax Linen module; the stack is ours: the layers' params are stacked on a leading axis L, a full
-forward scans over them (one compiled block whatever the depth), and decoding unrolls them so that the KV cache is
-updated in place. What differs between layers (window, rotary frequencies) is computed once per kind of layer, and each
-layer of the scan takes its own. Caches are arguments and results. The head is apart from the body: `apply` returns
-hidden states, and whoever wants logits says for which positions.
+A block is a Flax Linen module; the stack is ours. The layers' params are stacked on a leading axis L, a full forward
+scans over them (one compiled block for any depth), and decoding unrolls them so that the KV cache is updated in place.
+What differs between layers (window, rotary frequencies) is computed once per kind of layer, and each layer of the scan
+selects its own. Caches are arguments and results. The head is separate from the body: `apply` returns hidden states,
+and the caller chooses the positions whose logits it needs.
 """
 
 import functools
@@ -28,7 +28,7 @@ __all__ = ["TransformerConfig", "init_params", "make_routed_apply", "make_transf
 
 
 def init_params(config: TransformerConfig, key: chex.PRNGKey) -> Params:
-    """Random params of param_dtype, the layers' stacked on a leading axis L. key: a typed key."""
+    """Random params of param_dtype, those of the layers stacked on a leading axis L. key: a typed key."""
     embed_key, layer_key, head_key = jax.random.split(key, 3)
     x, positions = jnp.zeros((1, 1, config.embed_dim), config.dtype), jnp.zeros((1, 1), jnp.int32)
     block, angles = Block(config), rotation(layer_kinds(config)[0][0], positions)
@@ -37,9 +37,9 @@ def init_params(config: TransformerConfig, key: chex.PRNGKey) -> Params:
         return block.init(key, x, angles, lambda q, k, v: (q, None))["params"]
 
     shape, dtype = (config.vocab_size, config.embed_dim), jnp.dtype(config.param_dtype)
-    # A head of D^-1/2 gives logits of unit size. Embeddings of unit size, where the head is not tied to them, keep
-    # the first norm from blowing their gradients up: with 0.02, usual for wide models, Adam's steps on a model of
-    # width 64 are so large there that the noise of a policy gradient undoes what it learns.
+    # A head of D^-1/2 gives logits of unit size. Embeddings of unit size, if the head is not tied to them, keep the
+    # first norm from inflating their gradients: with 0.02, usual for wide models, Adam's steps on a model of width
+    # 64 are so large there that the noise of a policy gradient undoes what it learns.
     head_scale = config.embed_dim**-0.5
     embed_scale = head_scale if config.tied_head else 1.0
     params = {
@@ -57,7 +57,7 @@ def init_params(config: TransformerConfig, key: chex.PRNGKey) -> Params:
 
 
 def _embed(config: TransformerConfig, params: Params, tokens: chex.Array, positions: chex.Array) -> chex.Array:
-    """Embeddings [B, T, D] of dtype. A position past a learned table gives nan: a neighbour's would pass unseen."""
+    """Embeddings [B, T, D] of dtype. A position beyond a learned table gives nan; a neighbour's would go unnoticed."""
     dtype = jnp.dtype(config.dtype)
     x = params["embed"]["embedding"].astype(dtype)[tokens]
     if config.embed_scale != 1.0:
@@ -75,7 +75,7 @@ def _forward(
     chosen: chex.Array | None = None,
     keep: Callable = lambda cache, routing: None,
 ):
-    """(hidden [B, T, D], what `keep` makes of each layer's (k, v) and routing, stacked on L).
+    """(hidden [B, T, D], the results of `keep` on each layer's (k, v) and routing, stacked on L).
 
     chosen: int32 [L, B, T, k], experts to replay.
     """
@@ -113,7 +113,7 @@ def _forward(
 
     if config.remat != "none":
         layer = jax.checkpoint(layer, policy=REMAT_POLICIES[config.remat], prevent_cse=False)
-    # Only here: a decode step is cheaper where it may leave its few tokens whole and split the weights' products.
+    # Only here: a decode step is cheaper if its few tokens are not split and the products with the weights are.
     x = constrain(_embed(config, params, batch.tokens, batch.positions), "looked_up_rows", "tokens", "embed")
     x = constrain(x, "rows", "tokens", None)
     x, kept = jax.lax.scan(layer, x, (params["layers"], per_layer, chosen))
@@ -145,10 +145,10 @@ def make_transformer(config: TransformerConfig) -> Model:
         return logits.reshape(*hidden.shape[:-1], -1)
 
     def run_layer(params: Params, i: int, x: chex.Array, positions: chex.Array, attend: Callable):
-        """Layer i alone: x [B, T, D], positions int32 [B, T], attend as in Block -> (x, what attend returned)."""
+        """Layer i only: x [B, T, D], positions int32 [B, T], attend as in Block -> (x, attend's second result)."""
         layers = params["layers"]
         layer_params = layers[i] if isinstance(layers, tuple) else jax.tree.map(lambda p: p[i], layers)
-        angles = rotation(kinds[kind_of_layer[i]], positions)  # equal ones are computed once: XLA sees that
+        angles = rotation(kinds[kind_of_layer[i]], positions)  # XLA computes equal ones once
         return block.apply({"params": layer_params}, x, angles, attend)[:2]
 
     def normed(params, x):
@@ -161,10 +161,13 @@ def make_transformer(config: TransformerConfig) -> Model:
 
 
 def make_routed_apply(config: TransformerConfig) -> Callable:
-    """A pure function (params, TokenBatch [B, T], chosen=None) -> (hidden [B, T, D], RouterStats), given experts.
+    """A pure function (params, TokenBatch [B, T], chosen=None) -> (hidden [B, T, D], RouterStats) with given experts.
 
-    chosen: int32 [L, B, T, k], the `chosen` of another forward's RouterStats: those experts run again, weighted by the
-    probabilities that these params give them. Raises ValueError where the model has no experts.
+    chosen: int32 [L, B, T, k], the `chosen` of another forward's RouterStats. Those experts run again, weighted by the
+    probabilities under these params.
+
+    Raises:
+      ValueError: if the model has no experts.
     """
     if not config.num_experts:
         raise ValueError("make_routed_apply needs a model with experts: num_experts is 0")

@@ -1,8 +1,8 @@
 """A mixture of experts: a router picks k of E gated MLPs for each token; `jax.lax.ragged_dot` runs them.
 
-The routing can be observed (RouterStats, the load-balancing loss, metrics) and replayed: the experts that another
-forward chose, the sampler's or the old policy's, are given as an argument, and only their weights come from the
-router of these params (arXiv 2510.11370, Rollout Routing Replay).
+The routing can be observed (RouterStats, the load-balancing loss, metrics) and replayed: the experts chosen by another
+forward, of the sampler or the old policy, are passed as an argument, and only their weights come from the router of
+these params (arXiv 2510.11370, Rollout Routing Replay).
 """
 
 import functools
@@ -22,20 +22,25 @@ from rl_jax.models.transformer.config import TransformerConfig
 
 
 class Routing(NamedTuple):
-    """One layer's decisions for N tokens, or [B, T]. chosen: int32 [N, k], the experts. probs: float32 [N, E], the
-    router's softmax."""
+    """One layer's decisions for N tokens, or [B, T].
+
+    Attributes:
+      chosen: int32 [N, k], the experts.
+      probs: float32 [N, E], the router's softmax.
+    """
 
     chosen: chex.Array
     probs: chex.Array
 
 
 class RouterStats(NamedTuple):
-    """Sums over the real tokens of a batch, which add over micro-batches, and the decisions themselves.
+    """Sums over the real tokens of a batch, which add up over micro-batches, and the decisions themselves.
 
-    chosen: int32 [L, B, T, k]. The experts of each token; give them to another forward to replay them.
-    assignments: float32 [L, E]. How many tokens chose each expert.
-    probs: float32 [L, E]. The sum of the router's probabilities.
-    tokens: float32 []. How many real tokens there are.
+    Attributes:
+      chosen: int32 [L, B, T, k]. The experts of each token; pass them to another forward to replay them.
+      assignments: float32 [L, E]. Number of tokens that chose each expert.
+      probs: float32 [L, E]. The sum of the router's probabilities.
+      tokens: float32 []. Number of real tokens.
     """
 
     chosen: chex.Array
@@ -53,8 +58,15 @@ class Experts(nn.Module):
 
     @nn.compact
     def __call__(self, x: chex.Array, chosen: chex.Array | None = None) -> tuple[chex.Array, Routing]:
-        """x: [N, D] or [B, T, D]. chosen: int32 [N, k] or [B, T, k] to replay, None asks the router.
-        Returns (y as x, Routing)."""
+        """Runs the experts.
+
+        Args:
+          x: [N, D] or [B, T, D].
+          chosen: int32 [N, k] or [B, T, k] to replay; None uses the router's.
+
+        Returns:
+          (y like x, Routing).
+        """
         c, dtype, stored = self.config, jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
         chex.assert_rank(x, {2, 3})
         logits = nn.Dense(c.num_experts, use_bias=False, dtype=dtype, param_dtype=stored, name="router")(x)
@@ -75,9 +87,9 @@ class Experts(nn.Module):
 def _run_experts(activation: Callable, x, chosen, weights, gate, up, down):
     """The mixture on the context's mesh: each device sorts its own tokens, by the experts that it holds.
 
-    Devices along the axis `expert` hold different experts and different rows: they gather each other's rows, run their
-    own experts on them, and add up and deal out the results (no token is dropped, shapes do not depend on the load).
-    XLA's partitioner would do all this for the whole batch on every device: it cannot split a sort.
+    Devices along the axis `expert` hold different experts and different rows. They gather each other's rows, run their
+    own experts on them, and sum and scatter the results (no token is dropped, and shapes do not depend on the load).
+    XLA's partitioner would do all this for the whole batch on every device, because it cannot split a sort.
     """
     sizes = mesh_sizes()
     if math.prod(sizes.values()) == 1:
@@ -109,19 +121,22 @@ def _run_experts(activation: Callable, x, chosen, weights, gate, up, down):
 
 
 def _mix(activation: Callable, x, chosen, weights, gate, up, down, *, first=None):
-    """The sum over the experts of these kernels, [E, ...]. first: int32 [], which of all experts their first one is;
-    what the others would add is left out. None: these are all."""
+    """The sum over the experts of these kernels, [E, ...].
+
+    first: int32 [], the index of their first one among all experts; contributions of other experts are left out. None:
+    these are all experts.
+    """
     num_experts, k, shape = gate.shape[0], chosen.shape[-1], x.shape
     x, chosen, weights = x.reshape(-1, shape[-1]), chosen.reshape(-1), weights.reshape(-1, k, 1)
     here = None
     if first is not None:
         here = (chosen >= first) & (chosen < first + num_experts)
-        chosen = jnp.where(here, chosen - first, num_experts)  # behind all groups
-    # Each token stands k times in the rows, sorted by expert: one group of rows an expert, of any size.
+        chosen = jnp.where(here, chosen - first, num_experts)  # after all groups
+    # Each token is k times in the rows, sorted by expert: one group of rows per expert, of any size.
     order = jnp.argsort(chosen, stable=True)
     rows, sizes = x[order // k], jnp.bincount(chosen, length=num_experts).astype(jnp.int32)
 
-    def only_here(rows):  # what ragged_dot makes of rows behind its groups is not defined, forwards or backwards
+    def only_here(rows):  # the result of ragged_dot on rows after its groups is undefined, forwards and backwards
         return rows if here is None else jnp.where(here[order][:, None], rows, 0.0)
 
     rows = only_here(rows)
@@ -132,7 +147,7 @@ def _mix(activation: Callable, x, chosen, weights, gate, up, down, *, first=None
 
 
 def router_stats(routing: Routing, real: chex.Array) -> RouterStats:
-    """What one layer decided for the real tokens. real: bool [B, T]. The fields come without the axis L."""
+    """One layer's decisions for the real tokens. real: bool [B, T]. The fields have no axis L."""
     num_experts = routing.probs.shape[-1]
     chosen, probs = (x.reshape(*real.shape, x.shape[-1]) for x in routing)
     weight = real[..., None].astype(jnp.float32)
@@ -146,10 +161,10 @@ def router_stats(routing: Routing, real: chex.Array) -> RouterStats:
 
 
 def load_balancing_loss(stats: RouterStats) -> Mean:
-    """E * sum_e f_e P_e over the layers together: f_e, how often a token chose e; P_e, e's mean probability.
+    """E * sum_e f_e P_e over all layers together: f_e, how often a token chose e; P_e, e's mean probability.
 
-    k where the load is even. It is a product of means: over micro-batches it is the token-weighted mean of theirs, and
-    not that of the whole batch. The caller adds coefficient * total to its loss. Source: arXiv 2101.03961, eq. 4-6.
+    k if the load is even. It is a product of means: over micro-batches it is the token-weighted mean of theirs, not
+    that of the whole batch. The caller adds coefficient * total to its loss. Source: arXiv 2101.03961, eq. 4-6.
     """
     chex.assert_rank([stats.assignments, stats.probs], 2)
     num_layers, num_experts = stats.probs.shape
@@ -160,7 +175,7 @@ def load_balancing_loss(stats: RouterStats) -> Mean:
 
 
 def router_metrics(stats: RouterStats) -> Metrics:
-    """The balance loss, and the load of the busiest and of the idlest expert of any layer, 1 where the load is even."""
+    """The balance loss, and the load of the most and the least used expert of any layer; 1 if the load is even."""
     chex.assert_rank([stats.assignments, stats.probs], 2)
     even = jnp.sum(stats.assignments, axis=1, keepdims=True) / stats.assignments.shape[1]
     load = stats.assignments / jnp.broadcast_to(jnp.maximum(even, 1e-9), stats.assignments.shape)

@@ -1,7 +1,7 @@
-"""Attention of whole rows by the TPU's splash kernel: scores stay in the chip's own memory, [T, T] is never written.
+"""Attention of whole rows by the TPU's splash kernel: scores stay in on-chip memory, [T, T] is never written.
 
-A Mosaic kernel cannot be partitioned by XLA, so under a mesh each device runs it on its own rows and heads, and where
-tokens are split over context on its own queries against all keys (rl_jax.core.axis_table has the axes).
+A Mosaic kernel cannot be partitioned by XLA, so under a mesh each device runs it on its own rows and heads, and, if
+tokens are split over context, on its own queries against all keys (for the axes see rl_jax.core.axis_table).
 """
 
 import functools
@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from rl_jax.core.axis_table import devices_over, mesh_sizes, spec
 
-LANES = 128  # the kernel's tiles: T is a multiple of it, and heads are filled up to one
+LANES = 128  # the kernel's tile size: T is a multiple of it, and heads are padded to one
 BLOCK = 512
 
 
@@ -31,12 +31,25 @@ def splash_attend(
     window: int = 0,
     interpret: bool = False,
 ) -> chex.Array:
-    """softmax(cap(scale q k^T)) v over the keys before a query in its own segment, as attention.attend computes it.
+    """softmax(cap(scale q k^T)) v over the keys before a query in its own segment, as in attention.attend.
 
-    q: [B, T, H, h]. k, v: [B, T, K, h], K divides H. segment_ids: int32 [B, T]. softcap: c of c tanh(s / c), 0 is none.
-    window: keys less than that many columns back, 0 is any. interpret: run the kernel on any backend, slowly.
-    -> [B, T, H, h]. Raises ValueError for sizes that the kernel's tiles or the mesh's axes do not divide.
     Source: arXiv 2205.14135 (flash attention); jax.experimental.pallas.ops.tpu.splash_attention.
+
+    Args:
+      q: [B, T, H, h].
+      k: [B, T, K, h], K divides H.
+      v: [B, T, K, h].
+      segment_ids: int32 [B, T].
+      scale: of the scores.
+      softcap: c of c tanh(s / c), 0 is none.
+      window: keys less than that many columns back, 0 is any.
+      interpret: run the kernel on any backend, slowly.
+
+    Returns:
+      [B, T, H, h].
+
+    Raises:
+      ValueError: if T is not a multiple of the kernel's tiles, or the sizes do not divide over the mesh's axes.
     """
     chex.assert_rank([q, k, v, segment_ids], [4, 4, 4, 2])
     sizes = mesh_sizes()
@@ -61,7 +74,7 @@ def splash_attend(
 
 
 def _make_kernel(length: int, num_heads: int, context: int, *, softcap: float, window: int, interpret: bool):
-    """The kernel of rows of `length` tokens whose queries are dealt out to `context` devices."""
+    """The kernel for rows of `length` tokens whose queries are split over `context` devices."""
     shape = (length, length)
     if window:
         mask = masks.LocalMask(shape, (window - 1, 0), 0, shard_count=context)
@@ -82,7 +95,7 @@ def _make_kernel(length: int, num_heads: int, context: int, *, softcap: float, w
 def _local(kernel, q, k, v, of_queries, of_keys, *, scale):
     """The kernel on one device's rows, heads and queries. of_queries, of_keys: their segments, [B, T] and [B, S]."""
     head_dim = q.shape[3]
-    missing = -head_dim % LANES  # zeros there change neither the scores nor the first columns of what comes out
+    missing = -head_dim % LANES  # zero padding changes neither the scores nor the first columns of the result
     q, k, v = (jnp.pad(x, [(0, 0)] * 3 + [(0, missing)]) for x in (q, k, v))
 
     def row(q, k, v, of_queries, of_keys):  # [T, H, h] -> [T, H, h]

@@ -1,4 +1,4 @@
-"""One whole episode of one world, kept step by step, to be looked at."""
+"""One whole episode of one environment, recorded step by step for inspection."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,11 +11,16 @@ from rl_jax.rollout.envs.steps import at_the_mode, collect, start
 
 
 class Episode(NamedTuple):
-    """One episode of at most T steps; what is at and behind `length` belongs to no step of it.
+    """One episode of at most T steps; entries from `length` on are not part of it.
 
-    observations: float32 [T, *shape], of the states in which the actions were taken. last: float32 [*shape], of the
-        state that the last step has led to. actions: [T, ...], as the environment read them. rewards: float32 [T].
-    length: int32 []. terminated, truncated: bool []. How it ended; neither where T came first.
+    Attributes:
+      observations: float32 [T, *shape], of the states in which the actions were taken.
+      last: float32 [*shape], of the state after the last step.
+      actions: [T, ...], as the environment received them.
+      rewards: float32 [T].
+      length: int32 [].
+      terminated: bool []. Whether the episode terminated; False for both if T came first.
+      truncated: bool []. Whether the episode was truncated.
     """
 
     observations: chex.Array
@@ -30,16 +35,25 @@ class Episode(NamedTuple):
 def record_episode(
     policy: Callable, distribution, env, key: chex.PRNGKey, *, max_steps: int, greedy: bool = False, memory: Any = ()
 ) -> Episode:
-    """The first episode of a world that starts anew: to its end, or max_steps of it.
+    """The first episode of a freshly reset environment: to its end, or max_steps of it.
 
-    policy, distribution: as for steps.collect. env: an envs.Vector of one world. max_steps: T. greedy: the
-    distribution's mode, no sample. memory: the agent's, empty. Raises ValueError for another number of worlds.
+    Args:
+      policy: as in `steps.collect`.
+      distribution: as in `steps.collect`.
+      env: an envs.Vector of one environment.
+      key: typed PRNG key.
+      max_steps: T.
+      greedy: act by the distribution's mode instead of sampling.
+      memory: the agent's, empty.
+
+    Raises:
+      ValueError: if the number of environments is not 1.
     """
     if env.num_envs != 1:
         raise ValueError(f"an episode is recorded in one world, not in {env.num_envs}")
     distribution = at_the_mode(distribution) if greedy else distribution
     reset_key, key = jax.random.split(key)
-    # What a world does after the end of its first episode is stepped too, and not looked at: the scan is one size.
+    # Steps after the end of the first episode are computed too, but not used: the scan has a fixed size.
     _, rows, _ = collect(policy, distribution, env, start(env, reset_key, memory), key, num_steps=max_steps)
     rows = jax.tree.map(lambda x: x[0], rows)
     done = rows.terminated | rows.truncated

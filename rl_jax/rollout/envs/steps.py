@@ -1,7 +1,7 @@
-"""Rollouts in environments: T steps of B worlds in one scan, and the evaluation of whole episodes.
+"""Rollouts in environments: T steps of B envs in one scan, and the evaluation of whole episodes.
 
-In the loop stand only the policy's forward and the environment's step. What is random was drawn before it, and what no
-later step reads (log-probs, values) is computed after it, for all T B steps in one matmul.
+Only the policy forward and the env step run inside the scan. Randomness is sampled beforehand. Quantities that no later
+step needs (log-probs, values) are computed afterwards, for all T B steps in one matmul.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,15 @@ from rl_jax.core.masked import Max, Mean
 
 
 class Worlds(NamedTuple):
-    """Where B environments stand between two rollouts.
+    """The state of B envs between two rollouts.
 
-    state: the Vector's. observation: float32 [B, *shape], as the environment gives it.
-    episode_return: float32 [B]. episode_length: int32 [B]. Of the episodes that are under way.
-    memory: of the agent, a pytree with B first; () where it has none. Where episode_length is 0, it is still that of
-        the episode before.
+    Attributes:
+      state: the Vector's.
+      observation: float32 [B, *shape], as returned by the env.
+      episode_return: float32 [B], of the current episodes.
+      episode_length: int32 [B], of the current episodes.
+      memory: of the agent, a pytree with B first; () if it has none. If episode_length is 0, it is still that of the
+        previous episode.
     """
 
     state: Any
@@ -31,12 +34,16 @@ class Worlds(NamedTuple):
 
 
 class Transitions(NamedTuple):
-    """T steps of B environments, row b the steps of one of them.
+    """T steps of B envs; row b holds the steps of one of them.
 
-    observations, next_observations: float32 [B, T, *shape], as the environment gave them; the latter of the state that
-        the step leads to, before any reset.
-    outputs: [B, T, ...] of the policy. actions: [B, T, ...].
-    rewards: float32 [B, T]. terminated, truncated: bool [B, T].
+    Attributes:
+      observations: float32 [B, T, *shape], as returned by the env.
+      next_observations: float32 [B, T, *shape], of the state that the step leads to, before any reset.
+      outputs: [B, T, ...] of the policy.
+      actions: [B, T, ...].
+      rewards: float32 [B, T].
+      terminated: bool [B, T].
+      truncated: bool [B, T].
     """
 
     observations: chex.Array
@@ -49,28 +56,36 @@ class Transitions(NamedTuple):
 
 
 def start(env, key: chex.PRNGKey, memory: Any = ()) -> Worlds:
-    """The worlds of `env`, an envs.Vector, at the start of their first episodes. memory: the agent's, empty."""
+    """`env`, an envs.Vector, at the start of its first episodes. memory: the agent's, empty."""
     state, observation = env.reset(key)
     return Worlds(state, observation, jnp.zeros(env.num_envs), jnp.zeros(env.num_envs, jnp.int32), memory)
 
 
 def memoryless(policy: Callable) -> Callable:
-    """A policy of observations, [B, *shape] -> outputs [B, ...], as the functions of this file take one."""
+    """Wraps a policy of observations, [B, *shape] -> outputs [B, ...], for the functions of this file."""
     return lambda worlds: (policy(worlds.observation), worlds.memory)
 
 
 def at_the_mode(distribution):
-    """The distribution that samples its mode, whatever the noise."""
+    """The distribution with `sample` replaced by its mode, for any noise."""
     return distribution._replace(sample=lambda outputs, noise: distribution.mode(outputs))
 
 
 def collect(
     policy: Callable, distribution, env, worlds: Worlds, key: chex.PRNGKey, *, num_steps: int
 ) -> tuple[Worlds, Transitions, dict[str, Mean | Max]]:
-    """num_steps steps of every world -> (where they stand then, the steps, metrics of the episodes that ended).
+    """num_steps steps of every env.
 
-    policy: Worlds -> (outputs [B, ...], memory), see `memoryless`. distribution: as of models.distributions.
-    env: an envs.Vector.
+    Args:
+      policy: Worlds -> (outputs [B, ...], memory), see `memoryless`.
+      distribution: as in models.agents.distributions.
+      env: an envs.Vector.
+      worlds: the envs' current state.
+      key: typed PRNG key.
+      num_steps: T.
+
+    Returns:
+      (the envs' state afterwards, the steps, metrics of the episodes that ended).
     """
     noise_key, env_key = jax.random.split(key)
     noise = distribution.noise(noise_key, (num_steps, env.num_envs))
@@ -88,7 +103,7 @@ def collect(
         worlds = Worlds(state, observation, jnp.where(done, 0.0, total), jnp.where(done, 0, length), memory)
         return worlds, (row, total, length)
 
-    # Two steps a turn of the loop: a third less time on a CPU, where a turn costs as much as the step in it.
+    # Two steps per loop iteration: a third less time on a CPU, since an iteration costs as much as the step in it.
     drawn = (noise, env.ahead(env_key, num_steps))
     worlds, (rows, totals, lengths) = jax.lax.scan(step, worlds, drawn, unroll=2)
     done = rows.terminated | rows.truncated
@@ -111,10 +126,21 @@ def evaluate(
     greedy: bool = False,
     memory: Any = (),
 ) -> tuple[chex.Array, chex.Array]:
-    """The returns and lengths of one whole episode of each world, to its end or max_steps: float32 and int32 [B].
+    """The returns and lengths of one whole episode of each env, to its end or max_steps.
 
-    policy: Worlds -> (outputs [B, ...], memory), see `memoryless`. env: an envs.Vector, started anew. greedy: the
-    distribution's mode, no sample. memory: the agent's, empty. The loop ends with the longest episode.
+    The loop ends with the longest episode.
+
+    Args:
+      policy: Worlds -> (outputs [B, ...], memory), see `memoryless`.
+      distribution: as in `collect`.
+      env: an envs.Vector; it is reset first.
+      key: typed PRNG key.
+      max_steps: limit on the length of an episode.
+      greedy: act by the distribution's mode instead of sampling.
+      memory: the agent's, empty.
+
+    Returns:
+      (returns float32 [B], lengths int32 [B]).
     """
     reset_key, key = jax.random.split(key)
     distribution = at_the_mode(distribution) if greedy else distribution

@@ -1,7 +1,7 @@
-"""Which prompt's KV cache stands in which row of the prompt store: a prefix cache by token hash, least used goes first.
+"""Which prompt's KV cache is in which row of the prompt store: a prefix cache by token hash with LRU eviction.
 
-Host bookkeeping only; the arrays are in rollout/programs.py. A row holds one prompt from column 0 on, and everything
-that shares its first chunks can copy the row and go on from there.
+Host bookkeeping only; the arrays are in rollout/lm/programs.py. A row holds one prompt from column 0 on. Prompts that
+share its first chunks copy the row and continue from there.
 """
 
 import hashlib
@@ -11,7 +11,13 @@ import numpy as np
 
 
 class Place(NamedTuple):
-    """Where a prompt is to be filled in. row: its own. source: the row whose first `start` columns it shares."""
+    """Where to prefill a prompt.
+
+    Attributes:
+      row: the prompt's own row.
+      source: the row whose first `start` columns it shares.
+      start: number of shared columns.
+    """
 
     row: int
     source: int
@@ -19,31 +25,33 @@ class Place(NamedTuple):
 
 
 class PromptStore:
-    """`rows` prompts, found by their tokens; `chunk` is the unit in which a beginning is shared."""
+    """`rows` prompts, looked up by their tokens; prefixes are shared in units of `chunk` tokens."""
 
     def __init__(self, rows: int, chunk: int):
         self.rows, self.chunk = rows, chunk
         self.clear()
 
     def clear(self) -> None:
-        """Forgets every prompt: what stands in the rows is another model's."""
+        """Forgets every prompt, because the caches in the rows are those of another model."""
         self._row_of: dict[bytes, int] = {}  # digest of the first chunks, or of a whole prompt -> row
         self._digests: list[list[bytes]] = [[] for _ in range(self.rows)]
         self._used = [0] * self.rows
         self._clock = 0
 
     def find(self, prompt: np.ndarray) -> int | None:
-        """The row that holds the whole of `prompt`, int32 [p]; None where there is none."""
+        """The row that holds the whole of `prompt`, int32 [p]; None if there is none."""
         row = self._row_of.get(_digests(prompt, self.chunk)[-1])
         if row is not None:
             self._touch(row)
         return row
 
     def add(self, prompt: np.ndarray, kept: set[int]) -> Place:
-        """A row for a prompt that `find` does not know: the least recently used one that is not in `kept`.
+        """A row for a prompt that `find` does not have: the least recently used one that is not in `kept`.
 
-        At least the last token is left to compute, since its hidden state is what the first sample needs. Raises
-        LookupError where every row is in `kept`.
+        At least the last token is left to compute, since its hidden state is needed for the first sample.
+
+        Raises:
+          LookupError: if every row is in `kept`.
         """
         free = [row for row in range(self.rows) if row not in kept]
         if not free:
@@ -73,7 +81,7 @@ class PromptStore:
 
 
 def _digests(prompt: np.ndarray, chunk: int) -> list[bytes]:
-    """The digests of the first 1, 2, ... whole chunks, and of all of it, which is marked apart from those."""
+    """The digests of the first 1, 2, ... whole chunks, and of the whole prompt, which is marked as different."""
     digest, found = hashlib.blake2b(digest_size=16), []
     tokens = np.ascontiguousarray(prompt, np.int32)
     for start in range(0, len(tokens), chunk):

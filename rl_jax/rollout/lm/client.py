@@ -1,4 +1,4 @@
-"""JSON over HTTP to one completions server, with the standard library: many requests at once, limits and retries."""
+"""JSON over HTTP to one completions server, standard library only: many requests at once, limits and retries."""
 
 import contextlib
 import http.client
@@ -10,15 +10,15 @@ import urllib.parse
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-CONNECT_S = 10.0  # the most seconds that a connection may take
-BACKOFF_S = 0.5  # before the first retry; twice as long before each further one
-SHOWN = 300  # characters of an answer that an error quotes
+CONNECT_S = 10.0  # timeout of a connection attempt, in seconds
+BACKOFF_S = 0.5  # seconds before the first retry; doubled before each further one
+SHOWN = 300  # characters of an answer quoted in an error
 
 
 class Client:
     """Posts to {url}/v1/completions. See external.OpenAIGenerate for the arguments.
 
-    Connects directly, to that host alone: no proxies, no redirects.
+    Connects directly and only to that host: no proxies, no redirects.
     """
 
     def __init__(self, url: str, *, timeout_s: float, retries: int, concurrency: int):
@@ -36,7 +36,7 @@ class Client:
         self._timeout_s, self._retries, self._concurrency = timeout_s, retries, concurrency
 
     def post_all(self, bodies: Sequence[dict]) -> list:
-        """The parsed answers, in the order of `bodies`. The first failure ends the other requests and is raised."""
+        """The parsed answers, in the order of `bodies`. The first failure cancels the other requests and is raised."""
         live = _Live()
         pool = ThreadPoolExecutor(min(self._concurrency, len(bodies)))
         try:
@@ -44,12 +44,12 @@ class Client:
             for future in as_completed(futures):
                 future.result()
             return [future.result() for future in futures]
-        finally:  # after an error or a signal, too: no thread goes on
+        finally:  # also after an error or a signal: no thread keeps running
             live.close()
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _post(self, payload: bytes, live: "_Live"):
-        """The parsed answer to one body. Its seed makes a second attempt the same request."""
+        """The parsed answer to one body. The body has a seed, so a retry is the same request."""
         for attempt in range(self._retries + 1):
             try:
                 status, text = self._exchange(payload, live)
@@ -76,7 +76,7 @@ class Client:
                 connection.connect()
             except TimeoutError as error:
                 raise ConnectionError("no connection in time") from error
-            sock = connection.sock  # the connection forgets it where the server closes behind its answer
+            sock = connection.sock  # the connection drops its reference if the server closes after its answer
             with live.hold(sock):
                 sock.settimeout(max(deadline - time.monotonic(), 1e-3))
                 connection.request("POST", self._path, payload, {"Content-Type": "application/json"})
@@ -92,7 +92,7 @@ class Client:
 
 
 class _Live:
-    """The sockets of one post_all, so that all of them can be ended at once from another thread."""
+    """The sockets of one post_all, so that another thread can shut all of them down at once."""
 
     def __init__(self):
         self.closed = threading.Event()
@@ -119,7 +119,7 @@ class _Live:
 
 
 def _read(response: http.client.HTTPResponse, sock: socket.socket, deadline: float) -> bytes:
-    """The body, by the deadline however slowly it drips. IncompleteRead where the connection ends before it does."""
+    """The body, before the deadline even if it arrives slowly. Raises IncompleteRead if the connection ends early."""
     parts = []
     while True:
         remaining = deadline - time.monotonic()
@@ -136,7 +136,7 @@ def _read(response: http.client.HTTPResponse, sock: socket.socket, deadline: flo
 
 
 def _message(text: bytes) -> str:
-    """What a server's error body says: {"error": {"message"}}, {"message"}, {"detail"}, or the text itself."""
+    """The message of a server's error body: {"error": {"message"}}, {"message"}, {"detail"}, or the text itself."""
     try:
         body = json.loads(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """Continuous batching: rows that end make room for the next request, and few rows run as a small program.
 
-The host's loop is admit, compact, decode; the programs are in programs.py. A request's tokens depend on its key, prompt
-and the params alone: not on its slot, its neighbours, or the order of requests.
+The loop on the host is admit, compact, decode; the programs are in programs.py. A request's tokens depend only on its
+key, its prompt and the params, not on its slot, its neighbours, or the order of requests.
 """
 
 import weakref
@@ -23,22 +23,31 @@ from rl_jax.rollout.lm.slots import Slots, check_lengths, check_sizes
 class Engine:
     """Requests in, completions out, over `slots` rows of KV cache.
 
-    slots: rows decoded at once, at most. sizes: the row counts that programs are compiled for, by default `slots` and
-        its halves down to 4; with no request waiting, the live rows move to the smallest that holds them.
-    prompt_length, length: the longest context that a request may begin with (its prompt, and the earlier tokens of one
-        that is resumed), and the longest sequence; both are rounded up to whole chunks.
-    sampling, eos_ids: as in engine.make_generate.
-    chunk: tokens a turn of prefill; prompts share a beginning in whole chunks.
-    steps: tokens a row decodes, at most, before the host looks (aborts, stop strings, new params).
-    refill: how many slots must be free before waiting requests are let in; 0 takes an eighth of `slots`.
-    prefill_rows: prompts a prefill call. stored_prompts: rows of the prompt store.
-    stop_width: how many stop ids a request may bring. decode_text: token ids -> text, for stop strings.
-    rows_sharding: NamedSharding of [slots, ...], as sharding.batch_sharding gives it; None is one device.
+    The full-size cache is kept from one use to the next; compacted ones are made when needed. On the CPU backend an
+    unstacked copy of the params is kept too (see engine.for_decoding). The attribute `programs` holds the compiled
+    programs (see programs.Programs).
 
-    programs: the compiled programs (see programs.Programs).
-    The full-size cache is kept from one use to the next; compacted ones are made when needed. On the CPU backend so is
-    an unstacked copy of the params (see engine.for_decoding). Raises ValueError for
-    sizes that make no sense, and for a model without `extend`.
+    Args:
+      model: with `extend`.
+      slots: rows decoded at once, at most.
+      prompt_length: the longest context that a request may start with (its prompt, and the earlier tokens if it is
+        resumed); rounded up to whole chunks.
+      length: the longest sequence; rounded up to whole chunks.
+      sampling: as in engine.make_generate.
+      eos_ids: as in engine.make_generate.
+      chunk: tokens per prefill iteration; prompts share prefixes in whole chunks.
+      steps: the most tokens per row that are decoded before the host checks (aborts, stop strings, new params).
+      sizes: the row counts that programs are compiled for, by default `slots` and its halves down to 4. With no request
+        waiting, the live rows move to the smallest size that holds them.
+      refill: how many slots must be free before waiting requests are admitted; 0 is an eighth of `slots`.
+      prefill_rows: prompts per prefill call.
+      stored_prompts: rows of the prompt store.
+      stop_width: the most stop ids that a request may have.
+      decode_text: token ids -> text, for stop strings.
+      rows_sharding: NamedSharding of [slots, ...], as from sharding.batch_sharding; None is one device.
+
+    Raises:
+      ValueError: if a size is invalid, or the model has no `extend`.
     """
 
     def __init__(
@@ -102,17 +111,22 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits or runs."""
+        """Whether no request is waiting or running."""
         return not self._queue and not self._slots.count()
 
     def compile_count(self) -> int:
-        """How many programs were compiled so far: it stays what it is after warm_up, whatever requests come."""
+        """Number of programs compiled so far: constant after warm_up, for any requests."""
         return self.programs.compile_count()
 
     def submit(self, requests: Iterable[Request], key: chex.PRNGKey) -> None:
-        """Queues requests; key: one typed key, whose fold_in with a request's seed is the row's.
+        """Queues requests.
 
-        Raises ValueError that names the request and the field that does not fit; nothing is queued then.
+        Args:
+          requests: with indices that are not in the engine yet.
+          key: one typed key, whose fold_in with a request's seed is the row's.
+
+        Raises:
+          ValueError: if a request does not fit, naming it and the field; nothing is queued then.
         """
         key_data = np.asarray(jax.random.key_data(key))
         if key_data.shape != self._slots.rows.keys.shape[1:]:
@@ -128,7 +142,7 @@ class Engine:
         self._queue.extend((request, key_data) for request in requests)
 
     def abort(self, indices: Collection[int] | None = None) -> list[Completion]:
-        """Takes requests out, waiting or running, and returns what they have so far; None takes all."""
+        """Removes requests, waiting or running, and returns what they have so far; None removes all."""
 
         def wanted(request: Request | None) -> bool:
             return request is not None and (indices is None or request.index in indices)
@@ -141,9 +155,9 @@ class Engine:
         ]
 
     def step(self, params: Params) -> list[Completion]:
-        """Fills free slots, decodes up to `steps` tokens a row, and returns the requests that ended.
+        """Fills free slots, decodes up to `steps` tokens per row, and returns the requests that ended.
 
-        New params are simply used from here on: what rows have in their caches stays, the prompt store is emptied.
+        New params are used from here on: the rows keep their caches, the prompt store is emptied.
         """
         params = self._prepare(params)
         done = self._admit(params)
@@ -153,19 +167,19 @@ class Engine:
         return done
 
     def run(self, params: Params) -> list[Completion]:
-        """Steps until nothing is left. Completions in the order of their indices."""
+        """Steps until nothing is left. Returns completions in the order of their indices."""
         done = []
         while not self.idle:
             done += self.step(params)
         return sorted(done, key=lambda completion: completion.request.index)
 
     def warm_up(self, params: Params) -> None:
-        """Compiles every program. Raises RuntimeError where requests are in the engine."""
+        """Compiles every program. Raises RuntimeError if requests are in the engine."""
         if not self.idle:
             raise RuntimeError("warm_up with requests in the engine: call it first")
         params = self._prepare(params)
         self._resize(self.sizes[0])
-        for _ in range(2):  # the second round sees buffers as the programs give them back
+        for _ in range(2):  # the second round gets buffers as the programs return them
             for rows in (1, self._prefill_rows):
                 nowhere = Place(self._prompts.rows, 0, 0)
                 self._prefill(params, [(nowhere, np.zeros(1, np.int32))] * rows)
@@ -180,8 +194,7 @@ class Engine:
             self._resize(self.sizes[0])
 
     def _prepare(self, params: Params) -> Params:
-        """The params as the programs take them. Makes the buffers; where the params are not those of the last step,
-        forgets the prompts."""
+        """The params in the form that the programs take. Makes the buffers; forgets the prompts if params are new."""
         if self._state is None:
             self._state = self.programs.init_state(self.sizes[0], params)
             self._store = self.programs.init_store(self._prompts.rows, self.prompt_length, params)
@@ -220,7 +233,7 @@ class Engine:
                     break
                 place = self._prompts.add(context, kept)
                 if any(place.source == waiting.row for waiting, _ in pending):
-                    flush()  # what this one shares is not there yet
+                    flush()  # the prefix that this one shares is not computed yet
                 pending.append((place, context))
                 row = place.row
                 if len(pending) == self._prefill_rows:
@@ -231,7 +244,7 @@ class Engine:
         return taken
 
     def _prefill(self, params: Params, pending: list[tuple[Place, np.ndarray]]) -> None:
-        """Computes the caches of a few prompts: a program for one, and one for prefill_rows."""
+        """Computes the caches of a few prompts: one program for a single prompt, and one for prefill_rows."""
         width = 1 if len(pending) == 1 else self._prefill_rows
         rows, sources, starts = np.full(width, self._prompts.rows, np.int32), *np.zeros((2, width), np.int32)
         tokens, lengths = np.zeros((width, self.prompt_length), np.int32), np.ones(width, np.int32)
@@ -241,7 +254,7 @@ class Engine:
         self._store = self.programs.prefill(params, self._store, rows, sources, tokens, starts, lengths)
 
     def _enter(self, params: Params, taken: list, width: int = 0) -> list[Completion]:
-        """Copies prompts into free slots and draws first tokens; returns the rows that those end."""
+        """Copies prompts into free slots and samples first tokens; returns the rows that those end."""
         width = next(size for size in self._admit_sizes if size >= max(width, len(taken)))
         free, count = self._slots.free(), len(taken)
         slots, sources = np.full(width, self._slots.size, np.int32), np.zeros(width, np.int32)
@@ -262,7 +275,7 @@ class Engine:
         return [completion for completion in entered if completion is not None]
 
     def _decode(self, params: Params) -> list[Completion]:
-        """One call of the decoding program, and its tokens dealt out."""
+        """One call of the decoding program; its tokens are appended to their rows."""
         size, live = self._slots.size, np.flatnonzero(self._slots.rows.live)
         if self._queue:
             threshold = size - min(self.refill, len(self._queue), size)
@@ -276,7 +289,7 @@ class Engine:
         return [completion for completion in parts if completion is not None]
 
     def _compact(self) -> None:
-        """Moves the live rows to the smallest size that holds them, where no request waits for the others."""
+        """Moves the live rows to the smallest size that holds them, if no request waits for the other slots."""
         if not self._queue:
             self._resize(min(size for size in self.sizes if size >= self._slots.count()))
 

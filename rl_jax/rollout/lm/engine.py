@@ -1,6 +1,6 @@
-"""Generation: one prefill a prompt, G samples that share it, a KV cache that is an array like any other.
+"""Generation: one prefill per prompt, G samples that share it, and a KV cache that is an ordinary array.
 
-Shapes are buckets (see data.encode_prompts), so that nothing is compiled after warm-up.
+Shapes come in buckets (see data.encode_prompts), so that nothing is compiled after warm-up.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,9 @@ from rl_jax.rollout.lm.sampling import Sampling, check_counts, sample
 def prompt_batch(tokens: chex.Array, prompt_mask: chex.Array) -> TokenBatch:
     """Left-padded prompts as a TokenBatch: positions count the real tokens, padding is segment 0.
 
-    tokens: int32 [B, P]. prompt_mask: bool [B, P].
+    Args:
+      tokens: int32 [B, P].
+      prompt_mask: bool [B, P].
     """
     chex.assert_equal_shape([tokens, prompt_mask])
     chex.assert_type(prompt_mask, bool)
@@ -25,8 +27,11 @@ def prompt_batch(tokens: chex.Array, prompt_mask: chex.Array) -> TokenBatch:
 
 
 def for_decoding(model: Model) -> Callable | None:
-    """params -> the params to decode many steps with: unstacked on the CPU backend, which copies slices of stacked
-    ones in each step. None where params serve as they are: elsewhere, or where the model has no such form."""
+    """A function params -> params for decoding many steps, or None if params are used unchanged.
+
+    On the CPU backend it unstacks them, because slices of stacked params are copied in each step. None on other
+    backends, and for models without such a form.
+    """
     return model.unstack if jax.default_backend() == "cpu" else None
 
 
@@ -47,14 +52,14 @@ def is_any(tokens: chex.Array, ids: tuple[int, ...]) -> chex.Array:
 
 
 def seen_tokens(tokens: chex.Array, mask: chex.Array, vocab_size: int) -> chex.Array:
-    """Which tokens stand in each row: int32 [B, T], bool [B, T] -> bool [B, V]."""
+    """Which tokens occur in each row: int32 [B, T], bool [B, T] -> bool [B, V]."""
     chex.assert_equal_shape([tokens, mask])
     put = jax.vmap(lambda tokens, mask: jnp.zeros(vocab_size, bool).at[tokens].max(mask))
     return put(tokens, mask)
 
 
 def mark_seen(seen: chex.Array | None, tokens: chex.Array) -> chex.Array | None:
-    """`seen` bool [B, V] with a further token a row; None stays None."""
+    """`seen` bool [B, V] with one more token per row; None stays None."""
     return None if seen is None else seen | jax.nn.one_hot(tokens, seen.shape[1], dtype=bool)
 
 
@@ -69,11 +74,17 @@ def make_generate(
 ) -> Callable:
     """A pure function generate(params, tokens, prompt_mask, key, max_tokens=None) -> Rollout of B x G rows, to jit.
 
-    tokens: int32 [B, P], left-padded. prompt_mask: bool [B, P]. key: one typed key for the whole call; row i draws
-    from fold_in(key, i), so a row's samples do not depend on the other rows.
-    max_tokens: int32 [B x G], limits of 1 to C tokens for each row; None is C.
-    completion_length: C, the most tokens to sample. group_size: G. eos_ids: any of them ends a row; () never ends.
-    Stops early when every row has ended. Raises ValueError for a sampling rule that makes no sense.
+    generate takes tokens int32 [B, P], left-padded; prompt_mask bool [B, P]; one typed key, of which row i samples from
+    fold_in(key, i), so that it does not depend on other rows; and max_tokens int32 [B x G], a limit of 1 to C tokens
+    per row, None for C. It stops early when every row has ended.
+
+    Args:
+      model: with prefill and decode.
+      completion_length: C, the most tokens to sample.
+      group_size: G.
+      sampling: the sampling rule; an invalid one raises ValueError.
+      eos_ids: any of them ends a row; () never ends.
+      pad_id: fills the columns after a row's end.
     """
     sampling.check(model.vocab_size)
     check_counts(completion_length, group_size)
@@ -101,7 +112,7 @@ def make_generate(
         limits = jnp.broadcast_to(completion_length if max_tokens is None else max_tokens, (rows,))
 
         def draw_column(step, hidden, carry):
-            """Draw the token of column `step` for every row that has not ended."""
+            """Sample the token of column `step` for every row that has not ended."""
             (out, sampled, raw), seen, ended = carry
             drawn = sample(model.unembed(params, hidden), uniforms_at(row_keys, step), sampling, seen)
             token, live = jnp.where(ended, pad_id, drawn[0]), ~ended
@@ -139,7 +150,7 @@ def make_generate(
 
 
 def _share(empty, filled, group_size: int):
-    """`empty` caches of B x G rows with those of B prompts as each one's first columns."""
+    """Empty caches of B x G rows with the caches of B prompts copied into their first columns."""
 
     def share(to, source):
         return jax.lax.dynamic_update_slice(to, jnp.repeat(source, group_size, axis=0), (0,) * to.ndim)
@@ -148,7 +159,7 @@ def _share(empty, filled, group_size: int):
 
 
 def _join(prompts: TokenBatch, completions: chex.Array, completion_mask: chex.Array) -> TokenBatch:
-    """Prompt columns, then completion columns. The positions go on from the prompt's last."""
+    """Prompt columns, then completion columns. Positions continue from the prompt's last one."""
     steps = jnp.arange(completions.shape[1], dtype=jnp.int32)
     tail = TokenBatch(
         tokens=completions,

@@ -1,17 +1,18 @@
-"""Generation by a server: vLLM's completions protocol behind the call of engine.make_generate.
+"""Generation by a server: vLLM's completions protocol with the signature of engine.make_generate.
 
 Written against the source of vLLM's main branch (vllm/entrypoints/openai/completion: protocol.py at 002032ee2b18,
-serving.py at 030ea52effcb), and tested against a loopback server that speaks it, not against a real one. Start it with
+serving.py at 030ea52effcb), and tested against a loopback server that implements it, not against a real one. Start it
+with
 
     vllm serve FOLDER --logprobs-mode processed_logprobs
 
-since its default, raw_logprobs, gives log-probs of the model and not of the distribution that was sampled from; the
-two differ unless sampling is Sampling(). Where top_k, top_p and min_p are used together a server may apply them in
+since its default, raw_logprobs, returns log-probs of the model and not of the distribution that was sampled from; the
+two differ unless sampling is Sampling(). If top_k, top_p and min_p are used together, a server may apply them in
 another order than ours: its log-probs are then those of its own distribution.
 
 tpu-inference is the same server on TPUs, but its sampler (sampling.py at 01d6cc404074) applies temperature, top_k and
-top_p alone, and draws without the request's seed. sglang-jax is not covered: its completions (serving_completions.py
-at 0a34ed1f3cce) give tokens as text, without ids.
+top_p only, and ignores the request's seed. sglang-jax is not covered: its completions (serving_completions.py at
+0a34ed1f3cce) return tokens as text, without ids.
 """
 
 import math
@@ -22,41 +23,52 @@ import chex
 import jax
 import numpy as np
 
-from rl_jax.core.types import Params, Rollout, Scores
+from rl_jax.core.types import Params, Rollout, TokenScores
 from rl_jax.rollout.lm.client import Client
 from rl_jax.rollout.lm.requests import Completion, Request, as_rollout, requests_of
 from rl_jax.rollout.lm.sampling import Sampling, check_counts
 
-TOKEN_ID = "token_id:"  # what stands before the number where tokens are written as ids
-ROUNDING = 1e-3  # how far above 0 a log-prob may come out in low precision
+TOKEN_ID = "token_id:"  # prefix of the number if tokens are written as ids
+ROUNDING = 1e-3  # how far above 0 a log-prob may be in low precision
 
 
 class OpenAIGenerate:
     """generate(params, tokens, prompt_mask, key, max_tokens=None) -> Rollout (numpy) of B x G rows; not to be jitted.
 
-    url: of the server, "http://127.0.0.1:8000". Nothing else is ever connected to, and proxies are not looked for.
-    model: the name that the server knows it by; "" is the one that it serves. vocab_size: V, of our model.
-    completion_length, group_size, sampling, eos_ids, pad_id: as for engine.make_generate.
-    timeout_s: seconds for one request, from the connection to the last byte, waiting in the server's queue included.
-    retries: further attempts after a failed connection, HTTP 429 or 5xx. concurrency: requests under way at once.
-    sync: (params) -> None, called before generation with params that the server does not have yet; it returns once the
-        server has them. None: the server keeps the weights it was started with, and the rows are off-policy from the
-        first update on. For vLLM: models.save_hf into the folder that it was started from, then (with
-        VLLM_SERVER_DEV_MODE=1) POST {"method": "reload_weights"} to /collective_rpc, and POST to /reset_prefix_cache,
-        since cached prompts are those of the old weights.
-    score: scoring.make_score's function for Sampling(), (params, TokenBatch) -> Scores, which gives raw_log_probs.
-        None where sampling is Sampling(): they are the sampled ones.
+    One request per prompt, or per row if max_tokens differ within a group. A prompt's seed comes from the key; its row
+    g is sampled with seed + g, which is how vLLM itself numbers the n samples of a request. The server's random numbers
+    are not ours: the same key gives other rows than our own engines.
 
-    One request for each prompt, or for each row where max_tokens differ in a group. A prompt's seed comes from the
-    key; its row g is drawn with seed + g, which is how vLLM itself numbers the n samples of a request. The server's
-    numbers are not ours: the same key gives other rows than our own engines.
+    sampled_log_probs are those returned by the server: log_prob_gap compares them with our own scoring, and
+    experiments.grpo logs the same at every step (sampler/gap_max, sampler/ess).
 
-    sampled_log_probs are what the server returned: log_prob_gap compares them with our own scoring, and
-    experiments.grpo logs the same in every step (sampler/gap_max, sampler/ess).
+    The first failure cancels the other requests, which vLLM then aborts.
 
-    Raises ValueError for arguments that make no sense; ConnectionError, TimeoutError and RuntimeError, with the URL
-    and the field, where the server cannot be reached, is too slow, or answers what cannot be used. The first failure
-    ends the other requests, which vLLM then aborts.
+    Args:
+      url: of the server, "http://127.0.0.1:8000". The client connects to nothing else and ignores proxy settings.
+      model: the server's name for it; "" is the one that it serves.
+      vocab_size: V, of our model.
+      completion_length: as in engine.make_generate.
+      group_size: as in engine.make_generate.
+      sampling: as in engine.make_generate.
+      eos_ids: as in engine.make_generate.
+      pad_id: as in engine.make_generate.
+      timeout_s: seconds per request, from the connection to the last byte, including the time in the server's queue.
+      retries: further attempts after a failed connection, HTTP 429 or 5xx.
+      concurrency: requests in flight at once.
+      sync: (params) -> None, called before generation with params that the server does not have yet; it returns once
+        the server has them. None: the server keeps its initial weights, and the rows are off-policy from the first
+        update on. For vLLM: models.save_hf into the folder that it was started from, then (with VLLM_SERVER_DEV_MODE=1)
+        POST {"method": "reload_weights"} to /collective_rpc, and POST to /reset_prefix_cache, since cached prompts are
+        those of the old weights.
+      score: scoring.make_score's function for Sampling(), (params, TokenBatch) -> TokenScores, which gives
+        raw_log_probs. None if sampling is Sampling(): they are then the sampled ones.
+
+    Raises:
+      ValueError: if an argument is invalid.
+      ConnectionError: if the server cannot be reached. Names the URL, as do the next two.
+      TimeoutError: if the server is too slow.
+      RuntimeError: if the answer cannot be used; names the field.
     """
 
     def __init__(
@@ -85,17 +97,17 @@ class OpenAIGenerate:
         self._vocab_size, self._completion_length, self._group_size = vocab_size, completion_length, group_size
         self._eos_ids, self._pad_id = tuple(eos_ids), pad_id
         self._sync, self._score, self._synced = sync, score, None
-        # All that a server may have other defaults for, from the folder's generation_config.json.
+        # Every field whose default a server may take from the folder's generation_config.json.
         self._fields = {"model": model} if model else {}
         self._fields |= {
             **sampling._asdict(),
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "stop_token_ids": list(self._eos_ids),
-            "ignore_eos": True,  # the server's own: ours are among the stop tokens
+            "ignore_eos": True,  # the server's own EOS; ours are among the stop tokens
             "logprobs": 1,
             "return_token_ids": True,
-            "return_tokens_as_token_ids": True,  # the ids of servers that do not know return_token_ids
+            "return_tokens_as_token_ids": True,  # ids from servers without return_token_ids
             "skip_special_tokens": False,
         }
 
@@ -107,8 +119,15 @@ class OpenAIGenerate:
         key: chex.PRNGKey,
         max_tokens: np.ndarray | None = None,
     ) -> Rollout:
-        """See the class. tokens: int32 [B, P], left-padded. prompt_mask: bool [B, P]. max_tokens: int [B x G] of 1 to
-        C, a limit for each row; None is C = completion_length for all."""
+        """See the class.
+
+        Args:
+          params: passed to sync and score.
+          tokens: int32 [B, P], left-padded.
+          prompt_mask: bool [B, P].
+          key: one typed key.
+          max_tokens: int [B x G] of 1 to C, a limit per row; None is C = completion_length for all.
+        """
         chex.assert_rank([tokens, prompt_mask], 2)
         limits = self._completion_length if max_tokens is None else np.asarray(max_tokens)
         requests = requests_of(tokens, prompt_mask, group_size=self._group_size, max_tokens=limits)
@@ -132,7 +151,7 @@ class OpenAIGenerate:
         return rollout._replace(raw_log_probs=np.where(rollout.completion_mask, raw, np.float32(0)))
 
     def _check(self, requests: Sequence[Request]) -> None:
-        """Raises ValueError for the first request that no server should see."""
+        """Raises ValueError for the first request that should not be sent to a server."""
         for request in requests:
             if not len(request.prompt):
                 raise ValueError(f"row {request.index}: the prompt is empty")
@@ -154,30 +173,38 @@ class OpenAIGenerate:
         }
 
     def _hand_over(self, params: Params) -> None:
-        """Calls sync where params are not those of the last call. They are remembered by weak references, so that
-        weights which nobody else holds are not kept."""
+        """Calls sync if params are not those of the last call.
+
+        They are remembered by weak references, so that weights that are otherwise unused are freed.
+        """
         if self._sync is None:
             return
         leaves = jax.tree.leaves(params)
         known = self._synced is not None and len(self._synced) == len(leaves)
         if known and all(ref() is leaf for ref, leaf in zip(self._synced, leaves, strict=True)):
             return
-        self._synced = None  # a sync that fails leaves nobody knows what
+        self._synced = None  # after a failed sync the server's weights are unknown
         self._sync(params)
         self._synced = [weakref.ref(leaf) for leaf in leaves]
 
     def _cache_size(self) -> int:
-        """How many programs were compiled so far, under the name that a jitted function has it: those of score."""
+        """Number of programs compiled so far (those of score), under the name that jitted functions use."""
         return self._score._cache_size() if hasattr(self._score, "_cache_size") else 0
 
 
-def log_prob_gap(rollout: Rollout, scores: Scores) -> tuple[float, float]:
+def log_prob_gap(rollout: Rollout, scores: TokenScores) -> tuple[float, float]:
     """(max, mean) over the sampled tokens of |log p_sampler - log p_ours|.
 
-    rollout: sampled_log_probs [B, C] as the sampler gave them. scores: of the same rows [B, C], by scoring.make_score
-    with the sampler's Sampling and the params that it should have. What the server's lower precision does is seen
-    here, and far larger, that it has other weights or another log-probs mode (see the module). A token that ours cuts
-    off gives inf; no token at all, 0.
+    A small gap is the server's lower precision. A much larger one means that it has other weights or another log-probs
+    mode (see the module).
+
+    Args:
+      rollout: sampled_log_probs [B, C] as returned by the sampler.
+      scores: of the same rows [B, C], by scoring.make_score with the sampler's Sampling and the params that it should
+        have.
+
+    Returns:
+      (max, mean). inf if our distribution cuts off a sampled token; 0 if there is no token.
     """
     chex.assert_equal_shape([rollout.sampled_log_probs, scores.log_probs, rollout.completion_mask])
     gaps = np.abs(np.asarray(rollout.sampled_log_probs) - np.asarray(scores.log_probs, np.float32))
@@ -190,9 +217,17 @@ def read_answer(
 ) -> list[Completion]:
     """The completions of `requests`, n rows of one prompt, from a server's answer to them.
 
-    answer: {"choices": n of {"index", "finish_reason", "logprobs": {"token_logprobs", "tokens"}, "token_ids",
-    "prompt_token_ids"}}; of token_ids and tokens ("token_id:7") one is enough. raw_log_probs are the sampled ones.
-    Raises ValueError with the field that is missing or makes no sense.
+    raw_log_probs are set to the sampled ones.
+
+    Args:
+      answer: {"choices": n of {"index", "finish_reason", "logprobs": {"token_logprobs", "tokens"}, "token_ids",
+        "prompt_token_ids"}}; one of token_ids and tokens ("token_id:7") is enough.
+      requests: in the order of their index.
+      vocab_size: V, of our model.
+      eos_ids: ours.
+
+    Raises:
+      ValueError: if a field is missing or invalid, naming it.
     """
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
@@ -240,17 +275,20 @@ def _completion(choice: dict, request: Request, index: int, vocab_size: int, eos
 
 
 def _reason(finish_reason: str | None, tokens: list[int], max_tokens: int, eos_ids: tuple[int, ...]) -> str | None:
-    """Completion.reason. None where the row ended in a way that was not asked for: at a token that is no EOS of ours,
-    at a limit of the server's own (max_model_len, generation_config.json), or because the server gave it up."""
+    """Completion.reason, or None if the row ended in a way that was not asked for.
+
+    That is: at a token that is not one of our EOS, at a limit of the server's own (max_model_len,
+    generation_config.json), or because the server aborted it.
+    """
     if finish_reason not in ("stop", "length") or len(tokens) > max_tokens:
         return None
-    if tokens[-1] in eos_ids:  # older versions of vLLM call it "length" where it is the last token allowed
+    if tokens[-1] in eos_ids:  # older versions of vLLM call it "length" if it is the last token allowed
         return "eos"
     return "length" if finish_reason == "length" and len(tokens) == max_tokens else None
 
 
 def _ids(tokens) -> list[int] | None:
-    """The numbers of "token_id:7", ...; None where tokens are something else."""
+    """The numbers of "token_id:7", ...; None if tokens are something else."""
     written = isinstance(tokens, list) and all(isinstance(t, str) and t.startswith(TOKEN_ID) for t in tokens)
     numbers = [token.removeprefix(TOKEN_ID) for token in tokens] if written else None
     return [int(number) for number in numbers] if written and all(n.isdecimal() for n in numbers) else None
@@ -261,5 +299,5 @@ def _split(requests: Sequence[Request], size: int) -> list[Sequence[Request]]:
 
 
 def _of_one_limit(rows: Sequence[Request]) -> list[Sequence[Request]]:
-    """A group as one part where all its rows have the same max_tokens, else row by row: a request has one limit."""
+    """A group as one part if all its rows have the same max_tokens, else row by row: a request has one limit."""
     return [rows] if len({row.max_tokens for row in rows}) == 1 else _split(rows, 1)

@@ -1,4 +1,4 @@
-"""Continuous batching behind the call of engine.make_generate, so that an experiment can take either."""
+"""Continuous batching with the signature of engine.make_generate, so that an experiment can use either."""
 
 import chex
 import numpy as np
@@ -12,10 +12,20 @@ from rl_jax.rollout.lm.sampling import Sampling, check_counts
 class ContinuousGenerate:
     """generate(params, tokens, prompt_mask, key, max_tokens=None) -> Rollout (numpy) of B x G rows; not to be jitted.
 
-    The same rows as engine.make_generate's with the same key, up to float ties. prompt_length: the longest prompt,
-    whatever the bucket. completion_length, group_size, sampling, eos_ids, pad_id: as there. slots and the other
-    options: see continuous.Engine, which stands in `engine`. max_tokens: int [B x G], a limit for each row; None is
-    completion_length for all.
+    The same rows as engine.make_generate with the same key, up to float ties. max_tokens: int [B x G], a limit per row;
+    None is completion_length for all. The attribute `engine` is the continuous.Engine.
+
+    Args:
+      model: with extend and decode.
+      prompt_length: the longest prompt, in any bucket.
+      completion_length: as in `engine.make_generate`.
+      group_size: as in `engine.make_generate`.
+      sampling: as in `engine.make_generate`.
+      eos_ids: as in `engine.make_generate`.
+      pad_id: as in `engine.make_generate`.
+      slots: see continuous.Engine.
+      stop_strings: texts that end a row; they need decode_text among the options.
+      **options: see continuous.Engine.
     """
 
     def __init__(
@@ -53,7 +63,11 @@ class ContinuousGenerate:
         key: chex.PRNGKey,
         max_tokens: np.ndarray | None = None,
     ) -> Rollout:
-        """See the class. Raises ValueError for a prompt longer than prompt_length, or a row without a token."""
+        """See the class.
+
+        Raises:
+          ValueError: if a prompt is longer than prompt_length, or a row has no token.
+        """
         if max_tokens is not None and np.max(max_tokens) > self._completion_length:
             raise ValueError(f"max_tokens={np.max(max_tokens)} is above completion_length={self._completion_length}")
         requests = requests_of(
@@ -63,18 +77,18 @@ class ContinuousGenerate:
             max_tokens=self._completion_length if max_tokens is None else max_tokens,
             stop_strings=self._stop_strings,
         )
-        if not self._is_warm:  # every program now, and none later, whatever the lengths
+        if not self._is_warm:  # compiles every program now, and none later for any lengths
             self.engine.warm_up(params)
             self._is_warm = True
         try:
             self.engine.submit(requests, key)
             completions = self.engine.run(params)
-        finally:  # an error, or a signal, leaves nothing behind for the next call
+        finally:  # after an error or a signal, nothing is left for the next call
             self.engine.abort()
         return as_rollout(
             completions, tokens, prompt_mask, completion_length=self._completion_length, pad_id=self._pad_id
         )
 
     def _cache_size(self) -> int:
-        """How many programs were compiled so far, under the name that a jitted function has it."""
+        """Number of programs compiled so far, under the name that jitted functions use."""
         return self.engine.compile_count()

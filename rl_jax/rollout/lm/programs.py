@@ -1,8 +1,8 @@
 """The continuous engine's compiled programs: prefill a few prompts, admit them to slots, decode, compact.
 
-Sequences stand in a cache from column 0 on, so a token's column is its position. What a slot's next columns hold is
-left over from whoever had it before; nothing attends there before it is overwritten. Everything small (tokens,
-positions, limits) belongs to the host and comes with each call; caches stay on the device and are donated.
+Sequences start at column 0 of a cache, so a token's column is its position. Later columns of a slot hold leftovers of
+earlier requests, and nothing attends to them before they are overwritten. Small arrays (tokens, positions, limits) live
+on the host and are passed with each call; caches stay on the device and are donated.
 """
 
 import functools
@@ -20,27 +20,41 @@ from rl_jax.rollout.lm.sampling import Sampling, sample
 
 
 class State(NamedTuple):
-    """What the device keeps of S slots, rows first. cache: the model's. seen: bool [S, V]; None without a penalty."""
+    """The device's state of S slots, rows first.
+
+    Attributes:
+      cache: the model's.
+      seen: bool [S, V]; None without a repetition penalty.
+    """
 
     cache: Any
     seen: chex.Array | None
 
 
 class Store(NamedTuple):
-    """The prompts' caches, N rows, and the hidden state [N, D] behind each one's last token."""
+    """The prompts' caches.
+
+    Attributes:
+      cache: the model's, N rows.
+      hidden: [N, D], the hidden state of each prompt's last token.
+    """
 
     cache: Any
     hidden: chex.Array
 
 
 class Rows(NamedTuple):
-    """The host's side of S slots, numpy.
+    """The host's state of S slots, numpy. Token t is sampled with fold_in(fold_in(key, seed), t).
 
-    tokens, positions: int32 [S]. The last token, which is not in the cache yet, and its column.
-    steps, limits: int32 [S]. How many tokens a row has sampled, and the most it may.
-    live: bool [S].
-    keys, seeds: uint32 [S, 2] and int32 [S]. Token t is drawn with fold_in(fold_in(key, seed), t).
-    stop_ids: int32 [S, M]. The row's own; -1 is none.
+    Attributes:
+      tokens: int32 [S]. The last token, which is not in the cache yet.
+      positions: int32 [S]. The column of the last token.
+      steps: int32 [S]. Number of tokens sampled.
+      limits: int32 [S]. The most tokens that a row may sample.
+      live: bool [S].
+      keys: uint32 [S, 2].
+      seeds: int32 [S].
+      stop_ids: int32 [S, M]. The row's own; -1 is none.
     """
 
     tokens: np.ndarray
@@ -54,7 +68,13 @@ class Rows(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What was sampled: tokens int32, sampled_log_probs and raw_log_probs float32, all [S, k] or [S]."""
+    """What was sampled, all [S, k] or [S].
+
+    Attributes:
+      tokens: int32.
+      sampled_log_probs: float32.
+      raw_log_probs: float32.
+    """
 
     tokens: chex.Array
     sampled_log_probs: chex.Array
@@ -62,7 +82,7 @@ class Drawn(NamedTuple):
 
 
 def empty_rows(size: int, stop_width: int, key_data: np.ndarray) -> Rows:
-    """`size` slots that nobody is in."""
+    """`size` empty slots."""
     zeros = (np.zeros(size, np.int32) for _ in range(4))
     keys = np.broadcast_to(key_data, (size, *key_data.shape)).copy()
     stop_ids = np.full((size, stop_width), -1, np.int32)
@@ -72,15 +92,19 @@ def empty_rows(size: int, stop_width: int, key_data: np.ndarray) -> Rows:
 def make_prefill(model: Model, *, chunk: int, constrain: Callable = lambda x: x) -> Callable:
     """prefill(params, Store, rows, sources, tokens, starts, lengths) -> Store: R prompts, chunk by chunk.
 
-    rows, sources: int32 [R]. Where a prompt goes (N drops it), and the row whose first columns it shares.
-    tokens: int32 [R, W], W the store's columns. starts: int32 [R]. Columns that are copied and not computed, a
-    multiple of `chunk`, as W is. lengths: int32 [R], above starts.
+    The arguments of prefill:
+
+        rows: int32 [R]. The row that a prompt goes to; N drops it.
+        sources: int32 [R]. The row whose first columns it shares.
+        tokens: int32 [R, W], W the store's columns, a multiple of `chunk`.
+        starts: int32 [R]. Number of columns that are copied instead of computed, a multiple of `chunk`.
+        lengths: int32 [R], larger than starts.
     """
 
     def prefill(params: Params, store: Store, rows, sources, tokens, starts, lengths) -> Store:
         chex.assert_rank([rows, sources, tokens, starts, lengths], [1, 1, 2, 1, 1])
         visible = jnp.ones(tokens.shape, bool)
-        final = (lengths - 1) // chunk * chunk  # a row that is through does its last chunk again: the same numbers
+        final = (lengths - 1) // chunk * chunk  # a finished row repeats its last chunk: the same numbers
 
         def fill(turn, carry):
             cache, last = carry
@@ -105,9 +129,18 @@ def make_prefill(model: Model, *, chunk: int, constrain: Callable = lambda x: x)
 def make_admit(model: Model, sampling: Sampling, *, sharded: bool) -> Callable:
     """admit(params, State, Store, slots, sources, count, Rows, tokens, lengths) -> State, Drawn [I].
 
-    Copies `count` prompts into slots and draws each row's next token. slots, sources: int32 [I]; from `count` on they
-    are S, which drops them, and any. Rows: of I rows; steps are those sampled before. tokens: int32 [I, W] and lengths
-    int32 [I], the rows' contexts, for the repetition penalty. sharded: slots lie on several devices.
+    Copies `count` prompts into slots and samples each row's next token. The arguments of admit:
+
+        slots: int32 [I]; from `count` on they are S, which drops them.
+        sources: int32 [I]; any from `count` on.
+        Rows: of I rows; steps counts the tokens sampled before.
+        tokens: int32 [I, W], the rows' contexts, for the repetition penalty.
+        lengths: int32 [I], of the contexts.
+
+    Args:
+      model: with `unembed`.
+      sampling: the sampling rule.
+      sharded: whether the slots are on several devices.
     """
 
     def admit(params: Params, state: State, store: Store, slots, sources, count, rows: Rows, tokens, lengths):
@@ -128,7 +161,7 @@ def make_admit(model: Model, sampling: Sampling, *, sharded: bool) -> Callable:
 
 
 def _copy(to, source, slots, sources, count):
-    """Row by row, in place: what an admission costs does not depend on the number of slots."""
+    """Row by row, in place, so that the cost of an admission does not depend on the number of slots."""
 
     def one(i, to):
         row = jax.lax.dynamic_slice_in_dim(source, sources[i], 1)
@@ -138,7 +171,7 @@ def _copy(to, source, slots, sources, count):
 
 
 def _copy_sharded(to, source, slots, sources, count):
-    """Every slot looks up whether it gets a new row: no device writes into another's."""
+    """Every slot looks up whether it gets a new row, so that no device writes into another's rows."""
     size = to.shape[0]
     source_of = jnp.full(size, -1, jnp.int32).at[slots].set(sources, mode="drop")
     old = to[(slice(None), *(slice(n) for n in source.shape[1:]))]
@@ -151,8 +184,15 @@ def make_decode_steps(
 ) -> Callable:
     """decode_steps(params, State, Rows, threshold) -> State, Drawn [S, steps], counts int32 [S].
 
-    length: the cache's columns. Goes on for `steps` tokens, or until no more than `threshold` rows are live. Row i got
-    counts[i] tokens; what stands behind them in Drawn is none of it.
+    Runs for `steps` tokens, or until at most `threshold` rows are live. Row i got counts[i] tokens; later entries of
+    Drawn are not part of it.
+
+    Args:
+      model: with `decode`.
+      sampling: the sampling rule.
+      length: the cache's columns.
+      steps: the most tokens per row.
+      eos_ids: any of them ends a row.
     """
 
     def decode_steps(params: Params, state: State, rows: Rows, threshold):
@@ -184,15 +224,15 @@ def make_decode_steps(
 
 
 def compact(state: State, slots: chex.Array) -> State:
-    """The State of some slots only, in their order: int32 [s] of S -> State of s rows."""
+    """The State of the given slots only, in their order: int32 [s] of S -> State of s rows."""
     return jax.tree.map(lambda x: x[slots], state)
 
 
 class Programs:
-    """The programs, compiled for one model and its sizes, and the buffers that they start from.
+    """The programs, compiled for one model and its sizes, and their initial buffers.
 
-    rows_sharding: NamedSharding of [slots, ...]; None is one device. The prompt store is then on every device; where
-    prefill_rows divides by the devices that rows lie on, each computes its own prompts.
+    rows_sharding: NamedSharding of [slots, ...]; None is one device. With a sharding, the prompt store is replicated on
+    every device; if prefill_rows is a multiple of the number of row shards, each shard computes its own prompts.
     """
 
     def __init__(
@@ -230,7 +270,7 @@ class Programs:
         self._places = rows_sharding, everywhere
 
     def compile_count(self) -> int:
-        """How many programs were compiled so far."""
+        """Number of programs compiled so far."""
         compiled = (self.prefill, self.admit, self.decode_steps, self.compact, self.grow)
         return sum(program._cache_size() for program in compiled)
 
@@ -248,7 +288,7 @@ class Programs:
 
 
 def shards_of(rows_sharding: jax.sharding.NamedSharding | None) -> int:
-    """How many devices, or groups of them, rows are dealt out to."""
+    """Number of devices, or groups of devices, that rows are split over."""
     if rows_sharding is None:
         return 1
     devices = rows_sharding.num_devices
@@ -256,8 +296,10 @@ def shards_of(rows_sharding: jax.sharding.NamedSharding | None) -> int:
 
 
 def _place(tree, sharding, params):
-    """`tree` where `sharding` says, else where the params are, committed as they are: else a second call of a program
-    that gives such buffers back would be a new program."""
+    """`tree` on `sharding`, or placed and committed like the params if it is None.
+
+    Otherwise a second call of a program that returns such buffers would compile again.
+    """
     if sharding is None:
         leaf = jax.tree.leaves(params)[0]
         if not (isinstance(leaf, jax.Array) and leaf.committed):

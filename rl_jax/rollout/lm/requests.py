@@ -1,5 +1,7 @@
-"""What the continuous engine is asked for and what it gives back, and both as arrays: prompts to requests, completions
-to a Rollout. All of it is numpy on the host."""
+"""Requests and completions of the continuous engine, and the conversion from prompts and to a Rollout.
+
+All of it is numpy on the host.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,20 +11,24 @@ import numpy as np
 
 from rl_jax.core.types import Rollout, TokenBatch
 
-ENDED = ("eos", "stop")  # the reasons that are the model's own end of a row
+ENDED = ("eos", "stop")  # the reasons for which the model itself ended a row
 
 NO_TOKENS, NO_LOG_PROBS = np.zeros(0, np.int32), np.zeros(0, np.float32)
 
 
 class Request(NamedTuple):
-    """One row to sample. Token t is drawn with fold_in(fold_in(key, seed), t), whoever its neighbours are.
+    """One row to sample. Token t is sampled with fold_in(fold_in(key, seed), t), independent of the other rows.
 
-    index: the row's number, its own among the requests that are in the engine.
-    prompt: int32 [p], p >= 1. max_tokens: the most to sample, those of an earlier part included.
-    stop_ids: tokens that end this row, beside the engine's eos_ids. stop_strings: texts that do; the row is cut behind
-        the token that completes one.
-    tokens, sampled_log_probs, raw_log_probs: [n], an earlier part that this request goes on from.
-    seed: None is the index.
+    Attributes:
+      index: the row's number, unique among the requests in the engine.
+      prompt: int32 [p], p >= 1.
+      max_tokens: the most to sample, including those of an earlier part.
+      stop_ids: tokens that end this row, in addition to the engine's eos_ids.
+      stop_strings: texts that end this row; it is cut after the token that completes one.
+      tokens: int32 [n], an earlier part that this request continues.
+      sampled_log_probs: float32 [n], of the earlier part.
+      raw_log_probs: float32 [n], of the earlier part.
+      seed: None is the index.
     """
 
     index: int
@@ -36,14 +42,14 @@ class Request(NamedTuple):
     seed: int | None = None
 
     def context(self) -> np.ndarray:
-        """All tokens that stand before the next one: int32 [p + n]."""
+        """All tokens before the next one: int32 [p + n]."""
         return np.concatenate([self.prompt, self.tokens]).astype(np.int32)
 
 
 def check_request(
     request: Request, *, vocab_size: int, prompt_length: int, length: int, stop_width: int, has_text: bool
 ) -> None:
-    """Raises ValueError, with the request's index and the field, for one that does not fit an Engine of these sizes."""
+    """Raises ValueError, naming the request's index and the field, if it does not fit an Engine of these sizes."""
 
     def refuse(problem: str):
         raise ValueError(f"request {request.index}: {problem}")
@@ -68,9 +74,14 @@ def check_request(
 
 
 class Completion(NamedTuple):
-    """What became of a request: its tokens so far, with an earlier part's.
+    """The result of a request: its tokens so far, including those of an earlier part.
 
-    reason: "eos", "stop" (a stop id or string), "length" or "aborted".
+    Attributes:
+      request: the request.
+      tokens: int32 [n].
+      sampled_log_probs: float32 [n].
+      raw_log_probs: float32 [n].
+      reason: "eos", "stop" (a stop id or string), "length" or "aborted".
     """
 
     request: Request
@@ -80,7 +91,7 @@ class Completion(NamedTuple):
     reason: str
 
     def resumed(self) -> Request:
-        """The request that goes on where this stopped; what it ends in is what an undisturbed one would."""
+        """The request that continues from here; its result is that of an uninterrupted one."""
         return self.request._replace(
             tokens=self.tokens, sampled_log_probs=self.sampled_log_probs, raw_log_probs=self.raw_log_probs
         )
@@ -89,7 +100,7 @@ class Completion(NamedTuple):
 def first_stop(
     decode_text: Callable[[Sequence[int]], str], tokens: Sequence[int], stop_strings: tuple[str, ...], start: int
 ) -> int | None:
-    """The least n > start for which the text of tokens[:n] holds a stop string; None where there is none."""
+    """The smallest n > start for which the text of tokens[:n] contains a stop string; None if there is none."""
 
     def holds(n: int) -> bool:
         text = decode_text(tokens[:n])
@@ -109,9 +120,15 @@ def requests_of(
     stop_ids: tuple[int, ...] = (),
     stop_strings: tuple[str, ...] = (),
 ) -> list[Request]:
-    """B x G requests of left-padded prompts, numbered as the rows of engine.make_generate are.
+    """B x G requests of left-padded prompts, numbered like the rows of engine.make_generate.
 
-    tokens: int32 [B, P]. prompt_mask: bool [B, P]. max_tokens: one number, or int [B x G].
+    Args:
+      tokens: int32 [B, P].
+      prompt_mask: bool [B, P].
+      group_size: G.
+      max_tokens: one number, or int [B x G].
+      stop_ids: of every request.
+      stop_strings: of every request.
     """
     tokens, prompt_mask = np.asarray(tokens), np.asarray(prompt_mask)
     chex.assert_equal_shape([tokens, prompt_mask])

@@ -11,9 +11,16 @@ BELOW_ONE = 1.0 - 2.0**-24  # the largest float32 below 1
 
 
 class Sampling(NamedTuple):
-    """temperature > 0; top_k: keep that many tokens, 0 keeps all; top_p: keep the smallest set of that mass; min_p:
-    keep the tokens of at least that share of the likeliest one's probability, 0 keeps all; repetition_penalty: what
-    the logits of tokens that stand in prompt or completion are divided by where positive, multiplied by where not."""
+    """A sampling rule.
+
+    Attributes:
+      temperature: > 0.
+      top_k: keep that many tokens; 0 keeps all.
+      top_p: keep the smallest set of that mass.
+      min_p: keep tokens of at least that share of the most likely token's probability; 0 keeps all.
+      repetition_penalty: the logits of tokens that occur in prompt or completion are divided by this if positive, and
+        multiplied if not.
+    """
 
     temperature: float = 1.0
     top_k: int = 0
@@ -22,7 +29,7 @@ class Sampling(NamedTuple):
     repetition_penalty: float = 1.0
 
     def check(self, vocab_size: int) -> "Sampling":
-        """Self, or ValueError naming the field that makes no sense."""
+        """Returns self. Raises ValueError, naming the field, if one is invalid."""
         if not self.temperature > 0:
             raise ValueError(f"temperature={self.temperature} must be above 0; for greedy decoding use top_k=1")
         if not 0 <= self.top_k <= vocab_size:
@@ -41,19 +48,29 @@ class Sampling(NamedTuple):
 
 
 def check_counts(completion_length: int, group_size: int) -> None:
-    """Raises ValueError where there is nothing to sample."""
+    """Raises ValueError if there is nothing to sample."""
     if completion_length < 1 or group_size < 1:
         raise ValueError(f"completion_length={completion_length} and group_size={group_size} must be at least 1")
 
 
 def sampled_log_softmax(logits: chex.Array, sampling: Sampling, seen: chex.Array | None = None) -> chex.Array:
-    """log of the distribution after repetition penalty, temperature, top-k, top-p, min-p; -inf on what is cut off.
+    """log of the distribution after repetition penalty, temperature, top-k, top-p, min-p; -inf on tokens cut off.
 
-    logits: float32 [..., V]. seen: bool [..., V], the tokens that the repetition penalty is for; without it a penalty
-    other than 1 raises ValueError, since logits alone do not tell. Returns float32 [..., V], renormalised. Tokens that
-    tie with the last one kept are kept too. top_p keeps tokens from the most likely down until their mass reaches
-    top_p, the one that crosses it included; min_p compares with the most likely token. Source: arXiv 1909.05858
-    (repetition penalty), 1904.09751 (top-p), 2407.01082 (min-p); the order is that of `transformers`.
+    Tokens that tie with the last one kept are kept too. top_p keeps tokens from the most likely down until their mass
+    reaches top_p, including the one that crosses it; min_p compares with the most likely token. The order is that of
+    `transformers`.
+    Source: arXiv 1909.05858 (repetition penalty), 1904.09751 (top-p), 2407.01082 (min-p).
+
+    Args:
+      logits: float32 [..., V].
+      sampling: the rule.
+      seen: bool [..., V], the tokens that the repetition penalty applies to.
+
+    Returns:
+      float32 [..., V], renormalised.
+
+    Raises:
+      ValueError: if the penalty is not 1 and `seen` is None, since logits alone do not determine the distribution.
     """
     if sampling.repetition_penalty != 1.0:
         if seen is None:
@@ -76,10 +93,10 @@ def sampled_log_softmax(logits: chex.Array, sampling: Sampling, seen: chex.Array
 
 
 def _in_nucleus(logits: chex.Array, top_p: float) -> chex.Array:
-    """Whether the tokens that are likelier than this one have less than top_p of the mass: [..., V] -> bool [..., V].
+    """Whether the tokens more likely than this one have less than top_p of the mass: [..., V] -> bool [..., V].
 
-    The least logit that is kept is found by halving the range of float32, in the order of their bits as integers: on
-    XLA's CPU backend 25 times faster than sorting 4096 logits.
+    The smallest logit that is kept is found by bisecting the range of float32, ordered by their bits as integers: 25
+    times faster than sorting 4096 logits on XLA's CPU backend.
     """
     probs = jax.nn.softmax(logits, axis=-1)
     bits = jax.lax.bitcast_convert_type(logits.astype(jnp.float32), jnp.int32)
@@ -99,10 +116,18 @@ def _in_nucleus(logits: chex.Array, top_p: float) -> chex.Array:
 def sample(
     logits: chex.Array, uniforms: chex.Array, sampling: Sampling, seen: chex.Array | None = None
 ) -> tuple[chex.Array, chex.Array, chex.Array]:
-    """(tokens int32 [B], their log-probs under the distribution sampled from, and under the model itself, [B] each).
+    """Samples one token per row.
 
-    logits: float32 [B, V]. uniforms: float32 [B] in [0, 1). seen: as in sampled_log_softmax. Where nothing is cut off
-    the exponentials are made once, for the draw and for the normaliser.
+    If nothing is cut off, the exponentials are computed once, for sampling and normalising.
+
+    Args:
+      logits: float32 [B, V].
+      uniforms: float32 [B] in [0, 1).
+      sampling: the rule.
+      seen: as in `sampled_log_softmax`.
+
+    Returns:
+      (tokens int32 [B], their log-probs under the distribution sampled from [B], and under the model itself [B]).
     """
     chex.assert_rank([logits, uniforms], [2, 1])
     if sampling.cuts():
@@ -121,16 +146,21 @@ def _log_prob(logits: chex.Array, tokens: chex.Array) -> chex.Array:
 
 
 def draw(log_probs: chex.Array, uniforms: chex.Array) -> chex.Array:
-    """Tokens by inverting the CDF: the first index whose cumulative mass exceeds u. A token of mass 0 never comes up.
+    """Tokens by inverting the CDF: the first index whose cumulative mass exceeds u. A token of mass 0 is never sampled.
 
-    log_probs: float32 [B, V], normalised. uniforms: float32 [B] in [0, 1). Returns int32 [B].
+    Args:
+      log_probs: float32 [B, V], normalised.
+      uniforms: float32 [B] in [0, 1).
+
+    Returns:
+      int32 [B].
     """
     chex.assert_rank([log_probs, uniforms], [2, 1])
     return _invert(jnp.exp(log_probs), uniforms)[0]
 
 
 def _invert(masses: chex.Array, uniforms: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """(the index where the cumulative mass passes u times the total, int32 [B]; the total [B]). masses: [B, V] >= 0.
+    """(the index at which the cumulative mass passes u times the total, int32 [B]; the total [B]). masses: [B, V] >= 0.
 
     First among blocks of about sqrt(V) tokens, then inside that block: two short sums instead of one over V.
     """
@@ -145,9 +175,9 @@ def _invert(masses: chex.Array, uniforms: chex.Array) -> tuple[chex.Array, chex.
 
 
 def _pass(masses: chex.Array, threshold: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """(the first index whose cumulative mass exceeds the threshold, what of the threshold falls into it)."""
-    # A parallel cumsum is not monotone to the last bit: it may rise, or fall, across entries of mass 0. Those are
-    # left out of the search, and the threshold stays below the largest entry, however it was rounded.
+    """(the first index whose cumulative mass exceeds the threshold, the part of the threshold that falls into it)."""
+    # A parallel cumsum is not exactly monotone: it may rise, or fall, across entries of mass 0. Those are excluded
+    # from the search, and the threshold stays below the largest entry for any rounding.
     cumulative = jnp.where(masses > 0, jnp.cumsum(masses, axis=-1), 0.0)
     threshold = jnp.clip(threshold, 0.0, jnp.max(cumulative, axis=-1) * BELOW_ONE)
     index = jnp.argmax(cumulative > threshold[:, None], axis=-1).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""Who is in which slot, what each has sampled so far, and when a row has ended: the continuous engine's host side."""
+"""Which request is in which slot, what it has sampled so far, and when it has ended: the engine's host side."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,9 +9,18 @@ from rl_jax.rollout.lm.requests import Completion, Request, first_stop
 
 
 class Slots:
-    """`size` slots. rows: what the programs are given; requests: who is in them, None where nobody is.
+    """`size` slots.
 
-    eos_ids, stop_width, decode_text: the engine's. key_data: the words of any key, for empty slots.
+    Attributes:
+      rows: the input of the programs.
+      requests: the request in each slot, None if it is empty.
+
+    Args:
+      size: number of slots.
+      eos_ids: the engine's.
+      stop_width: the engine's.
+      key_data: the words of any key, for empty slots.
+      decode_text: the engine's.
     """
 
     def __init__(
@@ -35,22 +44,22 @@ class Slots:
         return len(self.requests)
 
     def count(self) -> int:
-        """How many slots have somebody in them."""
+        """Number of occupied slots."""
         return int(self.rows.live.sum())
 
     def free(self) -> np.ndarray:
-        """The slots that nobody is in."""
+        """The empty slots."""
         return np.flatnonzero(~self.rows.live)
 
     def entrants(self, width: int, entering: list[tuple[Request, np.ndarray]]) -> Rows:
-        """Rows of `width` for requests that are about to draw their first token; key data beside each."""
+        """Rows of `width` for requests, with their key data, that are about to sample their first token."""
         rows = self._empty(width)
         for i, (request, key_data) in enumerate(entering):
             _describe(rows, i, request, key_data)
         return rows
 
     def enter(self, slot: int, request: Request, key_data: np.ndarray, first: Drawn) -> Completion | None:
-        """Puts a request, and its first token [1], into a free slot. Returns what it is if that token ends it."""
+        """Puts a request and its first token [1] into a free slot. Returns the Completion if that token ends it."""
         _describe(self.rows, slot, request, key_data)
         self.rows.live[slot] = True
         self.rows.positions[slot] = len(request.prompt) + len(request.tokens) - 1
@@ -59,7 +68,7 @@ class Slots:
         return self.append(slot, first)
 
     def append(self, slot: int, drawn: Drawn) -> Completion | None:
-        """Adds a row's next tokens, [n]. Returns the Completion, and frees the slot, where the row has ended."""
+        """Adds a row's next tokens, [n]. Returns the Completion and frees the slot if the row has ended."""
         rows, request, number = self.rows, self.requests[slot], len(drawn.tokens)
         before = int(rows.steps[slot])
         rows.tokens[slot] = drawn.tokens[-1]
@@ -78,7 +87,7 @@ class Slots:
         return self.complete(slot, "length") if rows.steps[slot] >= request.max_tokens else None
 
     def complete(self, slot: int, reason: str, cut: int | None = None) -> Completion:
-        """Frees a slot and returns what it has, or the first `cut` tokens of it."""
+        """Frees a slot and returns its completion, or the first `cut` tokens of it."""
         columns = (np.concatenate(column)[:cut] for column in zip(*self._parts[slot], strict=True))
         completion = Completion(self.requests[slot], *columns, reason)
         self.rows.live[slot] = False
@@ -86,7 +95,7 @@ class Slots:
         return completion
 
     def resize(self, order: np.ndarray, size: int) -> None:
-        """Slot i becomes what order[i] was; `size` slots, those behind `order` empty."""
+        """Slot i becomes the former order[i]; of the `size` slots, those after `order` are empty."""
         rows = self._empty(size)
         for new, old in zip(rows, self.rows, strict=True):
             new[: len(order)] = old[order]
@@ -97,7 +106,7 @@ class Slots:
 
 
 def _describe(rows: Rows, i: int, request: Request, key_data: np.ndarray) -> None:
-    """Row i of `rows` as the request says."""
+    """Fills row i of `rows` from the request."""
     rows.steps[i], rows.limits[i] = len(request.tokens), request.max_tokens
     rows.keys[i], rows.seeds[i] = key_data, request.index if request.seed is None else request.seed
     rows.stop_ids[i] = -1
@@ -105,7 +114,10 @@ def _describe(rows: Rows, i: int, request: Request, key_data: np.ndarray) -> Non
 
 
 def check_lengths(positive: dict[str, int], *, length: int, stored_prompts: int) -> None:
-    """Raises ValueError that names what an Engine cannot run with. positive: what has to be at least 1, by name."""
+    """Raises ValueError, naming the argument, if an Engine cannot run with it.
+
+    positive: name -> value, for arguments that must be at least 1.
+    """
     for name, value in positive.items():
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
@@ -120,7 +132,7 @@ def check_lengths(positive: dict[str, int], *, length: int, stored_prompts: int)
 
 
 def check_sizes(slots: int, sizes: tuple[int, ...] | None, shards: int) -> tuple[int, ...]:
-    """The row counts to compile for, `slots` first; halves where none are given. Raises ValueError."""
+    """The row counts to compile for, `slots` first; halves if none are given. Raises ValueError if they are invalid."""
     if sizes is None:
         sizes = [slots]
         while sizes[-1] % (2 * shards) == 0 and sizes[-1] > 4:

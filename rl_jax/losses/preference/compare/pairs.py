@@ -1,8 +1,8 @@
 """Two responses against each other, or each against an anchor.
 
-What a response is compared with besides its prompt's others (an anchor, a partner) is a statistic of the whole batch
-that losses.preference.couple computes: without gradient, on the scale of the sequence score u, before beta. These
-comparators multiply it with beta; they go with the score map `identity` and the scale `constant`.
+The anchors and partners that responses are compared with are statistics of the whole batch, computed by
+losses.preference.couple without gradient and on the scale of the sequence score u, before beta. These comparators
+multiply them by beta; use them with the score map `identity` and the scale `constant`.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from rl_jax.core.masked import zero_masked
 
 
 def pairs(scores: chex.Array, present: chex.Array, link: Callable) -> chex.Array:
-    """l(s_chosen - s_rejected) of K = 2, 0 where one of them is absent. float, bool [N, 2] -> float [N]."""
+    """l(s_chosen - s_rejected) of K = 2, 0 if one of them is absent. float, bool [N, 2] -> float [N]."""
     chex.assert_axis_dimension(scores, 1, 2)
     return first_pair(scores, present, link)
 
 
 def first_pair(scores: chex.Array, present: chex.Array, link: Callable) -> chex.Array:
-    """l(s_1 - s_2) of K >= 2; the responses behind them are a regularizer's. float, bool [N, K] -> float [N]."""
+    """l(s_1 - s_2) of K >= 2; regularizers use the responses after them. float, bool [N, K] -> float [N]."""
     chex.assert_rank(scores, 2)
     chex.assert_equal_shape([scores, present])
     chex.assert_axis_dimension_gteq(scores, 1, 2)
@@ -29,7 +29,7 @@ def first_pair(scores: chex.Array, present: chex.Array, link: Callable) -> chex.
 
 
 def _good(present: chex.Array, rewards: chex.Array) -> chex.Array:
-    """Which responses are desirable, bool [N, K]: the first, or with K = 1 those of label 1."""
+    """Which responses are desirable, bool [N, K]: the first, or those of label 1 if K = 1."""
     if present.shape[1] == 1:
         return rewards > 0.5
     return jnp.broadcast_to(jnp.arange(present.shape[1])[None] == 0, present.shape)
@@ -46,12 +46,21 @@ def anchored(
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
 ) -> chex.Array:
-    """sum_k lambda_k l(+-(s_k - beta z)): + for a desirable response, - for another. -> float [N].
+    """Each response against an anchor z: sum_k lambda_k l(+-(s_k - beta z)), + for desirable responses, - for others.
 
-    scores, rewards: float [N, K]; with K = 1 the reward is the label, 1 desirable and 0 not. present: bool [N, K].
-    anchor: z, float [N] or a number, on the scale of u: KTO's batch KL (arXiv 2402.01306) or BCO's running mean (arXiv
-    2404.04656) by couple; 0 for APO-zero (arXiv 2408.06266 eq. 7) and SPPO (arXiv 2405.00675).
-    desirable_weight, undesirable_weight: lambda_D, lambda_U; lambda_D n_D / (lambda_U n_U) in [1, 4/3] by KTO's rule.
+    Args:
+      scores: float [N, K].
+      present: bool [N, K].
+      link: (margins) -> losses, elementwise.
+      anchor: z, float [N] or a number, on the scale of u. KTO's batch KL (arXiv 2402.01306) or BCO's running mean
+        (arXiv 2404.04656), both by couple; 0 for APO-zero (arXiv 2408.06266 eq. 7) and SPPO (arXiv 2405.00675).
+      beta: multiplies the anchor.
+      rewards: float [N, K]. If K = 1, the label: 1 desirable, 0 not.
+      desirable_weight: lambda_D. KTO's rule is lambda_D n_D / (lambda_U n_U) in [1, 4/3].
+      undesirable_weight: lambda_U.
+
+    Returns:
+      float [N].
     """
     chex.assert_rank(scores, 2)
     chex.assert_equal_shape([scores, present, rewards])
@@ -65,7 +74,7 @@ def anchored(
 def nca(scores: chex.Array, present: chex.Array, link: Callable) -> chex.Array:
     """l(s_chosen) + mean_k l(-s_k) over all responses: keeps the chosen one likely. float, bool [N, K] -> float [N].
 
-    Of a pair, with the logistic link: arXiv 2402.05369.
+    NCA of a pair, with the logistic link: arXiv 2402.05369.
     """
     chex.assert_rank(scores, 2)
     chex.assert_equal_shape([scores, present])
@@ -85,13 +94,21 @@ def apo_down(scores: chex.Array, present: chex.Array, link: Callable) -> chex.Ar
 def sorted_pairs(
     scores: chex.Array, present: chex.Array, link: Callable, *, partners: chex.Array, beta: float
 ) -> chex.Array:
-    """AOT of pairs: l of the policy's i-th smallest margin less the reference's i-th smallest. -> float [N].
+    """AOT of pairs: l of the policy's i-th smallest margin minus the reference's i-th smallest.
 
-    scores: float [N, 2], with reference {ref: 1}. present: bool [N, 2].
-    partners: float [N, 2], by couple.aot_partners: the reference's log-probs of the row whose reference margin has the
-    rank of this row's policy margin, less this row's own, which the scores hold.
-    The rank is that of the policy's margin in the whole batch; the gradient goes through it as through a constant.
-    Without partners of its own (batch of one) it is DPO. Source: arXiv 2406.05882.
+    The rank is that of the policy's margin in the whole batch; gradients treat it as a constant. Without partners of
+    its own (a batch of one) it is DPO. Source: arXiv 2406.05882.
+
+    Args:
+      scores: float [N, 2], with reference {ref: 1}.
+      present: bool [N, 2].
+      link: (margins) -> losses, elementwise.
+      partners: float [N, 2], by couple.aot_partners: the reference's log-probs of the row whose reference margin has
+        the rank of this row's policy margin, minus this row's own, which are already in the scores.
+      beta: multiplies the partners.
+
+    Returns:
+      float [N].
     """
     chex.assert_equal_shape([scores, present, partners])
     return pairs(scores - beta * jax.lax.stop_gradient(partners), present, link)
@@ -100,12 +117,21 @@ def sorted_pairs(
 def sorted_unpaired(
     scores: chex.Array, present: chex.Array, link: Callable, *, partners: chex.Array, beta: float
 ) -> chex.Array:
-    """AOT of two sets: l(i-th smallest chosen score - i-th smallest rejected score), over rows the same sum. -> [N].
+    """AOT of two sets: l(i-th smallest chosen score - i-th smallest rejected score), the same sum over rows.
 
-    scores: float [N, 2]. present: bool [N, 2]. partners: float [N, 2], by couple.aot_partners: the rejected u with the
-    rank of this row's chosen one, and the chosen u with the rank of its rejected one, both without gradient.
-    A row holds one side of two sorted pairs: l(s_w - p_w) + l(p_l - s_l), less half of that as a constant, so that
-    the rows add up to the value and to the gradient of the sorted loss. Source: arXiv 2406.05882.
+    A row holds one side of two sorted pairs: l(s_w - p_w) + l(p_l - s_l), minus half of that as a constant, so that the
+    rows add up to the value and the gradient of the sorted loss. Source: arXiv 2406.05882.
+
+    Args:
+      scores: float [N, 2].
+      present: bool [N, 2].
+      link: (margins) -> losses, elementwise.
+      partners: float [N, 2], by couple.aot_partners: the rejected u with the rank of this row's chosen one, and the
+        chosen u with the rank of its rejected one, both without gradient.
+      beta: multiplies the partners.
+
+    Returns:
+      float [N].
     """
     chex.assert_equal_shape([scores, present, partners])
     chex.assert_axis_dimension(scores, 1, 2)

@@ -1,0 +1,106 @@
+"""The loop of trainings in environments, whatever the method: make_run makes a single run as pure functions."""
+
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from experiments.parts.budgets import samples_per_step
+from experiments.parts.control_runs import make_program, make_run, row_of, with_worlds_of
+from experiments.parts.control_setup import NETWORKS, load_env, make_algorithm, make_network, num_updates
+from experiments.parts.episodes import EPISODES, episode_row
+from experiments.parts.run import Run
+from rl_jax import control
+from rl_jax.rollout.envs.episode import record_episode
+from rl_jax.runs.logging import write_atomically
+from rl_jax.training import checkpoint
+from rl_jax.training.step import TrainState
+
+
+def make_recorder(config) -> Callable:
+    """(state of all runs, updates) -> [an episode of the first run's newest policy, as a row of episodes.jsonl], or []
+    where nothing is evaluated."""
+    if not config.eval.num_episodes:
+        return lambda state, step: []
+    env = load_env(config, 1, fresh_starts=0)
+    algorithm = make_algorithm(config.control.to_dict())._replace(minibatches=1)
+    agent = make_network(config, env, algorithm.objective.num_outputs())
+    keywords = NETWORKS[config.network.kind][1]
+    policy_of = control.make_update(agent, env, algorithm, optax.identity(), num_steps=1, **keywords)[2]
+
+    def record(train: TrainState):
+        state = control.ControlState(train, (), ())
+        key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 2), train.step)
+        memory = agent.initial_state(1)
+        choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
+        return record_episode(policy_of(state), agent.distribution, env, key, **choice)
+
+    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None  # compiled sooner
+    compiled = jax.jit(record, compiler_options=options)
+    first = (0, 0) if config.spread == "pmap" else 0
+
+    def recorded(state: control.ControlState, step: int) -> list[dict[str, Any]]:
+        episode = compiled(jax.tree.map(lambda x: x[first], state.train))
+        return [episode_row(jax.device_get(episode), step=step, env=config.env.name)]
+
+    return recorded
+
+
+def check_finite(loop: Run, train: TrainState, limit: int) -> None:
+    """Raises FloatingPointError once `limit` gradients in a row were not finite in every run: one that diverges does
+    not stop the others."""
+    stuck = int(np.min(jax.device_get(train.skipped_in_a_row)))
+    if stuck >= limit:
+        raise FloatingPointError(f"{stuck} gradients in a row were not finite in any run, up to step {loop.step}")
+
+
+def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: Callable = make_recorder) -> None:
+    """The whole of it: compile, restore if there is something, loop, save.
+
+    make_run, record: another method's.
+    """
+    loop = Run(config, workdir, config.program, total=num_updates(config), stride=config.log_every, eval_every=1)
+    program, recorded = make_program(config, make_run), record(config)
+    loop.record(jax.devices())
+    fresh = program.init()
+    state = loop.restore({"state": fresh}, in_place=program.pure)["state"]
+    if loop.step and not program.pure:
+        # Envs on the host were reset with this process: what they showed last before the stop is not where they are.
+        state = with_worlds_of(state, fresh)
+    del fresh
+    metrics, env_steps = loop.host.get("metrics", {}), samples_per_step(config)
+    with loop:
+        if loop.step == 0:
+            loop.log.rows(EPISODES, recorded(state, 0))
+        if not loop.done:
+            program.compile(loop.ahead, state)
+        for step in loop.steps():
+            state, measured = program.advance(state)
+            measured = jax.device_get(measured)
+            step.clock.lap("train_s")
+            check_finite(loop, state.train, config.max_nonfinite_in_a_row)
+            metrics = {name: x.tolist() for name, x in measured.items()}
+            seconds = step.clock.totals(0)["train_s"]
+            total = config.log_every * env_steps * len(measured["loss"])
+            row = row_of(measured) | {"env_steps": step.number * env_steps}  # of one run
+            if config.runs:
+                loop.log.rows("runs", [metrics | {"step": step.number}])
+            if step.saves:
+                loop.log.rows(EPISODES, recorded(state, step.number))
+            timings = {"train_s": seconds, "env_steps_per_s": total / seconds}
+            step.end({"state": state}, row, timings, host={"metrics": metrics})
+    finish(loop, program.finals(state), metrics)
+
+
+def finish(loop: Run, params: Any, metrics: dict[str, list[float]]) -> None:
+    """Writes final.json, if the run is complete, and prints each run's return."""
+    if not loop.done:
+        return
+    final = {"step": loop.step, "params_sha256": checkpoint.checksum(params), "metrics": metrics}
+    write_atomically(loop.workdir / "final.json", (json.dumps(final) + "\n").encode())
+    shown = metrics["eval/return" if "eval/return" in metrics else "episode/return"]
+    print(f"{len(shown)} runs, mean return of each: {' '.join(f'{x:.1f}' for x in shown)}")

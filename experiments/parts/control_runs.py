@@ -1,0 +1,229 @@
+"""Trainings in environments as compiled programs: one run as pure functions, many of them over a mesh."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from experiments.parts import processes
+from experiments.parts.control_setup import (
+    NETWORKS,
+    load_env,
+    make_algorithm,
+    make_network,
+    num_updates,
+    runs_of,
+    with_values,
+)
+from rl_jax import control, envs
+from rl_jax.core.binding import bind
+from rl_jax.core.masked import all_reduce, empty_like, merge
+from rl_jax.rollout.envs.steps import evaluate
+from rl_jax.training.step import TrainState
+
+# XLA on a CPU. Its thread pool: small matmuls gain nothing from it, and on two cores batched ones can wait for each
+# other in it without an end. Its scheduler: in the default order a step of CartPole takes a tenth longer.
+CPU_OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+
+
+class Program(NamedTuple):
+    """The compiled parts of a training of L runs.
+
+    init: () -> state. advance: (state) -> (state, metrics float32 [L] by name); donates the state.
+    finals: (state) -> params, a pytree with L first.
+    pure: whether a state holds its worlds; those of the host (gymnasium) are not in it.
+    compile: (compilation.Ahead, state) -> None. Compiles `advance` before the first step.
+    """
+
+    init: Callable
+    advance: Callable
+    finals: Callable
+    pure: bool = True
+    compile: Callable = lambda ahead, state: None
+
+
+def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=None) -> tuple[Callable, ...]:
+    """(init(key, values) -> state, advance(state, values, count) -> (state, metrics), params) of a single run.
+
+    parts: over how many devices its worlds are spread, along axis_name. relabel: of control.Algorithm. count: static.
+    """
+    if config.num_envs % parts:
+        raise ValueError(f"num_envs={config.num_envs} do not divide over {parts} devices")
+    env = load_env(config, config.num_envs // parts)
+    runs = len(config.runs) or config.num_seeds * math.prod(len(values) for _, values in config.sweep)
+    if not env.pure and (runs > 1 or config.mesh):
+        raise ValueError(
+            f"{config.env.name} lives on the host: it can be trained in one run, on one device, not {runs} runs"
+        )
+    judged = load_env(config, config.eval.num_episodes, fresh_starts=0) if config.eval.num_episodes else None
+    settings = config.control.to_dict()
+    total = num_updates(config) * settings["epochs"] * settings["minibatches"]
+    num_values = make_algorithm(settings).objective.num_outputs()
+    agent = make_network(config, env, num_values)
+
+    def parts_of(values: dict[str, jax.Array]):
+        found = with_values(settings, values)
+        adam = dict(found["optimizer"])
+        rate, final = adam.pop("learning_rate"), adam.pop("final_fraction")
+        optimizer = optax.adam(optax.linear_schedule(rate, rate * final, total), **adam)
+        make_update = bind(found["updater"] | NETWORKS[config.network.kind][1], control)
+        algorithm = make_algorithm(found)._replace(relabel=relabel)
+        return make_update(agent, env, algorithm, optimizer, num_steps=config.num_steps, axis_name=axis_name)
+
+    def init(key: jax.Array, values: dict[str, jax.Array]) -> control.ControlState:
+        return parts_of(values)[0](key)
+
+    def advance(state: control.ControlState, values: dict[str, jax.Array], count: int):
+        _, update, policy_of = parts_of(values)
+
+        def step(carry, _):
+            state, metrics = update(carry[0])
+            return (state, merge(carry[1], metrics)), None
+
+        empty = empty_like(jax.eval_shape(update, state)[1])
+        (state, metrics), _ = jax.lax.scan(step, (state, empty), None, count)
+        if axis_name is not None:
+            metrics = all_reduce(metrics, axis_name)
+        metrics = {name: mean.value() for name, mean in metrics.items()}
+        if judged is not None:
+            memory = agent.initial_state(judged.num_envs)
+            metrics |= judge(config, policy_of(state), agent.distribution, judged, state.train, memory)
+        return state, metrics
+
+    def params(state: control.ControlState):
+        return control.unraveler(agent)(state.train.params)
+
+    return init, advance, params
+
+
+def judge(
+    config, policy: Callable, distribution, env: envs.Vector, train: TrainState, memory: Any = ()
+) -> dict[str, jax.Array]:
+    """eval/return and eval/length, float32 [], of a policy as rollout.steps takes one, in the worlds of `env`."""
+    key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 1), train.step)
+    choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
+    returns, lengths = evaluate(policy, distribution, env, key, **choice)
+    return {"eval/return": jnp.mean(returns), "eval/length": jnp.mean(lengths.astype(jnp.float32))}
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """ "seeds:2,envs:4" -> {"seeds": 2, "envs": 4}; "" is one device. Raises ValueError for anything else."""
+    sizes = {"seeds": 1, "envs": 1}
+    for part in filter(None, text.split(",")):
+        name, _, size = part.strip().partition(":")
+        if name not in sizes or not size.isdecimal() or int(size) < 1:
+            raise ValueError(f"mesh {text!r}: {part!r} is not seeds:SIZE or envs:SIZE")
+        sizes[name] = int(size)
+    return sizes
+
+
+def over_runs(fn: Callable, group: int) -> Callable:
+    """`fn` of one run as a function of many, one after the other or `group` in lockstep."""
+
+    def mapped(*args):
+        if jax.tree.leaves(args)[0].shape[0] == 1:  # no loop: also for worlds on the host, which cannot be mapped
+            out = fn(*jax.tree.map(lambda x: x[0], args))
+            return jax.tree.map(lambda x: x[None], out)
+        return jax.lax.map(lambda args: fn(*args), args, batch_size=group if group > 1 else None)
+
+    return mapped
+
+
+def of_worlds(path) -> bool:
+    """Whether the leaf of a state at this path is there once for each world."""
+    return any(getattr(key, "name", "") in ("worlds", "returns") for key in path)
+
+
+def with_worlds_of(state, other):
+    """The state with what the other has for each of its worlds."""
+    return jax.tree_util.tree_map_with_path(lambda path, own, fresh: fresh if of_worlds(path) else own, state, other)
+
+
+def state_specs(state: control.ControlState) -> control.ControlState:
+    """Where each leaf with L first belongs: runs over "seeds", and what there is once for each world over "envs"."""
+
+    def spec(path, _) -> PartitionSpec:
+        return PartitionSpec("seeds", "envs") if of_worlds(path) else PartitionSpec("seeds")
+
+    return jax.tree_util.tree_map_with_path(spec, state)
+
+
+def make_program(config, make_run: Callable = make_run) -> Program:
+    """The programs of all runs, over the mesh by jit or by pmap. make_run: what makes a single one."""
+    sizes = parse_mesh(config.mesh)
+    processes.simulate_devices(math.prod(sizes.values()))
+    keys, values = runs_of(config)
+    if len(keys) % sizes["seeds"]:
+        raise ValueError(f"{len(keys)} runs do not divide over seeds:{sizes['seeds']}")
+    if config.spread not in ("jit", "pmap"):
+        raise ValueError(f"spread={config.spread!r} is neither 'jit' nor 'pmap'")
+    parts = sizes["envs"]
+    init, advance, params = make_run(config, parts=parts, axis_name="envs" if parts > 1 else None)
+    init = over_runs(init, config.group)
+    chunk = over_runs(functools.partial(advance, count=config.log_every), config.group)
+    if config.spread == "pmap":
+        return _pmap_program(sizes, keys, values, init, chunk, over_runs(params, 1))
+    # The shapes of one part are asked for where no axis has a name.
+    shapes = jax.eval_shape(over_runs(make_run(config, parts=parts)[0], 1) if parts > 1 else init, keys, values)
+    program = _jit_program(sizes, keys, values, init, chunk, over_runs(params, 1), state_specs(shapes))
+    return program._replace(pure=load_env(config, 1).pure)
+
+
+def _jit_program(sizes, keys, values, init, chunk, params, specs) -> Program:
+    mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * 2)
+    options = CPU_OPTIONS if jax.default_backend() == "cpu" else None
+    runs = PartitionSpec("seeds")
+
+    def mapped(fn, in_specs, out_specs, **more):
+        if mesh.size > 1:
+            fn = jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+        return jax.jit(fn, compiler_options=options, **more)
+
+    keys, values = jax.device_put((keys, values), NamedSharding(mesh, runs))
+    start = mapped(init, (runs, runs), specs)
+    advance = mapped(chunk, (specs, runs), (specs, runs), donate_argnums=0)
+    finals = mapped(params, (specs,), runs)
+
+    def compile_ahead(ahead: Callable, state) -> None:
+        ahead("advance", advance)(state, values)
+
+    return Program(lambda: start(keys, values), lambda state: advance(state, values), finals, compile=compile_ahead)
+
+
+def _pmap_program(sizes, keys, values, init, chunk, params) -> Program:
+    """The same parts by pmap, the state with devices first; either the runs are dealt out to them or the worlds."""
+    count = math.prod(sizes.values())
+    if min(sizes.values()) > 1:
+        raise ValueError("pmap has one axis: seeds or envs, not both; use spread='jit'")
+
+    def deal(x):
+        return x.reshape(count, -1, *x.shape[1:]) if sizes["envs"] == 1 else jnp.stack([x] * count)
+
+    def gather(tree):
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]) if sizes["envs"] == 1 else x[0], tree)
+
+    keys, values = jax.tree.map(deal, (keys, values))
+    start, finals = jax.pmap(init, axis_name="envs"), jax.pmap(params, axis_name="envs")
+    advance = jax.pmap(chunk, axis_name="envs", donate_argnums=0)
+
+    def step(state):
+        state, metrics = advance(state, values)
+        return state, gather(metrics)
+
+    return Program(lambda: start(keys, values), step, lambda state: gather(finals(state)))
+
+
+def row_of(metrics: dict[str, np.ndarray]) -> dict[str, float]:
+    """A row of metrics: the means over the runs, and of the evaluated return the least and each run's own."""
+    row = {name: float(np.mean(x)) for name, x in metrics.items()}
+    shown = metrics["eval/return" if "eval/return" in metrics else "episode/return"]
+    if len(shown) > 1:
+        row["runs/worst"] = float(np.min(shown))
+        row |= {f"runs/{i}": float(x) for i, x in enumerate(shown[:64])}
+    return row

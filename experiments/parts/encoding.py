@@ -1,0 +1,35 @@
+"""Records as batches of token ids, of the width that all processes need."""
+
+import numpy as np
+
+from experiments.parts.setup import Setup
+from rl_jax.core.types import TokenBatch
+from rl_jax.data import pipeline
+from rl_jax.training import distributed
+
+
+def encode_prompts(setup: Setup, records: list[dict]) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens int32 [B, P], prompt_mask bool [B, P]) of the records' prompts, left-padded to the config's buckets.
+
+    records: this process's own. All processes get the width that the longest prompt of them all needs.
+    """
+    buckets, tokenizer = setup.config.rollout.prompt_buckets, setup.task.tokenizer
+    tokens, mask = pipeline.encode_prompts(tokenizer, [record["prompt"] for record in records], buckets=buckets)
+    width = distributed.largest(tokens.shape[1])
+    return pipeline.pad_left(tokens, width, tokenizer.pad_id), pipeline.pad_left(mask, width)
+
+
+def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarray]:
+    """(TokenBatch [B, P + C], completion_mask bool [B, C]) as the train step reads it.
+
+    records: this process's own. All processes get the width that the longest prompt of them all needs.
+    """
+    settings = setup.config.rollout
+    length = settings.completion_length
+    rows = pipeline.encode_sft(
+        setup.task.tokenizer, records, prompt_buckets=settings.prompt_buckets, completion_length=length
+    )
+    width = distributed.largest(rows["tokens"].shape[1])
+    padding = {"tokens": setup.task.tokenizer.pad_id, "positions": 0, "segment_ids": 0}
+    batch = TokenBatch(**{name: pipeline.pad_left(rows[name], width, value) for name, value in padding.items()})
+    return batch, rows["completion_mask"][:, -length:]

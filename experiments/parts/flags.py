@@ -1,0 +1,45 @@
+"""The flags that every program has, and how it starts."""
+
+import functools
+import pathlib
+import sys
+from collections.abc import Callable
+
+import jax
+from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
+
+from experiments.parts import own_folder, processes
+from experiments.parts.help import parse_flags_helpfully
+from rl_jax.training import compilation
+
+FLAGS = flags.FLAGS
+config_flags.DEFINE_config_file("config", None, "configs/FILE.py:arguments; override fields with --config.a.b=value")
+flags.DEFINE_string("workdir", None, "where the run is written; the same command resumes it. Default: runs/NAME")
+flags.DEFINE_string(
+    "compile_cache",
+    "~/.cache/rl_jax/xla",
+    "where compiled programs are kept for the next start; '' keeps none. JAX_COMPILATION_CACHE_DIR goes before it",
+)
+flags.DEFINE_bool("skip_bad_records", False, "leave bad records out and report them, instead of stopping at the first")
+
+
+def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: bool = False) -> None:
+    """Parses the flags and calls run(config, workdir). several_processes: whether it may be one of several."""
+
+    def start(argv):
+        if not any(argument.startswith(("--verbosity", "-v")) for argument in sys.argv):
+            logging.set_verbosity(logging.WARNING)  # orbax tells a page of news a checkpoint
+        config = FLAGS.config
+        compilation.compile_seconds()  # counts from here on
+        if FLAGS.compile_cache and not jax.config.jax_compilation_cache_dir:
+            compilation.use_cache(FLAGS.compile_cache)
+        processes.start(supported=several_processes)
+        if FLAGS.skip_bad_records:
+            with config.unlocked():
+                config["data" if "data" in config else "task"].skip_bad_records = True
+        run(config, pathlib.Path(FLAGS.workdir or f"runs/{config.name}"))
+
+    flags.mark_flag_as_required("config")
+    own_folder.of_command_line(sys.argv)
+    app.run(start, flags_parser=functools.partial(parse_flags_helpfully, several_processes=several_processes))

@@ -1,0 +1,319 @@
+"""What grpo and ppo share: a policy's objective, credit, compiled functions, minibatches and metrics."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.parts import processes, rollout_mesh, trackers
+from experiments.parts.judging import Judged, sample_rows
+from experiments.parts.run import Run, Step
+from experiments.parts.sample_groups import Collected
+from experiments.parts.sampler import make_sampler
+from experiments.parts.setup import Setup, check_rows, sampling_of
+from experiments.parts.training import jit_score, make_trainer, with_merged_adapters
+from rl_jax import advantages, credit, grpo, token_weights
+from rl_jax.core.binding import bind, needs
+from rl_jax.core.names import describe
+from rl_jax.core.types import Params, PolicyBatch, TokenScores
+from rl_jax.credit import CreditRule, shaping
+from rl_jax.losses import aggregate, kl, policy
+from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.training import distributed
+from rl_jax.training.scoring import make_score
+from rl_jax.training.step import TrainState
+
+
+def make_objective(config) -> grpo.Objective:
+    """The loss's parts by name, from config.algorithm. A notebook builds the same tuple by hand."""
+    return grpo.Objective(
+        surrogate=bind(config.algorithm.surrogate.to_dict(), policy),
+        kl=bind(config.algorithm.kl.to_dict(), kl),
+        kl_coef=config.algorithm.kl_coef,
+        entropy_coef=config.algorithm.entropy_coef,
+        aggregate=bind(config.algorithm.aggregate.to_dict(), aggregate, max_length=config.rollout.completion_length),
+    )
+
+
+def make_credit(config) -> CreditRule:
+    """How rewards become advantages and weights, by name, with their keywords, from config.algorithm."""
+    settings, length = config.algorithm, config.rollout.completion_length
+    return CreditRule(
+        shape=bind(settings.shaping.to_dict(), shaping, max_length=length),
+        reward_kl=bind(settings.reward_kl.to_dict(), kl),
+        advantage=bind(settings.advantage.to_dict(), advantages, max_length=length),
+        behavior_weight=bind(settings.behavior_weight.to_dict(), token_weights),
+        token_weight=bind(settings.token_weight.to_dict(), token_weights),
+        selection=bind(settings.token_selection.to_dict(), token_weights) if settings.token_selection.fn else None,
+        mask_truncated=settings.mask_truncated,
+    )
+
+
+# Arrays that a choice may ask for and that no sampler or judge of these programs makes.
+NOT_SUPPLIED = ("reference_rewards", "step_ends", "step_rewards", "sum_pi_squared", "versions")
+
+
+def check_choices(config) -> None:
+    """Raises ValueError if a choice of config.algorithm needs an array that these programs never have."""
+    rule = make_credit(config)
+    chosen = {
+        "shaping": rule.shape,
+        "advantage": rule.advantage,
+        "behavior_weight": rule.behavior_weight,
+        "token_weight": rule.token_weight,
+        "token_selection": rule.selection,
+    }
+    for field, fn in chosen.items():
+        for name in sorted(needs(fn) & set(NOT_SUPPLIED)) if fn else ():
+            raise ValueError(
+                f"algorithm.{field}={config.algorithm[field].fn!r} needs {describe(name)}. No program supplies "
+                "it; a loop of your own can pass it to credit.assign"
+            )
+
+
+def make_assign(config) -> Callable:
+    """Programs.assign of experiments.grpo, all of it on the global batch."""
+    rule, several = make_credit(config), has_several_updates(config)
+
+    def assign(rollout, rewards, before, reference, key, states, named):
+        available = {
+            "group_size": config.sample.group_size,
+            "key": key,
+            "ref_log_probs": reference,
+            "log_probs": None if before is None else before.log_probs,
+            "entropy": None if before is None else before.entropy,
+            **named,
+            **trackers.known(config, states),
+        }
+        batch = trackers.weigh(credit.assign(rule, rollout, rewards, **available), states)
+        if before is not None and several:
+            batch = batch._replace(old_log_probs=before.log_probs)
+        return batch, credit.token_rewards(rule, rollout, rewards, **available).rows
+
+    return assign
+
+
+def has_several_updates(config) -> bool:
+    """Whether a batch gets more than one update; only then do old log-probs differ from current ones."""
+    return config.train.epochs * config.train.minibatches > 1
+
+
+def needs_ref_log_probs(config) -> bool:
+    """Whether a step needs the reference's log-probs: some term asks for them, or their KL is to be measured."""
+    settings, objective = config.algorithm, make_objective(config)
+    asked = {name for fn in (objective.surrogate, objective.kl, objective.aggregate) for name in needs(fn)}
+    moved = any(tracker.fn for place, tracker in settings.trackers.items() if place not in ("reward_scale", "baseline"))
+    return bool(settings.measure_kl or settings.kl_coef or settings.reward_kl_coef or moved or "ref_log_probs" in asked)
+
+
+def minibatches(config, batch, key):
+    """The batches of one step's updates: the rows shuffled and split in each epoch, or everything at once.
+
+    Args:
+      config: train.minibatches and train.epochs.
+      batch: a PolicyBatch, or a batch that has one as `policy`.
+      key: of the shuffles.
+
+    Raises:
+      ValueError: if the rows do not divide into the minibatches.
+    """
+    count, epochs = config.train.minibatches, config.train.epochs
+    rows = batch.completion_mask.shape[0]
+    if rows % count:
+        raise ValueError(f"train.minibatches={count} does not divide the {rows} rows of a step")
+    if count == 1:
+        return [_whole(batch)] * epochs
+    return _shuffled(batch, key, count=count, epochs=epochs)
+
+
+@functools.partial(jax.jit, static_argnames=("count", "epochs"))
+def _shuffled(batch, key, *, count: int, epochs: int) -> list:
+    rows = batch.completion_mask.shape[0]
+    orders = [jax.random.permutation(jax.random.fold_in(key, epoch), rows) for epoch in range(epochs)]
+    return [_count_rows(jax.tree.map(lambda x, i=i: x[i], batch)) for order in orders for i in jnp.split(order, count)]
+
+
+def _count_rows(batch):
+    """The batch with its number of rows that have a token, which its micro-batches could not know."""
+    if not isinstance(batch, PolicyBatch):
+        return batch._replace(policy=_count_rows(batch.policy))
+    live = jnp.any(batch.completion_mask, axis=1)
+    return batch._replace(extras=batch.extras | {"batch_rows": jnp.full(live.shape, jnp.sum(live, dtype=jnp.float32))})
+
+
+_whole = jax.jit(_count_rows)
+
+
+def step_metrics(config, collected: Collected, source, updates: list[dict[str, float]]) -> dict[str, float]:
+    """A step's row of metrics: the data's health, the first update's view of the sampler, the mean of the updates."""
+    result, rollout = collected.judged.result, collected.judged.rollout
+    groups = result.rewards.reshape(-1, config.sample.group_size)
+    metrics = {name: np.mean([update[name] for update in updates]) for name in updates[0]}
+    del metrics["sampler/weight"], metrics["sampler/weight_squared"]  # they stand in sampler/ess
+    metrics |= {
+        "ratio/first_max_dev": updates[0]["ratio/max_dev"],
+        "nonfinite/skipped": updates[-1]["nonfinite/skipped"],  # a count so far, not to be averaged
+        "sampler/gap_max": updates[0]["sampler/gap_max"],
+        "sampler/ess": updates[0]["sampler/weight"] ** 2 / updates[0]["sampler/weight_squared"],
+        "reward/mean": result.rewards.mean(),
+        "reward/std": result.rewards.std(),
+        "reward/timeouts": result.num_timeouts,
+        "reward/errors": result.num_errors,
+        "group/zero_variance": np.mean(np.ptp(groups, axis=1) == 0),
+        "finished": rollout.finished.mean(),
+        "truncated": rollout.truncated.mean(),
+        "completion_length": rollout.completion_mask.sum(axis=1).mean(),
+        "mask_occupancy": rollout.completion_mask.mean(),
+    }
+    metrics |= {f"reward/{name}": column.mean() for name, column in result.components.items()}
+    return metrics | collected.metrics | {"data/skipped_records": source.num_skipped}
+
+
+def group_view(setup: Setup, judged: Judged, batch: PolicyBatch, before: TokenScores, after: TokenScores) -> dict:
+    """The step's first group with a signal, token by token. before, after: the scores around the step's updates."""
+    size = setup.config.sample.group_size
+    groups = judged.result.rewards.reshape(-1, size)
+    chosen = int(np.argmax(np.ptp(groups, axis=1) > 0)) * size
+    length = judged.rollout.completion_mask.shape[1]
+    rows = []
+    for i in range(chosen, chosen + size):
+        # The head of the padding is left out of the picture; one masked column shows where it begins.
+        used = min(int(judged.rollout.completion_mask[i].sum()) + 1, length)
+        tokens = judged.rollout.batch.tokens[i, -length:][:used].tolist()
+        columns = {
+            "mask": batch.completion_mask[i],
+            "log_prob": before.log_probs[i],
+            "log_ratio": after.log_probs[i] - before.log_probs[i],
+            "advantage": batch.advantages[i],
+            "entropy": before.entropy[i],
+        }
+        row = {name: np.asarray(values)[:used].tolist() for name, values in columns.items()}
+        row["tokens"] = [setup.task.tokenizer.token_text(t) for t in tokens]
+        row["reward"] = float(judged.result.rewards[i])
+        rows.append(row)
+    return {"prompt": judged.records[chosen]["prompt"], "rows": rows}
+
+
+def make_scorer(setup: Setup) -> Callable:
+    """score(params, batch) -> TokenScores of the policy that is trained: the model at the rollout's temperature.
+
+    Where top-k or top-p cut off more, the sampler's log-probs are of another distribution, and sampler/gap_max and
+    sampler/ess show by how much.
+    """
+    rollout, chunk = setup.config.rollout, setup.config.score.chunk
+    sampling = Sampling(rollout.temperature)
+    return make_score(setup.model, completion_length=rollout.completion_length, sampling=sampling, chunk=chunk)
+
+
+def make_loss(setup: Setup, score: Callable) -> Callable:
+    """loss_fn(params, PolicyBatch) -> (Mean, metrics), as the train step takes it."""
+    objective, merged_score = make_objective(setup.config), with_merged_adapters(setup, score)
+
+    def loss_fn(params, batch):
+        return grpo.loss(merged_score(params, batch.batch), batch, objective)
+
+    return loss_fn
+
+
+class Programs(NamedTuple):
+    """The compiled functions of a run; everything else in the loop is Python on the host."""
+
+    generate: Callable
+    score: Callable
+    train_step: Callable
+    assign: Callable
+    """(rollout, rewards, before, reference, key, tracker states, named) -> (PolicyBatch, what the rows have earned)."""
+    greedy: Callable | None = None
+    """One row per prompt, if the advantage asks for its reward."""
+
+    def on_host(self, params, rows) -> TokenScores:
+        """score of `rows` on the mesh, the whole of it where several processes have a part each."""
+        return distributed.whole(self.score(params, rows))
+
+    def compile_count(self) -> int:
+        """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
+        return sum(program._cache_size() for program in self if program is not None)
+
+
+def build(setup: Setup, params) -> tuple[Programs, TrainState]:
+    """The programs of this config on this mesh, and the state that they start from. `params` are given up to it."""
+    config = setup.config
+    if setup.rollout and config.log.progress:
+        print(rollout_mesh.cost(setup.rollout, params))
+    length, tokenizer = config.rollout.completion_length, setup.task.tokenizer
+    sampling = sampling_of(config.rollout)
+
+    def sampler(group_size: int, sampling: Sampling) -> Callable:
+        return make_sampler(
+            setup,
+            config.sample.prompts_per_step,
+            completion_length=length,
+            group_size=group_size,
+            sampling=sampling,
+            eos_ids=tokenizer.eos_ids,
+            pad_id=tokenizer.pad_id,
+        )
+
+    score = make_scorer(setup)
+    loss_fn = make_loss(setup, score)
+    states = trackers.init(trackers.make_trackers(config))
+    train_step, state = make_trainer(setup, config.train, loss_fn, params, states)
+    return Programs(
+        generate=sampler(config.sample.group_size, sampling),
+        score=jit_score(score, setup),
+        train_step=train_step,
+        assign=jax.jit(make_assign(config)),
+        greedy=sampler(1, Sampling(top_k=1)) if "greedy_rewards" in needs(make_credit(config).advantage) else None,
+    ), state
+
+
+def check_sizes(setup: Setup, **more: int) -> None:
+    """Checks a config before anything is trained.
+
+    Args:
+      setup: of the run.
+      **more: further numbers of micro-batches, by name.
+
+    Raises:
+      ValueError: if the rows of a step, or of a micro-batch, do not divide over the devices, or `check_choices` does.
+    """
+    check_choices(setup.config)
+    sample, train = setup.config.sample, setup.config.train
+    minibatch = sample.prompts_per_step * sample.group_size // train.minibatches
+    counts = {name: minibatch // count for name, count in {"micro_batch": train.micro_batches, **more}.items()}
+    check_rows(setup, prompts_per_step=sample.prompts_per_step, **counts)
+
+
+def own_prompts(setup: Setup) -> tuple[Any, Iterator[list[dict]]]:
+    """(the source of the task's training records, the endless batches of this process's records from it: of each step
+    prompts_per_step in all processes together)."""
+    source, batch_size = setup.task.data_source("train"), setup.config.sample.prompts_per_step
+    return source, processes.own_batches(setup.mesh, source, batch_size=batch_size, seed=setup.config.seed)
+
+
+def look(
+    loop: Run,
+    step: Step,
+    setup: Setup,
+    evaluate: Callable,
+    params: Params,
+    judged: Judged,
+    batch: PolicyBatch,
+    before: TokenScores,
+    after: TokenScores,
+) -> dict[str, float]:
+    """The metrics of an evaluation after the step's updates; samples and the group view are logged."""
+    metrics, samples = evaluate(params)
+    loop.log.samples(step.number, samples + sample_rows(judged, "train", setup.config.log.sample_rows))
+    loop.log.group_view(step.number, group_view(setup, judged, batch, before, after))
+    return metrics
+
+
+def timings(step: Step, collected: Collected, programs: Any) -> dict[str, float]:
+    """The step's row of timings."""
+    return step.clock.totals(collected.judged.rollout.completion_mask.sum()) | {
+        "compile_count": programs.compile_count()
+    }

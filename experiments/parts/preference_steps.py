@@ -1,0 +1,166 @@
+"""What dpo and online_dpo share: the objective, the compiled functions, and statistics of the whole batch."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.parts import processes
+from experiments.parts.preference_data import flat
+from experiments.parts.setup import Setup
+from experiments.parts.training import jit_score, make_trainer, place_rows, with_merged_adapters
+from rl_jax import dpo, preferences
+from rl_jax.core.binding import bind, supply
+from rl_jax.core.masked import zero_masked
+from rl_jax.core.types import Params, PreferenceBatch, TokenBatch, TokenScores
+from rl_jax.losses.preference import couple
+from rl_jax.training import distributed
+from rl_jax.training.scoring import make_score
+from rl_jax.training.step import TrainState
+from rl_jax.training.vocabulary import make_vocabulary_score, response_weights, sequence_kl
+
+COUPLE = 1  # what a coupler's randomness is drawn by
+
+
+def make_objective(config) -> dpo.Objective:
+    """The loss's parts by name, from config.algorithm. A notebook builds the same tuple by hand."""
+    return dpo.Objective(
+        **{slot: bind(config.algorithm[slot].to_dict(), module) for slot, module in dpo.SLOTS.items()},
+        reference=config.algorithm.reference.to_dict(),
+        length_power=config.algorithm.length_power,
+        beta=config.algorithm.beta,
+        regularizer_coef=config.algorithm.regularizer_coef,
+    )
+
+
+def make_coupler(config) -> couple.Coupler:
+    """What computes statistics of the whole batch before it is split, by name, from config.algorithm.couple."""
+    return bind(config.algorithm.couple.to_dict(), couple, beta=config.algorithm.beta)()
+
+
+class Programs(NamedTuple):
+    """The compiled functions of a run; everything else in the loop is Python on the host.
+
+    score: (params, rows) -> TokenScores [N * K, C].
+    train_step: (state, batch, reference) -> (state, metrics). reference: params that full-vocabulary terms compare
+        with, or None; the same below.
+    evaluate: (params, batch, reference) -> (loss and metrics, undivided; what each response scores).
+    couple: (tracker state, params, batch, what mismatched_log_ratios gives or None, key) -> (tracker state, extras).
+    """
+
+    score: Callable
+    train_step: Callable
+    evaluate: Callable
+    couple: Callable
+
+    def on_host(self, params, rows) -> TokenScores:
+        """score of `rows` on the mesh, the whole of it where several processes have a part each."""
+        return distributed.whole(self.score(params, rows))
+
+    def compile_count(self) -> int:
+        """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
+        return sum(program._cache_size() for program in self)
+
+
+def build(setup: Setup, params: Params) -> tuple[Programs, TrainState]:
+    """The programs of this config on this mesh, and the state that they start from. `params` are given up to it."""
+    config = setup.config
+    objective, coupler = make_objective(config), make_coupler(config)
+    score, score_more = make_scores(setup, objective.needs())
+    plain = with_merged_adapters(setup, score)
+
+    def loss_fn(params, batch, reference):
+        found, more = score_more(params, batch, reference)
+        return dpo.loss(found, batch, objective, more)
+
+    def evaluate(params, batch, reference):
+        found, more = score_more(params, batch, reference)
+        loss, metrics = dpo.loss(found, batch, objective, more)
+        return {"loss": loss, **metrics}, measure(found, batch, objective)
+
+    def update(tracker, params, batch, mismatched, key):
+        before = measure(plain(params, flat(batch.batch)), batch, objective)
+        ratios, there = mismatched or (None, None)
+        before = before._replace(mismatched_log_ratios=ratios, mismatched_present=there)
+        return coupler.update(tracker, before, key)
+
+    train_step, state = make_trainer(setup, config.train, loss_fn, params, coupler.init(), num_beside=1)
+    programs = Programs(jit_score(score, setup), train_step, jax.jit(evaluate), jax.jit(update))
+    return programs, state
+
+
+def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
+    """(score, score_more): log-probs of rows by the model's params, and (params, batch, reference) -> (TokenScores,
+    what slots ask for that only a forward with the whole vocabulary knows)."""
+    options = dict(completion_length=setup.config.rollout.completion_length, chunk=setup.config.score.chunk)
+    score = make_score(setup.model, **options)
+    if not needed & {"sequence_kl", "response_weights"}:
+        merged_score = with_merged_adapters(setup, score)
+        return score, lambda params, batch, reference: (merged_score(params, flat(batch.batch)), {})
+    if setup.config.packing.mode != "padded":
+        raise ValueError(
+            f"packing.mode={setup.config.packing.mode!r}: terms of the whole vocabulary need 'padded' rows"
+        )
+    with_vocabulary = make_vocabulary_score(setup.model, **options)
+    merged = setup.merged or (lambda params: params)
+
+    def score_more(params, batch, reference):
+        reference = merged(reference) if "sequence_kl" in needed else None
+        found, mask = with_vocabulary(merged(params), reference, flat(batch.batch)), batch.completion_mask
+        more = {"response_weights": response_weights(found.log_probs, found.log_sum_squares, mask)}
+        if reference is not None:
+            more["sequence_kl"] = sequence_kl(found.kl, mask)
+        return found.scores(), more
+
+    return score, score_more
+
+
+def measure(found: TokenScores, batch: PreferenceBatch, objective: dpo.Objective) -> couple.Before:
+    """What each response scores, float32 [N, K]: u (before score_map and beta), its log-prob and its length."""
+    mask = batch.completion_mask
+    log_probs = zero_masked(found.log_probs.reshape(mask.shape), mask)
+    ratios = log_probs - dpo.reference_log_probs(batch, objective.reference, mask)
+    token_weights = supply(objective.token_weight, {"present": batch.present})(mask)
+    u = dpo.sequence_scores(ratios, mask, token_weights, objective.length_power)
+    lengths = jnp.sum(mask, axis=-1, dtype=jnp.float32)
+    of_reference = batch.ref_log_probs
+    if of_reference is not None:
+        of_reference = dpo.sequence_scores(of_reference, mask, token_weights, objective.length_power)
+    return couple.Before(u, batch.present, batch.rewards, lengths, of_reference)
+
+
+def couple_batch(
+    setup: Setup, programs: Programs, state: TrainState, batch: PreferenceBatch, reference: Params | None
+) -> tuple[TrainState, PreferenceBatch]:
+    """The state and the batch of one update with the statistics that its rows share; both as they are where none do.
+
+    batch: before it is packed. reference: the params that its ref_log_probs are of.
+    """
+    coupler = make_coupler(setup.config)
+    if not coupler.reads_batch:
+        return state, batch
+    key = jax.random.fold_in(processes.step_key(state, state.step), COUPLE)
+    mismatched = None
+    if coupler.reads_mismatched:
+        mismatched = mismatched_log_ratios(setup, programs, batch, state.params, reference)
+    placed = place_rows(setup, batch)
+    tracker, extras = programs.couple(state.trackers, state.params, placed, mismatched, key)
+    return state._replace(trackers=tracker), batch._replace(extras=batch.extras | distributed.whole(extras))
+
+
+def mismatched_log_ratios(
+    setup: Setup, programs: Programs, batch: PreferenceBatch, params: Params, reference: Params
+) -> tuple[jax.Array, jax.Array]:
+    """(logp - ref_logp, float32 [N], of each prompt with the response of the one before it (KTO); whether that one has
+    a response, bool [N])."""
+    rows = {name: np.asarray(x) for name, x in batch.batch._asdict().items() if x is not None}
+    rows |= {name: np.asarray(getattr(batch, name)) for name in ("completion_mask", "present")}
+    rows = preferences.mismatched(rows)
+    tokens = flat(TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]))
+    log_probs, before = (
+        programs.on_host(found, place_rows(setup, tokens)).log_probs for found in (params, reference)
+    )
+    ratios = jnp.sum(zero_masked(log_probs - before, jnp.asarray(rows["completion_mask"][:, 0])), axis=1)
+    return ratios, jnp.asarray(rows["present"][:, 0])

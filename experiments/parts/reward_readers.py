@@ -1,0 +1,252 @@
+"""What a reward model reads, from records to rewards: responses, steps or log-ratios."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.parts.preference_data import Arrays, flat, records_of, take_rows
+from experiments.parts.reward_evaluation import evaluate_responses, evaluate_steps
+from experiments.parts.setup import Setup, load_params
+from experiments.parts.training import place_rows
+from rl_jax import preferences, reward_model
+from rl_jax.core.binding import bind, needs
+from rl_jax.core.masked import zero_masked
+from rl_jax.core.types import Params, TokenBatch
+from rl_jax.losses import reward_model as losses
+from rl_jax.losses import value
+from rl_jax.losses.reward_model import rankings
+from rl_jax.losses.reward_model.implicit import implicit_rewards
+from rl_jax.models.heads import REWARD, add_reward_head, make_predict_at, make_predict_last
+from rl_jax.training import distributed, sharding
+from rl_jax.training.scoring import make_score
+
+
+def make_objective(config) -> reward_model.Objective:
+    """The loss's parts by name, with their keywords, from config.algorithm; of a model that reads responses."""
+    loss = bind(config.algorithm.loss.to_dict(), losses)
+    objective = reward_model.Objective(
+        loss=loss,
+        regularizer=bind(config.algorithm.regularizer.to_dict(), rankings),
+        regularizer_coef=config.algorithm.regularizer_coef,
+        members=config.algorithm.members,
+        support=value.Support(**config.algorithm.support.to_dict()) if "support" in needs(loss) else None,
+        attribute_weights=tuple(config.algorithm.attribute_weights),
+    )
+    objective.check()
+    return objective
+
+
+class Reader(NamedTuple):
+    """What a reward model reads, from records to rewards.
+
+    add_head: (params, key) -> params with what is trained beside the model's.
+    encode: (records) -> (arrays N first, counts). batch: (arrays, rows int [n], size) -> what the loss takes; rows
+        beyond n are absent ones. loss: (params, batch) -> (Mean, metrics).
+    rewards: (params, batch) -> float32 [N, K, M] of K responses (or S steps: their probabilities, M = 1).
+    evaluate: (arrays, rewards [N, ...], records) -> metrics.
+    """
+
+    add_head: Callable
+    encode: Callable
+    batch: Callable
+    loss: Callable
+    rewards: Callable
+    evaluate: Callable
+
+
+def make_reader(setup: Setup) -> Reader:
+    """The Reader that config.algorithm.reads names. Raises ValueError for another name."""
+    makers = {"response": _response_reader, "steps": _steps_reader, "log_ratio": _log_ratio_reader}
+    reads = setup.config.algorithm.reads
+    if reads not in makers:
+        raise ValueError(f"algorithm.reads={reads!r} is none of {', '.join(makers)}")
+    return makers[reads](setup)
+
+
+def _response_reader(setup: Setup) -> Reader:
+    objective = make_objective(setup.config)
+    predict = make_predict_last(setup.model)
+
+    def outputs(params, batch):
+        return predict(params, flat(batch.batch)).reshape(*batch.present.shape, -1)
+
+    def add_head(params, key):
+        return add_reward_head(setup.model, params, key, num_outputs=objective.num_outputs())
+
+    return Reader(
+        add_head=add_head,
+        encode=lambda records: encode_responses(setup, records, needs(objective.loss)),
+        batch=lambda arrays, rows, size: take_rows(arrays, rows, size, needs(objective.loss)),
+        loss=lambda params, batch: reward_model.loss(outputs(params, batch), batch, objective),
+        rewards=lambda params, batch: objective.rewards(outputs(params, batch)),
+        evaluate=lambda arrays, rewards, records: evaluate_responses(
+            arrays, rewards, records, logits=objective.is_logit()
+        ),
+    )
+
+
+def _steps_reader(setup: Setup) -> Reader:
+    config = setup.config
+    fn = bind(config.algorithm.loss.to_dict(), losses)
+    predict = make_predict_at(setup.model)
+
+    def encode(records):
+        arrays, counts = preferences.encode_steps(setup.task.tokenizer, records, unlabelled="drop", **_lengths(config))
+        prompt_length = arrays["tokens"].shape[1] - config.rollout.completion_length
+        columns = np.where(arrays["step_ends"] < 0, -1, arrays["step_ends"] + prompt_length).astype(np.int32)
+        return arrays | {"columns": columns}, counts
+
+    def batch(arrays, rows, size):
+        rows, kept = _padded(rows, size)
+        x = {name: part[rows] for name, part in arrays.items()}
+        mask = (x["step_labels"] >= 0) & (x["columns"] >= 0) & kept[:, None]
+        tokens = TokenBatch(x["tokens"], x["positions"], x["segment_ids"])
+        return reward_model.StepBatch(tokens, x["columns"], np.maximum(x["step_labels"], 0).astype(np.float32), mask)
+
+    def outputs(params, batch):
+        return predict(params, batch.batch, batch.columns)
+
+    return Reader(
+        add_head=lambda params, key: add_reward_head(setup.model, params, key, num_outputs=2),
+        encode=encode,
+        batch=batch,
+        loss=lambda params, batch: reward_model.steps_loss(outputs(params, batch), batch, fn),
+        rewards=lambda params, batch: jax.nn.softmax(outputs(params, batch), axis=-1)[..., 1:],
+        evaluate=lambda arrays, rewards, records: evaluate_steps(
+            arrays, rewards[..., 0], records, config.algorithm.aggregate.to_dict()
+        ),
+    )
+
+
+def _log_ratio_reader(setup: Setup) -> Reader:
+    config = setup.config
+    fn, beta = bind(config.algorithm.loss.to_dict(), losses), config.algorithm.beta
+    score = make_score(setup.model, completion_length=config.rollout.completion_length, chunk=config.score.chunk)
+    reference_score = jax.jit(score)
+
+    def encode(records):
+        """The reference is the model as it starts: what it gives to the responses is scored once, here."""
+        arrays, counts = encode_responses(setup, records, set())
+        params, found = base_params(setup), []
+        for rows, size in _parts(len(arrays["tokens"]), config.eval.batch_size):
+            batch = take_rows(arrays, rows, size, set())
+            rows_placed = place_rows(setup, flat(batch.batch))
+            log_probs = np.asarray(distributed.whole(reference_score(params, rows_placed).log_probs))
+            found.append(log_probs.reshape(batch.completion_mask.shape)[: len(rows)])
+        return arrays | {"ref_log_probs": np.concatenate(found)}, counts
+
+    def rewards(params, batch):
+        mask = batch.completion_mask
+        log_probs = score(params, flat(batch.batch)).log_probs.reshape(mask.shape)
+        ratios = zero_masked(log_probs, mask) - zero_masked(batch.ref_log_probs, mask)
+        return implicit_rewards(ratios, mask, beta=beta)[..., None]
+
+    return Reader(
+        add_head=lambda params, key: params,
+        encode=encode,
+        batch=lambda arrays, rows, size: take_rows(arrays, rows, size, set()),
+        loss=lambda params, batch: reward_model.implicit_loss(score(params, flat(batch.batch)), batch, fn, beta=beta),
+        rewards=rewards,
+        evaluate=lambda arrays, rewards, records: evaluate_responses(arrays, rewards, records, logits=True),
+    )
+
+
+def _lengths(config) -> dict:
+    rollout = config.rollout
+    return dict(
+        prompt_buckets=(max(rollout.prompt_buckets),),  # one: every batch has one shape
+        completion_length=rollout.completion_length,
+        truncate=config.encode.truncate,
+    )
+
+
+def encode_responses(setup: Setup, records: list[dict], needed: set[str]) -> tuple[Arrays, dict[str, int]]:
+    """(arrays of the records, what was cut and dropped). needed: names in a record's info to take along.
+
+    attribute_targets, [K][A] in a record, may have a null where a label is missing. Raises ValueError where one record
+    has a name and another has not.
+    """
+    config = setup.config
+    arrays, counts = preferences.encode_preferences(
+        setup.task.tokenizer, records, identical=config.encode.identical, **_lengths(config)
+    )
+    kept = [records[index]["info"] for index in arrays["indices"]]
+    for name in sorted(needed & set(kept[0])):
+        absent = [int(arrays["indices"][place]) for place, info in enumerate(kept) if name not in info]
+        if absent:
+            raise ValueError(f"record {absent[0]} has no {name!r}, which record {arrays['indices'][0]} has")
+        arrays[name] = np.array([info[name] for info in kept], np.float32)  # null is nan
+    if "attribute_targets" in arrays:
+        arrays["attribute_mask"] = np.isfinite(arrays["attribute_targets"])
+    return arrays, counts
+
+
+def _padded(rows: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(rows repeated up to `size`, which of them are real)."""
+    return np.resize(rows, size), np.arange(size) < len(rows)
+
+
+def _parts(count: int, size: int):
+    """(rows, size) of each batch of `size`; the last may have fewer rows."""
+    for start in range(0, count, size):
+        yield np.arange(start, min(start + size, count)), size
+
+
+def make_rewards(setup: Setup, reader: Reader) -> Callable:
+    """rewards(params, arrays) -> float32 [N, K, M] of all the rows, in batches of config.eval.batch_size."""
+    compiled = jax.jit(reader.rewards)
+    size = setup.config.eval.batch_size
+
+    def rewards(params: Params, arrays: Arrays) -> np.ndarray:
+        found = []
+        for rows, size_ in _parts(len(arrays["tokens"]), size):
+            batch = place_rows(setup, reader.batch(arrays, rows, size_))
+            found.append(np.asarray(distributed.whole(compiled(params, batch)))[: len(rows)])
+        return np.concatenate(found)
+
+    return rewards
+
+
+def base_params(setup: Setup) -> Params:
+    """The language model to start from: the config's, or a finished run's."""
+    init_from = setup.config.init_from
+    return load_params(setup, init_from) if init_from else setup.init_params()
+
+
+def add_head(setup: Setup, reader: Reader, params: Params) -> Params:
+    """`params`, given up to it, with a new head, on the mesh. The config's seed draws it, as the order of the data."""
+    key = jax.random.fold_in(jax.random.key(setup.config.seed), 1)
+    shapes = jax.eval_shape(lambda p: reader.add_head(p, key), params)
+    shardings = sharding.tree_shardings(shapes, setup.mesh)
+    return jax.jit(lambda p: reader.add_head(p, key), out_shardings=shardings, donate_argnums=0)(params)
+
+
+def head_of(params: Params) -> Params:
+    """The head among the params, {} where there is none."""
+    return {name: group for name, group in params.items() if name == REWARD}
+
+
+def check_labels(config, arrays: Arrays) -> None:
+    """Raises ValueError where the loss asks for labels that the data do not have."""
+    for name in sorted(needs(bind(config.algorithm.loss.to_dict(), losses)) & set(UNSAID)):
+        if np.all(arrays[name] == UNSAID[name]):
+            raise ValueError(
+                f"algorithm.loss {config.algorithm.loss.fn} reads {name}, and all of {config.data.name}'s are "
+                f"{UNSAID[name]}: take data that have them, or the loss bradley_terry"
+            )
+
+
+def load_records(config, found: preferences.Preferences, split: str, limit: int | None = None) -> list[dict]:
+    """A split's records, of the first `limit` prompts, as many responses of each as the config asks for."""
+    if config.algorithm.reads == "steps":
+        if found.kind != "steps":
+            raise ValueError(f"{found.name} holds {found.kind}; reward_model.reads='steps' needs steps")
+        source = found.data_source(split)
+        return [source[index] for index in range(len(source))][:limit]
+    return records_of(found, split, config.algorithm.responses, limit=limit)
+
+
+# What every record has where its data do not say: a loss that reads nothing else is plain bradley_terry.
+UNSAID = {"margins": 0.0, "label_probs": 1.0}

@@ -1,0 +1,302 @@
+"""The shell under every loop: signals, record, restore, logger, steps, saves, final files. The loop's body is its own.
+
+    loop = Run(config, workdir, "grpo", config.train)          # from here on a signal ends the run between two steps
+    setup = make_setup(config)
+    loop.record(setup.mesh.devices.flat)                       # config.json, run.json
+    ...
+    items = loop.restore(checkpoint_items(state), prompts)     # what was saved, if there is something; else `items`
+    with loop:                                                 # the logger, in the first process, and the checkpoints
+        for step in loop.steps():
+            ...                                                # the method
+            step.end(checkpoint_items(state), metrics, timings)
+    loop.finish(setup, state.params)                           # final.json, hf/, peft/
+"""
+
+import contextlib
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from experiments.parts import processes
+from experiments.parts.budgets import samples_per_step
+from experiments.parts.setup import Setup, lora_config
+from rl_jax.core import types
+from rl_jax.models.hf import loading
+from rl_jax.models.hf.peft import save_peft
+from rl_jax.runs.logging import write_atomically
+from rl_jax.runs.run_record import write_run_record
+from rl_jax.training import checkpoint, compilation, distributed
+from rl_jax.training.step import TrainState
+
+
+class Run:
+    """One run of a program in its workdir, from signal handlers to final files.
+
+    Attributes:
+      step: int. The last step that is done; after `restore` the step that was saved.
+      stop: StopSignal. Shared with a warm start, so that no signal is lost between the two.
+      log: RunLogger inside `with`; silent in all processes but the first.
+    """
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        workdir: pathlib.Path,
+        program: str,
+        settings: ConfigDict | None = None,
+        *,
+        total: int | None = None,
+        stride: int = 1,
+        eval_every: int | None = None,
+        stop: checkpoint.StopSignal | None = None,
+        checkpoints: dict | None = None,
+    ):
+        """Installs the signal handlers; writes nothing.
+
+        Args:
+          config: the run's config.
+          workdir: its folder.
+          program: the name in run.json, "grpo".
+          settings: config.train or a group like it: steps, max_nonfinite_in_a_row.
+          total: the number of steps, if it is another than settings.steps; may be set until `restore`.
+          stride: how far a step of the loop counts: control programs do log_every updates in one.
+          eval_every: steps between evaluations, if it is another than config.eval.every.
+          stop: of a run that this one is a part of.
+          checkpoints: keywords of Checkpointer, if they are others than config.checkpoint.
+        """
+        self.config, self.workdir, self.program = config, workdir, program
+        self.stop, self._whole = stop or checkpoint.StopSignal(), stop is None
+        self.total = settings.steps if total is None else total
+        self.step, self.host, self.log = 0, {}, None
+        self._limit = None if settings is None else settings.max_nonfinite_in_a_row
+        self._stride = stride
+        self._eval_every = config.eval.every if eval_every is None else eval_every
+        options = config.checkpoint.to_dict() if checkpoints is None else checkpoints
+        self._make_checkpointer = lambda: checkpoint.Checkpointer(workdir / "checkpoints", **options)
+        self._checkpoints, self._data, self._stack, self._ended = None, None, contextlib.ExitStack(), True
+
+    def record(self, devices: Iterable[jax.Device]) -> None:
+        """Writes config.json and run.json, in the first process."""
+        record_run(self.config, self.workdir, self.program, devices)
+
+    def restore(self, items: dict[str, Any], data: Any = None, *, in_place: bool = True) -> dict[str, Any]:
+        """What the newest checkpoint holds, in the places of `items`; `items` themselves if nothing was saved.
+
+        Args:
+          items: name -> pytree, as `Step.end` takes them. With in_place their buffers are given up.
+          data: an iterator with get_state and set_state, put where it was; saved with every checkpoint.
+          in_place: whether the state is held once and not twice while it is read.
+        """
+        self._data, self._checkpoints = data, self._make_checkpointer()
+        if self._checkpoints.latest_step() is None:
+            return items
+        items, self.host = self._checkpoints.restore(items, in_place=in_place)
+        self.step = self.host["step"]
+        if data is not None:
+            data.set_state(self.host["data"])
+        self.say("this run is complete" if self.done else f"resuming from step {self.step}")
+        return items
+
+    def __enter__(self) -> "Run":
+        """Opens the logger, where the run is; closes it and the checkpoints at the end, also if the loop raises."""
+        config = self.config
+        options = {"progress": config.log.progress, "tensorboard": config.log.tensorboard}
+        options |= {"samples_per_step": samples_per_step(config, self.program), "total_steps": self.total}
+        self._stack.enter_context(self._checkpoints or self._make_checkpointer())
+        self.log = self._stack.enter_context(processes.run_logger(self.workdir, self.step, **options))
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._stack.__exit__(*error)
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is complete: after its last step, or a step that ended it before."""
+        return self.step >= self.total or self.host.get("done", False)
+
+    @property
+    def ahead(self) -> Callable:
+        """Compiles a program before the first step: ahead("name", jitted)(*arguments), and says so."""
+        shown = self.config.log.progress and distributed.is_main()
+        return compilation.Ahead(print if shown else lambda line: None)
+
+    def begin(self, evaluate: Callable[[], tuple[dict[str, Any], list[dict]]]) -> None:
+        """Logs the metrics and samples of step 0, before anything was trained, unless the run goes on from a later one.
+
+        Args:
+          evaluate: () -> (metrics, rows of samples.jsonl); only called at step 0.
+        """
+        if self.step == 0:
+            metrics, samples = evaluate()
+            self.log.log(0, metrics)
+            self.log.samples(0, samples)
+
+    def steps(self) -> Iterator["Step"]:
+        """The steps that are left, until the last one or a stop signal. Each must be ended by `Step.end`."""
+        stopping = distributed.any_process(self.stop.received)
+        while not self.done and self.step < self.total and not stopping:
+            self.step += self._stride
+            last = self.step >= self.total
+            self._ended = False
+            step = Step(self, self.step, evaluates=self.step % self._eval_every == 0 or last)
+            yield step
+            if not self._ended:
+                raise RuntimeError(f"step {self.step} was not ended: call step.end")
+            stopping = step.stopping
+
+    def check_finite(self, state: TrainState, batch: Any) -> None:
+        """Saves the batch and raises FloatingPointError once max_nonfinite_in_a_row gradients in a row were not
+        finite."""
+        if int(state.skipped_in_a_row) < self._limit:
+            return
+        path = self.workdir / f"nonfinite_step_{self.step}.npz"
+        leaves = jax.tree_util.tree_leaves_with_path(distributed.whole(batch))
+        if distributed.is_main():
+            np.savez(path, **{types.path_name(name): np.asarray(leaf) for name, leaf in leaves})
+        raise FloatingPointError(
+            f"{self._limit} gradients in a row were not finite; the batch of step {self.step} is in {path}"
+        )
+
+    def finish(self, setup: Setup, params: types.Params, **more: types.Params) -> bool:
+        """Writes what a complete run ends with (write_final); nothing if it is not complete. Returns whether it is."""
+        if self.done:
+            write_final(setup, self.workdir, self.step, params, **more)
+        if self.done and self._whole:
+            self.say(f"wrote {self.workdir}; see it with  python -m experiments.report {self.workdir}")
+        elif not self.done:
+            self.say(f"stopped and saved after step {self.step}; the same command goes on from there")
+        return self.done
+
+    def say(self, text: str) -> None:
+        """Prints a line, in the first process, if config.log.progress."""
+        if self.config.log.progress and distributed.is_main():
+            print(text, flush=True)
+
+    def _end(self, step: "Step", items: dict[str, Any], metrics: dict, timings: dict, done: bool, host: dict) -> None:
+        """Logs and, if due, saves; sees whether a signal came meanwhile, in any process."""
+        self._ended = True
+        self.host = {"step": self.step, "done": done, **host}
+        self.log.log(self.step, metrics, timings)
+        step.stopping = distributed.any_process(self.stop.received)
+        if self._checkpoints.due(self.step) or self.done or step.stopping:
+            position = {} if self._data is None else {"data": self._data.get_state()}
+            self._checkpoints.save(self.step, items, {**self.host, **position}, metrics)
+
+
+class Step:
+    """One step of a loop.
+
+    Attributes:
+      number: int, from 1.
+      evaluates: whether an evaluation is due after this step: every eval_every steps, and after the last.
+      clock: seconds by stage.
+    """
+
+    def __init__(self, run: Run, number: int, *, evaluates: bool):
+        self.number, self.evaluates, self.stopping, self.clock, self._run = number, evaluates, False, Clock(), run
+
+    @property
+    def saves(self) -> bool:
+        """Whether a checkpoint is due after this step, whatever a signal says."""
+        run = self._run
+        return run._checkpoints.due(self.number) or self.number >= run.total
+
+    def end(
+        self,
+        items: dict[str, Any],
+        metrics: dict[str, Any],
+        timings: dict[str, float],
+        *,
+        done: bool = False,
+        host: dict[str, Any] | None = None,
+    ) -> None:
+        """Logs the step's row and saves, if it is due.
+
+        Args:
+          items: name -> pytree of arrays, what a checkpoint holds.
+          metrics: the row of metrics.jsonl.
+          timings: the row of timings.jsonl.
+          done: whether the run is complete before its last step.
+          host: JSON values by name that are saved too, and found in `Run.host` after `restore`.
+        """
+        self._run._end(self, items, metrics, timings, done, host or {})
+
+
+def record_run(config: ConfigDict, workdir: pathlib.Path, program: str, devices: Iterable[jax.Device]) -> None:
+    """Writes config.json and run.json, in the first process."""
+    if distributed.is_main():
+        write_run_record(
+            workdir,
+            config=_named(config.to_dict()),
+            command=[sys.executable, *sys.argv],
+            task=(config.env if "env" in config else config.task).name,
+            algorithm=program,
+            devices=[str(device) for device in devices],
+        )
+
+
+class Clock:
+    """Seconds by stage of one step: lap("rollout_s", arrays) is what passed since the lap before."""
+
+    def __init__(self):
+        self._start = self._last = time.perf_counter()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str, arrays=()) -> None:
+        """Ends a stage once `arrays`, what it dispatched, are there. (Simulated devices must not run ahead, too.)"""
+        jax.block_until_ready(arrays)
+        now = time.perf_counter()
+        self._laps[name] = self._laps.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def totals(self, num_tokens: int) -> dict[str, float]:
+        """The stages; step_s, their sum; tokens_per_s, num_tokens over that; compile_s of the process so far."""
+        seconds = self._last - self._start
+        compiled = {"compile_s": compilation.compile_seconds()}
+        return self._laps | {"step_s": seconds, "tokens_per_s": float(num_tokens) / seconds} | compiled
+
+
+def checkpoint_items(state: TrainState, **more) -> dict[str, Any]:
+    """What is saved: params as an item of their own, so that another run can load just them, and all the rest."""
+    return {"params": state.params, "rest": state._replace(params=()), **more}
+
+
+def state_of(items: dict[str, Any]) -> TrainState:
+    """The TrainState that checkpoint_items took apart."""
+    return items["rest"]._replace(params=items["params"])
+
+
+def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Params, **more: types.Params) -> None:
+    """workdir/final.json: the run is complete, and the checksum of what it ended with. more: beside the model's params.
+
+    A model that came from a Hugging Face folder is saved as one, too: workdir/hf, and its adapters in workdir/peft.
+    """
+    path = setup.config.model.path
+    main = distributed.is_main()
+    if path and distributed.any_process(main and not (workdir / "hf").exists()):
+        model_params = distributed.whole(setup.merged(params) if setup.merged else params)
+        if main:
+            loading.save_hf(workdir / "hf", loading.read_config(path), model_params, like=path)
+        if setup.merged:
+            adapters, settings = distributed.whole(params["adapters"]), lora_config(setup.config)
+            if main:
+                save_peft(workdir / "peft", settings, adapters, model_type=loading.model_type(path), base_model=path)
+    final = {"step": step, "params_sha256": checkpoint.checksum({"policy": params, **more} if more else params)}
+    if main:
+        write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())
+
+
+def _named(value):
+    """A config's values with "module:qualname" for the functions that a notebook may have put among them."""
+    if isinstance(value, dict):
+        return {key: _named(item) for key, item in value.items()}
+    if not callable(value):
+        return value
+    return f"{value.__module__}:{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)

@@ -1,0 +1,170 @@
+"""What a program is set up with: mesh, task, model, and its params on the mesh."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from experiments.parts import processes, rollout_mesh
+from rl_jax import tasks, tokenizers
+from rl_jax.core import types
+from rl_jax.core.binding import resolve
+from rl_jax.models import lora
+from rl_jax.models.hf import llama2c, loading
+from rl_jax.models.transformer.model import TransformerConfig, make_transformer
+from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.training import checkpoint, sharding
+
+POLICIES = ("dtype", "param_dtype", "remat", "attention")  # what a checkpoint leaves open
+
+
+class Setup(NamedTuple):
+    """A run's fixed parts. init_params: () -> params on the mesh, from the checkpoint or at random. param_shapes and
+    param_shardings: theirs. merged: params -> what the model reads, where adapters are trained beside it (lora).
+    rollout: where rollouts are sampled, where that is elsewhere."""
+
+    config: ConfigDict
+    mesh: Mesh
+    task: Any
+    model: types.Model
+    init_params: Callable[[], types.Params]
+    param_shapes: Any
+    param_shardings: Any
+    merged: Callable[[types.Params], types.Params] | None = None
+    rollout: rollout_mesh.Layout | None = None
+
+
+def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
+    """The mesh, the task and the model that `config` describes.
+
+    task: in place of the one that config.task names. config.reward.fn replaces the reward of either.
+    """
+    processes.simulate_devices(rollout_mesh.num_devices(config))
+    mesh = sharding.make_mesh(sharding.parse_mesh(config.mesh))
+    processes.check_mesh(mesh)
+    task = task or tasks.load(**config.task.to_dict())
+    if config.reward.fn:
+        task = task._replace(reward_fn=resolve(config.reward.fn), reward_kwargs={})
+    if config.model.path:
+        found = _setup_hf(config, mesh, task)
+    else:
+        found = assemble(config, mesh, task, *load_model(config.model.to_dict(), config.seed, task.tokenizer))
+    found = _with_adapters(found) if config.model.lora.rank else found
+    layout = rollout_mesh.make_layout(config, mesh, found.param_shapes)
+    return found._replace(model=sharding.model_on_mesh(found.model, mesh), rollout=layout)
+
+
+def lora_config(config: ConfigDict) -> lora.LoraConfig:
+    """The adapters of config.model.lora."""
+    return lora.LoraConfig(**config.model.lora.to_dict())
+
+
+def _with_adapters(found: Setup) -> Setup:
+    """The same with params {"base": the model's, "adapters": what is trained}."""
+    config = lora_config(found.config)
+
+    def add(base):
+        return {"base": base, "adapters": lora.init_lora(config, base, jax.random.key(found.config.seed))}
+
+    shapes = jax.eval_shape(add, found.param_shapes)
+    shardings = sharding.tree_shardings(shapes, found.mesh)
+    place = jax.jit(add, out_shardings=shardings, donate_argnums=0)
+    return found._replace(
+        init_params=lambda: place(found.init_params()),
+        param_shapes=shapes,
+        param_shardings=shardings,
+        merged=lambda params: lora.merge(config, params["base"], params["adapters"]),
+    )
+
+
+def assemble(config: ConfigDict, mesh: Mesh, task: Any, model: types.Model, init: Callable) -> Setup:
+    """The Setup of a model whose params init() -> params makes; they are made in their shards."""
+    shapes = jax.eval_shape(init)
+    shardings = sharding.tree_shardings(shapes, mesh)
+    return Setup(config, mesh, task, model, jax.jit(init, out_shardings=shardings), shapes, shardings)
+
+
+def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
+    """The same for a Hugging Face folder: its model, its tokenizer in place of the task's, its weights into shards."""
+    path = config.model.path
+    policies = {name: config.model[name] for name in POLICIES}
+    model_config = dataclasses.replace(loading.read_config(path), **policies)
+    tokenizer = tokenizers.load_tokenizer(path)
+    tokenizers.check_vocabulary(tokenizer, model_config.vocab_size, path)
+    longest = max(config.rollout.prompt_buckets) + config.rollout.completion_length
+    if 0 < model_config.learned_positions < longest:
+        raise ValueError(
+            f"{path} knows {model_config.learned_positions} positions; rollout.prompt_buckets and completion_length "
+            f"ask for {longest}"
+        )
+    shapes = loading.param_shapes(model_config)
+    shardings = sharding.tree_shardings(shapes, mesh)
+
+    def init_params():
+        return loading.load(path, shardings=lambda _: shardings, **policies)[1]
+
+    if config.model.chat:
+        tokenizer = tokenizers.ChatPrompts(tokenizers.ChatTemplate.load(path, tokenizer))
+    task = task._replace(tokenizer=tokenizer)
+    return Setup(config, mesh, task, make_transformer(model_config), init_params, shapes, shardings)
+
+
+def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callable[[], types.Params]]:
+    """(model, init) from the config's model fields; init() -> params, numpy leaves of a checkpoint or random."""
+    path = fields.pop("checkpoint")
+    del fields["path"], fields["chat"], fields["lora"]  # read by setup
+    if path:
+        loaded, params = llama2c.load(path)
+        policies = {name: fields[name] for name in POLICIES}
+        model_config = dataclasses.replace(loaded, **policies)
+        if model_config.vocab_size != tokenizer.vocab_size:
+            raise ValueError(
+                f"{path} has a vocabulary of {model_config.vocab_size}, the tokenizer one of {tokenizer.vocab_size}"
+            )
+        dtype = model_config.param_dtype
+        return make_transformer(model_config), lambda: jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)
+    model = make_transformer(TransformerConfig(vocab_size=tokenizer.vocab_size, **fields))
+    return model, lambda: model.init(jax.random.key(seed))
+
+
+def check_batches(setup: Setup) -> None:
+    """Raises ValueError if a micro-batch of config.train or a batch of config.eval does not divide over the devices."""
+    train, sizes = setup.config.train, {"eval.batch_size": setup.config.eval.batch_size}
+    check_rows(setup, **{"train.batch_size / micro_batches": train.batch_size // train.micro_batches}, **sizes)
+
+
+def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
+    """The params of a run's newest checkpoint, or of the one named (RUN/checkpoints/40), on this run's mesh.
+
+    FileNotFoundError says how to make one.
+    """
+    folder, step = pathlib.Path(workdir) / "checkpoints", None
+    if (path := pathlib.Path(workdir)).parent.name == "checkpoints" and path.name.isdecimal():
+        folder, step = path.parent, int(path.name)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"init_from={workdir}: no checkpoints there; run experiments.sft or .grpo first")
+    shapes = jax.tree.map(
+        lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
+        setup.param_shapes,
+        setup.param_shardings,
+    )
+    with checkpoint.Checkpointer(folder, every=1) as checkpoints:
+        return checkpoints.restore({"params": shapes}, step)[0]["params"]
+
+
+def sampling_of(fields: ConfigDict) -> Sampling:
+    """The sampling rule among a config's fields."""
+    return Sampling(fields.temperature, fields.top_k, fields.top_p, fields.min_p)
+
+
+def check_rows(setup: Setup, **counts: int) -> None:
+    """Raises ValueError where one of `counts` rows does not divide over the mesh's axes that split rows."""
+    shards = sharding.row_shards(setup.mesh)
+    for name, count in counts.items():
+        if count % shards:
+            raise ValueError(f"{name}={count} rows do not divide over data x expert x fsdp = {shards} devices")

@@ -1,0 +1,107 @@
+"""A program's compiled functions on its mesh: the train step and its state, the scorer, the sampler."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+from ml_collections import ConfigDict
+
+from experiments.parts import rollout_mesh
+from experiments.parts.setup import Setup
+from rl_jax.core import types
+from rl_jax.models.partition import freeze, parameter_table
+from rl_jax.training import distributed, sharding
+from rl_jax.training.step import TrainState, init_state, make_schedule, make_train_step
+
+
+def make_optimizer(fields: ConfigDict) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """(AdamW, its schedule) from a config's optimizer fields (configs.common.optimizer)."""
+    fields = fields.to_dict()
+    adam = {name: fields.pop(name) for name in ("b1", "b2", "eps", "weight_decay")}
+    schedule = make_schedule(**fields)
+    return optax.adamw(schedule, **adam), schedule
+
+
+def place_state(setup: Setup, params: types.Params, optimizer, trackers: Any = ()) -> tuple[TrainState, Any]:
+    """A fresh TrainState on the mesh, and its shardings. `params` are given up to it."""
+    key = jax.random.key(setup.config.seed)
+
+    def init(params):
+        return init_state(params, optimizer, key, trackers)
+
+    shardings = sharding.tree_shardings(jax.eval_shape(init, params), setup.mesh)
+    return jax.jit(init, out_shardings=shardings, donate_argnums=0)(params), shardings
+
+
+def jit_step(step: Callable, setup: Setup, state_shardings, num_beside: int = 0) -> Callable:
+    """`step` compiled for the mesh: the state donated, rows over the axes that split them, metrics everywhere, further
+    arguments where they are."""
+    rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
+    return jax.jit(
+        step,
+        donate_argnums=0,
+        in_shardings=(state_shardings, rows, *[None] * num_beside),
+        out_shardings=(state_shardings, everywhere),
+    )
+
+
+def place_rows(setup: Setup, batch):
+    """`batch`, the whole of it in every process, with its rows over their devices: a gather or a sort of rows has left
+    it anywhere."""
+    return distributed.place(batch, sharding.batch_sharding(setup.mesh))
+
+
+def make_trainer(
+    setup: Setup,
+    settings: ConfigDict,
+    loss_fn: Callable,
+    params: types.Params,
+    trackers: Any = (),
+    num_beside: int = 0,
+) -> tuple[Callable, TrainState]:
+    """(compiled train step, fresh TrainState) for a program's settings: optimizer, micro_batches, max_grad_norm.
+
+    loss_fn: (params, batch) -> (Mean, metrics). `params` are given up to the state.
+    num_beside: how many further arguments step and loss_fn take that are no rows (params of a reference).
+    """
+    optimizer, step = make_step(setup, settings, loss_fn)
+    state, shardings = place_state(setup, params, optimizer, trackers)
+    if setup.config.log.progress and distributed.is_main():
+        print(parameter_table(state.params, state.opt_state, frozen="base" if setup.merged else None))
+    return jit_step(step, setup, shardings, num_beside), state
+
+
+def make_step(setup: Setup, settings: ConfigDict, loss_fn: Callable) -> tuple[optax.GradientTransformation, Callable]:
+    """(optimizer, train step) for a program's settings, as make_trainer takes them; nothing is made or compiled."""
+    optimizer, schedule = make_optimizer(settings.optimizer)
+    if setup.merged:
+        optimizer = freeze(optimizer, "base")
+    options = dict(
+        num_micro_batches=settings.micro_batches, max_grad_norm=settings.max_grad_norm, schedule=schedule
+    )
+
+    def step(state, batch, *beside):
+        return make_train_step(lambda params, rows: loss_fn(params, rows, *beside), optimizer, **options)(state, batch)
+
+    return optimizer, step
+
+
+def with_merged_adapters(setup: Setup, fn: Callable) -> Callable:
+    """`fn(params, ...)` of the model's params as a function of what is trained, where that is something else."""
+    return (lambda params, *rest: fn(setup.merged(params), *rest)) if setup.merged else fn
+
+
+def jit_generate(generate: Callable, setup: Setup) -> Callable:
+    """`generate` compiled for the mesh: prompts and rollouts by rows."""
+    mesh, params = setup.rollout[:2] if setup.rollout else (setup.mesh, setup.param_shardings)
+    rows, everywhere = sharding.batch_sharding(mesh), sharding.replicated(mesh)
+    sample = sharding.on_mesh(with_merged_adapters(setup, generate), mesh)
+    compiled = jax.jit(sample, in_shardings=(params, rows, rows, everywhere), out_shardings=rows)
+    return rollout_mesh.Placing(compiled, setup.rollout) if setup.rollout else compiled
+
+
+def jit_score(score: Callable, setup: Setup) -> Callable:
+    """`score` compiled for the mesh."""
+    rows = sharding.batch_sharding(setup.mesh)
+    return jax.jit(with_merged_adapters(setup, score), in_shardings=(setup.param_shardings, rows), out_shardings=rows)

@@ -1,0 +1,77 @@
+"""Supervised fine-tuning on a task's own solutions, and the params that other programs start from."""
+
+import pathlib
+
+import jax
+
+from experiments.parts import processes
+from experiments.parts.encoding import encode_sft
+from experiments.parts.judging import make_evaluate, make_pool
+from experiments.parts.run import Run, checkpoint_items, state_of
+from experiments.parts.setup import Setup, check_rows, load_params
+from experiments.parts.training import make_trainer, with_merged_adapters
+from rl_jax import sft
+from rl_jax.core.types import Params
+from rl_jax.data import pipeline
+from rl_jax.training import checkpoint
+from rl_jax.training.scoring import make_score
+
+
+def warm_start(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal) -> Params | None:
+    """The params that a program starts from: a finished run's, those of the SFT in workdir/sft, or the model's own.
+
+    Returns:
+      params on the mesh, or None if a signal ended the SFT.
+    """
+    config = setup.config
+    if config.init_from:
+        return load_params(setup, config.init_from)
+    if not config.sft.steps:
+        return setup.init_params()
+    return load_params(setup, workdir / "sft") if fine_tune(setup, workdir / "sft", stop) else None
+
+
+def fine_tune(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None) -> bool:
+    """config.sft.steps steps, or until the evaluated pass@1 reaches config.sft.stop_at. Returns whether it is complete.
+
+    A task without a reward_fn is not evaluated.
+    """
+    config, settings = setup.config, setup.config.sft
+    every = {"every": config.checkpoint.every}
+    loop = Run(config, workdir, "sft", settings, eval_every=settings.eval_every, stop=stop, checkpoints=every)
+    check_rows(setup, **{"sft.batch_size": settings.batch_size})
+    loop.record(setup.mesh.devices.flat)
+    train_step, state = make_trainer(setup, settings, make_loss(setup), setup.init_params())
+    source = setup.task.data_source("sft_train")
+    batches = processes.own_batches(setup.mesh, source, batch_size=settings.batch_size, seed=config.seed)
+    state = state_of(loop.restore(checkpoint_items(state), batches))
+    with loop, make_pool(setup) as pool:
+        evaluate = make_evaluate(setup, pool)
+        if not loop.done:
+            first = encode_sft(setup, pipeline.peek(batches))
+            loop.ahead("train_step", train_step)(state, processes.place_own(setup.mesh, first))
+        for step in loop.steps():
+            batch = processes.place_own(setup.mesh, encode_sft(setup, next(batches)))
+            state, metrics = train_step(state, batch)
+            metrics = jax.device_get(metrics)
+            step.clock.lap("train_s")
+            loop.check_finite(state, batch)
+            evaluated = {}
+            if step.evaluates:
+                evaluated, rows = evaluate(state.params)
+                loop.log.samples(step.number, rows)
+            good = bool(evaluated.get("eval/pass@1", 0.0) >= settings.stop_at)
+            step.end(checkpoint_items(state), metrics | evaluated, step.clock.totals(batch[1].sum()), done=good)
+    return loop.finish(setup, state.params)
+
+
+def make_loss(setup: Setup):
+    """loss_fn(params, (TokenBatch, completion_mask)) -> (Mean, metrics) of rl_jax.sft."""
+    length, chunk = setup.config.rollout.completion_length, setup.config.score.chunk
+    score = with_merged_adapters(setup, make_score(setup.model, completion_length=length, chunk=chunk))
+
+    def loss_fn(params, batch):
+        tokens, completion_mask = batch
+        return sft.loss(score(params, tokens), completion_mask)
+
+    return loss_fn

@@ -1,0 +1,178 @@
+"""experiments/parts/run.py: steps, saves, stops and restarts, once for all programs."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from experiments.parts.run import Run
+from rl_jax.training import checkpoint
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+
+pytestmark = pytest.mark.usefixtures("kept_signals")
+
+
+class Numbers:
+    """Data whose position is saved: 0, 1, 2, ..."""
+
+    def __init__(self):
+        self.position = 0
+
+    def __next__(self) -> int:
+        self.position += 1
+        return self.position - 1
+
+    def get_state(self) -> dict:
+        return {"position": self.position}
+
+    def set_state(self, state: dict) -> None:
+        self.position = state["position"]
+
+
+def config(**fields) -> ConfigDict:
+    settings = dict(steps=7, max_nonfinite_in_a_row=2)
+    every = dict(every=3, keep=2, keep_every=0, keep_best=0, best_metric="x", best_mode="max")
+    return ConfigDict(
+        dict(
+            train=settings, eval=dict(every=2), checkpoint=every, task=dict(name="numbers"),
+            log=dict(progress=False, tensorboard=False),
+        )
+        | fields
+    )
+
+
+def run(workdir, settings=None, stop_after=None, **options):
+    """Sums the data: (the sum, the loop, the steps that it took, those that were evaluated)."""
+    settings = settings or config()
+    loop, data, seen, evaluated = Run(settings, workdir, "sum", settings.train, **options), Numbers(), [], []
+    items = loop.restore({"state": {"total": jnp.float32(0.0)}}, data)
+    total = items["state"]["total"]
+    with loop:
+        loop.begin(lambda: ({"total": 0.0}, []))
+        for step in loop.steps():
+            total = total + next(data)
+            seen.append(step.number)
+            evaluated += [step.number] if step.evaluates else []
+            loop.stop.received = step.number == stop_after
+            step.clock.lap("train_s")
+            step.end({"state": {"total": total}}, {"total": float(total)}, step.clock.totals(1))
+    return float(total), loop, seen, evaluated
+
+
+def rows(workdir) -> list[dict]:
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def saved(workdir) -> list[int]:
+    return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdecimal())
+
+
+def test_a_whole_run(tmp_path):
+    total, loop, seen, evaluated = run(tmp_path)
+    assert total == sum(range(7)) and loop.done and seen == list(range(1, 8))
+    assert evaluated == [2, 4, 6, 7], "the last step is evaluated, too"
+    assert [row["step"] for row in rows(tmp_path)] == list(range(8))
+    assert saved(tmp_path) == [6, 7], "every third and the last one, of which two are kept"
+
+
+@pytest.mark.parametrize("stop_after", [1, 3, 5])
+def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, stop_after):
+    whole = run(tmp_path / "whole")[0]
+    _, loop, seen, _ = run(tmp_path / "cut", stop_after=stop_after)
+    assert not loop.done and seen[-1] == stop_after == saved(tmp_path / "cut")[-1]
+    total, loop, seen, _ = run(tmp_path / "cut")
+    assert total == whole and loop.done and seen == list(range(stop_after + 1, 8))
+    assert [row["total"] for row in rows(tmp_path / "cut")] == [row["total"] for row in rows(tmp_path / "whole")]
+
+
+def test_a_complete_run_is_left_alone(tmp_path):
+    run(tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    total, loop, seen, _ = run(tmp_path)
+    assert total == sum(range(7)) and loop.done and seen == []
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_more_steps_go_on(tmp_path):
+    run(tmp_path)
+    total, _, seen, _ = run(tmp_path, config(train=dict(steps=9, max_nonfinite_in_a_row=2)))
+    assert total == sum(range(9)) and seen == [8, 9]
+
+
+def test_a_loop_may_end_before_its_last_step(tmp_path):
+    settings = config()
+    for attempt in range(2):
+        loop = Run(settings, tmp_path, "sum", settings.train)
+        loop.restore({"state": {"x": jnp.zeros(2)}})
+        assert loop.done == (attempt == 1)
+        with loop:
+            for step in loop.steps():
+                step.end({"state": {"x": jnp.ones(2)}}, {}, {}, done=step.number == 2, host={"best": [1.5]})
+        assert loop.done and loop.step == 2 and loop.host["best"] == [1.5]
+
+
+def test_strides_count_several_updates(tmp_path):
+    settings = config()
+    loop = Run(settings, tmp_path, "sum", total=9, stride=3, eval_every=1)
+    loop.restore({"state": {"x": jnp.zeros(2)}})
+    with loop:
+        numbers = []
+        for step in loop.steps():
+            numbers.append((step.number, step.evaluates, step.saves))
+            step.end({"state": {"x": jnp.zeros(2)}}, {}, {})
+    assert numbers == [(3, True, True), (6, True, True), (9, True, True)]
+
+
+def test_a_step_that_is_not_ended_is_an_error(tmp_path):
+    settings = config()
+    loop = Run(settings, tmp_path, "sum", settings.train)
+    loop.restore({"state": {"x": jnp.zeros(2)}})
+    with loop, pytest.raises(RuntimeError, match="step 1 was not ended"):
+        for _ in loop.steps():
+            pass
+
+
+class Skipped:
+    """A TrainState as far as check_finite reads it."""
+
+    def __init__(self, count: int):
+        self.skipped_in_a_row = np.int32(count)
+
+
+def test_gradients_that_are_not_finite_stop_the_run_and_keep_the_batch(tmp_path):
+    settings = config()
+    loop = Run(settings, tmp_path, "sum", settings.train)
+    loop.step = 4
+    loop.check_finite(Skipped(1), {"x": jnp.ones(3)})
+    with pytest.raises(FloatingPointError, match="2 gradients in a row .* batch of step 4"):
+        loop.check_finite(Skipped(2), {"x": jnp.ones(3)})
+    with np.load(tmp_path / "nonfinite_step_4.npz") as kept:
+        np.testing.assert_array_equal(kept["x"], np.ones(3))
+
+
+def test_the_state_is_held_once_when_it_is_restored(tmp_path, monkeypatch):
+    run(tmp_path)
+    asked = []
+    restore = checkpoint.Checkpointer.restore
+
+    def spy(self, items, *args, **options):
+        asked.append(options)
+        return restore(self, items, *args, **options)
+
+    monkeypatch.setattr(checkpoint.Checkpointer, "restore", spy)
+    run(tmp_path)
+    assert asked == [{"in_place": True}]
+
+
+def test_the_log_is_closed_if_the_loop_raises(tmp_path):
+    settings = config()
+    loop = Run(settings, tmp_path, "sum", settings.train)
+    loop.restore({"state": {"x": jnp.zeros(2)}})
+    with pytest.raises(KeyError, match="mine"), loop:
+        for step in loop.steps():
+            step.end({"state": {"x": jnp.zeros(2)}}, {"x": 1.0}, {})
+            if step.number == 4:
+                raise KeyError("mine")
+    assert saved(tmp_path)[-1] == 3 and [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4]
