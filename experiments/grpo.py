@@ -7,6 +7,7 @@ runs the config's SFT warm start in WORKDIR/sft; the same command resumes whatev
 """
 
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,35 +22,31 @@ from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup, make_setup
 from experiments.parts.training import place_rows
 from experiments.parts.warm_start import warm_start
-from rl_jax.core.types import Packed, Params, PolicyBatch, Scores, TokenBatch
-from rl_jax.credit.rule import assign
+from rl_jax.core.types import Packed, Params, PolicyBatch, TokenBatch, TokenScores
 from rl_jax.tasks import Task
 from rl_jax.training import distributed
 from rl_jax.training.step import TrainState
 
 
 def make_policy_batch(
-    config, collected: Collected, before: Scores | None, reference, key, states: trackers.States
-) -> PolicyBatch:
-    """What one step trains on. before: Scores [B, C] of the policy, where something needs them. reference: float32
-    [B, C] log-probs, or None. states: of the trackers, which have seen the rewards where that comes first."""
-    result, states = collected.judged.result, distributed.whole(states)
-    batch = assign(
-        policy.make_credit(config),
-        jax.tree.map(jnp.asarray, collected.judged.rollout),
-        jnp.asarray(result.rewards),
-        group_size=config.sample.group_size,
-        key=key,
-        ref_log_probs=reference,
-        log_probs=None if before is None else before.log_probs,
-        entropy=None if before is None else before.entropy,
-        greedy_rewards=collected.greedy_rewards,
-        components=np.stack(list(result.components.values()), axis=1) if result.components else None,
-        **trackers.known(config, states),
-    )
-    batch = trackers.weigh(batch, states)
-    several = before is not None and policy.has_several_updates(config)
-    return batch._replace(old_log_probs=before.log_probs if several else None)
+    assign: Callable, collected: Collected, before: TokenScores | None, reference, key, states: trackers.States
+) -> tuple[PolicyBatch, jax.Array]:
+    """What one step trains on, and what its rows have earned after shaping and KL, float32 [B].
+
+    Args:
+      assign: Programs.assign.
+      collected: the step's rows.
+      before: [B, C] of the policy before the updates, or None if nothing needs them.
+      reference: float32 [B, C] log-probs, or None.
+      key: a typed key.
+      states: of the trackers, after they have seen the rewards.
+    """
+    result, named = collected.judged.result, {}
+    if collected.greedy_rewards is not None:
+        named = {name: getattr(collected, name) for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated")}
+    if result.components:
+        named["components"] = np.stack(list(result.components.values()), axis=1)
+    return assign(collected.judged.rollout, result.rewards, before, reference, key, distributed.whole(states), named)
 
 
 def needs_scores(config) -> bool:
@@ -72,14 +69,14 @@ def compile_ahead(
     rows = place_rows(setup, packer.to_score(collected.judged.rollout))
     before = distributed.whole(ahead("score", programs.score)(state.params, rows))
     reference = before.log_probs if policy.needs_ref_log_probs(config) else None
-    batch = make_policy_batch(config, collected, before, reference, key, state.trackers)
+    batch, _ = make_policy_batch(ahead("assign", programs.assign), collected, before, reference, key, state.trackers)
     part = place_rows(setup, packer.to_train(policy.minibatches(config, batch, key)[0]))
     ahead("train_step", programs.train_step)(state, part)
 
 
 def score(
     config, programs: policy.Programs, rows: TokenBatch | Packed, params: Params, ref_params: Params, *, looks: bool
-) -> tuple[Scores | None, jax.Array | None]:
+) -> tuple[TokenScores | None, jax.Array | None]:
     """(the policy's scores before the updates, the reference's log-probs): each None if no term needs it.
 
     rows: as the model reads them. looks: whether the step's group view will show the scores.
@@ -125,12 +122,12 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             rows = place_rows(setup, packer.to_score(collected.judged.rollout))
             scores, reference = score(config, programs, rows, state.params, ref_params, looks=step.evaluates)
             state = trackers.see(estimators, state, collected)
-            batch = make_policy_batch(config, collected, scores, reference, credit_key, state.trackers)
+            batch, earned = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)
             step.clock.lap("score_s", batch)
             state, updates, metrics = update(loop, setup, programs, packer, state, batch, order_key)
             step.clock.lap("train_s")
             metrics |= policy.step_metrics(config, collected, source, updates)
-            state, metrics = trackers.observe_step(setup.mesh, estimators, state, collected, metrics)
+            state, metrics = trackers.observe_step(setup.mesh, estimators, state, collected, metrics, earned)
             if step.evaluates:
                 views = (collected.judged, batch, scores, programs.on_host(state.params, rows))
                 metrics |= policy.look(loop, step, setup, evaluate, state.params, *views)

@@ -130,11 +130,11 @@ class Programs(NamedTuple):
 
 def make_assign(config) -> Callable:
     """Programs.assign, all of it on the global batch."""
-    credit, estimator = policy_parts.make_credit(config), make_estimator(config)
+    rule, estimator = policy_parts.make_credit(config), make_estimator(config)
 
     def assign(rollout, rewards, values, before, reference, key, states):
         batch, means = ppo.assign(
-            credit,
+            rule,
             estimator,
             rollout,
             rewards,

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from rl_jax.core.binding import needs, supply
 from rl_jax.core.masked import Mean, masked_mean, zero_masked
-from rl_jax.core.types import Metrics, PreferenceBatch, Scores
+from rl_jax.core.types import Metrics, PreferenceBatch, TokenScores
 from rl_jax.losses.preference import compare as comparators
 from rl_jax.losses.preference import links, offsets, regularizers, scales, scores, weights
 
@@ -76,7 +76,7 @@ class Objective(NamedTuple):
 
 
 def loss(
-    scores: Scores, batch: PreferenceBatch, objective: Objective, more: Mapping[str, Any] = {}
+    scores: TokenScores, batch: PreferenceBatch, objective: Objective, more: Mapping[str, Any] = {}
 ) -> tuple[Mean, Metrics]:
     """The loss of N prompts as a Mean over them, and its metrics.
 

@@ -5,8 +5,8 @@
           + kl_coef * k3(logp, ref_logp) - entropy_coef * H                 losses.kl.k3
     loss  = 1/B sum_i 1/n_i sum_t l_it                                      losses.aggregate.seq_mean_token_mean
 
-Each right-hand side is an argument: another method is another choice, from a config or from a notebook, and a choice
-may ask for more arrays by name (rl_jax.core.binding.supply). w is 1 in GRPO itself.
+Each right-hand side is an argument: another method is another choice, from a config or from a notebook. A choice may
+ask for more arrays by name, as required keywords (rl_jax.core.names lists them). w is 1 in GRPO itself.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from rl_jax.core.binding import supply
 from rl_jax.core.masked import Mean, masked_max, masked_mean, zero_masked
-from rl_jax.core.types import Metrics, PolicyBatch, Scores
+from rl_jax.core.types import Metrics, PolicyBatch, TokenScores
 from rl_jax.losses import aggregate as aggregation
 from rl_jax.losses import kl as kl_estimators
 from rl_jax.losses import policy
@@ -26,61 +26,66 @@ from rl_jax.losses.policy.base import Surrogate, log_ratio
 
 
 class Objective(NamedTuple):
-    """The choices that make the loss. Bind keywords with functools.partial, or by name with rl_jax.core.binding.bind.
-
-    surrogate: (log_probs, old_log_probs, advantages, mask) -> Surrogate.
-    kl: (log_probs, ref_log_probs, mask) -> float [B, T].
-    kl_coef, entropy_coef: weights of the two regularisers; 0 leaves the term out of the program. Where the batch
-        has kl_coefs or entropy_coefs, those.
-    aggregate: (per_token, mask) -> Mean.
-    """
+    """The choices that make the loss. Bind keywords with functools.partial, or with rl_jax.core.binding.bind."""
 
     surrogate: Callable = policy.clipped_surrogate
+    """(log_probs, old_log_probs, advantages, mask) -> Surrogate."""
     kl: Callable = kl_estimators.k3
+    """(log_probs, ref_log_probs, mask) -> float [B, C]."""
     kl_coef: float = 0.04
+    """Weight of the KL; 0 removes the term. The batch's `kl_coefs` override it."""
     entropy_coef: float = 0.0
+    """Weight of the entropy bonus; 0 removes the term. The batch's `entropy_coefs` override it."""
     aggregate: Callable = aggregation.seq_mean_token_mean
+    """(per_token, mask) -> Mean."""
 
 
-def loss(scores: Scores, batch: PolicyBatch, objective: Objective) -> tuple[Mean, Metrics]:
+def loss(scores: TokenScores, batch: PolicyBatch, objective: Objective) -> tuple[Mean, Metrics]:
     """The GRPO loss and its metrics, all undivided.
 
-    scores: the policy's log_probs and entropy, float [B, T], differentiated.
-    batch: PolicyBatch of the same rows; data, nothing flows into it. Without ref_log_probs there is no kl/ metric.
-    Raises ValueError where a term asks for an array that the batch has not.
+    Args:
+      scores: the policy's log_probs and entropy, float [B, C], differentiated.
+      batch: the same rows; data, without gradient. Without ref_log_probs there are no kl/ metrics.
+      objective: the choices above. Each may ask for arrays by name: those below and the batch's extras.
+
+    Returns:
+      The loss as a Mean, and name -> Mean or Max.
+
+    Raises:
+      ValueError: if a term needs an array that the batch does not provide.
     """
-    mask = batch.completion_mask
+    mask, extras = batch.completion_mask, jax.lax.stop_gradient(batch.extras)
     chex.assert_equal_shape([scores.log_probs, scores.entropy, mask, batch.advantages])
     current = jax.lax.stop_gradient(scores.log_probs)
     old_log_probs = current if batch.old_log_probs is None else batch.old_log_probs
-    extras = {
+    available = {
+        **extras,
         "behavior_log_probs": batch.behavior_log_probs,
         "ref_log_probs": batch.ref_log_probs,
         "old_log_probs": old_log_probs,
         "entropy": jax.lax.stop_gradient(scores.entropy),
-        "selected": batch.selected,
     }
-    surrogate = supply(objective.surrogate, extras)(scores.log_probs, old_log_probs, batch.advantages, mask)
+    surrogate = supply(objective.surrogate, available)(scores.log_probs, old_log_probs, batch.advantages, mask)
     per_token = surrogate.loss
     if batch.token_weights is not None:
         per_token *= jax.lax.stop_gradient(zero_masked(batch.token_weights, mask))
-    if objective.kl_coef or batch.kl_coefs is not None:
+    if objective.kl_coef or "kl_coefs" in extras:
         if batch.ref_log_probs is None:
             raise ValueError("a KL term (kl_coef, kl_coefs) needs batch.ref_log_probs")
-        divergence = supply(objective.kl, extras)(scores.log_probs, batch.ref_log_probs, mask)
-        per_token += _coefficient(objective.kl_coef, batch.kl_coefs) * divergence
-    if objective.entropy_coef or batch.entropy_coefs is not None:
-        per_token -= _coefficient(objective.entropy_coef, batch.entropy_coefs) * zero_masked(scores.entropy, mask)
-    aggregate = supply(objective.aggregate, {"group_tokens": batch.group_tokens, "batch_rows": batch.batch_rows})
-    return aggregate(per_token, mask), _metrics(surrogate, scores, batch)
+        divergence = supply(objective.kl, available)(scores.log_probs, batch.ref_log_probs, mask)
+        per_token += _per_row(extras.get("kl_coefs"), objective.kl_coef) * divergence
+    if objective.entropy_coef or "entropy_coefs" in extras:
+        bonus = zero_masked(scores.entropy, mask)
+        per_token -= _per_row(extras.get("entropy_coefs"), objective.entropy_coef) * bonus
+    return supply(objective.aggregate, available)(per_token, mask), _metrics(surrogate, scores, batch)
 
 
-def _coefficient(constant: float, by_row: chex.Array | None) -> float | chex.Array:
-    """A regulariser's weight: the objective's, or the one that a controller has set for the rows of this batch."""
-    return constant if by_row is None else jax.lax.stop_gradient(by_row)[:, None]
+def _per_row(coefs: chex.Array | None, constant: float) -> float | chex.Array:
+    """A regularizer's weight: float [B, 1] if a controller has set it for the rows of this batch, else the constant."""
+    return constant if coefs is None else coefs[:, None]
 
 
-def _metrics(surrogate: Surrogate, scores: Scores, batch: PolicyBatch) -> Metrics:
+def _metrics(surrogate: Surrogate, scores: TokenScores, batch: PolicyBatch) -> Metrics:
     mask = batch.completion_mask
     log_probs, entropy = jax.lax.stop_gradient((scores.log_probs, scores.entropy))
     gap = log_ratio(log_probs, batch.behavior_log_probs, mask)

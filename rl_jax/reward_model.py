@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from rl_jax.core.binding import needs, supply
 from rl_jax.core.masked import Mean, masked_mean, masked_sum, zero_masked
-from rl_jax.core.types import Metrics, PreferenceBatch, Scores, TokenBatch
+from rl_jax.core.types import Metrics, PreferenceBatch, TokenBatch, TokenScores
 from rl_jax.losses import reward_model as losses
 from rl_jax.losses import value
 from rl_jax.losses.reward_model import implicit, rankings
@@ -182,7 +182,7 @@ def steps_loss(outputs: chex.Array, batch: StepBatch, fn: Callable = losses.step
 
 
 def implicit_loss(
-    scores: Scores, batch: PreferenceBatch, fn: Callable = losses.implicit_outcome, *, beta: float = 0.05
+    scores: TokenScores, batch: PreferenceBatch, fn: Callable = losses.implicit_outcome, *, beta: float = 0.05
 ) -> tuple[Mean, Metrics]:
     """The loss of an implicit reward model on labelled responses and its metrics, undivided.
 
@@ -200,8 +200,8 @@ def implicit_loss(
     mask = batch.completion_mask & jnp.broadcast_to(batch.present[:, :, None], batch.completion_mask.shape)
     reference = jax.lax.stop_gradient(zero_masked(batch.ref_log_probs, mask))
     ratios = zero_masked(scores.log_probs.reshape(mask.shape), mask) - reference
-    available: Mapping[str, Any] = {"targets": batch.rewards, **batch.extras}
-    terms: Terms = supply(fn, available)(ratios, mask, batch.present, beta=beta)
+    available: Mapping[str, Any] = {"targets": batch.rewards, **batch.extras, "beta": beta}
+    terms: Terms = supply(fn, available)(ratios, mask, batch.present)
     rewards = jax.lax.stop_gradient(implicit.implicit_rewards(ratios, mask, beta=beta))[..., None]
     metrics = response_metrics(rewards, batch)
     metrics["log_ratio"] = Mean(masked_sum(jax.lax.stop_gradient(ratios), mask), jnp.sum(mask, dtype=jnp.float32))

@@ -3,11 +3,11 @@
 import chex
 
 from rl_jax.core.masked import Mean, masked_mean
-from rl_jax.core.types import Metrics, Scores
+from rl_jax.core.types import Metrics, TokenScores
 from rl_jax.losses import aggregate as aggregation
 
 
-def loss(scores: Scores, completion_mask: chex.Array, *, aggregate=aggregation.token_mean) -> tuple[Mean, Metrics]:
+def loss(scores: TokenScores, completion_mask: chex.Array, *, aggregate=aggregation.token_mean) -> tuple[Mean, Metrics]:
     """-logp of every completion token; prompts are left out.
 
     Args:

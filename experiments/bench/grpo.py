@@ -136,7 +136,7 @@ def run_ours(work: dict) -> dict:
         collected = Collected(judged(rollout, work["group_size"]), None, {})
         rows = packer.to_score(collected.judged.rollout)
         reference = programs.score(reference_params, rows).log_probs if work["beta"] else None
-        batch = grpo.make_policy_batch(config, collected, None, reference, key, no_trackers)
+        batch, _ = grpo.make_policy_batch(programs.assign, collected, None, reference, key, no_trackers)
         begin_update = time.perf_counter()
         for part in policy.minibatches(config, batch, key):
             state, metrics = programs.train_step(state, place_rows(setup, packer.to_train(part)))

@@ -34,7 +34,9 @@ def make_pool(setup: Setup) -> RewardPool | contextlib.nullcontext:
     """The processes that score completions, as a context manager; of a task without a reward_fn None."""
     if setup.task.reward_fn is None:
         return contextlib.nullcontext()
-    return RewardPool(setup.task.reward_fn, kwargs=setup.task.reward_kwargs, **setup.config.reward.to_dict())
+    settings = setup.config.reward.to_dict()
+    del settings["function"]  # read by make_setup
+    return RewardPool(setup.task.reward_fn, kwargs=setup.task.reward_kwargs, **settings)
 
 
 def judge(

@@ -1,5 +1,6 @@
 """What grpo and ppo share: a policy's objective, credit, compiled functions, minibatches and metrics."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,11 +15,11 @@ from experiments.parts.sample_groups import Collected
 from experiments.parts.sampler import make_sampler
 from experiments.parts.setup import Setup, check_rows, sampling_of
 from experiments.parts.training import jit_score, make_trainer, with_merged_adapters
-from rl_jax import advantages, grpo, token_weights
+from rl_jax import advantages, credit, grpo, token_weights
 from rl_jax.core.binding import bind, needs
-from rl_jax.core.types import Params, PolicyBatch, Scores
-from rl_jax.credit import shaping
-from rl_jax.credit.rule import Credit
+from rl_jax.core.names import describe
+from rl_jax.core.types import Params, PolicyBatch, TokenScores
+from rl_jax.credit import CreditRule, shaping
 from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training import distributed
@@ -37,10 +38,10 @@ def make_objective(config) -> grpo.Objective:
     )
 
 
-def make_credit(config) -> Credit:
+def make_credit(config) -> CreditRule:
     """How rewards become advantages and weights, by name, with their keywords, from config.algorithm."""
     settings, length = config.algorithm, config.rollout.completion_length
-    return Credit(
+    return CreditRule(
         shape=bind(settings.shaping.to_dict(), shaping, max_length=length),
         reward_kl=bind(settings.reward_kl.to_dict(), kl),
         advantage=bind(settings.advantage.to_dict(), advantages, max_length=length),
@@ -49,6 +50,50 @@ def make_credit(config) -> Credit:
         selection=bind(settings.token_selection.to_dict(), token_weights) if settings.token_selection.fn else None,
         mask_truncated=settings.mask_truncated,
     )
+
+
+# Arrays that a choice may ask for and that no sampler or judge of these programs makes.
+NOT_SUPPLIED = ("reference_rewards", "step_ends", "step_rewards", "sum_pi_squared", "versions")
+
+
+def check_choices(config) -> None:
+    """Raises ValueError if a choice of config.algorithm needs an array that these programs never have."""
+    rule = make_credit(config)
+    chosen = {
+        "shaping": rule.shape,
+        "advantage": rule.advantage,
+        "behavior_weight": rule.behavior_weight,
+        "token_weight": rule.token_weight,
+        "token_selection": rule.selection,
+    }
+    for field, fn in chosen.items():
+        for name in sorted(needs(fn) & set(NOT_SUPPLIED)) if fn else ():
+            raise ValueError(
+                f"algorithm.{field}={config.algorithm[field].fn!r} needs {describe(name)}. No program supplies "
+                "it; a loop of your own can pass it to credit.assign"
+            )
+
+
+def make_assign(config) -> Callable:
+    """Programs.assign of experiments.grpo, all of it on the global batch."""
+    rule, several = make_credit(config), has_several_updates(config)
+
+    def assign(rollout, rewards, before, reference, key, states, named):
+        available = {
+            "group_size": config.sample.group_size,
+            "key": key,
+            "ref_log_probs": reference,
+            "log_probs": None if before is None else before.log_probs,
+            "entropy": None if before is None else before.entropy,
+            **named,
+            **trackers.known(config, states),
+        }
+        batch = trackers.weigh(credit.assign(rule, rollout, rewards, **available), states)
+        if before is not None and several:
+            batch = batch._replace(old_log_probs=before.log_probs)
+        return batch, credit.token_rewards(rule, rollout, rewards, **available).rows
+
+    return assign
 
 
 def has_several_updates(config) -> bool:
@@ -65,13 +110,27 @@ def needs_ref_log_probs(config) -> bool:
 
 
 def minibatches(config, batch, key):
-    """The batches of one step's updates: the rows dealt out anew each epoch, or simply everything at once.
+    """The batches of one step's updates: the rows shuffled and split in each epoch, or everything at once.
 
-    batch: a PolicyBatch, or a batch that holds one as `policy`.
+    Args:
+      config: train.minibatches and train.epochs.
+      batch: a PolicyBatch, or a batch that has one as `policy`.
+      key: of the shuffles.
+
+    Raises:
+      ValueError: if the rows do not divide into the minibatches.
     """
     count, epochs = config.train.minibatches, config.train.epochs
+    rows = batch.completion_mask.shape[0]
+    if rows % count:
+        raise ValueError(f"train.minibatches={count} does not divide the {rows} rows of a step")
     if count == 1:
-        return [_count_rows(batch)] * epochs
+        return [_whole(batch)] * epochs
+    return _shuffled(batch, key, count=count, epochs=epochs)
+
+
+@functools.partial(jax.jit, static_argnames=("count", "epochs"))
+def _shuffled(batch, key, *, count: int, epochs: int) -> list:
     rows = batch.completion_mask.shape[0]
     orders = [jax.random.permutation(jax.random.fold_in(key, epoch), rows) for epoch in range(epochs)]
     return [_count_rows(jax.tree.map(lambda x, i=i: x[i], batch)) for order in orders for i in jnp.split(order, count)]
@@ -82,7 +141,10 @@ def _count_rows(batch):
     if not isinstance(batch, PolicyBatch):
         return batch._replace(policy=_count_rows(batch.policy))
     live = jnp.any(batch.completion_mask, axis=1)
-    return batch._replace(batch_rows=jnp.full(live.shape, jnp.sum(live, dtype=jnp.float32)))
+    return batch._replace(extras=batch.extras | {"batch_rows": jnp.full(live.shape, jnp.sum(live, dtype=jnp.float32))})
+
+
+_whole = jax.jit(_count_rows)
 
 
 def step_metrics(config, collected: Collected, source, updates: list[dict[str, float]]) -> dict[str, float]:
@@ -110,7 +172,7 @@ def step_metrics(config, collected: Collected, source, updates: list[dict[str, f
     return metrics | collected.metrics | {"data/skipped_records": source.num_skipped}
 
 
-def group_view(setup: Setup, judged: Judged, batch: PolicyBatch, before: Scores, after: Scores) -> dict:
+def group_view(setup: Setup, judged: Judged, batch: PolicyBatch, before: TokenScores, after: TokenScores) -> dict:
     """The step's first group with a signal, token by token. before, after: the scores around the step's updates."""
     size = setup.config.sample.group_size
     groups = judged.result.rewards.reshape(-1, size)
@@ -136,7 +198,7 @@ def group_view(setup: Setup, judged: Judged, batch: PolicyBatch, before: Scores,
 
 
 def make_scorer(setup: Setup) -> Callable:
-    """score(params, batch) -> Scores of the policy that is trained: the model at the rollout's temperature.
+    """score(params, batch) -> TokenScores of the policy that is trained: the model at the rollout's temperature.
 
     Where top-k or top-p cut off more, the sampler's log-probs are of another distribution, and sampler/gap_max and
     sampler/ess show by how much.
@@ -162,9 +224,12 @@ class Programs(NamedTuple):
     generate: Callable
     score: Callable
     train_step: Callable
-    greedy: Callable | None = None  # one row a prompt, where the advantage asks for its reward
+    assign: Callable
+    """(rollout, rewards, before, reference, key, tracker states, named) -> (PolicyBatch, what the rows have earned)."""
+    greedy: Callable | None = None
+    """One row per prompt, if the advantage asks for its reward."""
 
-    def on_host(self, params, rows) -> Scores:
+    def on_host(self, params, rows) -> TokenScores:
         """score of `rows` on the mesh, the whole of it where several processes have a part each."""
         return distributed.whole(self.score(params, rows))
 
@@ -200,13 +265,22 @@ def build(setup: Setup, params) -> tuple[Programs, TrainState]:
         generate=sampler(config.sample.group_size, sampling),
         score=jit_score(score, setup),
         train_step=train_step,
+        assign=jax.jit(make_assign(config)),
         greedy=sampler(1, Sampling(top_k=1)) if "greedy_rewards" in needs(make_credit(config).advantage) else None,
     ), state
 
 
 def check_sizes(setup: Setup, **more: int) -> None:
-    """Raises ValueError if the rows of a step, or of a micro-batch, do not divide over the devices. more: further
-    numbers of micro-batches, by name."""
+    """Checks a config before anything is trained.
+
+    Args:
+      setup: of the run.
+      **more: further numbers of micro-batches, by name.
+
+    Raises:
+      ValueError: if the rows of a step, or of a micro-batch, do not divide over the devices, or `check_choices` does.
+    """
+    check_choices(setup.config)
     sample, train = setup.config.sample, setup.config.train
     minibatch = sample.prompts_per_step * sample.group_size // train.minibatches
     counts = {name: minibatch // count for name, count in {"micro_batch": train.micro_batches, **more}.items()}
@@ -228,8 +302,8 @@ def look(
     params: Params,
     judged: Judged,
     batch: PolicyBatch,
-    before: Scores,
-    after: Scores,
+    before: TokenScores,
+    after: TokenScores,
 ) -> dict[str, float]:
     """The metrics of an evaluation after the step's updates; samples and the group view are logged."""
     metrics, samples = evaluate(params)

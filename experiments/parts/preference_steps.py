@@ -14,7 +14,7 @@ from experiments.parts.training import jit_score, make_trainer, place_rows, with
 from rl_jax import dpo, preferences
 from rl_jax.core.binding import bind, supply
 from rl_jax.core.masked import zero_masked
-from rl_jax.core.types import Params, PreferenceBatch, Scores, TokenBatch
+from rl_jax.core.types import Params, PreferenceBatch, TokenBatch, TokenScores
 from rl_jax.losses.preference import couple
 from rl_jax.training import distributed
 from rl_jax.training.scoring import make_score
@@ -43,7 +43,7 @@ def make_coupler(config) -> couple.Coupler:
 class Programs(NamedTuple):
     """The compiled functions of a run; everything else in the loop is Python on the host.
 
-    score: (params, rows) -> Scores [N * K, C].
+    score: (params, rows) -> TokenScores [N * K, C].
     train_step: (state, batch, reference) -> (state, metrics). reference: params that full-vocabulary terms compare
         with, or None; the same below.
     evaluate: (params, batch, reference) -> (loss and metrics, undivided; what each response scores).
@@ -55,7 +55,7 @@ class Programs(NamedTuple):
     evaluate: Callable
     couple: Callable
 
-    def on_host(self, params, rows) -> Scores:
+    def on_host(self, params, rows) -> TokenScores:
         """score of `rows` on the mesh, the whole of it where several processes have a part each."""
         return distributed.whole(self.score(params, rows))
 
@@ -92,8 +92,8 @@ def build(setup: Setup, params: Params) -> tuple[Programs, TrainState]:
 
 
 def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
-    """(score, score_more): log-probs of rows by the model's params, and (params, batch, reference) -> (Scores, what
-    slots ask for that only a forward with the whole vocabulary knows)."""
+    """(score, score_more): log-probs of rows by the model's params, and (params, batch, reference) -> (TokenScores,
+    what slots ask for that only a forward with the whole vocabulary knows)."""
     options = dict(completion_length=setup.config.rollout.completion_length, chunk=setup.config.score.chunk)
     score = make_score(setup.model, **options)
     if not needed & {"sequence_kl", "response_weights"}:
@@ -117,7 +117,7 @@ def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
     return score, score_more
 
 
-def measure(found: Scores, batch: PreferenceBatch, objective: dpo.Objective) -> couple.Before:
+def measure(found: TokenScores, batch: PreferenceBatch, objective: dpo.Objective) -> couple.Before:
     """What each response scores, float32 [N, K]: u (before score_map and beta), its log-prob and its length."""
     mask = batch.completion_mask
     log_probs = zero_masked(found.log_probs.reshape(mask.shape), mask)

@@ -21,12 +21,18 @@ from rl_jax.rewards.pool import RewardPool, RewardResult
 
 
 class Collected(NamedTuple):
-    """A step's rows. judged: prompts x G rows. greedy_rewards: float32 [B] of each row's prompt decoded greedily, or
-    None. metrics: what only this stage knows."""
+    """A step's rows."""
 
     judged: Judged
+    """Prompts x G rows."""
     greedy_rewards: np.ndarray | None
+    """float32 [B]. Reward of the greedy completion of each row's prompt, or None."""
     metrics: dict[str, float]
+    """Metrics of the sampling itself."""
+    greedy_lengths: np.ndarray | None = None
+    """int [B]. Tokens of those completions."""
+    greedy_truncated: np.ndarray | None = None
+    """bool [B]. Whether they were cut off."""
 
 
 class Collector:
@@ -91,15 +97,16 @@ class Collector:
         judged = groups[0] if len(groups) == 1 else _join(groups, self._setup.task.tokenizer.pad_id)
         counts = {"num_timeouts": int(failures[0]), "num_errors": int(failures[1])}  # those of dropped groups, too
         judged = judged._replace(result=judged.result._replace(**counts))
-        greedy_rewards = None
+        of_greedy = (None, None, None)
         if greedy is not None:
             records = [judged.records[i * size] for i in here]
             best = self._sample(greedy, records, params, key, here, clock)
-            greedy_rewards = np.repeat(best.result.rewards, size)
+            lengths = best.rollout.completion_mask.sum(axis=1)
+            of_greedy = [np.repeat(x, size) for x in (best.result.rewards, lengths, best.rollout.truncated)]
         metrics = {}
         if max_batches > 1:
             metrics = {"sampling/batches": batches, "sampling/dropped": len(idle) / (len(idle) + len(taught))}
-        return Collected(judged, greedy_rewards, metrics)
+        return Collected(judged, of_greedy[0], metrics, *of_greedy[1:])
 
     def _sample(self, generate: Callable, records: list[dict], params: Params, key, here, clock: Clock) -> Judged:
         """The judged samples of the records, one call of `generate`."""

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from experiments.parts import processes, rollout_mesh
 from rl_jax import tasks, tokenizers
 from rl_jax.core import types
+from rl_jax.core.binding import resolve
 from rl_jax.models import lora
 from rl_jax.models.hf import llama2c, loading
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
@@ -39,11 +40,16 @@ class Setup(NamedTuple):
 
 
 def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
-    """The mesh, the task and the model that `config` describes. task: in place of the one that config.task names."""
+    """The mesh, the task and the model that `config` describes.
+
+    task: in place of the one that config.task names. config.reward.function replaces the reward of either.
+    """
     processes.simulate_devices(rollout_mesh.num_devices(config))
     mesh = sharding.make_mesh(sharding.parse_mesh(config.mesh))
     processes.check_mesh(mesh)
     task = task or tasks.load(**config.task.to_dict())
+    if config.reward.function:
+        task = task._replace(reward_fn=resolve(config.reward.function), reward_kwargs={})
     if config.model.path:
         found = _setup_hf(config, mesh, task)
     else:

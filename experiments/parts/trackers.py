@@ -27,9 +27,33 @@ from rl_jax.training.step import TrainState
 States = dict[str, Any]
 
 
+# Place -> (what the loop reads of the state, the tracker that is made for it).
+PLACES = {
+    "reward_scale": (("mean", "std"), "running_moments"),
+    "baseline": (("value",), "ema_mean"),
+    "reward_kl": (("coef",), "adaptive_kl"),
+    "loss_kl": (("coef",), "adaptive_kl"),
+    "entropy": (("applied",), "adaptive_entropy"),
+}
+
+
 def make_trackers(config) -> dict[str, Tracker]:
-    """The trackers that config.algorithm.trackers names, by place. Raises ValueError for an unknown one."""
-    return {place: bind(spec.to_dict(), trackers)() for place, spec in config.algorithm.trackers.items() if spec.fn}
+    """The trackers that config.algorithm.trackers names, by place.
+
+    Raises:
+      ValueError: for an unknown tracker, or one whose state lacks what its place reads.
+    """
+    specs = {place: spec for place, spec in config.algorithm.trackers.items() if spec.fn}
+    made = {place: bind(spec.to_dict(), trackers)() for place, spec in specs.items()}
+    for place, tracker in made.items():
+        fields, usual = PLACES[place]
+        lacking = [field for field in fields if not hasattr(tracker.init(), field)]
+        if lacking:
+            raise ValueError(
+                f"algorithm.trackers.{place}={specs[place].fn!r}: its state has no {', '.join(lacking)}, which the "
+                f"loop reads there; use {usual}"
+            )
+    return made
 
 
 def init(made: dict[str, Tracker]) -> States:
@@ -59,17 +83,25 @@ def known(config, states: States) -> dict[str, Any]:
 def weigh(batch: PolicyBatch, states: States) -> PolicyBatch:
     """The batch with the weights of its regularisers, where a tracker moves them."""
     rows = batch.completion_mask.shape[:1]
+    extras = dict(batch.extras)
     if "loss_kl" in states:
-        batch = batch._replace(kl_coefs=jnp.full(rows, states["loss_kl"].coef))
+        extras["kl_coefs"] = jnp.full(rows, states["loss_kl"].coef)
     if "entropy" in states:
-        batch = batch._replace(entropy_coefs=jnp.full(rows, states["entropy"].applied))
-    return batch
+        extras["entropy_coefs"] = jnp.full(rows, states["entropy"].applied)
+    return batch._replace(extras=extras)
 
 
 def observe(made: dict[str, Tracker], states: States, rewards: np.ndarray, metrics: dict[str, float]) -> States:
-    """The states after a step. rewards: float32 [B]. metrics: its row; kl/k1 and entropy are means over tokens."""
-    # On the host, so that a state that lives on a mesh can meet numbers that do not.
-    states = jax.device_get(states)
+    """The states after a step.
+
+    Args:
+      made: the trackers by place.
+      states: theirs, before the step.
+      rewards: float32 [B], what the rows have earned: shaped, as the advantage sees them.
+      metrics: the step's row; kl/k1 and entropy are means over tokens.
+    """
+    # On the host, so that a state on a mesh can be combined with numbers that are not.
+    states, rewards = jax.device_get((states, rewards))
     samples = jnp.float32(len(rewards))
     seen = {"baseline": (jnp.asarray(rewards),)}
     if "entropy" in metrics:  # not in a step that trained only a critic
@@ -97,8 +129,16 @@ def see(made: dict[str, Tracker], state: TrainState, collected: Collected) -> Tr
 
 
 def observe_step(
-    mesh: Mesh, made: dict[str, Tracker], state: TrainState, collected: Collected, metrics: dict[str, float]
+    mesh: Mesh,
+    made: dict[str, Tracker],
+    state: TrainState,
+    collected: Collected,
+    metrics: dict[str, float],
+    earned: jax.Array | None = None,
 ) -> tuple[TrainState, dict[str, float]]:
-    """(the train state with the trackers' states after a step, on the mesh; the metrics with theirs)."""
-    states = observe(made, state.trackers, collected.judged.result.rewards, metrics)
+    """(the train state with the trackers' states after a step, on the mesh; the metrics with theirs).
+
+    earned: float32 [B], the rewards as the advantage sees them; the default is the rewards themselves.
+    """
+    states = observe(made, state.trackers, collected.judged.result.rewards if earned is None else earned, metrics)
     return state._replace(trackers=processes.replicate(mesh, states)), metrics | metrics_of(states)

@@ -95,7 +95,7 @@ def train(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
         old_log_probs=number if policy.has_several_updates(config) else None,
         behavior_log_probs=number,
         ref_log_probs=number if policy.needs_ref_log_probs(config) else None,
-        batch_rows=jax.ShapeDtypeStruct((rows,), jnp.float32),
+        extras={"batch_rows": jax.ShapeDtypeStruct((rows,), jnp.float32)},
     )
     keywords = {
         "donate_argnums": 0,

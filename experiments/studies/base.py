@@ -11,7 +11,7 @@ import optax
 
 from rl_jax import dpo
 from rl_jax.core.binding import bind
-from rl_jax.core.types import PreferenceBatch, Scores
+from rl_jax.core.types import PreferenceBatch, TokenScores
 
 
 class Outcome(NamedTuple):
@@ -61,7 +61,7 @@ def preference_loss(
         ref_log_probs=None if ref_log_probs is None else ref_log_probs[..., None],
         extras=dict(extras),
     )
-    scored = Scores(log_probs.reshape(-1, 1), jnp.zeros((log_probs.size, 1), log_probs.dtype))
+    scored = TokenScores(log_probs.reshape(-1, 1), jnp.zeros((log_probs.size, 1), log_probs.dtype))
     return dpo.loss(scored, batch, objective)[0].value()
 
 

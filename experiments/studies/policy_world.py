@@ -15,12 +15,12 @@ import optax
 
 from rl_jax import advantages, grpo, token_weights
 from rl_jax.core.binding import bind
-from rl_jax.core.types import PolicyBatch, Rollout, Scores, TokenBatch
+from rl_jax.core.types import PolicyBatch, Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule, shaping
 from rl_jax.losses import aggregate, kl, policy
 
 MODULES = {
-    rule.Credit: dict(
+    rule.CreditRule: dict(
         shape=shaping,
         reward_kl=kl,
         advantage=advantages,
@@ -97,8 +97,8 @@ class Layout(NamedTuple):
         return found
 
 
-def make_method(slots: Mapping[str, Any]) -> tuple[rule.Credit, grpo.Objective]:
-    """GRPO without a KL, with other choices in the slots named of Credit and Objective, functions by name.
+def make_method(slots: Mapping[str, Any]) -> tuple[rule.CreditRule, grpo.Objective]:
+    """GRPO without a KL, with other choices in the slots named of CreditRule and Objective, functions by name.
 
     Raises ValueError for a slot that neither has.
     """
@@ -112,12 +112,12 @@ def make_method(slots: Mapping[str, Any]) -> tuple[rule.Credit, grpo.Objective]:
     return tuple(made)
 
 
-def score(logits: chex.Array, batch: TokenBatch, layout: Layout) -> Scores:
-    """The policy's log-probs and entropies of the rows' tokens. float [P, N, V], rows [B, 1 + T] -> Scores [B, T]."""
+def score(logits: chex.Array, batch: TokenBatch, layout: Layout) -> TokenScores:
+    """The policy's log-probs and entropies of the rows' tokens. float [P, N, V], rows [B, 1 + T] -> [B, T]."""
     prompts, tokens = batch.tokens[:, :1], batch.tokens[:, 1:]
     table = jax.nn.log_softmax(logits[prompts, layout.context_of(tokens)])
     log_probs = jnp.take_along_axis(table, tokens[..., None], axis=-1)[..., 0]
-    return Scores(log_probs, -jnp.sum(jnp.exp(table) * table, axis=-1))
+    return TokenScores(log_probs, -jnp.sum(jnp.exp(table) * table, axis=-1))
 
 
 def rows_of(prompts: chex.Array, tokens: chex.Array) -> TokenBatch:

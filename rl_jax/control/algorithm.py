@@ -13,7 +13,7 @@ from rl_jax.control.relabel import Relabel
 from rl_jax.core.binding import supply
 from rl_jax.core.masked import Max, Mean, masked_mean
 from rl_jax.core.trackers import Tracker
-from rl_jax.core.types import PolicyBatch, Scores
+from rl_jax.core.types import PolicyBatch, TokenScores
 from rl_jax.grpo import Objective as PolicyObjective
 from rl_jax.losses import aggregate, value
 from rl_jax.rollout.envs.steps import Transitions
@@ -172,22 +172,22 @@ def minibatch_loss(agent, params: Any, batch: ppo.PPOBatch, algorithm: Algorithm
     steps = batch.policy.batch
     outputs, values = agent.policy(params, steps.observations), agent.value(params, steps.observations)
     log_probs, entropy = agent.distribution.log_prob(outputs, steps.actions), agent.distribution.entropy(outputs)
-    return scored_loss(Scores(log_probs[:, None], entropy[:, None]), values[:, None, :], batch, algorithm)
+    return scored_loss(TokenScores(log_probs[:, None], entropy[:, None]), values[:, None, :], batch, algorithm)
 
 
 def scored_loss(
-    scores: Scores, values: chex.Array, batch: ppo.PPOBatch, algorithm: Algorithm
+    scores: TokenScores, values: chex.Array, batch: ppo.PPOBatch, algorithm: Algorithm
 ) -> tuple[Mean, dict[str, Mean | Max]]:
     """`minibatch_loss` from the networks' outputs. scores: float32 [n, T]. values: [n, T, K] of the value head."""
-    policy, rows = batch.policy, len(batch.returns)
+    rows, extras = len(batch.returns), dict(batch.policy.extras)
     # As arrays, so that a traced weight (one of many trained in parallel) works like a number.
     if _in_use(algorithm.entropy_coef):
-        policy = policy._replace(entropy_coefs=jnp.full(rows, algorithm.entropy_coef))
-    if policy.kl_coefs is None and _in_use(algorithm.kl_coef):
-        policy = policy._replace(kl_coefs=jnp.full(rows, algorithm.kl_coef))
+        extras["entropy_coefs"] = jnp.full(rows, algorithm.entropy_coef)
+    if "kl_coefs" not in extras and _in_use(algorithm.kl_coef):
+        extras["kl_coefs"] = jnp.full(rows, algorithm.kl_coef)
     plain = algorithm.objective.policy._replace(kl_coef=0.0, entropy_coef=0.0)
     objective = algorithm.objective._replace(policy=plain)
-    loss, metrics = ppo.loss(scores, values, batch._replace(policy=policy), objective)
+    loss, metrics = ppo.loss(scores, values, batch._replace(policy=batch.policy._replace(extras=extras)), objective)
     return loss, {name: metrics[name] for name in METRICS if name in metrics}
 
 

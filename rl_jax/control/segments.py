@@ -25,7 +25,7 @@ import optax
 
 from rl_jax import dpo, reward_model
 from rl_jax.core.masked import Mean, empty_like, merge, zero_masked
-from rl_jax.core.types import Metrics, PreferenceBatch, Scores
+from rl_jax.core.types import Metrics, PreferenceBatch, TokenScores
 from rl_jax.losses.preference import regularizers, scores
 from rl_jax.training.step import TrainState, make_train_step
 
@@ -202,7 +202,7 @@ def policy_loss(
     """
     chex.assert_equal_shape([log_probs, batch.completion_mask])
     flat = log_probs.reshape(-1, log_probs.shape[-1])
-    return dpo.loss(Scores(flat, jnp.zeros_like(flat)), batch, objective)
+    return dpo.loss(TokenScores(flat, jnp.zeros_like(flat)), batch, objective)
 
 
 def cloning_loss(log_probs: chex.Array, batch: PreferenceBatch) -> tuple[Mean, Metrics]:

@@ -19,7 +19,7 @@ from rl_jax import ppo
 from rl_jax.control.algorithm import Algorithm, Judged, credited, scored_loss
 from rl_jax.control.update import Learner
 from rl_jax.core.masked import Max, Mean
-from rl_jax.core.types import Scores
+from rl_jax.core.types import TokenScores
 from rl_jax.rollout.envs.steps import Transitions, Worlds
 
 
@@ -115,5 +115,5 @@ def rows_loss(agent, params: Any, batch: ppo.PPOBatch, algorithm: Algorithm) -> 
     rows = batch.policy.batch
     outputs, values = agent.unroll(params, rows.observations, rows.memory, rows.first)
     distribution = agent.distribution
-    scores = Scores(distribution.log_prob(outputs, rows.actions), distribution.entropy(outputs))
+    scores = TokenScores(distribution.log_prob(outputs, rows.actions), distribution.entropy(outputs))
     return scored_loss(scores, values, batch, algorithm)

@@ -175,7 +175,8 @@ def make_update(
         def minibatch(index: chex.Array) -> ppo.PPOBatch:
             part = jax.tree.map(lambda x: x[index], batch)
             if coefs is not None:
-                part = part._replace(policy=part.policy._replace(kl_coefs=jnp.full(len(index), coefs.coef)))
+                extras = part.policy.extras | {"kl_coefs": jnp.full(len(index), coefs.coef)}
+                part = part._replace(policy=part.policy._replace(extras=extras))
             return part
 
         def turn(train: TrainState, index: chex.Array):

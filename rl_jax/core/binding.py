@@ -1,10 +1,18 @@
-"""Functions by name: the module is the registry, the config binds the keywords, a notebook passes its own function."""
+"""Functions by name: the module is the registry, the config binds the keywords, a notebook passes its own function.
 
+A function of anybody's own is named by its import path, "my_losses:my_surrogate".
+"""
+
+import difflib
 import functools
+import importlib
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
+
+from rl_jax.core.names import NAMES, describe
 
 
 def public_functions(module: ModuleType) -> dict[str, Callable]:
@@ -12,59 +20,127 @@ def public_functions(module: ModuleType) -> dict[str, Callable]:
     return {
         name: fn
         for name, fn in vars(module).items()
-        if inspect.isfunction(fn)
-        and f"{fn.__module__}.".startswith(f"{module.__name__}.")
-        and not name.startswith("_")
+        if inspect.isfunction(fn) and f"{fn.__module__}.".startswith(f"{module.__name__}.") and not name.startswith("_")
     }
 
 
 def bind(spec: str | Callable | Mapping, module: ModuleType, **defaults) -> Callable:
     """The function that `spec` names, with its keywords bound.
 
-    spec: a name in `module`; a mapping {"fn": name or function, **keywords}; or a function, taken as it is.
-    defaults: keywords that the program knows (group_size, max_length); a function that does not name one goes
+    Args:
+      spec: a name in `module`; an import path "module:function" ("my_losses:my_surrogate", from anywhere on sys.path);
+        a mapping {"fn": one of these, **keywords}; or a function, taken as it is.
+      module: where plain names are looked up.
+      defaults: keywords that the program knows (group_size, max_length); a function that does not name one goes
         without, and the spec's own keywords win, those of a functools.partial included.
-    Raises ValueError for an unknown function or keyword, and lists the known ones.
+    Returns:
+      The function, or a functools.partial of it.
+    Raises:
+      ValueError: for an unknown module, function or keyword; it lists the known ones, or names the nearest.
     """
     keywords = dict(spec) if isinstance(spec, Mapping) else {"fn": spec}
-    fn = keywords.pop("fn", None)
-    if not callable(fn):
+    fn = given = keywords.pop("fn", None)
+    if isinstance(fn, str) and ":" in fn:
+        fn = resolve(fn)
+    elif not callable(fn):
         known = public_functions(module)
         if fn not in known:
-            raise ValueError(f"{module.__name__} has no function {fn!r}; it has: {', '.join(sorted(known))}")
+            raise ValueError(
+                f"{module.__name__} has no function {fn!r}; it has: {', '.join(sorted(known))}. "
+                'One of your own is given as "module:function"'
+            )
         fn = known[fn]
     parameters = inspect.signature(fn).parameters.values()
     accepted = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     unknown = sorted(set(keywords) - accepted)
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        own = isinstance(given, str) and ":" in given
         raise ValueError(
             f"{getattr(fn, '__name__', fn)} takes no keyword {', '.join(map(repr, unknown))}; "
             f"it takes: {', '.join(sorted(accepted)) or 'none'}"
+            + (f". Keywords of the function that it replaces stay in a config: set dict(fn={given!r})" if own else "")
         )
     already_bound = fn.keywords if isinstance(fn, functools.partial) else {}
     bound = {n: v for n, v in defaults.items() if n in accepted and n not in already_bound} | keywords
     return functools.partial(fn, **bound) if bound else fn
 
 
+def resolve(path: str) -> Callable:
+    """The function of an import path "module:function", or "module:Class.function".
+
+    Raises:
+      ValueError: if the path is not of that form, if there is no such module on sys.path, if importing it fails because
+        it imports a module that is missing, if it has no such function (it names the nearest), or if that is not
+        callable.
+    """
+    name, _, qualname = path.partition(":")
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) or not qualname:
+        raise ValueError(f'{path!r} is no import path: write "module:function", as in "my_losses:my_surrogate"')
+    try:
+        found = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise ValueError(
+                f"{path!r}: there is no module {error.name!r} on sys.path; put its folder there "
+                "(PYTHONPATH=FOLDER), or put the file beside your config: a config's folder is on sys.path"
+            ) from error
+        raise ValueError(f"{path!r}: importing {name!r} fails: {error}") from error
+    for part in qualname.split("."):
+        if not hasattr(found, part):
+            known = [key for key, value in vars(found).items() if callable(value)] if hasattr(found, "__dict__") else []
+            near = difflib.get_close_matches(part, known, n=1, cutoff=0.0)
+            raise ValueError(f"{path!r}: {name} has no {part!r}" + (f"; nearest: {near[0]!r}" if near else ""))
+        found = getattr(found, part)
+    if not callable(found):
+        raise ValueError(f"{path!r} is a {type(found).__name__}, and a function is wanted")
+    return found
+
+
 def needs(fn: Callable) -> set[str]:
-    """The keywords that a call of `fn` must give: keyword-only, without a default, not bound yet."""
-    parameters = inspect.signature(fn).parameters.values()
-    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
+    """The arrays that `fn` asks for: keyword-only arguments without a default that are not bound yet.
+
+    Raises:
+      ValueError: if `fn` gives a default to a name of rl_jax.core.names.NAMES, which would then never be supplied.
+    """
+    parameters = [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    unbound, bound = fn, set()
+    while isinstance(unbound, functools.partial):  # its signature shows a bound keyword as a default
+        unbound, bound = unbound.func, bound | set(unbound.keywords)
+    ignored = sorted(p.name for p in parameters if p.name in NAMES and p.default is not p.empty and p.name not in bound)
+    if ignored:
+        raise ValueError(
+            f"{_name_of(fn)} has a default for {', '.join(ignored)}: only required keywords are supplied by name, "
+            "so it would never get one; remove the default"
+        )
+    return {p.name for p in parameters if p.default is p.empty}
 
 
 def supply(fn: Callable, available: Mapping[str, Any]) -> Callable:
-    """`fn` with the keywords that it needs bound to what is available under their names.
+    """`fn` with the arrays that it asks for by name bound to it (rl_jax.core.names.NAMES lists them).
 
-    available: name -> array or number; None means that it is not there.
-    Raises ValueError where `fn` needs something else, and lists what there is.
+    Args:
+      fn: any function; `needs(fn)` are the names that it asks for.
+      available: name -> array or number; None counts as missing.
+
+    Returns:
+      `fn` itself if it asks for nothing, a functools.partial otherwise.
+
+    Raises:
+      ValueError: if `fn` needs something that is not available. The message lists what is, and says what supplies the
+        missing ones.
     """
     wanted = needs(fn)
-    there = {name: value for name, value in available.items() if value is not None}
-    missing = sorted(wanted - set(there))
+    given = {name: value for name, value in available.items() if value is not None}
+    missing = sorted(wanted - set(given))
     if missing:
-        named = fn.func if isinstance(fn, functools.partial) else fn
+        known = [f"; {describe(name)}" for name in missing if name in NAMES]
         raise ValueError(
-            f"{getattr(named, '__name__', named)} needs {', '.join(missing)}, which cannot be given to it here; "
-            f"what can: {', '.join(sorted(there)) or 'nothing'}"
+            f"{_name_of(fn)} needs {', '.join(missing)}, which cannot be given to it here; "
+            f"what can: {', '.join(sorted(given)) or 'nothing'}" + "".join(known)
         )
-    return functools.partial(fn, **{name: there[name] for name in wanted}) if wanted else fn
+    return functools.partial(fn, **{name: given[name] for name in wanted}) if wanted else fn
+
+
+def _name_of(fn: Callable) -> str:
+    named = fn.func if isinstance(fn, functools.partial) else fn
+    return getattr(named, "__name__", str(named))

@@ -1,28 +1,46 @@
-"""Tasks by name: `load("arithmetic", digits=2)`. A task takes the keywords of its module's `load`."""
+"""Tasks by name, `load("arithmetic", digits=2)`, or by import path, `load("my_package.my_task:load")`.
+
+A task takes the keywords of the function that loads it. One of your own returns a `Task`, and may lie anywhere on
+sys.path; a config names it as `config.task = dict(name="my_package.my_task:load", **keywords)`.
+"""
 import importlib
 import inspect
 
+from rl_jax.core.binding import resolve
 from rl_jax.tasks.base import RecordSource, Task
 
 __all__ = ["NAMES", "RecordSource", "Task", "load"]
 
-NAMES = ("arithmetic", "game24", "stories")
+NAMES = ("arithmetic", "game24", "stories")  # short names of the shipped tasks: rl_jax.tasks.NAME:load
 
 
 def load(name: str, **kwargs) -> Task:
-    """Loads a task: `rl_jax.tasks.<name>.load(**kwargs)`.
+    """Loads a task.
+
+    Args:
+      name: a short name of NAMES, or an import path "module:function".
+      **kwargs: keywords of the task's function.
 
     Raises:
-      ValueError: if the name or a keyword is unknown, or a keyword is missing; the message lists the valid ones.
+      ValueError: if the name or a keyword is unknown, or a keyword is missing; the message lists the valid ones. Also
+        if the function does not return a Task.
     """
-    if name not in NAMES:
-        raise ValueError(f"unknown task {name!r}; the tasks are {', '.join(NAMES)}")
-    function = importlib.import_module(f"rl_jax.tasks.{name}").load
+    if ":" in name:
+        function = resolve(name)
+    elif name in NAMES:
+        function = importlib.import_module(f"rl_jax.tasks.{name}").load
+    else:
+        raise ValueError(f"unknown task {name!r}; the tasks are {', '.join(NAMES)}. "
+                         'One of your own is given as "module:function"')
     parameters = inspect.signature(function).parameters
-    unknown = sorted(set(kwargs) - set(parameters))
+    named = {key: value for key, value in parameters.items() if value.kind is not value.VAR_KEYWORD}
+    unknown = sorted(set(kwargs) - set(named)) if len(named) == len(parameters) else []
     if unknown:
-        raise ValueError(f"task {name!r} takes no {', '.join(unknown)}; it takes {', '.join(parameters)}")
-    missing = [key for key, value in parameters.items() if value.default is value.empty and key not in kwargs]
+        raise ValueError(f"task {name!r} takes no {', '.join(unknown)}; it takes {', '.join(named) or 'nothing'}")
+    missing = [key for key, value in named.items() if value.default is value.empty and key not in kwargs]
     if missing:
-        raise ValueError(f"task {name!r} needs {', '.join(missing)}; it takes {', '.join(parameters)}")
-    return function(**kwargs)
+        raise ValueError(f"task {name!r} needs {', '.join(missing)}; it takes {', '.join(named)}")
+    task = function(**kwargs)
+    if not isinstance(task, Task):
+        raise ValueError(f"task {name!r} returned a {type(task).__name__}; it has to return a rl_jax.tasks.Task")
+    return task

@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from rl_jax.core.types import Model, Packed, Params, Scores, TokenBatch
+from rl_jax.core.types import Model, Packed, Params, TokenBatch, TokenScores
 from rl_jax.rollout.lm.sampling import Sampling, sampled_log_softmax, take_log_probs
 
 
 def make_score(
     model: Model, *, completion_length: int, sampling: Sampling = Sampling(), chunk: int = 32
 ) -> Callable:
-    """Builds a pure function score(params, batch) -> Scores [B, C] of the last C = completion_length columns.
+    """Builds a pure function score(params, batch) -> TokenScores [B, C] of the last C = completion_length columns.
 
     The log-prob of column t comes from the hidden state of column t - 1.
 
@@ -32,7 +32,7 @@ def make_score(
       chunk: maximum columns per slice. Memory is B x chunk x V floats, for Packed rows too.
 
     Returns:
-      score(params, batch) -> Scores [B, C], float32. batch: TokenBatch [B, T], or the same rows as a Packed, whose
+      score(params, batch) -> TokenScores [B, C], float32. batch: TokenBatch [B, T], or the same rows as a Packed, whose
       unscored tokens get 0.
 
     Raises:
@@ -47,9 +47,9 @@ def make_score(
         kept = jnp.isfinite(log_probs)
         safe = jnp.where(kept, log_probs, 0.0)
         entropy = -jnp.sum(jnp.where(kept, jnp.exp(safe) * safe, 0.0), axis=-1)
-        return Scores(take_log_probs(log_probs, tokens), entropy)
+        return TokenScores(take_log_probs(log_probs, tokens), entropy)
 
-    def score_padded(params: Params, batch: TokenBatch) -> Scores:
+    def score_padded(params: Params, batch: TokenBatch) -> TokenScores:
         chex.assert_rank(batch.tokens, 2)
         length = batch.tokens.shape[1]
         if length <= completion_length:
@@ -57,7 +57,7 @@ def make_score(
         hidden = model.apply(params, batch)[:, -completion_length - 1 : -1]
         return map_columns(head, params, hidden, batch.tokens[:, -completion_length:], chunk)
 
-    def score_packed(params: Params, batch: Packed) -> Scores:
+    def score_packed(params: Params, batch: Packed) -> TokenScores:
         chex.assert_rank([batch.rows.tokens, batch.sources, batch.places], [3, 2, 3])
         parts, rows, length = batch.places.shape
         hidden = model.apply(params, jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), batch.rows))
@@ -72,7 +72,7 @@ def make_score(
 
         return jax.tree.map(place, scores)
 
-    def score(params: Params, batch: TokenBatch | Packed) -> Scores:
+    def score(params: Params, batch: TokenBatch | Packed) -> TokenScores:
         return (score_packed if isinstance(batch, Packed) else score_padded)(params, batch)
 
     return score
@@ -80,8 +80,8 @@ def make_score(
 
 def map_columns(
     head: Callable, params: Params, hidden: chex.Array, tokens: chex.Array, chunk: int, count: chex.Array | None = None
-) -> Scores:
-    """Applies head(params, hidden [B, c, D], tokens [B, c]) -> Scores [B, c] to slices of the columns.
+) -> TokenScores:
+    """Applies head(params, hidden [B, c, D], tokens [B, c]) -> TokenScores [B, c] to slices of the columns.
 
     The backward pass recomputes each slice. It is written by hand because jax cannot differentiate a loop of
     data-dependent length. Scan over cond can be differentiated, but keeps several arrays of the head's size.
@@ -96,7 +96,7 @@ def map_columns(
         and their scores are 0. None: all columns.
 
     Returns:
-      Scores [B, C], float32.
+      TokenScores [B, C], float32.
     """
     rows, length = tokens.shape
     slices = -(-length // chunk)
@@ -115,14 +115,16 @@ def map_columns(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _loop(call: Callable, hidden: chex.Array, tokens: chex.Array, live: chex.Array, *weights: chex.Array) -> Scores:
-    """call on each of the first `live` slices. hidden: [n, B, c, D]; tokens: [n, B, c] -> Scores [n, B, c]."""
+def _loop(
+    call: Callable, hidden: chex.Array, tokens: chex.Array, live: chex.Array, *weights: chex.Array
+) -> TokenScores:
+    """call on each of the first `live` slices. hidden: [n, B, c, D]; tokens: [n, B, c] -> TokenScores [n, B, c]."""
 
     def step(i, scores):
         return jax.tree.map(lambda all_, one: all_.at[i].set(one), scores, call(hidden[i], tokens[i], *weights))
 
     blank = jnp.zeros(tokens.shape, jnp.float32)
-    return jax.lax.fori_loop(0, live, step, Scores(blank, blank))
+    return jax.lax.fori_loop(0, live, step, TokenScores(blank, blank))
 
 
 def _loop_forward(call, hidden, tokens, live, *weights):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.core.masked import masked_sum, zero_masked
-from rl_jax.core.types import Model, Params, Scores, TokenBatch
+from rl_jax.core.types import Model, Params, TokenBatch, TokenScores
 from rl_jax.rollout.lm.sampling import take_log_probs
 
 
@@ -20,8 +20,8 @@ class VocabularyScores(NamedTuple):
     """Per-token results on the last C columns, float32 [B, C].
 
     Attributes:
-      log_probs: as in types.Scores.
-      entropy: as in types.Scores.
+      log_probs: as in types.TokenScores.
+      entropy: as in types.TokenScores.
       log_sum_squares: log sum_v pi(v | s_t)^2.
       ref_log_probs: log-probs of the tokens under the reference, without gradient. None without a reference.
       kl: KL(ref(. | s_t) || pi(. | s_t)), with the gradient of pi. None without a reference.
@@ -33,9 +33,9 @@ class VocabularyScores(NamedTuple):
     ref_log_probs: chex.Array | None = None
     kl: chex.Array | None = None
 
-    def scores(self) -> Scores:
+    def scores(self) -> TokenScores:
         """The part that rl_jax.dpo.loss takes."""
-        return Scores(self.log_probs, self.entropy)
+        return TokenScores(self.log_probs, self.entropy)
 
 
 def make_vocabulary_score(model: Model, *, completion_length: int, chunk: int = 32) -> Callable:

@@ -12,17 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import grpo as program
 from experiments import ppo as ppo_program
+from experiments.parts import policy as program
 from experiments.parts import trackers
 from experiments.tools import methods
 from rl_jax import grpo, ppo, token_weights
 from rl_jax.core.masked import zero_masked
-from rl_jax.core.types import Rollout, Scores, TokenBatch
+from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
-from tests import probes
-from tests.batches import ragged_batch
+from rl_jax.testing import probes
+from rl_jax.testing.batches import ragged_batch
 from tests.paths import REPO_ROOT
+from tests.probes import of_config
 
 KEYS = methods.keys()
 FAMILY = methods.FAMILIES["online"]
@@ -161,7 +162,7 @@ def one_step(key: str, *, poison: bool = False):
     objective = program.make_objective(config)
 
     def loss(log_probs):
-        return grpo.loss(Scores(log_probs, entropy), data, objective)[0].value()
+        return grpo.loss(TokenScores(log_probs, entropy), data, objective)[0].value()
 
     return jax.value_and_grad(loss)(hide(batch.log_probs))
 
@@ -186,13 +187,7 @@ LESS = {"passk_best": 0.15}
 
 def probe_of(key: str) -> probes.Probe:
     """The probe that trains by a method's own config."""
-    config = methods.load(key)
-    config.rollout.completion_length = probes.LENGTH
-    made = trackers.make_trackers(config)
-    parts = probes.Probe(config, program.make_credit(config), program.make_objective(config), made)
-    if not has_critic(config):
-        return parts
-    return parts._replace(estimator=ppo_program.make_estimator(config), critic=ppo_program.make_objective(config))
+    return of_config(methods.load(key))
 
 
 @every_method

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from configs import common
-from experiments import grpo as program
+from experiments.parts import policy as program
 from rl_jax import grpo
 from rl_jax.core.masked import Mean
-from rl_jax.core.types import Rollout, Scores, TokenBatch
+from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.losses import test_kl
 from tests.oracles import trl, verl
 from tests.paths import REPO_ROOT
@@ -229,7 +229,7 @@ def value_and_gradient(config, batch, log_probs):
     objective = program.make_objective(config)
 
     def loss(log_probs):
-        return grpo.loss(Scores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
+        return grpo.loss(TokenScores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(jnp.asarray(log_probs))
     return float(value), np.asarray(gradient)
@@ -357,7 +357,7 @@ def test_gradient_of_the_kl(key):
 
         def expected(logits):
             log_probs = jax.nn.log_softmax(logits)[:, None]
-            return grpo.loss(Scores(log_probs, log_probs), batch, objective)[0].value()
+            return grpo.loss(TokenScores(log_probs, log_probs), batch, objective)[0].value()
 
         gradient = np.asarray(jax.grad(expected)(jnp.asarray(test_kl.LOGITS)))
         exact = np.asarray(test_kl._divergence(test_kl.LOGITS, test_kl.REF_LOGITS, differentiate=0)[1])

@@ -11,7 +11,7 @@ from rl_jax.advantages import group_centered
 from rl_jax.core.types import Rollout, TokenBatch
 from rl_jax.credit import rule, shaping
 from rl_jax.losses import kl
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 
 GROUP = 4
 
@@ -32,7 +32,7 @@ def _assign(choices=None, batch=None, rewards=None, truncated=(), **more):
     batch = ragged_batch(0) if batch is None else batch
     rewards = _rewards() if rewards is None else rewards
     more = {"group_size": GROUP, "key": jax.random.key(0), "ref_log_probs": batch.ref_log_probs} | more
-    return rule.assign(choices or rule.Credit(), _rollout(batch, truncated), jnp.asarray(rewards), **more)
+    return rule.assign(choices or rule.CreditRule(), _rollout(batch, truncated), jnp.asarray(rewards), **more)
 
 
 def test_the_default_is_grpo_without_weights():
@@ -43,15 +43,15 @@ def test_the_default_is_grpo_without_weights():
     np.testing.assert_allclose(found.advantages, np.where(batch.mask, expected.reshape(-1, 1), 0), rtol=1e-5)
     np.testing.assert_array_equal(found.token_weights, batch.mask.astype(np.float32))
     np.testing.assert_array_equal(found.completion_mask, batch.mask)
-    assert found.old_log_probs is None and found.selected is None
+    assert found.old_log_probs is None and set(found.extras) == {"group_tokens"}
     tokens = batch.mask.sum(1).reshape(-1, GROUP).sum(1)
-    np.testing.assert_array_equal(found.group_tokens, np.repeat(tokens, GROUP))
+    np.testing.assert_array_equal(found.extras["group_tokens"], np.repeat(tokens, GROUP))
 
 
 @pytest.mark.parametrize("estimator", [kl.k1, kl.k2])
 def test_kl_in_the_reward_is_taken_off_before_the_baseline(estimator):
     batch, rewards = ragged_batch(1), _rewards()
-    choices = rule.Credit(advantage=group_centered, reward_kl=estimator)
+    choices = rule.CreditRule(advantage=group_centered, reward_kl=estimator)
     found = _assign(choices, batch, rewards, log_probs=batch.log_probs, reward_kl_coef=0.3)
     d = (batch.log_probs - batch.ref_log_probs).astype(np.float64)
     penalty = np.where(batch.mask, d if estimator is kl.k1 else d**2 / 2, 0).sum(1)
@@ -67,7 +67,7 @@ def test_an_advantage_of_tokens_gets_the_token_rewards():
         return token_rewards
 
     found = _assign(
-        rule.Credit(advantage=as_they_are), batch, rewards, log_probs=batch.log_probs, reward_kl_coef=0.5
+        rule.CreditRule(advantage=as_they_are), batch, rewards, log_probs=batch.log_probs, reward_kl_coef=0.5
     )
     expected = np.where(batch.mask, -0.5 * (batch.log_probs - batch.ref_log_probs), 0)
     last = [np.flatnonzero(row)[-1] for row in batch.mask]
@@ -84,7 +84,7 @@ def test_weights_multiply_and_see_what_they_ask_for():
     def by_sign(mask, *, advantages):
         return jnp.where(mask & (advantages > 0), 2.0, 1.0)
 
-    choices = rule.Credit(behavior_weight=by_gap, token_weight=by_sign)
+    choices = rule.CreditRule(behavior_weight=by_gap, token_weight=by_sign)
     found = _assign(choices, batch, log_probs=batch.old_log_probs)
     sign = np.where(np.asarray(found.advantages) > 0, 2.0, 1.0)
     np.testing.assert_allclose(found.token_weights, np.where(batch.mask, 0.1 * sign, 0), rtol=1e-4)
@@ -101,17 +101,17 @@ def test_the_selection_and_the_shaping_are_called():
         np.testing.assert_array_equal(truncated, np.arange(8) == 3)
         return 2 * rewards
 
-    choices = rule.Credit(selection=positive, shape=doubled, advantage=group_centered)
+    choices = rule.CreditRule(selection=positive, shape=doubled, advantage=group_centered)
     found = _assign(choices, batch, rewards, truncated=(3,))
-    np.testing.assert_array_equal(found.selected, batch.mask & (np.asarray(found.advantages) > 0))
-    plain = _assign(rule.Credit(advantage=group_centered), batch, rewards)
+    np.testing.assert_array_equal(found.extras["selected"], batch.mask & (np.asarray(found.advantages) > 0))
+    plain = _assign(rule.CreditRule(advantage=group_centered), batch, rewards)
     np.testing.assert_allclose(found.advantages, 2 * np.asarray(plain.advantages), rtol=1e-5)
 
 
 def test_truncated_rows_leave_the_loss_and_stay_in_their_group():
     batch, rewards = ragged_batch(5), _rewards()
     kept = _assign(batch=batch, rewards=rewards)
-    cut = _assign(rule.Credit(mask_truncated=True), batch, rewards, truncated=(0, 5))
+    cut = _assign(rule.CreditRule(mask_truncated=True), batch, rewards, truncated=(0, 5))
     rows = np.isin(np.arange(8), (0, 5))
     assert not np.asarray(cut.completion_mask)[rows].any() and not np.asarray(cut.token_weights)[rows].any()
     np.testing.assert_array_equal(np.asarray(cut.advantages)[~rows], np.asarray(kept.advantages)[~rows])
@@ -129,7 +129,7 @@ def test_shaping_and_weights_draw_different_numbers():
     def as_they_are(rewards):
         return rewards
 
-    found = _assign(rule.Credit(shape=noisy, advantage=as_they_are, token_weight=noise), batch)
+    found = _assign(rule.CreditRule(shape=noisy, advantage=as_they_are, token_weight=noise), batch)
     assert not np.isclose(found.advantages[:, 0], found.token_weights[:, 0])[batch.mask[:, 0]].any()
 
 
@@ -141,10 +141,10 @@ def test_what_is_not_there_is_refused_with_what_is():
         return entropy
 
     with pytest.raises(ValueError, match="greedy needs greedy_rewards, .*; what can: .*group_size"):
-        _assign(rule.Credit(advantage=greedy))
+        _assign(rule.CreditRule(advantage=greedy))
     with pytest.raises(ValueError, match="by_entropy needs entropy, .*; what can: advantages, behavior_log_probs, key"):
-        _assign(rule.Credit(token_weight=by_entropy))
-    found = _assign(rule.Credit(advantage=greedy), greedy_rewards=jnp.asarray(_rewards()))
+        _assign(rule.CreditRule(token_weight=by_entropy))
+    found = _assign(rule.CreditRule(advantage=greedy), greedy_rewards=jnp.asarray(_rewards()))
     np.testing.assert_array_equal(found.advantages, 0)
 
 
@@ -152,7 +152,7 @@ def test_needs_scores_says_when_a_forward_pass_is_wanted():
     def by_entropy(mask, *, entropy):
         return entropy
 
-    assert not rule.Credit().needs_scores()
-    assert rule.Credit(token_weight=by_entropy).needs_scores()
-    assert not rule.Credit(token_weight=functools.partial(by_entropy, entropy=1.0)).needs_scores()
-    assert not rule.Credit(shape=shaping.shuffled).needs_scores()
+    assert not rule.CreditRule().needs_scores()
+    assert rule.CreditRule(token_weight=by_entropy).needs_scores()
+    assert not rule.CreditRule(token_weight=functools.partial(by_entropy, entropy=1.0)).needs_scores()
+    assert not rule.CreditRule(shape=shaping.shuffled).needs_scores()

@@ -33,10 +33,42 @@ def config(tmp_path, **fields):
     return found.lock()
 
 
-def set_reward(monkeypatch, reward_fn):
-    """Every task loaded from now on is scored by reward_fn (in this process: reward.num_workers is 0)."""
-    load = tasks.load
-    monkeypatch.setattr(tasks, "load", lambda name, **kwargs: load(name, **kwargs)._replace(reward_fn=reward_fn))
+# Rewards with a signal from the first step, for config.reward.function (in this process: reward.num_workers is 0).
+
+
+def sevens(prompt, completion, info):
+    """The number of sevens: several levels, and ties."""
+    return {"reward": float(completion.count("7"))}
+
+
+def sevens_and_even(prompt, completion, info):
+    """The same with a second component."""
+    return {"reward": float(completion.count("7")), "even": float(len(completion) % 2 == 0)}
+
+
+def sevens_of_prompt(prompt, completion, info):
+    """The same, and it depends on the prompt."""
+    return {"reward": float(completion.count("7")) + 0.1 * (len(prompt) % 3), "even": float(len(completion) % 2 == 0)}
+
+
+def has_a_seven(prompt, completion, info):
+    """1 for a completion with a seven."""
+    return {"reward": float("7" in completion)}
+
+
+def even_length(prompt, completion, info):
+    """1 for a completion of an even length."""
+    return {"reward": float(len(completion) % 2 == 0)}
+
+
+def reward(fn) -> str:
+    """The import path of one of these."""
+    return f"tests.experiments.small:{fn.__name__}"
+
+
+def task(*, base: str = "arithmetic", reward_fn: str = "sevens", **fields) -> tasks.Task:
+    """A task of one's own: another one's records with one of these rewards."""
+    return tasks.load(base, **fields)._replace(reward_fn=globals()[reward_fn])
 
 
 @pytest.fixture

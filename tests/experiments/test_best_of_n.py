@@ -11,21 +11,15 @@ from experiments.parts.judging import Judged
 from rl_jax import preferences
 from rl_jax.rewards.pool import RewardResult
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, reward, sevens  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.usefixtures("kept_signals")
 
 
-def sevens(prompt, completion, info):
-    """The number of sevens: several levels, and ties."""
-    return {"reward": float(completion.count("7"))}
-
-
-def run(tmp_path, monkeypatch, **fields):
+def run(tmp_path, **fields):
     """(rows, workdir, config) of a run on random params, whose completions are random digits."""
-    set_reward(monkeypatch, sevens)
-    config = small_config(tmp_path).copy_and_resolve_references().unlock()
-    config.best_of_n = configs.preferences.best_of_n(num_prompts=12, samples=6, sizes=(1, 2, 6), batch_size=8, **fields)
+    config = small_config(tmp_path, reward__function=reward(sevens)).copy_and_resolve_references().unlock()
+    config.best_of_n = configs.best_of_n(num_prompts=12, samples=6, sizes=(1, 2, 6), batch_size=8, **fields)
     return best_of_n.run(config, tmp_path / "run"), tmp_path / "run"
 
 
@@ -43,7 +37,7 @@ class LastDigit:
 
 
 def test_the_verifier_as_its_own_proxy(tmp_path, monkeypatch):
-    rows, workdir = run(tmp_path, monkeypatch)
+    rows, workdir = run(tmp_path)
     found = json.loads((workdir / "best_of_n.json").read_text())
     assert found == {"rows": rows, "proxies": []}
     assert [row["n"] for row in rows] == [1, 2, 6]
@@ -63,9 +57,9 @@ def test_the_verifier_as_its_own_proxy(tmp_path, monkeypatch):
 
     # A proxy of two members that disagree about everything: the worst case is the one that likes no sevens.
     monkeypatch.setattr(best_of_n, "load_reward_model", lambda folders: LastDigit())
-    worst = run(tmp_path, monkeypatch, proxies="a,b", combine=dict(fn="worst_case"))[0]
+    worst = run(tmp_path, proxies="a,b", combine=dict(fn="worst_case"))[0]
     assert worst[2]["gold"] < worst[0]["gold"] == pytest.approx(rows[0]["gold"])
-    level = run(tmp_path, monkeypatch, proxies="a,b", combine=dict(fn="mean"))[0]
+    level = run(tmp_path, proxies="a,b", combine=dict(fn="mean"))[0]
     # All tie, so that the choice is at random among the completions that are not empty.
     assert level[2]["gold"] == pytest.approx(level[0]["gold"], abs=0.05)
 
@@ -92,4 +86,4 @@ def test_an_empty_completion_has_the_worst_score():
 
 def test_fields_of_the_group():
     with pytest.raises(ValueError, match="sample'.*samples"):
-        configs.preferences.best_of_n(sample=1)
+        configs.best_of_n(sample=1)

@@ -14,22 +14,18 @@ from experiments.parts import judging, policy
 from experiments.parts.judging import Judged
 from experiments.parts.run import Run
 from experiments.parts.sample_groups import Collected
-from experiments.parts.setup import check_rows
+from experiments.parts.setup import check_rows, make_setup
 from experiments.report.health import CHECKS, SHOWN_ONLY
 from rl_jax.core.types import PolicyBatch, Rollout, TokenBatch
 from rl_jax.losses import policy as losses
 from rl_jax.rewards.pool import RewardPool, RewardResult
 from rl_jax.training import checkpoint
+from tests.experiments import small
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
 
 ROWS, PROMPT, LENGTH, GROUP = 8, 3, 4, 4
 LENGTHS = np.array([1, 4, 2, 4, 3, 4, 2, 1])
-
-
-def number_of_sevens(prompt, completion, info):
-    """A reward with a signal from the first step."""
-    return {"reward": float(completion.count("7")), "even": float(len(completion) % 2 == 0)}
 
 
 def rollout():
@@ -46,7 +42,7 @@ def policy_batch(config, rewards, key=0):
     blank = jnp.zeros((ROWS, LENGTH))
     result = RewardResult(np.asarray(rewards), {}, 0, 0, None)
     collected = Collected(Judged(rollout(), [], [], result), None, {})
-    return grpo.make_policy_batch(config, collected, None, blank, jax.random.key(key), {})
+    return grpo.make_policy_batch(policy.make_assign(config), collected, None, blank, jax.random.key(key), {})[0]
 
 
 @pytest.fixture
@@ -169,19 +165,73 @@ def read(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def run(tmp_path, monkeypatch, **fields):
-    """A run scored by number_of_sevens; its workdir."""
-    set_reward(monkeypatch, fields.pop("reward_fn", number_of_sevens))
-    config = small_config(tmp_path, **fields)
+def test_a_task_and_a_reward_by_import_path(tmp_path):
+    """A task, or its reward alone, from outside the library: no monkeypatch, no edit of rl_jax.tasks."""
+    config = small_config(tmp_path)
+    fields = dict(name="tests.experiments.small:task", reward_fn="has_a_seven", data_dir=str(tmp_path / "data"))
+    with config.unlocked():
+        config.task = fields | small.ALWAYS
+    assert make_setup(config).task.reward_fn is small.has_a_seven
+    config.reward.function = reward(small.sevens)
+    found = make_setup(config)
+    assert found.task.reward_fn is small.sevens and found.task.reward_kwargs == {}
+    with judging.make_pool(found) as pool:
+        assert pool(["1="], ["77"], ["{}"]).rewards.tolist() == [2.0]
+    config.reward.function = "tests.experiments.small:sevns"
+    with pytest.raises(ValueError, match="no 'sevns'; nearest: 'sevens'"):
+        make_setup(config)
+
+
+@pytest.mark.parametrize(
+    ("field", "fn", "name"),
+    [
+        ("advantage", "process_supervised", "step_ends"),
+        ("advantage", "optimal_token_baseline", "sum_pi_squared"),
+        ("shaping", "against_references", "reference_rewards"),
+    ],
+)
+def test_what_no_program_can_feed_is_refused_before_anything_is_trained(tmp_path, field, fn, name):
+    """D7: it was, but only after the warm start and the compilation."""
+    config = small_config(tmp_path, sft__steps=5)
+    with config.unlocked():
+        config.algorithm[field] = dict(fn=fn)
+    message = f"algorithm.{field}='{fn}' needs {name}: .* No program supplies it"
+    with pytest.raises(ValueError, match=message):
+        grpo.run(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "sft").exists()
+
+
+def test_minibatches_that_do_not_divide_the_rows_are_refused(config):
+    config.train.update(minibatches=3)
+    batch = policy_batch(config, np.arange(ROWS, dtype=np.float32))
+    with pytest.raises(ValueError, match="train.minibatches=3 does not divide the 8 rows of a step"):
+        policy.minibatches(config, batch, jax.random.key(0))
+
+
+def test_the_baseline_sees_the_rewards_as_the_advantage_does(tmp_path):
+    """D4: the running mean was of raw rewards, and was subtracted from shaped ones."""
+    config = small_config(tmp_path)
+    with config.unlocked():
+        config.algorithm.shaping = dict(fn="clip_rewards", low=-1.0, high=1.0)
+    result = RewardResult(np.full(ROWS, 8.0, np.float32), {}, 0, 0, None)
+    collected = Collected(Judged(rollout(), [], [], result), None, {})
+    blank = jnp.zeros((ROWS, LENGTH))
+    _, earned = grpo.make_policy_batch(policy.make_assign(config), collected, None, blank, jax.random.key(0), {})
+    np.testing.assert_array_equal(earned, 1.0)
+
+
+def run(tmp_path, **fields):
+    """A run scored by the number of sevens; its workdir."""
+    config = small_config(tmp_path, reward__function=reward(sevens_and_even), **fields)
     grpo.run(config, tmp_path / "run")
     return tmp_path / "run"
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_several_updates_a_step(tmp_path, monkeypatch):
+def test_several_updates_a_step(tmp_path):
     workdir = run(
-        tmp_path, monkeypatch, train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1
+        tmp_path, train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1
     )
     rows = read(workdir / "metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
@@ -213,7 +263,7 @@ def test_several_updates_a_step(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_a_function_of_ones_own_in_the_configs_place(tmp_path, monkeypatch):
+def test_a_function_of_ones_own_in_the_configs_place(tmp_path):
     calls = []
 
     def negated(log_probs, old_log_probs, advantages, mask, *, scale):
@@ -221,8 +271,7 @@ def test_a_function_of_ones_own_in_the_configs_place(tmp_path, monkeypatch):
         advantages = -scale * advantages
         return losses.clipped_surrogate(log_probs, old_log_probs, advantages, mask, clip_low=0.2, clip_high=0.2)
 
-    set_reward(monkeypatch, number_of_sevens)
-    config = small_config(tmp_path, train__steps=1)
+    config = small_config(tmp_path, train__steps=1, reward__function=reward(sevens_and_even))
     with config.unlocked():
         config.algorithm.surrogate = dict(fn=negated, scale=2.0)
     grpo.run(config, tmp_path / "run")
@@ -233,10 +282,9 @@ def test_a_function_of_ones_own_in_the_configs_place(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_gradients_that_are_not_finite_stop_the_run(tmp_path, monkeypatch):
+def test_gradients_that_are_not_finite_stop_the_run(tmp_path):
     settings = dict(train__steps=8, train__max_nonfinite_in_a_row=3, eval__every=100, algorithm__entropy_coef=0.1)
-    set_reward(monkeypatch, number_of_sevens)
-    config = small_config(tmp_path, **settings)
+    config = small_config(tmp_path, reward__function=reward(sevens_and_even), **settings)
     config.train.optimizer.learning_rate = float("nan")  # the first update ruins the params
     with pytest.raises(FloatingPointError, match="3 gradients in a row .* the batch of step 4 is in .*step_4.npz"):
         grpo.run(config, tmp_path / "run")
@@ -258,7 +306,7 @@ def test_finite_gradients_do_not_stop_the_run(tmp_path, config):
 def test_step_metrics(config):
     records = [{"prompt": "1+1=", "info": "{}"}] * ROWS
     completions = ["7", "", "77", "1", "2", "2", "2", "2"]
-    with RewardPool(number_of_sevens, num_workers=0) as pool:
+    with RewardPool(sevens_and_even, num_workers=0) as pool:
         result = pool([r["prompt"] for r in records], completions, [r["info"] for r in records])
     judged = judging.Judged(jax.tree.map(np.asarray, rollout()), records, completions, result)
     first = {
@@ -282,11 +330,10 @@ def test_step_metrics(config):
 
 
 @pytest.mark.usefixtures("kept_signals")
-def test_without_a_term_that_compares_the_reference_has_no_forward(tmp_path, monkeypatch):
-    set_reward(monkeypatch, number_of_sevens)
-    rows = {}
+def test_without_a_term_that_compares_the_reference_has_no_forward(tmp_path):
+    rows, scored = {}, reward(sevens_and_even)
     for measured in (True, False):
-        config = small_config(tmp_path, algorithm__measure_kl=measured, train__steps=2)
+        config = small_config(tmp_path, algorithm__measure_kl=measured, train__steps=2, reward__function=scored)
         grpo.run(config, tmp_path / str(measured))
         lines = (tmp_path / str(measured) / "metrics.jsonl").read_text().splitlines()
         rows[measured] = [json.loads(line) for line in lines][-1]

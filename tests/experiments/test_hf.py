@@ -14,7 +14,7 @@ from experiments.parts.encoding import encode_prompts
 from experiments.parts.setup import load_params, make_setup
 from rl_jax.core.types import TokenBatch
 from rl_jax.data import readers
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import even_length, kept_signals, reward  # noqa: F401  a fixture
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 TEMPLATE += "{% if add_generation_prompt %}<a>{% endif %}"
@@ -52,22 +52,17 @@ def small(folder, tmp_path):
     config.task.update(num_train=200, num_test=20, data_dir=str(tmp_path / "data"))
     config.rollout.completion_length = 6
     config.train.optimizer.update(learning_rate=1e-2, warmup_steps=0)
-    config.reward.num_workers = 0
+    config.reward.update(num_workers=0, fn=reward(even_length))
     config.log.update(progress=False, tensorboard=False)
     return config
 
 
-def has_an_even_length(prompt, completion, info):
-    return {"reward": float(len(completion) % 2 == 0)}
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folder, tmp_path, monkeypatch):
+def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folder, tmp_path):
     import torch
     import transformers
 
-    set_reward(monkeypatch, has_an_even_length)
     config = small(folder, tmp_path)
     grpo.run(config, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -96,12 +91,11 @@ def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folde
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft still asks for it
 @pytest.mark.parametrize("engine", ["continuous", "lockstep"])
-def test_adapters_are_trained_in_the_models_place(folder, tmp_path, monkeypatch, engine):
+def test_adapters_are_trained_in_the_models_place(folder, tmp_path, engine):
     import peft
     import torch
     import transformers
 
-    set_reward(monkeypatch, has_an_even_length)
     config = small(folder, tmp_path)
     config.model.lora.update(rank=2, targets="layers/(q|v)")
     config.rollout.engine.name = engine
@@ -124,9 +118,8 @@ def test_adapters_are_trained_in_the_models_place(folder, tmp_path, monkeypatch,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_a_run_on_a_folder_is_evaluated_from_its_checkpoint(folder, tmp_path, monkeypatch):
+def test_a_run_on_a_folder_is_evaluated_from_its_checkpoint(folder, tmp_path):
     """Its warm start, too: the params of the SFT are those that RL begins with."""
-    set_reward(monkeypatch, has_an_even_length)
     config = small(folder, tmp_path)
     config.sft.update(steps=2, eval_every=2, batch_size=8)
     config.train.steps = 1

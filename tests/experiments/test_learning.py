@@ -13,7 +13,7 @@ import pytest
 from experiments import grpo
 from rl_jax import advantages
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_signals")]
 
@@ -21,20 +21,16 @@ MARGIN = 0.5
 STEPS = 40
 
 
-def has_a_seven(prompt, completion, info):
-    return {"reward": float("7" in completion)}
-
-
 def against(rewards, *, group_size):
     """The advantage's sign turned round."""
     return -advantages.group_relative(rewards, group_size=group_size)
 
 
-def gain(tmp_path, monkeypatch, seed, **choices) -> float:
+def gain(tmp_path, seed, **choices) -> float:
     """The mean reward of the last ten steps less that of the first two."""
-    set_reward(monkeypatch, has_a_seven)
     config = small_config(
         tmp_path,
+        reward__function=reward(has_a_seven),
         seed=seed,
         train__steps=STEPS,
         sample__group_size=8,
@@ -52,17 +48,17 @@ def gain(tmp_path, monkeypatch, seed, **choices) -> float:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_reward_rises(tmp_path, monkeypatch, seed):
-    found = gain(tmp_path, monkeypatch, seed)
+def test_reward_rises(tmp_path, seed):
+    found = gain(tmp_path, seed)
     assert found > MARGIN
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_shuffled_rewards_teach_nothing(tmp_path, monkeypatch, seed):
-    found = gain(tmp_path, monkeypatch, seed, shaping=dict(fn="shuffled"))
+def test_shuffled_rewards_teach_nothing(tmp_path, seed):
+    found = gain(tmp_path, seed, shaping=dict(fn="shuffled"))
     assert found < MARGIN / 2
 
 
-def test_the_wrong_sign_does_not_learn(tmp_path, monkeypatch):
-    found = gain(tmp_path, monkeypatch, 0, advantage=dict(fn=against))
+def test_the_wrong_sign_does_not_learn(tmp_path):
+    found = gain(tmp_path, 0, advantage=dict(fn=against))
     assert found < 0.0

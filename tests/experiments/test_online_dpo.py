@@ -23,14 +23,9 @@ from rl_jax.data import pipeline
 from rl_jax.selection import reference_policy
 from rl_jax.training import checkpoint
 from tests.experiments import small
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 PROMPTS, SAMPLES, WIDTH, LENGTH = 4, 3, 2, 3
-
-
-def number_of_sevens(prompt, completion, info):
-    """A reward with a signal from the first step."""
-    return {"reward": float(completion.count("7"))}
 
 
 def config(tmp_path, **fields):
@@ -50,7 +45,7 @@ def config(tmp_path, **fields):
 
 
 def small_of_grpo(tmp_path):
-    found = small.config(tmp_path).copy_and_resolve_references()
+    found = small.config(tmp_path, reward__function=small.reward(small.sevens)).copy_and_resolve_references()
     found.unlock()
     return found
 
@@ -180,8 +175,7 @@ class Drawn:
             self.candidates, self.judged = draw(self.params, self.other, jax.random.key(5), Clock())
 
 
-def test_candidates_of_the_policy_and_of_the_reference(tmp_path, monkeypatch):
-    set_reward(monkeypatch, number_of_sevens)
+def test_candidates_of_the_policy_and_of_the_reference(tmp_path):
     settings = config(
         tmp_path,
         sample__group_size=2,
@@ -210,7 +204,6 @@ def test_candidates_of_the_policy_and_of_the_reference(tmp_path, monkeypatch):
 
 
 def test_a_trained_reward_model_judges_in_place_of_the_verifier(tmp_path, monkeypatch):
-    set_reward(monkeypatch, number_of_sevens)
     seen = []
 
     class Trained:
@@ -240,8 +233,7 @@ def test_unknown_data_are_refused(tmp_path):
         online_dpo.make_source(config(tmp_path, sample__data="pair"))
 
 
-def test_opponents_may_only_be_compared_with(tmp_path, monkeypatch):
-    set_reward(monkeypatch, number_of_sevens)
+def test_opponents_may_only_be_compared_with(tmp_path):
     drawn = Drawn(config(tmp_path, sample__opponents=dict(samples=3, share=0.5, candidates=False)))
     assert drawn.candidates.rewards.shape == (8, 2) and drawn.candidates.opponents.shape == (8, 3)
     assert (drawn.candidates.origin == candidates_of.POLICY).all()
@@ -400,9 +392,8 @@ RUNS = {
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, kept_signals):  # noqa: F811
+def run(tmp_path, kept_signals):  # noqa: F811
     """run(name, **fields) -> workdir of a whole run."""
-    set_reward(monkeypatch, number_of_sevens)
 
     def of(name, workdir=None, **fields):
         workdir = workdir or tmp_path / name

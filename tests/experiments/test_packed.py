@@ -11,20 +11,16 @@ from experiments import grpo, ppo
 from experiments.parts import packers
 from rl_jax.core.types import TokenBatch
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, reward, sevens  # noqa: F401  a fixture
 
 LOOSE = dict(rel_tol=1e-3, abs_tol=1e-5)
 
 
-def number_of_sevens(prompt, completion, info):
-    return {"reward": float(completion.count("7"))}
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_a_run_is_the_same_padded_and_with_shared_prefixes(tmp_path, monkeypatch):
-    set_reward(monkeypatch, number_of_sevens)
+def test_a_run_is_the_same_padded_and_with_shared_prefixes(tmp_path):
     settings = dict(
+        reward__function=reward(sevens),
         train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1, train__steps=2
     )
     logged = {}

@@ -18,7 +18,7 @@ from rl_jax.losses import value
 from rl_jax.models import heads
 from tests.experiments import programs
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, set_reward  # noqa: F401  a fixture
+from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 from tests.experiments.test_resume import Runner, logged, saved, saving
 from tests.tiny import max_difference
 
@@ -42,21 +42,17 @@ MARGIN = 0.5
 STEPS = 40
 
 
-def has_a_seven(prompt, completion, info):
-    return {"reward": float("7" in completion)}
-
-
 def against(token_rewards, values, completion_mask, *, bootstrap_values):
     """GAE's advantages with their sign turned round; the returns as they are."""
     advantages, returns = tokens.gae(token_rewards, values, completion_mask, bootstrap_values=bootstrap_values)
     return -advantages, returns
 
 
-def learn(tmp_path, monkeypatch, seed=0, **critic) -> list[dict]:
+def learn(tmp_path, seed=0, **critic) -> list[dict]:
     """The rows of metrics of a run."""
-    set_reward(monkeypatch, has_a_seven)
     config = small_config(
         tmp_path,
+        reward__function=reward(has_a_seven),
         seed=seed,
         train__steps=STEPS,
         sample__group_size=8,
@@ -86,8 +82,8 @@ CRITICS = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("name", CRITICS)
-def test_reward_rises(tmp_path, monkeypatch, name):
-    rows = learn(tmp_path, monkeypatch, **CRITICS[name])
+def test_reward_rises(tmp_path, name):
+    rows = learn(tmp_path, **CRITICS[name])
     assert gain(rows) > MARGIN
     # Trained rows have the policy's metrics, those of the critic's warm-up have not; all have the critic's.
     assert ["loss" in row for row in rows] == [row["step"] > CRITICS[name].get("warmup_steps", 0) for row in rows]
@@ -101,15 +97,15 @@ def test_reward_rises(tmp_path, monkeypatch, name):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_the_wrong_sign_does_not_learn(tmp_path, monkeypatch):
-    rows = learn(tmp_path, monkeypatch, advantage=dict(fn=against))
+def test_the_wrong_sign_does_not_learn(tmp_path):
+    rows = learn(tmp_path, advantage=dict(fn=against))
     assert gain(rows) < 0.0
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path, monkeypatch):
-    rows = learn(tmp_path, monkeypatch, warmup_steps=STEPS, loss=dict(fn="mse"))
+def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path):
+    rows = learn(tmp_path, warmup_steps=STEPS, loss=dict(fn="mse"))
     explained = [row["value/explained_variance"] for row in rows]
     assert explained[0] == pytest.approx(0.0, abs=1e-6) and min(explained[-10:]) > 0.1
     assert abs(gain(rows)) < MARGIN / 2 and not {"loss", "grad_norm", "ratio/mean"} & set(rows[-1])
@@ -158,11 +154,10 @@ def test_ppo_learns_arithmetic_from_the_warm_start_of_grpo(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("shared", [False, True])
-def test_eight_devices_walk_the_path_of_one(tmp_path, monkeypatch, shared):
-    set_reward(monkeypatch, has_a_seven)
-    rows = {}
+def test_eight_devices_walk_the_path_of_one(tmp_path, shared):
+    rows, more = {}, dict(train__epochs=2, train__minibatches=2, eval__every=3, reward__function=reward(has_a_seven))
     for mesh in ("", "data:2,fsdp:2,tensor:2"):
-        config = small_config(tmp_path, mesh=mesh, train__steps=3, train__epochs=2, train__minibatches=2, eval__every=3)
+        config = small_config(tmp_path, mesh=mesh, train__steps=3, **more)
         rate = ppo_common.common.optimizer(learning_rate=1e-2, eps=1e-3)  # the usual eps blows rounding up
         with config.unlocked():
             config.train.update(optimizer=rate)

@@ -72,10 +72,11 @@ def test_weights_of_the_regularisers_reach_the_batch(tmp_path):
     _, _, states = _run(tmp_path, 1, **specs)
     mask = jnp.ones((4, 2), bool)
     batch = trackers.weigh(PolicyBatch(None, mask, *[jnp.zeros((4, 2))] * 4), states)
-    np.testing.assert_allclose(batch.entropy_coefs, np.full(4, 0.3), rtol=1e-6)  # below the target: .2 + .1, applied
-    np.testing.assert_allclose(batch.kl_coefs, np.full(4, states["loss_kl"].coef))
+    # Below the target: .2 + .1, applied.
+    np.testing.assert_allclose(batch.extras["entropy_coefs"], np.full(4, 0.3), rtol=1e-6)
+    np.testing.assert_allclose(batch.extras["kl_coefs"], np.full(4, states["loss_kl"].coef))
     plain = trackers.weigh(PolicyBatch(None, mask, *[jnp.zeros((4, 2))] * 4), {})
-    assert plain.kl_coefs is None and plain.entropy_coefs is None
+    assert plain.extras == {}
 
 
 def test_a_step_that_did_not_train_the_policy_moves_no_coefficient(tmp_path):
@@ -87,3 +88,9 @@ def test_a_step_that_did_not_train_the_policy_moves_no_coefficient(tmp_path):
 def test_an_unknown_tracker_is_refused_with_the_known_ones(tmp_path):
     with pytest.raises(ValueError, match="no function 'ema'; it has: .*ema_mean"):
         _run(tmp_path, baseline=dict(fn="ema"))
+
+
+def test_a_tracker_whose_state_its_place_cannot_read_is_refused(tmp_path):
+    """D6: beta_values was taken as a baseline, and crashed in the middle of the first step."""
+    with pytest.raises(ValueError, match="trackers.baseline='beta_values': its state has no value, .* use ema_mean"):
+        _run(tmp_path, 0, baseline=dict(fn="beta_values", num_prompts=4))

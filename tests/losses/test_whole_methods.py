@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import grpo as program
 from experiments import ppo as ppo_program
+from experiments.parts import policy as program
 from experiments.parts import trackers
 from experiments.tools import methods
 from rl_jax import grpo, ppo
-from rl_jax.core.types import Rollout, Scores, TokenBatch
+from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
 from tests.oracles import methods as parts
 from tests.oracles import trl, verl
@@ -316,7 +316,7 @@ def test_the_whole_method_is_theirs(row, seed):
     objective = program.make_objective(config)
 
     def loss(log_probs):
-        mean, metrics = grpo.loss(Scores(log_probs, jnp.asarray(case.entropy)), batch, objective)
+        mean, metrics = grpo.loss(TokenScores(log_probs, jnp.asarray(case.entropy)), batch, objective)
         return mean.value(), metrics
 
     (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(jnp.asarray(case.log_probs))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rl_jax import dpo, preferences
-from rl_jax.core.types import PreferenceBatch, Scores
+from rl_jax.core.types import PreferenceBatch, TokenScores
 from rl_jax.losses.preference import links
 from tests.paths import shared_data
 
@@ -58,7 +58,7 @@ def descend(objective, confidence, yes, *, steps=4000, rate=2.0):
             extras={"label_probs": jnp.asarray(confidence)},
         )
         scores = log_probs(logits).reshape(2 * NUMBER, 1)
-        return dpo.loss(Scores(scores, jnp.zeros_like(scores)), batch, objective)[0].total
+        return dpo.loss(TokenScores(scores, jnp.zeros_like(scores)), batch, objective)[0].total
 
     step = jax.jit(lambda _, logits: logits - rate * jax.grad(loss)(logits))
     return jax.lax.fori_loop(0, steps, step, reference), reference

@@ -9,7 +9,7 @@ import pytest
 
 from rl_jax import dpo
 from rl_jax.core.masked import merge
-from rl_jax.core.types import Scores
+from rl_jax.core.types import TokenScores
 from rl_jax.dpo import Objective
 from rl_jax.losses.preference import compare, links, offsets, regularizers, scales, scores, weights
 from tests.losses.preference.cases import EVERY, METHODS, B, make_batch, run, run64
@@ -110,7 +110,7 @@ def test_no_gradient_into_data(name):
     def value(ref, prev, rewards, floats):
         given = batch._replace(ref_log_probs=ref, prev_log_probs=prev, rewards=rewards, extras=batch.extras | floats)
         rows = jnp.asarray(log_probs).reshape(-1, log_probs.shape[-1])
-        return dpo.loss(Scores(rows, jnp.ones_like(rows)), given, EVERY[name].objective, more)[0].value()
+        return dpo.loss(TokenScores(rows, jnp.ones_like(rows)), given, EVERY[name].objective, more)[0].value()
 
     gradients = jax.grad(value, argnums=(0, 1, 2, 3))(
         jnp.asarray(batch.ref_log_probs), jnp.asarray(batch.prev_log_probs), jnp.asarray(batch.rewards), floats
@@ -124,7 +124,7 @@ def test_only_the_rejected_sequence_kl_has_a_gradient_in_tdpo2():
 
     def value(kl, objective):
         rows = jnp.asarray(log_probs).reshape(-1, log_probs.shape[-1])
-        return dpo.loss(Scores(rows, rows), batch, objective, {"sequence_kl": kl})[0].value()
+        return dpo.loss(TokenScores(rows, rows), batch, objective, {"sequence_kl": kl})[0].value()
 
     first, second = (jax.grad(value)(more["sequence_kl"], EVERY[name].objective) for name in ("tdpo1", "tdpo2"))
     assert (np.abs(first) > 0).all() and (second[:, 0] == 0).all() and (np.abs(second[:, 1]) > 0).all()
@@ -343,7 +343,7 @@ def test_the_optimum_of_dpo_is_the_tilted_reference():
 
         def value(logits):
             rows = jax.nn.log_softmax(logits)[pairs.ravel()][:, None]
-            return dpo.loss(Scores(rows, rows), batch, objective)[0].value()
+            return dpo.loss(TokenScores(rows, rows), batch, objective)[0].value()
 
         optimum = ref_logits + rewards / beta
         assert np.abs(jax.grad(value)(jnp.asarray(optimum))).max() < 1e-15

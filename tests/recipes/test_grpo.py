@@ -9,10 +9,10 @@ import pytest
 
 from rl_jax import advantages, grpo
 from rl_jax.advantages import groups
-from rl_jax.core.types import PolicyBatch, Scores
+from rl_jax.core.types import PolicyBatch, TokenScores
 from rl_jax.credit import rule
 from rl_jax.losses import aggregate, kl, policy
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import aggregate as aggregate_reference
 from tests.numpy_loops import grpo as reference
 
@@ -43,7 +43,7 @@ def _rewards(seed, rows=8):
 
 def _loss(log_probs, batch, objective, entropy=None):
     entropy = jnp.zeros_like(log_probs) if entropy is None else entropy
-    mean, _ = grpo.loss(Scores(log_probs, entropy), batch, objective)
+    mean, _ = grpo.loss(TokenScores(log_probs, entropy), batch, objective)
     return mean.value()
 
 
@@ -85,7 +85,7 @@ def test_value_and_gradient_match_torch_from_logits():
         )
         objective = grpo.Objective(surrogate=SURROGATE, kl_coef=0.1)
         value, gradient = jax.value_and_grad(lambda z: _loss(log_probs_of(z), batch, objective))(jnp.asarray(logits))
-        _, metrics = grpo.loss(Scores(jnp.asarray(log_probs), jnp.zeros_like(log_probs)), batch, objective)
+        _, metrics = grpo.loss(TokenScores(jnp.asarray(log_probs), jnp.zeros_like(log_probs)), batch, objective)
     assert metrics["clip/low"].total > 0 and metrics["clip/high"].total > 0
     expected, expected_gradient = reference.torch_grpo(
         logits, tokens, old_log_probs, ref_log_probs, rewards, mask, group_size=4, clip=CLIP, kl_coef=0.1
@@ -148,7 +148,7 @@ def test_a_term_with_coefficient_zero_is_left_out(poison):
 def test_metrics_match_the_loops():
     batch = ragged_batch(4)
     entropy = np.abs(batch.advantages)
-    _, metrics = grpo.loss(Scores(batch.log_probs, entropy), _policy_batch(batch), grpo.Objective(SURROGATE))
+    _, metrics = grpo.loss(TokenScores(batch.log_probs, entropy), _policy_batch(batch), grpo.Objective(SURROGATE))
     expected = reference.grpo_metrics(
         *batch[:2], _behavior(batch), batch.ref_log_probs, batch.advantages, entropy, batch.mask, clip=CLIP
     )
@@ -167,7 +167,7 @@ def test_metrics_do_not_look_behind_the_mask_and_carry_no_gradient():
 
     data = _policy_batch(batch._replace(**{f: poison(getattr(batch, f)) for f in batch._fields if f != "mask"}))
     assert np.isnan(data.behavior_log_probs[~batch.mask]).all()
-    scores = Scores(poison(batch.log_probs), poison(np.abs(batch.advantages)))
+    scores = TokenScores(poison(batch.log_probs), poison(np.abs(batch.advantages)))
 
     def values(scores):
         metrics = grpo.loss(scores, data, grpo.Objective(SURROGATE, entropy_coef=0.1))[1]
@@ -191,7 +191,8 @@ def test_without_old_log_probs_the_policy_is_its_own_proximal_policy():
     np.testing.assert_array_equal(none_value, value)
     np.testing.assert_array_equal(none_gradient, gradient)
     assert np.abs(gradient).max() > 0.01
-    _, metrics = grpo.loss(Scores(batch.log_probs, np.zeros_like(batch.log_probs)), none, grpo.Objective(SURROGATE))
+    scores = TokenScores(batch.log_probs, np.zeros_like(batch.log_probs))
+    _, metrics = grpo.loss(scores, none, grpo.Objective(SURROGATE))
     assert metrics["ratio/max_dev"].value() == 0
     np.testing.assert_allclose(metrics["sampler/weight"].value(), np.exp(0.3), rtol=1e-5)
 
@@ -200,7 +201,7 @@ def test_on_policy_metrics_say_so():
     """T1: the ratio is exactly 1, nothing is clipped, and the KL to a reference equal to the policy is exactly 0."""
     batch = ragged_batch(6)
     batch = batch._replace(old_log_probs=batch.log_probs, ref_log_probs=batch.log_probs)
-    scores = Scores(batch.log_probs, np.zeros_like(batch.log_probs))
+    scores = TokenScores(batch.log_probs, np.zeros_like(batch.log_probs))
     _, metrics = grpo.loss(scores, _policy_batch(batch), grpo.Objective(SURROGATE))
     assert metrics["ratio/mean"].value() == 1 and metrics["ratio/max_dev"].value() == 0
     for name in ("clip/low", "clip/high", "kl/k1", "kl/k3"):
@@ -258,7 +259,7 @@ def test_other_methods_are_other_choices():
 
 def test_shapes_that_do_not_fit_are_refused():
     batch = ragged_batch(0)
-    scores = Scores(batch.log_probs, np.zeros_like(batch.log_probs))
+    scores = TokenScores(batch.log_probs, np.zeros_like(batch.log_probs))
     with pytest.raises(AssertionError):
         grpo.loss(scores, _policy_batch(batch)._replace(advantages=_rewards(0)), grpo.Objective())
     with pytest.raises(AssertionError):
@@ -293,14 +294,14 @@ def test_token_weights_multiply_the_policy_term_and_not_the_regularisers():
 def test_coefficients_of_the_batch_stand_in_for_the_objectives(field, constant):
     batch = ragged_batch(9)
     entropy = np.where(batch.mask, -batch.log_probs, np.nan)
-    moved = _policy_batch(batch)._replace(**{field: np.full(8, 0.7, np.float32)})
+    moved = _policy_batch(batch)._replace(extras={field: np.full(8, 0.7, np.float32)})
     for left_out in (0.0, 0.2):  # the objective's constant does not matter any more, not even as a switch
         found = _loss(batch.log_probs, moved, grpo.Objective(**{"kl_coef": 0.0, constant: left_out}), entropy)
         expected = grpo.Objective(**{"kl_coef": 0.0, constant: 0.7})
         np.testing.assert_allclose(found, _loss(batch.log_probs, _policy_batch(batch), expected, entropy), rtol=1e-6)
 
     def through(coefficients):
-        changed = moved._replace(**{field: coefficients})
+        changed = moved._replace(extras={field: coefficients})
         return _loss(batch.log_probs, changed, grpo.Objective(kl_coef=0.0), entropy)
 
     np.testing.assert_array_equal(jax.grad(through)(np.full(8, 0.7, np.float32)), 0)
@@ -308,11 +309,12 @@ def test_coefficients_of_the_batch_stand_in_for_the_objectives(field, constant):
 
 def test_what_a_choice_asks_for_by_name_is_the_batchs():
     batch = ragged_batch(10)
-    policy_batch = _policy_batch(batch)._replace(
-        selected=batch.mask & (batch.advantages > 0),
-        group_tokens=np.full(8, 11.0, np.float32),
-        batch_rows=np.full(8, 8.0, np.float32),
-    )
+    extras = {
+        "selected": batch.mask & (batch.advantages > 0),
+        "group_tokens": np.full(8, 11.0, np.float32),
+        "batch_rows": np.full(8, 8.0, np.float32),
+    }
+    policy_batch = _policy_batch(batch)._replace(extras=extras)
     seen = {}
 
     def surrogate(log_probs, old_log_probs, advantages, mask, *, behavior_log_probs, ref_log_probs, entropy, selected):
@@ -334,10 +336,10 @@ def test_what_a_choice_asks_for_by_name_is_the_batchs():
     for name, expected in [
         ("behavior", policy_batch.behavior_log_probs),
         ("ref", batch.ref_log_probs),
-        ("selected", policy_batch.selected),
+        ("selected", extras["selected"]),
         ("old", batch.old_log_probs),
-        ("group_tokens", policy_batch.group_tokens),
-        ("batch_rows", policy_batch.batch_rows),
+        ("group_tokens", extras["group_tokens"]),
+        ("batch_rows", extras["batch_rows"]),
     ]:
         np.testing.assert_array_equal(seen[name], expected, err_msg=name)
 

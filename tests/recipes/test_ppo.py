@@ -10,17 +10,17 @@ import pytest
 from rl_jax import grpo, ppo, token_weights
 from rl_jax.advantages.tokens import gae, vtrace
 from rl_jax.core.masked import merge
-from rl_jax.core.types import PolicyBatch, Rollout, Scores, TokenBatch
-from rl_jax.credit.rule import Credit
+from rl_jax.core.types import PolicyBatch, Rollout, TokenBatch, TokenScores
+from rl_jax.credit.rule import CreditRule
 from rl_jax.losses import aggregate, kl, value
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import masked
 from tests.numpy_loops import ppo as reference
 from tests.oracles import verl
 
 KL_COEF = 0.3
 SUPPORT = value.Support(-2.0, 2.0, num_bins=11, padding=2)
-PLAIN = Credit()
+PLAIN = CreditRule()
 
 
 def make_rollout(batch, truncated=()):
@@ -149,7 +149,7 @@ def test_by_default_a_row_that_was_cut_off_ends():
 
 def test_rows_that_the_loss_leaves_out_are_in_neither_half():
     batch, rewards, values = inputs(5)
-    found, metrics = assign(batch, rewards, values, credit=Credit(mask_truncated=True), truncated=(0, 5))
+    found, metrics = assign(batch, rewards, values, credit=CreditRule(mask_truncated=True), truncated=(0, 5))
     kept = batch.mask & ~np.isin(np.arange(8), (0, 5))[:, None]
     np.testing.assert_array_equal(found.completion_mask, kept)
     for array in (found.policy.advantages, found.returns, found.values):
@@ -168,13 +168,13 @@ def test_weights_and_selections_see_the_advantages_of_the_critic():
     def worse(mask, *, advantages):
         return mask & (advantages < 0)
 
-    credit = Credit(behavior_weight=token_weights.exact, token_weight=half_where_worse, selection=worse)
+    credit = CreditRule(behavior_weight=token_weights.exact, token_weight=half_where_worse, selection=worse)
     found, _ = assign(batch, rewards, values, credit=credit)
     plain, _ = assign(batch, rewards, values)
     np.testing.assert_array_equal(found.policy.advantages, plain.policy.advantages)
     below = batch.mask & (np.asarray(found.policy.advantages) < 0)
     assert below.any() and (batch.mask & ~below).any()
-    np.testing.assert_array_equal(found.policy.selected, below)
+    np.testing.assert_array_equal(found.policy.extras["selected"], below)
     ratio = np.exp(batch.log_probs - (batch.old_log_probs - 0.1))
     np.testing.assert_allclose(
         found.policy.token_weights, np.where(batch.mask, ratio * np.where(below, 0.5, 1.0), 0), rtol=1e-5
@@ -186,7 +186,7 @@ def test_the_penalty_and_the_shaping_are_the_credits():
         return 2 * rewards
 
     batch, rewards, values = inputs(7)
-    found, metrics = assign(batch, rewards, values, credit=Credit(shape=doubled, reward_kl=kl.k2), whiten=False)
+    found, metrics = assign(batch, rewards, values, credit=CreditRule(shape=doubled, reward_kl=kl.k2), whiten=False)
     d = np.where(batch.mask, batch.log_probs.astype(np.float64) - batch.ref_log_probs, 0)
     last = reference.token_rewards(2 * rewards, batch.log_probs, batch.ref_log_probs, batch.mask, 0.0)
     on_tokens = last - KL_COEF * d**2 / 2
@@ -328,13 +328,13 @@ def test_the_joint_loss_is_the_sum_of_its_halves():
     entropy = np.zeros_like(ragged.log_probs)
 
     def joint(log_probs, outputs):
-        mean, metrics = ppo.loss(Scores(log_probs, entropy), outputs, batch, objective)
+        mean, metrics = ppo.loss(TokenScores(log_probs, entropy), outputs, batch, objective)
         return mean.value(), metrics
 
     (found, metrics), gradients = jax.value_and_grad(joint, argnums=(0, 1), has_aux=True)(ragged.log_probs, outputs)
 
     def of_policy(log_probs):
-        return grpo.loss(Scores(log_probs, entropy), batch.policy, objective.policy)[0].value()
+        return grpo.loss(TokenScores(log_probs, entropy), batch.policy, objective.policy)[0].value()
 
     def of_critic(outputs):
         return ppo.value_loss(outputs, batch, objective)[0].value()
@@ -350,7 +350,7 @@ def test_the_joint_loss_is_the_sum_of_its_halves():
 def test_micro_batches_change_nothing():
     ragged, batch = ppo_batch(5)
     outputs = outputs_of(batch)
-    scores = Scores(ragged.log_probs, -ragged.log_probs)
+    scores = TokenScores(ragged.log_probs, -ragged.log_probs)
     whole = ppo.loss(scores, outputs, batch, ppo.Objective())
     parts = []
     for rows in (slice(0, 2), slice(2, 8)):
@@ -365,7 +365,7 @@ def test_micro_batches_change_nothing():
     ("objective", "said"),
     [
         (ppo.Objective(value_loss=value.hl_gauss), "needs the support of its bins"),
-        (ppo.Objective(value_loss=value.mse, support=SUPPORT), "scalars has no use for a support"),
+        (ppo.Objective(value_loss=value.mse, support=SUPPORT), "scalars takes no support"),
     ],
 )
 def test_losses_and_heads_that_do_not_fit_are_refused(objective, said):

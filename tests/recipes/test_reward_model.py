@@ -11,7 +11,7 @@ import pytest
 
 from rl_jax import reward_model
 from rl_jax.core.masked import merge
-from rl_jax.core.types import PreferenceBatch, Scores, TokenBatch
+from rl_jax.core.types import PreferenceBatch, TokenBatch, TokenScores
 from rl_jax.losses import reward_model as losses
 from rl_jax.losses.reward_model import rankings
 from rl_jax.losses.value import Support
@@ -162,7 +162,7 @@ def test_an_implicit_reward_model_learns_which_tokens_are_right():
 
     def loss(params, batch):
         log_probs = jax.nn.log_softmax(params)[batch[0]].reshape(-1, 6)
-        return reward_model.implicit_loss(Scores(log_probs, jnp.zeros_like(log_probs)), batch[1], beta=1.0)
+        return reward_model.implicit_loss(TokenScores(log_probs, jnp.zeros_like(log_probs)), batch[1], beta=1.0)
 
     step = make_train_step(loss, optax.adam(0.05))
     state = init_state(jnp.zeros(4), optax.adam(0.05), jax.random.key(0))
@@ -297,7 +297,7 @@ def test_missing_arrays_are_named():
     outputs, batch = case(Choice())
     with pytest.raises(ValueError, match="bradley_terry_margin needs margins"):
         reward_model.loss(outputs, batch, Choice(losses.bradley_terry_margin))
-    scores = Scores(jnp.zeros((2, 1)), jnp.zeros((2, 1)))
+    scores = TokenScores(jnp.zeros((2, 1)), jnp.zeros((2, 1)))
     with pytest.raises(ValueError, match="ref_log_probs"):
         reward_model.implicit_loss(scores, preference_batch(jnp.zeros((2, 1))))
 

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 
 from rl_jax import sft
-from rl_jax.core.types import Scores
+from rl_jax.core.types import TokenScores
 from rl_jax.losses import aggregate
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.training.scoring import make_score
@@ -18,7 +18,7 @@ MASK = jnp.array([[True, True, True], [True, False, False]])
 
 
 def test_mean_over_tokens_and_over_rows():
-    scores = Scores(LOG_PROBS, -LOG_PROBS / 2)
+    scores = TokenScores(LOG_PROBS, -LOG_PROBS / 2)
     loss, metrics = sft.loss(scores, MASK)
     assert (loss.total, loss.count) == (10.0, 4.0)
     assert metrics["entropy"].value() == 1.25
@@ -27,7 +27,7 @@ def test_mean_over_tokens_and_over_rows():
 
 
 def test_gradient_is_minus_one_over_the_count_on_the_mask_and_zero_behind_it():
-    gradient = jax.grad(lambda x: sft.loss(Scores(x, jnp.zeros_like(x)), MASK)[0].value())(LOG_PROBS)
+    gradient = jax.grad(lambda x: sft.loss(TokenScores(x, jnp.zeros_like(x)), MASK)[0].value())(LOG_PROBS)
     np.testing.assert_allclose(gradient, np.where(MASK, -0.25, 0.0))
 
 

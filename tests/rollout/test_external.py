@@ -15,7 +15,7 @@ import pytest
 from experiments import grpo
 from experiments.parts import policy
 from experiments.parts.setup import make_setup
-from rl_jax.core.types import Scores
+from rl_jax.core.types import TokenScores
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm import client
 from rl_jax.rollout.lm.engine import make_generate
@@ -155,7 +155,8 @@ def test_the_rows_are_those_that_the_server_sampled():
 def test_what_is_sent():
     sampling = Sampling(0.7, top_k=20, top_p=0.9, min_p=0.01, repetition_penalty=1.1)
     with serving(Serve(rollout_of())) as server:
-        made = engine(server.url + "/v1/", sampling=sampling, model="name", score=lambda *_: Scores(np.zeros(()), None))
+        blank = TokenScores(np.zeros(()), None)
+        made = engine(server.url + "/v1/", sampling=sampling, model="name", score=lambda *_: blank)
         made({}, *prompts(LENGTHS, WIDTH), KEY)
     assert {(path, kind) for path, kind, _ in server.seen} == {("/v1/completions", "application/json")}
     bodies = [body for _, _, body in server.seen]
@@ -495,10 +496,10 @@ def test_an_experiment_without_a_url_or_with_another_engine(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_grpo_with_a_server(tmp_path, monkeypatch):
+def test_grpo_with_a_server(tmp_path):
     """The sampler's log-probs are the trainer's while the server gets the weights; the metrics show when not."""
-    config = small.config(tmp_path, train__steps=3, train__optimizer__learning_rate=1e-2)
-    small.set_reward(monkeypatch, lambda prompt, completion, info: {"reward": float(len(completion) % 2)})
+    scored = small.reward(small.even_length)
+    config = small.config(tmp_path, train__steps=3, train__optimizer__learning_rate=1e-2, reward__function=scored)
     setup = make_setup(config)
     options = dict(completion_length=4, group_size=config.sample.group_size, eos_ids=setup.task.tokenizer.eos_ids)
     generate = jax.jit(make_generate(setup.model, **options))

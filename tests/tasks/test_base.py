@@ -105,6 +105,47 @@ def test_loader_messages():
         tasks.load("game24")
 
 
+def own(*, reward, scale=1.0):
+    """A task of one's own: three records, no preparation."""
+    records = [{"prompt": f"{i}=", "completion": "", "info": "{}"} for i in range(3)]
+    return tasks.Task("own", None, lambda split: records, lambda *_: {"reward": reward * scale})
+
+
+def own_of_any(**fields):
+    return tasks.Task("own", None, None, None, fields)
+
+
+def no_task():
+    return 3
+
+
+HERE = "tests.tasks.test_base"
+
+
+def test_a_task_by_import_path():
+    """defects.md section 2: a task outside the checkout was impossible."""
+    found = tasks.load(f"{HERE}:own", reward=2.0)
+    assert found.name == "own" and found.reward_fn("", "", {}) == {"reward": 2.0}
+    assert tasks.load(f"{HERE}:own_of_any", anything=1).reward_kwargs == {"anything": 1}
+    assert tasks.load("rl_jax.tasks.arithmetic:load", num_train=1, num_test=1).name == "arithmetic"
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        (f"{HERE}:own", {}, "own' needs reward; it takes reward, scale"),
+        (f"{HERE}:own", {"reward": 1.0, "digits": 2}, "takes no digits; it takes reward, scale"),
+        (f"{HERE}:onw", {}, "no 'onw'; nearest: 'own'"),
+        ("my_tasks_somewhere:load", {}, "no module 'my_tasks_somewhere' on sys.path"),
+        (f"{HERE}:no_task", {}, "returned a int; it has to return a rl_jax.tasks.Task"),
+        ("own", {}, 'One of your own is given as "module:function"'),
+    ],
+)
+def test_what_is_wrong_with_a_task_of_ones_own(name, fields, message):
+    with pytest.raises(ValueError, match=message):
+        tasks.load(name, **fields)
+
+
 def test_importing_tasks_is_cheap():
     program = ("import sys, json; from rl_jax import data; from rl_jax.tasks import arithmetic, game24, stories; "
                "print(json.dumps([m for m in ('jax', 'tensorflow_datasets', 'grain', 'scipy') if m in sys.modules]))")

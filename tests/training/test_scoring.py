@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from rl_jax.core.types import Scores
+from rl_jax.core.types import TokenScores
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training import sharding
@@ -195,7 +195,7 @@ def _head_case():
 def _head(params, hidden, tokens):
     log_probs = jax.nn.log_softmax(hidden @ params["used"])
     picked = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
-    return Scores(picked, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1))
+    return TokenScores(picked, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 5, 7, 100])

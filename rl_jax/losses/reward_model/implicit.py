@@ -24,7 +24,7 @@ def implicit_rewards(log_ratios: chex.Array, mask: chex.Array, *, beta: float = 
 
 
 def implicit_outcome(
-    log_ratios: chex.Array, mask: chex.Array, present: chex.Array, *, targets: chex.Array, beta: float = 0.05
+    log_ratios: chex.Array, mask: chex.Array, present: chex.Array, *, targets: chex.Array, beta: float
 ) -> Terms:
     """Cross-entropy of the implicit reward, one term per response. At phi = ref the loss is log 2.
 
@@ -37,6 +37,6 @@ def implicit_outcome(
       mask: bool [N, K, C].
       present: bool [N, K].
       targets: float [N, K], y: 1 if the response is right.
-      beta: as in `implicit_rewards`.
+      beta: as in `implicit_rewards`; required, since it is supplied by name.
     """
     return outcome(implicit_rewards(log_ratios, mask, beta=beta), present, targets=targets)

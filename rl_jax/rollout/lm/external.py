@@ -23,7 +23,7 @@ import chex
 import jax
 import numpy as np
 
-from rl_jax.core.types import Params, Rollout, Scores
+from rl_jax.core.types import Params, Rollout, TokenScores
 from rl_jax.rollout.lm.client import Client
 from rl_jax.rollout.lm.requests import Completion, Request, as_rollout, requests_of
 from rl_jax.rollout.lm.sampling import Sampling, check_counts
@@ -61,8 +61,8 @@ class OpenAIGenerate:
         update on. For vLLM: models.save_hf into the folder that it was started from, then (with VLLM_SERVER_DEV_MODE=1)
         POST {"method": "reload_weights"} to /collective_rpc, and POST to /reset_prefix_cache, since cached prompts are
         those of the old weights.
-      score: scoring.make_score's function for Sampling(), (params, TokenBatch) -> Scores, which gives raw_log_probs.
-        None if sampling is Sampling(): they are then the sampled ones.
+      score: scoring.make_score's function for Sampling(), (params, TokenBatch) -> TokenScores, which gives
+        raw_log_probs. None if sampling is Sampling(): they are then the sampled ones.
 
     Raises:
       ValueError: if an argument is invalid.
@@ -192,7 +192,7 @@ class OpenAIGenerate:
         return self._score._cache_size() if hasattr(self._score, "_cache_size") else 0
 
 
-def log_prob_gap(rollout: Rollout, scores: Scores) -> tuple[float, float]:
+def log_prob_gap(rollout: Rollout, scores: TokenScores) -> tuple[float, float]:
     """(max, mean) over the sampled tokens of |log p_sampler - log p_ours|.
 
     A small gap is the server's lower precision. A much larger one means that it has other weights or another log-probs

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_jax import dpo
-from rl_jax.core.types import PreferenceBatch, Scores, TokenBatch
+from rl_jax.core.types import PreferenceBatch, TokenBatch, TokenScores
 from rl_jax.dpo import Objective
 from rl_jax.losses.preference import compare, links, offsets, regularizers, scales, scores, weights
 from tests.numpy_loops import preference as reference
@@ -292,7 +292,7 @@ def run(objective, log_probs, batch, more):
 
     def value(log_probs):
         rows = log_probs.reshape(-1, log_probs.shape[-1])
-        mean, metrics = dpo.loss(Scores(rows, jnp.ones_like(rows)), batch, objective, more)
+        mean, metrics = dpo.loss(TokenScores(rows, jnp.ones_like(rows)), batch, objective, more)
         return mean.value(), (mean, metrics)
 
     (_, (mean, metrics)), gradient = jax.value_and_grad(value, has_aux=True)(jnp.asarray(log_probs))

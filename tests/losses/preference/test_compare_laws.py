@@ -10,7 +10,7 @@ import pytest
 from rl_jax import dpo
 from rl_jax.core.binding import needs, public_functions
 from rl_jax.core.masked import merge
-from rl_jax.core.types import PreferenceBatch, Scores
+from rl_jax.core.types import PreferenceBatch, TokenScores
 from rl_jax.losses.preference import compare, links
 from rl_jax.losses.preference.compare import games, lists
 
@@ -71,7 +71,7 @@ def _run(name, micro_batches, log_probs, batch):
         for i in range(micro_batches):
             part, rows = jax.tree.map(lambda x, i=i: x[i::micro_batches], whole)
             rows = rows.reshape(-1, rows.shape[-1])
-            found = dpo.loss(Scores(rows, jnp.zeros_like(rows)), part, _objective(name))[0]
+            found = dpo.loss(TokenScores(rows, jnp.zeros_like(rows)), part, _objective(name))[0]
             mean = found if mean is None else merge(mean, found)
         return mean.value()
 

@@ -12,7 +12,7 @@ import torch
 from rl_jax import dpo
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import masked_var, merge
-from rl_jax.core.types import PreferenceBatch, Scores
+from rl_jax.core.types import PreferenceBatch, TokenScores
 from rl_jax.losses.preference import compare, couple, links, scales, weights
 from tests.oracles import trl_preference
 
@@ -51,7 +51,7 @@ def _value_and_gradient(objective, log_probs, refs, mask, extras, micro_batches=
         for i in range(micro_batches):
             part = jax.tree.map(lambda x, i=i: x[i::micro_batches], (batch, log_probs))
             rows = part[1].reshape(-1, C)
-            means.append(dpo.loss(Scores(rows, zeros), part[0], objective)[0])
+            means.append(dpo.loss(TokenScores(rows, zeros), part[0], objective)[0])
         mean = means[0]
         for other in means[1:]:
             mean = merge(mean, other)

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from rl_jax import dpo
-from rl_jax.core.types import PreferenceBatch, Scores
+from rl_jax.core.types import PreferenceBatch, TokenScores
 from rl_jax.losses.preference import compare, links, offsets, regularizers, weights
 from rl_jax.selection.candidate_values import win_rates
 from rl_jax.selection.extragradient import extragradient_step
@@ -51,7 +51,7 @@ def _loss(objective, logits, probabilities, ref, prev=None, rewards=None, extras
     batch = PreferenceBatch(None, np.ones(shape, bool), np.ones(pairs.shape, bool), rewards, refs, prevs, extras)
     log_probs = tokens(jax.nn.log_softmax(logits)).reshape(-1, 1)
     objective = objective._replace(weight=weights.given)
-    return dpo.loss(Scores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
+    return dpo.loss(TokenScores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
 
 
 def _gradient(objective, logits, *args, **more):
@@ -218,7 +218,7 @@ def test_sppo_minimiser():
         tokens = jnp.log(prev)[PAIRS][..., None]
         everyone = np.ones(PAIRS.shape, bool)
         batch = PreferenceBatch(None, np.ones(shape, bool), everyone, rates[PAIRS], None, tokens, extras)
-        return dpo.loss(Scores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
+        return dpo.loss(TokenScores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(jnp.asarray(np.log(prev) + (rates - 0.5) / beta))
     np.testing.assert_allclose([value, *gradient], 0.0, atol=1e-11)
@@ -248,7 +248,7 @@ def _sampled_gradient(compared, logits, ref, rewards, beta, **extras):
         more["prompt_weights"] = ACTIONS * jax.lax.stop_gradient(jax.nn.softmax(logits))
         batch = PreferenceBatch(None, everyone[..., None], everyone, rewards[:, None], refs, None, more)
         objective = dpo.Objective(beta=beta, compare=compared, weight=weights.given)
-        return dpo.loss(Scores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
+        return dpo.loss(TokenScores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
 
     return np.asarray(jax.jit(jax.grad(loss))(jnp.asarray(logits)))
 
@@ -303,7 +303,7 @@ def test_nash_md_of_two_tokens():
         mask = np.ones((4, 1, 2), bool)
         extras = {"prompt_weights": probabilities}
         batch = PreferenceBatch(None, mask, everyone, rates[:, None], refs[:, None], None, extras)
-        return dpo.loss(Scores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
+        return dpo.loss(TokenScores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
 
     exact = jax.jit(jax.grad(objective))(logits)
     gradients = [

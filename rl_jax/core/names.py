@@ -1,0 +1,127 @@
+"""The arrays and numbers that a function may ask for by name, with `*, name` in its signature and no default.
+
+A recipe gives each function what it asks for (rl_jax.core.binding.supply). A batch's `extras` may hold further names of
+your own; what is listed here is what the recipes and programs provide. No jax.
+
+    B rows, C completion tokens (policy recipes);  N prompts, K responses each, C tokens (preference recipes);
+    G rows per prompt, M reference responses, S steps of a solution
+"""
+
+from typing import NamedTuple
+
+
+class Name(NamedTuple):
+    """One row of the table.
+
+    shape: dtype and shape.
+    meaning: what it holds.
+    source: who supplies it, first the function or module, then a condition if there is one.
+    """
+
+    shape: str
+    meaning: str
+    source: str
+
+
+NAMES = {
+    # --- Policy recipes: rewards, advantages, weights, losses -----------------------------------------------------
+    "group_size": Name("int", "G, rows per prompt; the rows of a group are neighbours", "credit.assign"),
+    "lengths": Name("int [B] or float [N, K]", "tokens of each completion", "credit.assign, dpo.loss"),
+    "truncated": Name("bool [B]", "completions that were cut off", "credit.assign"),
+    "completion_mask": Name("bool [B, C]", "tokens that the loss sees", "credit.assign"),
+    "token_rewards": Name(
+        "float [B, C] or [N, K, C]",
+        "rewards on tokens: the shaped reward, minus the KL penalty, plus the rollout's own; T-REG's in DPO",
+        "credit.assign, experiments.dpo",
+    ),
+    "step_rewards": Name(
+        "float [B, C]", "reward of each step, on its last token", "credit.assign, if there are token rewards"
+    ),
+    "step_ends": Name("bool [B, C]", "last token of each step", "credit.assign, if there are token rewards"),
+    "versions": Name(
+        "int32 [B, C]", "policy version that sampled each token", "credit.assign, if the rollout has them"
+    ),
+    "log_probs": Name(
+        "float [B, C] or [N, K, C]",
+        "of the policy: before the updates in credit, differentiated in a DPO slot or a gate",
+        "credit.assign, ppo.assign, dpo.loss, losses.policy.gated, control.credited",
+    ),
+    "entropy": Name(
+        "float [B, C]", "entropy of the policy at each token, in nats, without gradient", "credit.assign, grpo.loss"
+    ),
+    "advantages": Name("float [B, C]", "advantages, for weights and selections", "credit.weigh"),
+    "key": Name("PRNG key", "randomness of the weights and the selection", "credit.weigh"),
+    "behavior_log_probs": Name(
+        "float [B, C]",
+        "log-probs under the distribution that was sampled from",
+        "credit.assign, ppo.assign, grpo.loss, control.credited",
+    ),
+    "old_log_probs": Name(
+        "float [B, C]",
+        "log-probs of the proximal policy",
+        "grpo.loss, credit.token_rewards, losses.policy.gated",
+    ),
+    "ref_log_probs": Name("float [B, C]", "log-probs of the reference policy", "grpo.loss, if the batch has them"),
+    "greedy_rewards": Name(
+        "float [B]", "shaped reward of the prompt's greedy completion", "credit.assign, if given; experiments.grpo"
+    ),
+    "components": Name("float [B, K]", "named components of the reward", "experiments.grpo, if the task returns them"),
+    "baseline": Name("float [] or [B]", "reward baseline of the steps before", "trackers.baseline"),
+    "reward_mean": Name("float []", "mean of all rewards so far", "trackers.reward_scale"),
+    "reward_std": Name("float []", "standard deviation of all rewards so far", "trackers.reward_scale"),
+    "reference_rewards": Name(
+        "float [B, M]", "rewards of M SFT responses per prompt", "you: credit.assign(reference_rewards=)"
+    ),
+    "sum_pi_squared": Name("float [B, C]", "sum over the vocabulary of pi^2", "you: credit.assign(sum_pi_squared=)"),
+    "selected": Name(
+        "bool [B, C]", "tokens that a surrogate treats differently", "credit.weigh, if there is a selection"
+    ),
+    "group_tokens": Name("float [B]", "tokens of the row's whole group", "credit.weigh"),
+    "batch_rows": Name("float [B]", "rows of the whole update that have a token", "experiments.grpo.minibatches"),
+    "kl_coefs": Name("float [B]", "KL weight set by a controller", "trackers.loss_kl, control"),
+    "entropy_coefs": Name("float [B]", "entropy weight set by a controller", "trackers.entropy, control"),
+    "mask": Name("bool [B, C] or [N, K, C]", "tokens that count", "losses.policy.gated, dpo.loss"),
+    # --- Critics ----------------------------------------------------------------------------------------------------
+    "bootstrap_values": Name("float [B]", "value after the last token of each row", "ppo.assign"),
+    "old_values": Name("float [B, C]", "values before the updates", "ppo.value_loss"),
+    "support": Name("value.Support", "bins of a categorical head", "ppo.value_loss, reward_model.loss"),
+    # --- Preference recipes -----------------------------------------------------------------------------------------
+    "rewards": Name("float [N, K]", "reward, grade or label of each response", "dpo.loss"),
+    "present": Name("bool [N, K]", "responses that exist", "dpo.loss"),
+    "log_ratios": Name("float [N, K, C]", "log-probs minus the weighted reference log-probs", "dpo.loss"),
+    "sequence_scores": Name("float [N, K]", "u, the score of each response", "dpo.loss"),
+    "beta": Name("float", "beta of the objective", "dpo.loss, reward_model.implicit_loss"),
+    "sequence_kl": Name("float [N, K]", "KL to the reference over the whole vocabulary", "experiments.dpo"),
+    "response_weights": Name("float [N, K]", "WPO's likelihood weights", "experiments.dpo"),
+    "anchor": Name("float [N]", "KTO's or BCO's reference point", "losses.preference.couple"),
+    "partners": Name("float [N, 2]", "AOT's scores to compare with", "losses.preference.couple"),
+    "batch_beta": Name("float [N]", "beta-DPO's beta of the batch", "losses.preference.couple"),
+    "kept": Name("float [N]", "beta-DPO's filter, as weights", "losses.preference.couple"),
+    "mean_tokens": Name(
+        "float [N]", "mean chosen tokens per prompt of the update", "experiments.parts.preference_data"
+    ),
+    "from_reference": Name("bool [N, K]", "responses sampled from the reference", "experiments.online_dpo"),
+    "sampled": Name("bool [N, K]", "responses sampled from the current policy", "experiments.online_dpo"),
+    "label_probs": Name("float [N]", "probability that the first response is better", "the data's label_prob"),
+    "margins": Name("float [N]", "how much better the first response is", "the data's margin"),
+    "offsets": Name("float [N, K]", "offsets of the scores", "the data's info"),
+    "other_rewards": Name("float [N, K]", "weighted sum of the other objectives", "the data's info, or brevity"),
+    "prior_log_ratios": Name("float [N, K]", "log prior minus log proposal", "the data's info"),
+    "prompt_weights": Name("float [N]", "weight of each prompt", "the data's info"),
+    "values": Name("float [N]", "mean reward of the reference policy on the prompt", "the data's info"),
+    # --- Reward models ----------------------------------------------------------------------------------------------
+    "targets": Name(
+        "float [N, K]", "grades or labels; bool [N, K] for target_nll", "reward_model.loss, the data's info"
+    ),
+    "attribute_targets": Name("float [N, K, A]", "grades of A attributes", "the data's info"),
+    "attribute_mask": Name("bool [N, K, A]", "attributes that are labelled", "the data's info"),
+    "step_labels": Name("float [N, S]", "whether the solution is right so far", "reward_model.steps_loss"),
+}
+
+
+def describe(name: str) -> str:
+    """One line about a name, as "versions: int32 [B, C], ... (from credit.assign, ...)"; the name alone if unknown."""
+    if name not in NAMES:
+        return name
+    row = NAMES[name]
+    return f"{name}: {row.shape}, {row.meaning} (from {row.source})"
