@@ -2,7 +2,7 @@
 # make preferences   reward against KL of DPO, IPO, KTO, SimPO, SPPO, PPO, GRPO on stories260K: a table and a picture
 # make ablations   papers' claims, checked: tables, charts and verdicts in runs/ablations; what is finished is skipped
 # make control-levels   ten seeds of CartPole, Acrobot, MountainCar, Pendulum and Breakout beside the published returns
-# make docs    the documentation site, from docstrings, configs and the README, into build/site; warnings are errors
+# make docs    the documentation site, from docs/pages, docstrings and configs, into build/site; warnings are errors
 # make test    every test, the slow ones too
 # make plan-check   the TPU compiler, without a TPU: memory and bytes sent of a GRPO step and a rollout, held to the stored
 # make mutants mechanical faults in the objectives: the share that the fast tests notice, and every survivor
@@ -69,9 +69,10 @@ $(VENV_TPU)/.installed-tpu: requirements.txt pyproject.toml
 	$(MAKE) install VENV=$(VENV_TPU) EXTRAS=[tpu]
 	touch $@
 
-# The variable silences a notice about the next version of MkDocs, which the ranges in requirements-dev.txt leave out.
-docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --config-file docs/mkdocs.yml
+# Read it with: python3 -m http.server --directory build/site (opened from a disk, the pages have no search).
+# The variable silences a notice about the next version of MkDocs, which the ranges in requirements-docs.txt leave out.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --config-file docs/mkdocs.yml
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
@@ -93,7 +94,11 @@ $(VENV)/.installed-control: $(VENV)/.installed
 	$(PIP) install -e '.[control]'
 	touch $@
 
-$(VENV)/.installed-dev: requirements-dev.txt requirements-environments.txt requirements-oracles.txt \
+$(VENV)/.installed-docs: requirements-docs.txt $(VENV)/.installed
+	$(PIP) install -r requirements.txt -r requirements-docs.txt
+	touch $@
+
+$(VENV)/.installed-dev: requirements-dev.txt requirements-docs.txt requirements-environments.txt requirements-oracles.txt \
 		requirements-oracles-trl-0.28.txt $(VENV)/.installed
 	$(PIP) install -r requirements.txt -r requirements-dev.txt
 	$(PIP) check

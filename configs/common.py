@@ -1,6 +1,7 @@
 """The fields that every run has, with their defaults. A config file starts from `base()` and sets what differs.
 
-Every field stands here, so that a misspelt one on the command line is an error and not a silent new field.
+Every field is set here, so that a misspelt one on the command line is an error and not a silent new field. What each
+means is in configs/fields.py.
 """
 
 from ml_collections import ConfigDict
@@ -85,22 +86,12 @@ def base(name: str) -> ConfigDict:
                 completion_length=32,
                 prompt_buckets=(16, 32, 64),
                 **SAMPLING,
-                # "lockstep": all rows until the last has ended. "continuous": slots that are refilled, 0 is one a row.
-                # "openai": vLLM's server at url, which knows the model as `model`; sync: (params) -> None hands it the
-                # weights (rl_jax.rollout.lm.external), None leaves it those that it has.
                 engine=dict(name="lockstep", slots=0, url="", model="", timeout_s=600.0, sync=None),
-                # Another layout of the weights to sample in (experiments.parts.rollout_mesh), "" is the training's;
-                # on its
-                # devices ("shared"), or on as many others ("separate").
-                mesh="",
-                devices="shared",
+                mesh="",  # another layout of the weights to sample in (experiments.parts.rollout_mesh)
+                devices="shared",  # with the training, or "separate"
             ),
             score=dict(chunk=32),
-            # What the forwards of GRPO see (experiments.parts.packers): "padded" rows, "packed" ones, or
-            # "shared_prefix".
-            # row_length: 0 is about twice a padded row's. min_rows: of a micro-batch on a device; more than it needs
-            # keeps the shape, so that nothing is compiled again.
-            packing=dict(mode="padded", row_length=0, min_rows=1),
+            packing=dict(mode="padded", row_length=0, min_rows=1),  # see experiments.parts.packers
             # fn: "module:function" in place of the task's own reward, (prompt, completion, info) -> {"reward": ...}.
             reward=dict(fn="", num_workers=2, time_limit_s=1.0, failure_reward=0.0),
             sft=dict(
@@ -111,7 +102,7 @@ def base(name: str) -> ConfigDict:
                 optimizer=optimizer(),
                 max_nonfinite_in_a_row=5,
                 eval_every=100,
-                stop_at=1.1,  # stop once the evaluated pass@1 reaches this; above 1 is never
+                stop_at=1.1,  # pass@1; above 1 is never
             ),
             # Rewards to advantages, weights and the loss: what a file of configs/methods sets.
             algorithm=dict(
@@ -140,8 +131,7 @@ def base(name: str) -> ConfigDict:
             sample=dict(
                 prompts_per_step=32,
                 group_size=8,
-                # Sample until prompts_per_step groups have a spread of rewards, at most so many batches; 1: off.
-                dynamic_sampling=dict(max_batches=1),
+                dynamic_sampling=dict(max_batches=1),  # 1: off
             ),
             eval=dict(every=50, num_prompts=256, samples_per_prompt=1, batch_size=256, **SAMPLING),
             checkpoint=checkpoint(every=50),

@@ -1,9 +1,11 @@
-"""What MkDocs calls while it builds the site: pages made from the code, and text that lives in the README.
+"""What MkDocs calls while it builds the site: pages made from the code, and files of the repository shown as pages.
 
-Nothing that the code or the README says is written a second time: a page names it, and what is named and not there is
-an error.
+The API pages follow the packages of rl_jax, the pages on methods and configs are read from configs/. A page with a line
+`<!-- FILE: README.md -->` shows that file of the repository, one with `<!-- MADE: methods -->` what MADE makes; what
+else it says is for readers of the repository. A name that does not exist is an error.
 """
 
+import ast
 import importlib
 import pathlib
 import re
@@ -15,59 +17,106 @@ from mkdocs.structure.files import File
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT)]
 
+from configs.fields import describe  # noqa: E402
 from experiments.tools import methods  # noqa: E402
-from tests.project.test_layering import FILES, ROWS, module_name  # noqa: E402
 
-MEANING = {
-    "recipes": "A batch in, (Mean, metrics) out: the pages to read for what a method is here.",
-    "credit": "From rewards to the advantages and weights of a batch.",
-    "machinery": "Train step, meshes, checkpoints, input, generation, scoring and records of runs.",
-    "leaves": "Networks and Hugging Face folders, tasks, environments, verifiers, preference data.",
-    "objectives": "The mathematics: from rewards to advantages and weights, and the losses.",
-    "ground": "What everything else stands on: shapes, masked means, binding by name, statistics.",
-}
-CONFIG_FOLDERS = ("tasks", "preferences", "control", ".")  # methods and presets are on the page of methods
-CONFIGS = """A field is set on the command line as `--config.NAME=VALUE`; a misspelt name is an error that names the
-nearest. A value that names a function is looked up in the module that the slot belongs to, and takes that function's
-keywords. A file's words, after its colon, change several fields at once."""
+CONFIGS = """Set a field on the command line with `--config.NAME=VALUE`. A name that does not exist is an error that names
+the nearest; `--help` of a program shows its main fields. A value that names a function is looked up in the module of its
+slot, and takes that function's keywords. Words after a config file's colon (`configs/tasks/arithmetic.py:smoke`) change
+several fields at once; each file below says which it knows.
+
+The first table has every field of a language-model run. The other sections list only what is new in their file, or has
+another default there. `configs/methods` and `configs/presets` are on the page [Methods](methods.md)."""
+# The files that have a table of all their fields; every other file is compared with one of them.
+FULL = {"control": "control/environments.py", "": "tasks/arithmetic.py"}
+ELSEWHERE = ("methods", "presets", "papers")  # folders of configs/ that other pages show
+SKIPPED = ("programs.", "arms.")  # groups that repeat whole configs
 
 
-def api_page(row: str) -> str:
-    """The modules of one row of the layer table, each with what it exports."""
-    lines = [f"# {row.capitalize()}", "", MEANING[row]]
-    units = set(ROWS[row]) - {"rl_jax"}
-    for name in sorted(map(module_name, FILES)):
-        if ".".join(name.split(".")[:2]) in units and not name.rsplit(".", 1)[-1].startswith("_"):
-            # A package's page is its modules': what it exports again would stand there twice.
-            package = (ROOT / name.replace(".", "/")).is_dir()
-            lines += ["", f"::: {name}", *(["    options: {members: false}"] if package else [])]
+def layers() -> dict[str, list[str]]:
+    """Row -> units of the layer table in tests/project/test_layering.py, read without importing the tests."""
+    tree = ast.parse((ROOT / "tests" / "project" / "test_layering.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "ROWS":
+            return ast.literal_eval(node.value)
+    raise PluginError("tests/project/test_layering.py has no ROWS, from which the API pages take their order")
+
+
+def api_pages() -> dict[str, str]:
+    """File name -> content, one page per wing of rl_jax; its flat modules, the recipes, share the first one."""
+    units = [unit for row in layers().values() for unit in row if unit.startswith("rl_jax.")]
+    flat = [unit for unit in units if (ROOT / f"{unit.replace('.', '/')}.py").exists()]
+    pages = {"api/recipes.md": page_of("Recipes", flat)}
+    for unit in units:
+        if unit not in flat:
+            pages[f"api/{unit.removeprefix('rl_jax.')}.md"] = page_of(unit, modules_of(unit))
+    return pages
+
+
+def modules_of(unit: str) -> list[str]:
+    """The package itself and all its public modules, in the order of their names."""
+    folder = ROOT / unit.replace(".", "/")
+    names = []
+    for path in folder.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return sorted(name for name in names if not name.rpartition(".")[2].startswith("_"))
+
+
+def page_of(title: str, modules: list[str]) -> str:
+    """A page with the docstrings of some modules."""
+    lines = [f"# {title}"]
+    for name in modules:
+        # A package re-exports what its modules define; only its own docstring is shown.
+        package = (ROOT / name.replace(".", "/")).is_dir()
+        lines += ["", f"::: {name}", *(["    options: {members: false}"] if package else [])]
     return "\n".join(lines) + "\n"
 
 
 def fields(config, prefix: str = "") -> dict[str, str]:
     """{dotted name: value as Python writes it} of a config."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name, value in config.items():
         nested = hasattr(value, "items") and len(value) and "fn" not in value
-        found |= fields(value, f"{prefix}{name}.") if nested else {prefix + name: repr(methods.describe(value))[1:-1]}
-    return found
+        result |= fields(value, f"{prefix}{name}.") if nested else {prefix + name: repr(methods.describe(value))[1:-1]}
+    return {name: value for name, value in result.items() if not name.startswith(SKIPPED)}
 
 
-def config_page() -> str:
-    """Every config file of a program: what it says of itself, and each field with its default."""
-    lines = ["# Config reference", "", CONFIGS, ""]
-    for path in (path for folder in CONFIG_FOLDERS for path in sorted((ROOT / "configs" / folder).glob("*.py"))):
-        name = path.relative_to(ROOT).as_posix()
-        module = importlib.import_module(name.removesuffix(".py").replace("/", "."))
+def config_files() -> dict[str, tuple[str, dict[str, str]]]:
+    """File -> (its docstring, its fields), for every config of a program."""
+    result = {}
+    for path in sorted((ROOT / "configs").rglob("*.py")):
+        file = path.relative_to(ROOT / "configs").as_posix()
+        if file.startswith(tuple(f"{folder}/" for folder in ELSEWHERE)):
+            continue
+        module = importlib.import_module("configs." + file.removesuffix(".py").replace("/", "."))
         if not hasattr(module, "get_config"):
             continue
         try:
-            found = fields(module.get_config())
+            result[file] = module.__doc__.strip(), fields(module.get_config())
         except (ValueError, TypeError) as error:
-            raise PluginError(f"{name} has no default to show: {error}") from error
-        lines += [f"## {name}", "", "```text", module.__doc__.strip(), "```", ""]
-        lines += ["| field | default |", "|---|---|"]
-        lines += [f"| `{field}` | {cell(value)} |" for field, value in found.items()] + [""]
+            raise PluginError(f"configs/{file} has no default to show: {error}") from error
+    return result
+
+
+def config_page() -> str:
+    """Every config file of a program: what it says of itself, and its fields with default and description."""
+    files = config_files()
+    lines = ["# Config reference", "", CONFIGS, ""]
+    for file in sorted(files, key=lambda name: (name.startswith("control"), name not in FULL.values(), name)):
+        text, found = files[file]
+        baseline = FULL["control" if file.startswith("control/") else ""]
+        theirs = {} if file == baseline else files[baseline][1]
+        shown = {name: value for name, value in found.items() if theirs.get(name) != value}
+        lines += [f"## configs/{file}", "", "```text", text, "```", ""]
+        if file != baseline:
+            lines += [f"Against `configs/{baseline}`:", ""]
+        lines += ["| field | default | description |", "|---|---|---|"]
+        rows = [(name, cell(shown[name]), prose(describe(name) or "")) for name in sorted(shown)]
+        lines += [f"| `{name}` | {default} | {description} |" for name, default, description in rows] + [""]
+        missing = sorted({name.partition(".")[0] for name in theirs} - {name.partition(".")[0] for name in found})
+        if missing:
+            lines += [f"It has no group {', '.join(f'`{name}`' for name in missing)}.", ""]
     return "\n".join(lines)
 
 
@@ -76,30 +125,53 @@ def cell(text: str) -> str:
     return f"`` {text} ``".replace("|", "\\|") if text else "(empty)"
 
 
+def prose(text: str) -> str:
+    """Plain text in a cell of a table: nothing in it is markup, except for `code`."""
+    escaped = "".join(
+        part if index % 2 else re.sub(r"([\\*_\[\]<>#])", r"\\\1", part)
+        for index, part in enumerate(re.split(r"(`[^`]*`)", text))
+    )
+    return escaped.replace("|", "\\|").replace("\n", " ")
+
+
+def on_config(config):
+    """Puts the API pages into the navigation, in the order of the layers."""
+    for entry in config.nav:
+        if "API" in entry:
+            entry["API"] = list(api_pages())
+    return config
+
+
 def on_files(files, config):
-    """Adds the pages that are made from the code."""
-    pages = {f"api/{row}.md": api_page(row) for row in MEANING}
-    table = methods.markdown([methods.method(key) for key in methods.all_keys()])
-    pages["methods.md"] = table
-    pages["configs.md"] = config_page()
-    for name, content in pages.items():
+    """Adds the API pages."""
+    for name, content in api_pages().items():
         files.append(File.generated(config, name, content=content))
     return files
 
 
-def readme_section(title: str) -> str:
-    """A section of the README with its heading. Raises PluginError where it is not there."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(rf"^## {re.escape(title)}$.*?(?=^## |\Z)", text, flags=re.M | re.S)
-    if found is None:
-        raise PluginError(f"README.md has no section {title!r}, which the site shows")
-    return found.group()
+def methods_page() -> str:
+    """The table of all methods, and a section per method."""
+    return methods.markdown([methods.method(key) for key in methods.all_keys()])
+
+
+MADE = {"methods": methods_page, "configs": config_page}
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Puts in the text that a page names; links to files of the repository become their names."""
-    markdown = re.sub(r"<!-- README: (.+?) -->", lambda match: readme_section(match.group(1)), markdown)
-    markdown = re.sub(r"<!-- FILE: (.+?) -->", lambda match: (ROOT / match.group(1)).read_text("utf-8"), markdown)
-    if page.file.src_uri in ("index.md", "contributing.md"):
-        markdown = re.sub(r"\[([^\]]+)\]\((?!https?:|#)[^)]*\)", r"\1", markdown)
-    return markdown
+    """Shows the file that a page names, or what is made for it; links into the repository become names."""
+    made = re.search(r"<!-- MADE: (.+?) -->", markdown)
+    if made:
+        return MADE[made.group(1)]()
+    shown = re.search(r"<!-- FILE: (.+?) -->", markdown)
+    if shown:
+        markdown = (ROOT / shown.group(1)).read_text(encoding="utf-8")
+        markdown = re.sub(r"\]\((?:\.\./)*docs/pages/", "](", markdown)
+        markdown = markdown.replace("](.github/CONTRIBUTING.md", "](contributing.md")
+        pages = {file.src_uri for file in files}
+        # What is left leads to a file of the repository, which the site does not have.
+        return re.sub(
+            r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#]*)[^)]*\)",
+            lambda link: link.group() if link.group(2) in pages else link.group(1),
+            markdown,
+        )
+    return re.sub(r"\[([^\]]+)\]\(\.\./\.\./[^)]*\)", r"\1", markdown)

@@ -1,255 +1,46 @@
-"""A learning probe: a policy that is a table of logits, trained by a method's own credit, loss and train step.
+"""The probe of rl_jax.testing as the configs of GRPO's and PPO's methods build it."""
 
-The task is to copy the prompt: the completion has to be the prompt's answer and an EOS, so that rows are ragged and a
-row that goes on for too long is cut off. A warm start makes the right token the likeliest one: about a fifth of the
-samples is right at first, as after an imperfect SFT. What is measured is the exact probability of a right answer, from
-the table, so that no luck of the last batch is in it.
-
-The sampler draws from logits that lie a little beside the trainer's (another kernel, another dtype, only larger), and a
-batch gets as many updates as the method's config says: what a method has against either is exercised.
-"""
-
-from typing import NamedTuple
-
-import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
 from ml_collections import ConfigDict
 
-from experiments.parts import trackers
-from rl_jax import grpo, ppo
-from rl_jax.core.trackers import Tracker
-from rl_jax.core.types import Rollout, TokenBatch, TokenScores
-from rl_jax.credit import rule
-from rl_jax.training.step import init_state, make_train_step
-
-ANSWERS = ((0,), (2, 1), (1, 0), (2, 2, 1))  # the tokens of each prompt's answer
-EOS = 3
-VOCAB = 4
-LENGTH = 5  # tokens a completion may have: one more than the longest answer with its EOS
-WARM = 1.5  # logits of the right tokens above the others'
-SAMPLER_NOISE = 0.1  # standard deviation of the sampler's logits about the trainer's
-GROUPS = 8
-GROUP_SIZE = 8
-PROMPTS = np.arange(GROUPS) % len(ANSWERS)
-STEPS = 50
-CRITIC_STEPS = 10  # before them, in which a critic learns alone
-LEARNING_RATE = 0.05
-CRITIC_LEARNING_RATE = 0.1
-# The programs are tiny and run for milliseconds: what takes time is LLVM, and it has nothing to gain here.
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+from experiments import ppo
+from experiments.parts import policy, trackers
+from rl_jax.testing import probes
 
 
-class Outcome(NamedTuple):
-    """The probability of a right answer, mean over the prompts, before and after. float [seeds] each."""
-
-    before: np.ndarray
-    after: np.ndarray
-
-    def gain(self) -> np.ndarray:
-        return self.after - self.before
-
-
-def answers() -> tuple[np.ndarray, np.ndarray]:
-    """(tokens int [prompts, LENGTH], mask bool [prompts, LENGTH]) of the right completions, the EOS included."""
-    tokens = np.full((len(ANSWERS), LENGTH), EOS)
-    mask = np.zeros(tokens.shape, bool)
-    for i, answer in enumerate(ANSWERS):
-        tokens[i, : len(answer)] = answer
-        mask[i, : len(answer) + 1] = True
-    return tokens, mask
-
-
-def start() -> jax.Array:
-    """The logits float32 [prompts, LENGTH, VOCAB] that training begins with."""
-    tokens, mask = answers()
-    return jnp.asarray(WARM * mask[:, :, None] * np.eye(VOCAB, dtype=np.float32)[tokens])
-
-
-def accuracy(logits: jax.Array) -> jax.Array:
-    """The exact probability of a right answer, mean over the prompts. -> float []."""
-    tokens, mask = answers()
-    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[:, :, None], axis=2)[:, :, 0]
-    return jnp.mean(jnp.exp(jnp.sum(jnp.where(mask, chosen, 0.0), axis=1)))
-
-
-def score(logits: jax.Array, batch: TokenBatch) -> TokenScores:
-    """The trainer's forward: log-probs and entropies [B, LENGTH]; the prompt is column 0 of the tokens."""
-    prompts, tokens = batch.tokens[:, 0], batch.tokens[:, 1:]
-    all_log_probs = jax.nn.log_softmax(logits)[prompts]
-    log_probs = jnp.take_along_axis(all_log_probs, tokens[:, :, None], axis=2)[:, :, 0]
-    return TokenScores(log_probs, -jnp.sum(jnp.exp(all_log_probs) * all_log_probs, axis=2))
-
-
-def ragged(prompts, tokens, log_probs) -> Rollout:
-    """The Rollout of sampled tokens [B, LENGTH]: each row ends with its first EOS, or is cut off."""
-    ended = jnp.cumsum(tokens == EOS, axis=1)
-    mask = ended - (tokens == EOS) == 0
-    finished = ended[:, -1] > 0
-    columns = jnp.concatenate([prompts[:, None], tokens], axis=1)
-    blank = jnp.zeros_like(columns)
-    # Garbage behind the mask, for the loss not to look at.
-    sampled = jnp.where(mask, log_probs, jnp.nan)
-    return Rollout(TokenBatch(columns, blank, blank), mask, sampled, sampled, finished, ~finished)
-
-
-def judge(rollout: Rollout) -> tuple[jax.Array, jax.Array]:
-    """(rewards float [B], components float [B, 2]): 1 where the completion is the answer; the other part is the EOS."""
-    right, mask = (jnp.asarray(x) for x in answers())
-    prompts, tokens = rollout.batch.tokens[:, 0], rollout.batch.tokens[:, 1:]
-    correct = jnp.all((tokens == right[prompts]) | ~mask[prompts], axis=1).astype(jnp.float32)
-    return correct, jnp.stack([correct, rollout.finished.astype(jnp.float32)], axis=1)
-
-
-def sample(logits: jax.Array, key: jax.Array) -> Rollout:
-    """GROUP_SIZE samples of each prompt, neighbours, from the sampler's logits."""
-    prompts = jnp.repeat(jnp.asarray(PROMPTS), GROUP_SIZE)
-    noise_key, token_key = jax.random.split(key)
-    sampler = jax.nn.log_softmax(logits + SAMPLER_NOISE * jax.random.normal(noise_key, logits.shape))[prompts]
-    tokens = jax.random.categorical(token_key, sampler)
-    log_probs = jnp.take_along_axis(sampler, tokens[:, :, None], axis=2)[:, :, 0]
-    return ragged(prompts, tokens, log_probs)
-
-
-def collect(logits: jax.Array, key: jax.Array, *, dynamic: bool) -> Rollout:
-    """A step's rollouts. dynamic: two batches are drawn, and the groups whose rewards are all the same go last."""
-    if not dynamic:
-        return sample(logits, key)
-    halves = [sample(logits, k) for k in jax.random.split(key)]
-    both = jax.tree.map(lambda *xs: jnp.concatenate(xs), *halves)
-    idle = jnp.ptp(judge(both)[0].reshape(-1, GROUP_SIZE), axis=1) == 0
-    kept = jnp.argsort(idle)[:GROUPS]
-    rows = (kept[:, None] * GROUP_SIZE + jnp.arange(GROUP_SIZE)[None, :]).reshape(-1)
-    return jax.tree.map(lambda x: x[rows], both)
-
-
-def greedy_rewards(logits: jax.Array, prompts: jax.Array) -> jax.Array:
-    """float [B]: what the likeliest completion of each row's prompt earns. prompts: int [B]."""
-    tokens = jnp.argmax(logits, axis=2)[prompts]
-    return judge(ragged(prompts, tokens, jnp.zeros(tokens.shape)))[0]
-
-
-class Probe(NamedTuple):
-    """What is trained, and how: the parts that an experiment builds from its config.
-
-    config: the method's. trackers: by place. estimator, critic: of a method with a critic, else None.
-    """
-
-    config: ConfigDict
-    credit: rule.CreditRule
-    policy: grpo.Objective
-    trackers: dict[str, Tracker]
-    estimator: ppo.Estimator | None = None
-    critic: ppo.Objective | None = None
-
-
-def predict(outputs: jax.Array, batch: TokenBatch) -> jax.Array:
-    """The critic's forward, from a table [prompts, LENGTH + 1, 2, K] -> [B, LENGTH + 1, K].
-
-    It sees the prompt, the column and whether all that was written so far is right, which is all there is to know.
-    """
-    prompts, tokens = batch.tokens[:, 0], batch.tokens[:, 1:]
-    right = jnp.cumprod(tokens == jnp.asarray(answers()[0])[prompts], axis=1)
-    states = jnp.concatenate([jnp.ones_like(right[:, :1]), right], axis=1)
-    return outputs[prompts[:, None], jnp.arange(LENGTH + 1)[None, :], states]
-
-
-def make_batch(probe: Probe, params, tracked, reference, key):
-    """One step's PolicyBatch, or PPOBatch where there is a critic; the states of the trackers, and the rewards.
-
-    params: {"policy": logits, "critic": table}. tracked: the states before the step.
-    """
-    sample_key, credit_key = jax.random.split(key)
-    logits = params["policy"]
-    rollout = collect(logits, sample_key, dynamic=probe.config.sample.dynamic_sampling.max_batches > 1)
-    rewards, components = judge(rollout)
-    before = score(logits, rollout.batch)
-    tracked = trackers.see_rewards(probe.trackers, tracked, rewards)
-    available = trackers.known(probe.config, tracked) | dict(
-        group_size=GROUP_SIZE,
-        key=credit_key,
-        ref_log_probs=score(reference, rollout.batch).log_probs,
-        log_probs=before.log_probs,
-        entropy=before.entropy,
+def of_config(config: ConfigDict) -> probes.Probe:
+    """The probe that trains by a method's own config, whose completion_length becomes the probe's."""
+    config.rollout.completion_length = probes.LENGTH
+    training = probes.Training(
+        epochs=config.train.epochs,
+        minibatches=config.train.minibatches,
+        max_grad_norm=config.train.max_grad_norm,
+        dynamic_sampling=config.sample.dynamic_sampling.max_batches > 1,
     )
-    if probe.critic is None:
-        greedy = greedy_rewards(logits, rollout.batch.tokens[:, 0])
-        available |= {"greedy_rewards": greedy, "components": components}
-        batch = rule.assign(probe.credit, rollout, rewards, **available)
-        return trackers.weigh(batch._replace(old_log_probs=before.log_probs), tracked), tracked, rewards
-    values = probe.critic.values(predict(params["critic"], rollout.batch))
-    batch, _ = ppo.assign(probe.credit, probe.estimator, rollout, rewards, values, **available)
-    policy = trackers.weigh(batch.policy._replace(old_log_probs=before.log_probs), tracked)
-    return batch._replace(policy=policy), tracked, rewards
+    found = probes.Probe(policy.make_objective(config), policy.make_credit(config), training, memory_of(config))
+    if "critic" not in config:
+        return found
+    return found._replace(estimator=ppo.make_estimator(config), critic=ppo.make_objective(config))
 
 
-def observe(probe: Probe, tracked, rewards, metrics):
-    """The trackers after a step, as in experiments.parts.trackers.observe, which works on the host."""
-    kl, entropy = metrics["kl/k1"], metrics["entropy"]
-    count = jnp.float32(len(rewards))
-    seen = {"baseline": (rewards,), "reward_kl": (kl, count), "loss_kl": (kl, count), "entropy": (entropy,)}
-    return {
-        place: probe.trackers[place].update(state, *seen[place]) if place in seen else state
-        for place, state in tracked.items()
-    }
+def memory_of(config: ConfigDict) -> probes.Memory:
+    """The trackers of the config, by place."""
+    made = trackers.make_trackers(config)
 
+    def observe(states, rewards, metrics):
+        """As in experiments.parts.trackers.observe, which works on the host."""
+        kl, entropy = metrics["kl/k1"], metrics["entropy"]
+        count = jnp.float32(len(rewards))
+        seen = {"baseline": (rewards,), "reward_kl": (kl, count), "loss_kl": (kl, count), "entropy": (entropy,)}
+        return {
+            place: made[place].update(state, *seen[place]) if place in seen else state
+            for place, state in states.items()
+        }
 
-def make_steps(probe: Probe) -> dict[str, tuple]:
-    """Name of the params -> (optimizer, train step)."""
-
-    def policy_loss(logits, batch):
-        batch = batch if probe.critic is None else batch.policy
-        return grpo.loss(score(logits, batch.batch), batch, probe.policy)
-
-    def critic_loss(table, batch):
-        return ppo.value_loss(predict(table, batch.policy.batch)[:, :-1], batch, probe.critic)
-
-    losses = {"policy": (policy_loss, LEARNING_RATE), "critic": (critic_loss, CRITIC_LEARNING_RATE)}
-    found = {}
-    for name, (loss, rate) in losses.items():
-        if name == "policy" or probe.critic is not None:
-            optimizer = optax.adam(rate)
-            found[name] = optimizer, make_train_step(loss, optimizer, max_grad_norm=probe.config.train.max_grad_norm)
-    return found
-
-
-def train(probe: Probe, *, seeds: int = 3) -> Outcome:
-    """Trains `seeds` policies side by side, from the same start."""
-    settings, steps = probe.config.train, make_steps(probe)
-    params = {"policy": start()}
-    if probe.critic is not None:
-        params["critic"] = jnp.zeros((len(ANSWERS), LENGTH + 1, 2, probe.critic.num_outputs()))
-    rows = GROUPS * GROUP_SIZE
-
-    def update(states, batch, only_critic):
-        new = {name: steps[name][1](state, batch) for name, state in states.items()}
-        kept = jax.tree.map(lambda x, y: jnp.where(only_critic, x, y), states["policy"], new["policy"][0])
-        return {name: state for name, (state, _) in new.items()} | {"policy": kept}, new["policy"][1]
-
-    def step(carry, now):
-        (states, tracked), (key, only_critic) = carry, now
-        batch_key, order_key = jax.random.split(key)
-        current = {name: state.params for name, state in states.items()}
-        batch, tracked, rewards = make_batch(probe, current, tracked, params["policy"], batch_key)
-        keys = jax.random.split(order_key, settings.epochs)
-        orders = jnp.stack([jax.random.permutation(k, rows) for k in keys]).reshape(-1, rows // settings.minibatches)
-
-        def turn(states, chosen):
-            return update(states, jax.tree.map(lambda x: x[chosen], batch), only_critic)
-
-        states, metrics = jax.lax.scan(turn, states, orders)
-        return (states, observe(probe, tracked, rewards, jax.tree.map(jnp.mean, metrics))), None
-
-    def run(key):
-        states = {name: init_state(params[name], steps[name][0], key) for name in params}
-        warmup = 0 if probe.critic is None else CRITIC_STEPS
-        keys = jax.random.split(key, warmup + STEPS)
-        (states, _), _ = jax.lax.scan(
-            step, (states, trackers.init(probe.trackers)), (keys, jnp.arange(len(keys)) < warmup)
-        )
-        return accuracy(states["policy"].params)
-
-    compiled = jax.jit(jax.vmap(run), compiler_options=QUICK)
-    after = compiled(jax.random.split(jax.random.key(0), seeds))
-    return Outcome(np.full(seeds, accuracy(start())), np.asarray(after))
+    return probes.Memory(
+        init=lambda: trackers.init(made),
+        see_rewards=lambda states, rewards: trackers.see_rewards(made, states, rewards),
+        known=lambda states: trackers.known(config, states),
+        weigh=trackers.weigh,
+        observe=observe,
+    )

@@ -2,7 +2,7 @@
 
     python -m experiments.grpo --config=configs/tasks/hf.py --config.model.path=FOLDER --workdir=runs/hf
 
-FOLDER: config.json, *.safetensors and tokenizer.json of a family in README.md's table. The run ends with WORKDIR/hf, a
+FOLDER: config.json, *.safetensors, tokenizer.json of a family in docs/pages/models.md. The run ends with WORKDIR/hf, a
 folder of the same kind that `transformers` opens. Rollouts are batched continuously and prompts go through the forward
 once a group. Arguments: `smoke` (seconds, for CI).
 """
@@ -15,7 +15,7 @@ def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke",))
     config = arithmetic.get_config()
     config.name = "hf"
-    config.model = common.transformer()
+    config.model = common.transformer(path="FOLDER")
     config.task.update(num_operands=(2, 3), digits=2, num_train=20_000, unfinished_share=0.0)
     config.rollout.update(completion_length=16, prompt_buckets=(16,))
     config.rollout.engine.name = "continuous"

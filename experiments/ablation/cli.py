@@ -4,7 +4,7 @@
     python -m experiments.ablation --list
     python -m experiments.ablation --all --smoke    # every one, small: does it run? (make ablations SMOKE=1)
     python -m experiments.ablation --all            # every one that has no result yet (make ablations)
-    python -m experiments.ablation --table          # of all that have run, for the README
+    python -m experiments.ablation --table          # of all that have run, as Markdown
 
 There are two kinds. A study is a function of experiments.studies that runs all seeds of all arms in this process. An
 ablation of programs runs each arm and seed as its own process with its own workdir (runs/ablations/KEY/...), so that a

@@ -92,7 +92,7 @@ def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: 
             if step.saves:
                 loop.log.rows(EPISODES, recorded(state, step.number))
             timings = {"train_s": seconds, "env_steps_per_s": total / seconds}
-            step.end({"state": state}, row, timings, metrics=metrics)
+            step.end({"state": state}, row, timings, host={"metrics": metrics})
     finish(loop, program.finals(state), metrics)
 
 

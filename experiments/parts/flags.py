@@ -1,5 +1,6 @@
 """The flags that every program has, and how it starts."""
 
+import functools
 import pathlib
 import sys
 from collections.abc import Callable
@@ -8,7 +9,8 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from experiments.parts import processes
+from experiments.parts import own_folder, processes
+from experiments.parts.help import parse_flags_helpfully
 from rl_jax.training import compilation
 
 FLAGS = flags.FLAGS
@@ -26,8 +28,6 @@ def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: 
     """Parses the flags and calls run(config, workdir). several_processes: whether it may be one of several."""
 
     def start(argv):
-        if len(argv) > 1:
-            raise app.UsageError(f"unexpected arguments: {argv[1:]}")
         if not any(argument.startswith(("--verbosity", "-v")) for argument in sys.argv):
             logging.set_verbosity(logging.WARNING)  # orbax tells a page of news a checkpoint
         config = FLAGS.config
@@ -41,4 +41,5 @@ def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: 
         run(config, pathlib.Path(FLAGS.workdir or f"runs/{config.name}"))
 
     flags.mark_flag_as_required("config")
-    app.run(start)
+    own_folder.of_command_line(sys.argv)
+    app.run(start, flags_parser=functools.partial(parse_flags_helpfully, several_processes=several_processes))

@@ -209,7 +209,13 @@ class Step:
         return run._checkpoints.due(self.number) or self.number >= run.total
 
     def end(
-        self, items: dict[str, Any], metrics: dict[str, Any], timings: dict[str, float], *, done: bool = False, **host
+        self,
+        items: dict[str, Any],
+        metrics: dict[str, Any],
+        timings: dict[str, float],
+        *,
+        done: bool = False,
+        host: dict[str, Any] | None = None,
     ) -> None:
         """Logs the step's row and saves, if it is due.
 
@@ -218,9 +224,9 @@ class Step:
           metrics: the row of metrics.jsonl.
           timings: the row of timings.jsonl.
           done: whether the run is complete before its last step.
-          **host: JSON values that are saved too, and found in `Run.host` after `restore`.
+          host: JSON values by name that are saved too, and found in `Run.host` after `restore`.
         """
-        self._run._end(self, items, metrics, timings, done, host)
+        self._run._end(self, items, metrics, timings, done, host or {})
 
 
 def record_run(config: ConfigDict, workdir: pathlib.Path, program: str, devices: Iterable[jax.Device]) -> None:

@@ -12,8 +12,7 @@ HEAD = """# Plans
 
 Each line is a program as the TPU compiler made it, without a TPU. This page is written from the JSON files beside it by
 `python -m experiments.plan --table=experiments/plan/plans`; a command below the table makes one of them again, in a
-virtual
-environment with `.[tpu]`.
+virtual environment with `.[tpu]`.
 
 GRPO with AdamW, bfloat16 over float32 masters, everything rematerialised, splash attention. A train step is one update
 on that many rows of 1,024 + 3,072 tokens, a micro-batch at a time; score and decode are of a whole step's rows. "peak"

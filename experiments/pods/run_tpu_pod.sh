@@ -65,7 +65,7 @@ everywhere() { # COMMAND: in the shell of every worker
   tpu ssh "$name" --worker=all --command="$1"
 }
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/rl_jax-pod.XXXXXX")
 ours="" # whether the slice is this run's to delete
 cleanup() {

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from configs import sweeps
+from experiments.parts import own_folder
 from experiments.parts.budgets import program_of
 
 PLAIN = (bool, int, float, str)
@@ -55,6 +56,7 @@ def load_module(path: str) -> ModuleType:
     if not file.is_file():
         near = [str(other) for other in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
         raise FileNotFoundError(f"there is no config file {path}{_near(path, near)}")
+    own_folder.put_on_path(path)
     if file.resolve().is_relative_to(pathlib.Path.cwd()):  # the same module that others import
         parts = file.resolve().relative_to(pathlib.Path.cwd()).with_suffix("").parts
         if (pathlib.Path.cwd() / parts[0] / "__init__.py").exists():

@@ -11,7 +11,7 @@ import pytest
 from rl_jax import advantages
 from rl_jax.advantages import returns
 from rl_jax.core import binding
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import advantages as reference
 from tests.oracles import verl
 

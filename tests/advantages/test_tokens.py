@@ -10,7 +10,7 @@ import pytest
 import rlax
 
 from rl_jax.advantages import recursion, tokens
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import advantages as reference
 from tests.oracles import verl
 

@@ -20,9 +20,10 @@ from rl_jax import grpo, ppo, token_weights
 from rl_jax.core.masked import zero_masked
 from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
-from tests import probes
-from tests.batches import ragged_batch
+from rl_jax.testing import probes
+from rl_jax.testing.batches import ragged_batch
 from tests.paths import REPO_ROOT
+from tests.probes import of_config
 
 KEYS = methods.keys()
 FAMILY = methods.FAMILIES["online"]
@@ -186,13 +187,7 @@ LESS = {"passk_best": 0.15}
 
 def probe_of(key: str) -> probes.Probe:
     """The probe that trains by a method's own config."""
-    config = methods.load(key)
-    config.rollout.completion_length = probes.LENGTH
-    made = trackers.make_trackers(config)
-    parts = probes.Probe(config, program.make_credit(config), program.make_objective(config), made)
-    if not has_critic(config):
-        return parts
-    return parts._replace(estimator=ppo_program.make_estimator(config), critic=ppo_program.make_objective(config))
+    return of_config(methods.load(key))
 
 
 @every_method

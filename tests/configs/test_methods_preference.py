@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import dpo as program
 from experiments.tools import methods
 from rl_jax import dpo
 from rl_jax.core.types import TokenScores
-from tests import preference_probes as probes
+from rl_jax.testing import preference_probes as probes
+from tests.preference_probes import of_config
 
 FAMILY = methods.FAMILIES["preference"]
 KEYS = methods.keys("preference")
@@ -113,13 +113,14 @@ def one_step(key: str) -> Step:
     """A step of the assembled method, off the reference, a row cut short."""
     config, rng = methods.load(key), np.random.default_rng(7)
     logits = probes.start() + jnp.asarray(rng.normal(0, 0.5, probes.REWARDS.shape), jnp.float32)
-    rows = probes.sampled(config, rng, logits) if "sample" in config else probes.given(config, rng)
+    probe = of_config(config)
+    rows = probe.sample(rng, logits) if probe.sample else probes.given(rng, probe.responses)
     present = np.array(rows.batch.present)
     if present.shape[1] > 2:
         present[0, -1] = False
     rows = rows._replace(batch=rows.batch._replace(present=present))
     before = probes.start() + 0.7 * (logits - probes.start())
-    objective, more = program.make_objective(config), probes.vocabulary(logits, rows)
+    objective, more = probe.objective, probes.vocabulary(logits, rows)
     table = probes.log_probs(logits, rows.prompts, rows.actions)
 
     @functools.partial(jax.jit, static_argnames="parts")  # op by op, the 73 methods take minutes
@@ -135,8 +136,8 @@ def one_step(key: str) -> Step:
 
         return jax.value_and_grad(loss)(table)
 
-    clean = probes.complete(config, rows, before, poison=False)[0].batch
-    poisoned = probes.complete(config, rows, before)[0].batch
+    clean = probes.complete(probe, rows, before, probe.init(), poison=False)[0].batch
+    poisoned = probes.complete(probe, rows, before, probe.init())[0].batch
     found = step(jnp.nan_to_num(table), clean), step(table, poisoned), step(table, poisoned, parts=2)
     return Step(*jax.tree.map(np.asarray, found), np.asarray(clean.completion_mask & present[:, :, None]))
 
@@ -182,7 +183,7 @@ def test_learns(key):
     for name, value in WEIGHTS.get(key, {}).items():
         config.algorithm[name] = value
     lead, least = LEAD.get(key, (0.0, LESS.get(key, GAIN)))
-    gain = probes.train(config, lead=lead)
+    gain = probes.train(of_config(config), lead=lead)
     assert np.all(gain > least), gain
 
 
@@ -208,8 +209,8 @@ FAULTS = [(key, fault) for key in ("dpo", "ipo", "simpo", "s_dpo") for fault in 
 @pytest.mark.slow
 @pytest.mark.parametrize(("key", "fault"), FAULTS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_broken_method_does_not_learn(key, fault):
-    config = methods.load(key)
-    gain = probes.train(config, objective=fault(program.make_objective(config)))
+    probe = of_config(methods.load(key))
+    gain = probes.train(probe._replace(objective=fault(probe.objective)))
     assert np.all(gain < min(LESS.values())), gain
 
 

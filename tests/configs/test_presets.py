@@ -20,7 +20,7 @@ from rl_jax import grpo
 from rl_jax.core.masked import Mean
 from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.losses import test_kl
 from tests.oracles import trl, verl
 from tests.paths import REPO_ROOT

@@ -1,6 +1,7 @@
 """binding.py: functions by name, keywords bound, and errors that say what there is."""
 
 import functools
+import sys
 import types
 
 import pytest
@@ -143,3 +144,73 @@ def test_supply_refuses_with_what_there_is(available):
     there = "other" if available else "nothing"
     with pytest.raises(ValueError, match=f"^fn needs wanted, which cannot be given to it here; what can: {there}$"):
         binding.supply(functools.partial(fn), available)
+
+
+# Functions of one's own, by import path.
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder on sys.path with modules that no other test has imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in {
+        "own_losses": "import math\nLIMIT = 3\n\ndef scaled(x, *, by=2):\n    return x * by\n\n"
+        "def open_ended(x, **more):\n    return x, more\n\nclass Family:\n"
+        "    @staticmethod\n    def halved(x):\n        return x / 2\n",
+        "own_broken": "import no_such_library\n",
+        "own_raises": "raise RuntimeError('at import')\n",
+        "own_package/__init__": "",
+        "own_package/inner": "def same(x):\n    return x\n",
+    }.items():
+        path = tmp_path / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
+
+
+def test_a_function_by_import_path(folder, module):
+    assert binding.bind("own_losses:scaled", module)(5) == 10
+    assert binding.bind({"fn": "own_losses:scaled", "by": 3}, module, by=7, group_size=4)(5) == 15
+    assert binding.bind("own_losses:scaled", module, by=7)(5) == 35
+    assert binding.bind("own_losses:Family.halved", module)(4) == 2
+    assert binding.bind("own_package.inner:same", module)(4) == 4
+    assert binding.bind({"fn": "own_losses:open_ended", "any": 1}, module)(4) == (4, {"any": 1})
+    assert binding.bind("rl_jax.losses.kl:k1", module) is kl.k1
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("own_lossez:scaled", "no module 'own_lossez' on sys.path; put its folder there .PYTHONPATH=FOLDER.*config"),
+        ("own_package.outer:same", "there is no module 'own_package.outer' on sys.path"),
+        ("own_losses:scalde", "^'own_losses:scalde': own_losses has no 'scalde'; nearest: 'scaled'$"),
+        ("own_losses:Family.halve", "has no 'halve'; nearest: 'halved'"),
+        ("own_losses:LIMIT", "^'own_losses:LIMIT' is a int, and a function is wanted$"),
+        ("own_broken:f", "^'own_broken:f': importing 'own_broken' fails: No module named 'no_such_library'$"),
+        ("own_losses:", 'is no import path: write "module:function"'),
+        (":scaled", "is no import path"),
+        ("folder/own_losses.py:scaled", "is no import path"),
+        ("..own_losses:scaled", "is no import path"),
+    ],
+)
+def test_a_wrong_import_path_says_what_is_wrong(folder, module, path, says):
+    with pytest.raises(ValueError, match=says):
+        binding.bind({"fn": path}, module)
+
+
+def test_an_error_in_a_module_of_ones_own_is_shown_as_it_is(folder, module):
+    with pytest.raises(RuntimeError, match="at import"):
+        binding.bind("own_raises:f", module)
+
+
+def test_keywords_that_stay_from_the_function_that_was_there_are_named(folder, module):
+    says = "scaled takes no keyword 'clip_low'; it takes: by. Keywords .* stay in a config: .*fn='own_losses:scaled'"
+    with pytest.raises(ValueError, match=says):
+        binding.bind({"fn": "own_losses:scaled", "clip_low": 0.2}, module)
+
+
+def test_an_unknown_name_says_how_to_give_a_function_of_ones_own(module):
+    with pytest.raises(ValueError, match='One of your own is given as "module:function"$'):
+        binding.bind("scalde", module)

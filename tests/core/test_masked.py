@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rl_jax.core import masked
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import masked as reference
 
 POISON = [np.nan, np.inf, -np.inf, 1e30]

@@ -22,7 +22,7 @@ from rl_jax.losses.policy import gates, weighted
 from rl_jax.losses.preference import compare, couple, links, offsets, regularizers, scales, scores, weights
 from rl_jax.losses.reward_model import rankings
 from rl_jax.rollout.envs.steps import Transitions
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.paths import REPO_ROOT
 
 # Modules whose functions a recipe supplies with arrays.

@@ -11,7 +11,7 @@ from rl_jax.advantages import group_centered
 from rl_jax.core.types import Rollout, TokenBatch
 from rl_jax.credit import rule, shaping
 from rl_jax.losses import kl
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 
 GROUP = 4
 

@@ -12,7 +12,7 @@ from rl_jax.advantages.tokens import gae
 from rl_jax.core.types import PolicyBatch, PreferenceBatch, Rollout, TokenBatch, TokenScores
 from rl_jax.credit import CreditRule, shaping
 from rl_jax.losses import policy
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 
 GROUP = 4
 REWARDS = np.random.default_rng(0).normal(size=8).astype(np.float32)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("kept_signals")
 def run(tmp_path, **fields):
     """(rows, workdir, config) of a run on random params, whose completions are random digits."""
     config = small_config(tmp_path, reward__fn=reward(sevens)).copy_and_resolve_references().unlock()
-    config.best_of_n = configs.preferences.best_of_n(num_prompts=12, samples=6, sizes=(1, 2, 6), batch_size=8, **fields)
+    config.best_of_n = configs.best_of_n(num_prompts=12, samples=6, sizes=(1, 2, 6), batch_size=8, **fields)
     return best_of_n.run(config, tmp_path / "run"), tmp_path / "run"
 
 
@@ -86,4 +86,4 @@ def test_an_empty_completion_has_the_worst_score():
 
 def test_fields_of_the_group():
     with pytest.raises(ValueError, match="sample'.*samples"):
-        configs.preferences.best_of_n(sample=1)
+        configs.best_of_n(sample=1)

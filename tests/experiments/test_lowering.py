@@ -61,10 +61,10 @@ def with_critic(config):
     return found.lock()
 
 
-def one_step(config, group):
+def one_step(config):
     """The same, saved after the first step, without a look at held-out prompts in between."""
     config = config.copy_and_resolve_references().unlock()
-    config[group].steps = 1
+    config.train.steps = 1
     return config
 
 
@@ -87,11 +87,11 @@ STEP = "make_step.<locals>.step"
 def test_what_a_program_jits_lowers_for_accelerators(program, names, tmp_path, lowered, request):
     config = {
         sft: lambda: small.config(tmp_path, sft__steps=1),
-        grpo: lambda: one_step(small.config(tmp_path), "grpo"),
-        ppo: lambda: one_step(with_critic(small.config(tmp_path)), "grpo"),
-        dpo: lambda: one_step(test_dpo.config(request.getfixturevalue("files")), "dpo"),
-        online_dpo: lambda: one_step(test_online_dpo.config(tmp_path), "dpo"),
-        reward_model: lambda: one_step(test_reward_model.small(tmp_path), "reward_model"),
+        grpo: lambda: one_step(small.config(tmp_path)),
+        ppo: lambda: one_step(with_critic(small.config(tmp_path))),
+        dpo: lambda: one_step(test_dpo.config(request.getfixturevalue("files"))),
+        online_dpo: lambda: one_step(test_online_dpo.config(tmp_path)),
+        reward_model: lambda: one_step(test_reward_model.small(tmp_path)),
     }[program]()
     with pytest.raises(Enough):
         program.run(config, tmp_path / "run")

@@ -109,7 +109,7 @@ def test_a_loop_may_end_before_its_last_step(tmp_path):
         assert loop.done == (attempt == 1)
         with loop:
             for step in loop.steps():
-                step.end({"state": {"x": jnp.ones(2)}}, {}, {}, done=step.number == 2, best=[1.5])
+                step.end({"state": {"x": jnp.ones(2)}}, {}, {}, done=step.number == 2, host={"best": [1.5]})
         assert loop.done and loop.step == 2 and loop.host["best"] == [1.5]
 
 

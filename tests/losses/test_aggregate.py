@@ -10,7 +10,7 @@ import pytest
 from rl_jax.core import binding
 from rl_jax.core.masked import add
 from rl_jax.losses import aggregate
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import aggregate as reference
 
 MAX_LENGTH = 10  # not the padded width

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rl_jax.losses import aggregate, policy
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import policy as reference
 from tests.oracles import trl, verl
 

@@ -16,7 +16,7 @@ from rl_jax.core import binding
 from rl_jax.losses import aggregate, policy
 from rl_jax.losses.policy import gates
 from rl_jax.losses.policy.base import row_mean
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import aggregate as aggregate_reference
 
 # surrogate, gate, keywords of both, level of the ratio. Ratios are 0.4 to 2.5: every bound has tokens on both sides.

@@ -9,7 +9,7 @@ import pytest
 
 from rl_jax.core import binding
 from rl_jax.losses import kl
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import kl as reference
 
 ESTIMATORS = sorted(binding.public_functions(kl))

@@ -9,7 +9,7 @@ import pytest
 
 from rl_jax.losses import policy
 from rl_jax.losses.policy import base
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import policy as reference
 
 ASYMMETRIC = {"clip_low": 0.2, "clip_high": 0.28}

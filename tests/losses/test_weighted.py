@@ -11,7 +11,7 @@ import pytest
 from rl_jax.core.binding import bind, supply
 from rl_jax.losses import aggregate, policy
 from rl_jax.losses.policy import gates
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import weighted as reference
 from tests.oracles import trl, verl
 

@@ -1,15 +1,29 @@
-"""What the documents name exists: links, files, tests, programs and make targets."""
+"""What the documents name exists: links, files, tests, programs, make targets, config fields. Their snippets run."""
 
 import ast
+import importlib
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.paths import REPO_ROOT
+from tests.project.test_layering import ROWS
 
-DOCUMENTS = ["README.md", "experiments/LOG.md", "tests/README.md", ".github/CONTRIBUTING.md"]
+PAGES = sorted((REPO_ROOT / "docs" / "pages").glob("*.md"))
+GUIDES = ["README.md", ".github/CONTRIBUTING.md", *(path.relative_to(REPO_ROOT).as_posix() for path in PAGES)]
+DOCUMENTS = ["experiments/LOG.md", "tests/README.md", *GUIDES]
 every_document = pytest.mark.parametrize("name", DOCUMENTS)
+every_guide = pytest.mark.parametrize("name", GUIDES)
+MAX_PAGE_LINES = 100  # of a page that somebody reads from top to bottom
+LOOKED_UP = {"results_by_claim.md"}  # pages that nobody reads so
+NEEDS_FILES = {"models.md"}  # whose snippets read a folder of the reader's; tests/models does what they say
+# What a snippet cannot see by itself: a config is plain data, and binding it looks its names up.
+AFTER = {"losses.md": "from experiments.tools.method_families import bound_functions\nbound_functions(config)\n"}
 
 
 def code_of(text: str) -> str:
@@ -82,14 +96,137 @@ def test_document_names_only_what_exists(name):
     assert missing_targets(text) == []
 
 
-def test_the_site_shows_sections_and_files_that_exist():
+def config_of(file: str, arg: str | None = None):
+    """The config of a file, as --config=FILE:ARG gives it."""
+    return importlib.import_module(file.removesuffix(".py").replace("/", ".")).get_config(arg)
+
+
+@pytest.fixture(scope="module")
+def fields() -> set[str]:
+    """The dotted names of all fields and groups of all configs."""
+
+    def names(config, prefix=""):
+        for name, value in config.items():
+            yield prefix + name
+            if hasattr(value, "items"):
+                yield from names(value, f"{prefix}{name}.")
+
+    files = [path.relative_to(REPO_ROOT).as_posix() for path in sorted((REPO_ROOT / "configs").rglob("*.py"))]
+    folders = ("configs/tasks/", "configs/preferences/", "configs/control/", "configs/plans.py")
+    with_config = [f for f in files if f.startswith(folders) and "def get_config" in (REPO_ROOT / f).read_text()]
+    assert len(with_config) > 10
+    return {name for file in with_config for name in names(config_of(file))}
+
+
+def missing_fields(text: str, fields: set[str]) -> list[str]:
+    """Fields that code in the text sets or names (config.a.b) and that no config has; `config.a.b` itself is none."""
+    named = re.findall(r"\bconfig\.([a-z]\w*(?:\.\w+)*)", code_of(text))
+    return [name for name in named if name not in fields and name not in ("a.b", "NAME")]
+
+
+def refused_configs(text: str) -> list[str]:
+    """Configs of commands in the text, --config=FILE or --config=FILE:ARGUMENT, that cannot be loaded."""
+    refused = []
+    for file, arg in re.findall(r"--config=(configs/[\w/]+\.py)(?::([\w,]+))?", code_of(text)):
+        try:
+            config_of(file, arg or None)
+        except (ImportError, ValueError) as error:
+            refused.append(f"{file}:{arg} ({error})")
+    return refused
+
+
+@every_guide
+def test_commands_name_fields_and_configs_that_exist(name, fields):
+    text = (REPO_ROOT / name).read_text()
+    assert missing_fields(text, fields) == []
+    assert refused_configs(text) == []
+
+
+def python_blocks(text: str) -> str:
+    """The Python snippets of a page, one after the other."""
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S))
+
+
+def test_snippets_run_in_a_fresh_python(tmp_path):
+    """Each page by itself, in a folder of its own, with nothing but this checkout to import from."""
+    snippets = {name: python_blocks((REPO_ROOT / name).read_text()) for name in GUIDES}
+    snippets = {name: text for name, text in snippets.items() if text and Path(name).name not in NEEDS_FILES}
+    assert {"README.md", "docs/pages/losses.md", "docs/pages/preferences.md"} <= set(snippets)
+    program = [f"import sys; sys.path.insert(0, {str(REPO_ROOT)!r})"]
+    for name, text in snippets.items():
+        program.append(f"exec(compile({text + AFTER.get(Path(name).name, '')!r}, {name!r}, 'exec'), {{}})")
+    command = [sys.executable, "-c", "\n".join(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_is_a_page_for_five_minutes():
+    text = (REPO_ROOT / "README.md").read_text()
+    lines = text.splitlines()
+    assert len(lines) <= 150
+    assert len(text.split()) <= 1500
+    assert [line.startswith("```") for line in lines].index(True) + 1 < 30
+    first = re.search(r"```python\n(.*?)```", text, flags=re.S).group(1)
+    assert len(first.strip().splitlines()) == 8
+    assert re.search(r"!\[.+\]\(docs/pages/pictures/.+\)", text)
+
+
+def test_each_wish_has_a_command_and_a_page():
+    text = (REPO_ROOT / "README.md").read_text()
+    section = text.partition("## I want to")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 10
+    for row in rows:
+        assert re.fullmatch(r"\| [^|`]+ \| `(make|python -m) [^|`]+` \| \[[^|]+\]\(docs/pages/\w+\.md\) \|", row), row
+
+
+def test_the_readme_s_claims_are_rows_of_the_results():
+    """No number of theirs is written by hand only here."""
+    section = (REPO_ROOT / "README.md").read_text().partition("## Claims")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 10
+    results = (REPO_ROOT / "docs/pages/results_by_claim.md").read_text()
+    for row in rows:
+        paper, verdict = re.search(r"\d{4}\.\d{5}", row).group(), row.split("|")[2].strip(" *")
+        claims = [part for part in results.split("\n## ") if paper in part and f"**{verdict}**" in part]
+        effects = re.findall(r"-?[\d.]+ \[[^\]]+\]", row)
+        assert effects and any(all(effect in claim for effect in effects) for claim in claims), row
+
+
+def test_pages_are_short_and_in_the_navigation():
+    navigation = yaml.safe_load((REPO_ROOT / "docs" / "mkdocs.yml").read_text())["nav"]
+    listed = re.findall(r"[\w/]+\.md", str(navigation))
+    assert sorted(listed) == [path.name for path in PAGES]
+    for path in PAGES:
+        assert path.name in LOOKED_UP or len(path.read_text().splitlines()) <= MAX_PAGE_LINES, path.name
+
+
+def test_the_reading_order_has_every_package_of_the_layer_table():
+    text = (REPO_ROOT / "docs/pages/reading.md").read_text().partition("## Who may import whom")[2]
+    rows = {row.split(" | ")[0].strip("| "): row for row in text.splitlines() if row.startswith("| ")}
+    assert [name for name in rows if name != "row"] == list(ROWS)
+    for name, units in ROWS.items():
+        for unit in set(units) - {"rl_jax"}:
+            place = unit.replace(".", "/")
+            assert f"`{place}`" in rows[name] or f"{Path(place).name}.py`" in rows[name], f"{unit} in the row {name}"
+
+
+def test_pages_show_files_that_exist():
     """What docs/hooks.py would refuse, without building the site (make docs)."""
-    headings = re.findall(r"^## (.*)$", (REPO_ROOT / "README.md").read_text(), flags=re.M)
-    pages = {path.name: path.read_text() for path in (REPO_ROOT / "docs" / "pages").glob("*.md")}
-    shown = re.findall(r"<!-- README: (.+?) -->", "".join(pages.values()))
-    assert shown and set(shown) <= set(headings)
-    files = re.findall(r"<!-- FILE: (.+?) -->", "".join(pages.values()))
-    assert files and all((REPO_ROOT / name).exists() for name in files)
+    shown = re.findall(r"<!-- FILE: (.+?) -->", "".join(path.read_text() for path in PAGES))
+    assert sorted(shown) == [".github/CONTRIBUTING.md", "README.md"]
+    assert all((REPO_ROOT / name).exists() for name in shown)
+
+
+def test_docstrings_are_shown_as_text_and_code_stays_code():
+    spec = importlib.util.spec_from_file_location("docstrings", REPO_ROOT / "docs" / "docstrings.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = "u[i][j] of <pad>, a*b*c.\n\n    l = a*b*c[i][j]\n\nArgs:\n    **keywords: x*y*z, `a*b*c`."
+    assert module.escaped(text).splitlines() == [
+        r"u[i]\[j] of &lt;pad>, a\*b\*c.", "", "    l = a*b*c[i][j]", "",
+        "Args:", r"    **keywords: x\*y\*z, `a*b*c`.",
+    ]
 
 
 def test_the_checks_see_what_is_missing():
@@ -102,3 +239,9 @@ def test_the_checks_see_what_is_missing():
     assert missing_paths(text) == ["tests/no_such.py", "tests/project/test_docs.py::test_gone", "rl_jax/*.pyx"]
     assert missing_programs(text) == ["experiments.no_such"]
     assert missing_targets(text) == ["nothing"]
+    names = "`--config.train.steps=3` and `config.no.such`, as in `--config.a.b=1`; config.not_code\n"
+    assert missing_fields(names, {"train", "train.steps"}) == ["no.such"]
+    command = "`python -m experiments.grpo --config=configs/tasks/arithmetic.py:smoke`, `:x` is none of its words\n"
+    assert refused_configs(command) == []
+    assert len(refused_configs(command.replace("smoke", "smok"))) == 1
+    assert len(refused_configs(command.replace("arithmetic", "no_such"))) == 1

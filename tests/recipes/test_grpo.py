@@ -12,7 +12,7 @@ from rl_jax.advantages import groups
 from rl_jax.core.types import PolicyBatch, TokenScores
 from rl_jax.credit import rule
 from rl_jax.losses import aggregate, kl, policy
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import aggregate as aggregate_reference
 from tests.numpy_loops import grpo as reference
 

@@ -13,7 +13,7 @@ from rl_jax.core.masked import merge
 from rl_jax.core.types import PolicyBatch, Rollout, TokenBatch, TokenScores
 from rl_jax.credit.rule import CreditRule
 from rl_jax.losses import aggregate, kl, value
-from tests.batches import ragged_batch
+from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import masked
 from tests.numpy_loops import ppo as reference
 from tests.oracles import verl

@@ -11,9 +11,9 @@ import pytest
 from rl_jax import token_weights
 from rl_jax.core import binding
 from rl_jax.losses import policy
+from rl_jax.testing.batches import ragged_batch
 from rl_jax.token_weights.behavior import behavior_gap
 from rl_jax.token_weights.select import at_rank, lowest, ordered_bits
-from tests.batches import ragged_batch
 from tests.numpy_loops import weights as reference
 
 LEVELS = ["token", "sequence", "geometric"]

@@ -1,4 +1,4 @@
-"""Random ragged batches for the tests of the objectives."""
+"""Random ragged batches that the laws are applied to."""
 
 from typing import NamedTuple
 

@@ -1,0 +1,228 @@
+"""What a config may not say, found before anything is loaded or compiled: `check` names each field and its range."""
+
+import importlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from rl_jax.core.binding import bind
+
+FOLDER = "FOLDER"  # what configs/tasks/hf.py has for model.path
+_KL, _LOSS = "rl_jax.losses.kl", "rl_jax.losses.policy"
+_POLICY = {
+    "algorithm.shaping": "rl_jax.credit.shaping",
+    "algorithm.reward_kl": _KL,
+    "algorithm.advantage": "rl_jax.advantages",
+    "algorithm.behavior_weight": "rl_jax.token_weights",
+    "algorithm.token_weight": "rl_jax.token_weights",
+    "algorithm.token_selection": "rl_jax.token_weights",
+    "algorithm.surrogate": _LOSS,
+    "algorithm.kl": _KL,
+    "algorithm.aggregate": "rl_jax.losses.aggregate",
+    **{
+        f"algorithm.trackers.{place}": "rl_jax.core.trackers"
+        for place in ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
+    },
+}
+_PREFERENCES = {
+    "algorithm.token_weight": "rl_jax.losses.preference.scores",
+    "algorithm.score_map": "rl_jax.losses.preference.scores",
+    "algorithm.scale": "rl_jax.losses.preference.scales",
+    "algorithm.offset": "rl_jax.losses.preference.offsets",
+    "algorithm.compare": "rl_jax.losses.preference.compare",
+    "algorithm.link": "rl_jax.losses.preference.links",
+    "algorithm.weight": "rl_jax.losses.preference.weights",
+    "algorithm.regularizer": "rl_jax.losses.preference.regularizers",
+    "algorithm.couple": "rl_jax.losses.preference.couple",
+}
+_ONLINE = _PREFERENCES | {
+    "algorithm.candidate_value": "rl_jax.selection.candidate_values",
+    "algorithm.pair_selection": "rl_jax.selection.pair_selection",
+    "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
+}
+_CONTROL = {
+    "control.updater": "rl_jax.control",
+    "control.advantage": "rl_jax.advantages.steps",
+    "control.surrogate": _LOSS,
+    "control.kl": _KL,
+    "control.kl_control": "rl_jax.core.trackers",
+    "control.value_loss": "rl_jax.losses.value",
+    "network.distribution": "rl_jax.models.agents.distributions",
+}
+# config.program -> field -> the module whose functions it names.
+FUNCTIONS = {
+    "grpo": _POLICY,
+    "ppo": _POLICY | {"critic.advantage": "rl_jax.advantages.tokens", "critic.loss": "rl_jax.losses.value"},
+    "dpo": _PREFERENCES,
+    "online_dpo": _ONLINE,
+    "frontier": _ONLINE,
+    "reward_model": {
+        "algorithm.loss": "rl_jax.losses.reward_model",
+        "algorithm.regularizer": "rl_jax.losses.reward_model.rankings",
+        "algorithm.combine": "rl_jax.credit.ensembles",
+        "algorithm.aggregate": "rl_jax.credit.process_rewards",
+    },
+    "best_of_n": {"best_of_n.combine": "rl_jax.credit.ensembles"},
+    "control_ppo": _CONTROL,
+    "control_preferences": _CONTROL
+    | {
+        "reward.loss": "rl_jax.losses.reward_model",
+        "reward.regularizer": "rl_jax.losses.reward_model.rankings",
+        "spo.preference": "rl_jax.control.duels",
+    },
+}
+OPTIONAL = ("algorithm.token_selection", "algorithm.trackers", "control.kl_control")  # fn "" is none
+
+# Ends of dotted names, what their values must be, and that in words. nan is none of these.
+RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("learning_rate", lambda x: 0 < x < math.inf, "a number above 0"),
+    ("max_grad_norm", lambda x: x > 0, "above 0 (inf never scales a gradient)"),
+    ("train.steps sft.steps data_epochs warmup_steps decay_steps", lambda x: x >= 0, "0 or more"),
+    (
+        "epochs minibatches micro_batches group_size batch_size prompts_per_step prompts_per_batch max_batches "
+        "eval.every sft.eval_every checkpoint.every log_every eval.num_prompts samples_per_prompt "
+        "total_steps num_envs num_steps num_seeds completion_length score.chunk best_of_n.samples",
+        lambda x: x >= 1,
+        "1 or more",
+    ),
+    ("kl_coef reward_kl_coef value_coef weight_decay", lambda x: 0 <= x < math.inf, "0 or more"),
+    ("entropy_coef", math.isfinite, "a number"),
+    ("clip_high value_clip", lambda x: x >= 0, "0 or more: a distance from 1, or from the old value"),
+    ("discount lam", lambda x: 0 <= x <= 1, "from 0 to 1"),
+    ("algorithm.beta", lambda x: 0 < x < math.inf, "a number above 0"),
+    ("reward.time_limit_s engine.timeout_s", lambda x: x > 0, "above 0 seconds"),
+    ("reward.num_workers eval.num_episodes lora.rank engine.slots", lambda x: x >= 0, "0 or more"),
+    ("rollout.temperature eval.temperature", lambda x: 0 < x < math.inf, "above 0; for greedy decoding set top_k=1"),
+    ("top_k", lambda x: x >= 0, "0 (all tokens) or more"),
+    ("top_p", lambda x: 0 < x <= 1, "above 0, and 1 (all tokens) at most"),
+    ("min_p sample.share opponents.share", lambda x: 0 <= x <= 1, "from 0 to 1"),
+    ("rollout.prompt_buckets", lambda x: len(x) > 0 and min(x) >= 1, "widths of 1 or more, as in (16, 32)"),
+)
+OUTSIDE = ("task.", "env.", "data.", "arms.", "programs.", "benchmarks.")  # whose fields are other functions' business
+
+
+def check(config: ConfigDict) -> None:
+    """Checks what can be known of a config before it is run.
+
+    Args:
+      config: of a program. If it has no field `program`, its functions and its divisions are left alone.
+    Raises:
+      ValueError: one line for each field that cannot be, with its dotted name, its value and what it must be.
+    """
+    problems = [*_ranges(config), *_missing(config)]
+    problems += [*_functions(config), *(_divisions(config) if not problems else ())]  # with a count of 0 none divides
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def get(config: ConfigDict, name: str) -> Any:
+    """The value of a dotted name; None if there is none."""
+    for part in name.split("."):
+        if not isinstance(config, ConfigDict) or part not in config:
+            return None
+        config = config[part]
+    return config
+
+
+def literal(name: str, spec: dict[str, Any]) -> str:
+    """The argument that replaces a group of fields as a whole, quoted for a shell."""
+    text = repr(spec)
+    quoted = f'"{text}"' if not set('"$`\\!') & set(text) else "'" + text.replace("'", "'\\''") + "'"
+    return f"--config.{name}={quoted}"
+
+
+def leaves(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of every field, the keywords of functions among them."""
+    for name, value in config.items():
+        if isinstance(value, ConfigDict):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _ranges(config: ConfigDict) -> Iterator[str]:
+    for name, value in leaves(config):
+        if name.startswith(OUTSIDE) or value is None:
+            continue
+        for ends, allowed, words in RULES:
+            if any(f".{name}".endswith(f".{end}") for end in ends.split()) and not _holds(allowed, value):
+                yield f"{name}={value!r} must be {words}"
+        if name.endswith(".clip_low"):
+            yield from _clip_low(config, name, value)
+
+
+def _holds(allowed: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return allowed(value)
+    except TypeError:  # a text in place of a number
+        return False
+
+
+def _clip_low(config: ConfigDict, name: str, value: float) -> Iterator[str]:
+    """A ratio is never below 0, so that beyond 1 there is no lower bound: only R1's 10 on both sides means that."""
+    high = get(config, f"{name.removesuffix('.clip_low')}.clip_high")
+    if not _holds(lambda x: x >= 0 and (x <= 1 or (high is not None and high >= x)), value):
+        yield f"{name}={value!r} must be from 0 to 1: a distance from 1, not a ratio"
+
+
+def _missing(config: ConfigDict) -> Iterator[str]:
+    if get(config, "model.path") == FOLDER:
+        yield (
+            "model.path: give --config.model.path=FOLDER, a Hugging Face folder with config.json, *.safetensors and "
+            "tokenizer.json"
+        )
+    needed = {"data": True, "sample.pairs": get(config, "sample.data") == "pairs"}
+    for group, read in needed.items():
+        if read and get(config, f"{group}.name") == "jsonl" and not get(config, f"{group}.path"):
+            yield f"{group}.path is empty: give --config.{group}.path=PAIRS.jsonl, a JSON object per line"
+
+
+def _divisions(config: ConfigDict) -> Iterator[str]:
+    program = get(config, "program")
+    if program in ("grpo", "ppo", "best_of_n"):
+        counts = [("sample.prompts_per_step", "sample.group_size"), ("train.minibatches",), ("train.micro_batches",)]
+        yield from _divide(config, *counts)
+        if program == "ppo" and not config.critic.shared:
+            yield from _divide(config, *counts[:2], ("critic.micro_batches",))
+    if program in ("dpo", "online_dpo", "reward_model", "frontier"):
+        yield from _divide(config, ("train.batch_size",), ("train.micro_batches",))
+    if program in ("online_dpo", "frontier"):
+        yield from _divide(config, ("sample.prompts_per_step",), ("sample.prompts_per_batch",))
+    if get(config, "sft.steps"):
+        yield from _divide(config, ("sft.batch_size",), ("sft.micro_batches",))
+    if program == "control_ppo" or get(config, "preferences.method") in ("reward", "spo"):
+        steps = ("num_envs", "num_steps") if config.network.kind == "mlp" else ("num_envs",)  # whole rows of a memory
+        yield from _divide(config, steps, ("control.minibatches",))
+    if program == "best_of_n" and max(config.best_of_n.sizes) > config.best_of_n.samples:
+        yield f"best_of_n.sizes={config.best_of_n.sizes} go beyond best_of_n.samples={config.best_of_n.samples}"
+
+
+def _divide(config: ConfigDict, *counts: tuple[str, ...]) -> Iterator[str]:
+    """The first name, or product of names, divided by each of the next ones in turn; fields that are absent count 1."""
+    rows, *parts = [math.prod(get(config, name) or 1 for name in names) for names in counts]
+    left = rows
+    for number in parts:
+        if left % number:
+            whole, *others = [" x ".join(f"{name}={get(config, name)}" for name in names) for names in counts]
+            total = f" ({rows} rows)" if len(counts[0]) > 1 else ""
+            yield f"{whole}{total} does not divide by {' x '.join(others)}"
+            return
+        left //= number
+
+
+def _functions(config: ConfigDict) -> Iterator[str]:
+    for name, module in FUNCTIONS.get(get(config, "program"), {}).items():
+        spec = get(config, name)
+        if spec is None or (name.startswith(OPTIONAL) and get(config, f"{name}.fn") == ""):
+            continue
+        spec = spec.to_dict() if isinstance(spec, ConfigDict) else spec
+        try:
+            bind(spec, importlib.import_module(module))
+        except ValueError as error:
+            hint = ""
+            if "takes no keyword" in str(error):
+                mine = literal(name, {"fn": spec["fn"]})
+                hint = f". A group with `fn` is replaced as a whole: {mine} has that function's defaults"
+            yield f"{name}: {error}{hint}"

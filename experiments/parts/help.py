@@ -1,0 +1,338 @@
+"""What a program says of itself (`--help`, one screen), and of a command line that it cannot run (one line a mistake).
+
+`parse_flags_helpfully` takes the place of absl's own parser in app.run. Everything else is a pure function of texts and
+configs.
+"""
+
+import itertools
+import pathlib
+import re
+import runpy
+import shlex
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from absl import flags
+from ml_collections import ConfigDict
+from ml_collections.config_flags import config_path
+
+import configs
+from configs import fields
+from experiments.parts import check_config
+from experiments.parts.nearest import nearest_field, ratio, show
+
+FLAGS = flags.FLAGS
+ROOT = pathlib.Path(configs.__file__).parent.parent
+WIDTH, VALUE_WIDTH = 100, 17  # columns of a line, and of a value in it
+ASKED = ("--help", "-help", "-h", "--helpshort", "-helpshort")
+BY_HAND = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
+SEVERAL = ("distributed", "coordinator", "num_processes", "process_id", "heartbeat_timeout_s")
+VALUES = {"config": "=FILE.py:WORDS", "workdir": "=FOLDER", "compile_cache": "=FOLDER"}
+LANGUAGE = ("grpo", "ppo", "dpo", "online_dpo", "reward_model", "best_of_n", "sft", "evaluate")
+TAKES = {"sft": LANGUAGE, "evaluate": LANGUAGE}  # programs that run configs of others
+_START = "task.name model.path model.lora.rank init_from sft.steps"
+_ROLLOUTS = "sample.prompts_per_step sample.group_size rollout.completion_length rollout.temperature"
+_ENGINE = " rollout.engine.name reward.time_limit_s"
+_LOSS = (
+    "algorithm.surrogate algorithm.aggregate algorithm.kl_coef algorithm.reward_kl_coef algorithm.entropy_coef "
+    "algorithm.mask_truncated"
+)
+_DPO = (
+    "algorithm.beta algorithm.link algorithm.compare algorithm.reference algorithm.regularizer_coef algorithm.responses"
+)
+_TRAIN = (
+    "train.steps train.batch_size train.data_epochs train.epochs train.minibatches train.micro_batches "
+    "train.max_grad_norm train.optimizer.learning_rate train.optimizer.warmup_steps train.optimizer.decay_steps"
+)
+_CRITIC = "critic.shared critic.advantage critic.loss critic.warmup_steps critic.optimizer.learning_rate"
+_END = "eval.every eval.num_prompts checkpoint.every mesh seed"
+_DATA = "data.name data.path data.kind rollout.prompt_buckets rollout.completion_length"
+_CONTROL = (
+    "env.name num_envs num_steps total_steps num_seeds mesh seed",
+    "network.kind network.hidden network.activation",
+    "control.advantage control.surrogate control.value_loss control.entropy_coef control.kl_coef control.epochs "
+    "control.minibatches control.max_grad_norm control.normalize_observations control.normalize_rewards "
+    "control.optimizer.learning_rate",
+)
+_CONTROL_END = "log_every eval.num_episodes eval.max_steps checkpoint.every"
+# program -> the fields that `--help` shows, in groups; those that a config does not have are left out.
+MAIN: dict[str, tuple[str, ...]] = {
+    "grpo": (_START, _ROLLOUTS + _ENGINE, "algorithm.shaping algorithm.advantage " + _LOSS, _TRAIN, _END),
+    "ppo": (_START.replace("model.lora.rank ", ""), _ROLLOUTS, _LOSS, _CRITIC, _TRAIN, _END),
+    "dpo": (_START, _DATA, _DPO + " algorithm.couple", _TRAIN, _END),
+    "online_dpo": (_START, _ROLLOUTS + " sample.judge", _DPO + " algorithm.pair_selection", _TRAIN, _END),
+    "reward_model": (
+        "model.path model.checkpoint init_from " + _DATA,
+        "algorithm.reads algorithm.responses algorithm.loss algorithm.members algorithm.regularizer_coef",
+        _TRAIN,
+        _END + " benchmarks.names",
+    ),
+    "sft": (
+        "task.name model.path model.lora.rank rollout.prompt_buckets rollout.completion_length",
+        "sft.steps sft.batch_size sft.micro_batches sft.max_grad_norm sft.eval_every sft.stop_at "
+        "sft.optimizer.learning_rate sft.optimizer.warmup_steps sft.optimizer.decay_steps",
+        "eval.num_prompts checkpoint.every mesh seed",
+    ),
+    "evaluate": (
+        "task.name model.path init_from rollout.prompt_buckets rollout.completion_length",
+        "eval.num_prompts eval.samples_per_prompt eval.batch_size eval.temperature eval.top_k eval.top_p",
+        "reward.num_workers reward.time_limit_s mesh seed",
+    ),
+    "best_of_n": (
+        "task.name model.path model.checkpoint init_from rollout.completion_length rollout.temperature",
+        "best_of_n.num_prompts best_of_n.samples best_of_n.sizes best_of_n.batch_size best_of_n.proxies "
+        "best_of_n.combine best_of_n.label_noise",
+        "mesh seed",
+    ),
+    "control_ppo": (*_CONTROL, _CONTROL_END),
+    "control_preferences": (
+        "preferences.method env.name num_envs num_steps total_steps num_seeds mesh seed",
+        "segments.num_pairs segments.length segments.label segments.beta fit.updates fit.batch_size "
+        "fit.optimizer.learning_rate reward.members reward.loss cpl.alpha cpl.bias spo.preference spo.queue_size",
+        "control.advantage control.surrogate control.entropy_coef control.optimizer.learning_rate",
+        _CONTROL_END,
+    ),
+}
+
+
+def parse_flags_helpfully(argv: list[str], *, several_processes: bool = True) -> list[str]:
+    """Parses the flags for absl's app.run(flags_parser=...), and checks the config; nothing is compiled or loaded yet.
+
+    `--help` prints one screen and exits with 0. What cannot be run exits with 1 and says why, without a traceback.
+
+    Args:
+      argv: the command line, the program's name first.
+      several_processes: whether `--help` shows the flags of several processes.
+    Returns:
+      The arguments that are no flags, the program's name first.
+    """
+    name, doc = _started()
+    if any(argument in ASKED for argument in argv[1:]):
+        _print_help(name, doc, [argument for argument in argv if argument not in ASKED], several_processes)
+        raise SystemExit(0)
+    rest = _parsed(name, doc, argv)
+    if len(rest) > 1:
+        hint = f"; a field is set by --config.{rest[1]}" if "=" in rest[1] and not rest[1].startswith("-") else ""
+        raise SystemExit(f"{name}: unexpected arguments: {rest[1:]}{hint}")
+    return rest
+
+
+def _started() -> tuple[str, str]:
+    """(module name, docstring) of the program that was started; of a package those of its cli."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    name = spec.name.removesuffix(".__main__") if spec else pathlib.Path(sys.argv[0]).stem
+    return name, (sys.modules.get(f"{name}.cli", main).__doc__ or "").strip()
+
+
+def _parsed(name: str, doc: str, argv: list[str]) -> list[str]:
+    """What FLAGS leaves over. Exits where flags or config are wrong."""
+    try:
+        rest = FLAGS(argv)
+        wrong = other_program(name, FLAGS.config, argv)
+    except Exception as error:
+        wrong = explain(error, argv, doc)
+        if wrong is None:
+            raise
+    if wrong is None:
+        try:
+            check_config.check(FLAGS.config)
+            return rest
+        except ValueError as error:
+            wrong = str(error)
+    raise SystemExit(f"{name}: {wrong}")
+
+
+def _print_help(name: str, doc: str, argv: list[str], several_processes: bool) -> None:
+    source, _ = on_command_line(argv)
+    if source is not None:
+        try:
+            FLAGS(argv)
+            config = FLAGS.config
+            config.get("program")  # what could not be read says so when it is asked
+        except Exception as error:
+            raise SystemExit(f"{name}: {explain(error, argv, doc) or error}") from None
+    else:
+        source = usual_config(doc)
+        config = load_config(str(ROOT / source)) if source and (ROOT / source.partition(":")[0]).is_file() else None
+    found = {}
+    for module, defined in FLAGS.flags_by_module_dict().items():
+        if module.startswith("experiments.") or module == sys.argv[0]:
+            found |= {flag.name: flag.help for flag in defined if not flag.name.startswith("config.")}
+    if not several_processes:
+        found = {flag: said for flag, said in found.items() if flag not in SEVERAL}
+    print(help_text(doc, config, found, program=name.rpartition(".")[2], source=source))
+
+
+def help_text(
+    program_module_doc: str, config: ConfigDict | None, flags: Mapping[str, str], *, program: str = "", source: str = ""
+) -> str:
+    """One screen: what a program does, how it is started, its flags, and the config's main fields with their values.
+
+    Args:
+      program_module_doc: docstring of the program's module; its first paragraph and the commands below it are shown.
+      config: whose values are shown; None leaves the fields out.
+      flags: name -> help.
+      program: whose main fields are shown; "": that of config.program.
+      source: the config's file, for the heading.
+    Returns:
+      Lines of at most 100 columns.
+    """
+    lines = _head(program_module_doc) + ["", "Flags"]
+    for name, said in sorted(flags.items(), key=lambda item: list(VALUES).index(item[0]) if item[0] in VALUES else 9):
+        if name not in SEVERAL:
+            start = f"  --{name}{VALUES.get(name, '')}".ljust(27)
+            lines += textwrap.wrap(said, WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
+    if set(flags) & set(SEVERAL):
+        lines.append(f"  several processes: {BY_HAND}, or --distributed=auto")
+    if config is None:
+        return "\n".join([*lines, "", "--config=FILE.py --help shows the main fields of a config."])
+    blocks = MAIN.get(program) or MAIN.get(config.get("program", "")) or ("",)
+    shown = [[n for n in block.split() if check_config.get(config, n) is not None] for block in blocks]
+    width = max((len(name) for block in shown for name in block), default=0) + 1
+    lines += ["", f"Main fields{f' of {source}' if source else ''}, set by --config.NAME=VALUE"]
+    for block in filter(None, shown):
+        lines += [row for name in block for row in _row(config, name, width)] + [""]
+    return "\n".join(
+        [
+            *lines,
+            "All fields: configs/fields.py, and the site's config page (make docs). All flags: --helpfull.",
+            "A group that shows a function is replaced as a whole: "
+            "--config.GROUP=\"{'fn': 'NAME', 'keyword': 1}\"",
+        ]
+    )
+
+
+def _head(doc: str) -> list[str]:
+    """The first paragraph and the commands below it."""
+    paragraphs = [part for part in doc.strip().split("\n\n") if part.strip()]
+    lines = textwrap.wrap(" ".join(paragraphs[0].split()), WIDTH) if paragraphs else []
+    if len(paragraphs) > 1 and paragraphs[1].lstrip().startswith("python "):
+        indents = dict(initial_indent="    ", subsequent_indent=" " * 8)
+        for command in re.sub(r"\\\n\s*", "", paragraphs[1]).splitlines():
+            command = re.sub(r"\s+", " ", command.strip())
+            lines += textwrap.wrap(command, WIDTH, break_on_hyphens=False, break_long_words=False, **indents)
+    return lines
+
+
+def _row(config: ConfigDict, name: str, width: int) -> list[str]:
+    """A field's name, value and summary: one line, or two if the value needs the room of the summary.
+
+    The module of a function is left out where it does not fit.
+    """
+    start = f"  {name:{width}}{show(check_config.get(config, name))}"
+    column, said = 2 + width + VALUE_WIDTH, fields.summary(name)
+    if len(said) > WIDTH - column:
+        said = textwrap.shorten(re.sub(r" \(rl_jax[^)]*\)$", "", said), WIDTH - column, placeholder=" ...")
+    if len(start) < column:
+        return [start.ljust(column) + said]
+    if len(start) + 2 + len(said) <= WIDTH:
+        return [f"{start}  {said}"]
+    return [start[:WIDTH], " " * column + said]
+
+
+def usual_config(doc: str) -> str | None:
+    """The config in the command of a program's docstring; None if there is none."""
+    found = re.search(r"--config=([^\s\]]+)", doc)
+    return found.group(1) if found else None
+
+
+def load_config(text: str) -> ConfigDict:
+    """The config of "FILE.py:WORDS", for messages about it: the file is run again. Raises what it raises."""
+    path, *words = text.split(":", 1)
+    return runpy.run_path(path)["get_config"](*words)
+
+
+def on_command_line(argv: Sequence[str]) -> tuple[str | None, dict[str, str | None]]:
+    """(the value of --config, {dotted name: value} of its overrides); None for what is not there."""
+    text, found = None, {}
+    argv = FLAGS.read_flags_from_files(list(argv)[1:], force_gnu=False)
+    for argument, following in itertools.zip_longest(argv, argv[1:]):
+        if argument == "--":
+            break
+        match = re.fullmatch(r"--?(?:no)?config(?:\.([^=]+))?(?:=(.*))?", argument, flags=re.S)
+        if match is None:
+            continue
+        name, value = match.groups()
+        if value is None and following is not None and not following.startswith("-"):
+            value = following
+        if name is None:
+            text = value
+        else:
+            found[name] = value
+    return text, found
+
+
+def explain(error: Exception, argv: Sequence[str], doc: str = "") -> str | None:
+    """What is wrong with a command line that could not be parsed, in words for who has typed it.
+
+    Args:
+      error: what parsing it has raised.
+      argv: the command line, the program's name first.
+      doc: the program's docstring, whose config is given as an example.
+    Returns:
+      One line for each mistake; None for an error that is not of the command line.
+    """
+    text, overrides = on_command_line(argv)
+    unknown = isinstance(error, flags.UnrecognizedFlagError) and not (error.flagname or "").startswith("config.")
+    if unknown:
+        return f"{error}. --help lists the flags".replace(" ?.", "?")
+    if text is None:
+        example = usual_config(doc)
+        return f"--config=FILE.py is missing{f', as in --config={example}' if example else ''}; --help says more"
+    path = text.partition(":")[0]
+    if not pathlib.Path(path).is_file():
+        return no_config_file(path)
+    try:
+        config = load_config(text)
+    except (ValueError, OSError) as of_config:
+        return f"--config={text}: {of_config}"
+    except Exception:
+        return None  # a mistake in the file: its traceback says where
+    missing = [name for name in overrides if not has_field(config, name)]
+    if missing:
+        return "\n".join(nearest_field(config, name, overrides[name], overrides) for name in missing)
+    if isinstance(error, flags.Error):
+        return re.sub(r"^flag ", "", str(error))
+    return None
+
+
+def other_program(name: str, config: ConfigDict, argv: Sequence[str]) -> str | None:
+    """The command to take, if the config is for another program than the one that was started; None if it is not.
+
+    Args:
+      name: module that was started. Programs outside of experiments/ take any config.
+      config: its field `program` says what it is for.
+      argv: the command line, the program's name first.
+    """
+    started, wanted = name.removeprefix("experiments."), config.get("program")
+    if started not in MAIN or wanted in (None, started, *TAKES.get(started, ())):
+        return None
+    module = wanted if "." in wanted else f"experiments.{wanted}"
+    return f"this config is for {module}: python -m {module} {shlex.join(argv[1:])}"
+
+
+def no_config_file(path: str) -> str:
+    """That a config file does not exist, and the nearest that does."""
+    here = pathlib.Path.cwd()
+    files = {*(ROOT / "configs").rglob("*.py"), *(here / path).parent.glob("*.py")}
+    files = sorted(file for file in files if not file.name.startswith("_"))
+    known = [str(file.relative_to(here) if file.is_relative_to(here) else file) for file in files]
+
+    def likeness(other: str) -> float:
+        return 2 * ratio(pathlib.Path(path).stem, pathlib.Path(other).stem) + ratio(path, other)
+
+    nearest = max(known, key=likeness, default="")
+    if pathlib.Path(path).is_dir():
+        return f"{path} is a folder: name a file in it"
+    return f"there is no config file {path}" + (f"; the nearest is {nearest}" if likeness(nearest) > 1.5 else "")
+
+
+def has_field(config: ConfigDict, name: str) -> bool:
+    """Whether a config has a field of this dotted name."""
+    try:
+        config_path.get_value(name, config)
+    except (KeyError, AttributeError, IndexError, TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,208 @@
+"""A small problem that a preference method must solve: several prompts, eight answers to each, half of them good.
+
+    learns_preferences(dpo.Objective(link=my_link))
+
+A policy is a table of logits [S, A]: S prompts, each with rewards of its own, so that one run is S runs. An answer is
+one to three tokens that share its log-prob. A method gets pairs with noisy labels, labelled answers, rankings, or
+samples of the policy that a function of its own chooses from.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from rl_jax import dpo
+from rl_jax.core.types import PreferenceBatch, TokenBatch, TokenScores
+
+PROMPTS, ACTIONS, LENGTH, ROWS = 4, 8, 3, 64
+LENGTHS = 1 + np.arange(ACTIONS) % LENGTH
+GAIN = 0.1  # in the probability of a good answer, which starts at a half
+# Each prompt has its own order of the answers; the good half of them is 4 to 7 here.
+ORDER = np.stack([np.random.default_rng(prompt).permutation(ACTIONS) for prompt in range(PROMPTS)])
+REWARDS = np.linspace(-2.0, 2.0, ACTIONS)[ORDER]
+
+
+class Rows(NamedTuple):
+    """A batch, and which answer to which prompt each of its rows is. prompts: int [N]; actions: int [N, K]."""
+
+    batch: PreferenceBatch
+    prompts: np.ndarray
+    actions: np.ndarray
+
+
+class Probe(NamedTuple):
+    """What is trained, and on what: the parts that a program builds from its config."""
+
+    objective: dpo.Objective = dpo.Objective()
+    responses: int = 2  # per prompt, of the given answers: 2 is a pair, 1 a labelled answer, more a ranking
+    sample: Callable | None = None  # (rng, logits) -> Rows, samples of the policy; None: given answers
+    init: Callable = tuple  # () -> state of `couple`
+    # (state, TokenScores before the update, batch) -> (state, {name: array}): statistics of the batch; None: no need
+    couple: Callable | None = None
+
+
+def start() -> jax.Array:
+    """Logits a little off the uniform policy: also the reference."""
+    return jnp.asarray(np.random.default_rng(1).normal(0, 0.3, (PROMPTS, ACTIONS)), jnp.float32)
+
+
+def good(logits) -> np.ndarray:
+    """The probability of a good answer, by prompt: float [S]."""
+    return np.asarray(jnp.sum(jax.nn.softmax(logits) * (REWARDS > 0), axis=1))
+
+
+def log_probs(logits, prompts, actions) -> jax.Array:
+    """float [N, K, C]: of the tokens, nan behind each answer's own."""
+    found = jax.nn.log_softmax(logits)[prompts[:, None], actions] / jnp.asarray(LENGTHS)[actions]
+    return jnp.where(mask_of(actions), found[:, :, None], jnp.nan)
+
+
+def mask_of(actions) -> np.ndarray:
+    """bool [N, K, C]."""
+    return jnp.arange(LENGTH)[None, None] < jnp.asarray(LENGTHS)[actions][:, :, None]
+
+
+def draw(rng, logits, prompts, count: int) -> np.ndarray:
+    """int [N, count]: samples of the policy."""
+    noise = rng.gumbel(size=(len(prompts), count, ACTIONS))
+    return np.argmax(np.asarray(jax.nn.log_softmax(logits))[prompts][:, None] + noise, axis=2)
+
+
+def given(rng, responses: int = 2) -> Rows:
+    """Answers of the reference, labelled by Bradley-Terry: pairs, single ones, or rankings without ties."""
+    prompts = np.arange(ROWS) % PROMPTS
+    actions = np.stack([rng.permutation(ACTIONS)[: max(responses, 2)] for _ in prompts])
+    rewards = REWARDS[prompts[:, None], actions]
+    if responses == 1:
+        actions, rewards = actions[:, :1], rewards[:, :1]
+        graded = (rng.random(rewards.shape) < 1 / (1 + np.exp(-2 * rewards))).astype(float)
+    elif responses == 2:
+        actions, graded = pairs(rng, prompts)
+    else:
+        order = np.argsort(-rewards, axis=1)
+        actions = np.take_along_axis(actions, order, axis=1)
+        graded = (np.take_along_axis(rewards, order, axis=1) + 2) / 4
+    return Rows(batch_of(actions, graded), prompts, actions)
+
+
+def pairs(rng, prompts) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of answers in the order that Bradley-Terry gives them, int [N, 2], and rewards of 1 and 0."""
+    actions = np.stack([rng.permutation(ACTIONS)[:2] for _ in prompts])
+    lead = -np.diff(REWARDS[prompts[:, None], actions], axis=1)
+    actions = np.where(rng.random(lead.shape) < 1 / (1 + np.exp(-lead)), actions, actions[:, ::-1])
+    return actions, np.tile([1.0, 0.0], (len(prompts), 1))
+
+
+def batch_of(actions, rewards) -> PreferenceBatch:
+    """The answers int [N, K] as rows of tokens, with their rewards float [N, K]."""
+    tokens = actions[:, :, None].astype(np.int32)
+    rewards = np.asarray(rewards, np.float32)
+    mask, present = np.asarray(mask_of(actions)), np.ones(actions.shape, bool)
+    return PreferenceBatch(TokenBatch(tokens, tokens, tokens), mask, present, rewards)
+
+
+def complete(probe: Probe, rows: Rows, logits, state, poison: bool = True) -> tuple[Rows, tuple]:
+    """The rows with log-probs to compare with and what the slots ask for; the state of `couple`.
+
+    Args:
+      probe: whose objective asks.
+      rows: as they were given or sampled.
+      logits: of the policy before the update.
+      state: of `couple`, before.
+      poison: whether there is nan behind the masks.
+    """
+    needed, batch = probe.objective.needs(), rows.batch
+    shape = batch.present.shape
+    references = [log_probs(table, rows.prompts, rows.actions) for table in (start(), logits)]
+    ref, prev = (x if poison else jnp.nan_to_num(x) for x in references)
+    extras = {
+        "mean_tokens": jnp.full(shape[:1], batch.completion_mask[:, 0].sum() / shape[0], jnp.float32),
+        "label_probs": jnp.full(shape[:1], 0.9, jnp.float32),
+        "token_rewards": jnp.where(
+            jnp.asarray(mask_of(rows.actions)),
+            np.sign(REWARDS[rows.prompts[:, None], rows.actions])[:, :, None] * 0.3,
+            jnp.nan,
+        ),
+        "other_rewards": jnp.asarray(-0.01 * batch.completion_mask.sum(axis=2), jnp.float32),
+    }
+    extras = {name: x for name, x in extras.items() if name in needed}
+    batch = batch._replace(ref_log_probs=ref, prev_log_probs=prev, extras=batch.extras | extras)
+    if probe.couple is not None:
+        state, coupled = probe.couple(state, scores_of(logits, rows), batch)
+        batch = batch._replace(extras=batch.extras | coupled)
+    return rows._replace(batch=batch), state
+
+
+def scores_of(logits, rows: Rows) -> TokenScores:
+    """What a forward returns."""
+    found = log_probs(logits, rows.prompts, rows.actions).reshape(-1, LENGTH)
+    return TokenScores(found, jnp.zeros_like(found))
+
+
+def vocabulary(logits, rows: Rows) -> dict[str, jax.Array]:
+    """What only a forward with the whole vocabulary knows."""
+    log_pi, log_ref = jax.nn.log_softmax(logits), jax.nn.log_softmax(start())
+    kl = jnp.sum(jnp.exp(log_ref) * (log_ref - log_pi), axis=1)[rows.prompts]
+    squares = jax.nn.logsumexp(2 * log_pi, axis=1)[rows.prompts][:, None]
+    aligned = jnp.exp(log_pi[rows.prompts[:, None], rows.actions] - squares)
+    return {"sequence_kl": jnp.broadcast_to(kl[:, None], rows.actions.shape), "response_weights": aligned}
+
+
+def train(probe: Probe, *, steps: int = 40, lead: float = 0.0) -> np.ndarray:
+    """What the method adds to the probability of a good answer, by prompt: float [S].
+
+    Args:
+      probe: what is trained.
+      steps: updates, each on ROWS prompts.
+      lead: of the good answers' logits over the reference's, at the first step.
+    """
+    rng, optimizer = np.random.default_rng(0), optax.adam(0.07)
+    first = logits = start() + lead * (REWARDS > 0)
+    state, coupled = optimizer.init(logits), probe.init()
+
+    @jax.jit
+    def update(logits, state, batch, prompts, actions):
+        rows = Rows(batch, prompts, actions)
+
+        def loss(logits):
+            more = vocabulary(logits, rows)
+            return dpo.loss(scores_of(logits, rows), batch, probe.objective, more)[0].value()
+
+        updates, state = optimizer.update(jax.grad(loss)(logits), state)
+        return optax.apply_updates(logits, updates), state
+
+    for _ in range(steps):
+        rows = given(rng, probe.responses) if probe.sample is None else probe.sample(rng, logits)
+        rows, coupled = complete(probe, rows, logits, coupled)
+        logits, state = update(logits, state, rows.batch, rows.prompts, rows.actions)
+    return good(logits) - good(first)
+
+
+def learns_preferences(
+    objective: dpo.Objective | Probe, *, responses: int = 2, gain: float = GAIN, lead: float = 0.0
+) -> np.ndarray:
+    """Trains the probe, and asserts that the probability of a good answer rises for every prompt.
+
+    Args:
+      objective: a dpo.Objective, or a whole Probe.
+      responses: answers per prompt: 2 is a pair, 1 a labelled answer, more a ranking; unused for a Probe.
+      gain: what each prompt must gain.
+      lead: of the good answers' logits over the reference's, at the first step.
+    Returns:
+      float [S]: what each prompt has gained.
+    Raises:
+      AssertionError: if a prompt gains less; it says what each has gained.
+    """
+    probe = objective if isinstance(objective, Probe) else Probe(objective, responses)
+    gains = train(probe, lead=lead)
+    if not np.all(gains > gain):
+        reached = ", ".join(f"{x:+.2f}" for x in gains)
+        raise AssertionError(
+            f"the objective does not learn: the probability of a good answer, a half at first, changes by {reached} "
+            f"(by prompt); each must gain more than {gain}"
+        )
+    return gains

@@ -1,0 +1,163 @@
+"""A folder of one's own beside the checkout: its config, its functions, its reward, by the checkout's programs."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from experiments.parts import own_folder
+from experiments.sweep import points
+from rl_jax.core.binding import bind
+from rl_jax.losses import policy
+from rl_jax.rewards.pool import RewardPool
+from tests.paths import REPO_ROOT
+
+CONFIG = '''"""My surrogate on sums of two digits."""
+
+import {losses}
+from configs.tasks import arithmetic
+
+
+def get_config(arg=None):
+    config = arithmetic.get_config("smoke")
+    config.name = "mine"
+    config.task.update(num_train=100, num_test=20, digits=1, num_operands=(2, 2), unfinished_share=0.0)
+    config.model.update(embed_dim=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16, mlp_dim=64)
+    config.rollout.update(completion_length=4, prompt_buckets=(8,))
+    config.sft.update(steps=4, eval_every=4, batch_size=16)
+    config.train.steps = 2
+    config.log.update(tensorboard=False, progress=False)
+    config.reward.update(num_workers=1, time_limit_s=60.0)
+    config.algorithm.surrogate = dict(fn="{losses}:my_surrogate", width={losses}.WIDTH)
+    return config
+
+
+def sweep_width(arg):
+    return ({{"algorithm.surrogate.width": x}} for x in (0.2, 0.4))
+
+
+def sweep_loss(arg):
+    return ({{"algorithm.surrogate.fn": x}} for x in ("{losses}:my_surrogate", "{losses}:plain"))
+'''
+LOSSES = '''"""Functions of my own; each says in a file that it was called."""
+
+import pathlib
+
+import jax.numpy as jnp
+
+from rl_jax import log_ratio
+from rl_jax.losses import policy
+
+WIDTH = 0.3
+
+
+def my_surrogate(log_probs, old_log_probs, advantages, mask, *, width=0.4):
+    pathlib.Path(__file__).with_name("called").write_text(str(width))
+    found = policy.importance_sampling(log_probs, old_log_probs, advantages, mask)
+    return found._replace(loss=found.loss * jnp.exp(-jnp.abs(log_ratio(log_probs, old_log_probs, mask)) / width))
+
+
+def plain(log_probs, old_log_probs, advantages, mask, *, width=0.0):
+    return policy.importance_sampling(log_probs, old_log_probs, advantages, mask)
+'''
+REWARD = """
+def length(prompt, completion, info, *, per_token=1.0):
+    return {"reward": per_token * len(completion)}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a config, its losses and a reward, in modules of names that no other test has."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(REPO_ROOT)
+    losses = f"my_losses_{tmp_path.name}".replace("-", "_")
+    (tmp_path / "my_config.py").write_text(CONFIG.format(losses=losses))
+    (tmp_path / f"{losses}.py").write_text(LOSSES)
+    (tmp_path / f"{losses}_reward.py").write_text(REWARD)
+    return tmp_path, losses
+
+
+def test_the_folder_of_a_config_is_found(folder):
+    path, losses = folder
+    before = list(sys.path)
+    own_folder.put_on_path(str(path / "missing.py"))
+    own_folder.put_on_path("configs/tasks/arithmetic.py:smoke")
+    assert sys.path == before
+    for arguments in ([f"--config={path}/my_config.py:x"], ["--workdir=x", "--config", f"{path}/my_config.py"]):
+        sys.path[:] = before
+        own_folder.of_command_line(["program", *arguments])
+        assert sys.path == [*before, str(path)]
+    own_folder.of_command_line([f"--config={os.path.relpath(path)}/my_config.py"])  # and once only
+    assert sys.path == [*before, str(path)]
+    fn = bind({"fn": f"{losses}:my_surrogate", "width": 0.5}, policy)
+    assert fn.func.__module__ == losses and fn.keywords == {"width": 0.5}
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_sweeps_of_a_config_elsewhere(folder, absolute):
+    path, losses = folder
+    config = f"{path if absolute else os.path.relpath(path)}/my_config.py"
+    found = points.expand(config, "width,loss,seed:2")
+    assert len(found) == 8 and found[0].name == f"width=0.2,loss={losses}-my_surrogate,seed=0"
+    assert f"--config={config}" in found[0].command("run")
+    assert f"--config.algorithm.surrogate.fn={losses}:plain" in found[2].command("run")
+    resolved = points.resolve(found[2])
+    assert resolved.algorithm.surrogate.to_dict() == {"fn": f"{losses}:plain", "width": 0.2}
+
+
+def test_a_reward_of_the_folder_runs_in_the_workers(folder):
+    path, losses = folder
+    own_folder.put_on_path(str(path / "my_config.py"))
+    reward = bind(f"{losses}_reward:length", policy)
+    with RewardPool(reward, kwargs={"per_token": 0.5}, num_workers=1, time_limit_s=60.0) as pool:
+        result = pool(["p", "p"], ["abc", ""], ["{}", "{}"])
+    assert result.rewards.tolist() == [1.5, 0.0] and result.first_error is None
+
+
+def run(*arguments: str, **variables: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=REPO_ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **variables},
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_folder_trains_by_the_programs_of_the_checkout(folder):
+    path, losses = folder
+    home, config = str(path / "home"), f"--config={path}/my_config.py"
+    run("experiments.grpo", config, f"--workdir={path}/run", HOME=home)
+    recorded = json.loads((path / "run" / "config.json").read_text())
+    assert recorded["algorithm"]["surrogate"] == {"fn": f"{losses}:my_surrogate", "width": 0.3}
+    assert (path / "called").read_text() == "0.3"
+    assert json.loads((path / "run" / "final.json").read_text())
+    # And by a sweep, which starts the same program.
+    more = ("--config.train.steps=1", f"--workdir={path}/sweep", "--no-pin")
+    run("experiments.sweep", config, "--sweep=loss", *more, HOME=home)
+    states = [json.loads(file.read_text()) for file in (path / "sweep" / "points").glob("*/final.json")]
+    assert len(states) == 2
+
+
+def test_a_misspelt_function_ends_the_program_with_the_nearest_name(folder):
+    path, losses = folder
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "experiments.grpo", f"--config={path}/my_config.py", f"--workdir={path}/run"),
+            f"--config.algorithm.surrogate.fn={losses}:my_surogate",
+        ],
+        cwd=REPO_ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "HOME": str(path / "home")},
+    )
+    assert done.returncode != 0
+    assert f"ValueError: '{losses}:my_surogate': {losses} has no 'my_surogate'; nearest: 'my_surrogate'" in done.stderr
