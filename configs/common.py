@@ -92,6 +92,7 @@ def base(name: str) -> ConfigDict:
             ),
             score=dict(chunk=32),
             packing=dict(mode="padded", row_length=0, min_rows=1),  # see experiments.parts.packers
+            # function: "module:function", (prompt, completion, info) -> {"reward": ...}; "": the task's own.
             reward=dict(function="", num_workers=2, time_limit_s=1.0, failure_reward=0.0),
             sft=dict(
                 steps=0,  # 0: no warm start

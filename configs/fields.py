@@ -125,7 +125,7 @@ MODEL = {
     "packing.row_length": "Tokens of a packed row. 0: about two padded rows.",
     "packing.min_rows": "Least packed rows per micro-batch and device. More than needed keeps the shape, and so "
     "saves compilations.",
-    "reward.function": 'Import path "module:function" of a verifier in place of the task\'s. "": the task\'s own.',
+    "reward.function": 'A reward of your own, "module:function", in place of the task\'s. "": the task\'s.',
     "reward.num_workers": "Processes that run the verifier. 0: this process, without a time limit.",
     "reward.time_limit_s": "Seconds that the verifier may take per completion.",
     "reward.failure_reward": "Reward if the verifier fails or takes too long.",
