@@ -102,8 +102,8 @@ def base(name: str) -> ConfigDict:
             ),
             score=dict(chunk=32),
             packing=dict(mode="padded", row_length=0, min_rows=1),  # see experiments.parts.packers
-            # fn: "module:function" in place of the task's own reward, (prompt, completion, info) -> {"reward": ...}.
-            reward=dict(fn="", num_workers=2, time_limit_s=1.0, failure_reward=0.0),
+            # function: "module:function", (prompt, completion, info) -> {"reward": ...}; "": the task's own.
+            reward=dict(function="", num_workers=2, time_limit_s=1.0, failure_reward=0.0),
             sft=dict(
                 steps=0,  # 0: no warm start
                 batch_size=128,

@@ -60,7 +60,7 @@ RUN = {
     '"seeds:2" (the runs) or "envs:8" (each run\'s environments).',
     "init_from": 'Run whose params to start from. A workdir, or RUN/checkpoints/STEP; "": the warm start, if any.',
     "task": "Task: its name and its own keywords (rl_jax.tasks).",
-    "task.name": "Task: prompts, verifier and tokenizer (rl_jax.tasks).",
+    "task.name": 'Task: prompts, verifier and tokenizer (rl_jax.tasks), or "module:function" of your own.',
     "task.path": "File or folder of the task's records.",
     "task.data_dir": "Folder where data sets are prepared, once.",
     "task.skip_bad_records": "Leave bad records out and count them, instead of stopping. --skip_bad_records sets it.",
@@ -125,6 +125,7 @@ MODEL = {
     "packing.row_length": "Tokens of a packed row. 0: about two padded rows.",
     "packing.min_rows": "Least packed rows per micro-batch and device. More than needed keeps the shape, and so "
     "saves compilations.",
+    "reward.function": 'A reward of your own, "module:function", in place of the task\'s. "": the task\'s.',
     "reward.num_workers": "Processes that run the verifier. 0: this process, without a time limit.",
     "reward.time_limit_s": "Seconds that the verifier may take per completion.",
     "reward.failure_reward": "Reward if the verifier fails or takes too long.",

@@ -20,13 +20,13 @@ sys.path[:0] = [str(ROOT)]
 from configs.fields import describe  # noqa: E402
 from experiments.tools import methods  # noqa: E402
 
-CONFIGS = """Set a field on the command line with `--config.NAME=VALUE`. A name that does not exist is an error that names
-the nearest; `--help` of a program shows its main fields. A value that names a function is looked up in the module of its
-slot, and takes that function's keywords. Words after a config file's colon (`configs/tasks/arithmetic.py:smoke`) change
-several fields at once; each file below says which it knows.
+CONFIGS = """Set a field on the command line with `--config.NAME=VALUE`. A name that does not exist is an error that
+names the nearest; `--help` of a program shows its main fields. A value that names a function is looked up in the
+module of its slot, and takes that function's keywords. Words after a config file's colon
+(`configs/tasks/arithmetic.py:smoke`) change several fields at once; each file below says which it knows.
 
-The first table has every field of a language-model run. The other sections list only what is new in their file, or has
-another default there. `configs/methods` and `configs/presets` are on the page [Methods](methods.md)."""
+The first table has every field of a language-model run. The other sections list only what is new in their file,
+or has another default there. `configs/methods` and `configs/presets` are on the page [Methods](methods.md)."""
 # The files that have a table of all their fields; every other file is compared with one of them.
 FULL = {"control": "control/environments.py", "": "tasks/arithmetic.py"}
 ELSEWHERE = ("methods", "presets", "papers")  # folders of configs/ that other pages show

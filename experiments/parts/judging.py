@@ -35,7 +35,7 @@ def make_pool(setup: Setup) -> RewardPool | contextlib.nullcontext:
     if setup.task.reward_fn is None:
         return contextlib.nullcontext()
     settings = setup.config.reward.to_dict()
-    del settings["fn"]  # read by make_setup
+    del settings["function"]  # read by make_setup
     return RewardPool(setup.task.reward_fn, kwargs=setup.task.reward_kwargs, **settings)
 
 

@@ -42,14 +42,14 @@ class Setup(NamedTuple):
 def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
     """The mesh, the task and the model that `config` describes.
 
-    task: in place of the one that config.task names. config.reward.fn replaces the reward of either.
+    task: in place of the one that config.task names. config.reward.function replaces the reward of either.
     """
     processes.simulate_devices(rollout_mesh.num_devices(config))
     mesh = sharding.make_mesh(sharding.parse_mesh(config.mesh))
     processes.check_mesh(mesh)
     task = task or tasks.load(**config.task.to_dict())
-    if config.reward.fn:
-        task = task._replace(reward_fn=resolve(config.reward.fn), reward_kwargs={})
+    if config.reward.function:
+        task = task._replace(reward_fn=resolve(config.reward.function), reward_kwargs={})
     if config.model.path:
         found = _setup_hf(config, mesh, task)
     else:

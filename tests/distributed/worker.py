@@ -34,7 +34,7 @@ def policy_config(folder: pathlib.Path, mesh: str):
     found = small.config(
         folder.parent,
         mesh=mesh,
-        reward__fn=small.reward(small.sevens_of_prompt),
+        reward__function=small.reward(small.sevens_of_prompt),
         train__steps=4,
         sample__prompts_per_step=8,
         sample__group_size=4,

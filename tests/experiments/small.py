@@ -33,7 +33,7 @@ def config(tmp_path, **fields):
     return found.lock()
 
 
-# Rewards with a signal from the first step, for config.reward.fn (in this process: reward.num_workers is 0).
+# Rewards with a signal from the first step, for config.reward.function (in this process: reward.num_workers is 0).
 
 
 def sevens(prompt, completion, info):

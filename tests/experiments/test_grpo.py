@@ -172,12 +172,12 @@ def test_a_task_and_a_reward_by_import_path(tmp_path):
     with config.unlocked():
         config.task = fields | small.ALWAYS
     assert make_setup(config).task.reward_fn is small.has_a_seven
-    config.reward.fn = reward(small.sevens)
+    config.reward.function = reward(small.sevens)
     found = make_setup(config)
     assert found.task.reward_fn is small.sevens and found.task.reward_kwargs == {}
     with judging.make_pool(found) as pool:
         assert pool(["1="], ["77"], ["{}"]).rewards.tolist() == [2.0]
-    config.reward.fn = "tests.experiments.small:sevns"
+    config.reward.function = "tests.experiments.small:sevns"
     with pytest.raises(ValueError, match="no 'sevns'; nearest: 'sevens'"):
         make_setup(config)
 
@@ -222,7 +222,7 @@ def test_the_baseline_sees_the_rewards_as_the_advantage_does(tmp_path):
 
 def run(tmp_path, **fields):
     """A run scored by the number of sevens; its workdir."""
-    config = small_config(tmp_path, reward__fn=reward(sevens_and_even), **fields)
+    config = small_config(tmp_path, reward__function=reward(sevens_and_even), **fields)
     grpo.run(config, tmp_path / "run")
     return tmp_path / "run"
 
@@ -271,7 +271,7 @@ def test_a_function_of_ones_own_in_the_configs_place(tmp_path):
         advantages = -scale * advantages
         return losses.clipped_surrogate(log_probs, old_log_probs, advantages, mask, clip_low=0.2, clip_high=0.2)
 
-    config = small_config(tmp_path, train__steps=1, reward__fn=reward(sevens_and_even))
+    config = small_config(tmp_path, train__steps=1, reward__function=reward(sevens_and_even))
     with config.unlocked():
         config.algorithm.surrogate = dict(fn=negated, scale=2.0)
     grpo.run(config, tmp_path / "run")
@@ -284,7 +284,7 @@ def test_a_function_of_ones_own_in_the_configs_place(tmp_path):
 @pytest.mark.usefixtures("kept_signals")
 def test_gradients_that_are_not_finite_stop_the_run(tmp_path):
     settings = dict(train__steps=8, train__max_nonfinite_in_a_row=3, eval__every=100, algorithm__entropy_coef=0.1)
-    config = small_config(tmp_path, reward__fn=reward(sevens_and_even), **settings)
+    config = small_config(tmp_path, reward__function=reward(sevens_and_even), **settings)
     config.train.optimizer.learning_rate = float("nan")  # the first update ruins the params
     with pytest.raises(FloatingPointError, match="3 gradients in a row .* the batch of step 4 is in .*step_4.npz"):
         grpo.run(config, tmp_path / "run")
@@ -333,7 +333,7 @@ def test_step_metrics(config):
 def test_without_a_term_that_compares_the_reference_has_no_forward(tmp_path):
     rows, scored = {}, reward(sevens_and_even)
     for measured in (True, False):
-        config = small_config(tmp_path, algorithm__measure_kl=measured, train__steps=2, reward__fn=scored)
+        config = small_config(tmp_path, algorithm__measure_kl=measured, train__steps=2, reward__function=scored)
         grpo.run(config, tmp_path / str(measured))
         lines = (tmp_path / str(measured) / "metrics.jsonl").read_text().splitlines()
         rows[measured] = [json.loads(line) for line in lines][-1]

@@ -30,7 +30,7 @@ def gain(tmp_path, seed, **choices) -> float:
     """The mean reward of the last ten steps less that of the first two."""
     config = small_config(
         tmp_path,
-        reward__fn=reward(has_a_seven),
+        reward__function=reward(has_a_seven),
         seed=seed,
         train__steps=STEPS,
         sample__group_size=8,

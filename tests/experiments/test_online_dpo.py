@@ -45,7 +45,7 @@ def config(tmp_path, **fields):
 
 
 def small_of_grpo(tmp_path):
-    found = small.config(tmp_path, reward__fn=small.reward(small.sevens)).copy_and_resolve_references()
+    found = small.config(tmp_path, reward__function=small.reward(small.sevens)).copy_and_resolve_references()
     found.unlock()
     return found
 

@@ -20,7 +20,7 @@ LOOSE = dict(rel_tol=1e-3, abs_tol=1e-5)
 @pytest.mark.usefixtures("kept_signals")
 def test_a_run_is_the_same_padded_and_with_shared_prefixes(tmp_path):
     settings = dict(
-        reward__fn=reward(sevens),
+        reward__function=reward(sevens),
         train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1, train__steps=2
     )
     logged = {}

@@ -52,7 +52,7 @@ def learn(tmp_path, seed=0, **critic) -> list[dict]:
     """The rows of metrics of a run."""
     config = small_config(
         tmp_path,
-        reward__fn=reward(has_a_seven),
+        reward__function=reward(has_a_seven),
         seed=seed,
         train__steps=STEPS,
         sample__group_size=8,
@@ -155,7 +155,7 @@ def test_ppo_learns_arithmetic_from_the_warm_start_of_grpo(tmp_path):
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("shared", [False, True])
 def test_eight_devices_walk_the_path_of_one(tmp_path, shared):
-    rows, more = {}, dict(train__epochs=2, train__minibatches=2, eval__every=3, reward__fn=reward(has_a_seven))
+    rows, more = {}, dict(train__epochs=2, train__minibatches=2, eval__every=3, reward__function=reward(has_a_seven))
     for mesh in ("", "data:2,fsdp:2,tensor:2"):
         config = small_config(tmp_path, mesh=mesh, train__steps=3, **more)
         rate = ppo_common.common.optimizer(learning_rate=1e-2, eps=1e-3)  # the usual eps blows rounding up

@@ -499,7 +499,7 @@ def test_an_experiment_without_a_url_or_with_another_engine(tmp_path):
 def test_grpo_with_a_server(tmp_path):
     """The sampler's log-probs are the trainer's while the server gets the weights; the metrics show when not."""
     scored = small.reward(small.even_length)
-    config = small.config(tmp_path, train__steps=3, train__optimizer__learning_rate=1e-2, reward__fn=scored)
+    config = small.config(tmp_path, train__steps=3, train__optimizer__learning_rate=1e-2, reward__function=scored)
     setup = make_setup(config)
     options = dict(completion_length=4, group_size=config.sample.group_size, eos_ids=setup.task.tokenizer.eos_ids)
     generate = jax.jit(make_generate(setup.model, **options))
