@@ -16,7 +16,7 @@ import numpy as np
 
 from experiments.parts import flags, processes
 from experiments.parts.judging import make_evaluate, make_pool, sample_rows
-from experiments.parts.preference_data import flat, load_task
+from experiments.parts.preference_data import flat, for_sft, load_task
 from experiments.parts.preference_steps import Programs, build, couple_batch, make_objective
 from experiments.parts.run import Clock, Run, checkpoint_items, state_of
 from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, Source, make_judge
@@ -154,6 +154,14 @@ def make_source(config):
     return None, lambda task: task.data_source(known[config.sample.data])
 
 
+def set_up(config, task: Task | None) -> Setup:
+    """The setup; its SFT, if any, is on the chosen sides of given pairs."""
+    setup = make_setup(config, task)
+    if config.sample.data != "pairs":
+        return setup
+    return for_sft(setup, preferences.load(**config.sample.pairs.to_dict()))
+
+
 def check_config(setup: Setup) -> None:
     """Raises ValueError for sizes that do not divide."""
     sample, settings = setup.config.sample, setup.config.train
@@ -220,7 +228,7 @@ def compile_ahead(loop: Run, setup: Setup, programs: Programs, draw: Source, sta
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
     loop, (named, source_of) = Run(config, workdir, "online_dpo", config.train), make_source(config)
-    setup = make_setup(config, task or named)
+    setup = set_up(config, task or named)
     check_config(setup)
     loop.record(setup.mesh.devices.flat)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
