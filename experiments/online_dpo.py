@@ -103,10 +103,10 @@ def with_references(
       batch: of one step.
       shares: reference -> weight, as in dpo.Objective.reference.
       reference: params for "ref".
-      policy: params before the step, for "prev".
+      policy: params for "prev", those before the step.
 
     Returns:
-      The batch with ref_log_probs and prev_log_probs, each None if it has no share.
+      The batch with ref_log_probs and prev_log_probs, float32 [N, K, C]; each None if `shares` lacks it.
     """
     shape = batch.completion_mask.shape
 

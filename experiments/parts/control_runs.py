@@ -230,7 +230,7 @@ def _jit_program(sizes, keys, values, init, chunk, params, specs) -> Program:
 
 
 def _pmap_program(sizes, keys, values, init, chunk, params) -> Program:
-    """The same by pmap, the state with devices first; either the runs or the envs are split over them."""
+    """The Program by pmap, its state with devices first; either the runs or the envs are split over the devices."""
     count = math.prod(sizes.values())
     if min(sizes.values()) > 1:
         raise ValueError("pmap has one axis: seeds or envs, not both; use spread='jit'")

@@ -105,7 +105,7 @@ class Encoder:
         rollout = setup.config.rollout
         self._tokenizer, self._needed, self._brevity = setup.task.tokenizer, needed, setup.config.algorithm.brevity
         self._settings = dict(
-            prompt_buckets=(max(rollout.prompt_buckets),),  # one: every batch has one shape
+            prompt_buckets=(max(rollout.prompt_buckets),),  # a single one, so that every batch has one shape
             completion_length=rollout.completion_length,
             responses=setup.config.algorithm.responses,
             **setup.config.encode.to_dict(),
