@@ -264,7 +264,7 @@ def fit_reward(config, parts: Parts, network: RewardNetwork, key: jax.Array, dat
 
 
 def reward_run(config, *, parts: int = 1, axis_name: str | None = None):
-    """PPO on a reward learned from segments: (init, advance, params), as control_runs.make_run returns."""
+    """PPO on a reward learned from segments. Arguments and result as for control_runs.make_run."""
     found = make_parts(config)
     network, distribution = make_network(config, found.env), found.agent.distribution
     blank = relabel.LearnedReward(
@@ -296,7 +296,7 @@ def reward_run(config, *, parts: int = 1, axis_name: str | None = None):
 
 
 def spo_run(config, *, parts: int = 1, axis_name: str | None = None):
-    """PPO on how often an episode is preferred: (init, advance, params), as control_runs.make_run returns."""
+    """PPO on how often an episode is preferred. Arguments and result as for control_runs.make_run."""
     fields = config.spo
     by_self_play = relabel.by_self_play(
         config.num_envs // parts,
@@ -339,7 +339,13 @@ def offline_run(config, begin: Callable, loss_fn: Callable, policy_of: Callable,
 
 
 def cpl_run(config, *, parts: int = 1, axis_name: str | None = None):
-    """CPL: behaviour cloning of all segments, then the policy from preferences. Returns (init, advance, params)."""
+    """CPL: behaviour cloning of all segments, then the policy from preferences.
+
+    Arguments and result are those of control_runs.make_run.
+
+    Raises:
+      ValueError: if the envs are spread over devices.
+    """
     check_one_part(config, parts)
     found, fields = make_parts(config), config.cpl
     agent, distribution = found.agent, found.agent.distribution
@@ -378,10 +384,8 @@ def cpl_run(config, *, parts: int = 1, axis_name: str | None = None):
 def regret_run(config, *, parts: int = 1, axis_name: str | None = None):
     """Fits the reward r(s, a) of a finite MDP by the regret model; the policy is greedy on Q*_r.
 
-    The transition probabilities are known, as in arXiv 2206.02231; rewards are in units of 1 / beta.
-
-    Returns:
-      (init, advance, params), as control_runs.make_run returns.
+    The transition probabilities are known, as in arXiv 2206.02231; rewards are in units of 1 / beta. Arguments and
+    result are those of control_runs.make_run.
 
     Raises:
       ValueError: if the env is no finite MDP, tabular.model is unknown, or the envs are spread over devices.

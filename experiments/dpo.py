@@ -136,6 +136,11 @@ def check(config) -> dpo.Objective:
 def read(setup: Setup, found: preferences.Preferences, encoder: Encoder) -> tuple[Arrays, Arrays, dict[str, int]]:
     """Reads and encodes the data.
 
+    Args:
+      setup: of the run.
+      found: the preferences.
+      encoder: of the run.
+
     Returns:
       (arrays of the training records, arrays of the held-out ones, counts of truncated, dropped and skipped records by
       metric name).
@@ -178,7 +183,17 @@ def score_reference(
 def compile_ahead(
     loop: Run, setup: Setup, programs: Programs, state: TrainState, batch: PreferenceBatch, packer: Packer, reference
 ) -> None:
-    """Compiles the train step for batches of this shape, unless the run is complete."""
+    """Compiles the train step, unless the run is complete.
+
+    Args:
+      loop: compiles and reports.
+      setup: of the run.
+      programs: compiled functions.
+      state: before the first step.
+      batch: the first step's, for its shapes.
+      packer: of the run.
+      reference: params of the reference, or None.
+    """
     if loop.done:
         return
     batch = couple_batch(setup, programs, state, batch, reference)[1]

@@ -64,6 +64,14 @@ def compile_ahead(
     """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
 
     The shapes of packed rows depend on the samples: with packing only the rollout is compiled.
+
+    Args:
+      loop: compiles and reports; nothing happens if the run is complete.
+      setup: of the run.
+      programs: compiled functions.
+      packer: of the run.
+      collect: samples the rows.
+      state: before the first step.
     """
     config, ahead, key = setup.config, loop.ahead, processes.step_key(state, 0)
     collected = None if loop.done else collect.compile_ahead(ahead, state.params, key)

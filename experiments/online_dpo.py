@@ -222,7 +222,16 @@ def check_config(setup: Setup) -> None:
 def prepare(
     setup: Setup, programs: Programs, candidates: Candidates, policy: Params, ref: Params, key
 ) -> PreferenceBatch:
-    """What one step trains on: the selected lists, with the log-probs that the objective compares with."""
+    """What one step trains on: the selected lists, with the log-probs that the objective compares with.
+
+    Args:
+      setup: of the run.
+      programs: compiled functions.
+      candidates: of the step.
+      policy: params before the step.
+      ref: params of the reference.
+      key: of the selection.
+    """
     objective = make_objective(setup.config)
     batch = choose(setup.config, candidates, key, objective.needs())
     return with_references(setup, programs, batch, objective.reference, ref, policy)
@@ -260,7 +269,17 @@ def look_ahead(
 ) -> Params:
     """The params to sample from: the policy's, or with algorithm.extragradient those after a trial step.
 
-    Extragradient: look ahead one step, then update from the original point. `state` is not changed here.
+    Extragradient: look ahead one step, then update from the original point.
+
+    Args:
+      loop: checks that the gradients are finite.
+      setup: of the run.
+      programs: compiled functions.
+      draw: samples the candidates.
+      state: before the step; left as it is.
+      ref: params of the reference.
+      keys: five typed keys; those at 2, 3 and 4 are used.
+      clock: of the step.
     """
     if not setup.config.algorithm.extragradient:
         return state.params
@@ -271,7 +290,16 @@ def look_ahead(
 
 
 def compile_ahead(loop: Run, setup: Setup, programs: Programs, draw: Source, state: TrainState, ref: Params) -> None:
-    """Compiles what the first step calls by running it on its prompts, with zeros in place of samples."""
+    """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
+
+    Args:
+      loop: compiles and reports; nothing happens if the run is complete.
+      setup: of the run.
+      programs: compiled functions.
+      draw: samples the candidates.
+      state: before the first step.
+      ref: params of the reference.
+    """
     ahead, key = loop.ahead, processes.step_key(state, 0)
     candidates = None if loop.done else draw.compile_ahead(ahead, state.params, ref, key)
     if candidates is None:

@@ -291,7 +291,15 @@ def score(
 
 
 def compile_ahead(loop: Run, setup: Setup, programs: Programs, collect: Collector, learner: Learner) -> None:
-    """Compiles what the first step calls by running it on its prompts, with zeros in place of samples."""
+    """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
+
+    Args:
+      loop: compiles and reports; nothing happens if the run is complete.
+      setup: of the run.
+      programs: compiled functions.
+      collect: samples the rows.
+      learner: before the first step.
+    """
     ahead, key = loop.ahead, processes.step_key(learner.policy, 0)
     collected = None if loop.done else collect.compile_ahead(ahead, learner.policy_params(), key)
     if collected is None:

@@ -128,7 +128,14 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
 
 
 def make_evaluate(setup: Setup, reader: Reader, arrays, records: list[dict]):
-    """Makes evaluate(state) -> metrics of the held-out records."""
+    """Makes evaluate(state) -> metrics of the held-out records.
+
+    Args:
+      setup: of the run.
+      reader: of the run.
+      arrays: of the held-out records.
+      records: the held-out records.
+    """
     rewards = make_rewards(setup, reader)
 
     def evaluate(state: TrainState) -> dict[str, float]:

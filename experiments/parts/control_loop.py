@@ -57,9 +57,15 @@ def make_recorder(config) -> Callable:
 
 
 def check_finite(loop: Run, train: TrainState, limit: int) -> None:
-    """Raises FloatingPointError if, in every run, the last `limit` gradients were not finite.
+    """Stops a program whose runs all diverge; one that diverges does not stop the others.
 
-    One run that diverges does not stop the others.
+    Args:
+      loop: knows the step.
+      train: TrainState of all runs.
+      limit: gradients in a row.
+
+    Raises:
+      FloatingPointError: if, in every run, the last `limit` gradients were not finite.
     """
     stuck = int(np.min(jax.device_get(train.skipped_in_a_row)))
     if stuck >= limit:

@@ -140,7 +140,13 @@ class Encoder:
         return arrays | {"tokens": tokens, "segment_ids": segments, "positions": positions}
 
     def batch(self, arrays: Arrays, indices: np.ndarray | None = None, size: int = 0) -> PreferenceBatch:
-        """The PreferenceBatch of some rows of `arrays` (None: all), filled up to `size` with absent rows."""
+        """The PreferenceBatch of some rows of `arrays`, filled up with absent rows.
+
+        Args:
+          arrays: N records.
+          indices: int [n]. The rows; None for all.
+          size: rows of the batch, if more than n.
+        """
         if indices is None:
             indices = np.arange(len(arrays["tokens"]))
         batch = take_rows(arrays, indices, max(size, len(indices)), self._needed)

@@ -132,7 +132,16 @@ def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
 
 
 def measure(found: TokenScores, batch: PreferenceBatch, objective: dpo.Objective) -> couple.Before:
-    """The scores of each response, float32 [N, K]: u (before score_map and beta), its log-prob and its length."""
+    """The scores of each response before an update, for couplers and evaluation.
+
+    Args:
+      found: TokenScores of the rows [N * K, C].
+      batch: N prompts, K responses each.
+      objective: of the run.
+
+    Returns:
+      couple.Before, float32 [N, K]: u (before score_map and beta), lengths, and the reference's sequence scores.
+    """
     mask = batch.completion_mask
     log_probs = zero_masked(found.log_probs.reshape(mask.shape), mask)
     ratios = log_probs - dpo.reference_log_probs(batch, objective.reference, mask)
@@ -176,6 +185,13 @@ def mismatched_log_ratios(
     setup: Setup, programs: Programs, batch: PreferenceBatch, params: Params, reference: Params
 ) -> tuple[jax.Array, jax.Array]:
     """Log-ratios of each prompt with the response of the previous prompt (KTO).
+
+    Args:
+      setup: of the run.
+      programs: compiled functions.
+      batch: N prompts with one response each.
+      params: of the policy.
+      reference: params of the reference.
 
     Returns:
       (logp - ref_logp, float32 [N]; whether the previous prompt has a response, bool [N]).

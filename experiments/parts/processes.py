@@ -97,7 +97,14 @@ def rows_here(mesh: Mesh, count: int) -> np.ndarray:
 
 
 def own_batches(mesh: Mesh, source, *, batch_size: int, seed: int):
-    """Endless batches of data.train_iterator, this process's records only."""
+    """Endless batches of data.train_iterator, this process's records only.
+
+    Args:
+      mesh: of the training.
+      source: of records.
+      batch_size: records per batch in all processes together.
+      seed: of the order.
+    """
     return pipeline.train_iterator(source, batch_size=batch_size, seed=seed, rows=rows_here(mesh, batch_size))
 
 

@@ -249,10 +249,16 @@ def check_labels(config, arrays: Arrays) -> None:
 
 
 def load_records(config, found: preferences.Preferences, split: str, limit: int | None = None) -> list[dict]:
-    """A split's records, of the first `limit` prompts, with as many responses as the config sets.
+    """A split's records, with as many responses as the config sets.
+
+    Args:
+      config: algorithm.reads and algorithm.responses.
+      found: the preferences.
+      split: "train" or "test".
+      limit: how many of the split's records are used; None for all.
 
     Raises:
-      ValueError: if the data is not of a kind that config.algorithm.reads takes.
+      ValueError: if the data are of another kind than the config reads.
     """
     if config.algorithm.reads == "steps":
         if found.kind != "steps":

@@ -95,7 +95,15 @@ def _with_adapters(found: Setup) -> Setup:
 
 
 def assemble(config: ConfigDict, mesh: Mesh, task: Any, model: types.Model, init: Callable) -> Setup:
-    """The Setup of a model whose params are made by init(), directly in their shards."""
+    """The Setup of a model whose params are made by a function, directly in their shards.
+
+    Args:
+      config: of the run.
+      mesh: of the training.
+      task: Task.
+      model: types.Model.
+      init: () -> params.
+    """
     shapes = jax.eval_shape(init)
     shardings = sharding.tree_shardings(shapes, mesh)
     return Setup(config, mesh, task, model, jax.jit(init, out_shardings=shardings), shapes, shardings)
@@ -127,7 +135,19 @@ def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
 
 
 def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callable[[], types.Params]]:
-    """(model, init) from the config's model fields. init() -> params, from a checkpoint (numpy leaves) or random."""
+    """The model of the config's model fields.
+
+    Args:
+      fields: config.model as a dict; it is changed.
+      seed: of random params.
+      tokenizer: its vocabulary is the model's.
+
+    Returns:
+      (model, init). init() -> params, from a checkpoint or random.
+
+    Raises:
+      ValueError: if the vocabulary of a checkpoint has another size.
+    """
     path = fields.pop("checkpoint")
     del fields["path"], fields["chat"], fields["lora"]  # make_setup reads them
     if path:

@@ -24,7 +24,17 @@ def make_optimizer(fields: ConfigDict) -> tuple[optax.GradientTransformation, op
 
 
 def place_state(setup: Setup, params: types.Params, optimizer, trackers: Any = ()) -> tuple[TrainState, Any]:
-    """A fresh TrainState on the mesh, and its shardings. The buffers of `params` are donated."""
+    """A fresh TrainState on the mesh.
+
+    Args:
+      setup: of the run.
+      params: to start from. Their buffers are donated.
+      optimizer: optax transformation.
+      trackers: states of the trackers.
+
+    Returns:
+      (TrainState, its shardings).
+    """
     key = jax.random.key(setup.config.seed)
 
     def init(params):
