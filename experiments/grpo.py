@@ -1,9 +1,9 @@
-"""GRPO, from prompts to report: the loop that a reader forks.
+"""GRPO, from prompts to report: the loop to fork.
 
     python -m experiments.grpo --config=configs/tasks/arithmetic.py --workdir=runs/arithmetic
 
-Each step: prompts -> rollouts -> rewards -> advantages -> old and reference log-probs -> updates. The first start
-runs the config's SFT warm start in WORKDIR/sft; the same command resumes whatever was interrupted, bit for bit.
+Each step: prompts -> rollouts -> rewards -> advantages -> old and reference log-probs -> updates. The first start runs
+the config's SFT warm start in WORKDIR/sft; the same command resumes an interrupted run, bit for bit.
 """
 
 import pathlib
@@ -31,15 +31,18 @@ from rl_jax.training.step import TrainState
 def make_policy_batch(
     assign: Callable, collected: Collected, before: TokenScores | None, reference, key, states: trackers.States
 ) -> tuple[PolicyBatch, jax.Array]:
-    """What one step trains on, and what its rows have earned after shaping and KL, float32 [B].
+    """The batch of one step, and the rows' rewards after shaping and KL.
 
     Args:
       assign: Programs.assign.
       collected: the step's rows.
-      before: [B, C] of the policy before the updates, or None if nothing needs them.
+      before: TokenScores [B, C] of the policy before the updates, or None if unused.
       reference: float32 [B, C] log-probs, or None.
       key: a typed key.
-      states: of the trackers, after they have seen the rewards.
+      states: tracker states, after this step's rewards were observed.
+
+    Returns:
+      (PolicyBatch, float32 [B]).
     """
     result, named = collected.judged.result, {}
     if collected.greedy_rewards is not None:
@@ -58,9 +61,17 @@ def needs_scores(config) -> bool:
 def compile_ahead(
     loop: Run, setup: Setup, programs: policy.Programs, packer: Packer, collect: Collector, state: TrainState
 ) -> None:
-    """Compiles what the first step calls: the step itself, with its prompts, and zeros in place of results.
+    """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
 
-    Packed rows have shapes that depend on the samples: there only the rollout is compiled.
+    The shapes of packed rows depend on the samples: with packing only the rollout is compiled.
+
+    Args:
+      loop: compiles and reports; nothing happens if the run is complete.
+      setup: of the run.
+      programs: compiled functions.
+      packer: of the run.
+      collect: samples the rows.
+      state: before the first step.
     """
     config, ahead, key = setup.config, loop.ahead, processes.step_key(state, 0)
     collected = None if loop.done else collect.compile_ahead(ahead, state.params, key)
@@ -77,9 +88,18 @@ def compile_ahead(
 def score(
     config, programs: policy.Programs, rows: TokenBatch | Packed, params: Params, ref_params: Params, *, looks: bool
 ) -> tuple[TokenScores | None, jax.Array | None]:
-    """(the policy's scores before the updates, the reference's log-probs): each None if no term needs it.
+    """Scores the rows before the updates.
 
-    rows: as the model reads them. looks: whether the step's group view will show the scores.
+    Args:
+      config: of the run.
+      programs: compiled functions.
+      rows: as the model reads them.
+      params: of the policy.
+      ref_params: of the reference.
+      looks: whether the step's group view will show the scores.
+
+    Returns:
+      (the policy's TokenScores, the reference's log-probs float32 [B, C]); each None if no term needs it.
     """
     scores = programs.on_host(params, rows) if needs_scores(config) or looks else None
     reference = programs.on_host(ref_params, rows).log_probs if policy.needs_ref_log_probs(config) else None
@@ -89,7 +109,20 @@ def score(
 def update(
     loop: Run, setup: Setup, programs: policy.Programs, packer: Packer, state: TrainState, batch: PolicyBatch, key
 ) -> tuple[TrainState, list[dict[str, Any]], dict[str, float]]:
-    """All updates of one step: (state, the metrics of each, metrics of the packing)."""
+    """All updates of one step.
+
+    Args:
+      loop: checks that the gradients are finite.
+      setup: of the run.
+      programs: compiled functions.
+      packer: of the run.
+      state: before the updates.
+      batch: of the whole step.
+      key: of the shuffles.
+
+    Returns:
+      (state, the metrics of each update, metrics of the packing).
+    """
     updates = []
     for part in policy.minibatches(setup.config, batch, key):
         part = place_rows(setup, packer.to_train(part))
@@ -100,7 +133,7 @@ def update(
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
-    """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
+    """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     loop, setup = Run(config, workdir, "grpo", config.train), make_setup(config, task)
     packer, estimators = Packer(setup), trackers.make_trackers(config)
     policy.check_sizes(setup)
