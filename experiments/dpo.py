@@ -18,9 +18,10 @@ import numpy as np
 from experiments.parts import flags
 from experiments.parts.preference_data import Arrays, Encoder, Packer, flat, for_sft, load_task, records_of
 from experiments.parts.preference_steps import Programs, build, couple_batch, make_coupler, make_objective
+from experiments.parts.processes import to_host
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.setup import Setup, check_batches, make_setup
-from experiments.parts.training import place_rows
+from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax import dpo, preferences
 from rl_jax.core.masked import merge
@@ -28,7 +29,7 @@ from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
 from rl_jax.data import pipeline
 from rl_jax.rewards.benchmarks import length_correlation
 from rl_jax.tasks import Task
-from rl_jax.training import checkpoint, distributed
+from rl_jax.training import checkpoint
 from rl_jax.training.ref_log_prob_cache import ReferenceCache
 from rl_jax.training.step import TrainState
 
@@ -115,8 +116,8 @@ def make_evaluate(setup: Setup, programs: Programs, encoder: Encoder, arrays: Ar
         total, points = None, []
         for part in parts:
             batch = couple_batch(setup, programs, state, encoder.batch(arrays, part, size), reference)[1]
-            batch = place_rows(setup, batch)
-            means, scored = jax.device_get(distributed.whole(programs.evaluate(state.params, batch, reference)))
+            batch = to_mesh(setup, batch)
+            means, scored = jax.device_get(to_host(programs.evaluate(state.params, batch, reference)))
             total = means if total is None else merge(total, means)
             points.append(np.stack([scored.sequence_scores, scored.lengths])[:, scored.present])
         metrics = {f"eval/{name}": float(mean.value()) for name, mean in total.items()}
@@ -173,7 +174,7 @@ def score_reference(
     config = setup.config
 
     def score(params, rows):
-        return programs.on_host(params, place_rows(setup, rows))
+        return programs.on_host(params, to_mesh(setup, rows))
 
     if "token_rewards" in make_objective(config).needs():
         parts = tuple(with_token_rewards(config, workdir, score, reference, encoder, x) for x in parts)
@@ -197,7 +198,7 @@ def compile_ahead(
     if loop.done:
         return
     batch = couple_batch(setup, programs, state, batch, reference)[1]
-    placed = place_rows(setup, packer(batch, setup.config.train.micro_batches))
+    placed = to_mesh(setup, packer(batch, setup.config.train.micro_batches))
     loop.ahead("train_step", programs.train_step)(state, placed, reference)
 
 
@@ -226,7 +227,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
         for step in loop.steps():
             batch = encoder.batch(arrays, np.array(next(batches)))
             state, batch = couple_batch(setup, programs, state, batch, reference)
-            batch = place_rows(setup, packer(batch, settings.micro_batches))
+            batch = to_mesh(setup, packer(batch, settings.micro_batches))
             step.clock.lap("prepare_s", batch)
             state, metrics = programs.train_step(state, batch, reference)
             metrics = jax.device_get(metrics)

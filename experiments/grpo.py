@@ -17,14 +17,14 @@ import numpy as np
 from experiments.parts import flags, policy, processes, trackers
 from experiments.parts.judging import make_evaluate, make_pool
 from experiments.parts.packers import Packer
+from experiments.parts.processes import to_host
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup, make_setup
-from experiments.parts.training import place_rows
+from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax.core.types import Packed, Params, PolicyBatch, TokenBatch, TokenScores
 from rl_jax.tasks import Task
-from rl_jax.training import distributed
 from rl_jax.training.step import TrainState
 
 
@@ -49,7 +49,7 @@ def make_policy_batch(
         named = {name: getattr(collected, name) for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated")}
     if result.components:
         named["components"] = np.stack(list(result.components.values()), axis=1)
-    return assign(collected.judged.rollout, result.rewards, before, reference, key, distributed.whole(states), named)
+    return assign(collected.judged.rollout, result.rewards, before, reference, key, to_host(states), named)
 
 
 def needs_scores(config) -> bool:
@@ -77,11 +77,11 @@ def compile_ahead(
     collected = None if loop.done else collect.compile_ahead(ahead, state.params, key)
     if collected is None or config.packing.mode != "padded":
         return
-    rows = place_rows(setup, packer.to_score(collected.judged.rollout))
-    before = distributed.whole(ahead("score", programs.score)(state.params, rows))
+    rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
+    before = to_host(ahead("score", programs.score)(state.params, rows))
     reference = before.log_probs if policy.needs_ref_log_probs(config) else None
     batch, _ = make_policy_batch(ahead("assign", programs.assign), collected, before, reference, key, state.trackers)
-    part = place_rows(setup, packer.to_train(policy.minibatches(config, batch, key)[0]))
+    part = to_mesh(setup, packer.to_train(policy.minibatches(config, batch, key)[0]))
     ahead("train_step", programs.train_step)(state, part)
 
 
@@ -125,7 +125,7 @@ def update(
     """
     updates = []
     for part in policy.minibatches(setup.config, batch, key):
-        part = place_rows(setup, packer.to_train(part))
+        part = to_mesh(setup, packer.to_train(part))
         state, metrics = programs.train_step(state, part)
         updates.append(jax.device_get(metrics))
         loop.check_finite(state, part)
@@ -152,7 +152,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step.number), 3)
             collected = collect(state.params, rollout_key, step.clock)
-            rows = place_rows(setup, packer.to_score(collected.judged.rollout))
+            rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
             scores, reference = score(config, programs, rows, state.params, ref_params, looks=step.evaluates)
             state = trackers.see(estimators, state, collected)
             batch, earned = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)

@@ -21,7 +21,7 @@ from experiments.parts.preference_steps import Programs, build, couple_batch, ma
 from experiments.parts.run import Clock, Run, checkpoint_items, state_of
 from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, Source, make_judge
 from experiments.parts.setup import Setup, check_rows, load_params, make_setup
-from experiments.parts.training import place_rows
+from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax import preferences
 from rl_jax.core.binding import bind
@@ -111,7 +111,7 @@ def with_references(
     shape = batch.completion_mask.shape
 
     def score(params):
-        return programs.on_host(params, place_rows(setup, flat(batch.batch))).log_probs.reshape(shape)
+        return programs.on_host(params, to_mesh(setup, flat(batch.batch))).log_probs.reshape(shape)
 
     return batch._replace(
         ref_log_probs=score(reference) if "ref" in shares else None,
@@ -257,7 +257,7 @@ def update(
     updates = []
     for part in minibatches(setup.config, batch, key):
         state, part = couple_batch(setup, programs, state, part, ref)
-        part = place_rows(setup, part)
+        part = to_mesh(setup, part)
         state, metrics = programs.train_step(state, part, ref)
         updates.append(jax.device_get(metrics))
         loop.check_finite(state, part)
@@ -307,7 +307,7 @@ def compile_ahead(loop: Run, setup: Setup, programs: Programs, draw: Source, sta
     compiled = programs._replace(score=ahead("score", programs.score))
     batch = prepare(setup, compiled, candidates, state.params, ref, key)
     part = couple_batch(setup, programs, state, next(minibatches(setup.config, batch, key)), ref)[1]
-    ahead("train_step", programs.train_step)(state, place_rows(setup, part), ref)
+    ahead("train_step", programs.train_step)(state, to_mesh(setup, part), ref)
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:

@@ -17,10 +17,11 @@ import jax.numpy as jnp
 from experiments.parts import flags, processes, trackers
 from experiments.parts import policy as policy_parts
 from experiments.parts.judging import make_evaluate, make_pool
+from experiments.parts.processes import to_host
 from experiments.parts.run import Run
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup, make_setup
-from experiments.parts.training import make_trainer, place_rows
+from experiments.parts.training import make_trainer, to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax import ppo
 from rl_jax.advantages import tokens as token_advantages
@@ -31,7 +32,7 @@ from rl_jax.models.heads import NAME as HEAD
 from rl_jax.models.heads import add_value_head, make_predict, without_value_head
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.tasks import Task
-from rl_jax.training import distributed, sharding
+from rl_jax.training import sharding
 from rl_jax.training.scoring import make_score
 from rl_jax.training.step import TrainState
 
@@ -118,7 +119,7 @@ class Programs(NamedTuple):
 
     def on_host(self, params, rows):
         """The scores of `rows`, gathered from all processes."""
-        return distributed.whole(self.score(params, rows))
+        return to_host(self.score(params, rows))
 
     def compile_count(self) -> int:
         """Number of compiled programs; growth after the first steps means shapes are changing."""
@@ -278,7 +279,7 @@ def score(
       On the host: (batch to train on, metrics of the advantages, the policy's TokenScores).
     """
     judged = collected.judged
-    rollout, rewards = place_rows(setup, (judged.rollout, judged.result.rewards))
+    rollout, rewards = to_mesh(setup, (judged.rollout, judged.result.rewards))
     before = programs.score(learner.policy_params(), rollout.batch)
     reference = None
     if policy_parts.needs_ref_log_probs(setup.config):
@@ -286,7 +287,7 @@ def score(
     values = programs.predict(learner.critic_params(), rollout.batch)
     states = jax.device_get(learner.policy.trackers)
     batch, metrics = programs.assign(rollout, rewards, values, before, reference, key, states)
-    before, batch, metrics = distributed.whole((before, batch, jax.device_get(metrics)))
+    before, batch, metrics = to_host((before, batch, jax.device_get(metrics)))
     return batch, metrics, before
 
 
@@ -306,7 +307,7 @@ def compile_ahead(loop: Run, setup: Setup, programs: Programs, collect: Collecto
         return
     compiled = {name: ahead(name, getattr(programs, name)) for name in ("score", "predict", "assign")}
     batch, _, _ = score(setup, programs._replace(**compiled), learner, learner.policy_params(), collected, key)
-    part = place_rows(setup, policy_parts.minibatches(setup.config, batch, key)[0])
+    part = to_mesh(setup, policy_parts.minibatches(setup.config, batch, key)[0])
     if programs.critic_step:
         ahead("critic_step", programs.critic_step)(learner.critic, part)
         part = part.policy
@@ -332,7 +333,7 @@ def update(
     updates, critic_updates = [], []
     only_critic = loop.step <= setup.config.critic.warmup_steps
     for part in policy_parts.minibatches(setup.config, batch, key):
-        part = place_rows(setup, part)
+        part = to_mesh(setup, part)
         learner, metrics, of_critic = programs.update(learner, part, only_critic=only_critic)
         updates += [] if metrics is None else [jax.device_get(metrics)]
         critic_updates.append(jax.device_get(of_critic))
@@ -370,7 +371,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
             learner = learner._replace(policy=policy)
             if step.evaluates:
-                after = programs.on_host(learner.policy_params(), place_rows(setup, collected.judged.rollout.batch))
+                after = programs.on_host(learner.policy_params(), to_mesh(setup, collected.judged.rollout.batch))
                 views = (collected.judged, batch.policy, before, after)
                 metrics |= policy_parts.look(loop, step, setup, evaluate, learner.policy_params(), *views)
             step.end(learner.checkpoint_items(ref_params), metrics, policy_parts.timings(step, collected, programs))

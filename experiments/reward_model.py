@@ -28,7 +28,7 @@ from experiments.parts.reward_readers import (
 )
 from experiments.parts.run import Run
 from experiments.parts.setup import Setup, check_batches, make_setup
-from experiments.parts.training import make_trainer, place_rows
+from experiments.parts.training import make_trainer, to_mesh
 from rl_jax import preferences
 from rl_jax.core.types import Params
 from rl_jax.data import pipeline
@@ -111,11 +111,11 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     evaluate = make_evaluate(setup, reader, *held_out)
     with loop:
         if not loop.done:
-            first = place_rows(setup, reader.batch(arrays, np.array(pipeline.peek(batches)), size))
+            first = to_mesh(setup, reader.batch(arrays, np.array(pipeline.peek(batches)), size))
             loop.ahead("train_step", train_step)(state, first)
         loop.begin(lambda: (evaluate(state) | {f"data/{name}": count for name, count in counts.items()}, []))
         for step in loop.steps():
-            batch = place_rows(setup, reader.batch(arrays, np.array(next(batches)), size))
+            batch = to_mesh(setup, reader.batch(arrays, np.array(next(batches)), size))
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
             step.clock.lap("train_s")

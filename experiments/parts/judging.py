@@ -161,7 +161,7 @@ def make_evaluate(setup: Setup, pool: RewardPool | None) -> Callable:
         for index, records in enumerate(pipeline.eval_batches(source, config.batch_size, config.num_prompts)):
             full = records + records[:1] * (config.batch_size - len(records))  # one shape, compiled once
             mine = [full[i] for i in here]
-            prompts = processes.place_own(setup.mesh, encode_prompts(setup, mine))
+            prompts = processes.own_to_mesh(setup.mesh, encode_prompts(setup, mine))
             rollout = generate(params, *prompts, jax.random.fold_in(key, index))
             judged = judge(setup, pool, rollout, mine, here, len(records))
             batch = {"reward": judged.result.rewards, **judged.result.components}

@@ -1,16 +1,17 @@
 """config.packing: what the model reads, padded rows or packed ones (rl_jax.training.packing). The loss sees [B, C].
 
-    --config.packing.mode=shared_prefix        # each prompt once, its completions attend to it
-    --config.packing.mode=packed               # prompt and completion together, several per row
-    --config.packing.mode=padded               # one row each
+--config.packing.mode=shared_prefix        # each prompt once, its completions attend to it
+--config.packing.mode=packed               # prompt and completion together, several per row
+--config.packing.mode=padded               # one row each
 """
 
 import jax
 import numpy as np
 
+from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
 from rl_jax.core.types import Packed, PolicyBatch, Rollout, TokenBatch
-from rl_jax.training import distributed, packing, sharding
+from rl_jax.training import packing, sharding
 
 SHARE_PREFIX = {"packed": False, "shared_prefix": True}
 MODES = ("padded", *SHARE_PREFIX)
@@ -58,4 +59,4 @@ class Packer:
 
     def metrics(self, batch: PolicyBatch) -> dict[str, float]:
         """packing/occupancy: fraction of the forward's columns that hold a token; {} if rows are padded."""
-        return {} if self._padded else {"packing/occupancy": packing.occupancy(distributed.whole(batch.batch))}
+        return {} if self._padded else {"packing/occupancy": packing.occupancy(to_host(batch.batch))}

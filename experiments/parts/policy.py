@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.parts import processes, rollout_mesh, trackers
 from experiments.parts.judging import Judged, sample_rows
+from experiments.parts.processes import to_host
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected
 from experiments.parts.sampler import make_sampler
@@ -22,7 +23,6 @@ from rl_jax.core.types import Params, PolicyBatch, TokenScores
 from rl_jax.credit import CreditRule, shaping
 from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rollout.lm.sampling import Sampling
-from rl_jax.training import distributed
 from rl_jax.training.scoring import make_score
 from rl_jax.training.step import TrainState
 
@@ -252,7 +252,7 @@ class Programs(NamedTuple):
 
     def on_host(self, params, rows) -> TokenScores:
         """The scores of `rows`, gathered from all processes."""
-        return distributed.whole(self.score(params, rows))
+        return to_host(self.score(params, rows))
 
     def compile_count(self) -> int:
         """Number of compiled programs; growth after the first steps means shapes are changing."""

@@ -9,14 +9,14 @@ import numpy as np
 
 from experiments.parts import processes
 from experiments.parts.preference_data import flat
+from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
-from experiments.parts.training import jit_score, make_trainer, place_rows, with_merged_adapters
+from experiments.parts.training import jit_score, make_trainer, to_mesh, with_merged_adapters
 from rl_jax import dpo, preferences
 from rl_jax.core.binding import bind, supply
 from rl_jax.core.masked import zero_masked
 from rl_jax.core.types import Params, PreferenceBatch, TokenBatch, TokenScores
 from rl_jax.losses.preference import couple
-from rl_jax.training import distributed
 from rl_jax.training.scoring import make_score
 from rl_jax.training.step import TrainState
 from rl_jax.training.vocabulary import make_vocabulary_score, response_weights, sequence_kl
@@ -59,7 +59,7 @@ class Programs(NamedTuple):
 
     def on_host(self, params, rows) -> TokenScores:
         """The scores of `rows`, gathered from all processes."""
-        return distributed.whole(self.score(params, rows))
+        return to_host(self.score(params, rows))
 
     def compile_count(self) -> int:
         """Number of compiled programs; growth after the first steps means shapes are changing."""
@@ -176,9 +176,9 @@ def couple_batch(
     mismatched = None
     if coupler.reads_mismatched:
         mismatched = mismatched_log_ratios(setup, programs, batch, state.params, reference)
-    placed = place_rows(setup, batch)
+    placed = to_mesh(setup, batch)
     tracker, extras = programs.couple(state.trackers, state.params, placed, mismatched, key)
-    return state._replace(trackers=tracker), batch._replace(extras=batch.extras | distributed.whole(extras))
+    return state._replace(trackers=tracker), batch._replace(extras=batch.extras | to_host(extras))
 
 
 def mismatched_log_ratios(
@@ -200,8 +200,6 @@ def mismatched_log_ratios(
     rows |= {name: np.asarray(getattr(batch, name)) for name in ("completion_mask", "present")}
     rows = preferences.mismatched(rows)
     tokens = flat(TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]))
-    log_probs, before = (
-        programs.on_host(found, place_rows(setup, tokens)).log_probs for found in (params, reference)
-    )
+    log_probs, before = (programs.on_host(found, to_mesh(setup, tokens)).log_probs for found in (params, reference))
     ratios = jnp.sum(zero_masked(log_probs - before, jnp.asarray(rows["completion_mask"][:, 0])), axis=1)
     return ratios, jnp.asarray(rows["present"][:, 0])

@@ -108,9 +108,14 @@ def own_batches(mesh: Mesh, source, *, batch_size: int, seed: int):
     return pipeline.train_iterator(source, batch_size=batch_size, seed=seed, rows=rows_here(mesh, batch_size))
 
 
-def place_own(mesh: Mesh, rows):
+def own_to_mesh(mesh: Mesh, rows):
     """The global batch from every process's own rows (rows_here). Returns `rows` unchanged in a single process."""
     return distributed.place_own(rows, sharding.batch_sharding(mesh))
+
+
+def to_host(tree):
+    """Arrays spread over processes, whole on every host; in one process `tree` itself."""
+    return distributed.whole(tree)
 
 
 def replicate(mesh: Mesh, tree):
@@ -120,7 +125,7 @@ def replicate(mesh: Mesh, tree):
 
 def step_key(state: TrainState, step: int) -> jax.Array:
     """The key of a step's randomness, equal in all processes."""
-    return jax.random.fold_in(distributed.whole(state.rng), step)
+    return jax.random.fold_in(to_host(state.rng), step)
 
 
 def start_locally(

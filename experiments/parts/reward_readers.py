@@ -7,9 +7,10 @@ import jax
 import numpy as np
 
 from experiments.parts.preference_data import Arrays, flat, records_of, take_rows
+from experiments.parts.processes import to_host
 from experiments.parts.reward_evaluation import evaluate_responses, evaluate_steps
 from experiments.parts.setup import Setup, load_params
-from experiments.parts.training import place_rows
+from experiments.parts.training import to_mesh
 from rl_jax import preferences, reward_model
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.masked import zero_masked
@@ -19,7 +20,7 @@ from rl_jax.losses import value
 from rl_jax.losses.reward_model import rankings
 from rl_jax.losses.reward_model.implicit import implicit_rewards
 from rl_jax.models.heads import REWARD, add_reward_head, make_predict_at, make_predict_last
-from rl_jax.training import distributed, sharding
+from rl_jax.training import sharding
 from rl_jax.training.scoring import make_score
 
 
@@ -134,8 +135,8 @@ def _log_ratio_reader(setup: Setup) -> Reader:
         params, found = base_params(setup), []
         for rows, size in _parts(len(arrays["tokens"]), config.eval.batch_size):
             batch = take_rows(arrays, rows, size, set())
-            rows_placed = place_rows(setup, flat(batch.batch))
-            log_probs = np.asarray(distributed.whole(reference_score(params, rows_placed).log_probs))
+            rows_placed = to_mesh(setup, flat(batch.batch))
+            log_probs = np.asarray(to_host(reference_score(params, rows_placed).log_probs))
             found.append(log_probs.reshape(batch.completion_mask.shape)[: len(rows)])
         return arrays | {"ref_log_probs": np.concatenate(found)}, counts
 
@@ -212,8 +213,8 @@ def make_rewards(setup: Setup, reader: Reader) -> Callable:
     def rewards(params: Params, arrays: Arrays) -> np.ndarray:
         found = []
         for rows, size_ in _parts(len(arrays["tokens"]), size):
-            batch = place_rows(setup, reader.batch(arrays, rows, size_))
-            found.append(np.asarray(distributed.whole(compiled(params, batch)))[: len(rows)])
+            batch = to_mesh(setup, reader.batch(arrays, rows, size_))
+            found.append(np.asarray(to_host(compiled(params, batch)))[: len(rows)])
         return np.concatenate(found)
 
     return rewards

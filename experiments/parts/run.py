@@ -1,15 +1,15 @@
 """The shell of every loop: signals, record, restore, logger, steps, saves, final files. The body stays in the program.
 
-    loop = Run(config, workdir, "grpo", config.train)          # from here on a signal ends the run between two steps
-    setup = make_setup(config)
-    loop.record(setup.mesh.devices.flat)                       # config.json, run.json
-    ...
-    items = loop.restore(checkpoint_items(state), prompts)     # the newest checkpoint, if any; else `items`
-    with loop:                                                 # the logger, in the first process, and the checkpoints
-        for step in loop.steps():
-            ...                                                # the method
-            step.end(checkpoint_items(state), metrics, timings)
-    loop.finish(setup, state.params)                           # final.json, hf/, peft/
+loop = Run(config, workdir, "grpo", config.train)          # from here on a signal ends the run between two steps
+setup = make_setup(config)
+loop.record(setup.mesh.devices.flat)                       # config.json, run.json
+...
+items = loop.restore(checkpoint_items(state), prompts)     # the newest checkpoint, if any; else `items`
+with loop:                                                 # the logger, in the first process, and the checkpoints
+    for step in loop.steps():
+        ...                                                # the method
+        step.end(checkpoint_items(state), metrics, timings)
+loop.finish(setup, state.params)                           # final.json, hf/, peft/
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from ml_collections import ConfigDict
 
 from experiments.parts import processes
 from experiments.parts.budgets import samples_per_step
+from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup, lora_config
 from rl_jax.core import types
 from rl_jax.models.hf import loading
@@ -164,7 +165,7 @@ class Run:
         if int(state.skipped_in_a_row) < self._limit:
             return
         path = self.workdir / f"nonfinite_step_{self.step}.npz"
-        leaves = jax.tree_util.tree_leaves_with_path(distributed.whole(batch))
+        leaves = jax.tree_util.tree_leaves_with_path(to_host(batch))
         if distributed.is_main():
             np.savez(path, **{types.path_name(name): np.asarray(leaf) for name, leaf in leaves})
         raise FloatingPointError(
@@ -295,11 +296,11 @@ def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Pa
     path = setup.config.model.path
     main = distributed.is_main()
     if path and distributed.any_process(main and not (workdir / "hf").exists()):
-        model_params = distributed.whole(setup.merged(params) if setup.merged else params)
+        model_params = to_host(setup.merged(params) if setup.merged else params)
         if main:
             loading.save_hf(workdir / "hf", loading.read_config(path), model_params, like=path)
         if setup.merged:
-            adapters, settings = distributed.whole(params["adapters"]), lora_config(setup.config)
+            adapters, settings = to_host(params["adapters"]), lora_config(setup.config)
             if main:
                 save_peft(workdir / "peft", settings, adapters, model_type=loading.model_type(path), base_model=path)
     final = {"step": step, "params_sha256": checkpoint.checksum({"policy": params, **more} if more else params)}

@@ -160,7 +160,7 @@ class Source:
 
     def _batch(self, policy: Params, reference: Params, key, clock: Clock) -> tuple[Candidates, Judged]:
         settings, own = self._settings, next(self._prompts)
-        encoded = processes.place_own(self._setup.mesh, encode_prompts(self._setup, own))
+        encoded = processes.own_to_mesh(self._setup.mesh, encode_prompts(self._setup, own))
         judged = self._judged(self._draw(policy, reference, *encoded, key), own, clock)
         records, count = judged.records[:: settings.group_size], settings.prompts_per_batch
         parts = [self._candidates(judged, count, settings.share)]

@@ -128,7 +128,7 @@ class Collector:
     def _sample(self, generate: Callable, records: list[dict], params: Params, key, here, clock: Clock) -> Judged:
         """The judged samples of the records, from one call of `generate`."""
         setup = self._setup
-        encoded = processes.place_own(setup.mesh, encode_prompts(setup, records))
+        encoded = processes.own_to_mesh(setup.mesh, encode_prompts(setup, records))
         rollout = generate(params, *encoded, key)
         clock.lap("rollout_s", rollout)
         judged = judge(setup, self._pool, rollout, records, here, setup.config.sample.prompts_per_step)

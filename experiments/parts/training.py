@@ -64,7 +64,7 @@ def jit_step(step: Callable, setup: Setup, state_shardings, num_beside: int = 0)
     )
 
 
-def place_rows(setup: Setup, batch):
+def to_mesh(setup: Setup, batch):
     """Reshards a host-replicated batch over the data axes (indexing leaves it with arbitrary placement)."""
     return distributed.place(batch, sharding.batch_sharding(setup.mesh))
 
@@ -102,9 +102,7 @@ def make_step(setup: Setup, settings: ConfigDict, loss_fn: Callable) -> tuple[op
     optimizer, schedule = make_optimizer(settings.optimizer)
     if setup.merged:
         optimizer = freeze(optimizer, "base")
-    options = dict(
-        num_micro_batches=settings.micro_batches, max_grad_norm=settings.max_grad_norm, schedule=schedule
-    )
+    options = dict(num_micro_batches=settings.micro_batches, max_grad_norm=settings.max_grad_norm, schedule=schedule)
 
     def step(state, batch, *beside):
         return make_train_step(lambda params, rows: loss_fn(params, rows, *beside), optimizer, **options)(state, batch)

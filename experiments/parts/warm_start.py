@@ -62,9 +62,9 @@ def fine_tune(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal |
         evaluate = make_evaluate(setup, pool)
         if not loop.done:
             first = encode_sft(setup, pipeline.peek(batches))
-            loop.ahead("train_step", train_step)(state, processes.place_own(setup.mesh, first))
+            loop.ahead("train_step", train_step)(state, processes.own_to_mesh(setup.mesh, first))
         for step in loop.steps():
-            batch = processes.place_own(setup.mesh, encode_sft(setup, next(batches)))
+            batch = processes.own_to_mesh(setup.mesh, encode_sft(setup, next(batches)))
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
             step.clock.lap("train_s")

@@ -130,7 +130,7 @@ class Jobs:
         np.testing.assert_array_equal(processes.rows_here(shared, 8), np.arange(8))
 
         rows = np.arange(16, dtype=np.float32).reshape(8, 2)
-        placed = processes.place_own(mesh, rows[here])
+        placed = processes.own_to_mesh(mesh, rows[here])
         assert placed.shape == (8, 2) and not placed.is_fully_addressable
         np.testing.assert_array_equal(distributed.local_rows(placed), rows[here])
         np.testing.assert_array_equal(distributed.whole(placed), rows)
