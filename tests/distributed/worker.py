@@ -95,7 +95,7 @@ class Jobs:
     def online_dpo(self) -> None:
         """Samples, their opponents, and a reference that moves."""
         config = online.of(policy_config(self.folder, self.mesh))
-        config.train.update(steps=3, batch_size=8)
+        config.train.update(steps=3, batch_size=8, epochs=2)
         config.train.optimizer.update(OPTIMIZER)
         config.sample.update(prompts_per_step=8, prompts_per_batch=8, opponents=dict(samples=1, share=1.0))
         config.algorithm.reference_schedule = dict(fn="per_iteration")

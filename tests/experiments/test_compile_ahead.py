@@ -44,9 +44,9 @@ def test_the_first_step_compiles_nothing_that_was_compiled_ahead(tmp_path, monke
 
     ahead = program.compile_ahead
 
-    def noted(setup, programs, *rest):
+    def noted(loop, setup, programs, *rest):
         compiled.clear()
-        ahead(setup, programs, *rest)
+        ahead(loop, setup, programs, *rest)
         assert programs.compile_count() == 0, "a program was run"
         before.extend(compiled)
         compiled.clear()

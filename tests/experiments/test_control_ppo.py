@@ -218,6 +218,6 @@ def test_words_that_do_not_go_together():
     with pytest.raises(ValueError, match="a2c goes with inventory, the same store"):
         configs.get_config("hdpo,a2c")
     with pytest.raises(ValueError, match="this config is for python -m experiments.control_preferences"):
-        control_ppo.run_own(small(preferences=dict(method="spo")), pathlib.Path("unused"))
+        control_ppo.run(small(program="control_preferences"), pathlib.Path("unused"))
     with pytest.raises(ValueError, match="'cartpol'.*cartpole"):
         configs.get_config("cartpol")
