@@ -80,8 +80,7 @@ def assess(metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row per health metric, warnings first.
 
     A value that is not finite causes a warning. The entropy has no limit for runs in environments: that of a good
-    policy
-    may be near 0, and for continuous actions it may be negative.
+    policy may be near 0, and for continuous actions it may be negative.
 
     Args:
       metrics: the rows of metrics.jsonl.

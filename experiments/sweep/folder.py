@@ -113,8 +113,7 @@ def table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
     """The results of a sweep so far. The content does not depend on the time.
 
     An arm with a complete point that has no finite result gets no mean: a mean over the points that did not diverge
-    would
-    flatter the arm.
+    would flatter the arm.
 
     Args:
       folder: the sweep's.

@@ -235,7 +235,7 @@ def _point(config: str, parts: Sequence[tuple[str, Mapping]], program: str | Non
 
 
 def _label(overrides: Mapping[str, Any], sweep: str) -> str:
-    """The part of a point's name from one sweep: its values, equal ones once. A file is its stem."""
+    """The part of a name from one sweep: its values, equal ones once. A seed is its number, a file is its stem."""
     if sweep == "seed" and "seed" in overrides:
         return str(overrides["seed"])
     values = []

@@ -159,7 +159,7 @@ def seeded(arm: points.Point, params: Mapping[str, Any], seed: int, name: str) -
 
 
 def value_of(places: Sequence[pathlib.Path], metric: str | None) -> tuple[float | None, str | None]:
-    """(mean over the runs of the metric's last value, its name); the mean is None if a run is incomplete or lacks it."""
+    """(mean over the runs of the metric's last value, its name); None if a run is incomplete or lacks it."""
     rows = [folder.last_metrics(place) for place in places if is_complete(place)]
     if len(rows) < len(places):
         return None, metric
