@@ -79,6 +79,8 @@ class Runner:
       slots: where to run them; one process each.
       retries: how often a failed task is started again, over all starts of the sweep.
       display: informed of every change (experiments.sweep.display).
+      grace_s: seconds from SIGTERM to SIGKILL.
+      poll_s: seconds between checks.
     """
 
     def __init__(
