@@ -127,8 +127,7 @@ def bradley_terry(key: chex.PRNGKey, rewards: chex.Array, first: chex.Array, sec
 
 
 def sample_actions(key: chex.PRNGKey, log_probs: chex.Array, shape: tuple[int, ...]) -> chex.Array:
-    """Actions of a policy log_probs [A], int of `shape`, by inversion: O(log A) per sample instead of O(A) for Gumbel.
-    """
+    """Actions of a policy log_probs [A], int of `shape`, by inversion: O(log A) per sample, not O(A) as for Gumbel."""
     cumulative = jnp.cumsum(jnp.exp(log_probs))
     drawn = jnp.searchsorted(cumulative, jax.random.uniform(key, shape) * cumulative[-1], side="right")
     return jnp.minimum(drawn, log_probs.shape[0] - 1)

@@ -17,8 +17,7 @@ NEVER = -30.0  # logit; in effect minus infinity, but its entropy is not nan
 
 
 def start_logits(stop: float, solve: chex.Array, length: int) -> chex.Array:
-    """A policy that begins RIGHT with probability `solve`, else WRONG, and then stops with probability `stop` per
-    token.
+    """A policy that begins RIGHT with probability `solve`, else WRONG, and stops with probability `stop` per token.
 
     Args:
       stop: probability of stopping.

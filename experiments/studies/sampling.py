@@ -45,10 +45,10 @@ def online_offline(
     """A bandit of ordered actions whose best ones are rare in the reference; the reward reached per KL spent.
 
     Both arms have one fresh Bradley-Terry label per pair, the same updates and the same reference. The reference is a
-    normal around action 20 mixed with 1 % of the uniform distribution over all actions. The reward is scale exp(-((a -
-    peak) / 20)^2), peak in [60, 80]. The policy adds bumps along the actions to the reference's logits. Metrics:
-    reward_kl_B, E_pi[r] when KL(pi || ref) first reaches B; max_kl, the largest KL. The arm `optimum` is the frontier
-    itself, ref exp(r / beta) / Z over all beta. Source: arXiv 2405.08448, 2404.14367.
+    normal around action 20 mixed with 1 % of the uniform distribution over all actions. The reward of action a is
+    scale exp(-((a - peak) / 20)^2), peak in [60, 80]. The policy adds bumps along the actions to the reference's
+    logits. Metrics: reward_kl_B, E_pi[r] when KL(pi || ref) first reaches B; max_kl, the largest KL. The arm `optimum`
+    is the frontier itself, ref exp(r / beta) / Z over all beta. Source: arXiv 2405.08448, 2404.14367.
 
     Args:
       seeds: of the bandits.
