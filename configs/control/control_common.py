@@ -21,8 +21,8 @@ def base(name: str) -> ConfigDict:
             mesh="",  # "seeds:2": runs over devices; "envs:8": each run's envs over devices; "" is one device
             spread="jit",  # "jit" over the mesh, or "pmap"
             group=1,  # runs of one device trained in lockstep (vmap); 1: one after the other
-            # Its name and keywords (rl_jax.envs.load), and its observations (rl_jax.envs.wrappers): features, the indices
-            # that are kept, () is all; frame_stack, the observations per stack.
+            # Its name and keywords (rl_jax.envs.load), and its observations (rl_jax.envs.wrappers): features, the
+            # indices that are kept, () is all; frame_stack, the observations per stack.
             env=dict(name="gymnax/CartPole-v1", features=(), frame_stack=1, at_reset="repeat"),
             num_envs=4,
             num_steps=128,
