@@ -1,1 +1,1 @@
-"""Programs: one visible loop each, made to be forked. Run them from the repository's root."""
+"""Programs: one visible loop each, made to be forked. Run them from the root of the repository."""

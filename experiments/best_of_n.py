@@ -1,11 +1,12 @@
-"""Best-of-n: samples of a policy, chosen by a reward model (or a verifier), and what the verifier says of the choice.
+"""Best-of-n: samples of a policy, picked by a reward model (or the verifier), and how the verifier scores the picks.
 
     python -m experiments.best_of_n --config=configs/preferences/best_of_n.py \
         --config.best_of_n.proxies=runs/reward_model
 
-Writes WORKDIR/best_of_n.json (gold and proxy score against n and its KL), best_of_n.md (the table), scores.npz (every
-sample's scores) and rankings.jsonl (the samples, graded by the verifier: data for experiments.reward_model). The
-policy is config.init_from's, or the config's own model, after its SFT in WORKDIR/sft where the config has one.
+Writes WORKDIR/best_of_n.json (gold and proxy score as functions of n and its KL), best_of_n.md (the table), scores.npz
+(the scores of every sample) and rankings.jsonl (the samples, ranked by the verifier: data for
+experiments.reward_model). The policy is that of config.init_from, or the config's own model, after its SFT in
+WORKDIR/sft if the config has one.
 """
 
 import json
@@ -33,7 +34,16 @@ from rl_jax.tasks import Task
 
 
 def sample(setup: Setup, params, pool) -> list[Judged]:
-    """`samples` completions of each prompt, judged by the task's verifier, batch by batch."""
+    """Samples `samples` completions per prompt and scores them with the task's verifier, batch by batch.
+
+    Args:
+      setup: of the run.
+      params: of the policy.
+      pool: the reward pool (judging.make_pool).
+
+    Returns:
+      One Judged per batch of prompts, without the rows that fill up the last batch.
+    """
     config, settings = setup.config, setup.config.best_of_n
     generate = jit_generate(
         make_generate(
@@ -56,13 +66,21 @@ def sample(setup: Setup, params, pool) -> list[Judged]:
 
 
 def proxy_scores(judged: list[Judged], model: RewardModel | None) -> np.ndarray:
-    """float [rows, M]: each member's score of each sample; the verifier's own where there is no model."""
+    """Each member's score of each sample, float [rows, M].
+
+    Args:
+      judged: the samples, batch by batch.
+      model: a reward model of M members. None takes the verifier's rewards, M = 1.
+
+    Returns:
+      float [rows, M]. An empty completion gets the member's lowest score.
+    """
     if model is None:
         return np.concatenate([part.result.rewards for part in judged])[:, None]
     texts = [
         (record["prompt"], text) for part in judged for record, text in zip(part.records, part.completions, strict=True)
     ]
-    # An empty completion has no token to read a reward at: the worst there is.
+    # An empty completion has no token to read a reward at: it gets the lowest score.
     kept = [place for place, (_, text) in enumerate(texts) if text.strip()]
     members = model._replace(score=model.members)
     scores = members.score_texts([texts[i][0] for i in kept], [texts[i][1] for i in kept])
@@ -72,14 +90,20 @@ def proxy_scores(judged: list[Judged], model: RewardModel | None) -> np.ndarray:
 
 
 def combined(members: np.ndarray, config) -> np.ndarray:
-    """float [rows]: the members as one, by config.best_of_n.combine."""
+    """Combines the members' scores by config.best_of_n.combine: float [rows, M] -> float [rows]."""
     return np.asarray(bind(config.best_of_n.combine.to_dict(), ensembles)(jax.numpy.asarray(members, np.float32)))
 
 
 def curve(gold: np.ndarray, proxy: np.ndarray, sizes) -> list[dict[str, float]]:
-    """One row for each n: exact means over all subsets, and the 95 % bootstrap interval over prompts of gold's.
+    """One row per n: exact means over all subsets of size n, and gold's 95 % bootstrap interval over prompts.
 
-    gold, proxy: float [prompts, samples].
+    Args:
+      gold: float [prompts, samples]. The verifier's rewards.
+      proxy: float [prompts, samples]. The scores that pick.
+      sizes: the values of n.
+
+    Returns:
+      One dict per n: the fields of benchmarks.best_of_n, and gold_low and gold_high.
     """
     rows = []
     for n, found in zip(sizes, benchmarks.best_of_n(proxy, gold, sizes), strict=True):
@@ -101,7 +125,16 @@ def table(rows: list[dict[str, float]]) -> str:
 def rankings(judged: list[Judged], samples: int, noise: float, seed: int) -> bytes:
     """The samples as lines of preferences.jsonl's kind "rankings", the best of each prompt first.
 
-    noise: the share of prompts whose order is turned round. Equal texts are kept once; a prompt needs two that differ.
+    Equal texts are kept once. A prompt needs two samples with different rewards.
+
+    Args:
+      judged: the samples, batch by batch.
+      samples: samples per prompt.
+      noise: fraction of prompts whose order is reversed.
+      seed: of the noise.
+
+    Returns:
+      JSON lines.
     """
     rng, lines = np.random.default_rng(seed), []
     for part in judged:
@@ -120,8 +153,7 @@ def rankings(judged: list[Judged], samples: int, noise: float, seed: int) -> byt
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict[str, float]]:
-    """Samples, chooses, writes; the rows of the table, none if a signal ended the SFT. task: in place of
-    config.task's."""
+    """Samples, picks, writes. Returns the table's rows, none if a signal ended the SFT. task: replaces config.task."""
     settings = config.best_of_n
     setup = make_setup(config, task)
     check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})
@@ -144,7 +176,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
     noisy = rankings(judged, settings.samples, settings.label_noise, config.seed)
     write_atomically(workdir / "rankings.jsonl", noisy)
     np.savez(workdir / "scores.npz", gold=gold, members=members.reshape(*gold.shape, -1))
-    write_atomically(workdir / "final.json", (json.dumps({"step": 0}) + "\n").encode())  # it is complete
+    write_atomically(workdir / "final.json", (json.dumps({"step": 0}) + "\n").encode())  # marks the run as complete
     if config.log.progress:
         print(table(rows), end="")
     return rows

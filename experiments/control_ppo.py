@@ -1,12 +1,12 @@
-"""PPO and its relatives in environments: many runs at once, the whole of each one compiled program.
+"""PPO and its relatives in environments: many runs at once, all in one compiled program.
 
     python -m experiments.control_ppo --config=configs/control/environments.py:cartpole
     python -m experiments.control_ppo --config=configs/control/environments.py:cartpole --config.num_seeds=64 \
         --config.mesh=seeds:2
 
-A call of the program is `log_every` updates (rollout, advantages, epochs of minibatches) of every run and an
-evaluation; between calls the loop logs and saves. A run is a seed with a value of each number that is swept. The same
-command resumes what was interrupted, bit for bit, where the environments are pure functions.
+One call of the program is `log_every` updates (rollout, advantages, epochs of minibatches) of every run, then an
+evaluation. Between calls the loop logs and saves. A run is one seed with one value of each swept number. The same
+command resumes an interrupted run, bit for bit if the environments are pure functions.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ from experiments.parts.control_loop import train
 
 
 def run(config, workdir: pathlib.Path) -> None:
-    """Trains in `workdir`. Raises ValueError for a config of another program."""
+    """Trains in `workdir`. Raises ValueError if the config is for another program."""
     if config.program != "control_ppo":
         raise ValueError(f"this config is for python -m experiments.{config.program}")
     train(config, workdir)

@@ -4,12 +4,12 @@
     python -m experiments.control_preferences --config=configs/control/preferences.py:cpl
     python -m experiments.control_preferences --config=configs/control/preferences.py:spo
 
-    reward   segments -> Bradley-Terry -> a network's reward -> PPO (or what config.control says) on it
-    regret   segments -> the regret model -> the reward of a finite MDP -> its best policy
-    cpl      segments -> the policy, behaviour cloning first
-    spo      PPO on the share of the last episodes that an episode is preferred to
+    reward   segments -> Bradley-Terry -> a reward network -> PPO (or what config.control says) on its reward
+    regret   segments -> the regret model -> the reward of a finite MDP -> its optimal policy
+    cpl      segments -> the policy, after behaviour cloning
+    spo      PPO on the fraction of recent episodes that an episode is preferred to
 
-The true reward judges segments and episodes, as a person would, and the policies of eval/return; nobody learns from it.
+The true reward labels segments and episodes, as a person would, and gives eval/return; it is never a training signal.
 Runs, meshes, checkpoints and the loop are those of experiments.control_ppo.
 """
 
@@ -40,7 +40,7 @@ from rl_jax.training.step import TrainState, init_state
 
 
 def partial_return(rows: Transitions, advantages: Callable) -> jax.Array:
-    """What a segment adds up to its score: the rewards, float32 [B, T]."""
+    """What each step adds to its segment's score: the rewards, float32 [B, T]."""
     return rows.rewards
 
 
@@ -50,18 +50,29 @@ def regret(rows: Transitions, advantages: Callable) -> jax.Array:
 
 
 JUDGES = {"partial_return": partial_return, "regret": regret}
-TABLES = {"probes/gridworld": tables.gridworld}  # the environments that are known as arrays, too
+TABLES = {"probes/gridworld": tables.gridworld}  # environments that are also available as arrays
 
 
 class Offline(NamedTuple):
-    """What a run carries that learns from segments only. train: TrainState. data: segments.SegmentPairs."""
+    """State of a run that learns from segments only.
+
+    Attributes:
+      train: TrainState.
+      data: segments.SegmentPairs.
+    """
 
     train: TrainState
     data: segments.SegmentPairs
 
 
 class Parts(NamedTuple):
-    """agent: models.actor_critic.Agent. algorithm: control.Algorithm. env: envs.Vector of one world, for its spaces."""
+    """What the methods are built from.
+
+    Attributes:
+      agent: models.actor_critic.Agent.
+      algorithm: control.Algorithm.
+      env: envs.Vector of a single env, for its spaces.
+    """
 
     agent: Any
     algorithm: control.Algorithm
@@ -69,7 +80,11 @@ class Parts(NamedTuple):
 
 
 def make_parts(config) -> Parts:
-    """The network and the algorithm of the config. Raises ValueError where observations would be normalised."""
+    """The network and the algorithm of the config.
+
+    Raises:
+      ValueError: if observations are to be normalised, or the network is no mlp.
+    """
     if config.control.normalize_observations:
         raise ValueError("control.normalize_observations: segments are read as they come; set it False")
     if config.network.kind != "mlp":
@@ -80,7 +95,7 @@ def make_parts(config) -> Parts:
 
 
 def table_of(config) -> tables.Table:
-    """The arrays of config.env. Raises ValueError where it is no finite MDP."""
+    """The arrays of config.env. Raises ValueError if it is no finite MDP."""
     if config.env.name not in TABLES:
         raise ValueError(f"env.name={config.env.name}: the regret model solves finite MDPs, {', '.join(TABLES)}")
     wrappers = ("name", "features", "frame_stack", "at_reset")
@@ -88,12 +103,15 @@ def table_of(config) -> tables.Table:
 
 
 def make_teacher(config, agent) -> Callable:
-    """(key, values of what is swept) -> params after segments.teacher_steps of PPO on the true reward; 0: untrained."""
+    """Makes the teacher that collects segments: (key, swept values) -> params.
+
+    It is trained with segments.teacher_steps of PPO on the true reward; 0 leaves it untrained.
+    """
     if not config.segments.teacher_steps:
         return lambda key, values: agent.init(key)
     taught = config.copy_and_resolve_references()
     with taught.unlocked():
-        del taught["preferences"]  # it is a run of control_ppo
+        del taught["preferences"]  # the teacher is a run of control_ppo
         taught.update(total_steps=config.segments.teacher_steps, log_every=1)
     taught.checkpoint.every = 1
     taught.eval.num_episodes = 0
@@ -103,7 +121,16 @@ def make_teacher(config, agent) -> Callable:
 
 
 def advantages_by(config, parts: Parts, teacher: Any) -> Callable:
-    """(rows [B, T]) -> A(s_t, a_t) [B, T], exact in a finite MDP, else r + gamma V' - V by the teacher's critic."""
+    """Makes A(s_t, a_t): exact in a finite MDP, else r + gamma V' - V with the teacher's critic.
+
+    Args:
+      config: of the run.
+      parts: agent and algorithm.
+      teacher: params of the teacher.
+
+    Returns:
+      advantages(rows [B, T]) -> float32 [B, T].
+    """
     if config.env.name in TABLES:
         table = table_of(config)
         known = tabular.advantages(
@@ -126,16 +153,26 @@ def advantages_by(config, parts: Parts, teacher: Any) -> Callable:
 
 
 def of_steps(fn: Callable, rank: int, *arrays: jax.Array) -> jax.Array:
-    """`fn` of flat batches, on arrays whose first `rank` axes are flattened for it and put back."""
+    """Applies `fn` to arrays with their first `rank` axes flattened into one, and restores these axes in the result."""
     shape = arrays[0].shape[:rank]
     found = fn(*(x.reshape(-1, *x.shape[rank:]) for x in arrays))
     return found.reshape(*shape, *found.shape[1:])
 
 
 def make_gather(config, parts: Parts) -> Callable:
-    """(key, values of what is swept) -> (SegmentPairs to learn from, held-out pairs of the same segments).
+    """Makes the data: steps are collected, cut into segments, scored and compared.
 
-    Steps are collected, cut, judged and compared. What loads environments stands here, outside of what is traced.
+    Environments are loaded here, outside of what is traced.
+
+    Args:
+      config: of the run; its group `segments`.
+      parts: agent and algorithm.
+
+    Returns:
+      gather(key, swept values) -> (SegmentPairs to train on, held-out pairs of the same segments).
+
+    Raises:
+      ValueError: if segments.label.fn is unknown, or the config cannot measure the regret it asks for.
     """
     settings, agent = config.segments, parts.agent
     if settings.label.fn not in JUDGES:
@@ -191,7 +228,19 @@ def make_network(config, env: envs.Vector) -> RewardNetwork:
 
 
 def fit_reward(config, parts: Parts, network: RewardNetwork, key: jax.Array, data, held):
-    """(relabel.LearnedReward, what is measured of it on held-out pairs)."""
+    """Fits the reward network to the labelled segments.
+
+    Args:
+      config: of the run; its groups `reward` and `fit`.
+      parts: agent and algorithm.
+      network: the reward network.
+      key: a typed key.
+      data: SegmentPairs to train on.
+      held: held-out SegmentPairs.
+
+    Returns:
+      (relabel.LearnedReward, reward/accuracy and reward/margin on the held-out pairs).
+    """
     fields, to_env = config.reward, parts.agent.distribution.to_env
     objective = reward_model.Objective(
         loss=bind(fields.loss.to_dict(), reward_losses),
@@ -215,7 +264,7 @@ def fit_reward(config, parts: Parts, network: RewardNetwork, key: jax.Array, dat
 
 
 def reward_run(config, *, parts: int = 1, axis_name: str | None = None):
-    """(init, advance, params) as control_runs.make_run has them, of PPO on a reward that was learned from segments."""
+    """PPO on a reward learned from segments. Arguments and result as for control_runs.make_run."""
     found = make_parts(config)
     network, distribution = make_network(config, found.env), found.agent.distribution
     blank = relabel.LearnedReward(
@@ -247,7 +296,7 @@ def reward_run(config, *, parts: int = 1, axis_name: str | None = None):
 
 
 def spo_run(config, *, parts: int = 1, axis_name: str | None = None):
-    """(init, advance, params) as control_runs.make_run has them, of PPO on how often an episode is preferred."""
+    """PPO on how often an episode is preferred. Arguments and result as for control_runs.make_run."""
     fields = config.spo
     by_self_play = relabel.by_self_play(
         config.num_envs // parts,
@@ -260,10 +309,17 @@ def spo_run(config, *, parts: int = 1, axis_name: str | None = None):
 
 
 def offline_run(config, begin: Callable, loss_fn: Callable, policy_of: Callable, found: Parts):
-    """(init, advance, params) of a function that is fitted to segments and judged by the policy that it gives.
+    """A run that fits a function to segments and evaluates the policy it implies.
 
-    begin: (key, data) -> params. loss_fn: (params, PreferenceBatch) -> (Mean, metrics). policy_of: params ->
-    observations -> outputs.
+    Args:
+      config: of the run.
+      begin: (key, data) -> params.
+      loss_fn: (params, PreferenceBatch) -> (Mean, metrics).
+      policy_of: params -> (observations -> outputs).
+      found: agent, algorithm and env.
+
+    Returns:
+      (init, advance, params), as control_runs.make_run returns.
     """
     optimizer, fit = make_fit(config, loss_fn)
     judged, gather = control_setup.load_env(config, config.eval.num_episodes), make_gather(config, found)
@@ -283,7 +339,13 @@ def offline_run(config, begin: Callable, loss_fn: Callable, policy_of: Callable,
 
 
 def cpl_run(config, *, parts: int = 1, axis_name: str | None = None):
-    """(init, advance, params) of CPL: behaviour cloning of all segments, then the policy from what was preferred."""
+    """CPL: behaviour cloning of all segments, then the policy from preferences.
+
+    Arguments and result are those of control_runs.make_run.
+
+    Raises:
+      ValueError: if the envs are spread over devices.
+    """
     check_one_part(config, parts)
     found, fields = make_parts(config), config.cpl
     agent, distribution = found.agent, found.agent.distribution
@@ -320,9 +382,13 @@ def cpl_run(config, *, parts: int = 1, axis_name: str | None = None):
 
 
 def regret_run(config, *, parts: int = 1, axis_name: str | None = None):
-    """(init, advance, params) of the reward r(s, a) of a finite MDP by the regret model; its policy is greedy on Q*_r.
+    """Fits the reward r(s, a) of a finite MDP by the regret model; the policy is greedy on Q*_r.
 
-    The probabilities of the transitions are known, as in arXiv 2206.02231; rewards are in units of 1 / beta.
+    The transition probabilities are known, as in arXiv 2206.02231; rewards are in units of 1 / beta. Arguments and
+    result are those of control_runs.make_run.
+
+    Raises:
+      ValueError: if the env is no finite MDP, tabular.model is unknown, or the envs are spread over devices.
     """
     check_one_part(config, parts)
     found, table = make_parts(config), table_of(config)
@@ -346,7 +412,7 @@ def regret_run(config, *, parts: int = 1, axis_name: str | None = None):
 
 
 def check_one_part(config, parts: int) -> None:
-    """Raises ValueError where the worlds of a run that collects none are to be spread over devices."""
+    """Raises ValueError if a run that collects no steps is to spread its envs over devices."""
     if parts > 1:
         raise ValueError(f"mesh={config.mesh!r}: {config.preferences.method} has no worlds to spread; use seeds:N")
 
@@ -355,11 +421,11 @@ METHODS = {"reward": reward_run, "regret": regret_run, "cpl": cpl_run, "spo": sp
 
 
 def run(config, workdir: pathlib.Path) -> None:
-    """The whole of it: segments and what is learned from them first, then the loop of control_ppo."""
+    """Fits to segments first, if the method does, then the loop of control_ppo."""
     method = config.preferences.method
     if method not in METHODS:
         raise ValueError(f"preferences.method={method!r} is none of {', '.join(METHODS)}")
-    if method == "regret":  # its policy is a table, which is not recorded
+    if method == "regret":  # its policy is a table: no episodes are recorded
         control_loop.train(config, workdir, regret_run, lambda config: lambda state, step: [])
     else:
         control_loop.train(config, workdir, METHODS[method])

@@ -1,10 +1,10 @@
-"""DPO and its family on given preferences: the loop that a reader forks.
+"""DPO and its family on given preferences: the loop to fork.
 
     python -m experiments.dpo --config=configs/preferences/given.py --config.data.path=PAIRS.jsonl --workdir=runs/dpo
 
-Each step: records -> token ids -> the reference's log-probs -> statistics of the batch, where the method has some ->
-update. The first start runs the config's SFT on the chosen responses in WORKDIR/sft; the same command resumes whatever
-was interrupted, bit for bit. Which method it is is config.algorithm, slot by slot (rl_jax.dpo).
+Each step: records -> token ids -> the reference's log-probs -> statistics of the batch, if the method has some ->
+update. The first start runs the config's SFT on the chosen responses in WORKDIR/sft; the same command resumes an
+interrupted run, bit for bit. The method is config.algorithm, slot by slot (rl_jax.dpo).
 """
 
 import math
@@ -18,9 +18,10 @@ import numpy as np
 from experiments.parts import flags
 from experiments.parts.preference_data import Arrays, Encoder, Packer, flat, for_sft, load_task, records_of
 from experiments.parts.preference_steps import Programs, build, couple_batch, make_coupler, make_objective
+from experiments.parts.processes import to_host
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.setup import Setup, check_batches, make_setup
-from experiments.parts.training import place_rows
+from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax import dpo, preferences
 from rl_jax.core.masked import merge
@@ -28,20 +29,31 @@ from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
 from rl_jax.data import pipeline
 from rl_jax.rewards.benchmarks import length_correlation
 from rl_jax.tasks import Task
-from rl_jax.training import checkpoint, distributed
+from rl_jax.training import checkpoint
 from rl_jax.training.ref_log_prob_cache import ReferenceCache
 from rl_jax.training.step import TrainState
 
 
 def needs_reference(config) -> bool:
-    """Whether something compares with the reference: its share in the score, a KL to it, KTO's anchor."""
+    """Whether anything compares with the reference: its share in the score, a KL to it, KTO's anchor."""
     objective = make_objective(config)
     asked = bool(objective.needs() & {"sequence_kl", "token_rewards"})
     return bool(objective.reference) or asked or make_coupler(config).reads_mismatched
 
 
 def with_reference(config, workdir: pathlib.Path, score: Callable, params: Params, arrays: Arrays) -> Arrays:
-    """`arrays` with the log-probs that `params` give to every response, from disk where they were made before."""
+    """`arrays` with the log-probs of every response under `params`, read from disk if they were computed before.
+
+    Args:
+      config: of the run.
+      workdir: the cache is in its folder `reference`, unless train.reference_cache names another one.
+      score: (params, rows) -> TokenScores on the host.
+      params: of the reference.
+      arrays: N records, K responses each.
+
+    Returns:
+      `arrays` and ref_log_probs, float32 [N, K, C].
+    """
     folder = pathlib.Path(config.train.reference_cache or workdir / "reference").expanduser()
     settings = {"model": config.model.to_dict(), "chunk": config.score.chunk}
     cache = ReferenceCache(folder, identity={"params": checkpoint.checksum(params), "score": settings})
@@ -56,23 +68,46 @@ def with_reference(config, workdir: pathlib.Path, score: Callable, params: Param
 def with_token_rewards(
     config, workdir: pathlib.Path, score: Callable, params: Params, encoder: Encoder, arrays: Arrays
 ):
-    """`arrays` with T-REG's token_rewards, float32 [N, K, C]: sigma(log of how much likelier `params` hold each token
-    after the better instruction than after the worse one) - 1/2."""
+    """`arrays` with T-REG's token_rewards, from two contrasting instructions.
+
+        token_rewards = sigma(logp(token | better instruction) - logp(token | worse instruction)) - 1/2
+
+    Args:
+      config: of the run; algorithm.contrast holds the two instructions.
+      workdir: for the cache of log-probs.
+      score: (params, rows) -> TokenScores on the host.
+      params: of the reference.
+      encoder: of the run.
+      arrays: N records, K responses each.
+
+    Returns:
+      `arrays` and token_rewards, float32 [N, K, C].
+
+    Raises:
+      ValueError: if an instruction is empty.
+    """
     found = []
     for side in ("better", "worse"):
         if not config.algorithm.contrast[side]:
             raise ValueError(f"algorithm.contrast.{side} is empty: token rewards are read from two instructions")
         rows = encoder.instructed(arrays, config.algorithm.contrast[side])
         found.append(with_reference(config, workdir, score, params, rows)["ref_log_probs"])
-    # sigma(x) - 1/2 = tanh(x / 2) / 2, which never overflows.
+    # sigma(x) - 1/2 = tanh(x / 2) / 2, which cannot overflow.
     return arrays | {"token_rewards": 0.5 * np.tanh(0.5 * (found[0] - found[1]))}
 
 
 def make_evaluate(setup: Setup, programs: Programs, encoder: Encoder, arrays: Arrays, reference: Params | None):
-    """evaluate(state) -> metrics of held-out prompts: eval/loss, eval/rewards/accuracy and what else the loss reports,
-    and eval/length_correlation of the scores u with the lengths of their responses.
+    """Makes evaluate(state) -> metrics of the held-out prompts.
 
-    arrays: of the held-out prompts. reference: see couple_batch.
+    These are eval/loss, eval/rewards/accuracy and the loss's other metrics, and eval/length_correlation, the
+    correlation of the scores u with the response lengths.
+
+    Args:
+      setup: of the run.
+      programs: compiled functions.
+      encoder: of the run.
+      arrays: of the held-out prompts.
+      reference: params of the reference, or None; see couple_batch.
     """
     size, number = setup.config.eval.batch_size, len(arrays["tokens"])
     parts = [np.arange(number)[start : start + size] for start in range(0, number, size)]
@@ -81,8 +116,8 @@ def make_evaluate(setup: Setup, programs: Programs, encoder: Encoder, arrays: Ar
         total, points = None, []
         for part in parts:
             batch = couple_batch(setup, programs, state, encoder.batch(arrays, part, size), reference)[1]
-            batch = place_rows(setup, batch)
-            means, scored = jax.device_get(distributed.whole(programs.evaluate(state.params, batch, reference)))
+            batch = to_mesh(setup, batch)
+            means, scored = jax.device_get(to_host(programs.evaluate(state.params, batch, reference)))
             total = means if total is None else merge(total, means)
             points.append(np.stack([scored.sequence_scores, scored.lengths])[:, scored.present])
         metrics = {f"eval/{name}": float(mean.value()) for name, mean in total.items()}
@@ -100,7 +135,17 @@ def check(config) -> dpo.Objective:
 
 
 def read(setup: Setup, found: preferences.Preferences, encoder: Encoder) -> tuple[Arrays, Arrays, dict[str, int]]:
-    """(the arrays of the training records, those of the held-out ones, what was cut, dropped and skipped)."""
+    """Reads and encodes the data.
+
+    Args:
+      setup: of the run.
+      found: the preferences.
+      encoder: of the run.
+
+    Returns:
+      (arrays of the training records, arrays of the held-out ones, counts of truncated, dropped and skipped records by
+      metric name).
+    """
     config = setup.config
     arrays, counts = encoder(records_of(found, "train", config.algorithm.responses))
     held_out, _ = encoder(records_of(found, "test", config.algorithm.responses, limit=config.eval.num_prompts))
@@ -111,14 +156,25 @@ def read(setup: Setup, found: preferences.Preferences, encoder: Encoder) -> tupl
 def score_reference(
     setup: Setup, workdir: pathlib.Path, programs: Programs, encoder: Encoder, reference: Params | None, parts: tuple
 ) -> tuple[Arrays, ...]:
-    """Each of `parts` with what the reference says of it: its log-probs, and token rewards if the method asks for them;
-    as they are if there is no reference."""
+    """Adds what the reference gives: log-probs, and token rewards if the method needs them.
+
+    Args:
+      setup: of the run.
+      workdir: for the cache of log-probs.
+      programs: compiled functions.
+      encoder: of the run.
+      reference: params, or None if the method has no reference.
+      parts: arrays of the splits.
+
+    Returns:
+      `parts` with the added arrays; unchanged if there is no reference.
+    """
     if reference is None:
         return parts
     config = setup.config
 
     def score(params, rows):
-        return programs.on_host(params, place_rows(setup, rows))
+        return programs.on_host(params, to_mesh(setup, rows))
 
     if "token_rewards" in make_objective(config).needs():
         parts = tuple(with_token_rewards(config, workdir, score, reference, encoder, x) for x in parts)
@@ -128,16 +184,26 @@ def score_reference(
 def compile_ahead(
     loop: Run, setup: Setup, programs: Programs, state: TrainState, batch: PreferenceBatch, packer: Packer, reference
 ) -> None:
-    """Compiles the train step for batches like this one."""
+    """Compiles the train step, unless the run is complete.
+
+    Args:
+      loop: compiles and reports.
+      setup: of the run.
+      programs: compiled functions.
+      state: before the first step.
+      batch: the first step's, for its shapes.
+      packer: of the run.
+      reference: params of the reference, or None.
+    """
     if loop.done:
         return
     batch = couple_batch(setup, programs, state, batch, reference)[1]
-    placed = place_rows(setup, packer(batch, setup.config.train.micro_batches))
+    placed = to_mesh(setup, packer(batch, setup.config.train.micro_batches))
     loop.ahead("train_step", programs.train_step)(state, placed, reference)
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
-    """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
+    """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     settings, objective = config.train, check(config)
     loop, found = Run(config, workdir, "dpo", settings), preferences.load(**config.data.to_dict())
     setup = for_sft(make_setup(config, task or load_task(config)), found)
@@ -161,7 +227,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
         for step in loop.steps():
             batch = encoder.batch(arrays, np.array(next(batches)))
             state, batch = couple_batch(setup, programs, state, batch, reference)
-            batch = place_rows(setup, packer(batch, settings.micro_batches))
+            batch = to_mesh(setup, packer(batch, settings.micro_batches))
             step.clock.lap("prepare_s", batch)
             state, metrics = programs.train_step(state, batch, reference)
             metrics = jax.device_get(metrics)

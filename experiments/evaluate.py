@@ -14,8 +14,7 @@ from rl_jax.training import distributed
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str, float]:
-    """Evaluates the params of config.init_from (or fresh ones) and writes workdir/evaluation.json. task: in place of
-    config.task's."""
+    """Evaluates config.init_from (or fresh params) and writes WORKDIR/evaluation.json. task: replaces config.task."""
     setup = make_setup(config, task)
     params = load_params(setup, config.init_from) if config.init_from else setup.init_params()
     with make_pool(setup) as pool:

@@ -1,9 +1,9 @@
-"""GRPO, from prompts to report: the loop that a reader forks.
+"""GRPO, from prompts to report: the loop to fork.
 
     python -m experiments.grpo --config=configs/tasks/arithmetic.py --workdir=runs/arithmetic
 
-Each step: prompts -> rollouts -> rewards -> advantages -> old and reference log-probs -> updates. The first start
-runs the config's SFT warm start in WORKDIR/sft; the same command resumes whatever was interrupted, bit for bit.
+Each step: prompts -> rollouts -> rewards -> advantages -> old and reference log-probs -> updates. The first start runs
+the config's SFT warm start in WORKDIR/sft; the same command resumes an interrupted run, bit for bit.
 """
 
 import pathlib
@@ -17,36 +17,39 @@ import numpy as np
 from experiments.parts import flags, policy, processes, trackers
 from experiments.parts.judging import make_evaluate, make_pool
 from experiments.parts.packers import Packer
+from experiments.parts.processes import to_host
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup, make_setup
-from experiments.parts.training import place_rows
+from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax.core.types import Packed, Params, PolicyBatch, TokenBatch, TokenScores
 from rl_jax.tasks import Task
-from rl_jax.training import distributed
 from rl_jax.training.step import TrainState
 
 
 def make_policy_batch(
     assign: Callable, collected: Collected, before: TokenScores | None, reference, key, states: trackers.States
 ) -> tuple[PolicyBatch, jax.Array]:
-    """What one step trains on, and what its rows have earned after shaping and KL, float32 [B].
+    """The batch of one step, and the rows' rewards after shaping and KL.
 
     Args:
       assign: Programs.assign.
       collected: the step's rows.
-      before: [B, C] of the policy before the updates, or None if nothing needs them.
+      before: TokenScores [B, C] of the policy before the updates, or None if unused.
       reference: float32 [B, C] log-probs, or None.
       key: a typed key.
-      states: of the trackers, after they have seen the rewards.
+      states: tracker states, after this step's rewards were observed.
+
+    Returns:
+      (PolicyBatch, float32 [B]).
     """
     result, named = collected.judged.result, {}
     if collected.greedy_rewards is not None:
         named = {name: getattr(collected, name) for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated")}
     if result.components:
         named["components"] = np.stack(list(result.components.values()), axis=1)
-    return assign(collected.judged.rollout, result.rewards, before, reference, key, distributed.whole(states), named)
+    return assign(collected.judged.rollout, result.rewards, before, reference, key, to_host(states), named)
 
 
 def needs_scores(config) -> bool:
@@ -58,28 +61,45 @@ def needs_scores(config) -> bool:
 def compile_ahead(
     loop: Run, setup: Setup, programs: policy.Programs, packer: Packer, collect: Collector, state: TrainState
 ) -> None:
-    """Compiles what the first step calls: the step itself, with its prompts, and zeros in place of results.
+    """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
 
-    Packed rows have shapes that depend on the samples: there only the rollout is compiled.
+    The shapes of packed rows depend on the samples: with packing only the rollout is compiled.
+
+    Args:
+      loop: compiles and reports; nothing happens if the run is complete.
+      setup: of the run.
+      programs: compiled functions.
+      packer: of the run.
+      collect: samples the rows.
+      state: before the first step.
     """
     config, ahead, key = setup.config, loop.ahead, processes.step_key(state, 0)
     collected = None if loop.done else collect.compile_ahead(ahead, state.params, key)
     if collected is None or config.packing.mode != "padded":
         return
-    rows = place_rows(setup, packer.to_score(collected.judged.rollout))
-    before = distributed.whole(ahead("score", programs.score)(state.params, rows))
+    rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
+    before = to_host(ahead("score", programs.score)(state.params, rows))
     reference = before.log_probs if policy.needs_ref_log_probs(config) else None
     batch, _ = make_policy_batch(ahead("assign", programs.assign), collected, before, reference, key, state.trackers)
-    part = place_rows(setup, packer.to_train(policy.minibatches(config, batch, key)[0]))
+    part = to_mesh(setup, packer.to_train(policy.minibatches(config, batch, key)[0]))
     ahead("train_step", programs.train_step)(state, part)
 
 
 def score(
     config, programs: policy.Programs, rows: TokenBatch | Packed, params: Params, ref_params: Params, *, looks: bool
 ) -> tuple[TokenScores | None, jax.Array | None]:
-    """(the policy's scores before the updates, the reference's log-probs): each None if no term needs it.
+    """Scores the rows before the updates.
 
-    rows: as the model reads them. looks: whether the step's group view will show the scores.
+    Args:
+      config: of the run.
+      programs: compiled functions.
+      rows: as the model reads them.
+      params: of the policy.
+      ref_params: of the reference.
+      looks: whether the step's group view will show the scores.
+
+    Returns:
+      (the policy's TokenScores, the reference's log-probs float32 [B, C]); each None if no term needs it.
     """
     scores = programs.on_host(params, rows) if needs_scores(config) or looks else None
     reference = programs.on_host(ref_params, rows).log_probs if policy.needs_ref_log_probs(config) else None
@@ -89,10 +109,23 @@ def score(
 def update(
     loop: Run, setup: Setup, programs: policy.Programs, packer: Packer, state: TrainState, batch: PolicyBatch, key
 ) -> tuple[TrainState, list[dict[str, Any]], dict[str, float]]:
-    """All updates of one step: (state, the metrics of each, metrics of the packing)."""
+    """All updates of one step.
+
+    Args:
+      loop: checks that the gradients are finite.
+      setup: of the run.
+      programs: compiled functions.
+      packer: of the run.
+      state: before the updates.
+      batch: of the whole step.
+      key: of the shuffles.
+
+    Returns:
+      (state, the metrics of each update, metrics of the packing).
+    """
     updates = []
     for part in policy.minibatches(setup.config, batch, key):
-        part = place_rows(setup, packer.to_train(part))
+        part = to_mesh(setup, packer.to_train(part))
         state, metrics = programs.train_step(state, part)
         updates.append(jax.device_get(metrics))
         loop.check_finite(state, part)
@@ -100,7 +133,7 @@ def update(
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
-    """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
+    """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     loop, setup = Run(config, workdir, "grpo", config.train), make_setup(config, task)
     packer, estimators = Packer(setup), trackers.make_trackers(config)
     policy.check_sizes(setup)
@@ -119,7 +152,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step.number), 3)
             collected = collect(state.params, rollout_key, step.clock)
-            rows = place_rows(setup, packer.to_score(collected.judged.rollout))
+            rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
             scores, reference = score(config, programs, rows, state.params, ref_params, looks=step.evaluates)
             state = trackers.see(estimators, state, collected)
             batch, earned = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)

@@ -1,10 +1,10 @@
-"""Preference optimisation on the policy's own samples: the loop that a reader forks.
+"""Preference optimisation on the policy's own samples: the loop to fork.
 
     python -m experiments.online_dpo --config=configs/preferences/online.py --workdir=runs/online_dpo
 
-Each step: prompts -> candidates -> rewards -> what they are worth -> pairs or lists -> log-probs of the references ->
-updates -> the reference moves. What happens at each arrow is in config.sample and config.algorithm (as in
-experiments.dpo). The same command resumes whatever was interrupted, bit for bit.
+Each step: prompts -> candidates -> rewards -> values of candidates -> pairs or lists -> log-probs of the references ->
+updates -> the reference moves. What each arrow does is set by config.sample and config.algorithm (as in
+experiments.dpo). The same command resumes an interrupted run, bit for bit.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ from experiments.parts.preference_steps import Programs, build, couple_batch, ma
 from experiments.parts.run import Clock, Run, checkpoint_items, state_of
 from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, Source, make_judge
 from experiments.parts.setup import Setup, check_rows, load_params, make_setup
-from experiments.parts.training import place_rows
+from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax import preferences
 from rl_jax.core.binding import bind
@@ -32,11 +32,21 @@ from rl_jax.training.step import TrainState
 
 
 def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> PreferenceBatch:
-    """The pairs or lists that are trained on: a PreferenceBatch of N * L prompts, L lists of each one drawn.
+    """The pairs or lists to train on.
 
-    With algorithm.responses = 1 each place of a list is a labelled response, the first one desirable (KTO, BCO).
-    needed: what the objective's slots ask for by name. Raises ValueError where a list has another length than
-    algorithm.responses.
+    With algorithm.responses = 1 each place of a list becomes a labelled response, the first one desirable (KTO, BCO).
+
+    Args:
+      config: algorithm.candidate_value, algorithm.pair_selection and algorithm.responses.
+      candidates: of N prompts.
+      key: of the selection.
+      needed: names that the objective's slots ask for.
+
+    Returns:
+      PreferenceBatch of N * L rows, L lists per prompt.
+
+    Raises:
+      ValueError: if algorithm.responses is neither 1 nor the length of the lists.
     """
     value = bind(config.algorithm.candidate_value.to_dict(), candidate_values)
     rewards = value(jnp.asarray(candidates.rewards), jnp.asarray(candidates.opponents))
@@ -67,9 +77,9 @@ def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> 
 
 
 def labelled(batch: PreferenceBatch) -> PreferenceBatch:
-    """Each of N * K responses for itself, [N * K, 1], its label for a reward: 1 where it was the best, else 0.
+    """Makes each of N * K responses a row of its own, [N * K, 1]. Reward 1 if it was the best of its list, else 0.
 
-    First places first: the neighbours of a response answer other prompts, as KTO's mismatched pairs must.
+    First places come first: the neighbours of a response answer other prompts, as KTO's mismatched pairs require.
     """
     count = len(batch.rewards)
     batch = jax.tree.map(lambda x: np.swapaxes(x, 0, 1).reshape(-1, 1, *x.shape[2:]), batch)
@@ -85,11 +95,23 @@ def with_references(
     reference: Params,
     policy: Params,
 ) -> PreferenceBatch:
-    """The batch with the log-probs that the objective compares with: of the reference, of the policy before."""
+    """The batch with the log-probs that the objective compares with.
+
+    Args:
+      setup: of the run.
+      programs: compiled functions.
+      batch: of one step.
+      shares: reference -> weight, as in dpo.Objective.reference.
+      reference: params for "ref".
+      policy: params for "prev", those before the step.
+
+    Returns:
+      The batch with ref_log_probs and prev_log_probs, float32 [N, K, C]; each None if `shares` lacks it.
+    """
     shape = batch.completion_mask.shape
 
     def score(params):
-        return programs.on_host(params, place_rows(setup, flat(batch.batch))).log_probs.reshape(shape)
+        return programs.on_host(params, to_mesh(setup, flat(batch.batch))).log_probs.reshape(shape)
 
     return batch._replace(
         ref_log_probs=score(reference) if "ref" in shares else None,
@@ -98,9 +120,15 @@ def with_references(
 
 
 def minibatches(config, batch: PreferenceBatch, key: jax.Array) -> Iterator[PreferenceBatch]:
-    """The batches of one step's updates, train.batch_size lists each, dealt out anew in each epoch.
+    """The batches of one step's updates, train.batch_size lists each, reshuffled in each epoch.
 
-    Raises ValueError where the lists do not divide into them.
+    Args:
+      config: train.batch_size and train.epochs.
+      batch: of the whole step.
+      key: of the shuffles.
+
+    Raises:
+      ValueError: if the number of lists is no multiple of train.batch_size.
     """
     rows, size = batch.present.shape[0], config.train.batch_size
     if rows % size:
@@ -112,7 +140,14 @@ def minibatches(config, batch: PreferenceBatch, key: jax.Array) -> Iterator[Pref
 
 
 def step_metrics(candidates: Candidates, source, batch: PreferenceBatch, updates: list[dict]) -> dict[str, float]:
-    """A step's row of metrics: of its candidates, of the lists made of them, and the mean of the updates."""
+    """The metrics of one step: of its candidates, of the selected lists, and the mean over the updates.
+
+    Args:
+      candidates: of the step.
+      source: the prompts' source, for its num_skipped.
+      batch: the selected lists.
+      updates: metrics of each update.
+    """
     metrics = {name: np.mean([update[name] for update in updates]) for name in updates[0]}
     rewards, kept = candidates.rewards, np.asarray(batch.present).all(axis=1)
     lengths = candidates.completion_mask.sum(axis=2)
@@ -129,7 +164,7 @@ def step_metrics(candidates: Candidates, source, batch: PreferenceBatch, updates
 
 
 def first_reference(setup: Setup, params: Params) -> Params:
-    """What is compared with at first: the params themselves, or a soup of them and another run's."""
+    """The first reference: `params`, or a soup (weighted average) of them and another run's."""
     settings = setup.config.algorithm.reference_soup
     if not settings.init_from:
         return params
@@ -138,13 +173,20 @@ def first_reference(setup: Setup, params: Params) -> Params:
 
 
 def first_references(setup: Setup, params: Params) -> tuple[Callable, reference_policy.References]:
-    """(the schedule by which the references move, the references before the first step)."""
+    """(the schedule that moves the references, the references before the first step)."""
     schedule = bind(setup.config.algorithm.reference_schedule.to_dict(), reference_policy)
     return schedule, reference_policy.start(schedule, params, first_reference(setup, params))
 
 
 def make_source(config):
-    """(task or None for that of config.task, the source of the records that prompts are taken from)."""
+    """Where the prompts come from.
+
+    Returns:
+      (task, or None for that of config.task; task -> source of the prompts' records).
+
+    Raises:
+      ValueError: if sample.data is unknown.
+    """
     known = {"": "train", "completion": "sft_train"}
     if config.sample.data == "pairs":
         found = preferences.load(**config.sample.pairs.to_dict())
@@ -155,7 +197,7 @@ def make_source(config):
 
 
 def set_up(config, task: Task | None) -> Setup:
-    """The setup; its SFT, if any, is on the chosen sides of given pairs."""
+    """The setup. With given pairs its SFT, if any, is on the chosen responses."""
     setup = make_setup(config, task)
     if config.sample.data != "pairs":
         return setup
@@ -163,7 +205,7 @@ def set_up(config, task: Task | None) -> Setup:
 
 
 def check_config(setup: Setup) -> None:
-    """Raises ValueError for sizes that do not divide."""
+    """Raises ValueError if sizes do not divide, or rows are to be packed."""
     sample, settings = setup.config.sample, setup.config.train
     if sample.prompts_per_step % sample.prompts_per_batch:
         raise ValueError(
@@ -180,7 +222,16 @@ def check_config(setup: Setup) -> None:
 def prepare(
     setup: Setup, programs: Programs, candidates: Candidates, policy: Params, ref: Params, key
 ) -> PreferenceBatch:
-    """What one step trains on: the lists that are chosen, with the log-probs that the objective compares with."""
+    """What one step trains on: the selected lists, with the log-probs that the objective compares with.
+
+    Args:
+      setup: of the run.
+      programs: compiled functions.
+      candidates: of the step.
+      policy: params before the step.
+      ref: params of the reference.
+      key: of the selection.
+    """
     objective = make_objective(setup.config)
     batch = choose(setup.config, candidates, key, objective.needs())
     return with_references(setup, programs, batch, objective.reference, ref, policy)
@@ -189,11 +240,24 @@ def prepare(
 def update(
     loop: Run, setup: Setup, programs: Programs, state: TrainState, batch: PreferenceBatch, ref: Params, key
 ) -> tuple[TrainState, list[dict]]:
-    """All updates of one step: (state, the metrics of each)."""
+    """All updates of one step.
+
+    Args:
+      loop: checks that the gradients are finite.
+      setup: of the run.
+      programs: compiled functions.
+      state: before the updates.
+      batch: of the whole step.
+      ref: params of the reference.
+      key: of the shuffles.
+
+    Returns:
+      (state, the metrics of each update).
+    """
     updates = []
     for part in minibatches(setup.config, batch, key):
         state, part = couple_batch(setup, programs, state, part, ref)
-        part = place_rows(setup, part)
+        part = to_mesh(setup, part)
         state, metrics = programs.train_step(state, part, ref)
         updates.append(jax.device_get(metrics))
         loop.check_finite(state, part)
@@ -203,8 +267,20 @@ def update(
 def look_ahead(
     loop: Run, setup: Setup, programs: Programs, draw: Source, state: TrainState, ref: Params, keys, clock: Clock
 ) -> Params:
-    """The params that a step samples from: the policy's; with extragradient those after a trial step, and the real
-    update starts from where the trial began."""
+    """The params to sample from: the policy's, or with algorithm.extragradient those after a trial step.
+
+    Extragradient: look ahead one step, then update from the original point.
+
+    Args:
+      loop: checks that the gradients are finite.
+      setup: of the run.
+      programs: compiled functions.
+      draw: samples the candidates.
+      state: before the step; left as it is.
+      ref: params of the reference.
+      keys: five typed keys; those at 2, 3 and 4 are used.
+      clock: of the step.
+    """
     if not setup.config.algorithm.extragradient:
         return state.params
     candidates, _ = draw(state.params, ref, keys[3], clock)
@@ -214,7 +290,16 @@ def look_ahead(
 
 
 def compile_ahead(loop: Run, setup: Setup, programs: Programs, draw: Source, state: TrainState, ref: Params) -> None:
-    """Compiles what the first step calls: the step itself, with its prompts, and zeros in place of samples."""
+    """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
+
+    Args:
+      loop: compiles and reports; nothing happens if the run is complete.
+      setup: of the run.
+      programs: compiled functions.
+      draw: samples the candidates.
+      state: before the first step.
+      ref: params of the reference.
+    """
     ahead, key = loop.ahead, processes.step_key(state, 0)
     candidates = None if loop.done else draw.compile_ahead(ahead, state.params, ref, key)
     if candidates is None:
@@ -222,11 +307,11 @@ def compile_ahead(loop: Run, setup: Setup, programs: Programs, draw: Source, sta
     compiled = programs._replace(score=ahead("score", programs.score))
     batch = prepare(setup, compiled, candidates, state.params, ref, key)
     part = couple_batch(setup, programs, state, next(minibatches(setup.config, batch, key)), ref)[1]
-    ahead("train_step", programs.train_step)(state, place_rows(setup, part), ref)
+    ahead("train_step", programs.train_step)(state, to_mesh(setup, part), ref)
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
-    """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
+    """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     loop, (named, source_of) = Run(config, workdir, "online_dpo", config.train), make_source(config)
     setup = set_up(config, task or named)
     check_config(setup)

@@ -2,9 +2,9 @@
 
     python -m experiments.ppo --config=configs/tasks/arithmetic_ppo.py --workdir=runs/arithmetic_ppo
 
-Each step: prompts -> rollouts -> rewards -> values -> advantages and returns -> updates of critic and policy. The
-policy's side is config.algorithm; config.critic is the critic: a network of its own that starts from the policy's
-params, or a head on the policy. The same command resumes whatever was interrupted, bit for bit.
+Each step: prompts -> rollouts -> rewards -> values -> advantages and returns -> updates of critic and policy.
+config.algorithm sets the policy's side. config.critic sets the critic: a network of its own, initialised from the
+policy's params, or a value head on the policy. The same command resumes an interrupted run, bit for bit.
 """
 
 import pathlib
@@ -17,10 +17,11 @@ import jax.numpy as jnp
 from experiments.parts import flags, processes, trackers
 from experiments.parts import policy as policy_parts
 from experiments.parts.judging import make_evaluate, make_pool
+from experiments.parts.processes import to_host
 from experiments.parts.run import Run
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup, make_setup
-from experiments.parts.training import make_trainer, place_rows
+from experiments.parts.training import make_trainer, to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax import ppo
 from rl_jax.advantages import tokens as token_advantages
@@ -31,13 +32,13 @@ from rl_jax.models.heads import NAME as HEAD
 from rl_jax.models.heads import add_value_head, make_predict, without_value_head
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.tasks import Task
-from rl_jax.training import distributed, sharding
+from rl_jax.training import sharding
 from rl_jax.training.scoring import make_score
 from rl_jax.training.step import TrainState
 
 
 def make_objective(config) -> ppo.Objective:
-    """The losses' parts by name, with their keywords, from config.algorithm and config.critic."""
+    """The losses, built from config.algorithm and config.critic."""
     settings = config.critic
     value_loss = bind(settings.loss.to_dict(), value)
     objective = ppo.Objective(
@@ -51,7 +52,7 @@ def make_objective(config) -> ppo.Objective:
 
 
 def make_estimator(config) -> ppo.Estimator:
-    """How values become advantages, from config.critic."""
+    """How values become advantages, built from config.critic."""
     settings = config.critic
     return ppo.Estimator(
         advantage=bind(settings.advantage.to_dict(), token_advantages),
@@ -61,17 +62,22 @@ def make_estimator(config) -> ppo.Estimator:
 
 
 class Learner(NamedTuple):
-    """What is trained. critic: None where it is a head among the policy's params."""
+    """What is trained.
+
+    Attributes:
+      policy: TrainState.
+      critic: TrainState, or None if the critic is a head among the policy's params.
+    """
 
     policy: TrainState
     critic: TrainState | None
 
     def policy_params(self):
-        """The policy's own params."""
+        """The policy's own params, without a value head."""
         return without_value_head(self.policy.params)
 
     def with_trackers(self, states: trackers.States) -> "Learner":
-        """The same with new states of the trackers, which travel with the policy."""
+        """The learner with new tracker states, which are part of the policy's state."""
         return self._replace(policy=self.policy._replace(trackers=states))
 
     def critic_params(self):
@@ -86,7 +92,7 @@ class Learner(NamedTuple):
 
     @classmethod
     def of(cls, items: dict[str, Any]) -> "Learner":
-        """The Learner that checkpoint_items took apart."""
+        """The Learner from the items of checkpoint_items."""
         rest = items["rest"]
         return cls(rest._replace(params={**items["params"], **rest.params}), items.get("critic"))
 
@@ -94,10 +100,14 @@ class Learner(NamedTuple):
 class Programs(NamedTuple):
     """The compiled functions of a run.
 
-    generate, score: of the policy, as in experiments.grpo. predict: (critic params, TokenBatch) -> values [B, C + 1].
-    assign: (rollout, rewards, values, before, reference, key, tracker states) -> (PPOBatch, metrics).
-    policy_step: (state, PolicyBatch) -> (state, metrics); of both, and from a PPOBatch, where the critic is shared.
-    critic_step: (state, PPOBatch) -> (state, metrics), or None.
+    Attributes:
+      generate: as in experiments.grpo.
+      score: as in experiments.grpo.
+      predict: (critic params, TokenBatch) -> values float32 [B, C + 1].
+      assign: (rollout, rewards, values, before, reference, key, tracker states) -> (PPOBatch, metrics).
+      policy_step: (state, PolicyBatch) -> (state, metrics). If the critic is shared it trains both and takes a
+        PPOBatch.
+      critic_step: (state, PPOBatch) -> (state, metrics), or None if the critic is shared.
     """
 
     generate: Callable
@@ -108,15 +118,24 @@ class Programs(NamedTuple):
     critic_step: Callable | None
 
     def on_host(self, params, rows):
-        """score of `rows` on the mesh, the whole of it if several processes have a part each."""
-        return distributed.whole(self.score(params, rows))
+        """The scores of `rows`, gathered from all processes."""
+        return to_host(self.score(params, rows))
 
     def compile_count(self) -> int:
-        """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
+        """Number of compiled programs; growth after the first steps means shapes are changing."""
         return sum(program._cache_size() for program in self if program is not None)
 
     def update(self, learner: Learner, batch: ppo.PPOBatch, *, only_critic: bool):
-        """One update on one minibatch: (learner, metrics of the policy or None, metrics of a critic of its own)."""
+        """One update on one minibatch.
+
+        Args:
+          learner: before the update.
+          batch: a minibatch.
+          only_critic: whether the policy is left unchanged (warm-up of the critic).
+
+        Returns:
+          (learner, metrics of the policy or None, metrics of a separate critic or {}).
+        """
         policy, critic = learner
         if critic is None:
             policy, metrics = self.policy_step(policy, batch)
@@ -129,7 +148,7 @@ class Programs(NamedTuple):
 
 
 def make_assign(config) -> Callable:
-    """Programs.assign, all of it on the global batch."""
+    """Makes Programs.assign, which sees the global batch."""
     rule, estimator = policy_parts.make_credit(config), make_estimator(config)
 
     def assign(rollout, rewards, values, before, reference, key, states):
@@ -155,7 +174,11 @@ def make_assign(config) -> Callable:
 
 
 def build(setup: Setup, params) -> tuple[Programs, Learner]:
-    """The programs of this config on this mesh, and what they start from. `params` are given up to it."""
+    """Compiled functions and the initial learner. The buffers of `params` are donated.
+
+    Raises:
+      ValueError: if a shared critic is to be warmed up alone.
+    """
     config, objective = setup.config, make_objective(setup.config)
     length, settings = config.rollout.completion_length, config.critic
     if settings.shared and settings.warmup_steps:
@@ -173,7 +196,7 @@ def build(setup: Setup, params) -> tuple[Programs, Learner]:
 
     def joint_loss(params, batch):
         tokens = batch.policy.batch
-        hidden = setup.model.apply(params, tokens)  # once, for both heads
+        hidden = setup.model.apply(params, tokens)  # one forward for both heads
         model = setup.model._replace(apply=lambda *_: hidden)
         sampling = Sampling(config.rollout.temperature)  # what is trained, as policy_parts.make_scorer has it
         score = make_score(model, completion_length=length, sampling=sampling, chunk=config.score.chunk)
@@ -200,14 +223,20 @@ def build(setup: Setup, params) -> tuple[Programs, Learner]:
     return programs, Learner(policy, critic)
 
 
-# What a step without an update of the policy has instead of its metrics.
+# The policy's metrics in a step that updates only the critic.
 NO_UPDATE = {"ratio/max_dev": 0.0, "sampler/gap_max": 0.0, "sampler/weight": 1.0, "sampler/weight_squared": 1.0}
 
 
 def step_metrics(config, collected: Collected, source, state: TrainState, updates, critic_updates) -> dict[str, float]:
-    """A step's row of metrics: those of experiments.grpo, and the mean of the critic's updates.
+    """The metrics of one step: those of experiments.grpo, and the mean over the critic's updates.
 
-    updates: of the policy, none while the critic warms up. critic_updates: of a critic of its own, or empty dicts.
+    Args:
+      config: of the run.
+      collected: the step's rows.
+      source: the prompts' source, for its num_skipped.
+      state: the policy's, after the step.
+      updates: metrics of the policy's updates; empty while only the critic is trained.
+      critic_updates: metrics of a separate critic's updates, or empty dicts.
     """
     if updates:
         metrics = policy_parts.step_metrics(config, collected, source, updates)
@@ -219,14 +248,14 @@ def step_metrics(config, collected: Collected, source, state: TrainState, update
     for name in critic_updates[0]:
         mean = sum(float(update[name]) for update in critic_updates) / len(critic_updates)
         if name == "nonfinite/skipped":
-            mean = float(critic_updates[-1][name])  # a count so far
+            mean = float(critic_updates[-1][name])  # a running count
         metrics[name if name.startswith("value/") else f"critic/{name}"] = mean
-    metrics.pop("critic/loss", None)  # it stands in value/loss
+    metrics.pop("critic/loss", None)  # the same as value/loss
     return metrics
 
 
 def check_config(config) -> None:
-    """Raises ValueError for what the configs of experiments.grpo have and a critic does not."""
+    """Raises ValueError if rows are packed or LoRA is on, which experiments.grpo allows and a critic does not."""
     if config.packing.mode != "padded":
         raise ValueError(f"packing.mode={config.packing.mode!r}: the critic reads padded rows; set it to 'padded'")
     if config.model.lora.rank:
@@ -236,9 +265,21 @@ def check_config(config) -> None:
 def score(
     setup: Setup, programs: Programs, learner: Learner, ref_params: Params, collected: Collected, key
 ) -> tuple[ppo.PPOBatch, dict, Any]:
-    """(what the step trains on, metrics of its advantages, the policy's scores before the updates), on the host."""
+    """Scores the step's rows and assigns credit, before the updates.
+
+    Args:
+      setup: of the run.
+      programs: compiled functions.
+      learner: before the updates.
+      ref_params: of the reference.
+      collected: the step's rows.
+      key: a typed key.
+
+    Returns:
+      On the host: (batch to train on, metrics of the advantages, the policy's TokenScores).
+    """
     judged = collected.judged
-    rollout, rewards = place_rows(setup, (judged.rollout, judged.result.rewards))
+    rollout, rewards = to_mesh(setup, (judged.rollout, judged.result.rewards))
     before = programs.score(learner.policy_params(), rollout.batch)
     reference = None
     if policy_parts.needs_ref_log_probs(setup.config):
@@ -246,19 +287,27 @@ def score(
     values = programs.predict(learner.critic_params(), rollout.batch)
     states = jax.device_get(learner.policy.trackers)
     batch, metrics = programs.assign(rollout, rewards, values, before, reference, key, states)
-    before, batch, metrics = distributed.whole((before, batch, jax.device_get(metrics)))
+    before, batch, metrics = to_host((before, batch, jax.device_get(metrics)))
     return batch, metrics, before
 
 
 def compile_ahead(loop: Run, setup: Setup, programs: Programs, collect: Collector, learner: Learner) -> None:
-    """Compiles what the first step calls: the step itself, with its prompts, and zeros in place of results."""
+    """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
+
+    Args:
+      loop: compiles and reports; nothing happens if the run is complete.
+      setup: of the run.
+      programs: compiled functions.
+      collect: samples the rows.
+      learner: before the first step.
+    """
     ahead, key = loop.ahead, processes.step_key(learner.policy, 0)
     collected = None if loop.done else collect.compile_ahead(ahead, learner.policy_params(), key)
     if collected is None:
         return
     compiled = {name: ahead(name, getattr(programs, name)) for name in ("score", "predict", "assign")}
     batch, _, _ = score(setup, programs._replace(**compiled), learner, learner.policy_params(), collected, key)
-    part = place_rows(setup, policy_parts.minibatches(setup.config, batch, key)[0])
+    part = to_mesh(setup, policy_parts.minibatches(setup.config, batch, key)[0])
     if programs.critic_step:
         ahead("critic_step", programs.critic_step)(learner.critic, part)
         part = part.policy
@@ -268,11 +317,23 @@ def compile_ahead(loop: Run, setup: Setup, programs: Programs, collect: Collecto
 def update(
     loop: Run, setup: Setup, programs: Programs, learner: Learner, batch: ppo.PPOBatch, key
 ) -> tuple[Learner, list[dict], list[dict]]:
-    """All updates of one step: (what is trained, the metrics of the policy's updates, those of the critic's)."""
+    """All updates of one step.
+
+    Args:
+      loop: knows the step, and checks that the gradients are finite.
+      setup: of the run.
+      programs: compiled functions.
+      learner: before the updates.
+      batch: of the whole step.
+      key: of the shuffles.
+
+    Returns:
+      (learner, metrics of the policy's updates, metrics of the critic's updates).
+    """
     updates, critic_updates = [], []
     only_critic = loop.step <= setup.config.critic.warmup_steps
     for part in policy_parts.minibatches(setup.config, batch, key):
-        part = place_rows(setup, part)
+        part = to_mesh(setup, part)
         learner, metrics, of_critic = programs.update(learner, part, only_critic=only_critic)
         updates += [] if metrics is None else [jax.device_get(metrics)]
         critic_updates.append(jax.device_get(of_critic))
@@ -282,7 +343,7 @@ def update(
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
-    """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
+    """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     check_config(config)
     loop, setup = Run(config, workdir, "ppo", config.train), make_setup(config, task)
     estimators = trackers.make_trackers(config)
@@ -310,7 +371,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
             learner = learner._replace(policy=policy)
             if step.evaluates:
-                after = programs.on_host(learner.policy_params(), place_rows(setup, collected.judged.rollout.batch))
+                after = programs.on_host(learner.policy_params(), to_mesh(setup, collected.judged.rollout.batch))
                 views = (collected.judged, batch.policy, before, after)
                 metrics |= policy_parts.look(loop, step, setup, evaluate, learner.policy_params(), *views)
             step.end(learner.checkpoint_items(ref_params), metrics, policy_parts.timings(step, collected, programs))

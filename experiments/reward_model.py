@@ -2,9 +2,9 @@
 
     python -m experiments.reward_model --config=configs/preferences/reward_models.py --workdir=runs/reward_model
 
-Each step: records -> token ids -> the head's outputs at the last token of each response (or step) -> update. What is
-learned is config.algorithm, slot by slot (rl_jax.reward_model). The same command resumes whatever was
-interrupted, bit for bit. Other programs use the result through `experiments.parts.judges.load_reward_model`.
+Each step: records -> token ids -> the head's outputs at the last token of each response (or step) -> update. The
+objective is config.algorithm, slot by slot (rl_jax.reward_model). The same command resumes an interrupted run, bit for
+bit. Other programs load the result with `experiments.parts.judges.load_reward_model`.
 """
 
 import json
@@ -28,7 +28,7 @@ from experiments.parts.reward_readers import (
 )
 from experiments.parts.run import Run
 from experiments.parts.setup import Setup, check_batches, make_setup
-from experiments.parts.training import make_trainer, place_rows
+from experiments.parts.training import make_trainer, to_mesh
 from rl_jax import preferences
 from rl_jax.core.types import Params
 from rl_jax.data import pipeline
@@ -40,18 +40,18 @@ from rl_jax.training.step import TrainState
 
 
 def checkpoint_items(state: TrainState) -> dict:
-    """What is saved: the model's own params as an item that any program can load, the head, if any, and the rest."""
+    """What is saved: the model's own params as an item that any program can load, the head (if any), and the rest."""
     head = {"head": head_of(state.params)} if head_of(state.params) else {}
     return {"params": without_reward_head(state.params), "rest": state._replace(params=()), **head}
 
 
 def state_of(items: dict) -> TrainState:
-    """The TrainState that checkpoint_items took apart."""
+    """The TrainState from the items of checkpoint_items."""
     return items["rest"]._replace(params={**items["params"], **items.get("head", {})})
 
 
 def check(config) -> None:
-    """Raises ValueError for what other programs have and this one does not."""
+    """Raises ValueError for options of other programs that this one does not support."""
     if config.packing.mode != "padded":
         raise ValueError(f"packing.mode={config.packing.mode!r}: a head reads padded rows; set it to 'padded'")
     if config.model.lora.rank:
@@ -61,7 +61,18 @@ def check(config) -> None:
 
 
 def finish(setup: Setup, reader: Reader, workdir: pathlib.Path, params: Params, held_out: tuple) -> dict:
-    """What is measured once training is done: WORKDIR/evaluation.json, and rewards.json for `standardize`."""
+    """Evaluates the trained model. Writes WORKDIR/evaluation.json, and rewards.json for `standardize`.
+
+    Args:
+      setup: of the run.
+      reader: of the run.
+      workdir: where the files are written, by the first process.
+      params: trained.
+      held_out: (arrays, records).
+
+    Returns:
+      Metrics of the held-out records and of each benchmark, by name.
+    """
     config, rewards = setup.config, make_rewards(setup, reader)
     arrays, records = held_out
     found = rewards(params, arrays)
@@ -82,8 +93,7 @@ def finish(setup: Setup, reader: Reader, workdir: pathlib.Path, params: Params, 
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
-    """The whole of it: data, params, restore if there is something, loop, save, evaluate. task: its tokenizer, in
-    place of config.task's."""
+    """Data, params, restore, loop, save, evaluate. task: its tokenizer replaces that of config.task."""
     check(config)
     loop, found = Run(config, workdir, "reward_model", config.train), preferences.load(**config.data.to_dict())
     setup, size = make_setup(config, task or load_task(config)), config.train.batch_size
@@ -101,11 +111,11 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     evaluate = make_evaluate(setup, reader, *held_out)
     with loop:
         if not loop.done:
-            first = place_rows(setup, reader.batch(arrays, np.array(pipeline.peek(batches)), size))
+            first = to_mesh(setup, reader.batch(arrays, np.array(pipeline.peek(batches)), size))
             loop.ahead("train_step", train_step)(state, first)
         loop.begin(lambda: (evaluate(state) | {f"data/{name}": count for name, count in counts.items()}, []))
         for step in loop.steps():
-            batch = place_rows(setup, reader.batch(arrays, np.array(next(batches)), size))
+            batch = to_mesh(setup, reader.batch(arrays, np.array(next(batches)), size))
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
             step.clock.lap("train_s")
@@ -118,7 +128,14 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
 
 
 def make_evaluate(setup: Setup, reader: Reader, arrays, records: list[dict]):
-    """evaluate(state) -> metrics of the held-out records."""
+    """Makes evaluate(state) -> metrics of the held-out records.
+
+    Args:
+      setup: of the run.
+      reader: of the run.
+      arrays: of the held-out records.
+      records: the held-out records.
+    """
     rewards = make_rewards(setup, reader)
 
     def evaluate(state: TrainState) -> dict[str, float]:

@@ -3,7 +3,7 @@
     python -m experiments.sft --config=configs/tasks/arithmetic.py --workdir=runs/arithmetic/sft
 
 Runs config.sft.steps steps, or until the evaluated pass@1 reaches config.sft.stop_at. The same command resumes. The
-loop is in experiments/parts/warm_start.py, since other programs begin with it.
+loop is in experiments/parts/warm_start.py, because other programs begin with it.
 """
 
 import pathlib
@@ -15,7 +15,7 @@ from rl_jax.tasks import Task
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> bool:
-    """Fine-tunes in `workdir`. Returns False if a signal ended it early. task: in place of config.task's."""
+    """Fine-tunes in `workdir`. Returns False if a signal ended it early. task: replaces config.task."""
     return fine_tune(make_setup(config, task), workdir)
 
 

@@ -34,7 +34,7 @@ from experiments.parts.judging import Judged
 from experiments.parts.packers import Packer
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import Setup, assemble
-from experiments.parts.training import place_rows
+from experiments.parts.training import to_mesh
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.training import sharding
@@ -162,7 +162,7 @@ def run_ours(work: dict) -> dict:
         batch, _ = grpo.make_policy_batch(programs.assign, collected, None, reference, key, no_trackers)
         begin_update = time.perf_counter()
         for part in policy.minibatches(config, batch, key):
-            state, metrics = programs.train_step(state, place_rows(setup, packer.to_train(part)))
+            state, metrics = programs.train_step(state, to_mesh(setup, packer.to_train(part)))
             jax.device_get(metrics)
         end = time.perf_counter()
         for name, seconds in (("step_s", end - start), ("rollout_s", rolled - start), ("update_s", end - begin_update)):

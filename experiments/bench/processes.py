@@ -72,7 +72,7 @@ def time_updates(rows: int, steps: int) -> float:
         in_shardings=(everywhere, sharding.batch_sharding(mesh)),
         out_shardings=everywhere,
     )
-    batch = processes.place_own(mesh, own_rows(rows, jax.process_index()))
+    batch = processes.own_to_mesh(mesh, own_rows(rows, jax.process_index()))
     seconds = []
     for _ in range(steps + 2):  # the first two compile and connect
         begin = time.perf_counter()

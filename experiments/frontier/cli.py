@@ -30,7 +30,7 @@ from experiments.parts.judging import judge, make_pool
 from experiments.parts.run import Clock
 from experiments.parts.sample_candidates import Candidates, Source, make_judge
 from experiments.parts.setup import Setup, make_setup
-from experiments.parts.training import jit_generate, jit_score, place_rows
+from experiments.parts.training import jit_generate, jit_score, to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
 from rl_jax.data import pipeline
@@ -128,9 +128,7 @@ def lockstep_sampler(setup: Setup, group_size: int) -> Callable:
     tokenizer = setup.task.tokenizer
     options = dict(eos_ids=tokenizer.eos_ids, pad_id=tokenizer.pad_id)
     length = setup.config.rollout.completion_length
-    return jit_generate(
-        make_generate(setup.model, completion_length=length, group_size=group_size, **options), setup
-    )
+    return jit_generate(make_generate(setup.model, completion_length=length, group_size=group_size, **options), setup)
 
 
 def best_of_points(setup: Setup, pool: RewardPool, params: Params) -> list[dict]:
@@ -149,11 +147,18 @@ def best_of_points(setup: Setup, pool: RewardPool, params: Params) -> list[dict]
     for found in best_of_n(rewards, rewards, sizes):
         # Only prompts are independent.
         by_prompt = [best_of_n(row[None], row[None], [found.n])[0].gold for row in rewards]
-        points.append({
-            "method": "best of n", "setting": f"n {found.n}", "step": 0, "reward": found.gold,
-            "reward_se": curves.standard_error(by_prompt), "kl": found.kl, "kl_se": 0.0,
-            "kl_per_token": found.kl / setup.config.rollout.completion_length,
-        })
+        points.append(
+            {
+                "method": "best of n",
+                "setting": f"n {found.n}",
+                "step": 0,
+                "reward": found.gold,
+                "reward_se": curves.standard_error(by_prompt),
+                "kl": found.kl,
+                "kl_se": 0.0,
+                "kl_per_token": found.kl / setup.config.rollout.completion_length,
+            }
+        )
     return points
 
 
@@ -208,15 +213,18 @@ def train_offline(
     select_key, order_key = jax.random.split(jax.random.key(config.seed))
     programs, state = preference_steps.build(setup, jax.tree.map(jnp.copy, reference))
     batch = online_dpo.choose(config, candidates(), select_key, objective.needs())
-    batch = in_parts(config, batch, lambda part: online_dpo.with_references(
-        setup, programs, part, objective.reference, reference, reference))
+    batch = in_parts(
+        config,
+        batch,
+        lambda part: online_dpo.with_references(setup, programs, part, objective.reference, reference, reference),
+    )
     updates = config.train.epochs * (len(batch.present) // config.train.batch_size)
     every, found = max(updates // points, 1), []
     for step, part in enumerate(online_dpo.minibatches(config, batch, order_key), start=1):
         if stop.received:
             return []
         state, part = preference_steps.couple_batch(setup, programs, state, part, reference)
-        state, metrics = programs.train_step(state, place_rows(setup, part), reference)
+        state, metrics = programs.train_step(state, to_mesh(setup, part), reference)
         if step % every == 0:
             found.append({"step": step} | measure(state.params) | {"loss": float(metrics["loss"])})
     return found

@@ -1,11 +1,11 @@
-"""How much a config trains on, and what its result is called. Loads no jax."""
+"""How much a config trains on, and which metric is its result. Does not import jax."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# The methods of control_preferences whose steps are those of segments, which are read more than once.
+# Methods of control_preferences that count steps of segments, which are read more than once.
 OFFLINE = ("regret", "cpl")
-# A run's result is the last value of the first of these that it has logged; all but the losses are better when higher.
+# A run's result is the last value of the first of these that it logged. Higher is better, except for the losses.
 RESULTS = (
     "eval/pass@1",
     "eval/return",
@@ -39,7 +39,7 @@ def _env_steps_or_segments(config: Mapping[str, Any]) -> int:
     return _env_steps(config)
 
 
-# Rows that a step of each program trains on: completions, responses or steps of environments.
+# Rows that one step of each program trains on: completions, responses or env steps.
 SAMPLES: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "sft": lambda config: config["sft"]["batch_size"],
     "grpo": _completions,
@@ -60,9 +60,14 @@ def program_of(config: Mapping[str, Any]) -> str:
 
 
 def samples_per_step(config: Mapping[str, Any], program: str | None = None) -> int | None:
-    """Rows that a step trains on: env steps, completions or responses; None if a config does not say.
+    """Rows per training step: env steps, completions or responses.
 
-    config: nested mappings; a config.json, too. program: if another than config.program runs: "sft".
+    Args:
+      config: nested mappings, as in config.json.
+      program: if another than config.program runs: "sft".
+
+    Returns:
+      The number, or None if the config lacks the fields.
     """
     try:
         return SAMPLES[program or program_of(config)](config)
@@ -71,8 +76,18 @@ def samples_per_step(config: Mapping[str, Any], program: str | None = None) -> i
 
 
 def budget_of(config: Mapping[str, Any], program: str) -> dict[str, int]:
-    """What a whole run may use: {"env_steps": ...} of an environment's program, or steps, samples and, for programs
-    that generate, completion_tokens at most. Raises ValueError for a program whose config does not say."""
+    """The most that a whole run may use.
+
+    Args:
+      config: nested mappings.
+      program: the program that runs it.
+
+    Returns:
+      {"env_steps": ...} for environments; else steps, samples and, for programs that generate, completion_tokens.
+
+    Raises:
+      ValueError: if the config lacks the fields.
+    """
     if "total_steps" in config:
         return {"env_steps": config["total_steps"]}
     per_step = samples_per_step(config, program)
@@ -87,5 +102,5 @@ def budget_of(config: Mapping[str, Any], program: str) -> dict[str, int]:
 
 
 def result_of(names: Mapping[str, Any]) -> str | None:
-    """The name of the result among a run's metrics: the first of RESULTS that is there."""
+    """The name of the result among a run's metrics: the first of RESULTS that is present."""
     return next((name for name in RESULTS if name in names), None)

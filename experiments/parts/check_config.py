@@ -1,4 +1,4 @@
-"""What a config may not say, found before anything is loaded or compiled: `check` names each field and its range."""
+"""Checks a config before anything is loaded or compiled: `check` names each wrong field and its valid range."""
 
 import importlib
 import math
@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from rl_jax.core.binding import bind
 
-FOLDER = "FOLDER"  # what configs/tasks/hf.py has for model.path
+FOLDER = "FOLDER"  # the placeholder for model.path in configs/tasks/hf.py
 _KL, _LOSS = "rl_jax.losses.kl", "rl_jax.losses.policy"
 _POLICY = {
     "algorithm.shaping": "rl_jax.credit.shaping",
@@ -51,7 +51,7 @@ _CONTROL = {
     "control.value_loss": "rl_jax.losses.value",
     "network.distribution": "rl_jax.models.agents.distributions",
 }
-# config.program -> field -> the module whose functions it names.
+# config.program -> field -> module of the functions that the field names.
 FUNCTIONS = {
     "grpo": _POLICY,
     "ppo": _POLICY | {"critic.advantage": "rl_jax.advantages.tokens", "critic.loss": "rl_jax.losses.value"},
@@ -73,9 +73,9 @@ FUNCTIONS = {
         "spo.preference": "rl_jax.control.duels",
     },
 }
-OPTIONAL = ("algorithm.token_selection", "algorithm.trackers", "control.kl_control")  # fn "" is none
+OPTIONAL = ("algorithm.token_selection", "algorithm.trackers", "control.kl_control")  # fn "" means none
 
-# Ends of dotted names, what their values must be, and that in words. nan is none of these.
+# (endings of dotted names, test of the value, the test in words). nan passes none of them.
 RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("learning_rate", lambda x: 0 < x < math.inf, "a number above 0"),
     ("max_grad_norm", lambda x: x > 0, "above 0 (inf never scales a gradient)"),
@@ -100,19 +100,20 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("min_p sample.share opponents.share", lambda x: 0 <= x <= 1, "from 0 to 1"),
     ("rollout.prompt_buckets", lambda x: len(x) > 0 and min(x) >= 1, "widths of 1 or more, as in (16, 32)"),
 )
-OUTSIDE = ("task.", "env.", "data.", "arms.", "programs.", "benchmarks.")  # whose fields are other functions' business
+OUTSIDE = ("task.", "env.", "data.", "arms.", "programs.", "benchmarks.")  # checked elsewhere
 
 
 def check(config: ConfigDict) -> None:
-    """Checks what can be known of a config before it is run.
+    """Checks what can be known about a config before it runs.
 
     Args:
-      config: of a program. If it has no field `program`, its functions and its divisions are left alone.
+      config: of a program. If it has no field `program`, its functions and divisions are not checked.
+
     Raises:
-      ValueError: one line for each field that cannot be, with its dotted name, its value and what it must be.
+      ValueError: one line per wrong field, with its dotted name, its value and what it must be.
     """
     problems = [*_ranges(config), *_missing(config)]
-    problems += [*_functions(config), *(_divisions(config) if not problems else ())]  # with a count of 0 none divides
+    problems += [*_functions(config), *(_divisions(config) if not problems else ())]  # a count of 0 divides nothing
     if problems:
         raise ValueError("\n".join(problems))
 
@@ -134,7 +135,7 @@ def literal(name: str, spec: dict[str, Any]) -> str:
 
 
 def leaves(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every field, the keywords of functions among them."""
+    """(dotted name, value) of every field, including the keywords of functions."""
     for name, value in config.items():
         if isinstance(value, ConfigDict):
             yield from leaves(value, f"{prefix}{name}.")
@@ -156,12 +157,12 @@ def _ranges(config: ConfigDict) -> Iterator[str]:
 def _holds(allowed: Callable[[Any], bool], value: Any) -> bool:
     try:
         return allowed(value)
-    except TypeError:  # a text in place of a number
+    except TypeError:  # a string instead of a number
         return False
 
 
 def _clip_low(config: ConfigDict, name: str, value: float) -> Iterator[str]:
-    """A ratio is never below 0, so that beyond 1 there is no lower bound: only R1's 10 on both sides means that."""
+    """Ratios are at least 0, so clip_low above 1 sets no bound. Only R1's setting, 10 on both sides, may do so."""
     high = get(config, f"{name.removesuffix('.clip_low')}.clip_high")
     if not _holds(lambda x: x >= 0 and (x <= 1 or (high is not None and high >= x)), value):
         yield f"{name}={value!r} must be from 0 to 1: a distance from 1, not a ratio"
@@ -193,14 +194,14 @@ def _divisions(config: ConfigDict) -> Iterator[str]:
     if get(config, "sft.steps"):
         yield from _divide(config, ("sft.batch_size",), ("sft.micro_batches",))
     if program == "control_ppo" or get(config, "preferences.method") in ("reward", "spo"):
-        steps = ("num_envs", "num_steps") if config.network.kind == "mlp" else ("num_envs",)  # whole rows of a memory
+        steps = ("num_envs", "num_steps") if config.network.kind == "mlp" else ("num_envs",)  # memory needs whole rows
         yield from _divide(config, steps, ("control.minibatches",))
     if program == "best_of_n" and max(config.best_of_n.sizes) > config.best_of_n.samples:
         yield f"best_of_n.sizes={config.best_of_n.sizes} go beyond best_of_n.samples={config.best_of_n.samples}"
 
 
 def _divide(config: ConfigDict, *counts: tuple[str, ...]) -> Iterator[str]:
-    """The first name, or product of names, divided by each of the next ones in turn; fields that are absent count 1."""
+    """Divides the product of the first names by that of each following group in turn. Absent fields count as 1."""
     rows, *parts = [math.prod(get(config, name) or 1 for name in names) for names in counts]
     left = rows
     for number in parts:

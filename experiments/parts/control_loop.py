@@ -1,4 +1,4 @@
-"""The loop of trainings in environments, whatever the method: make_run makes a single run as pure functions."""
+"""The loop of all programs in environments. make_run gives one run as pure functions."""
 
 import json
 import pathlib
@@ -22,8 +22,14 @@ from rl_jax.training.step import TrainState
 
 
 def make_recorder(config) -> Callable:
-    """(state of all runs, updates) -> [an episode of the first run's newest policy, as a row of episodes.jsonl], or []
-    where nothing is evaluated."""
+    """Makes a function that records an episode of the first run's current policy.
+
+    Args:
+      config: of the run.
+
+    Returns:
+      recorded(state of all runs, updates) -> rows of episodes.jsonl: one, or none if eval.num_episodes is 0.
+    """
     if not config.eval.num_episodes:
         return lambda state, step: []
     env = load_env(config, 1, fresh_starts=0)
@@ -39,7 +45,7 @@ def make_recorder(config) -> Callable:
         choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
         return record_episode(policy_of(state), agent.distribution, env, key, **choice)
 
-    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None  # compiled sooner
+    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None  # compiles faster
     compiled = jax.jit(record, compiler_options=options)
     first = (0, 0) if config.spread == "pmap" else 0
 
@@ -51,17 +57,29 @@ def make_recorder(config) -> Callable:
 
 
 def check_finite(loop: Run, train: TrainState, limit: int) -> None:
-    """Raises FloatingPointError once `limit` gradients in a row were not finite in every run: one that diverges does
-    not stop the others."""
+    """Stops a program whose runs all diverge; one that diverges does not stop the others.
+
+    Args:
+      loop: knows the step.
+      train: TrainState of all runs.
+      limit: gradients in a row.
+
+    Raises:
+      FloatingPointError: if, in every run, the last `limit` gradients were not finite.
+    """
     stuck = int(np.min(jax.device_get(train.skipped_in_a_row)))
     if stuck >= limit:
         raise FloatingPointError(f"{stuck} gradients in a row were not finite in any run, up to step {loop.step}")
 
 
 def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: Callable = make_recorder) -> None:
-    """The whole of it: compile, restore if there is something, loop, save.
+    """Compile, restore the latest checkpoint if any, loop, save.
 
-    make_run, record: another method's.
+    Args:
+      config: of the program.
+      workdir: where the run is written.
+      make_run: makes one run; the default is PPO's (control_runs.make_run).
+      record: (config) -> recorder of episodes.
     """
     loop = Run(config, workdir, config.program, total=num_updates(config), stride=config.log_every, eval_every=1)
     program, recorded = make_program(config, make_run), record(config)
@@ -69,7 +87,7 @@ def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: 
     fresh = program.init()
     state = loop.restore({"state": fresh}, in_place=program.pure)["state"]
     if loop.step and not program.pure:
-        # Envs on the host were reset with this process: what they showed last before the stop is not where they are.
+        # Envs on the host were reset when this process started: the saved observations are not theirs.
         state = with_worlds_of(state, fresh)
     del fresh
     metrics, env_steps = loop.host.get("metrics", {}), samples_per_step(config)
@@ -86,7 +104,7 @@ def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: 
             metrics = {name: x.tolist() for name, x in measured.items()}
             seconds = step.clock.totals(0)["train_s"]
             total = config.log_every * env_steps * len(measured["loss"])
-            row = row_of(measured) | {"env_steps": step.number * env_steps}  # of one run
+            row = row_of(measured) | {"env_steps": step.number * env_steps}  # of a single run
             if config.runs:
                 loop.log.rows("runs", [metrics | {"step": step.number}])
             if step.saves:
@@ -97,7 +115,7 @@ def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: 
 
 
 def finish(loop: Run, params: Any, metrics: dict[str, list[float]]) -> None:
-    """Writes final.json, if the run is complete, and prints each run's return."""
+    """Writes final.json if the run is complete, and prints each run's return."""
     if not loop.done:
         return
     final = {"step": loop.step, "params_sha256": checkpoint.checksum(params), "metrics": metrics}

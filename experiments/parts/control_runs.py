@@ -1,4 +1,4 @@
-"""Trainings in environments as compiled programs: one run as pure functions, many of them over a mesh."""
+"""Training in environments as compiled programs: one run as pure functions, many runs over a mesh."""
 
 import functools
 import math
@@ -27,18 +27,20 @@ from rl_jax.core.masked import all_reduce, empty_like, merge
 from rl_jax.rollout.envs.steps import evaluate
 from rl_jax.training.step import TrainState
 
-# XLA on a CPU. Its thread pool: small matmuls gain nothing from it, and on two cores batched ones can wait for each
-# other in it without an end. Its scheduler: in the default order a step of CartPole takes a tenth longer.
+# XLA options for a CPU. Thread pool off: small matmuls gain nothing from it, and on two cores batched ones can
+# deadlock in it. Scheduler: with the default order a step of CartPole takes 10 % longer.
 CPU_OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 
 class Program(NamedTuple):
-    """The compiled parts of a training of L runs.
+    """The compiled functions of a training of L runs.
 
-    init: () -> state. advance: (state) -> (state, metrics float32 [L] by name); donates the state.
-    finals: (state) -> params, a pytree with L first.
-    pure: whether a state holds its worlds; those of the host (gymnasium) are not in it.
-    compile: (compilation.Ahead, state) -> None. Compiles `advance` before the first step.
+    Attributes:
+      init: () -> state.
+      advance: state -> (state, metrics float32 [L] by name). Donates the state.
+      finals: state -> params, a pytree with leading axis L.
+      pure: whether the state contains the envs; envs on the host (gymnasium) are not in it.
+      compile: (compilation.Ahead, state) -> None. Compiles `advance` before the first step.
     """
 
     init: Callable
@@ -49,9 +51,20 @@ class Program(NamedTuple):
 
 
 def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=None) -> tuple[Callable, ...]:
-    """(init(key, values) -> state, advance(state, values, count) -> (state, metrics), params) of a single run.
+    """Makes the pure functions of a single run.
 
-    parts: over how many devices its worlds are spread, along axis_name. relabel: of control.Algorithm. count: static.
+    Args:
+      config: of the program.
+      parts: number of devices that the run's envs are spread over.
+      axis_name: mapped axis of these devices.
+      relabel: of control.Algorithm.
+
+    Returns:
+      (init, advance, params): init(key, values) -> state; advance(state, values, count) -> (state, metrics), with a
+      static number of updates `count`; params(state) -> the agent's params. values: the swept numbers by dotted name.
+
+    Raises:
+      ValueError: if the envs do not divide over the devices, or live on the host and there are several runs or devices.
     """
     if config.num_envs % parts:
         raise ValueError(f"num_envs={config.num_envs} do not divide over {parts} devices")
@@ -105,7 +118,19 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
 def judge(
     config, policy: Callable, distribution, env: envs.Vector, train: TrainState, memory: Any = ()
 ) -> dict[str, jax.Array]:
-    """eval/return and eval/length, float32 [], of a policy as rollout.steps takes one, in the worlds of `env`."""
+    """Evaluates a policy.
+
+    Args:
+      config: its group `eval`.
+      policy: as rollout.envs.steps takes it.
+      distribution: of its actions.
+      env: the envs to evaluate in.
+      train: its rng and step seed the evaluation.
+      memory: the policy's initial state.
+
+    Returns:
+      eval/return and eval/length, float32 [].
+    """
     key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 1), train.step)
     choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
     returns, lengths = evaluate(policy, distribution, env, key, **choice)
@@ -113,7 +138,7 @@ def judge(
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """ "seeds:2,envs:4" -> {"seeds": 2, "envs": 4}; "" is one device. Raises ValueError for anything else."""
+    """Parses "seeds:2,envs:4" into {"seeds": 2, "envs": 4}; "" is one device. Raises ValueError if it is malformed."""
     sizes = {"seeds": 1, "envs": 1}
     for part in filter(None, text.split(",")):
         name, _, size = part.strip().partition(":")
@@ -124,10 +149,10 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 
 def over_runs(fn: Callable, group: int) -> Callable:
-    """`fn` of one run as a function of many, one after the other or `group` in lockstep."""
+    """Maps `fn` of one run over many: one after the other, or `group` at a time in lockstep."""
 
     def mapped(*args):
-        if jax.tree.leaves(args)[0].shape[0] == 1:  # no loop: also for worlds on the host, which cannot be mapped
+        if jax.tree.leaves(args)[0].shape[0] == 1:  # no loop: envs on the host cannot be mapped
             out = fn(*jax.tree.map(lambda x: x[0], args))
             return jax.tree.map(lambda x: x[None], out)
         return jax.lax.map(lambda args: fn(*args), args, batch_size=group if group > 1 else None)
@@ -136,17 +161,17 @@ def over_runs(fn: Callable, group: int) -> Callable:
 
 
 def of_worlds(path) -> bool:
-    """Whether the leaf of a state at this path is there once for each world."""
+    """Whether the leaf of a state at this path exists once per env."""
     return any(getattr(key, "name", "") in ("worlds", "returns") for key in path)
 
 
 def with_worlds_of(state, other):
-    """The state with what the other has for each of its worlds."""
+    """The state with the leaves of `other` that exist once per env."""
     return jax.tree_util.tree_map_with_path(lambda path, own, fresh: fresh if of_worlds(path) else own, state, other)
 
 
 def state_specs(state: control.ControlState) -> control.ControlState:
-    """Where each leaf with L first belongs: runs over "seeds", and what there is once for each world over "envs"."""
+    """Sharding of the leaves, L first: runs over "seeds", leaves that exist once per env also over "envs"."""
 
     def spec(path, _) -> PartitionSpec:
         return PartitionSpec("seeds", "envs") if of_worlds(path) else PartitionSpec("seeds")
@@ -155,7 +180,15 @@ def state_specs(state: control.ControlState) -> control.ControlState:
 
 
 def make_program(config, make_run: Callable = make_run) -> Program:
-    """The programs of all runs, over the mesh by jit or by pmap. make_run: what makes a single one."""
+    """The programs of all runs, spread over the mesh by jit or by pmap.
+
+    Args:
+      config: of the program.
+      make_run: makes a single run.
+
+    Raises:
+      ValueError: if the runs do not divide over the mesh, or config.spread is unknown.
+    """
     sizes = parse_mesh(config.mesh)
     processes.simulate_devices(math.prod(sizes.values()))
     keys, values = runs_of(config)
@@ -169,7 +202,7 @@ def make_program(config, make_run: Callable = make_run) -> Program:
     chunk = over_runs(functools.partial(advance, count=config.log_every), config.group)
     if config.spread == "pmap":
         return _pmap_program(sizes, keys, values, init, chunk, over_runs(params, 1))
-    # The shapes of one part are asked for where no axis has a name.
+    # Shapes of one part are computed outside of the mesh, without an axis name.
     shapes = jax.eval_shape(over_runs(make_run(config, parts=parts)[0], 1) if parts > 1 else init, keys, values)
     program = _jit_program(sizes, keys, values, init, chunk, over_runs(params, 1), state_specs(shapes))
     return program._replace(pure=load_env(config, 1).pure)
@@ -197,7 +230,7 @@ def _jit_program(sizes, keys, values, init, chunk, params, specs) -> Program:
 
 
 def _pmap_program(sizes, keys, values, init, chunk, params) -> Program:
-    """The same parts by pmap, the state with devices first; either the runs are dealt out to them or the worlds."""
+    """The Program by pmap, its state with devices first; either the runs or the envs are split over the devices."""
     count = math.prod(sizes.values())
     if min(sizes.values()) > 1:
         raise ValueError("pmap has one axis: seeds or envs, not both; use spread='jit'")
@@ -220,7 +253,7 @@ def _pmap_program(sizes, keys, values, init, chunk, params) -> Program:
 
 
 def row_of(metrics: dict[str, np.ndarray]) -> dict[str, float]:
-    """A row of metrics: the means over the runs, and of the evaluated return the least and each run's own."""
+    """One row of metrics: means over the runs, the worst evaluated return, and each run's own (the first 64)."""
     row = {name: float(np.mean(x)) for name, x in metrics.items()}
     shown = metrics["eval/return" if "eval/return" in metrics else "episode/return"]
     if len(shown) > 1:

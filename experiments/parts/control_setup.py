@@ -1,4 +1,4 @@
-"""From a config of control to what its program is made of: algorithm, network, environment, and the runs."""
+"""From a control config to the parts of its program: algorithm, network, environment, and the runs."""
 
 import functools
 import itertools
@@ -19,7 +19,7 @@ from rl_jax.losses import aggregate, kl, policy, value
 from rl_jax.models.agents import actor_critic, distributions
 from rl_jax.models.agents.memory import make_gru_agent, make_transformer_agent
 
-# config.network.kind: what makes the agent, and what the updater has to know of it.
+# config.network.kind -> (maker of the agent, keywords of the updater).
 NETWORKS = {
     "mlp": (actor_critic.make_agent, {}),
     "gru": (make_gru_agent, {"learner": control.by_rows}),
@@ -28,7 +28,7 @@ NETWORKS = {
 
 
 def make_algorithm(settings: dict[str, Any]) -> control.Algorithm:
-    """The algorithm of a config's `control` fields, of which numbers may be traced."""
+    """The algorithm of a config's `control` fields. Numbers may be traced."""
     value_loss = bind(settings["value_loss"], value)
     controlled = settings["kl_control"]["fn"]
     objective = ppo.Objective(
@@ -55,7 +55,16 @@ def make_algorithm(settings: dict[str, Any]) -> control.Algorithm:
 
 
 def make_network(config, env: envs.Vector, num_values: int):
-    """The agent of config.network that fits the environment's spaces. Raises ValueError for an unknown kind."""
+    """The agent of config.network that fits the environment's spaces.
+
+    Args:
+      config: of the program.
+      env: for its spaces.
+      num_values: outputs of the value head.
+
+    Raises:
+      ValueError: if the kind is unknown, or actor_features meets stacked frames.
+    """
     space, fields = env.action_space, config.network.to_dict()
     bounded = bind(fields.pop("distribution"), distributions)
     if isinstance(space, envs.Discrete):
@@ -66,27 +75,37 @@ def make_network(config, env: envs.Vector, num_values: int):
         raise ValueError(f"network.kind={config.network.kind!r} is none of {', '.join(NETWORKS)}")
     if config.network.actor_features and config.env.frame_stack > 1:
         raise ValueError("network.actor_features counts from the oldest frame: it does not go with env.frame_stack")
-    # Each kind reads those of the fields that it has.
+    # Each kind reads the fields it has.
     make_agent = bind(NETWORKS[fields.pop("kind")][0], actor_critic, **fields)
     return make_agent(env.observation_space.shape, distribution, num_values=num_values)
 
 
 def num_updates(config) -> int:
-    """The updates that total_steps need, in whole calls. Raises ValueError where a checkpoint falls in between."""
+    """Updates for total_steps, rounded up to whole calls.
+
+    Raises:
+      ValueError: if checkpoint.every is no multiple of log_every.
+    """
     if config.checkpoint.every % config.log_every:
         raise ValueError(f"checkpoint.every={config.checkpoint.every} is no multiple of log_every={config.log_every}")
     return math.ceil(config.total_steps / (samples_per_step(config) * config.log_every)) * config.log_every
 
 
 def runs_of(config) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(keys [L], {dotted name: float32 [L]}) of the runs: every seed with every combination of what is swept, or
-    those of config.runs. Raises ValueError where these do not all set the same fields."""
+    """The runs: every seed with every combination of swept values, or config.runs.
+
+    Returns:
+      (keys [L], {dotted name: float32 [L]}).
+
+    Raises:
+      ValueError: if the entries of config.runs do not all set the same fields.
+    """
     if config.runs:
         values = [dict(fields) for _, fields in config.runs]
         names = list(values[0])
         if any(set(fields) != set(names) for fields in values):
             raise ValueError("config.runs: each run must set the same fields")
-        # The key that a program of this one seed would have.
+        # The key that a program with only this seed has.
         keys = jnp.stack([jax.random.split(jax.random.key(seed), 1)[0] for seed, _ in config.runs])
         return keys, {name: jnp.asarray([fields[name] for fields in values], jnp.float32) for name in names}
     swept = {name: tuple(values) for name, values in config.sweep}
@@ -97,7 +116,11 @@ def runs_of(config) -> tuple[jax.Array, dict[str, jax.Array]]:
 
 
 def with_values(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """A nested dict with other values at dotted names, "control." left out. Raises ValueError for an unknown one."""
+    """A copy of a nested dict with other values at dotted names; a leading "control." is dropped.
+
+    Raises:
+      ValueError: if a name is no float field.
+    """
     result = jax.tree.map(lambda x: x, settings, is_leaf=lambda x: not isinstance(x, dict))
     for name, number in values.items():
         *groups, last = name.removeprefix("control.").split(".")
@@ -109,7 +132,7 @@ def with_values(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, A
 
 
 def load_env(config, count: int, **more) -> envs.Vector:
-    """`count` worlds of config.env with `more` fields, as its wrappers show them."""
+    """`count` envs of config.env, wrapped. more: overrides of its fields."""
     fields = config.env.to_dict() | more
     features, frames, at_reset = (fields.pop(name) for name in ("features", "frame_stack", "at_reset"))
     env = envs.select_features(envs.load_vector(fields.pop("name"), count, **fields), features)

@@ -1,4 +1,4 @@
-"""Records as batches of token ids, of the width that all processes need."""
+"""Records as batches of token ids, of one width in all processes."""
 
 import numpy as np
 
@@ -9,9 +9,14 @@ from rl_jax.training import distributed
 
 
 def encode_prompts(setup: Setup, records: list[dict]) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens int32 [B, P], prompt_mask bool [B, P]) of the records' prompts, left-padded to the config's buckets.
+    """Encodes prompts, left-padded to the config's buckets.
 
-    records: this process's own. All processes get the width that the longest prompt of them all needs.
+    Args:
+      setup: of the run.
+      records: this process's own. The width fits the longest prompt of all processes.
+
+    Returns:
+      (tokens int32 [B, P], prompt_mask bool [B, P]).
     """
     buckets, tokenizer = setup.config.rollout.prompt_buckets, setup.task.tokenizer
     tokens, mask = pipeline.encode_prompts(tokenizer, [record["prompt"] for record in records], buckets=buckets)
@@ -20,9 +25,14 @@ def encode_prompts(setup: Setup, records: list[dict]) -> tuple[np.ndarray, np.nd
 
 
 def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarray]:
-    """(TokenBatch [B, P + C], completion_mask bool [B, C]) as the train step reads it.
+    """Encodes prompts with their completions, as the train step reads them.
 
-    records: this process's own. All processes get the width that the longest prompt of them all needs.
+    Args:
+      setup: of the run.
+      records: this process's own. The width fits the longest prompt of all processes.
+
+    Returns:
+      (TokenBatch [B, P + C], completion_mask bool [B, C]).
     """
     settings = setup.config.rollout
     length = settings.completion_length

@@ -1,4 +1,4 @@
-"""The recorded episodes of a run in environments, as rows of episodes.jsonl. numpy only."""
+"""Recorded episodes as rows of episodes.jsonl. numpy only."""
 
 from typing import Any
 
@@ -7,13 +7,16 @@ import numpy as np
 EPISODES = "episodes"
 
 
-MAX_NUMBERS = 512  # of an observation that is kept; a board of zeros and ones may have 16 times as many
+MAX_NUMBERS = 512  # per observation that is kept; a binary one may have 16 times as many
 
 
 def episode_row(episode, *, step: int, env: str) -> dict[str, Any]:
-    """A row of episodes.jsonl: what there is of a recorded episode up to its end.
+    """One row of episodes.jsonl: a recorded episode up to its end.
 
-    episode: rollout.episode.Episode, as numpy arrays. step: the updates of its policy. env: the environment's name.
+    Args:
+      episode: rollout.episode.Episode, as numpy arrays.
+      step: updates of its policy so far.
+      env: the environment's name.
     """
     length = int(episode.length)
     observations = np.concatenate([episode.observations[:length], episode.last[None]])
@@ -29,14 +32,14 @@ def episode_row(episode, *, step: int, env: str) -> dict[str, Any]:
 
 
 def _short(values: np.ndarray) -> list:
-    """Nested lists of numbers with six digits, which is what is written of a float32 that others will read."""
+    """Nested lists of numbers; floats with six digits."""
     if np.issubdtype(values.dtype, np.integer):
         return values.tolist()
     return [_short(row) if row.ndim else float(f"{row:.6g}") for row in values]
 
 
 def _packed(observations: np.ndarray) -> dict[str, Any] | None:
-    """Observations [T + 1, *shape] as {"shape", "values" or "bits"}; None for those that are too large to be kept."""
+    """Observations [T + 1, *shape] as {"shape", "values" or "bits"}; None if they are too large to keep."""
     shape, size = observations.shape[1:], observations[0].size
     flat = observations.reshape(len(observations), -1)
     if len(shape) > 1 and size <= 16 * MAX_NUMBERS and np.isin(flat, (0, 1)).all():

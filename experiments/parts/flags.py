@@ -1,4 +1,4 @@
-"""The flags that every program has, and how it starts."""
+"""The flags that every program has, and how a program starts."""
 
 import functools
 import pathlib
@@ -25,11 +25,16 @@ flags.DEFINE_bool("skip_bad_records", False, "leave bad records out and report t
 
 
 def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: bool = False) -> None:
-    """Parses the flags and calls run(config, workdir). several_processes: whether it may be one of several."""
+    """Parses the flags and calls run(config, workdir).
+
+    Args:
+      run: of the program.
+      several_processes: whether the program can run as several processes.
+    """
 
     def start(argv):
         if not any(argument.startswith(("--verbosity", "-v")) for argument in sys.argv):
-            logging.set_verbosity(logging.WARNING)  # orbax tells a page of news a checkpoint
+            logging.set_verbosity(logging.WARNING)  # orbax logs a page per checkpoint
         config = FLAGS.config
         compilation.compile_seconds()  # counts from here on
         if FLAGS.compile_cache and not jax.config.jax_compilation_cache_dir:

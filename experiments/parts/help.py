@@ -1,7 +1,6 @@
-"""What a program says of itself (`--help`, one screen), and of a command line that it cannot run (one line a mistake).
+"""`--help` of the programs (one screen), and error messages for bad command lines (one line per mistake).
 
-`parse_flags_helpfully` takes the place of absl's own parser in app.run. Everything else is a pure function of texts and
-configs.
+`parse_flags_helpfully` replaces absl's own parser in app.run. Everything else is a pure function of texts and configs.
 """
 
 import itertools
@@ -24,13 +23,13 @@ from experiments.parts.nearest import nearest_field, ratio, show
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(configs.__file__).parent.parent
-WIDTH, VALUE_WIDTH = 100, 17  # columns of a line, and of a value in it
+WIDTH, VALUE_WIDTH = 100, 17  # columns per line, and per value
 ASKED = ("--help", "-help", "-h", "--helpshort", "-helpshort")
 BY_HAND = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
 SEVERAL = ("distributed", "coordinator", "num_processes", "process_id", "heartbeat_timeout_s")
 VALUES = {"config": "=FILE.py:WORDS", "workdir": "=FOLDER", "compile_cache": "=FOLDER"}
 LANGUAGE = ("grpo", "ppo", "dpo", "online_dpo", "reward_model", "best_of_n", "sft", "evaluate")
-TAKES = {"sft": LANGUAGE, "evaluate": LANGUAGE}  # programs that run configs of others
+TAKES = {"sft": LANGUAGE, "evaluate": LANGUAGE}  # programs that run other programs' configs
 _START = "task.name model.path model.lora.rank init_from sft.steps"
 _ROLLOUTS = "sample.prompts_per_step sample.group_size rollout.completion_length rollout.temperature"
 _ENGINE = " rollout.engine.name reward.time_limit_s"
@@ -56,7 +55,7 @@ _CONTROL = (
     "control.optimizer.learning_rate",
 )
 _CONTROL_END = "log_every eval.num_episodes eval.max_steps checkpoint.every"
-# program -> the fields that `--help` shows, in groups; those that a config does not have are left out.
+# program -> the fields that `--help` shows, in groups; fields that a config lacks are left out.
 MAIN: dict[str, tuple[str, ...]] = {
     "grpo": (_START, _ROLLOUTS + _ENGINE, "algorithm.shaping algorithm.advantage " + _LOSS, _TRAIN, _END),
     "ppo": (_START.replace("model.lora.rank ", ""), _ROLLOUTS, _LOSS, _CRITIC, _TRAIN, _END),
@@ -97,13 +96,14 @@ MAIN: dict[str, tuple[str, ...]] = {
 
 
 def parse_flags_helpfully(argv: list[str], *, several_processes: bool = True) -> list[str]:
-    """Parses the flags for absl's app.run(flags_parser=...), and checks the config; nothing is compiled or loaded yet.
+    """Parses the flags for absl's app.run(flags_parser=...), and checks the config. Nothing is compiled or loaded yet.
 
-    `--help` prints one screen and exits with 0. What cannot be run exits with 1 and says why, without a traceback.
+    `--help` prints one screen and exits with 0. A bad command line exits with 1 and a message, without a traceback.
 
     Args:
       argv: the command line, the program's name first.
       several_processes: whether `--help` shows the flags of several processes.
+
     Returns:
       The arguments that are no flags, the program's name first.
     """
@@ -119,7 +119,7 @@ def parse_flags_helpfully(argv: list[str], *, several_processes: bool = True) ->
 
 
 def _started() -> tuple[str, str]:
-    """(module name, docstring) of the program that was started; of a package those of its cli."""
+    """(module name, docstring) of the program that was started; for a package those of its cli."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     name = spec.name.removesuffix(".__main__") if spec else pathlib.Path(sys.argv[0]).stem
@@ -127,7 +127,7 @@ def _started() -> tuple[str, str]:
 
 
 def _parsed(name: str, doc: str, argv: list[str]) -> list[str]:
-    """What FLAGS leaves over. Exits where flags or config are wrong."""
+    """The arguments that are no flags. Exits if flags or config are wrong."""
     try:
         rest = FLAGS(argv)
         wrong = other_program(name, FLAGS.config, argv)
@@ -150,7 +150,7 @@ def _print_help(name: str, doc: str, argv: list[str], several_processes: bool) -
         try:
             FLAGS(argv)
             config = FLAGS.config
-            config.get("program")  # what could not be read says so when it is asked
+            config.get("program")  # raises here if the file could not be read
         except Exception as error:
             raise SystemExit(f"{name}: {explain(error, argv, doc) or error}") from None
     else:
@@ -168,7 +168,7 @@ def _print_help(name: str, doc: str, argv: list[str], several_processes: bool) -
 def help_text(
     program_module_doc: str, config: ConfigDict | None, flags: Mapping[str, str], *, program: str = "", source: str = ""
 ) -> str:
-    """One screen: what a program does, how it is started, its flags, and the config's main fields with their values.
+    """One screen: what a program does, how to start it, its flags, and the config's main fields with their values.
 
     Args:
       program_module_doc: docstring of the program's module; its first paragraph and the commands below it are shown.
@@ -176,6 +176,7 @@ def help_text(
       flags: name -> help.
       program: whose main fields are shown; "": that of config.program.
       source: the config's file, for the heading.
+
     Returns:
       Lines of at most 100 columns.
     """
@@ -217,9 +218,9 @@ def _head(doc: str) -> list[str]:
 
 
 def _row(config: ConfigDict, name: str, width: int) -> list[str]:
-    """A field's name, value and summary: one line, or two if the value needs the room of the summary.
+    """A field's name, value and summary: one line, or two if value and summary do not fit.
 
-    The module of a function is left out where it does not fit.
+    The module of a function is left out if it does not fit.
     """
     start = f"  {name:{width}}{show(check_config.get(config, name))}"
     column, said = 2 + width + VALUE_WIDTH, fields.summary(name)
@@ -239,13 +240,13 @@ def usual_config(doc: str) -> str | None:
 
 
 def load_config(text: str) -> ConfigDict:
-    """The config of "FILE.py:WORDS", for messages about it: the file is run again. Raises what it raises."""
+    """The config of "FILE.py:WORDS", for messages about it: the file runs again, and may raise."""
     path, *words = text.split(":", 1)
     return runpy.run_path(path)["get_config"](*words)
 
 
 def on_command_line(argv: Sequence[str]) -> tuple[str | None, dict[str, str | None]]:
-    """(the value of --config, {dotted name: value} of its overrides); None for what is not there."""
+    """(the value of --config, {dotted name: value} of its overrides); None for a value that is absent."""
     text, found = None, {}
     argv = FLAGS.read_flags_from_files(list(argv)[1:], force_gnu=False)
     for argument, following in itertools.zip_longest(argv, argv[1:]):
@@ -265,14 +266,15 @@ def on_command_line(argv: Sequence[str]) -> tuple[str | None, dict[str, str | No
 
 
 def explain(error: Exception, argv: Sequence[str], doc: str = "") -> str | None:
-    """What is wrong with a command line that could not be parsed, in words for who has typed it.
+    """What is wrong with a command line that could not be parsed, in words for the user who typed it.
 
     Args:
-      error: what parsing it has raised.
+      error: what parsing it raised.
       argv: the command line, the program's name first.
-      doc: the program's docstring, whose config is given as an example.
+      doc: the program's docstring; its config is given as an example.
+
     Returns:
-      One line for each mistake; None for an error that is not of the command line.
+      One line per mistake; None for an error that is not about the command line.
     """
     text, overrides = on_command_line(argv)
     unknown = isinstance(error, flags.UnrecognizedFlagError) and not (error.flagname or "").startswith("config.")
@@ -289,7 +291,7 @@ def explain(error: Exception, argv: Sequence[str], doc: str = "") -> str | None:
     except (ValueError, OSError) as of_config:
         return f"--config={text}: {of_config}"
     except Exception:
-        return None  # a mistake in the file: its traceback says where
+        return None  # an error in the file: its traceback shows where
     missing = [name for name in overrides if not has_field(config, name)]
     if missing:
         return "\n".join(nearest_field(config, name, overrides[name], overrides) for name in missing)
@@ -299,11 +301,11 @@ def explain(error: Exception, argv: Sequence[str], doc: str = "") -> str | None:
 
 
 def other_program(name: str, config: ConfigDict, argv: Sequence[str]) -> str | None:
-    """The command to take, if the config is for another program than the one that was started; None if it is not.
+    """The command to run instead, if the config is for another program than the one started; else None.
 
     Args:
       name: module that was started. Programs outside of experiments/ take any config.
-      config: its field `program` says what it is for.
+      config: its field `program` names its program.
       argv: the command line, the program's name first.
     """
     started, wanted = name.removeprefix("experiments."), config.get("program")
@@ -314,7 +316,7 @@ def other_program(name: str, config: ConfigDict, argv: Sequence[str]) -> str | N
 
 
 def no_config_file(path: str) -> str:
-    """That a config file does not exist, and the nearest that does."""
+    """The message that a config file does not exist, with the nearest that does."""
     here = pathlib.Path.cwd()
     files = {*(ROOT / "configs").rglob("*.py"), *(here / path).parent.glob("*.py")}
     files = sorted(file for file in files if not file.name.startswith("_"))

@@ -1,8 +1,8 @@
-"""Trained reward models for other programs: to judge samples with, alone or several as an ensemble.
+"""Trained reward models for other programs, alone or several as an ensemble.
 
-judge = load_reward_model("runs/reward_model")
-rewards = jax.jit(judge.score)(judge.params, rollout.batch)          # the same tokenizer: token ids as they are
-rewards = judge.score_texts(prompts, responses)                      # or texts
+    judge = load_reward_model("runs/reward_model")
+    rewards = jax.jit(judge.score)(judge.params, rollout.batch)          # the same tokenizer: token ids as they are
+    rewards = judge.score_texts(prompts, responses)                      # or texts
 """
 
 import functools
@@ -32,12 +32,17 @@ from rl_jax.training.scoring import make_score
 
 
 class RewardModel(NamedTuple):
-    """One reward model or several as one.
+    """One reward model, or several as one.
 
-    score: (params, TokenBatch [B, T]) -> float32 [B], the members combined. members: the same, float32 [B, M].
-        Read at the last real token of each row. Where the model reads steps it is the log-odds that the last step is
-        right; an implicit reward is of the last config.rollout.completion_length columns.
-    params: of all of them. tokenizer: theirs. config: the first one's.
+    Rewards are read at the last real token of each row. A model that reads steps gives the log-odds that the last step
+    is right. An implicit reward covers the last config.rollout.completion_length columns.
+
+    Attributes:
+      score: (params, TokenBatch [B, T]) -> float32 [B], the members combined.
+      members: (params, TokenBatch [B, T]) -> float32 [B, M].
+      params: of all runs, stacked.
+      tokenizer: of all runs.
+      config: of the first run.
     """
 
     score: Callable
@@ -47,7 +52,7 @@ class RewardModel(NamedTuple):
     config: ConfigDict
 
     def score_texts(self, prompts: Sequence[str], responses: Sequence[str]) -> np.ndarray:
-        """float32 [B]: what each response to its prompt is worth, an EOS behind it; cut as in training."""
+        """The reward of each response to its prompt, an EOS after it, truncated as in training. Returns float32 [B]."""
         rows = self.encode(prompts, responses)
         size, found = self.config.eval.batch_size, []
         compiled = _compiled(self.score)
@@ -72,7 +77,7 @@ class RewardModel(NamedTuple):
             prompt_buckets=(width,),
             completion_length=rollout.completion_length,
             truncate=truncate,
-            empty="keep",  # a model may sample nothing but its EOS
+            empty="keep",  # a policy may sample only an EOS
         )
         rows = preferences.rows_of(arrays)
         return TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"])
@@ -84,12 +89,19 @@ def _compiled(score: Callable) -> Callable:
 
 
 def load_reward_model(workdirs: str | pathlib.Path | Sequence, combine: dict | None = None) -> RewardModel:
-    """The reward model of a finished run of experiments.reward_model, or of several runs as an ensemble.
+    """Loads a finished run of experiments.reward_model, or several runs as an ensemble.
 
-    workdirs: one folder or several; several must have one architecture, their params are stacked.
-    combine: of rl_jax.credit.ensembles, in place of the first config's. Members are standardised first where that
-    says so.
-    Raises FileNotFoundError where a folder holds no finished run, ValueError where their models differ.
+    Args:
+      workdirs: one folder or several. Several must have one architecture; their params are stacked.
+      combine: {"fn": ...} of rl_jax.credit.ensembles, replaces the first config's. Members are standardised first if
+        the first config says so.
+
+    Returns:
+      RewardModel.
+
+    Raises:
+      FileNotFoundError: if a folder holds no finished run.
+      ValueError: if no folder is given, or the architectures differ.
     """
     folders = [pathlib.Path(x) for x in ([workdirs] if isinstance(workdirs, (str, pathlib.Path)) else workdirs)]
     if not folders:
@@ -116,7 +128,15 @@ def load_reward_model(workdirs: str | pathlib.Path | Sequence, combine: dict | N
 
 
 class _Loaded(NamedTuple):
-    """A finished run. members: (params, TokenBatch [B, T]) -> float32 [B, M]. moments: means and stds, float32 [M]."""
+    """A finished run.
+
+    Attributes:
+      config: of the run.
+      tokenizer: of the run.
+      members: (params, TokenBatch [B, T]) -> float32 [B, M].
+      params: of the model and its head.
+      moments: means and stds, float32 [M].
+    """
 
     config: ConfigDict
     tokenizer: Any

@@ -1,4 +1,4 @@
-"""Rollouts on the host, decoded and scored; and the evaluation on held-out prompts."""
+"""Rollouts on the host, decoded and scored; and evaluation on held-out prompts."""
 
 import contextlib
 from collections.abc import Callable
@@ -19,9 +19,13 @@ from rl_jax.training import distributed
 
 
 class Judged(NamedTuple):
-    """A rollout on the host, its texts and its rewards, row by row; `records` are repeated for their samples.
+    """A rollout on the host with its texts and rewards, row by row. Every process holds all rows.
 
-    Of several processes all have the whole of it.
+    Attributes:
+      rollout: Rollout, numpy leaves [B, ...].
+      records: B records; a record is repeated for each of its samples.
+      completions: B texts.
+      result: RewardResult of B rows.
     """
 
     rollout: Rollout
@@ -31,11 +35,11 @@ class Judged(NamedTuple):
 
 
 def make_pool(setup: Setup) -> RewardPool | contextlib.nullcontext:
-    """The processes that score completions, as a context manager; of a task without a reward_fn None."""
+    """The processes that score completions, as a context manager. Gives None if the task has no reward_fn."""
     if setup.task.reward_fn is None:
         return contextlib.nullcontext()
     settings = setup.config.reward.to_dict()
-    del settings["function"]  # read by make_setup
+    del settings["function"]  # make_setup reads it
     return RewardPool(setup.task.reward_fn, kwargs=setup.task.reward_kwargs, **settings)
 
 
@@ -47,10 +51,18 @@ def judge(
     here: np.ndarray | None = None,
     count: int | None = None,
 ) -> Judged:
-    """Brings a rollout to the host, decodes its completions and scores them. records: one a prompt.
+    """Brings a rollout to the host, decodes its completions and scores them.
 
-    here: int, which of the batch's prompts the records are, where other processes have the rest; each judges its own.
-    count: how many prompts of the batch are wanted, the first ones. None for both: all of them, and all are here.
+    Args:
+      setup: of the run.
+      pool: scores the texts.
+      rollout: one or several samples per prompt.
+      records: one per prompt, this process's own.
+      here: int [n]. Indices of these records in the batch, if other processes have the rest. None: all are here.
+      count: how many prompts of the batch are wanted, from the first on. None: all.
+
+    Returns:
+      Judged, with the rows of all processes.
     """
     rollout = distributed.local_rows(rollout)
     samples = len(rollout.completion_mask) // len(records)
@@ -75,19 +87,19 @@ def _judge_rows(setup: Setup, pool: RewardPool, rollout: Rollout, records: list[
 
 
 def _bring_together(judged: Judged, places: np.ndarray, count: int) -> Judged:
-    """The Judged of all processes' rows. places: int [n], where this one's belong among `count` rows."""
+    """The Judged of all processes' rows. places: int [n], indices of this one's rows among `count`."""
     if jax.process_count() == 1:
         return judged
     result = judged.result
     texts = list(zip(judged.records, judged.completions, strict=True))
     failures = (result.num_timeouts, result.num_errors, result.first_error)
     told = distributed.gather([places.tolist(), sorted(result.components), texts, *failures])
-    names = sorted({name for _, found, *_ in told for name in found})  # a process whose rows all failed has none
+    names = sorted({name for _, found, *_ in told for name in found})  # none if all rows of a process failed
     columns = {name: result.components.get(name, np.zeros_like(result.rewards)) for name in names}
     rollout, rewards, components = distributed.gather_rows((judged.rollout, result.rewards, columns), places, count)
     texts, owners = [None] * count, {}
     for rows, _, found, *numbers in reversed(told):
-        owners[tuple(rows)] = numbers  # processes that share rows have judged them both
+        owners[tuple(rows)] = numbers  # processes that share rows have each scored them
         for row, text in zip(rows, found, strict=True):
             texts[row] = text
     timeouts, errors, first = zip(*reversed(owners.values()), strict=True)
@@ -115,11 +127,14 @@ def sample_rows(judged: Judged, split: str, limit: int) -> list[dict]:
 
 
 def make_evaluate(setup: Setup, pool: RewardPool | None) -> Callable:
-    """evaluate(params) -> (metrics, sample rows): the same prompts and the same random numbers at every call; nothing
-    without a pool.
+    """Makes evaluate(params) -> (metrics, sample rows), with the same prompts and random numbers at every call.
 
-    metrics: eval/reward, eval/pass@1 (the mean share of samples whose reward component `correct` is 1, where the task
-    has it), eval/completion_length, eval/truncated, and the components.
+    Metrics: eval/reward, eval/pass@1 (mean of the reward component `correct`, if the task has it),
+    eval/completion_length, eval/truncated, and the components.
+
+    Args:
+      setup: of the run.
+      pool: scores the texts. None: evaluate returns ({}, []).
     """
     if pool is None:
         return lambda params: ({}, [])
@@ -144,9 +159,9 @@ def make_evaluate(setup: Setup, pool: RewardPool | None) -> Callable:
     def evaluate(params):
         params, values, rows = rollout_mesh.place(setup.rollout, params), {}, []
         for index, records in enumerate(pipeline.eval_batches(source, config.batch_size, config.num_prompts)):
-            full = records + records[:1] * (config.batch_size - len(records))  # one shape, one compilation
+            full = records + records[:1] * (config.batch_size - len(records))  # one shape, compiled once
             mine = [full[i] for i in here]
-            prompts = processes.place_own(setup.mesh, encode_prompts(setup, mine))
+            prompts = processes.own_to_mesh(setup.mesh, encode_prompts(setup, mine))
             rollout = generate(params, *prompts, jax.random.fold_in(key, index))
             judged = judge(setup, pool, rollout, mine, here, len(records))
             batch = {"reward": judged.result.rewards, **judged.result.components}

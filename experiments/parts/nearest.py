@@ -1,5 +1,8 @@
-"""From a field that a config does not have to the one that was meant: renamed ones, the names of other frameworks, the
-same word in another group, misspellings, and keywords of a function that the config does not name."""
+"""Suggestions for config fields that do not exist.
+
+Looks for renamed fields, names of other frameworks, the same word in another group, misspellings, and keywords of a
+function that the config does not set.
+"""
 
 import ast
 import difflib
@@ -14,11 +17,11 @@ from configs import fields
 from experiments.parts import check_config
 from rl_jax.core.binding import public_functions
 
-NEAR = 0.75  # difflib's ratio from which a keyword is taken for a misspelling
-FAR = 0.6  # the same for a field, which may be anywhere
-METHOD = ("algorithm", "train", "control", "sample")  # groups that are meant sooner than others
+NEAR = 0.75  # difflib's ratio above which a keyword counts as a misspelling
+FAR = 0.6  # the same for a field, in any group
+METHOD = ("algorithm", "train", "control", "sample")  # the likeliest groups
 GROUPS = (*METHOD, "rollout", "model", "eval", "critic", "sft")  # nearest first
-RENAMED = {  # fields of older configs whose last word has changed too
+RENAMED = {  # fields of older configs whose last word changed, too
     "grpo.selection": "algorithm.token_selection",
     "online.value": "algorithm.candidate_value",
     "online.selection": "algorithm.pair_selection",
@@ -116,15 +119,16 @@ OTHER_NAMES = {
 def nearest_field(
     config: ConfigDict, dotted: str, value: str | None = None, given: Mapping[str, str | None] = {}
 ) -> str:
-    """What to write in place of a field that a config does not have.
+    """What to write instead of a field that a config does not have.
 
     Args:
       config: the config.
       dotted: the name that it does not have.
-      value: what it was to be set to, as text, to repeat in the advice.
+      value: the text that it was set to, repeated in the advice.
       given: all overrides of the command line, by dotted name.
+
     Returns:
-      One line: the field's name, and the nearest field, or how the group that it is in takes another keyword.
+      One line: the field's name, and the nearest field, or how to pass another keyword to its group.
     """
     start, dotted = f"there is no field config.{dotted}", _moved(config, dotted)
     group, _, key = dotted.rpartition(".")
@@ -145,14 +149,14 @@ def nearest_field(
         return f"{start}. Its groups and fields: {', '.join(config)}; --help shows the main fields"
     first, *others = found
     top = f"{dotted.partition('.')[0]}."
-    if first.startswith(top):  # the group that was named has one
+    if first.startswith(top):  # the named group has one
         others = [name for name in others if name.startswith(top)]
     more = f", or {', '.join(others[:3])}" if others else ""
     return f"{start}; the nearest is {_advice(config, first, value)}{more}"
 
 
 def _advice(config: ConfigDict, name: str, value: str | None) -> str:
-    """The argument that sets a field, its value now, and its summary."""
+    """The argument that sets a field, its current value, and its summary."""
     now, parent = check_config.get(config, name), check_config.get(config, name.rpartition(".")[0])
     if isinstance(now, ConfigDict) and "fn" not in now:
         return f"the group config.{name}, which has {', '.join(now)}"
@@ -163,7 +167,7 @@ def _advice(config: ConfigDict, name: str, value: str | None) -> str:
 
 
 def _moved(config: ConfigDict, dotted: str) -> str:
-    """The name under its new group, where the first word is no group: grpo.surrogate.fn -> algorithm.surrogate.fn."""
+    """The name in its new group, if its first word is no group: grpo.surrogate.fn -> algorithm.surrogate.fn."""
     for old, new in RENAMED.items():
         if f"{dotted}.".startswith(f"{old}.") and check_config.get(config, new) is not None:
             return new + dotted.removeprefix(old)
@@ -187,8 +191,10 @@ def _names(config: ConfigDict, prefix: str = "") -> Iterator[str]:
 
 
 def _candidates(names: list[str], dotted: str) -> list[str]:
-    """The fields that a name may mean, the likeliest first: the same word in another group, another framework's name,
-    a misspelling."""
+    """The fields that a name may mean, likeliest first.
+
+    They have the same word in another group, another framework's name for it, or a similar spelling.
+    """
     last = dotted.rpartition(".")[2]
     same = [name for name in names if name.rpartition(".")[2] == last != "fn"]
     method = [name for name in same if name.partition(".")[0] in METHOD]
@@ -201,7 +207,7 @@ def _candidates(names: list[str], dotted: str) -> list[str]:
 
 
 def _by_other_name(names: list[str], dotted: str, within: str = "") -> list[str]:
-    """The fields that other frameworks give the last word of `dotted`, of those below `within`."""
+    """The fields that other frameworks call by the last word of `dotted`, restricted to those below `within`."""
     ends = OTHER_NAMES.get(dotted.rpartition(".")[2].lower(), "").split()
     if within:
         ends = [end.rpartition(".")[2] for end in ends]
@@ -211,7 +217,7 @@ def _by_other_name(names: list[str], dotted: str, within: str = "") -> list[str]
 
 
 def _ordered(found: list[str], dotted: str, keep: bool = False) -> list[str]:
-    """Those in the group that was named first; then by GROUPS, unless their order is to be kept."""
+    """Fields in the named group first; then by GROUPS, or in their given order if `keep`."""
     top = dotted.partition(".")[0]
 
     def rank(name: str) -> tuple[bool, int]:
@@ -222,7 +228,7 @@ def _ordered(found: list[str], dotted: str, keep: bool = False) -> list[str]:
 
 
 def _whole_group(config: ConfigDict, group: str, key: str, value: str | None, given: Mapping[str, str | None]) -> str:
-    """How a group whose fields are keywords takes one that it does not have yet: replaced as a whole."""
+    """How to pass a keyword that a function's group does not have yet: replace the group as a whole."""
     spec = check_config.get(config, group).to_dict()
     if group in fields.OPEN:
         return (
@@ -248,7 +254,7 @@ def _whole_group(config: ConfigDict, group: str, key: str, value: str | None, gi
 
 
 def _keywords(fn: Any) -> list[str]:
-    """The keywords with a default: those that a config can give."""
+    """The keywords with a default: those that a config can set."""
     parameters = inspect.signature(fn).parameters.values()
     return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty]
 

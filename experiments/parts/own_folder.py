@@ -1,4 +1,4 @@
-"""A config anywhere: its folder is on sys.path, so that "my_losses:my_surrogate" beside it is found."""
+"""A config anywhere: its folder is put on sys.path, so that "my_losses:my_surrogate" next to it is found."""
 
 import pathlib
 import sys
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 
 def put_on_path(config: str) -> None:
-    """Puts the folder of a config file, "FOLDER/FILE.py:arguments", on sys.path, behind what is there.
+    """Appends the folder of a config file, "FOLDER/FILE.py:arguments", to sys.path.
 
-    A folder of the checkout is left out: its modules have names of their own, as in "configs.tasks.arithmetic:f".
-    Reward workers get the sys.path of the program, and with it this folder.
+    A folder of the checkout is left out: its modules have full names, as in "configs.tasks.arithmetic:f". Reward
+    workers inherit the program's sys.path.
     """
     file = pathlib.Path(config.partition(":")[0])
     if not file.suffix == ".py" or not file.is_file():
-        return  # whoever loads the config says what is wrong with it
+        return  # loading the config reports what is wrong
     folder = file.resolve().parent
     if not folder.is_relative_to(pathlib.Path(__file__).resolve().parents[2]) and str(folder) not in sys.path:
         sys.path.append(str(folder))

@@ -1,24 +1,24 @@
-"""config.packing: what a step's forwards see, padded rows or packed ones (rl_jax.training.packing). The loss sees [B,
-C].
+"""config.packing: what the model reads, padded rows or packed ones (rl_jax.training.packing). The loss sees [B, C].
 
 --config.packing.mode=shared_prefix        # each prompt once, its completions attend to it
---config.packing.mode=packed               # prompt and completion together, several to a row
---config.packing.mode=padded               # a row each
+--config.packing.mode=packed               # prompt and completion together, several per row
+--config.packing.mode=padded               # one row each
 """
 
 import jax
 import numpy as np
 
+from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
 from rl_jax.core.types import Packed, PolicyBatch, Rollout, TokenBatch
-from rl_jax.training import distributed, packing, sharding
+from rl_jax.training import packing, sharding
 
 SHARE_PREFIX = {"packed": False, "shared_prefix": True}
 MODES = ("padded", *SHARE_PREFIX)
 
 
 class Packer:
-    """The packing of one run. settings: config.packing. Raises ValueError for a mode that does not exist."""
+    """The packing of one run, from config.packing. Raises ValueError if the mode is unknown."""
 
     def __init__(self, setup: Setup):
         settings = setup.config.packing
@@ -39,7 +39,7 @@ class Packer:
         return packing.pack(rollout.batch, rollout.completion_mask, **settings)
 
     def to_train(self, batch: PolicyBatch) -> PolicyBatch:
-        """A minibatch with its rows packed for each micro-batch, and in an order that suits that."""
+        """A minibatch with its rows packed per micro-batch, reordered to fit."""
         if self._padded:
             return batch
         parts = {"num_parts": self._shards * self._micro_batches, "num_micro_batches": self._micro_batches}
@@ -51,12 +51,12 @@ class Packer:
         return jax.tree.map(lambda x: x[order], batch._replace(batch=None))._replace(batch=packed)
 
     def _sizes(self, batch: TokenBatch) -> dict[str, int]:
-        """row_length and min_rows: a row is a whole group's where that is a little less than two padded ones."""
+        """row_length and min_rows. A row holds a whole group if that is a little shorter than two padded rows."""
         width = batch.tokens.shape[1]
         group = width + self._more_columns
         fits = self._share_prefix and 1.5 * width < group < 2 * width
         return {"row_length": self._row_length or (group if fits else 0), "min_rows": self._min_rows}
 
     def metrics(self, batch: PolicyBatch) -> dict[str, float]:
-        """packing/occupancy: the share of the forward's columns that hold a token; nothing where rows are padded."""
-        return {} if self._padded else {"packing/occupancy": packing.occupancy(distributed.whole(batch.batch))}
+        """packing/occupancy: fraction of the forward's columns that hold a token; {} if rows are padded."""
+        return {} if self._padded else {"packing/occupancy": packing.occupancy(to_host(batch.batch))}

@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.parts import processes, rollout_mesh, trackers
 from experiments.parts.judging import Judged, sample_rows
+from experiments.parts.processes import to_host
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected
 from experiments.parts.sampler import make_sampler
@@ -22,13 +23,12 @@ from rl_jax.core.types import Params, PolicyBatch, TokenScores
 from rl_jax.credit import CreditRule, shaping
 from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rollout.lm.sampling import Sampling
-from rl_jax.training import distributed
 from rl_jax.training.scoring import make_score
 from rl_jax.training.step import TrainState
 
 
 def make_objective(config) -> grpo.Objective:
-    """The loss's parts by name, from config.algorithm. A notebook builds the same tuple by hand."""
+    """The loss, built from config.algorithm. A notebook builds the same tuple by hand."""
     return grpo.Objective(
         surrogate=bind(config.algorithm.surrogate.to_dict(), policy),
         kl=bind(config.algorithm.kl.to_dict(), kl),
@@ -39,7 +39,7 @@ def make_objective(config) -> grpo.Objective:
 
 
 def make_credit(config) -> CreditRule:
-    """How rewards become advantages and weights, by name, with their keywords, from config.algorithm."""
+    """How rewards become advantages and weights, built from config.algorithm."""
     settings, length = config.algorithm, config.rollout.completion_length
     return CreditRule(
         shape=bind(settings.shaping.to_dict(), shaping, max_length=length),
@@ -52,7 +52,7 @@ def make_credit(config) -> CreditRule:
     )
 
 
-# Arrays that a choice may ask for and that no sampler or judge of these programs makes.
+# Arrays that a choice may need and that no sampler or judge of these programs makes.
 NOT_SUPPLIED = ("reference_rewards", "step_ends", "step_rewards", "sum_pi_squared", "versions")
 
 
@@ -75,7 +75,7 @@ def check_choices(config) -> None:
 
 
 def make_assign(config) -> Callable:
-    """Programs.assign of experiments.grpo, all of it on the global batch."""
+    """Makes Programs.assign of experiments.grpo, which sees the global batch."""
     rule, several = make_credit(config), has_several_updates(config)
 
     def assign(rollout, rewards, before, reference, key, states, named):
@@ -102,7 +102,7 @@ def has_several_updates(config) -> bool:
 
 
 def needs_ref_log_probs(config) -> bool:
-    """Whether a step needs the reference's log-probs: some term asks for them, or their KL is to be measured."""
+    """Whether a step needs the reference's log-probs: for some term, or to measure their KL."""
     settings, objective = config.algorithm, make_objective(config)
     asked = {name for fn in (objective.surrogate, objective.kl, objective.aggregate) for name in needs(fn)}
     moved = any(tracker.fn for place, tracker in settings.trackers.items() if place not in ("reward_scale", "baseline"))
@@ -110,7 +110,7 @@ def needs_ref_log_probs(config) -> bool:
 
 
 def minibatches(config, batch, key):
-    """The batches of one step's updates: the rows shuffled and split in each epoch, or everything at once.
+    """The batches of one step's updates: the rows reshuffled and split in each epoch, or all rows at once.
 
     Args:
       config: train.minibatches and train.epochs.
@@ -137,7 +137,7 @@ def _shuffled(batch, key, *, count: int, epochs: int) -> list:
 
 
 def _count_rows(batch):
-    """The batch with its number of rows that have a token, which its micro-batches could not know."""
+    """Adds batch_rows: the number of rows with a token, which its micro-batches cannot count."""
     if not isinstance(batch, PolicyBatch):
         return batch._replace(policy=_count_rows(batch.policy))
     live = jnp.any(batch.completion_mask, axis=1)
@@ -148,14 +148,21 @@ _whole = jax.jit(_count_rows)
 
 
 def step_metrics(config, collected: Collected, source, updates: list[dict[str, float]]) -> dict[str, float]:
-    """A step's row of metrics: the data's health, the first update's view of the sampler, the mean of the updates."""
+    """The metrics of one step: of the data, of the sampler in the first update, and the mean over the updates.
+
+    Args:
+      config: of the run.
+      collected: the step's rows.
+      source: the prompts' source, for its num_skipped.
+      updates: metrics of each update.
+    """
     result, rollout = collected.judged.result, collected.judged.rollout
     groups = result.rewards.reshape(-1, config.sample.group_size)
     metrics = {name: np.mean([update[name] for update in updates]) for name in updates[0]}
-    del metrics["sampler/weight"], metrics["sampler/weight_squared"]  # they stand in sampler/ess
+    del metrics["sampler/weight"], metrics["sampler/weight_squared"]  # folded into sampler/ess
     metrics |= {
         "ratio/first_max_dev": updates[0]["ratio/max_dev"],
-        "nonfinite/skipped": updates[-1]["nonfinite/skipped"],  # a count so far, not to be averaged
+        "nonfinite/skipped": updates[-1]["nonfinite/skipped"],  # a running count, not to be averaged
         "sampler/gap_max": updates[0]["sampler/gap_max"],
         "sampler/ess": updates[0]["sampler/weight"] ** 2 / updates[0]["sampler/weight_squared"],
         "reward/mean": result.rewards.mean(),
@@ -173,14 +180,22 @@ def step_metrics(config, collected: Collected, source, updates: list[dict[str, f
 
 
 def group_view(setup: Setup, judged: Judged, batch: PolicyBatch, before: TokenScores, after: TokenScores) -> dict:
-    """The step's first group with a signal, token by token. before, after: the scores around the step's updates."""
+    """The step's first group with a signal, token by token, for the report.
+
+    Args:
+      setup: of the run.
+      judged: the step's rows.
+      batch: the whole step's batch.
+      before: TokenScores before the step's updates.
+      after: TokenScores after them.
+    """
     size = setup.config.sample.group_size
     groups = judged.result.rewards.reshape(-1, size)
     chosen = int(np.argmax(np.ptp(groups, axis=1) > 0)) * size
     length = judged.rollout.completion_mask.shape[1]
     rows = []
     for i in range(chosen, chosen + size):
-        # The head of the padding is left out of the picture; one masked column shows where it begins.
+        # Padding is left out; one masked column shows where it begins.
         used = min(int(judged.rollout.completion_mask[i].sum()) + 1, length)
         tokens = judged.rollout.batch.tokens[i, -length:][:used].tolist()
         columns = {
@@ -198,10 +213,9 @@ def group_view(setup: Setup, judged: Judged, batch: PolicyBatch, before: TokenSc
 
 
 def make_scorer(setup: Setup) -> Callable:
-    """score(params, batch) -> TokenScores of the policy that is trained: the model at the rollout's temperature.
+    """Makes score(params, batch) -> TokenScores of the trained policy: the model at the rollout's temperature.
 
-    Where top-k or top-p cut off more, the sampler's log-probs are of another distribution, and sampler/gap_max and
-    sampler/ess show by how much.
+    With top-k or top-p the sampler's distribution differs; sampler/gap_max and sampler/ess show by how much.
     """
     rollout, chunk = setup.config.rollout, setup.config.score.chunk
     sampling = Sampling(rollout.temperature)
@@ -209,7 +223,7 @@ def make_scorer(setup: Setup) -> Callable:
 
 
 def make_loss(setup: Setup, score: Callable) -> Callable:
-    """loss_fn(params, PolicyBatch) -> (Mean, metrics), as the train step takes it."""
+    """Makes loss_fn(params, PolicyBatch) -> (Mean, metrics), as the train step takes it."""
     objective, merged_score = make_objective(setup.config), with_merged_adapters(setup, score)
 
     def loss_fn(params, batch):
@@ -219,27 +233,34 @@ def make_loss(setup: Setup, score: Callable) -> Callable:
 
 
 class Programs(NamedTuple):
-    """The compiled functions of a run; everything else in the loop is Python on the host."""
+    """The compiled functions of a run; the rest of the loop is Python on the host.
+
+    Attributes:
+      generate: (params, tokens, prompt_mask, key) -> Rollout.
+      score: (params, rows) -> TokenScores [B, C].
+      train_step: (state, PolicyBatch) -> (state, metrics).
+      assign: (rollout, rewards, before, reference, key, tracker states, named) -> (PolicyBatch, float32 [B]: the
+        rewards after shaping and KL).
+      greedy: like generate, with one row per prompt; None if the advantage does not need its reward.
+    """
 
     generate: Callable
     score: Callable
     train_step: Callable
     assign: Callable
-    """(rollout, rewards, before, reference, key, tracker states, named) -> (PolicyBatch, what the rows have earned)."""
     greedy: Callable | None = None
-    """One row per prompt, if the advantage asks for its reward."""
 
     def on_host(self, params, rows) -> TokenScores:
-        """score of `rows` on the mesh, the whole of it where several processes have a part each."""
-        return distributed.whole(self.score(params, rows))
+        """The scores of `rows`, gathered from all processes."""
+        return to_host(self.score(params, rows))
 
     def compile_count(self) -> int:
-        """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
+        """Number of compiled programs; growth after the first steps means shapes are changing."""
         return sum(program._cache_size() for program in self if program is not None)
 
 
 def build(setup: Setup, params) -> tuple[Programs, TrainState]:
-    """The programs of this config on this mesh, and the state that they start from. `params` are given up to it."""
+    """Compiled functions and the initial state. The buffers of `params` are donated."""
     config = setup.config
     if setup.rollout and config.log.progress:
         print(rollout_mesh.cost(setup.rollout, params))
@@ -288,8 +309,11 @@ def check_sizes(setup: Setup, **more: int) -> None:
 
 
 def own_prompts(setup: Setup) -> tuple[Any, Iterator[list[dict]]]:
-    """(the source of the task's training records, the endless batches of this process's records from it: of each step
-    prompts_per_step in all processes together)."""
+    """The prompts of this process.
+
+    Returns:
+      (source of the task's training records, endless batches of this process's share of prompts_per_step records).
+    """
     source, batch_size = setup.task.data_source("train"), setup.config.sample.prompts_per_step
     return source, processes.own_batches(setup.mesh, source, batch_size=batch_size, seed=setup.config.seed)
 
@@ -305,7 +329,22 @@ def look(
     before: TokenScores,
     after: TokenScores,
 ) -> dict[str, float]:
-    """The metrics of an evaluation after the step's updates; samples and the group view are logged."""
+    """Evaluates after the step's updates, and logs samples and the group view.
+
+    Args:
+      loop: its logger.
+      step: of the loop.
+      setup: of the run.
+      evaluate: params -> (metrics, sample rows).
+      params: of the policy.
+      judged: the step's rows.
+      batch: the whole step's batch.
+      before: TokenScores before the step's updates.
+      after: TokenScores after them.
+
+    Returns:
+      The evaluation's metrics.
+    """
     metrics, samples = evaluate(params)
     loop.log.samples(step.number, samples + sample_rows(judged, "train", setup.config.log.sample_rows))
     loop.log.group_view(step.number, group_view(setup, judged, batch, before, after))
@@ -313,7 +352,7 @@ def look(
 
 
 def timings(step: Step, collected: Collected, programs: Any) -> dict[str, float]:
-    """The step's row of timings."""
+    """The timings of one step."""
     return step.clock.totals(collected.judged.rollout.completion_mask.sum()) | {
         "compile_count": programs.compile_count()
     }

@@ -1,6 +1,6 @@
 """Preferences for the programs: a split's records as arrays of fixed shape, batches of them, packed or not.
 
-What records are, and how they are read and encoded, is in rl_jax.preferences.
+Records, and how they are read and encoded, are defined in rl_jax.preferences.
 """
 
 import numpy as np
@@ -11,15 +11,12 @@ from rl_jax.core.types import Packed, PreferenceBatch, TokenBatch
 from rl_jax.tokenizers import CharTokenizer, Llama2cTokenizer
 from rl_jax.training import packing, sharding
 
-Arrays = dict[str, np.ndarray]  # N first; what preferences.encode_preferences returns, and extras by name
-KINDS = {1: ("labels", "pairs"), 2: ("pairs", "rankings")}  # responses -> the data that have them; more: the same as 2
+Arrays = dict[str, np.ndarray]  # leading axis N; what preferences.encode_preferences returns, and extras by name
+KINDS = {1: ("labels", "pairs"), 2: ("pairs", "rankings")}  # responses -> kinds of data; more than 2: like 2
 
 
 def load_task(config) -> tasks.Task:
-    """The task that config.task names; "preferences" is a tokenizer without prompts and without a verifier.
-
-    Raises ValueError for another task that does not exist.
-    """
+    """The task of config.task; "preferences" is only a tokenizer. Raises ValueError if the task is unknown."""
     fields = config.task.to_dict()
     if fields["name"] != "preferences":
         return tasks.load(**fields)
@@ -29,7 +26,7 @@ def load_task(config) -> tasks.Task:
 
 
 def for_sft(setup: Setup, found: preferences.Preferences) -> Setup:
-    """The setup with the best responses of `found` as what its task is fine-tuned on."""
+    """The setup with the best responses of `found` as the SFT data of its task."""
     task = setup.task
     limit = max(setup.config.rollout.prompt_buckets)
 
@@ -42,9 +39,9 @@ def for_sft(setup: Setup, found: preferences.Preferences) -> Setup:
 
 
 class Best:
-    """The best response of each record whose prompt has at most `limit` tokens, as a completion that SFT trains on.
+    """The best responses as completions for SFT, of the records whose prompts have at most `limit` tokens.
 
-    Of labelled responses only the desirable ones.
+    Of labelled responses only the desirable ones are used.
     """
 
     def __init__(self, source, tokenizer, limit: int):
@@ -72,9 +69,14 @@ def records_of(
 ) -> list[dict]:
     """A split's records with at most `responses` responses each.
 
-    1 makes a labelled response of each side of a pair; 2 takes the best and the worst of a ranking.
-    limit: how many of the split's records are used, None for all; of a pair it takes both sides or none.
-    Raises ValueError for kinds that have no such responses.
+    Args:
+      found: the preferences.
+      split: "train" or "test".
+      responses: 1 makes a labelled response of each side of a pair; 2 takes the best and the worst of a ranking.
+      limit: how many records of the split are used (both sides of a pair); None for all.
+
+    Raises:
+      ValueError: if this kind of data has no such responses.
     """
     kinds = KINDS.get(responses, KINDS[2])
     if found.kind not in kinds:
@@ -91,24 +93,26 @@ def records_of(
 
 
 class Encoder:
-    """Records as arrays of one shape: config.rollout's lengths, config.algorithm.responses responses.
+    """Encodes records as arrays of one shape: config.rollout's lengths, config.algorithm.responses responses.
 
-    needed: the names that the objective asks for (Objective.needs); what of it stands in a record's info is taken
-        along, [N, ...]: bool where it is all true and false, else float32.
+    Args:
+      setup: of the run.
+      needed: names that the objective asks for (Objective.needs). Those found in a record's info are added, [N, ...]:
+        bool if all values are true or false, else float32.
     """
 
     def __init__(self, setup: Setup, needed: set[str]):
         rollout = setup.config.rollout
         self._tokenizer, self._needed, self._brevity = setup.task.tokenizer, needed, setup.config.algorithm.brevity
         self._settings = dict(
-            prompt_buckets=(max(rollout.prompt_buckets),),  # one: every batch has one shape
+            prompt_buckets=(max(rollout.prompt_buckets),),  # a single one, so that every batch has one shape
             completion_length=rollout.completion_length,
             responses=setup.config.algorithm.responses,
             **setup.config.encode.to_dict(),
         )
 
     def __call__(self, records: list[dict]) -> tuple[Arrays, dict[str, int]]:
-        """(arrays, what was cut and dropped)."""
+        """(arrays, counts of what was truncated and dropped)."""
         arrays, counts = preferences.encode_preferences(self._tokenizer, records, **self._settings)
         kept = [records[index]["info"] for index in arrays["indices"]]
         for name in sorted(self._needed & set(kept[0])):
@@ -121,12 +125,12 @@ class Encoder:
         return arrays, counts
 
     def instructed(self, arrays: Arrays, instruction: str) -> Arrays:
-        """The rows of `arrays` with a text put between the first token of each prompt, its BOS, and the rest."""
+        """The rows of `arrays` with an instruction between the first token of each prompt, its BOS, and the rest."""
         ids = np.array(self._tokenizer.encode_continuation(instruction), np.int32)
         blank = np.zeros((*arrays["tokens"].shape[:2], len(ids)), np.int32)
         tokens = np.concatenate([blank + self._tokenizer.pad_id, arrays["tokens"]], axis=2)
         segments = np.concatenate([blank, arrays["segment_ids"]], axis=2)
-        # What stands at these columns now: the rest of the padding, and the first token, which goes ahead of the text.
+        # These columns now hold the end of the padding and the first token, which moves before the text.
         first = np.argmax(arrays["segment_ids"] > 0, axis=2, keepdims=True)
         texts = np.concatenate([np.take_along_axis(arrays["tokens"], first, axis=2), blank + ids], axis=2)
         columns = first + np.arange(len(ids) + 1)
@@ -136,21 +140,31 @@ class Encoder:
         return arrays | {"tokens": tokens, "segment_ids": segments, "positions": positions}
 
     def batch(self, arrays: Arrays, indices: np.ndarray | None = None, size: int = 0) -> PreferenceBatch:
-        """The PreferenceBatch of some rows of `arrays` (None: all), and of absent ones behind them up to `size`."""
+        """The PreferenceBatch of some rows of `arrays`, filled up with absent rows.
+
+        Args:
+          arrays: N records.
+          indices: int [n]. The rows; None for all.
+          size: rows of the batch, if more than n.
+        """
         if indices is None:
             indices = np.arange(len(arrays["tokens"]))
         batch = take_rows(arrays, indices, max(size, len(indices)), self._needed)
         if "mean_tokens" in self._needed:
-            prompts = max(batch.present.any(axis=1).sum(), 1)  # what the loss divides by
+            prompts = max(batch.present.any(axis=1).sum(), 1)  # the loss's denominator
             mean = np.full(len(batch.present), batch.completion_mask[:, 0].sum() / prompts, np.float32)
             batch = batch._replace(extras=batch.extras | {"mean_tokens": mean})
         return batch
 
 
 def take_rows(arrays: Arrays, indices: np.ndarray, size: int, needed: set[str]) -> PreferenceBatch:
-    """The PreferenceBatch of some rows of `arrays`, and of absent ones behind them up to `size`.
+    """The PreferenceBatch of some rows of `arrays`.
 
-    needed: names of arrays to take along as extras.
+    Args:
+      arrays: N records.
+      indices: int [n]. The rows.
+      size: rows of the result; those after the first n are absent.
+      needed: names of arrays to add as extras.
     """
     rows = np.resize(indices, size)
     taken = {name: x[rows] for name, x in arrays.items()}
@@ -164,7 +178,7 @@ def take_rows(arrays: Arrays, indices: np.ndarray, size: int, needed: set[str]) 
 
 
 def flat(batch: TokenBatch | Packed) -> TokenBatch | Packed:
-    """Rows as a forward sees them: TokenBatch [N, K, T] -> [N * K, T]."""
+    """The rows of a forward pass: TokenBatch [N, K, T] -> [N * K, T]."""
     if isinstance(batch, Packed):
         return batch
     rows = batch.tokens.shape[0] * batch.tokens.shape[1]
@@ -172,7 +186,7 @@ def flat(batch: TokenBatch | Packed) -> TokenBatch | Packed:
 
 
 class Packer:
-    """config.packing for preferences: all K responses of a prompt behind one copy of it, or rows as they are."""
+    """config.packing for preferences: one copy of a prompt before all of its K responses, or padded rows."""
 
     def __init__(self, setup: Setup):
         settings, self._shards = setup.config.packing, sharding.row_shards(setup.mesh)
@@ -183,11 +197,11 @@ class Packer:
         self._sizes = dict(row_length=settings.row_length, min_rows=settings.min_rows)
 
     def __call__(self, batch: PreferenceBatch, micro_batches: int = 1) -> PreferenceBatch:
-        """The batch with its rows packed, for each of `micro_batches` for itself."""
+        """The batch with its rows packed, separately per micro-batch."""
         if self._share is None:
             return batch
         count, responses, length = batch.completion_mask.shape
-        # train._deal gives row i to micro-batch i % M: all responses of prompt i must go there, too.
+        # step._deal gives row i to micro-batch i % M: all responses of prompt i must go there, too.
         order = np.arange(count * responses).reshape(count // micro_batches, micro_batches, responses)
         order = order.swapaxes(1, 2).reshape(-1)
         tokens = TokenBatch(*(np.asarray(x)[order] for x in flat(batch.batch)[:3]))

@@ -9,23 +9,23 @@ import numpy as np
 
 from experiments.parts import processes
 from experiments.parts.preference_data import flat
+from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
-from experiments.parts.training import jit_score, make_trainer, place_rows, with_merged_adapters
+from experiments.parts.training import jit_score, make_trainer, to_mesh, with_merged_adapters
 from rl_jax import dpo, preferences
 from rl_jax.core.binding import bind, supply
 from rl_jax.core.masked import zero_masked
 from rl_jax.core.types import Params, PreferenceBatch, TokenBatch, TokenScores
 from rl_jax.losses.preference import couple
-from rl_jax.training import distributed
 from rl_jax.training.scoring import make_score
 from rl_jax.training.step import TrainState
 from rl_jax.training.vocabulary import make_vocabulary_score, response_weights, sequence_kl
 
-COUPLE = 1  # what a coupler's randomness is drawn by
+COUPLE = 1  # folded into the key of a coupler's randomness
 
 
 def make_objective(config) -> dpo.Objective:
-    """The loss's parts by name, from config.algorithm. A notebook builds the same tuple by hand."""
+    """The loss, built from config.algorithm. A notebook builds the same tuple by hand."""
     return dpo.Objective(
         **{slot: bind(config.algorithm[slot].to_dict(), module) for slot, module in dpo.SLOTS.items()},
         reference=config.algorithm.reference.to_dict(),
@@ -36,18 +36,20 @@ def make_objective(config) -> dpo.Objective:
 
 
 def make_coupler(config) -> couple.Coupler:
-    """What computes statistics of the whole batch before it is split, by name, from config.algorithm.couple."""
+    """What computes statistics of the whole batch before it is split, built from config.algorithm.couple."""
     return bind(config.algorithm.couple.to_dict(), couple, beta=config.algorithm.beta)()
 
 
 class Programs(NamedTuple):
-    """The compiled functions of a run; everything else in the loop is Python on the host.
+    """The compiled functions of a run; the rest of the loop is Python on the host.
 
-    score: (params, rows) -> TokenScores [N * K, C].
-    train_step: (state, batch, reference) -> (state, metrics). reference: params that full-vocabulary terms compare
-        with, or None; the same below.
-    evaluate: (params, batch, reference) -> (loss and metrics, undivided; what each response scores).
-    couple: (tracker state, params, batch, what mismatched_log_ratios gives or None, key) -> (tracker state, extras).
+    Attributes:
+      score: (params, rows) -> TokenScores [N * K, C].
+      train_step: (state, batch, reference) -> (state, metrics). reference: params that full-vocabulary terms compare
+        with, or None.
+      evaluate: (params, batch, reference) -> (loss and metrics as Mean, couple.Before of each response).
+      couple: (tracker state, params, batch, mismatched, key) -> (tracker state, extras). mismatched: from
+        mismatched_log_ratios, or None.
     """
 
     score: Callable
@@ -56,16 +58,16 @@ class Programs(NamedTuple):
     couple: Callable
 
     def on_host(self, params, rows) -> TokenScores:
-        """score of `rows` on the mesh, the whole of it where several processes have a part each."""
-        return distributed.whole(self.score(params, rows))
+        """The scores of `rows`, gathered from all processes."""
+        return to_host(self.score(params, rows))
 
     def compile_count(self) -> int:
-        """How many programs stand behind them: constant after the first steps, or shapes are leaking."""
+        """Number of compiled programs; growth after the first steps means shapes are changing."""
         return sum(program._cache_size() for program in self)
 
 
 def build(setup: Setup, params: Params) -> tuple[Programs, TrainState]:
-    """The programs of this config on this mesh, and the state that they start from. `params` are given up to it."""
+    """Compiled functions and the initial state. The buffers of `params` are donated."""
     config = setup.config
     objective, coupler = make_objective(config), make_coupler(config)
     score, score_more = make_scores(setup, objective.needs())
@@ -92,8 +94,20 @@ def build(setup: Setup, params: Params) -> tuple[Programs, TrainState]:
 
 
 def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
-    """(score, score_more): log-probs of rows by the model's params, and (params, batch, reference) -> (TokenScores,
-    what slots ask for that only a forward with the whole vocabulary knows)."""
+    """The functions that score rows.
+
+    Args:
+      setup: of the run.
+      needed: names that the objective's slots ask for.
+
+    Returns:
+      (score, score_more). score(params, rows) -> TokenScores, with the model's params. score_more(params, batch,
+      reference) -> (TokenScores, {name: array}), with the trained params; the arrays are those that need the logits of
+      the whole vocabulary.
+
+    Raises:
+      ValueError: if such arrays are needed and rows are packed.
+    """
     options = dict(completion_length=setup.config.rollout.completion_length, chunk=setup.config.score.chunk)
     score = make_score(setup.model, **options)
     if not needed & {"sequence_kl", "response_weights"}:
@@ -118,7 +132,16 @@ def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
 
 
 def measure(found: TokenScores, batch: PreferenceBatch, objective: dpo.Objective) -> couple.Before:
-    """What each response scores, float32 [N, K]: u (before score_map and beta), its log-prob and its length."""
+    """The scores of each response before an update, for couplers and evaluation.
+
+    Args:
+      found: TokenScores of the rows [N * K, C].
+      batch: N prompts, K responses each.
+      objective: of the run.
+
+    Returns:
+      couple.Before, float32 [N, K]: u (before score_map and beta), lengths, and the reference's sequence scores.
+    """
     mask = batch.completion_mask
     log_probs = zero_masked(found.log_probs.reshape(mask.shape), mask)
     ratios = log_probs - dpo.reference_log_probs(batch, objective.reference, mask)
@@ -134,9 +157,17 @@ def measure(found: TokenScores, batch: PreferenceBatch, objective: dpo.Objective
 def couple_batch(
     setup: Setup, programs: Programs, state: TrainState, batch: PreferenceBatch, reference: Params | None
 ) -> tuple[TrainState, PreferenceBatch]:
-    """The state and the batch of one update with the statistics that its rows share; both as they are where none do.
+    """Adds the statistics that the rows of one update share.
 
-    batch: before it is packed. reference: the params that its ref_log_probs are of.
+    Args:
+      setup: of the run.
+      programs: compiled functions.
+      state: its trackers are the coupler's state.
+      batch: of one update, before it is packed.
+      reference: the params that its ref_log_probs come from.
+
+    Returns:
+      (state, batch); unchanged if the method has no such statistics.
     """
     coupler = make_coupler(setup.config)
     if not coupler.reads_batch:
@@ -145,22 +176,30 @@ def couple_batch(
     mismatched = None
     if coupler.reads_mismatched:
         mismatched = mismatched_log_ratios(setup, programs, batch, state.params, reference)
-    placed = place_rows(setup, batch)
+    placed = to_mesh(setup, batch)
     tracker, extras = programs.couple(state.trackers, state.params, placed, mismatched, key)
-    return state._replace(trackers=tracker), batch._replace(extras=batch.extras | distributed.whole(extras))
+    return state._replace(trackers=tracker), batch._replace(extras=batch.extras | to_host(extras))
 
 
 def mismatched_log_ratios(
     setup: Setup, programs: Programs, batch: PreferenceBatch, params: Params, reference: Params
 ) -> tuple[jax.Array, jax.Array]:
-    """(logp - ref_logp, float32 [N], of each prompt with the response of the one before it (KTO); whether that one has
-    a response, bool [N])."""
+    """Log-ratios of each prompt with the response of the previous prompt (KTO).
+
+    Args:
+      setup: of the run.
+      programs: compiled functions.
+      batch: N prompts with one response each.
+      params: of the policy.
+      reference: params of the reference.
+
+    Returns:
+      (logp - ref_logp, float32 [N]; whether the previous prompt has a response, bool [N]).
+    """
     rows = {name: np.asarray(x) for name, x in batch.batch._asdict().items() if x is not None}
     rows |= {name: np.asarray(getattr(batch, name)) for name in ("completion_mask", "present")}
     rows = preferences.mismatched(rows)
     tokens = flat(TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]))
-    log_probs, before = (
-        programs.on_host(found, place_rows(setup, tokens)).log_probs for found in (params, reference)
-    )
+    log_probs, before = (programs.on_host(found, to_mesh(setup, tokens)).log_probs for found in (params, reference))
     ratios = jnp.sum(zero_masked(log_probs - before, jnp.asarray(rows["completion_mask"][:, 0])), axis=1)
     return ratios, jnp.asarray(rows["present"][:, 0])

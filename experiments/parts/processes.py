@@ -1,10 +1,10 @@
 """A run of several processes: its flags, and what only the first process does.
 
     python -m experiments.grpo ... --coordinator=HOST:PORT --num_processes=2 --process_id=0    # and --process_id=1
-    python -m experiments.grpo ... --distributed=auto      # TPU pods and SLURM, which tell the rest themselves
+    python -m experiments.grpo ... --distributed=auto      # TPU pods and SLURM, which supply the rest
 
-The same command in every process, with one --workdir on a disk that they share, and a --config.mesh over the devices
-of all of them. What passes between the processes is in rl_jax.training.distributed.
+Run the same command in every process, with one --workdir on a shared disk, and a --config.mesh over the devices of all
+processes. Communication between them is in rl_jax.training.distributed.
 """
 
 import os
@@ -32,9 +32,13 @@ FLAGS = flags.FLAGS
 
 
 def start(*, supported: bool) -> None:
-    """Connects the processes that the flags tell of; without such flags nothing happens.
+    """Connects the processes that the flags describe; does nothing without such flags.
 
-    supported: whether the program can run as several. Raises ValueError where it cannot, or where flags are missing.
+    Args:
+      supported: whether the program can run as several processes.
+
+    Raises:
+      ValueError: if it cannot, or if flags are missing.
     """
     if not FLAGS.distributed and FLAGS.num_processes == 1 and FLAGS.coordinator is None:
         return
@@ -52,24 +56,27 @@ def start(*, supported: bool) -> None:
 
 
 def simulate_devices(count: int) -> None:
-    """On a CPU, asks for this process's share of `count` simulated devices, so that a pod's mesh runs on a laptop.
+    """On a CPU, requests this process's share of `count` simulated devices, so that a pod's mesh runs on a laptop.
 
-    Too late once jax is up. Raises ValueError where they do not divide over the processes.
+    Has no effect once jax has started.
+
+    Raises:
+      ValueError: if the devices do not divide over the processes.
     """
     processes = FLAGS.num_processes if FLAGS.is_parsed() else 1
     if (jax.config.jax_platforms or "cpu") != "cpu" or max(count, processes) == 1:
         return
     if count % processes:
         raise ValueError(f"a mesh of {count} devices does not divide over {processes} processes")
-    # Simulated devices wait for each other in a thread pool as wide as the machine: two cores would deadlock.
+    # Simulated devices wait for each other in a thread pool with one thread per core: two cores would deadlock.
     os.environ.setdefault("NPROC", "16")
     share = count // processes
-    if processes > 1 or jax.config.jax_num_cpu_devices < share:  # each further one would make the mesh another one
+    if processes > 1 or jax.config.jax_num_cpu_devices < share:  # several processes: more would change the mesh
         jax.config.update("jax_num_cpu_devices", share)
 
 
 def check_mesh(mesh: Mesh) -> None:
-    """Raises ValueError where a process has no device on the mesh: it could take no part in any step."""
+    """Raises ValueError if a process has no device on the mesh: it could not take part in any step."""
     missing = set(range(jax.process_count())) - {device.process_index for device in mesh.devices.flat}
     if missing:
         raise ValueError(
@@ -79,42 +86,58 @@ def check_mesh(mesh: Mesh) -> None:
 
 
 def one_process(what: str) -> None:
-    """Raises ValueError where there are several processes, which `what` cannot do."""
+    """Raises ValueError if there are several processes, which `what` does not support."""
     if jax.process_count() > 1:
         raise ValueError(f"{what} works in one process only, there are {jax.process_count()}")
 
 
 def rows_here(mesh: Mesh, count: int) -> np.ndarray:
-    """Which of a batch's `count` rows are this process's: it reads, encodes and judges them. In one process all."""
+    """Indices, among a batch's `count` rows, of those that this process reads, encodes and judges."""
     return distributed.rows_here(sharding.batch_sharding(mesh), count)
 
 
 def own_batches(mesh: Mesh, source, *, batch_size: int, seed: int):
-    """The endless batches of data.train_iterator, of each this process's records."""
+    """Endless batches of data.train_iterator, this process's records only.
+
+    Args:
+      mesh: of the training.
+      source: of records.
+      batch_size: records per batch in all processes together.
+      seed: of the order.
+    """
     return pipeline.train_iterator(source, batch_size=batch_size, seed=seed, rows=rows_here(mesh, batch_size))
 
 
-def place_own(mesh: Mesh, rows):
-    """The global batch of every process's own rows (rows_here). In one process `rows` as they are."""
+def own_to_mesh(mesh: Mesh, rows):
+    """The global batch from every process's own rows (rows_here). Returns `rows` unchanged in a single process."""
     return distributed.place_own(rows, sharding.batch_sharding(mesh))
 
 
+def to_host(tree):
+    """Arrays spread over processes, whole on every host; in one process `tree` itself."""
+    return distributed.whole(tree)
+
+
 def replicate(mesh: Mesh, tree):
-    """`tree`, the same in every process, on all of them together. In one process as it is."""
+    """Replicates `tree`, equal in every process, over the mesh. Returns it unchanged in a single process."""
     return distributed.place(tree, sharding.replicated(mesh)) if jax.process_count() > 1 else tree
 
 
 def step_key(state: TrainState, step: int) -> jax.Array:
-    """The key of a step's randomness; of several processes each has it for itself, the same."""
-    return jax.random.fold_in(distributed.whole(state.rng), step)
+    """The key of a step's randomness, equal in all processes."""
+    return jax.random.fold_in(to_host(state.rng), step)
 
 
 def start_locally(
     command: Sequence[str], count: int, logs: Sequence[pathlib.Path], **popen_options
 ) -> list[subprocess.Popen]:
-    """Starts `count` processes of one command on this machine, with the flags by which they find each other.
+    """Starts `count` processes of one command on this machine, with the flags that connect them. The caller ends them.
 
-    logs: where each one's output is added. popen_options: keywords of subprocess.Popen. The caller ends them.
+    Args:
+      command: without these flags.
+      count: number of processes.
+      logs: one file per process; its output is appended.
+      **popen_options: keywords of subprocess.Popen.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -130,7 +153,7 @@ def start_locally(
 
 
 class Silent:
-    """A RunLogger of a process that writes nothing."""
+    """A RunLogger that writes nothing."""
 
     def __enter__(self) -> "Silent":
         return self
@@ -139,11 +162,11 @@ class Silent:
         pass
 
     def log(self, *_) -> None:
-        """Nothing, as all of the following."""
+        """Does nothing, like the methods below."""
 
     samples = group_view = rows = message = log
 
 
 def run_logger(workdir: pathlib.Path, step: int, **options) -> RunLogger | Silent:
-    """The RunLogger of a run that goes on from `step` (0: it begins) in the first process; the others write nothing."""
+    """The RunLogger in the first process, Silent in the others. step: the last step done, 0 for a new run."""
     return RunLogger(workdir, resume_step=step or None, **options) if distributed.is_main() else Silent()

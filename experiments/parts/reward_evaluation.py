@@ -1,4 +1,4 @@
-"""What a reward model's scores of held-out records say: numbers by name, on the host."""
+"""Metrics of a reward model's scores of held-out records, on the host."""
 
 import numpy as np
 
@@ -8,14 +8,22 @@ from rl_jax.rewards import benchmarks
 
 
 def evaluate_responses(arrays, rewards: np.ndarray, records: list[dict], *, logits: bool) -> dict[str, float]:
-    """Metrics of the mean member's rewards; of pairs and rankings, or of labelled responses where K is 1.
+    """Metrics of the mean member's rewards: of pairs and rankings, or of labelled responses if K is 1.
 
-    arrays: N first, as preferences.encode_preferences gives them; indices says which records they are. rewards: float
-    [N, K, M]. logits: a reward is a log-odds (of being right), and not a probability or a grade.
-    Pairs, of a list the first response and each one of a lower grade: accuracy (also of each file), margin, and of
-    log-odds log_loss against the annotators' label_probs and ece.
-    Labels: accuracy, auc, of log-odds log_loss and ece, and where several records share a prompt what choosing the best
-    of them gives.
+    Pairs are a list's first response and each one of a lower grade. Their metrics: accuracy (also per file), margin,
+    longer_is_chosen, and for log-odds log_loss against the annotators' label_probs, and ece.
+
+    Metrics of labels: accuracy, auc, for log-odds log_loss and ece, and, if several records share a prompt, the
+    accuracy of choosing the best of them.
+
+    Args:
+      arrays: N first, as preferences.encode_preferences returns them; indices refers to `records`.
+      rewards: float [N, K, M].
+      records: of the split.
+      logits: whether a reward is a log-odds (of being right), not a probability or a grade.
+
+    Returns:
+      Numbers by name.
     """
     mean = rewards.mean(axis=-1)
     lengths = arrays["completion_mask"].sum(axis=-1)
@@ -34,19 +42,19 @@ def evaluate_responses(arrays, rewards: np.ndarray, records: list[dict], *, logi
 def _of_pairs(arrays, mean: np.ndarray, records: list[dict], logits: bool) -> dict[str, float]:
     present, grades = arrays["present"], arrays["rewards"]
     pairs = present[:, :1] & present[:, 1:]
-    if present.shape[1] > 2:  # of two the place says it all
+    if present.shape[1] > 2:  # two responses are already in order
         pairs &= grades[:, :1] > grades[:, 1:]
     gaps = (mean[:, :1] - mean[:, 1:])[pairs]
     metrics = {
         "accuracy": benchmarks.pair_accuracy(gaps, np.zeros_like(gaps)),
         "margin": float(gaps.mean()),
-        # The longer response is chosen so often, whatever it says.
+        # How often the longer response is the preferred one, whatever it says.
         "longer_is_chosen": _longer(arrays, pairs),
     }
     if logits:
         probs = np.broadcast_to(arrays["label_probs"][:, None], pairs.shape)[pairs]
         metrics["log_loss"] = _log_loss(gaps, probs)
-        # The pairs stand in a random order, so that half of the labels are 0.
+        # The pairs are put in a random order, so that half of the labels are 0.
         metrics["ece"] = _calibration(gaps, probs)
     subsets = np.broadcast_to(_subsets(records)[:, None], pairs.shape)[pairs]
     for name in _several(subsets):
@@ -80,9 +88,17 @@ def _of_labels(arrays, mean: np.ndarray, records: list[dict], logits: bool) -> d
 def evaluate_steps(arrays, probs: np.ndarray, records: list[dict], aggregate: dict) -> dict[str, float]:
     """Metrics of each step's probability of being right, and of the solutions' scores (`aggregate` of the steps).
 
-    arrays: as preferences.encode_steps gives them. probs: float [N, S].
-    accuracy of the labelled steps beside always_right, their share of right ones; solution/auc: of whether all labelled
-    steps are right; first_mistake: how often the first step below .5 is the first wrong one (or none is, rightly).
+    accuracy is over the labelled steps; always_right is their fraction of right ones. solution/auc: are all labelled
+    steps right? first_mistake: how often the first step below 0.5 is the first wrong one (or both are absent).
+
+    Args:
+      arrays: as preferences.encode_steps returns them.
+      probs: float [N, S].
+      records: of the split.
+      aggregate: {"fn": ...} of rl_jax.credit.process_rewards.
+
+    Returns:
+      Numbers by name.
     """
     labels, there = arrays["step_labels"], arrays["step_labels"] >= 0
     right = labels[there] > 0
@@ -110,18 +126,18 @@ def evaluate_steps(arrays, probs: np.ndarray, records: list[dict], aggregate: di
 
 
 def _subsets(records: list[dict]) -> np.ndarray:
-    """The name of the file that each record is from, as far as a source says so."""
+    """The name of each record's file, "" if the source does not give it."""
     return np.array([str(record["info"].get("file", "")).partition(".")[0] for record in records])
 
 
 def _several(subsets: np.ndarray) -> list[str]:
-    """The names among them, none where there is only one."""
+    """The sorted names; none if there is only one."""
     names = sorted(set(subsets.tolist()))
     return names if len(names) > 1 else []
 
 
 def _first(wrong: np.ndarray) -> np.ndarray:
-    """The column of the first wrong step of each row, -1 where none is. bool [N, S] -> int [N]."""
+    """The column of the first wrong step per row, -1 if there is none. bool [N, S] -> int [N]."""
     return np.where(wrong.any(axis=1), wrong.argmax(axis=1), -1)
 
 

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 
 from experiments.parts.preference_data import Arrays, flat, records_of, take_rows
+from experiments.parts.processes import to_host
 from experiments.parts.reward_evaluation import evaluate_responses, evaluate_steps
 from experiments.parts.setup import Setup, load_params
-from experiments.parts.training import place_rows
+from experiments.parts.training import to_mesh
 from rl_jax import preferences, reward_model
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.masked import zero_masked
@@ -19,12 +20,12 @@ from rl_jax.losses import value
 from rl_jax.losses.reward_model import rankings
 from rl_jax.losses.reward_model.implicit import implicit_rewards
 from rl_jax.models.heads import REWARD, add_reward_head, make_predict_at, make_predict_last
-from rl_jax.training import distributed, sharding
+from rl_jax.training import sharding
 from rl_jax.training.scoring import make_score
 
 
 def make_objective(config) -> reward_model.Objective:
-    """The loss's parts by name, with their keywords, from config.algorithm; of a model that reads responses."""
+    """The loss of a model that reads responses, built from config.algorithm."""
     loss = bind(config.algorithm.loss.to_dict(), losses)
     objective = reward_model.Objective(
         loss=loss,
@@ -41,11 +42,13 @@ def make_objective(config) -> reward_model.Objective:
 class Reader(NamedTuple):
     """What a reward model reads, from records to rewards.
 
-    add_head: (params, key) -> params with what is trained beside the model's.
-    encode: (records) -> (arrays N first, counts). batch: (arrays, rows int [n], size) -> what the loss takes; rows
-        beyond n are absent ones. loss: (params, batch) -> (Mean, metrics).
-    rewards: (params, batch) -> float32 [N, K, M] of K responses (or S steps: their probabilities, M = 1).
-    evaluate: (arrays, rewards [N, ...], records) -> metrics.
+    Attributes:
+      add_head: (params, key) -> params with the trained head added.
+      encode: records -> (arrays N first, counts).
+      batch: (arrays, rows int [n], size) -> what the loss takes; rows after the first n are absent.
+      loss: (params, batch) -> (Mean, metrics).
+      rewards: (params, batch) -> float32 [N, K, M] of K responses (or S steps: their probabilities, M = 1).
+      evaluate: (arrays, rewards [N, ...], records) -> metrics.
     """
 
     add_head: Callable
@@ -57,7 +60,7 @@ class Reader(NamedTuple):
 
 
 def make_reader(setup: Setup) -> Reader:
-    """The Reader that config.algorithm.reads names. Raises ValueError for another name."""
+    """The Reader of config.algorithm.reads. Raises ValueError if it is unknown."""
     makers = {"response": _response_reader, "steps": _steps_reader, "log_ratio": _log_ratio_reader}
     reads = setup.config.algorithm.reads
     if reads not in makers:
@@ -127,13 +130,13 @@ def _log_ratio_reader(setup: Setup) -> Reader:
     reference_score = jax.jit(score)
 
     def encode(records):
-        """The reference is the model as it starts: what it gives to the responses is scored once, here."""
+        """Scores the responses once with the reference, which is the initial model."""
         arrays, counts = encode_responses(setup, records, set())
         params, found = base_params(setup), []
         for rows, size in _parts(len(arrays["tokens"]), config.eval.batch_size):
             batch = take_rows(arrays, rows, size, set())
-            rows_placed = place_rows(setup, flat(batch.batch))
-            log_probs = np.asarray(distributed.whole(reference_score(params, rows_placed).log_probs))
+            rows_placed = to_mesh(setup, flat(batch.batch))
+            log_probs = np.asarray(to_host(reference_score(params, rows_placed).log_probs))
             found.append(log_probs.reshape(batch.completion_mask.shape)[: len(rows)])
         return arrays | {"ref_log_probs": np.concatenate(found)}, counts
 
@@ -156,17 +159,25 @@ def _log_ratio_reader(setup: Setup) -> Reader:
 def _lengths(config) -> dict:
     rollout = config.rollout
     return dict(
-        prompt_buckets=(max(rollout.prompt_buckets),),  # one: every batch has one shape
+        prompt_buckets=(max(rollout.prompt_buckets),),  # a single one, so that every batch has one shape
         completion_length=rollout.completion_length,
         truncate=config.encode.truncate,
     )
 
 
 def encode_responses(setup: Setup, records: list[dict], needed: set[str]) -> tuple[Arrays, dict[str, int]]:
-    """(arrays of the records, what was cut and dropped). needed: names in a record's info to take along.
+    """Encodes records and the labels that the loss needs.
 
-    attribute_targets, [K][A] in a record, may have a null where a label is missing. Raises ValueError where one record
-    has a name and another has not.
+    Args:
+      setup: of the run.
+      records: attribute_targets, [K][A] in a record, may have a null for a missing label.
+      needed: names in a record's info to add as arrays.
+
+    Returns:
+      (arrays of the records, counts of what was truncated and dropped).
+
+    Raises:
+      ValueError: if a name is present in some records but not all.
     """
     config = setup.config
     arrays, counts = preferences.encode_preferences(
@@ -195,15 +206,15 @@ def _parts(count: int, size: int):
 
 
 def make_rewards(setup: Setup, reader: Reader) -> Callable:
-    """rewards(params, arrays) -> float32 [N, K, M] of all the rows, in batches of config.eval.batch_size."""
+    """Makes rewards(params, arrays) -> float32 [N, K, M] of all rows, in batches of config.eval.batch_size."""
     compiled = jax.jit(reader.rewards)
     size = setup.config.eval.batch_size
 
     def rewards(params: Params, arrays: Arrays) -> np.ndarray:
         found = []
         for rows, size_ in _parts(len(arrays["tokens"]), size):
-            batch = place_rows(setup, reader.batch(arrays, rows, size_))
-            found.append(np.asarray(distributed.whole(compiled(params, batch)))[: len(rows)])
+            batch = to_mesh(setup, reader.batch(arrays, rows, size_))
+            found.append(np.asarray(to_host(compiled(params, batch)))[: len(rows)])
         return np.concatenate(found)
 
     return rewards
@@ -216,7 +227,7 @@ def base_params(setup: Setup) -> Params:
 
 
 def add_head(setup: Setup, reader: Reader, params: Params) -> Params:
-    """`params`, given up to it, with a new head, on the mesh. The config's seed draws it, as the order of the data."""
+    """`params` with a new head, on the mesh. Their buffers are donated; config.seed seeds the head."""
     key = jax.random.fold_in(jax.random.key(setup.config.seed), 1)
     shapes = jax.eval_shape(lambda p: reader.add_head(p, key), params)
     shardings = sharding.tree_shardings(shapes, setup.mesh)
@@ -224,12 +235,12 @@ def add_head(setup: Setup, reader: Reader, params: Params) -> Params:
 
 
 def head_of(params: Params) -> Params:
-    """The head among the params, {} where there is none."""
+    """The head among the params, {} if there is none."""
     return {name: group for name, group in params.items() if name == REWARD}
 
 
 def check_labels(config, arrays: Arrays) -> None:
-    """Raises ValueError where the loss asks for labels that the data do not have."""
+    """Raises ValueError if the loss needs labels that the data do not have."""
     for name in sorted(needs(bind(config.algorithm.loss.to_dict(), losses)) & set(UNSAID)):
         if np.all(arrays[name] == UNSAID[name]):
             raise ValueError(
@@ -239,7 +250,17 @@ def check_labels(config, arrays: Arrays) -> None:
 
 
 def load_records(config, found: preferences.Preferences, split: str, limit: int | None = None) -> list[dict]:
-    """A split's records, of the first `limit` prompts, as many responses of each as the config asks for."""
+    """A split's records, with as many responses as the config sets.
+
+    Args:
+      config: algorithm.reads and algorithm.responses.
+      found: the preferences.
+      split: "train" or "test".
+      limit: how many of the split's records are used; None for all.
+
+    Raises:
+      ValueError: if the data are of another kind than the config reads.
+    """
     if config.algorithm.reads == "steps":
         if found.kind != "steps":
             raise ValueError(f"{found.name} holds {found.kind}; reward_model.reads='steps' needs steps")
@@ -248,5 +269,5 @@ def load_records(config, found: preferences.Preferences, split: str, limit: int 
     return records_of(found, split, config.algorithm.responses, limit=limit)
 
 
-# What every record has where its data do not say: a loss that reads nothing else is plain bradley_terry.
+# Defaults of labels that the data lack: a loss that reads only these is plain bradley_terry.
 UNSAID = {"margins": 0.0, "label_probs": 1.0}

@@ -1,11 +1,11 @@
-"""config.rollout.mesh: sampling in another layout of the same weights than training, on the same devices or on others.
+"""config.rollout.mesh: sampling in another layout of the weights than training, on the same devices or on others.
 
     --config.mesh=fsdp:8 --config.rollout.mesh=data:2,tensor:4                      # the same 8 devices take turns
     --config.mesh=fsdp:4 --config.rollout.mesh=tensor:4 --config.rollout.devices=separate     # 4 devices, and 4 more
 
-Decoding reads every weight for every token: split over fsdp it would gather them each time, over tensor it need not.
-The weights are moved once a step, from device to device; what that costs is printed at the start and logged as
-reshard_s. While a step is trained no copy is kept.
+Decoding reads every weight for every token: fsdp gathers them each time, tensor does not. The weights are moved once
+per step, from device to device; the cost is printed at the start and logged as reshard_s. No copy is kept while
+training.
 """
 
 import math
@@ -22,7 +22,13 @@ from rl_jax.training import sharding
 
 
 class Layout(NamedTuple):
-    """Where rollouts are sampled, and where the weights lie there, as a tree of shardings. name: for people."""
+    """The sampling layout.
+
+    Attributes:
+      mesh: of the rollouts.
+      param_shardings: tree of shardings of the weights on it.
+      name: for messages.
+    """
 
     mesh: Mesh
     param_shardings: Any
@@ -30,9 +36,10 @@ class Layout(NamedTuple):
 
 
 def mesh_sizes(config) -> tuple[dict[str, int], dict[str, int] | None]:
-    """The sizes of the training's mesh and of the rollouts', None where they sample where they train.
+    """The axis sizes of the training mesh and of the rollout mesh (None if they are the same).
 
-    Raises ValueError for a mesh that cannot be, or that does not go with the other one or with the engine.
+    Raises:
+      ValueError: if a mesh is malformed, or does not fit the other one or the engine.
     """
     settings, train = config.rollout, sharding.parse_mesh(config.mesh)
     if settings.devices not in ("shared", "separate"):
@@ -53,16 +60,22 @@ def mesh_sizes(config) -> tuple[dict[str, int], dict[str, int] | None]:
 
 
 def num_devices(config) -> int:
-    """How many devices a run takes, those of separate rollouts among them."""
+    """The number of devices of a run, including those of separate rollouts."""
     train, found = mesh_sizes(config)
     more = math.prod(found.values()) if found and config.rollout.devices == "separate" else 0
     return math.prod(train.values()) + more
 
 
 def make_layout(config, mesh: Mesh, shapes) -> Layout | None:
-    """The layout of config.rollout.mesh, None for that of the training, `mesh`. shapes: the params'.
+    """The layout of config.rollout.mesh, None if it is that of the training.
 
-    Raises ValueError where the config or the number of processes does not allow it.
+    Args:
+      config: of the run.
+      mesh: of the training.
+      shapes: of the params.
+
+    Raises:
+      ValueError: if the config or the number of processes does not allow it.
     """
     sizes, settings = mesh_sizes(config)[1], config.rollout
     if sizes is None:
@@ -74,9 +87,12 @@ def make_layout(config, mesh: Mesh, shapes) -> Layout | None:
 
 
 def place(layout: Layout | None, params: Params, clock=None) -> Params:
-    """`params` where rollouts are sampled, sent from device to device. Nothing happens where they lie there already.
+    """Moves `params` to the sampling layout, from device to device; does nothing if they are there.
 
-    clock: gets the lap reshard_s.
+    Args:
+      layout: None returns `params` unchanged.
+      params: in any layout.
+      clock: gets the lap reshard_s.
     """
     if layout is None:
         return params
@@ -87,7 +103,7 @@ def place(layout: Layout | None, params: Params, clock=None) -> Params:
 
 
 def cost(layout: Layout, params: Params) -> str:
-    """What a move of `params` to the layout costs, in words: it is made twice, the first one compiles."""
+    """What moving `params` to the layout costs, in words. It is measured twice, as the first move compiles."""
     moved, seconds = sharding.moved_bytes(params, layout.param_shardings), []
     for _ in range(2):
         start = time.perf_counter()
@@ -100,18 +116,18 @@ def cost(layout: Layout, params: Params) -> str:
 
 
 class Placing:
-    """A compiled generate(params, tokens, prompt_mask, key) of a layout, for params of any other."""
+    """A compiled generate(params, tokens, prompt_mask, key) of a layout, for params in any other layout."""
 
     def __init__(self, generate: Callable, layout: Layout):
         self._generate, self._layout = generate, layout
         self._cache_size = generate._cache_size
 
     def __call__(self, *arguments) -> Rollout:
-        """Raises ValueError for rows that do not divide over the layout's devices."""
+        """Samples. Raises ValueError if the rows do not divide over the layout's devices."""
         return self._generate(*self._placed(*arguments))
 
     def lower(self, *arguments):
-        """The program for such arguments, as a jitted function's `lower` gives it."""
+        """Lowers the program for these arguments, like `lower` of a jitted function."""
         return self._generate.lower(*self._placed(*arguments))
 
     def _placed(self, params: Params, tokens, prompt_mask, key) -> tuple:

@@ -1,15 +1,15 @@
-"""The shell under every loop: signals, record, restore, logger, steps, saves, final files. The loop's body is its own.
+"""The shell of every loop: signals, record, restore, logger, steps, saves, final files. The body stays in the program.
 
-    loop = Run(config, workdir, "grpo", config.train)          # from here on a signal ends the run between two steps
-    setup = make_setup(config)
-    loop.record(setup.mesh.devices.flat)                       # config.json, run.json
-    ...
-    items = loop.restore(checkpoint_items(state), prompts)     # what was saved, if there is something; else `items`
-    with loop:                                                 # the logger, in the first process, and the checkpoints
-        for step in loop.steps():
-            ...                                                # the method
-            step.end(checkpoint_items(state), metrics, timings)
-    loop.finish(setup, state.params)                           # final.json, hf/, peft/
+loop = Run(config, workdir, "grpo", config.train)          # from here on a signal ends the run between two steps
+setup = make_setup(config)
+loop.record(setup.mesh.devices.flat)                       # config.json, run.json
+...
+items = loop.restore(checkpoint_items(state), prompts)     # the newest checkpoint, if any; else `items`
+with loop:                                                 # the logger, in the first process, and the checkpoints
+    for step in loop.steps():
+        ...                                                # the method
+        step.end(checkpoint_items(state), metrics, timings)
+loop.finish(setup, state.params)                           # final.json, hf/, peft/
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from ml_collections import ConfigDict
 
 from experiments.parts import processes
 from experiments.parts.budgets import samples_per_step
+from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup, lora_config
 from rl_jax.core import types
 from rl_jax.models.hf import loading
@@ -40,7 +41,7 @@ class Run:
     """One run of a program in its workdir, from signal handlers to final files.
 
     Attributes:
-      step: int. The last step that is done; after `restore` the step that was saved.
+      step: int. The last step done; after `restore` the saved step.
       stop: StopSignal. Shared with a warm start, so that no signal is lost between the two.
       log: RunLogger inside `with`; silent in all processes but the first.
     """
@@ -65,11 +66,11 @@ class Run:
           workdir: its folder.
           program: the name in run.json, "grpo".
           settings: config.train or a group like it: steps, max_nonfinite_in_a_row.
-          total: the number of steps, if it is another than settings.steps; may be set until `restore`.
-          stride: how far a step of the loop counts: control programs do log_every updates in one.
-          eval_every: steps between evaluations, if it is another than config.eval.every.
-          stop: of a run that this one is a part of.
-          checkpoints: keywords of Checkpointer, if they are others than config.checkpoint.
+          total: the number of steps, if it differs from settings.steps; may be changed before `restore`.
+          stride: what one step of the loop counts: control programs do log_every updates in one.
+          eval_every: steps between evaluations, if it differs from config.eval.every.
+          stop: of the run that this one is a part of.
+          checkpoints: keywords of Checkpointer, if they differ from config.checkpoint.
         """
         self.config, self.workdir, self.program = config, workdir, program
         self.stop, self._whole = stop or checkpoint.StopSignal(), stop is None
@@ -87,12 +88,12 @@ class Run:
         record_run(self.config, self.workdir, self.program, devices)
 
     def restore(self, items: dict[str, Any], data: Any = None, *, in_place: bool = True) -> dict[str, Any]:
-        """What the newest checkpoint holds, in the places of `items`; `items` themselves if nothing was saved.
+        """The contents of the newest checkpoint, structured like `items`; `items` themselves if nothing was saved.
 
         Args:
-          items: name -> pytree, as `Step.end` takes them. With in_place their buffers are given up.
-          data: an iterator with get_state and set_state, put where it was; saved with every checkpoint.
-          in_place: whether the state is held once and not twice while it is read.
+          items: name -> pytree, as `Step.end` takes them. With in_place their buffers are donated.
+          data: an iterator with get_state and set_state, restored too; saved with every checkpoint.
+          in_place: whether memory holds the state once, not twice, while it is read.
         """
         self._data, self._checkpoints = data, self._make_checkpointer()
         if self._checkpoints.latest_step() is None:
@@ -105,7 +106,7 @@ class Run:
         return items
 
     def __enter__(self) -> "Run":
-        """Opens the logger, where the run is; closes it and the checkpoints at the end, also if the loop raises."""
+        """Opens the logger at the current step. The end closes it and the checkpoints, also if the loop raises."""
         config = self.config
         options = {"progress": config.log.progress, "tensorboard": config.log.tensorboard}
         options |= {"samples_per_step": samples_per_step(config, self.program), "total_steps": self.total}
@@ -118,17 +119,17 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether the run is complete: after its last step, or a step that ended it before."""
+        """Whether the run is complete: after its last step, or after a step that ended it early."""
         return self.step >= self.total or self.host.get("done", False)
 
     @property
     def ahead(self) -> Callable:
-        """Compiles a program before the first step: ahead("name", jitted)(*arguments), and says so."""
+        """Compiles a program before the first step and reports it: ahead("name", jitted)(*arguments)."""
         shown = self.config.log.progress and distributed.is_main()
         return compilation.Ahead(print if shown else lambda line: None)
 
     def begin(self, evaluate: Callable[[], tuple[dict[str, Any], list[dict]]]) -> None:
-        """Logs the metrics and samples of step 0, before anything was trained, unless the run goes on from a later one.
+        """Logs the metrics and samples of step 0, before any training. Does nothing in a resumed run.
 
         Args:
           evaluate: () -> (metrics, rows of samples.jsonl); only called at step 0.
@@ -139,7 +140,7 @@ class Run:
             self.log.samples(0, samples)
 
     def steps(self) -> Iterator["Step"]:
-        """The steps that are left, until the last one or a stop signal. Each must be ended by `Step.end`."""
+        """The steps left, until the last one or a stop signal. Each must be ended by `Step.end`."""
         stopping = distributed.any_process(self.stop.received)
         while not self.done and self.step < self.total and not stopping:
             self.step += self._stride
@@ -152,12 +153,19 @@ class Run:
             stopping = step.stopping
 
     def check_finite(self, state: TrainState, batch: Any) -> None:
-        """Saves the batch and raises FloatingPointError once max_nonfinite_in_a_row gradients in a row were not
-        finite."""
+        """Stops a run whose gradients stay non-finite.
+
+        Args:
+          state: after an update.
+          batch: of that update; saved to nonfinite_step_N.npz before the error.
+
+        Raises:
+          FloatingPointError: if max_nonfinite_in_a_row gradients in a row were not finite.
+        """
         if int(state.skipped_in_a_row) < self._limit:
             return
         path = self.workdir / f"nonfinite_step_{self.step}.npz"
-        leaves = jax.tree_util.tree_leaves_with_path(distributed.whole(batch))
+        leaves = jax.tree_util.tree_leaves_with_path(to_host(batch))
         if distributed.is_main():
             np.savez(path, **{types.path_name(name): np.asarray(leaf) for name, leaf in leaves})
         raise FloatingPointError(
@@ -165,7 +173,7 @@ class Run:
         )
 
     def finish(self, setup: Setup, params: types.Params, **more: types.Params) -> bool:
-        """Writes what a complete run ends with (write_final); nothing if it is not complete. Returns whether it is."""
+        """Writes the final files of a complete run (write_final). Returns whether it is complete."""
         if self.done:
             write_final(setup, self.workdir, self.step, params, **more)
         if self.done and self._whole:
@@ -180,7 +188,7 @@ class Run:
             print(text, flush=True)
 
     def _end(self, step: "Step", items: dict[str, Any], metrics: dict, timings: dict, done: bool, host: dict) -> None:
-        """Logs and, if due, saves; sees whether a signal came meanwhile, in any process."""
+        """Logs and, if due, saves; checks whether a signal came meanwhile, in any process."""
         self._ended = True
         self.host = {"step": self.step, "done": done, **host}
         self.log.log(self.step, metrics, timings)
@@ -204,7 +212,7 @@ class Step:
 
     @property
     def saves(self) -> bool:
-        """Whether a checkpoint is due after this step, whatever a signal says."""
+        """Whether a checkpoint is due after this step, regardless of signals."""
         run = self._run
         return run._checkpoints.due(self.number) or self.number >= run.total
 
@@ -217,14 +225,14 @@ class Step:
         done: bool = False,
         host: dict[str, Any] | None = None,
     ) -> None:
-        """Logs the step's row and saves, if it is due.
+        """Logs the step's row, and saves if it is due.
 
         Args:
-          items: name -> pytree of arrays, what a checkpoint holds.
+          items: name -> pytree of arrays, the contents of a checkpoint.
           metrics: the row of metrics.jsonl.
           timings: the row of timings.jsonl.
           done: whether the run is complete before its last step.
-          host: JSON values by name that are saved too, and found in `Run.host` after `restore`.
+          host: JSON values by name that are saved too; `Run.host` holds them after `restore`.
         """
         self._run._end(self, items, metrics, timings, done, host or {})
 
@@ -243,14 +251,14 @@ def record_run(config: ConfigDict, workdir: pathlib.Path, program: str, devices:
 
 
 class Clock:
-    """Seconds by stage of one step: lap("rollout_s", arrays) is what passed since the lap before."""
+    """Seconds by stage of one step: lap("rollout_s", arrays) is the time since the previous lap."""
 
     def __init__(self):
         self._start = self._last = time.perf_counter()
         self._laps: dict[str, float] = {}
 
     def lap(self, name: str, arrays=()) -> None:
-        """Ends a stage once `arrays`, what it dispatched, are there. (Simulated devices must not run ahead, too.)"""
+        """Ends a stage once `arrays`, its results, are ready. This also keeps simulated devices in step."""
         jax.block_until_ready(arrays)
         now = time.perf_counter()
         self._laps[name] = self._laps.get(name, 0.0) + now - self._last
@@ -264,28 +272,35 @@ class Clock:
 
 
 def checkpoint_items(state: TrainState, **more) -> dict[str, Any]:
-    """What is saved: params as an item of their own, so that another run can load just them, and all the rest."""
+    """What is saved: params as an item of their own, so that another run can load only them, and the rest."""
     return {"params": state.params, "rest": state._replace(params=()), **more}
 
 
 def state_of(items: dict[str, Any]) -> TrainState:
-    """The TrainState that checkpoint_items took apart."""
+    """The TrainState from the items of checkpoint_items."""
     return items["rest"]._replace(params=items["params"])
 
 
 def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Params, **more: types.Params) -> None:
-    """workdir/final.json: the run is complete, and the checksum of what it ended with. more: beside the model's params.
+    """Writes workdir/final.json, which marks the run as complete and holds the checksum of its params.
 
-    A model that came from a Hugging Face folder is saved as one, too: workdir/hf, and its adapters in workdir/peft.
+    A model from a Hugging Face folder is also saved as one: workdir/hf, with its adapters in workdir/peft.
+
+    Args:
+      setup: of the run.
+      workdir: its folder.
+      step: the last step.
+      params: of the model.
+      **more: other params for the checksum.
     """
     path = setup.config.model.path
     main = distributed.is_main()
     if path and distributed.any_process(main and not (workdir / "hf").exists()):
-        model_params = distributed.whole(setup.merged(params) if setup.merged else params)
+        model_params = to_host(setup.merged(params) if setup.merged else params)
         if main:
             loading.save_hf(workdir / "hf", loading.read_config(path), model_params, like=path)
         if setup.merged:
-            adapters, settings = distributed.whole(params["adapters"]), lora_config(setup.config)
+            adapters, settings = to_host(params["adapters"]), lora_config(setup.config)
             if main:
                 save_peft(workdir / "peft", settings, adapters, model_type=loading.model_type(path), base_model=path)
     final = {"step": step, "params_sha256": checkpoint.checksum({"policy": params, **more} if more else params)}
@@ -294,7 +309,7 @@ def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Pa
 
 
 def _named(value):
-    """A config's values with "module:qualname" for the functions that a notebook may have put among them."""
+    """A config's values with "module:qualname" for functions, which a notebook may have set."""
     if isinstance(value, dict):
         return {key: _named(item) for key, item in value.items()}
     if not callable(value):

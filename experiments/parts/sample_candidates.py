@@ -1,4 +1,4 @@
-"""Candidates: the responses to a step's prompts that preferences are made of, as config.sample says."""
+"""Candidates: the responses to a step's prompts that preferences are made of, set by config.sample."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -23,11 +23,14 @@ POLICY, REFERENCE, DATA = range(3)
 
 
 class Candidates(NamedTuple):
-    """What a step's prompts may be answered with, in arrays of the host: N prompts, G candidates each.
+    """Responses to a step's prompts, as arrays on the host: N prompts, G candidates each.
 
-    batch: TokenBatch of [N, G, P + C]. completion_mask: bool [N, G, C]. rewards: float32 [N, G].
-    origin: int32 [N, G]. POLICY (or a mixture with it), REFERENCE or DATA: where each comes from.
-    opponents: float32 [N, M]. Rewards of the samples that the candidates are compared with.
+    Attributes:
+      batch: TokenBatch of [N, G, P + C].
+      completion_mask: bool [N, G, C].
+      rewards: float32 [N, G].
+      origin: int32 [N, G]. POLICY (or a mixture with it), REFERENCE or DATA: where each comes from.
+      opponents: float32 [N, M]. Rewards of the samples that the candidates are compared with.
     """
 
     batch: TokenBatch
@@ -38,10 +41,11 @@ class Candidates(NamedTuple):
 
 
 class Drawer(NamedTuple):
-    """Samples a mixture of two sets of params.
+    """Samples from a mixture of two sets of params.
 
-    generate: compiled (*params, tokens, prompt_mask, key) -> Rollout.
-    params: (policy, reference) -> the params that `generate` takes.
+    Attributes:
+      generate: compiled (*params, tokens, prompt_mask, key) -> Rollout.
+      params: (policy, reference) -> the params that `generate` takes.
     """
 
     generate: Callable
@@ -53,8 +57,13 @@ class Drawer(NamedTuple):
 
 
 def make_drawer(setup: Setup, *, share: float, group_size: int) -> Drawer:
-    """The Drawer of group_size samples per prompt from policy^(1 - share) reference^share. Only a share of 0 or 1 can
-    have another engine than the lockstep one."""
+    """The Drawer of policy^(1 - share) reference^share.
+
+    Args:
+      setup: of the run.
+      share: weight of the reference. Only 0 and 1 support engines other than lockstep.
+      group_size: samples per prompt.
+    """
     tokenizer, settings = setup.task.tokenizer, setup.config.rollout
     options = dict(
         completion_length=settings.completion_length,
@@ -79,9 +88,9 @@ def make_drawer(setup: Setup, *, share: float, group_size: int) -> Drawer:
 
 
 def make_judge(setup: Setup, pool: RewardPool) -> Callable:
-    """judge(prompts, completions, infos) -> RewardResult: the task's verifier, or the reward model of sample.judge.
+    """Makes judge(prompts, completions, infos) -> RewardResult: the verifier, or the reward model of sample.judge.
 
-    Given pairs (sample.data="pairs") are ordered already, and nothing is judged: every sample has the reward 1 of a
+    Given pairs (sample.data="pairs") are already ordered and nothing is judged: every sample gets the reward 1 of a
     chosen response, so that none counts as worse.
     """
     if setup.config.sample.data == "pairs":
@@ -96,11 +105,16 @@ def make_judge(setup: Setup, pool: RewardPool) -> Callable:
 class Source:
     """Samples and judges the candidates of a step.
 
-    Of several processes each samples and judges its own prompts; all get the whole step.
+    Each process samples and judges its own prompts; all get the whole step.
+
+    Args:
+      setup: of the run.
+      judge_texts: from make_judge.
+      prompts: endless batches of this process's records (processes.own_batches).
     """
 
     def __init__(self, setup: Setup, judge_texts: Callable, prompts: Iterator[list[dict]]):
-        """prompts: the endless batches of this process's records (processes.own_batches)."""
+        """Makes the samplers."""
         self._setup, self._judge, self._prompts = setup, judge_texts, prompts
         settings = self._settings = setup.config.sample
         self._draw = make_drawer(setup, share=settings.share, group_size=settings.group_size)
@@ -111,7 +125,7 @@ class Source:
         self._own = processes.rows_here(setup.mesh, settings.prompts_per_batch)
 
     def __call__(self, policy: Params, reference: Params, key: jax.Array, clock: Clock) -> tuple[Candidates, Judged]:
-        """(the step's candidates, the first batch's samples as they were judged)."""
+        """(the step's candidates, the judged samples of the first batch)."""
         parts, first = [], None
         for index in range(self._settings.prompts_per_step // self._settings.prompts_per_batch):
             part, judged = self._batch(policy, reference, jax.random.fold_in(key, index), clock)
@@ -120,9 +134,16 @@ class Source:
         return join(parts, self._setup.task.tokenizer.pad_id), first
 
     def compile_ahead(self, ahead: Callable, policy: Params, reference: Params, key: jax.Array) -> Candidates | None:
-        """Compiles what a call runs, for the prompts that come next, which stay the next ones.
+        """Compiles what a call runs, by running it on the next prompts, which remain the next ones.
 
-        Returns what the call would return, with zeros in place of samples; None for an engine that is not one program.
+        Args:
+          ahead: Run.ahead.
+          policy: params.
+          reference: params.
+          key: a typed key.
+
+        Returns:
+          What the call would return, with zeros in place of samples; None if the engine is not a single program.
         """
         if self._setup.config.rollout.engine.name != "lockstep":
             return None
@@ -139,7 +160,7 @@ class Source:
 
     def _batch(self, policy: Params, reference: Params, key, clock: Clock) -> tuple[Candidates, Judged]:
         settings, own = self._settings, next(self._prompts)
-        encoded = processes.place_own(self._setup.mesh, encode_prompts(self._setup, own))
+        encoded = processes.own_to_mesh(self._setup.mesh, encode_prompts(self._setup, own))
         judged = self._judged(self._draw(policy, reference, *encoded, key), own, clock)
         records, count = judged.records[:: settings.group_size], settings.prompts_per_batch
         parts = [self._candidates(judged, count, settings.share)]
@@ -167,8 +188,10 @@ class Source:
         return _grouped(rollout.batch, rollout.completion_mask, rewards, count, origin)
 
     def _of_data(self, records: list[dict], width: int) -> Candidates:
-        """The records' own responses, on prompts as wide as the sampled ones; nobody judges them: the first of a pair
-        has the reward 1 and the other one 0, a completion has 0."""
+        """The records' own responses, on prompts as wide as the sampled ones.
+
+        They are not judged: the first of a pair has reward 1 and the second 0, a completion has 0.
+        """
         texts = [record.get("responses") or [record["completion"]] for record in records]
         rows = [
             {"prompt": record["prompt"], "completion": text}
@@ -183,7 +206,7 @@ class Source:
 
 
 def _grouped(batch: TokenBatch, mask, rewards, count: int, origin: int) -> Candidates:
-    """Rows, prompt by prompt, as Candidates of `count` prompts."""
+    """Rows, sorted by prompt, as Candidates of `count` prompts."""
 
     def group(x):
         return np.asarray(x).reshape(count, -1, *x.shape[1:])
@@ -196,7 +219,7 @@ def _grouped(batch: TokenBatch, mask, rewards, count: int, origin: int) -> Candi
 
 
 def join(parts: list[Candidates], pad_id: int) -> Candidates:
-    """The prompts of `parts` one after the other; prompts of different buckets are padded on the left to the widest."""
+    """Concatenates the prompts of `parts`; prompts of different buckets are left-padded to the widest."""
     width = max(part.batch.tokens.shape[2] for part in parts)
 
     def widen(part: Candidates) -> Candidates:

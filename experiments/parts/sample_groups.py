@@ -1,8 +1,8 @@
-"""The rollouts of one training step: sampled, judged, and sampled again where groups taught nothing (DAPO).
+"""The rollouts of one training step: sampled, judged, and sampled again while groups have no signal (DAPO).
 
-Dynamic sampling (arXiv 2503.14476) drops the groups whose rewards are all the same and draws further prompts until a
-step has its prompts_per_step groups, or max_batches were drawn; what is then missing is filled up with dropped groups,
-which add nothing but keep the shapes.
+Dynamic sampling (arXiv 2503.14476) drops groups whose rewards are all equal and samples further prompts until a step
+has prompts_per_step groups, or max_batches were sampled. Missing groups are then filled up with dropped ones, which add
+nothing to the loss but keep the shapes.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,25 +21,32 @@ from rl_jax.rewards.pool import RewardPool, RewardResult
 
 
 class Collected(NamedTuple):
-    """A step's rows."""
+    """A step's rows.
+
+    Attributes:
+      judged: Judged of B rows, prompts x G.
+      greedy_rewards: float32 [B]. Reward of the greedy completion of each row's prompt, or None.
+      metrics: of the sampling itself.
+      greedy_lengths: int [B]. Tokens of the greedy completions, or None.
+      greedy_truncated: bool [B]. Whether they were truncated, or None.
+    """
 
     judged: Judged
-    """Prompts x G rows."""
     greedy_rewards: np.ndarray | None
-    """float32 [B]. Reward of the greedy completion of each row's prompt, or None."""
     metrics: dict[str, float]
-    """Metrics of the sampling itself."""
     greedy_lengths: np.ndarray | None = None
-    """int [B]. Tokens of those completions."""
     greedy_truncated: np.ndarray | None = None
-    """bool [B]. Whether they were cut off."""
 
 
 class Collector:
     """Samples and judges the rows of a step.
 
-    generate, greedy: compiled (params, tokens, prompt_mask, key) -> Rollout; greedy has one row per prompt, or is None.
-    prompts: the endless batches of this process's records.
+    Args:
+      setup: of the run.
+      pool: scores the texts.
+      prompts: endless batches of this process's records.
+      generate: compiled (params, tokens, prompt_mask, key) -> Rollout.
+      greedy: the same with one row per prompt, or None.
     """
 
     def __init__(
@@ -56,16 +63,26 @@ class Collector:
     def __call__(self, params: Params, key: jax.Array, clock: Clock) -> Collected:
         """Samples prompts and completions and judges them until the step is full.
 
-        Of several processes each samples, encodes and judges its own; all return the whole step. params: of the policy,
-        moved to the rollouts' layout here, where that is another one.
+        Each process samples, encodes and judges its own rows; all return the whole step.
+
+        Args:
+          params: of the policy. They are resharded here if rollouts have another layout.
+          key: a typed key.
+          clock: gets the laps reshard_s, rollout_s and reward_s.
         """
-        params = rollout_mesh.place(self._setup.rollout, params, clock)  # a second copy of the weights, gone at the end
+        params = rollout_mesh.place(self._setup.rollout, params, clock)  # a second copy of the weights, freed on return
         return self._collect(self._generate, self._greedy, params, key, clock)
 
     def compile_ahead(self, ahead: Callable, params: Params, key: jax.Array) -> Collected | None:
-        """Compiles what a call runs, for the prompts that come next, which stay the next ones.
+        """Compiles what a call runs, by running it on the next prompts, which remain the next ones.
 
-        Returns what the call would return, with zeros in place of samples; None for an engine that is not one program.
+        Args:
+          ahead: Run.ahead.
+          params: of the policy.
+          key: a typed key.
+
+        Returns:
+          What the call would return, with zeros in place of samples; None if the engine is not a single program.
         """
         if self._setup.config.rollout.engine.name != "lockstep":
             return None
@@ -95,7 +112,7 @@ class Collector:
         else:
             groups = (taught + idle)[:wanted]
         judged = groups[0] if len(groups) == 1 else _join(groups, self._setup.task.tokenizer.pad_id)
-        counts = {"num_timeouts": int(failures[0]), "num_errors": int(failures[1])}  # those of dropped groups, too
+        counts = {"num_timeouts": int(failures[0]), "num_errors": int(failures[1])}  # including those of dropped groups
         judged = judged._replace(result=judged.result._replace(**counts))
         of_greedy = (None, None, None)
         if greedy is not None:
@@ -109,9 +126,9 @@ class Collector:
         return Collected(judged, of_greedy[0], metrics, *of_greedy[1:])
 
     def _sample(self, generate: Callable, records: list[dict], params: Params, key, here, clock: Clock) -> Judged:
-        """The judged samples of the records, one call of `generate`."""
+        """The judged samples of the records, from one call of `generate`."""
         setup = self._setup
-        encoded = processes.place_own(setup.mesh, encode_prompts(setup, records))
+        encoded = processes.own_to_mesh(setup.mesh, encode_prompts(setup, records))
         rollout = generate(params, *encoded, key)
         clock.lap("rollout_s", rollout)
         judged = judge(setup, self._pool, rollout, records, here, setup.config.sample.prompts_per_step)
@@ -120,7 +137,7 @@ class Collector:
 
 
 def _split(judged: Judged, size: int) -> list[Judged]:
-    """One Judged for each group of `size` rows."""
+    """One Judged per group of `size` rows."""
     parts = []
     for start in range(0, len(judged.records), size):
         rows = slice(start, start + size)
@@ -140,7 +157,7 @@ def _split(judged: Judged, size: int) -> list[Judged]:
 
 
 def _join(parts: list[Judged], pad_id: int) -> Judged:
-    """The rows of `parts` one after the other; prompts of different buckets are padded on the left to the widest."""
+    """Concatenates the rows of `parts`; prompts of different buckets are left-padded to the widest."""
     width = max(part.rollout.batch.tokens.shape[1] for part in parts)
 
     def widen(rollout: Rollout) -> Rollout:

@@ -1,4 +1,4 @@
-"""config.rollout.engine: what samples a step's rollouts. All are called as the function of engine.make_generate is.
+"""config.rollout.engine: what samples a step's rollouts. All engines are called like engine.make_generate's function.
 
     --config.rollout.engine.name=lockstep      # one compiled program, all rows until the last has ended
     --config.rollout.engine.name=continuous    # slots that are refilled, programs that shrink with the live rows
@@ -23,9 +23,15 @@ from rl_jax.training.scoring import make_score
 
 
 def make_sampler(setup: Setup, num_prompts: int, **options) -> Callable:
-    """generate(params, tokens, prompt_mask, key) -> Rollout of the engine that the config names.
+    """Makes generate(params, tokens, prompt_mask, key) -> Rollout of the config's engine.
 
-    num_prompts: of a call. options: as for make_generate. Raises ValueError for an engine that does not exist.
+    Args:
+      setup: of the run.
+      num_prompts: prompts per call.
+      **options: keywords of make_generate.
+
+    Raises:
+      ValueError: if the engine is unknown, or there are several processes and it is not lockstep.
     """
     name = setup.config.rollout.engine.name
     if name != "lockstep":
@@ -40,8 +46,10 @@ def make_sampler(setup: Setup, num_prompts: int, **options) -> Callable:
 
 
 class Merging:
-    """A generate that is no jitted function, on the merged params, in the rollouts' layout; it counts its programs as a
-    jitted one does."""
+    """A generate that is not a jitted function, called with merged params in the rollouts' layout.
+
+    It counts its compiled programs as a jitted function does.
+    """
 
     def __init__(self, setup: Setup, generate: Callable):
         self.generate = generate

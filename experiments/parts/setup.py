@@ -1,4 +1,4 @@
-"""What a program is set up with: mesh, task, model, and its params on the mesh."""
+"""What a program is set up with: mesh, task, model, and the model's params on the mesh."""
 
 import dataclasses
 import os
@@ -20,13 +20,23 @@ from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training import checkpoint, sharding
 
-POLICIES = ("dtype", "param_dtype", "remat", "attention")  # what a checkpoint leaves open
+POLICIES = ("dtype", "param_dtype", "remat", "attention")  # fields that a checkpoint does not set
 
 
 class Setup(NamedTuple):
-    """A run's fixed parts. init_params: () -> params on the mesh, from the checkpoint or at random. param_shapes and
-    param_shardings: theirs. merged: params -> what the model reads, where adapters are trained beside it (lora).
-    rollout: where rollouts are sampled, where that is elsewhere."""
+    """A run's fixed parts.
+
+    Attributes:
+      config: of the run.
+      mesh: of the training.
+      task: Task.
+      model: types.Model.
+      init_params: () -> params on the mesh, from the checkpoint or random.
+      param_shapes: tree of jax.ShapeDtypeStruct.
+      param_shardings: tree of shardings.
+      merged: trained params -> the model's params, if adapters are trained (LoRA); else None.
+      rollout: sampling layout, if it differs from the training layout; else None.
+    """
 
     config: ConfigDict
     mesh: Mesh
@@ -40,9 +50,11 @@ class Setup(NamedTuple):
 
 
 def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
-    """The mesh, the task and the model that `config` describes.
+    """The mesh, the task and the model of `config`.
 
-    task: in place of the one that config.task names. config.reward.function replaces the reward of either.
+    Args:
+      config: of the run. config.reward.function replaces the reward of the task.
+      task: replaces that of config.task.
     """
     processes.simulate_devices(rollout_mesh.num_devices(config))
     mesh = sharding.make_mesh(sharding.parse_mesh(config.mesh))
@@ -65,7 +77,7 @@ def lora_config(config: ConfigDict) -> lora.LoraConfig:
 
 
 def _with_adapters(found: Setup) -> Setup:
-    """The same with params {"base": the model's, "adapters": what is trained}."""
+    """The setup with params {"base": the model's, "adapters": what is trained}."""
     config = lora_config(found.config)
 
     def add(base):
@@ -83,14 +95,22 @@ def _with_adapters(found: Setup) -> Setup:
 
 
 def assemble(config: ConfigDict, mesh: Mesh, task: Any, model: types.Model, init: Callable) -> Setup:
-    """The Setup of a model whose params init() -> params makes; they are made in their shards."""
+    """The Setup of a model whose params are made by a function, directly in their shards.
+
+    Args:
+      config: of the run.
+      mesh: of the training.
+      task: Task.
+      model: types.Model.
+      init: () -> params.
+    """
     shapes = jax.eval_shape(init)
     shardings = sharding.tree_shardings(shapes, mesh)
     return Setup(config, mesh, task, model, jax.jit(init, out_shardings=shardings), shapes, shardings)
 
 
 def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
-    """The same for a Hugging Face folder: its model, its tokenizer in place of the task's, its weights into shards."""
+    """The Setup of a Hugging Face folder: its model and weights, and its tokenizer in place of the task's."""
     path = config.model.path
     policies = {name: config.model[name] for name in POLICIES}
     model_config = dataclasses.replace(loading.read_config(path), **policies)
@@ -115,9 +135,21 @@ def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
 
 
 def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callable[[], types.Params]]:
-    """(model, init) from the config's model fields; init() -> params, numpy leaves of a checkpoint or random."""
+    """The model of the config's model fields.
+
+    Args:
+      fields: config.model as a dict; it is changed.
+      seed: of random params.
+      tokenizer: its vocabulary is the model's.
+
+    Returns:
+      (model, init). init() -> params, from a checkpoint or random.
+
+    Raises:
+      ValueError: if the vocabulary of a checkpoint has another size.
+    """
     path = fields.pop("checkpoint")
-    del fields["path"], fields["chat"], fields["lora"]  # read by setup
+    del fields["path"], fields["chat"], fields["lora"]  # make_setup reads them
     if path:
         loaded, params = llama2c.load(path)
         policies = {name: fields[name] for name in POLICIES}
@@ -139,9 +171,10 @@ def check_batches(setup: Setup) -> None:
 
 
 def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
-    """The params of a run's newest checkpoint, or of the one named (RUN/checkpoints/40), on this run's mesh.
+    """The params of a run's newest checkpoint, or of a given one (RUN/checkpoints/40), on this run's mesh.
 
-    FileNotFoundError says how to make one.
+    Raises:
+      FileNotFoundError: if there is no checkpoint; the message says how to make one.
     """
     folder, step = pathlib.Path(workdir) / "checkpoints", None
     if (path := pathlib.Path(workdir)).parent.name == "checkpoints" and path.name.isdecimal():
@@ -158,12 +191,12 @@ def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
 
 
 def sampling_of(fields: ConfigDict) -> Sampling:
-    """The sampling rule among a config's fields."""
+    """The sampling rule of a config's fields."""
     return Sampling(fields.temperature, fields.top_k, fields.top_p, fields.min_p)
 
 
 def check_rows(setup: Setup, **counts: int) -> None:
-    """Raises ValueError where one of `counts` rows does not divide over the mesh's axes that split rows."""
+    """Raises ValueError if one of `counts` rows does not divide over the mesh axes that split rows."""
     shards = sharding.row_shards(setup.mesh)
     for name, count in counts.items():
         if count % shards:

@@ -1,12 +1,12 @@
-"""The estimators that a run carries from step to step (rl_jax.core.trackers), by the places where the loop uses them.
+"""The estimators that a run carries from step to step (rl_jax.core.trackers), by their place in the loop.
 
-    reward_scale   running_moments: has seen the step's rewards before they are shaped -> shaping.scaled
-    baseline       ema_mean: the rewards of the steps before -> advantages.tracked_baseline
+    reward_scale   running_moments: of rewards, updated before they are shaped -> shaping.scaled
+    baseline       ema_mean: of the rewards of earlier steps -> advantages.tracked_baseline
     reward_kl      adaptive_kl: moves the weight of the KL in the reward
     loss_kl        adaptive_kl: moves the weight of the KL in the loss
     entropy        adaptive_entropy: moves the weight of the entropy bonus
 
-config.algorithm.trackers names one for each place, or "". Their states are in TrainState.trackers and are checkpointed.
+config.algorithm.trackers names one per place, or "". Their states are in TrainState.trackers and are checkpointed.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ from rl_jax.training.step import TrainState
 States = dict[str, Any]
 
 
-# Place -> (what the loop reads of the state, the tracker that is made for it).
+# Place -> (fields of the state that the loop reads, the usual tracker).
 PLACES = {
     "reward_scale": (("mean", "std"), "running_moments"),
     "baseline": (("value",), "ema_mean"),
@@ -38,10 +38,10 @@ PLACES = {
 
 
 def make_trackers(config) -> dict[str, Tracker]:
-    """The trackers that config.algorithm.trackers names, by place.
+    """The trackers of config.algorithm.trackers, by place.
 
     Raises:
-      ValueError: for an unknown tracker, or one whose state lacks what its place reads.
+      ValueError: if a tracker is unknown, or its state lacks what its place reads.
     """
     specs = {place: spec for place, spec in config.algorithm.trackers.items() if spec.fn}
     made = {place: bind(spec.to_dict(), trackers)() for place, spec in specs.items()}
@@ -57,12 +57,12 @@ def make_trackers(config) -> dict[str, Tracker]:
 
 
 def init(made: dict[str, Tracker]) -> States:
-    """Their states before the first step."""
+    """The states before the first step."""
     return {place: tracker.init() for place, tracker in made.items()}
 
 
 def see_rewards(made: dict[str, Tracker], states: States, rewards: np.ndarray) -> States:
-    """The states with the step's rewards, float32 [B], entered where that comes before their use (PPO-max)."""
+    """The states after observing the step's rewards, float32 [B], if that comes before their use (PPO-max)."""
     if "reward_scale" not in made:
         return states
     return states | {"reward_scale": made["reward_scale"].update(states["reward_scale"], jnp.asarray(rewards))}
@@ -81,7 +81,7 @@ def known(config, states: States) -> dict[str, Any]:
 
 
 def weigh(batch: PolicyBatch, states: States) -> PolicyBatch:
-    """The batch with the weights of its regularisers, where a tracker moves them."""
+    """The batch with the weights of its regularisers, if a tracker moves them."""
     rows = batch.completion_mask.shape[:1]
     extras = dict(batch.extras)
     if "loss_kl" in states:
@@ -96,15 +96,15 @@ def observe(made: dict[str, Tracker], states: States, rewards: np.ndarray, metri
 
     Args:
       made: the trackers by place.
-      states: theirs, before the step.
-      rewards: float32 [B], what the rows have earned: shaped, as the advantage sees them.
-      metrics: the step's row; kl/k1 and entropy are means over tokens.
+      states: before the step.
+      rewards: float32 [B]. Shaped, as the advantage sees them.
+      metrics: of the step; kl/k1 and entropy are means over tokens.
     """
     # On the host, so that a state on a mesh can be combined with numbers that are not.
     states, rewards = jax.device_get((states, rewards))
     samples = jnp.float32(len(rewards))
     seen = {"baseline": (jnp.asarray(rewards),)}
-    if "entropy" in metrics:  # not in a step that trained only a critic
+    if "entropy" in metrics:  # absent if the step trained only a critic
         seen["entropy"] = (jnp.float32(metrics["entropy"]),)
     if "kl/k1" in metrics:
         kl = jnp.float32(metrics["kl/k1"])
@@ -115,7 +115,7 @@ def observe(made: dict[str, Tracker], states: States, rewards: np.ndarray, metri
 
 
 def metrics_of(states: States) -> dict[str, float]:
-    """The states as a row of metrics: tracker/PLACE/FIELD."""
+    """The states as metrics: tracker/PLACE/FIELD."""
     return {
         f"tracker/{place}/{field}": float(value)
         for place, state in states.items()
@@ -124,7 +124,7 @@ def metrics_of(states: States) -> dict[str, float]:
 
 
 def see(made: dict[str, Tracker], state: TrainState, collected: Collected) -> TrainState:
-    """The train state whose trackers have seen the step's rewards, if that comes before their use."""
+    """The train state whose trackers have observed the step's rewards, if that comes before their use."""
     return state._replace(trackers=see_rewards(made, state.trackers, collected.judged.result.rewards))
 
 
@@ -136,9 +136,18 @@ def observe_step(
     metrics: dict[str, float],
     earned: jax.Array | None = None,
 ) -> tuple[TrainState, dict[str, float]]:
-    """(the train state with the trackers' states after a step, on the mesh; the metrics with theirs).
+    """Updates the trackers after a step.
 
-    earned: float32 [B], the rewards as the advantage sees them; the default is the rewards themselves.
+    Args:
+      mesh: of the training.
+      made: the trackers by place.
+      state: after the step's updates.
+      collected: the step's rows.
+      metrics: of the step.
+      earned: float32 [B]. The rewards as the advantage sees them. None: the rewards themselves.
+
+    Returns:
+      (the train state with new tracker states, on the mesh; the metrics with theirs added).
     """
     states = observe(made, state.trackers, collected.judged.result.rewards if earned is None else earned, metrics)
     return state._replace(trackers=processes.replicate(mesh, states)), metrics | metrics_of(states)

@@ -24,7 +24,17 @@ def make_optimizer(fields: ConfigDict) -> tuple[optax.GradientTransformation, op
 
 
 def place_state(setup: Setup, params: types.Params, optimizer, trackers: Any = ()) -> tuple[TrainState, Any]:
-    """A fresh TrainState on the mesh, and its shardings. `params` are given up to it."""
+    """A fresh TrainState on the mesh.
+
+    Args:
+      setup: of the run.
+      params: to start from. Their buffers are donated.
+      optimizer: optax transformation.
+      trackers: states of the trackers.
+
+    Returns:
+      (TrainState, its shardings).
+    """
     key = jax.random.key(setup.config.seed)
 
     def init(params):
@@ -35,8 +45,16 @@ def place_state(setup: Setup, params: types.Params, optimizer, trackers: Any = (
 
 
 def jit_step(step: Callable, setup: Setup, state_shardings, num_beside: int = 0) -> Callable:
-    """`step` compiled for the mesh: the state donated, rows over the axes that split them, metrics everywhere, further
-    arguments where they are."""
+    """Compiles `step` for the mesh and donates the state.
+
+    Batch sharded over the data axes, metrics replicated, extra arguments left as placed.
+
+    Args:
+      step: (state, batch, *extra) -> (state, metrics).
+      setup: of the run.
+      state_shardings: tree of shardings.
+      num_beside: number of extra arguments.
+    """
     rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
     return jax.jit(
         step,
@@ -46,9 +64,8 @@ def jit_step(step: Callable, setup: Setup, state_shardings, num_beside: int = 0)
     )
 
 
-def place_rows(setup: Setup, batch):
-    """`batch`, the whole of it in every process, with its rows over their devices: a gather or a sort of rows has left
-    it anywhere."""
+def to_mesh(setup: Setup, batch):
+    """Reshards a host-replicated batch over the data axes (indexing leaves it with arbitrary placement)."""
     return distributed.place(batch, sharding.batch_sharding(setup.mesh))
 
 
@@ -60,10 +77,18 @@ def make_trainer(
     trackers: Any = (),
     num_beside: int = 0,
 ) -> tuple[Callable, TrainState]:
-    """(compiled train step, fresh TrainState) for a program's settings: optimizer, micro_batches, max_grad_norm.
+    """Compiles the train step and makes its first state.
 
-    loss_fn: (params, batch) -> (Mean, metrics). `params` are given up to the state.
-    num_beside: how many further arguments step and loss_fn take that are no rows (params of a reference).
+    Args:
+      setup: of the run.
+      settings: optimizer, micro_batches and max_grad_norm.
+      loss_fn: (params, batch, *extra) -> (Mean, metrics).
+      params: to start from. Their buffers are donated.
+      trackers: states of the trackers.
+      num_beside: number of extra arguments of step and loss_fn that are no rows (params of a reference).
+
+    Returns:
+      (compiled train step, fresh TrainState).
     """
     optimizer, step = make_step(setup, settings, loss_fn)
     state, shardings = place_state(setup, params, optimizer, trackers)
@@ -73,13 +98,11 @@ def make_trainer(
 
 
 def make_step(setup: Setup, settings: ConfigDict, loss_fn: Callable) -> tuple[optax.GradientTransformation, Callable]:
-    """(optimizer, train step) for a program's settings, as make_trainer takes them; nothing is made or compiled."""
+    """(optimizer, train step), as make_trainer compiles them; nothing is allocated or compiled here."""
     optimizer, schedule = make_optimizer(settings.optimizer)
     if setup.merged:
         optimizer = freeze(optimizer, "base")
-    options = dict(
-        num_micro_batches=settings.micro_batches, max_grad_norm=settings.max_grad_norm, schedule=schedule
-    )
+    options = dict(num_micro_batches=settings.micro_batches, max_grad_norm=settings.max_grad_norm, schedule=schedule)
 
     def step(state, batch, *beside):
         return make_train_step(lambda params, rows: loss_fn(params, rows, *beside), optimizer, **options)(state, batch)
@@ -88,12 +111,12 @@ def make_step(setup: Setup, settings: ConfigDict, loss_fn: Callable) -> tuple[op
 
 
 def with_merged_adapters(setup: Setup, fn: Callable) -> Callable:
-    """`fn(params, ...)` of the model's params as a function of what is trained, where that is something else."""
+    """Wraps `fn(model_params, ...)` to take the trained params, merging LoRA adapters first."""
     return (lambda params, *rest: fn(setup.merged(params), *rest)) if setup.merged else fn
 
 
 def jit_generate(generate: Callable, setup: Setup) -> Callable:
-    """`generate` compiled for the mesh: prompts and rollouts by rows."""
+    """Compiles `generate` for the mesh; prompts and rollouts are sharded by rows."""
     mesh, params = setup.rollout[:2] if setup.rollout else (setup.mesh, setup.param_shardings)
     rows, everywhere = sharding.batch_sharding(mesh), sharding.replicated(mesh)
     sample = sharding.on_mesh(with_merged_adapters(setup, generate), mesh)
@@ -102,6 +125,6 @@ def jit_generate(generate: Callable, setup: Setup) -> Callable:
 
 
 def jit_score(score: Callable, setup: Setup) -> Callable:
-    """`score` compiled for the mesh."""
+    """Compiles `score` for the mesh."""
     rows = sharding.batch_sharding(setup.mesh)
     return jax.jit(with_merged_adapters(setup, score), in_shardings=(setup.param_shardings, rows), out_shardings=rows)

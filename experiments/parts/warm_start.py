@@ -20,6 +20,11 @@ from rl_jax.training.scoring import make_score
 def warm_start(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal) -> Params | None:
     """The params that a program starts from: a finished run's, those of the SFT in workdir/sft, or the model's own.
 
+    Args:
+      setup: of the run.
+      workdir: its folder.
+      stop: of the run, shared with the SFT.
+
     Returns:
       params on the mesh, or None if a signal ended the SFT.
     """
@@ -32,9 +37,17 @@ def warm_start(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal)
 
 
 def fine_tune(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None) -> bool:
-    """config.sft.steps steps, or until the evaluated pass@1 reaches config.sft.stop_at. Returns whether it is complete.
+    """Runs config.sft.steps steps, or until the evaluated pass@1 reaches config.sft.stop_at.
 
     A task without a reward_fn is not evaluated.
+
+    Args:
+      setup: of the run.
+      workdir: of the SFT.
+      stop: of the run that this SFT is a part of; None if it is a run of its own.
+
+    Returns:
+      Whether the SFT is complete.
     """
     config, settings = setup.config, setup.config.sft
     every = {"every": config.checkpoint.every}
@@ -49,9 +62,9 @@ def fine_tune(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal |
         evaluate = make_evaluate(setup, pool)
         if not loop.done:
             first = encode_sft(setup, pipeline.peek(batches))
-            loop.ahead("train_step", train_step)(state, processes.place_own(setup.mesh, first))
+            loop.ahead("train_step", train_step)(state, processes.own_to_mesh(setup.mesh, first))
         for step in loop.steps():
-            batch = processes.place_own(setup.mesh, encode_sft(setup, next(batches)))
+            batch = processes.own_to_mesh(setup.mesh, encode_sft(setup, next(batches)))
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
             step.clock.lap("train_s")
@@ -66,7 +79,7 @@ def fine_tune(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal |
 
 
 def make_loss(setup: Setup):
-    """loss_fn(params, (TokenBatch, completion_mask)) -> (Mean, metrics) of rl_jax.sft."""
+    """Makes loss_fn(params, (TokenBatch, completion_mask)) -> (Mean, metrics) of rl_jax.sft."""
     length, chunk = setup.config.rollout.completion_length, setup.config.score.chunk
     score = with_merged_adapters(setup, make_score(setup.model, completion_length=length, chunk=chunk))
 

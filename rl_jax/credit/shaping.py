@@ -153,6 +153,8 @@ def against_references(
 ) -> chex.Array:
     """PAR: 1/M sum_m sigma(slope (R - r_m)), the probability of winning against a reference; bounded.
 
+    For a loop of your own: no program supplies reference_rewards.
+
     Source: arXiv 2502.18770 and its code (calculate_relative_sigmoid, sigmoid_k = slope = 1).
 
     Args:
@@ -178,7 +180,10 @@ def tanh_against_references(
     *,
     reference_rewards: chex.Array,
 ) -> chex.Array:
-    """1/M sum_m tanh(R - r_m). float [B], [B, M] -> float [B]. Source: compared in arXiv 2502.18770."""
+    """1/M sum_m tanh(R - r_m). float [B], [B, M] -> float [B]. Source: compared in arXiv 2502.18770.
+
+    For a loop of your own: no program supplies reference_rewards.
+    """
     return jnp.mean(jnp.tanh(_gaps(rewards, truncated, reference_rewards)), axis=1)
 
 
@@ -190,7 +195,10 @@ def centered_on_references(
     *,
     reference_rewards: chex.Array,
 ) -> chex.Array:
-    """R - 1/M sum_m r_m. float [B], [B, M] -> float [B]; unbounded. Source: compared in arXiv 2502.18770."""
+    """R - 1/M sum_m r_m. float [B], [B, M] -> float [B]; unbounded. Source: compared in arXiv 2502.18770.
+
+    For a loop of your own: no program supplies reference_rewards.
+    """
     return jnp.mean(_gaps(rewards, truncated, reference_rewards), axis=1)
 
 
@@ -207,6 +215,8 @@ def log_sigmoid_centered(
 
     float [B], [B, M] -> float [B], at most 0.
     Source: arXiv 2402.00742; .85 and the normal fit are those of the code of arXiv 2502.18770.
+
+    For a loop of your own: no program supplies reference_rewards.
     """
     _gaps(rewards, truncated, reference_rewards)
     spread = jnp.std(reference_rewards, axis=1) + 1e-5

@@ -22,7 +22,7 @@ def parsed():
 def test_everything_stays_as_it_is():
     mesh = sharding.make_mesh(sharding.parse_mesh("data:2,fsdp:2"))
     tree = {"x": np.arange(8.0), "key": jax.random.key(1)}
-    assert processes.place_own(mesh, tree) is tree and processes.replicate(mesh, tree) is tree
+    assert processes.own_to_mesh(mesh, tree) is tree and processes.replicate(mesh, tree) is tree
     assert distributed.whole(tree) is tree and distributed.gather_rows(tree, np.arange(8), 8) is tree
     assert distributed.gather(3) == [3] and distributed.largest(5) == 5 and distributed.is_main()
     assert distributed.any_process(True) is True and distributed.any_process(False) is False

@@ -28,6 +28,8 @@ MESH = "data:2,fsdp:2"
 COUNTED = "reward/mean reward/std completion_length finished truncated group/zero_variance mask_occupancy".split()
 NOISE = "sampler/gap_max ratio/first_max_dev".split()  # differences of nearly equal numbers
 
+PROGRAMS = ("grpo", "ppo", "dpo", "online_dpo", "reward_model")
+
 
 class Group:
     """Processes of tests.distributed.worker in one folder; none of them outlives the `with` block."""
@@ -97,7 +99,7 @@ def new_folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def one(new_folder):
     """The folder of one process with four devices."""
-    return run(new_folder("one"), 1, "grpo", "ppo", "dpo")
+    return run(new_folder("one"), 1, *PROGRAMS)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +112,7 @@ def two(new_folder):
     assert any(leaf.addressable_shards[0].data.size * 8 == leaf.size for leaf in jax.tree.leaves(placed))
     with checkpoint.Checkpointer(folder / "params", every=1) as checkpoints:
         checkpoints.save(1, {"params": placed}, {})
-    return run(folder, 2, "seam", "widths", "logits", "grpo", "ppo", "dpo")
+    return run(folder, 2, "seam", "widths", "logits", *PROGRAMS)
 
 
 def rows(path):
@@ -133,10 +135,10 @@ def assert_equal_metrics(left, right):
     assert len({row["loss"] for row in left[1:]}) == len(left) - 1, "nothing moved, so nothing was compared"
 
 
-@pytest.mark.parametrize("program", ["grpo", "ppo", "dpo"])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_two_processes_walk_the_path_of_one(one, two, program):
     assert_equal_metrics(one / program, two / program)
-    if program != "dpo":  # every sampled token, and whose prompt it answers
+    if program in ("grpo", "ppo", "online_dpo"):  # every sampled token, and whose prompt it answers
         samples = rows(one / program / "samples.jsonl")
         assert samples == rows(two / program / "samples.jsonl") and len(samples) >= 8
 
@@ -148,7 +150,7 @@ def test_the_warm_start_agrees(one, two):
 
 def test_the_params_agree(one, two):
     """Not only what is logged: the params of the last checkpoints, of one and of two processes, read by this one."""
-    for program in ("grpo", "ppo", "dpo"):
+    for program in PROGRAMS:
         found = []
         for folder in (one, two):
             steps = (folder / program / "checkpoints").iterdir()
@@ -166,7 +168,7 @@ def test_each_thing_is_written_once(two):
     steps = [row["step"] for row in rows(two / "grpo" / "metrics.jsonl")]
     assert steps == sorted(set(steps))
     logs = [(two / f"log_2_{index}.txt").read_text() for index in range(2)]
-    assert all(log.count('{"done": "dpo"}') == 1 for log in logs)
+    assert all(log.count(f'{{"done": "{PROGRAMS[-1]}"}}') == 1 for log in logs)
 
 
 def test_a_checkpoint_of_eight_devices_is_read_by_two_processes(two):

@@ -14,8 +14,8 @@ import numpy as np
 from absl import flags
 
 from configs import ppo_common
-from configs.preferences import given
-from experiments import dpo, grpo, ppo
+from configs.preferences import given, online, reward_models
+from experiments import dpo, grpo, online_dpo, ppo, reward_model
 from experiments.parts import encoding, processes
 from experiments.parts.encoding import encode_prompts
 from experiments.parts.setup import make_setup
@@ -80,11 +80,7 @@ class Jobs:
     def dpo(self) -> None:
         """A warm start, packed pairs, and a statistic of the whole batch."""
         config = given.get_config("smoke")
-        path = self.folder / "pairs.jsonl"
-        config.data.update(path=str(path), kind="pairs", name="jsonl", data_dir=str(self.folder.parent / "data"))
-        config.task.alphabet = "abcxyz"
-        config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=16)
-        config.rollout.update(completion_length=5, prompt_buckets=(6,))
+        self._read_pairs(config)
         # Many quick steps: some tests end a run in the middle.
         config.train.update(steps=24, batch_size=8, micro_batches=2)
         config.algorithm.update(compare=dict(fn="anchored"))
@@ -92,11 +88,38 @@ class Jobs:
         config.train.optimizer.update(OPTIMIZER, learning_rate=5e-3)
         config.sft.update(steps=2, batch_size=8)
         config.packing.mode = "shared_prefix"
-        config.mesh = self.mesh
         config.eval.update(every=12, batch_size=8, num_prompts=10)
         config.checkpoint.every = 4
-        config.log.update(progress=False, tensorboard=False)
         dpo.run(config.lock(), self.folder / "dpo")
+
+    def online_dpo(self) -> None:
+        """Samples, their opponents, and a reference that moves."""
+        config = online.of(policy_config(self.folder, self.mesh))
+        config.train.update(steps=3, batch_size=8)
+        config.train.optimizer.update(OPTIMIZER)
+        config.sample.update(prompts_per_step=8, prompts_per_batch=8, opponents=dict(samples=1, share=1.0))
+        config.algorithm.reference_schedule = dict(fn="per_iteration")
+        online_dpo.run(config.lock(), self.folder / "online_dpo")
+
+    def reward_model(self) -> None:
+        """A head on pairs."""
+        config = reward_models.base("reward_model")
+        self._read_pairs(config)
+        config.train.update(steps=4, batch_size=8, micro_batches=2)
+        config.train.optimizer.update(OPTIMIZER)
+        config.eval.update(every=2, batch_size=8, num_prompts=10)
+        config.checkpoint.every = 2
+        reward_model.run(config.lock(), self.folder / "reward_model")
+
+    def _read_pairs(self, config) -> None:
+        """A config that reads FOLDER/pairs.jsonl with a model of one layer."""
+        path = self.folder / "pairs.jsonl"
+        config.data.update(path=str(path), kind="pairs", name="jsonl", data_dir=str(self.folder.parent / "data"))
+        config.task.alphabet = "abcxyz"
+        config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=16)
+        config.rollout.update(completion_length=5, prompt_buckets=(6,))
+        config.mesh = self.mesh
+        config.log.update(progress=False, tensorboard=False)
 
     def seam(self) -> None:
         """What passes between processes, one function after the other; on a mesh of 4 devices in 2 or 4 processes."""
@@ -107,7 +130,7 @@ class Jobs:
         np.testing.assert_array_equal(processes.rows_here(shared, 8), np.arange(8))
 
         rows = np.arange(16, dtype=np.float32).reshape(8, 2)
-        placed = processes.place_own(mesh, rows[here])
+        placed = processes.own_to_mesh(mesh, rows[here])
         assert placed.shape == (8, 2) and not placed.is_fully_addressable
         np.testing.assert_array_equal(distributed.local_rows(placed), rows[here])
         np.testing.assert_array_equal(distributed.whole(placed), rows)

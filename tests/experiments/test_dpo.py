@@ -186,7 +186,7 @@ def test_rewards_of_tokens_do_not_overflow(files, tmp_path, monkeypatch):
 
 def test_mismatched_pairs_of_a_part_of_a_batch(files, monkeypatch):
     """3 prompts in a batch of 4: what is counted is each of them with the response before it, around the three."""
-    monkeypatch.setattr(preference_steps, "place_rows", lambda setup, rows: rows)
+    monkeypatch.setattr(preference_steps, "to_mesh", lambda setup, rows: rows)
     encode = encoder(files, set())
     records = [dict(prompt="abc"[n], responses=["x" * (n + 1)], rewards=[1], info={}) for n in range(3)]
     encode._settings["responses"] = 1

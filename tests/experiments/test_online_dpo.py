@@ -15,7 +15,7 @@ from experiments.parts.judging import make_pool
 from experiments.parts.preference_data import flat
 from experiments.parts.run import Clock
 from experiments.parts.setup import make_setup
-from experiments.parts.training import place_rows
+from experiments.parts.training import to_mesh
 from rl_jax import preferences
 from rl_jax.core.binding import bind
 from rl_jax.core.types import PreferenceBatch, Rollout, TokenBatch
@@ -264,7 +264,7 @@ def test_references_are_scored_by_their_own_params(tmp_path):
     programs, _ = preference_steps.build(setup, jax.tree.map(jnp.copy, drawn.params))
     batch = online_dpo.choose(setup.config, drawn.candidates, jax.random.key(0), set())
     found = online_dpo.with_references(setup, programs, batch, {"ref": 0.3, "prev": 0.7}, drawn.other, drawn.params)
-    rows = place_rows(setup, flat(batch.batch))
+    rows = to_mesh(setup, flat(batch.batch))
     for scores, params in ((found.ref_log_probs, drawn.other), (found.prev_log_probs, drawn.params)):
         expected = programs.score(params, rows).log_probs.reshape(scores.shape)
         np.testing.assert_allclose(scores, expected, atol=1e-6)
@@ -320,7 +320,7 @@ def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monke
     for found in (offline, online):
         found = online_dpo.with_references(setup, programs, found, {"ref": 1.0}, reference, state.params)
         copied = jax.tree.map(jnp.copy, state)
-        losses.append(jax.device_get(programs.train_step(copied, place_rows(setup, found), reference)[1]))
+        losses.append(jax.device_get(programs.train_step(copied, to_mesh(setup, found), reference)[1]))
     assert losses[0] == losses[1] and losses[0]["grad_norm"] > 0 and losses[0]["log_ratio"] != 0
 
 

@@ -363,7 +363,7 @@ def test_a_check_plans_with_the_stored_arguments(tmp_path, monkeypatch):
     path.write_text(json.dumps(a_plan()))
     seen = []
     monkeypatch.setattr(cli.sys, "argv", ["plan", f"--check={path}"])
-    monkeypatch.setattr(cli.common, "main", lambda run: seen.extend(cli.sys.argv))
+    monkeypatch.setattr(cli, "start", lambda run: seen.extend(cli.sys.argv))
     cli.main()
     assert seen == ["plan", f"--check={path}", *stored.arguments(a_plan())]
     path.write_text("{}")
