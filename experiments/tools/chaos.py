@@ -104,7 +104,7 @@ def unfinished(workdir: pathlib.Path) -> set[tuple]:
     """The folders of unfinished saves, each with what distinguishes it from an earlier one of the same name."""
     found = set()
     for path in (path for part in parts_of(workdir) for path in (part / "checkpoints").glob("*.orbax-checkpoint-tmp*")):
-        with contextlib.suppress(FileNotFoundError):  # complete by now, and renamed, and renamed
+        with contextlib.suppress(FileNotFoundError):  # complete by now, and renamed
             status = path.stat()
             found.add((path.name.split(".")[0], status.st_ino, status.st_ctime_ns))
     return found
