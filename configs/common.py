@@ -1,7 +1,7 @@
-"""The fields that every run has, with their defaults. A config file starts from `base()` and sets what differs.
+"""The fields that every run has, with their defaults. A config file starts from `base()` and changes some.
 
-Every field is set here, so that a misspelt one on the command line is an error and not a silent new field. What each
-means is in configs/fields.py.
+Every field is set here, so that a misspelt one on the command line is an error and not a silent new field. The meaning
+of each is in configs/fields.py.
 """
 
 import pathlib
@@ -25,9 +25,13 @@ def optimizer(**changes) -> ConfigDict:
 
 
 def transformer(**changes) -> ConfigDict:
-    """A model from scratch; the task's tokenizer gives the vocabulary. checkpoint: a llama2.c file to start from,
-    which then gives the sizes. path: a Hugging Face folder, which gives sizes, weights and the tokenizer; chat: prompts
-    are messages in that folder's chat template. lora: adapters that are trained in the model's place, rank 0: none."""
+    """A model from scratch; the task's tokenizer gives the vocabulary.
+
+    Args:
+      **changes: fields that differ from the defaults. checkpoint: a llama2.c file to start from, which then gives the
+        sizes. path: a Hugging Face folder, which gives sizes, weights and the tokenizer. chat: prompts are messages in
+        that folder's chat template. lora: adapters that are trained instead of the weights; rank 0 is none.
+    """
     fields = dict(
         checkpoint="",
         path="",
@@ -51,14 +55,19 @@ def transformer(**changes) -> ConfigDict:
 
 
 def checkpoint(every: int) -> dict:
-    """What rl_jax.training.checkpoint.Checkpointer takes. every: steps between saves. keep: of the newest; beside
-    them stay the
-    multiples of keep_every steps (0: none), and keep_best by a metric of metrics.jsonl, best_mode "max" or "min"."""
+    """The fields of rl_jax.training.checkpoint.Checkpointer.
+
+    The newest `keep` checkpoints are kept, the multiples of keep_every steps (0: none), and the keep_best best ones by
+    a metric of metrics.jsonl with best_mode "max" or "min".
+
+    Args:
+      every: steps between saves.
+    """
     return dict(every=every, keep=2, keep_every=0, keep_best=0, best_metric="eval/pass@1", best_mode="max")
 
 
 def train(*, steps: int, optimizer: ConfigDict, **more) -> dict:
-    """What every program that trains has. more: how a program splits its data: batch_size, epochs, minibatches."""
+    """The fields of every program that trains. more: how a program splits its data: batch_size, epochs, minibatches."""
     return dict(
         steps=steps,
         **more,
@@ -69,14 +78,14 @@ def train(*, steps: int, optimizer: ConfigDict, **more) -> dict:
     )
 
 
-SAMPLING = dict(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)  # of the model itself
+SAMPLING = dict(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)  # the model's own distribution
 DATA_DIR = "~/.cache/rl_jax/tfds"  # where datasets are prepared, once
-# Where real data sets are looked for: beside the clone, and where experiments.tools.fetch_data puts them.
+# Folders of real data sets: next to the clone, and the one of experiments.tools.fetch_data.
 DATA, FETCHED = "../shared/data", "~/.cache/rl_jax/data"
 
 
 def real(path: str) -> str:
-    """A file or folder of the real data sets: that under DATA, unless only FETCHED has it."""
+    """A file or folder of the real data sets: the one under DATA, unless only FETCHED has it."""
     fetched = pathlib.Path(FETCHED).expanduser() / path
     return str(fetched) if fetched.exists() and not pathlib.Path(DATA, path).exists() else f"{DATA}/{path}"
 
@@ -91,14 +100,14 @@ def base(name: str) -> ConfigDict:
             mesh="",  # "data:2,fsdp:2,tensor:2", axes in rl_jax/core/axis_table.py; "" is one device
             task=dict(name=name),
             model=transformer(),
-            init_from="",  # the workdir of a finished run to take the params from; "" runs the SFT below, if any
+            init_from="",  # workdir of a finished run whose params to start from; "" runs the SFT below, if any
             rollout=dict(
                 completion_length=32,
                 prompt_buckets=(16, 32, 64),
                 **SAMPLING,
                 engine=dict(name="lockstep", slots=0, url="", model="", timeout_s=600.0, sync=None),
-                mesh="",  # another layout of the weights to sample in (experiments.parts.rollout_mesh)
-                devices="shared",  # with the training, or "separate"
+                mesh="",  # another layout of the weights for sampling (experiments.parts.rollout_mesh)
+                devices="shared",  # "shared" with the training, or "separate"
             ),
             score=dict(chunk=32),
             packing=dict(mode="padded", row_length=0, min_rows=1),  # see experiments.parts.packers
@@ -112,9 +121,9 @@ def base(name: str) -> ConfigDict:
                 optimizer=optimizer(),
                 max_nonfinite_in_a_row=5,
                 eval_every=100,
-                stop_at=1.1,  # pass@1; above 1 is never
+                stop_at=1.1,  # stop at this pass@1; above 1: never
             ),
-            # Rewards to advantages, weights and the loss: what a file of configs/methods sets.
+            # From rewards to advantages, weights and the loss: what a file of configs/methods sets.
             algorithm=dict(
                 mask_truncated=False,  # DAPO's overlong filtering: no loss on rows that were cut off
                 # From rewards to advantages and weights (rl_jax.credit).
@@ -124,8 +133,8 @@ def base(name: str) -> ConfigDict:
                 advantage=dict(fn="group_relative"),
                 behavior_weight=dict(fn="none"),  # from the sampler's log-probs to the trainer's
                 token_weight=dict(fn="none"),
-                token_selection=dict(fn=""),  # the tokens that a surrogate treats differently; "": it does not ask
-                # Estimators with a memory (rl_jax.core.trackers), by the place where the loop uses them; "" is none.
+                token_selection=dict(fn=""),  # tokens that a surrogate treats differently; "": none
+                # Estimators with a state (rl_jax.core.trackers), by their use in the loop; "" is none.
                 trackers={
                     place: dict(fn="") for place in ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
                 },
@@ -133,7 +142,7 @@ def base(name: str) -> ConfigDict:
                 surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
                 kl=dict(fn="k3"),
                 kl_coef=0.0,
-                measure_kl=True,  # False: no forward of the reference, and no kl/ metric, unless a term asks for it
+                measure_kl=True,  # False: no forward of the reference and no kl/ metric, unless a term needs it
                 entropy_coef=0.0,
                 aggregate=dict(fn="token_mean"),
             ),
@@ -151,7 +160,7 @@ def base(name: str) -> ConfigDict:
 
 
 def smoke(config: ConfigDict) -> ConfigDict:
-    """The same program at the smallest size: a minute of compilation and a handful of steps, for CI."""
+    """The same program at the smallest size: a minute of compilation and a few steps, for CI."""
     config.sft.steps = min(config.sft.steps, 20)
     config.sft.eval_every = 20
     config.train.steps = 4
@@ -163,7 +172,11 @@ def smoke(config: ConfigDict) -> ConfigDict:
 
 
 def parse(arg: str | None, known: tuple[str, ...]) -> set[str]:
-    """The comma-separated words after the config's colon. Raises ValueError for one that the config does not know."""
+    """The comma-separated words after the config's colon.
+
+    Raises:
+      ValueError: if a word is unknown.
+    """
     words = set(filter(None, (arg or "").split(",")))
     if words - set(known):
         raise ValueError(f"config argument {sorted(words - set(known))} is none of {', '.join(known)}")

@@ -1,14 +1,14 @@
-"""What every field of every shipped config means, by dotted name: read by `--help` and by the page of the config files.
+"""The meaning of the fields of every shipped config, by dotted name: for `--help` and the page of the config files.
 
-The first sentence of each stands in `--help`, all of it on the page. `describe` finds the text of a field. A group
+The first sentence of each is shown by `--help`, all of it on the page. `describe` finds the text of a field. A group
 with a field `fn` names a function; its other fields are that function's keywords, and the group is described as one.
-The fields of an OPEN group belong to what its name selects (a task, an environment); those of the shipped ones that
-are read most are here too. tests/configs/test_fields.py holds that no field is missing and no entry is left over.
+The fields of an OPEN group belong to what its name selects (a task, an environment); the most used ones of the shipped
+ones are here too. tests/configs/test_fields.py checks that no field is missing and no entry is left over.
 """
 
 from configs.control.fields import CONTROL
 
-OPEN = {  # group -> whose keywords its fields are
+OPEN = {  # group -> the function whose keywords its fields are
     "task": "rl_jax.tasks.load",
     "env": "rl_jax.envs.load_vector",
     "data": "rl_jax.preferences.load",
@@ -265,7 +265,7 @@ FIELDS |= _under("fit.optimizer", {"learning_rate": "Learning rate of Adam."} | 
 
 
 def describe(name: str) -> str | None:
-    """The description of a field; inside of an open group or of one with `fn`, the group's; None for an unknown one."""
+    """The description of a field; within an open group or one with `fn`, the group's; None for an unknown one."""
     while name not in FIELDS and "." in name:
         name = name.rpartition(".")[0]
     return FIELDS.get(name)

@@ -1,11 +1,10 @@
-"""GRPO at the sizes that people book pods for: what experiments.plan plans, and what runs there.
+"""GRPO at sizes for which pods are booked: experiments.plan plans it, and it runs there.
 
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8
 
 Arguments: `1b` (Llama 3.2), `8b` (Llama 3.1), `13b` (Llama 2), `32b` (Qwen3): sizes as in the published config.json,
 under experiments/plan/plans/models. Prompts of 1,024 and completions of 3,072 tokens, 64 prompts x 8, bfloat16 over
-float32
-masters, everything rematerialised, the TPU's splash attention. Another folder: --config.model.path=FOLDER.
+float32 masters, full rematerialisation, the TPU's splash attention. Another folder: --config.model.path=FOLDER.
 """
 
 from configs import common
@@ -25,7 +24,7 @@ def get_config(arg: str | None = None):
         path=f"experiments/plan/plans/models/{MODELS[size]}", dtype="bfloat16", remat="full", attention="splash"
     )
     config.rollout.update(completion_length=3072, prompt_buckets=(1024,))
-    config.rollout.engine.name, config.packing.mode = "lockstep", "padded"  # the programs that are planned
+    config.rollout.engine.name, config.packing.mode = "lockstep", "padded"  # the programs that can be planned
     config.score.chunk = 256
     config.sample.update(prompts_per_step=64, group_size=8)
     config.train.update(minibatches=2, micro_batches=4)

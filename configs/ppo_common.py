@@ -1,4 +1,4 @@
-"""The fields that PPO's critic has, with their defaults; everything else is configs.common's. See experiments.ppo."""
+"""The fields of PPO's critic, with their defaults; everything else is configs.common's. See experiments.ppo."""
 
 from ml_collections import ConfigDict
 
@@ -8,8 +8,8 @@ from configs import common
 def critic(**changes) -> ConfigDict:
     """config.critic: how values are learned and turned into advantages. The policy's side is config.algorithm."""
     fields = dict(
-        shared=False,  # a value head on the policy's trunk; False: a network of its own, from the same params
-        warmup_steps=0,  # the first steps train the critic alone (not where it is shared)
+        shared=False,  # a value head on the policy's trunk; False: a separate network, from the same params
+        warmup_steps=0,  # the first steps train the critic alone (unless it is shared)
         # From token rewards to advantages and returns (rl_jax.advantages.tokens).
         advantage=dict(fn="gae", discount=1.0, lam=0.95),
         whiten=True,
@@ -17,7 +17,7 @@ def critic(**changes) -> ConfigDict:
         # The loss (rl_jax.losses.value).
         loss=dict(fn="clipped", value_clip=0.2),
         support=dict(low=-1.0, high=1.0, num_bins=101, padding=3),  # read by the categorical losses only
-        value_coef=0.1,  # weight of the value loss where the trunk is shared
+        value_coef=0.1,  # weight of the value loss if the trunk is shared
         micro_batches=1,
         max_grad_norm=1.0,
         optimizer=common.optimizer(learning_rate=1e-3),

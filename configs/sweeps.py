@@ -1,4 +1,4 @@
-"""Sweeps: generators of overrides, {"dotted.field": value} each, and how to combine them.
+"""Sweeps: generators of overrides, {"dotted.field": value} each, and functions that combine them.
 
 A config file holds its own, as functions that experiments.sweep finds by name:
 
@@ -8,11 +8,11 @@ A config file holds its own, as functions that experiments.sweep finds by name:
     def sweep_lr_and_clip(arg=None):                            # not all combinations, but ten of them
         return sweeps.subsample(sweeps.product(sweep_lr(), sweep_clip()), 10)
 
-arg is the text after the colon, None without one. `--sweep=lr,seed` is the product of the two. Two names that are no
-fields of a config: "config" is another file in the place of the first, "argument" a word more after its colon.
+arg is the text after the colon, None without one. `--sweep=lr,seed` is the product of the two. Two names are not
+fields of a config: "config" is another file instead of the first, "argument" one more word after its colon.
 
-Seeds of tuning and of tests are disjoint by construction: a test seed is below FIRST_TUNING_SEED, a tuning seed is not
-(`check_seeds`). A hyper-parameter that was chosen on some seeds is then measured on others.
+Seeds for tuning and for tests are disjoint by construction: test seeds are below FIRST_TUNING_SEED, tuning seeds are
+not (`check_seeds`). So a hyper-parameter chosen on some seeds is always measured on others.
 """
 
 import random
@@ -35,8 +35,11 @@ def seeds(arg: str | None = None, default: int = 5) -> Iterator[Overrides]:
 
 
 def tuning_seeds(arg: str | None = None, default: int = 3) -> Iterator[Overrides]:
-    """Tuning seeds: "3" is 10000 to 10002, "10007/10009" those two. ValueError for a test seed among them, and for a
-    number of seeds that was meant as one."""
+    """Tuning seeds: "3" is 10000 to 10002, "10007/10009" those two; `default` of them without arg.
+
+    Raises:
+      ValueError: if one is a test seed, or if a single seed is given as a number of seeds.
+    """
     first = FIRST_TUNING_SEED if arg is None or "/" not in arg else 0
     if first and arg is not None and arg.isdecimal() and int(arg) >= FIRST_TUNING_SEED:
         raise ValueError(f"{arg} is a number of seeds here, 3 for 10000 to 10002; name seeds as 10007/10009")
@@ -44,7 +47,11 @@ def tuning_seeds(arg: str | None = None, default: int = 3) -> Iterator[Overrides
 
 
 def check_seeds(found: Sequence[int], *, tuning: bool) -> list[int]:
-    """`found`, if all are tuning seeds, or none. Raises ValueError naming those of the other kind and those twice."""
+    """`found` as a list, if all are tuning seeds, or none.
+
+    Raises:
+      ValueError: if seeds are of the other kind, or repeated; the message names them.
+    """
     wrong = [seed for seed in found if (seed >= FIRST_TUNING_SEED) != tuning]
     if wrong:
         kind, other = ("tuning", "test") if tuning else ("test", "tuning")
@@ -58,7 +65,7 @@ def check_seeds(found: Sequence[int], *, tuning: bool) -> list[int]:
 
 
 def product(*sweeps: Iterable[Overrides]) -> Iterator[Overrides]:
-    """Every combination, the last sweep fastest. Raises ValueError where two set the same field."""
+    """Every combination, the last sweep fastest. Raises ValueError if two sweeps set the same field."""
     if not sweeps:
         yield {}
         return
@@ -69,7 +76,7 @@ def product(*sweeps: Iterable[Overrides]) -> Iterator[Overrides]:
 
 
 def zipped(*sweeps: Iterable[Overrides]) -> Iterator[Overrides]:
-    """The first of each together, then the second of each. ValueError where lengths differ or a field is set twice."""
+    """The first of each together, then the second of each. ValueError if lengths differ or a field is set twice."""
     for group in zip(*sweeps, strict=True):
         merged: Overrides = {}
         for overrides in group:
@@ -78,7 +85,7 @@ def zipped(*sweeps: Iterable[Overrides]) -> Iterator[Overrides]:
 
 
 def chain(*sweeps: Iterable[Overrides]) -> Iterator[Overrides]:
-    """One after the other; what is there already is left out."""
+    """One after the other; repeated points are left out."""
     seen = []
     for sweep in sweeps:
         for overrides in sweep:
@@ -88,7 +95,11 @@ def chain(*sweeps: Iterable[Overrides]) -> Iterator[Overrides]:
 
 
 def subsample(sweep: Iterable[Overrides], count: int, seed: int = 0) -> Iterator[Overrides]:
-    """`count` of the points, drawn without replacement by `seed`, in their order. ValueError where there are fewer."""
+    """`count` of the points in their order, sampled without replacement by `seed`.
+
+    Raises:
+      ValueError: if there are fewer points.
+    """
     points = list(sweep)
     if not 0 < count <= len(points):
         raise ValueError(f"{count} points cannot be drawn from a sweep of {len(points)}")
@@ -97,7 +108,7 @@ def subsample(sweep: Iterable[Overrides], count: int, seed: int = 0) -> Iterator
 
 
 def numbers(arg: str | None, default: Sequence[float]) -> tuple[float, ...]:
-    """The numbers of "1e-4/1e-3", or the default. Raises ValueError for anything else."""
+    """The numbers of "1e-4/1e-3", or the default. Raises ValueError for any other text."""
     if arg is None:
         return tuple(default)
     try:
@@ -107,7 +118,7 @@ def numbers(arg: str | None, default: Sequence[float]) -> tuple[float, ...]:
 
 
 def words(arg: str | None, known: Sequence[str]) -> tuple[str, ...]:
-    """The words of "a/b", or all that are known. Raises ValueError for one that is not."""
+    """The words of "a/b", or all known ones. Raises ValueError for an unknown word."""
     found = tuple(known) if arg is None else tuple(arg.split("/"))
     unknown = sorted(set(found) - set(known))
     if unknown:

@@ -1,5 +1,4 @@
-"""The fields of a training in environments, with their defaults, which are those of PPO on CartPole. See
-experiments.control_ppo."""
+"""The fields of a training in environments. The defaults are those of PPO on CartPole. See experiments.control_ppo."""
 
 from ml_collections import ConfigDict
 
@@ -14,31 +13,31 @@ def base(name: str) -> ConfigDict:
             name=name,
             seed=0,
             num_seeds=1,  # trained side by side in one program
-            # (("control.entropy_coef", (0.0, 0.01)),) trains every value with every seed; numbers that change no shape.
+            # (("control.entropy_coef", (0.0, 0.01)),) trains every value with every seed; must not change shapes.
             sweep=(),
-            # ((seed, (("control.entropy_coef", 0.01),)), ...): these runs, each as it is alone, in place of num_seeds
-            # and sweep. experiments.sweep --vmap writes it.
+            # ((seed, (("control.entropy_coef", 0.01),)), ...): these runs, as if each ran alone, instead of
+            # num_seeds and sweep. experiments.sweep --vmap writes it.
             runs=(),
-            mesh="",  # "seeds:2": the runs over devices; "envs:8": each run's worlds; "" is one device
+            mesh="",  # "seeds:2": runs over devices; "envs:8": each run's envs over devices; "" is one device
             spread="jit",  # "jit" over the mesh, or "pmap"
-            group=1,  # runs of one device that are trained in lockstep (vmap); 1: one after the other
-            # Its name and its own keywords (rl_jax.envs.load), and how it is seen (rl_jax.envs.wrappers): features, the
-            # places of the observation that are kept, () is all; frame_stack, how many observations are one.
+            group=1,  # runs of one device trained in lockstep (vmap); 1: one after the other
+            # Its name and keywords (rl_jax.envs.load), and its observations (rl_jax.envs.wrappers): features, the
+            # indices that are kept, () is all; frame_stack, the observations per stack.
             env=dict(name="gymnax/CartPole-v1", features=(), frame_stack=1, at_reset="repeat"),
             num_envs=4,
             num_steps=128,
-            total_steps=500_000,  # of all the environments of one run
+            total_steps=500_000,  # over all envs of one run
             network=dict(
-                kind="mlp",  # or "gru", "transformer" (rl_jax.models.agents.memory), a memory behind the hidden layers
+                kind="mlp",  # or "gru", "transformer" (rl_jax.models.agents.memory), a memory after the hidden layers
                 width=64,  # of a memory
-                context=32,  # steps that the transformer sees
+                context=32,  # steps that the transformer attends to
                 heads=4,
                 layers=1,
                 hidden=(64, 64),
                 activation="tanh",
                 channels=16,
-                actor_features=0,  # how many of the features the actor reads, the first ones; 0 is all
-                distribution="tanh_gaussian",  # or "beta": numbers (models.agents.distributions)
+                actor_features=0,  # the actor reads only the first features; 0 is all
+                distribution="tanh_gaussian",  # or "beta": continuous actions (models.agents.distributions)
             ),
             control=dict(
                 # What an update does with its batch (rl_jax.control.make_...).
@@ -48,7 +47,7 @@ def base(name: str) -> ConfigDict:
                 whiten=True,
                 # The loss (rl_jax.losses).
                 surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
-                kl=dict(fn="ratio_k3"),  # to the policy that the update has started with
+                kl=dict(fn="ratio_k3"),  # to the policy at the start of the update
                 kl_coef=0.0,
                 kl_control=dict(fn=""),  # rl_jax.core.trackers.adaptive_kl, which moves kl_coef; "" is none
                 entropy_coef=0.01,
@@ -63,8 +62,8 @@ def base(name: str) -> ConfigDict:
                 normalize_rewards=False,
                 optimizer=dict(learning_rate=2.5e-4, final_fraction=0.0, b1=0.9, b2=0.999, eps=1e-5),
             ),
-            log_every=50,  # updates a row of metrics, and a call of the compiled program
-            eval=dict(num_episodes=16, max_steps=500, greedy=False),  # at each row; 0 episodes: none
+            log_every=50,  # updates per row of metrics and per call of the compiled program
+            eval=dict(num_episodes=16, max_steps=500, greedy=False),  # per row of metrics; 0 episodes: none
             checkpoint=checkpoint(every=500),  # updates, a multiple of log_every
             log=dict(progress=True, tensorboard=True),
             max_nonfinite_in_a_row=1000,  # stop once so many gradients in a row were not finite in every run

@@ -1,28 +1,28 @@
-"""Actor-critic methods on classic control and probes, the whole training one compiled program.
+"""Actor-critic methods on classic control and probes; the whole training is one compiled program.
 
     python -m experiments.control_ppo --config=configs/control/environments.py:cartpole
     python -m experiments.control_ppo --config=configs/control/environments.py:pendulum --config.num_seeds=1
     python -m experiments.control_ppo --config=configs/control/environments.py:matching,vtrace
 
 CartPole: 10 seeds, each at a mean return of 475 or more, in well under a minute on two cores after compilation.
-Arguments: an environment, `cartpole`, `pendulum`, `acrobot`, `mountain_car`, `breakout`, or a probe, `matching`,
-`corridor`, `aim`, `privileged`, `drive`, `inventory`, `hdpo` (the same store by pathwise gradients), or what needs a
-memory, `recall`, `cartpole_positions`, or one of another library (each an extra of its own), `ant`,
-`cartpole_balance`, `snake`, `empty_room`, `craftax`, `craftax_classic`; a method, `ppo` (the clip, if none is named),
-`reinforce`, `a2c`, `ppo_kl`, `trpo`, `mdpo`, `vtrace`, `hl_gauss`, `two_hot`; a memory, `gru`, `transformer`,
-`stacked` (the last four observations); `smoke` (seconds, for CI).
+Arguments: an environment, `cartpole`, `pendulum`, `acrobot`, `mountain_car`, `breakout`; or a probe, `matching`,
+`corridor`, `aim`, `privileged`, `drive`, `inventory`, `hdpo` (the same store by pathwise gradients); or one that needs
+a memory, `recall`, `cartpole_positions`; or one of another library (each an extra of its own), `ant`,
+`cartpole_balance`, `snake`, `empty_room`, `craftax`, `craftax_classic`. A method, `ppo` (the clip, the default),
+`reinforce`, `a2c`, `ppo_kl`, `trpo`, `mdpo`, `vtrace`, `hl_gauss`, `two_hot`. A memory, `gru`, `transformer`, `stacked`
+(the last four observations). `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
 from configs.control import control_common, probes
 
-# What differs from configs.control.control_common, whose settings are purejaxrl's default.
+# Differences from configs.control.control_common, which has purejaxrl's defaults.
 ENVIRONMENTS = {
     "cartpole": dict(
         num_seeds=10,
         num_envs=8,
         total_steps=300_000,
-        # Unscaled rewards make values of 100, at which the critic's clip of 0.2 is far too slow: one seed in ten falls.
+        # Unscaled rewards give values near 100, where the critic's clip of 0.2 is far too slow: one seed in ten fails.
         control=dict(optimizer=dict(learning_rate=1e-3), entropy_coef=0.0, normalize_rewards=True),
         log_every=25,
         eval=dict(num_episodes=100),
@@ -32,7 +32,7 @@ ENVIRONMENTS = {
         num_seeds=10,
         num_envs=16,
         total_steps=400_000,
-        # With little entropy some seeds learn to swing to one side only, at -450, and stay there.
+        # With little entropy some seeds learn to swing to one side only and stay at -450.
         control=dict(
             advantage=dict(discount=0.95),
             epochs=10,
@@ -60,7 +60,7 @@ ENVIRONMENTS = {
         num_envs=16,
         num_steps=32,
         total_steps=1_600_000,
-        # The bonus keeps it trying until the end, and the mode is what it has found: without it, seeds end at -111.
+        # The bonus keeps it exploring to the end, and the mode is what it found: without the bonus, seeds end at -111.
         control=dict(
             advantage=dict(discount=0.998, lam=0.98),
             entropy_coef=0.02,
@@ -77,7 +77,7 @@ ENVIRONMENTS = {
         num_envs=64,
         total_steps=2_000_000,
         network=dict(activation="relu", channels=0),  # purejaxrl's: no convolution, which is 5 times as slow on a CPU
-        # A small learning rate or short rollouts end in a loop that hits no bricks and never loses the ball.
+        # A small learning rate or short rollouts lead to a loop that hits no bricks and never loses the ball.
         control=dict(minibatches=8, optimizer=dict(learning_rate=5e-3)),
         log_every=20,
         checkpoint=dict(every=100),
@@ -86,7 +86,7 @@ ENVIRONMENTS = {
 }
 ENVIRONMENTS |= probes.ENVIRONMENTS
 
-# Of other libraries, each by an extra of its own. A start that is large or dear is drawn once a step, not once a world.
+# From other libraries, each an extra of its own. Large or expensive resets are sampled once per step, not per env.
 _PHYSICS = dict(
     num_envs=64,
     num_steps=64,
@@ -124,7 +124,7 @@ ENVIRONMENTS["craftax_classic"] = ENVIRONMENTS["craftax"] | dict(
     env=dict(name="craftax/Craftax-Classic-Symbolic-v1", fresh_starts=1)
 )
 
-# A cue that is shown first and asked for last; CartPole without its speeds.
+# A cue that is shown at the start and needed at the end; CartPole without velocities.
 ENVIRONMENTS["recall"] = ENVIRONMENTS["matching"] | dict(env=dict(name="probes/recall", delay=3), num_steps=32)
 ENVIRONMENTS["cartpole_positions"] = ENVIRONMENTS["cartpole"] | dict(
     env=dict(features=(0, 2)),
@@ -138,19 +138,19 @@ MEMORIES = {
     "stacked": dict(env=dict(frame_stack=4)),
 }
 
-# One pass over the batch, as a whole: the policy that is differentiated is the one that has acted.
+# One pass over the whole batch: the differentiated policy is the one that acted.
 ONCE = dict(epochs=1, minibatches=1)
 METHODS = {
-    # Williams, 1992: the return, whitened over the batch; the critic only stands in behind an episode that was cut off.
+    # Williams, 1992: the return, whitened over the batch; the critic only bootstraps truncated episodes.
     "reinforce": dict(advantage=dict(fn="reward_to_go"), surrogate=dict(fn="reinforce"), **ONCE),
     # arXiv 1602.01783, synchronous, its advantages whitened as in all of these.
     "a2c": dict(advantage=dict(fn="gae", lam=1.0), surrogate=dict(fn="reinforce"), value_loss=dict(fn="mse"), **ONCE),
-    # arXiv 1707.06347 section 4: no clip, a KL whose weight is moved to keep it at its target.
+    # arXiv 1707.06347 section 4: no clip, a KL whose coefficient is adapted to keep it at its target.
     "ppo_kl": dict(
         surrogate=dict(fn="importance_sampling"),
         kl_control=dict(fn="adaptive_kl", initial=1.0, target=0.01, horizon=2048.0),
     ),
-    # arXiv 1502.05477: the longest natural step within a bound on the KL; the passes over the batch are the critic's.
+    # arXiv 1502.05477: the longest natural-gradient step within a KL bound; epochs and minibatches are the critic's.
     "trpo": dict(
         updater=dict(fn="make_trust_region_update", max_kl=0.01, damping=0.1, cg_iterations=10, backtracks=10),
         surrogate=dict(fn="importance_sampling"),
@@ -158,7 +158,7 @@ METHODS = {
     ),
     # arXiv 2005.09814, on-policy: no clip, KL(pi || old), several steps from old.
     "mdpo": dict(surrogate=dict(fn="importance_sampling"), kl_coef=1.0),
-    # arXiv 1802.01561: actors that are renewed every fourth update.
+    # arXiv 1802.01561: actors that are updated every fourth update.
     "vtrace": dict(
         advantage=dict(fn="vtrace"), surrogate=dict(fn="reinforce"), value_loss=dict(fn="mse"), actor_lag=4, **ONCE
     ),
@@ -166,7 +166,7 @@ METHODS = {
     "hl_gauss": dict(value_loss=dict(fn="hl_gauss")),
     "two_hot": dict(value_loss=dict(fn="two_hot")),
 }
-# The returns that a categorical critic has to know: discounted, and in standard deviations where rewards are scaled.
+# The range of returns of a categorical critic: discounted, and in standard deviations if rewards are scaled.
 RANGES = {
     "cartpole": (0.0, 8.0),
     "pendulum": (-6.0, 1.0),
@@ -213,7 +213,7 @@ def get_config(arg: str | None = None):
     for method in methods:
         for name, value in METHODS[method].items():
             fresh = isinstance(value, dict) and value["fn"] != config.control[name].get("fn")
-            if fresh:  # another function: the keywords of the one before are not its own
+            if fresh:  # another function: drop the keywords of the previous one
                 kept = {"discount": config.control.advantage.discount} if name == "advantage" else {}
                 config.control[name] = kept | value
             elif isinstance(value, dict):
@@ -221,7 +221,7 @@ def get_config(arg: str | None = None):
             else:
                 config.control[name] = value
         if METHODS[method].get("epochs") == 1:
-            # One update a batch instead of sixteen: short rollouts make up for it.
+            # One update per batch instead of sixteen: short rollouts make up for it.
             config.num_steps = max(config.num_steps // 8, 8)
     if "smoke" in words:
         config.update(num_seeds=2, total_steps=8 * config.num_envs * config.num_steps, log_every=4)
@@ -232,28 +232,28 @@ def get_config(arg: str | None = None):
 
 
 def sweep_seed(arg: str | None = None):
-    """Test seeds; each is a run of its own, config.num_seeds apart."""
+    """Test seeds; each is a run of its own, regardless of config.num_seeds."""
     return sweeps.product(sweeps.seeds(arg), sweeps.grid("num_seeds", (1,)))
 
 
 def sweep_lr(arg: str | None = None):
-    """The learning rate that the schedule starts with."""
+    """The learning rate at the start of the schedule."""
     return sweeps.grid("control.optimizer.learning_rate", sweeps.numbers(arg, (3e-4, 1e-3, 3e-3)))
 
 
 def sweep_clip(arg: str | None = None):
-    """The bounds of the ratio, the same on both sides."""
+    """The bounds of the ratio, equal on both sides."""
     for clip in sweeps.numbers(arg, (0.1, 0.2, 0.3)):
         yield {"control.surrogate.clip_low": clip, "control.surrogate.clip_high": clip}
 
 
 def sweep_entropy(arg: str | None = None):
-    """The weight of the entropy bonus."""
+    """The coefficient of the entropy bonus."""
     return sweeps.grid("control.entropy_coef", sweeps.numbers(arg, (0.0, 0.01, 0.03)))
 
 
 def sweep_kl(arg: str | None = None):
-    """The weight of the KL to the policy that an update has started with."""
+    """The coefficient of the KL to the policy at the start of an update."""
     return sweeps.grid("control.kl_coef", sweeps.numbers(arg, (0.0, 0.3, 1.0)))
 
 
@@ -263,10 +263,10 @@ def sweep_method(arg: str | None = None):
 
 
 def space_lr():
-    """Where experiments.sweep.tune looks for the learning rate."""
+    """The range of learning rates for experiments.sweep.tune."""
     return {"control.optimizer.learning_rate": ("log_uniform", 1e-4, 1e-2)}
 
 
 def space_entropy():
-    """Where it looks for the weight of the entropy bonus."""
+    """The range of the entropy bonus's coefficient."""
     return {"control.entropy_coef": ("uniform", 0.0, 0.05)}

@@ -1,4 +1,4 @@
-"""What the fields of the control programs mean: a part of configs/fields.py, which says how they are read."""
+"""The meaning of the fields of the control programs: a part of configs/fields.py, which says how they are used."""
 
 CONTROL = {
     "num_seeds": "Seeds that are trained side by side.",

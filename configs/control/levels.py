@@ -1,5 +1,4 @@
-"""The returns that are published for the environments of configs/control/environments.py. See
-experiments.tools.control_levels."""
+"""Published returns for the environments of configs/control/environments.py. See experiments.tools.control_levels."""
 
 from typing import NamedTuple
 
@@ -7,10 +6,13 @@ from typing import NamedTuple
 class Level(NamedTuple):
     """A published return.
 
-    word: of configs/control/environments.py. name: of the environment. level: the return. of: "seeds", each of which
-    has to reach
-    it (a threshold at which the environment counts as solved), or "mean", which is what was published.
-    source: who says so, where, and of what.
+    Attributes:
+      word: argument of configs/control/environments.py.
+      name: of the environment.
+      level: the return.
+      of: "seeds": each seed has to reach it (a threshold at which the environment counts as solved). "mean": the mean
+        has to reach it, as published.
+      source: who published it, where, and for what.
     """
 
     word: str

@@ -1,4 +1,4 @@
-"""Best-of-n (arXiv 2009.01325, 2210.10760) of stories: samples, chosen by a proxy, judged by the verifier.
+"""Best-of-n (arXiv 2009.01325, 2210.10760) of stories: samples, chosen by a proxy, graded by the verifier.
 
     python -m experiments.best_of_n --config=configs/preferences/best_of_n.py \
         --config.best_of_n.proxies=runs/reward_model
@@ -6,7 +6,7 @@
 Without a proxy the verifier itself chooses, which is the ceiling. Several proxies, with commas between them, are an
 ensemble. The samples are written as WORKDIR/rankings.jsonl, graded by the verifier: data for experiments.reward_model.
 The policy is a small model from scratch, fine-tuned on generated stories first (configs/tasks/stories_sentiment.py).
-Arguments: `stories260k` takes the real stories260K, judged by a sentiment model; `smoke` (seconds, for CI).
+Arguments: `stories260k` takes the real stories260K, graded by a sentiment model; `smoke` (seconds, for CI).
 """
 
 from ml_collections import ConfigDict
@@ -20,12 +20,12 @@ def best_of_n(**changes) -> ConfigDict:
     fields = dict(
         split="test",
         num_prompts=128,
-        samples=16,  # of each prompt
-        sizes=(1, 2, 4, 8, 16),  # the n of best-of-n; every subset of the samples is counted, none is drawn
-        batch_size=16,  # prompts at once
+        samples=16,  # per prompt
+        sizes=(1, 2, 4, 8, 16),  # the n of best-of-n; the mean is over all subsets of the samples, exactly
+        batch_size=16,  # prompts per batch
         proxies="",  # workdirs of experiments.reward_model; "" is the verifier
         combine=dict(fn="mean"),  # rl_jax.credit.ensembles, of several members
-        label_noise=0.0,  # of rankings.jsonl: the share of prompts whose grades are turned round (25 % in 2310.02743)
+        label_noise=0.0,  # fraction of prompts in rankings.jsonl with reversed grades (25 % in 2310.02743)
     )
     unknown = sorted(set(changes) - set(fields))
     if unknown:

@@ -1,4 +1,4 @@
-"""Reward against KL on stories: the controlled sentiment of arXiv 2305.18290 (section 6.1), by many methods.
+"""Reward against KL on stories: the controlled sentiment of arXiv 2305.18290 (section 6.1), with many methods.
 
     python -m experiments.frontier            # or: make preferences
 
@@ -24,15 +24,15 @@ def get_config(arg: str | None = None):
     config = online.of(config)
     config.program, config.name = "frontier", "frontier"
     config.log.update(progress=False, tensorboard=False)
-    config.reward.num_workers = 0  # a sentence costs less than handing it over
+    config.reward.num_workers = 0  # grading a sentence costs less than sending it to a worker
     config.eval.update(num_prompts=234, samples_per_prompt=2, batch_size=117)
-    # algorithm, train and sample are the offline arms'. One set of candidates, sampled from the reference: its pairs
-    # are every offline method's data.
+    # algorithm, train and sample are the offline arms'. Pairs from one set of candidates, sampled from the
+    # reference, are the data of all offline methods.
     config.sample.update(share=1.0, group_size=8, prompts_per_step=1024, prompts_per_batch=64)
     config.train.update(batch_size=32, epochs=2)
     config.train.optimizer = common.optimizer(learning_rate=1e-4, warmup_steps=5, decay_steps=59, final_fraction=0.1)
     config.algorithm.pair_selection = dict(fn="best_worst")
-    # Those of the arms that sample for themselves, in place of the offline arms'.
+    # The same groups for the arms that sample for themselves.
     sampled["sample"].update(prompts_per_step=16, group_size=8)
     sampled["train"].update(steps=48)
     sampled["train"]["optimizer"]["decay_steps"] = 43
@@ -40,10 +40,10 @@ def get_config(arg: str | None = None):
     config.programs = dict(grpo=sampled, ppo=sampled | dict(critic=ppo_common.critic()))
     config.frontier = dict(
         title=f"Reward against KL: {'stories260K' if real else 'generated stories'}, sentiment of the continuation",
-        points=4,  # measurements of an arm, evenly spaced, the last at its end
-        budgets=(0.5, 1.0, 2.0, 5.0, 10.0, 20.0),  # of the table, nats a sequence
+        points=4,  # measurements per arm, evenly spaced, the last at its end
+        budgets=(0.5, 1.0, 2.0, 5.0, 10.0, 20.0),  # of the table, nats per sequence
         best_of=(2, 4, 8, 16),  # the reference's best of so many samples
-        arms=tuple(arms()),  # which are run, in this order
+        arms=tuple(arms()),  # the arms to run, in this order
     )
     config.arms = arms()
     return smoke(config) if "smoke" in words else config
@@ -80,7 +80,7 @@ def arms() -> dict[str, dict]:
 
 
 def smoke(config: ConfigDict) -> ConfigDict:
-    """The same program at the smallest size: one arm of each program and of each kind of data, a few steps."""
+    """The same program at the smallest size: one arm per program and per kind of data, a few steps."""
     config.eval.update(num_prompts=8, samples_per_prompt=2, batch_size=8)
     config.rollout.completion_length = 16
     config.sft.update(steps=min(config.sft.steps, 20), eval_every=20)

@@ -25,7 +25,7 @@ def base(name: str) -> ConfigDict:
     config = common.base(name)
     config.program = "dpo"
     del config["sample"]
-    # A tokenizer for texts without a verifier: of a llama2.c file, or of characters; a model's folder has its own.
+    # A tokenizer for texts without a verifier: from a llama2.c file, or of characters; a model's folder has its own.
     config.task = dict(name="preferences", tokenizer_path="", alphabet=PRINTABLE)
     # The keywords of rl_jax.preferences.load. kind: "pairs", "rankings" or "labels" (for reward models "steps", too).
     config.data = dict(
@@ -37,7 +37,7 @@ def base(name: str) -> ConfigDict:
         skip_bad_records=False,
         data_dir=common.DATA_DIR,
     )
-    # A prompt over the largest bucket: "refuse", "left" (cut there) or "drop". Equal responses: "refuse" or "drop".
+    # Prompts over the largest bucket: "refuse", "left" (cut there) or "drop". Equal responses: "refuse" or "drop".
     config.encode = dict(truncate="refuse", identical="refuse")
     config.algorithm = dpo()
     config.train = train(steps=100)
@@ -45,25 +45,25 @@ def base(name: str) -> ConfigDict:
     return config
 
 
-# What an ASCII text may hold.
+# The characters of an ASCII text.
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 
 
 def train(*, steps: int, **changes) -> ConfigDict:
     """config.train of preferences: steps over batches of prompts."""
     fields = common.train(steps=steps, batch_size=32, optimizer=common.optimizer(learning_rate=1e-4))
-    # data_epochs: so many passes over the records in place of `steps`; 0: `steps` decides. reference_cache: where the
-    # reference's log-probs are kept, by a hash of the model and the data; "": WORKDIR/reference.
+    # data_epochs: number of passes over the records, instead of `steps`; 0: `steps` decides. reference_cache: folder
+    # of the reference's log-probs, by a hash of the model and the data; "": WORKDIR/reference.
     return ConfigDict(fields | dict(data_epochs=0, reference_cache="") | changes)
 
 
 def dpo(**more) -> ConfigDict:
-    """One field per slot of rl_jax.dpo.Objective, for DPO. more: further fields, of a program of its own."""
+    """One field per slot of rl_jax.dpo.Objective, for DPO. more: further fields, for a program of its own."""
     return ConfigDict(
         dict(
-            responses=2,  # of each prompt: 2 is pairs, 1 labelled responses (each side of a pair one), more is rankings
-            brevity=0.0,  # what a token costs, where a method asks for other_rewards (MODPO) and the records have none
-            # Instructions before the prompt, from which the reference reads the rewards of tokens (T-REG).
+            responses=2,  # per prompt: 2 is pairs, 1 labelled responses (each side of a pair is one), more is rankings
+            brevity=0.0,  # cost per token, if a method needs other_rewards (MODPO) and the records have none
+            # Instructions before the prompt, with which the reference gives token rewards (T-REG).
             contrast=dict(better="", worse=""),
             token_weight=dict(fn="uniform"),
             reference=dict(ref=1.0),  # "ref", "prev" -> its share; an empty one needs no reference
@@ -84,7 +84,7 @@ def dpo(**more) -> ConfigDict:
 
 
 def smoke(config: ConfigDict) -> ConfigDict:
-    """The same program at the smallest size: a handful of steps, for CI."""
+    """The same program at the smallest size: a few steps, for CI."""
     config.sft.steps = min(config.sft.steps, 10)
     config.sft.update(batch_size=8, eval_every=10)
     config.train.update(steps=4, data_epochs=0, batch_size=8)
@@ -104,15 +104,15 @@ def sweep_lr(arg: str | None = None):
 
 
 def sweep_beta(arg: str | None = None):
-    """The strength of the KL to the reference that the loss stands for."""
+    """The strength of the KL to the reference."""
     return sweeps.grid("algorithm.beta", sweeps.numbers(arg, (0.01, 0.03, 0.1, 0.3)))
 
 
 def space_lr():
-    """Where experiments.sweep.tune looks for the learning rate."""
+    """The range of learning rates for experiments.sweep.tune."""
     return {"train.optimizer.learning_rate": ("log_uniform", 1e-5, 1e-3)}
 
 
 def space_beta():
-    """Where it looks for beta."""
+    """The range of beta."""
     return {"algorithm.beta": ("log_uniform", 3e-3, 1.0)}

@@ -2,8 +2,8 @@
 
     python -m experiments.online_dpo --config=configs/preferences/online.py --workdir=runs/online_dpo
 
-Two samples of each prompt, the verifier says which is better, DPO on the pair at once. Arguments: `smoke`; `stories`
-takes the setting of configs/tasks/stories_sentiment.py, `stories260k` that of its real data.
+Two samples per prompt, the verifier decides which is better, and DPO trains on the pair at once. Arguments: `smoke`;
+`stories` takes the setting of configs/tasks/stories_sentiment.py, `stories260k` that of its real data.
 """
 
 from ml_collections import ConfigDict
@@ -29,11 +29,11 @@ def get_config(arg: str | None = None):
 
 
 def of(config: ConfigDict) -> ConfigDict:
-    """A config of experiments.grpo with its task, model, rollouts and warm start, for experiments.online_dpo."""
+    """Turns a config of experiments.grpo (task, model, rollouts, warm start) into one of experiments.online_dpo."""
     config.program = "online_dpo"
     config.name = f"{config.name}_online_dpo"
     config.algorithm = given.dpo(**choices())
-    # steps counts sets of samples, epochs the passes over the pairs of each.
+    # steps counts sets of samples, epochs the passes over each set's pairs.
     config.train = given.train(steps=100, epochs=1)
     del config.train["data_epochs"], config.train["reference_cache"]
     config.sample = sample()
@@ -44,33 +44,33 @@ def sample() -> ConfigDict:
     """config.sample: the candidates of a step."""
     return ConfigDict(
         dict(
-            prompts_per_step=32,  # train.batch_size of their pairs are one update
-            prompts_per_batch=32,  # of one call of the sampler
-            group_size=2,  # candidates of each prompt
-            # They are sampled from pi^(1 - share) ref^share. 0: the policy; 1: the reference (RSO, EGPO).
+            prompts_per_step=32,  # an update takes train.batch_size of their pairs
+            prompts_per_batch=32,  # per call of the sampler
+            group_size=2,  # candidates per prompt
+            # Sampled from pi^(1 - share) ref^share. 0: the policy; 1: the reference (RSO, EGPO).
             share=0.0,
-            # Further samples, at a share of their own. candidates: they may be chosen, too (XPO: 1 sample, share 1.0);
+            # Further samples, with a share of their own. candidates: may be chosen, too (XPO: 1 sample, share 1.0);
             # False: they are only compared with (Nash-MD: value win_rate_against, a share in between).
             opponents=dict(samples=0, share=1.0, candidates=True),
-            # Further candidates, of the record itself: its "completion" (SPIN: pair_selection data_first), or the two
-            # responses of given "pairs" (HyPO: pair_selection given_pair), which are not judged.
+            # Further candidates, from the record: its "completion" (SPIN: pair_selection data_first), or the two
+            # responses of given "pairs" (HyPO: pair_selection given_pair), which get no reward.
             data="",
             pairs=dict(name="jsonl", path=""),  # the keywords of rl_jax.preferences.load
-            missing_eos_penalty=0.0,  # taken from the reward of a completion that was cut off
-            judge="",  # "": the task's verifier; else the workdir of a reward model (experiments.reward_model)
+            missing_eos_penalty=0.0,  # subtracted from the reward of a truncated completion
+            judge="",  # "": the task's verifier; otherwise the workdir of a reward model (experiments.reward_model)
         )
     )
 
 
 def choices() -> dict:
-    """What config.algorithm has beside DPO's slots: which candidates are compared, and when the reference moves."""
+    """The fields of config.algorithm besides DPO's slots: the candidates compared, and the moves of the reference."""
     return dict(
         candidate_value=dict(fn="reward"),  # rl_jax.selection.candidate_values: the objective's `rewards`
         pair_selection=dict(fn="first_pair"),  # rl_jax.selection.pair_selection
         reference_schedule=dict(fn="fixed"),  # rl_jax.selection.reference_policy
-        # EGPO (opponents of the policy at a share of 0): a trial step, then the real one against where it led.
+        # EGPO (opponents of the policy, share 0): look ahead one step, then update against the policy there.
         extragradient=False,
-        # The first reference: so much of another run's params (SALSA).
+        # The first reference: mixed with this share of another run's params (SALSA).
         reference_soup=dict(init_from="", weight=0.5),
     )
 

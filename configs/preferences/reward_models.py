@@ -5,11 +5,12 @@
 Bradley-Terry on pairs of sums, right and wrong, evaluated on held-out ones. Arguments choose other data. Generated:
 `steps` for a process reward model, `labels` for an outcome verifier, `rankings` of four sums. Real: `hh` (harmless
 pairs, also evaluated on LLMBar's five subsets), `pandalm`, `bbmistake` (steps), `gsm8k` (labelled model solutions);
-their files are those of `python -m experiments.tools.fetch_data NAME`. And the method: `soft` (annotators' shares as
-labels, of generated pairs and of pandalm), `margin` (of generated pairs), `center`, `k_wise` and `plackett_luce` (of
-rankings, or of gsm8k's four solutions each), `hl_gauss`, `mse`, `implicit` (no head), `ensemble` (five heads).
-The model of generated data is a small one of characters, which `scratch` also takes for real data; else that of real
-data is the real stories260K. `smoke` (seconds, for CI). --config.model.path=FOLDER takes a Hugging Face model.
+their files are those of `python -m experiments.tools.fetch_data NAME`. Arguments for the method: `soft` (the fractions
+of annotators as labels, for generated pairs and pandalm), `margin` (for generated pairs), `center`, `k_wise` and
+`plackett_luce` (for rankings, or gsm8k's four solutions each), `hl_gauss`, `mse`, `implicit` (no head), `ensemble`
+(five heads). The model for generated data is a small one of characters, which `scratch` also takes for real data; for
+real data it is otherwise the real stories260K. `smoke` (seconds, for CI). --config.model.path=FOLDER takes a Hugging
+Face model.
 """
 
 from ml_collections import ConfigDict
@@ -30,17 +31,17 @@ def reward_model(**changes) -> ConfigDict:
         # What the loss reads: "response" (a head at its last token), "steps" (a head at the last token of each step) or
         # "log_ratio" (no head: an implicit reward model).
         reads="response",
-        responses=2,  # of each prompt: 1 labelled ones, 2 pairs (a ranking's best and worst), more rankings
+        responses=2,  # per prompt: 1 labelled responses, 2 pairs (a ranking's best and worst), more: rankings
         loss=dict(fn="bradley_terry"),  # rl_jax.losses.reward_model
         regularizer=dict(fn="centered"),
         regularizer_coef=0.0,
         members=1,  # heads of an ensemble over one trunk
-        combine=dict(fn="mean"),  # rl_jax.credit.ensembles, where the reward model is used
-        standardize=False,  # each member by its mean and spread on the held-out responses, before they are combined
+        combine=dict(fn="mean"),  # rl_jax.credit.ensembles, when the reward model is used
+        standardize=False,  # each member by its mean and std on the held-out responses, before they are combined
         support=dict(low=0.0, high=1.0, num_bins=51, padding=3),  # read by hl_gauss only
-        attribute_weights=(),  # what each attribute adds to the reward, of the loss `attributes`
+        attribute_weights=(),  # weight of each attribute in the reward, for the loss `attributes`
         aggregate=dict(fn="minimum"),  # rl_jax.credit.process_rewards: from a solution's steps to its score
-        beta=0.05,  # of an implicit reward
+        beta=0.05,  # for an implicit reward
     )
     unknown = sorted(set(changes) - set(fields))
     if unknown:
@@ -112,7 +113,7 @@ def published(name: str, path: str, **more) -> dict:
 
 
 def method(config: ConfigDict, words: set[str]) -> ConfigDict:
-    """The same with the loss that the words name."""
+    """The config with the loss that the words name."""
     if "soft" in words:
         config.algorithm.loss = dict(fn="bradley_terry_soft")
     if "margin" in words:
@@ -132,7 +133,7 @@ def method(config: ConfigDict, words: set[str]) -> ConfigDict:
 
 
 def smoke(config: ConfigDict) -> ConfigDict:
-    """The same program at the smallest size: a handful of steps, for CI."""
+    """The same program at the smallest size: a few steps, for CI."""
     config.train.update(steps=4, batch_size=8)
     config.rollout.update(completion_length=32, prompt_buckets=(32,))
     config.eval.update(every=2, num_prompts=16, batch_size=16)

@@ -3,10 +3,10 @@
     python -m experiments.dpo --config=configs/preferences/stories.py --workdir=runs/stories_preferences
 
 Pairs of generated stories, the happier one chosen. Arguments choose other data. Generated: `moods` (the
-default), `sums` (right and wrong), `rankings` (of sums), `users` (two with opposed tastes). Real: `hh` (HH's harmless
+default), `sums` (right and wrong), `rankings` (of sums), `users` (two with opposite tastes). Real: `hh` (HH's harmless
 pairs), `pandalm` (annotators who disagree), `persona` (" Yes" against " No": one token decides), `solutions` (GSM8K's
 model solutions, right and wrong: rankings); their files are those of `python -m experiments.tools.fetch_data NAME`.
-The model of generated data is a small one of characters, fine-tuned on the better responses first; that of real data is
+The model for generated data is a small one of characters, fine-tuned on the better responses first; for real data it is
 the real stories260K. `smoke`: seconds.
 """
 
@@ -54,6 +54,6 @@ def _real(config, name: str) -> None:
     config.encode = dict(truncate="left", identical="drop")
     config.task.tokenizer_path = common.real("models/tok512.bin")
     config.model = common.transformer(checkpoint=common.real("models/stories260K.bin"))
-    # Of the others most prompts are cut to their ends; a statement of the personas stays whole.
+    # In the other data sets most prompts are cut to their ends; persona statements stay whole.
     completion, prompt = (2, 160) if name == "persona" else (64, 128)
     config.rollout.update(completion_length=completion, prompt_buckets=(prompt,))

@@ -5,8 +5,8 @@
 
 "3+5-2+7=" -> "8=6=13": running totals, the last one is the answer. 60 % of the demonstrations stop too early, so the
 model that imitates them is right on two of five held-out problems (0.41 to 0.45); rewards for right answers teach it to
-go on to the end (0.90 to 0.94). A laptop with 2 cores needs a few minutes. Arguments after a colon: `smoke` (seconds,
-for CI), `shuffled` (the wrong-reward control, see configs/papers/spurious_rewards.py).
+continue to the end (0.90 to 0.94). A laptop with 2 cores needs a few minutes. Arguments after a colon: `smoke`
+(seconds, for CI), `shuffled` (the wrong-reward control, see configs/papers/spurious_rewards.py).
 """
 
 from configs import common, sweeps
@@ -17,7 +17,7 @@ def get_config(arg: str | None = None):
     config = common.base("arithmetic")
     config.task = dict(
         name="arithmetic",
-        # (3, 4) has few sums of 3: half of the test problems are, and 7 % of the training problems.
+        # (3, 4) has few sums of 3 numbers: they are half of the test problems but 7 % of the training problems.
         num_operands=(4, 4),
         digits=1,
         operators="+-",
@@ -35,7 +35,7 @@ def get_config(arg: str | None = None):
     config.sft.optimizer = common.optimizer(
         learning_rate=3e-3, warmup_steps=20, decay_steps=1_480, final_fraction=0.05
     )
-    # "+" alone has so few sums that the model learns them by heart and not to add: 0.72 on train, 0.52 held out.
+    # "+" alone has so few sums that the model memorises them instead of learning to add: 0.72 on train, 0.52 held out.
     config.train.update(steps=200)
     config.sample.update(prompts_per_step=32, group_size=8)
     config.train.optimizer = common.optimizer(
@@ -59,31 +59,31 @@ def sweep_lr(arg: str | None = None):
 
 
 def sweep_clip(arg: str | None = None):
-    """The upper bound of the ratio, from PPO's to beyond DAPO's; the lower one stays."""
+    """The upper bound of the ratio, from PPO's to beyond DAPO's; the lower bound stays."""
     return sweeps.grid("algorithm.surrogate.clip_high", sweeps.numbers(arg, (0.1, 0.2, 0.28, 0.4)))
 
 
 def sweep_entropy(arg: str | None = None):
-    """The weight of the entropy bonus."""
+    """The coefficient of the entropy bonus."""
     return sweeps.grid("algorithm.entropy_coef", sweeps.numbers(arg, (0.0, 0.001, 0.01)))
 
 
 def sweep_kl(arg: str | None = None):
-    """The weight of the KL term in the loss."""
+    """The coefficient of the KL term in the loss."""
     return sweeps.grid("algorithm.kl_coef", sweeps.numbers(arg, (0.0, 0.01, 0.04, 0.1)))
 
 
 def sweep_method(arg: str | None = None):
-    """Published methods, each as its file has it (configs/methods), on this task."""
+    """Published methods, each as in its file (configs/methods), on this task."""
     known = sweeps.words(arg, ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo"))
     return sweeps.grid("config", (f"configs/methods/{name}.py" for name in known))
 
 
 def space_lr():
-    """Where experiments.sweep.tune looks for the learning rate."""
+    """The range of learning rates for experiments.sweep.tune."""
     return {"train.optimizer.learning_rate": ("log_uniform", 3e-5, 3e-3)}
 
 
 def space_kl():
-    """Where it looks for the weight of the KL term."""
+    """The range of the KL term's coefficient."""
     return {"algorithm.kl_coef": ("log_uniform", 1e-3, 1.0)}

@@ -3,9 +3,8 @@
     python -m experiments.ppo --config=configs/tasks/arithmetic_ppo.py --workdir=runs/arithmetic_ppo
 
 The task, model and warm start of configs/tasks/arithmetic.py. Instead of comparing 8 answers to a problem with each
-other, a
-critic says after each token what reward it expects. Arguments: `smoke` (seconds, for CI), `hl_gauss` and `mse` (the
-critic's loss, see configs/papers/hl_gauss.py), `shared` (the critic is a head on the policy).
+other, a critic predicts the expected reward after each token. Arguments: `smoke` (seconds, for CI), `hl_gauss` and
+`mse` (the critic's loss, see configs/papers/hl_gauss.py), `shared` (the critic is a head on the policy).
 """
 
 from configs import common, ppo_common
@@ -16,7 +15,7 @@ def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke", "hl_gauss", "mse", "shared"))
     config = arithmetic.get_config("smoke" if "smoke" in words else None)
     config.program, config.name = "ppo", "arithmetic_ppo"
-    # Two epochs of two minibatches: the critic needs more updates than GRPO's one a step.
+    # Two epochs of two minibatches: the critic needs more updates than GRPO's one per step.
     config.train.update(epochs=2, minibatches=2)
     config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.01)
     if "smoke" not in words:

@@ -3,9 +3,10 @@
     python -m experiments.grpo --config=configs/tasks/game24.py
 
 SFT on the enumerated solutions of the training puzzles, in steps, then RL on puzzles; the held-out puzzles are never
-seen. The puzzles are generated, all hands of four cards that make 24. Arguments: `real` takes the published puzzles
-and solutions (`python -m experiments.tools.fetch_data game24`, or another folder as --config.task.path): 0.081 of the
-held-out ones are solved after the SFT and 0.162 after RL (seed 0; about 25 minutes on 2 shared cores). `smoke`.
+used for training. The puzzles are generated, all hands of four cards that make 24. Arguments: `real` takes the
+published puzzles and solutions (`python -m experiments.tools.fetch_data game24`, or another folder as
+--config.task.path): 0.081 of the held-out ones are solved after the SFT and 0.162 after RL (seed 0; about 25 minutes
+on 2 shared cores). `smoke`.
 """
 
 from configs import common

@@ -3,8 +3,8 @@
     python -m experiments.grpo --config=configs/tasks/hf.py --config.model.path=FOLDER --workdir=runs/hf
 
 FOLDER: config.json, *.safetensors, tokenizer.json of a family in docs/pages/models.md. The run ends with WORKDIR/hf, a
-folder of the same kind that `transformers` opens. Rollouts are batched continuously and prompts go through the forward
-once a group. Arguments: `smoke` (seconds, for CI).
+folder of the same kind that `transformers` opens. Rollouts use continuous batching, and the forward reads each prompt
+once per group. Arguments: `smoke` (seconds, for CI).
 """
 
 from configs import common

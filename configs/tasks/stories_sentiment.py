@@ -1,10 +1,10 @@
-"""GRPO on short stories: a model that tells good and bad ones alike learns to tell good ones.
+"""GRPO on short stories: a model that tells happy and sad ones alike learns to tell happy ones.
 
     python -m experiments.grpo --config=configs/tasks/stories_sentiment.py
 
 The stories are generated, the model is a small one of characters from scratch, fine-tuned on them first, and the reward
-is the mood of the continuation by a lexicon. Arguments: `stories260k` takes the real stories260K on TinyStories, judged
-by a sentiment model trained here on SST-2: no warm start, the pretrained model is the policy and, kept as it is, the
+is the mood of the continuation by a lexicon. Arguments: `stories260k` takes the real stories260K on TinyStories, graded
+by a sentiment model trained here on SST-2. It has no warm start: the pretrained model is the policy and, unchanged, the
 reference of the KL term (k3, arXiv 2402.03300), which is what keeps the samples stories. Its files are those of
 `python -m experiments.tools.fetch_data stories260k`, or elsewhere with --config.task.path, .tokenizer_path,
 .sentiment_path and --config.model.checkpoint. `smoke`: seconds.
@@ -18,7 +18,7 @@ def get_config(arg: str | None = None):
     config = common.base("stories_sentiment")
     config.task = dict(
         name="stories",
-        path="",  # this and the two below: "" is generated
+        path="",  # "" is generated; the same for the two below
         tokenizer_path="",
         sentiment_path="",
         max_prompt_tokens=32,
@@ -32,7 +32,7 @@ def get_config(arg: str | None = None):
     config.sft.optimizer = common.optimizer(
         learning_rate=3e-3, warmup_steps=10, decay_steps=290, final_fraction=0.05, weight_decay=0.1
     )
-    # Of stories260k 0.02 and 0.1 reach 0.998 and 0.85 with text that falls apart, 0.3 stays at 0.63: experiments/LOG.md
+    # On stories260k 0.02 and 0.1 reach 0.998 and 0.85 with degenerate text, 0.3 stays at 0.63: experiments/LOG.md
     config.train.update(steps=60)
     config.sample.update(prompts_per_step=16, group_size=8)
     config.algorithm.update(kl_coef=0.17)

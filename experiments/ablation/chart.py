@@ -1,4 +1,4 @@
-"""The charts of an ablation as SVG files that stand alone: an interval an arm, and lines over steps."""
+"""The charts of an ablation as stand-alone SVG files: one interval per arm, and lines over steps."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,7 +22,15 @@ def _page(width: int, height: int, body: Markup, label: str) -> str:
 
 
 def interval_chart(values: Mapping[str, Sequence[float]], *, title: str) -> str:
-    """One row an arm: a dot a seed, and the mean with its interval. values: arm -> its value for each seed."""
+    """One row per arm: one dot per seed, and the mean with its interval.
+
+    Args:
+      values: arm -> one value per seed.
+      title: the metric, written below the axis.
+
+    Returns:
+      The SVG file's text.
+    """
     every = [value for row in values.values() for value in row]
     low, high = min(every), max(every)
     pad = (high - low) * 0.05 or max(abs(high) * 0.1, 0.01)
@@ -52,7 +60,15 @@ def interval_chart(values: Mapping[str, Sequence[float]], *, title: str) -> str:
 
 
 def curves_chart(curves: Mapping[str, Points], *, title: str) -> str:
-    """Lines over steps with their names under them. curves: arm -> [(step, mean over the seeds)]."""
+    """Lines over steps with a legend below.
+
+    Args:
+      curves: arm -> [(step, mean over the seeds)].
+      title: the metric.
+
+    Returns:
+      The SVG file's text.
+    """
     parts = [line_chart(curves, title=title)]
     for index, arm in enumerate(curves):
         y = HEIGHT + 14 + 18 * index

@@ -1,4 +1,4 @@
-"""The claim of an ablation: its statements judged, what an undecided one would need, and the result in Markdown."""
+"""The claim of an ablation: verdicts on its statements, seeds needed to decide an open one, and Markdown output."""
 
 import json
 import pathlib
@@ -8,21 +8,28 @@ import numpy as np
 
 from rl_jax import stats
 
-# arm -> metric -> its value for each seed, None where a seed has none (a run that never came to the point compared)
+# arm -> metric -> one value per seed, None if a seed has none (a run that never reached the point compared)
 Values = Mapping[str, Mapping[str, Sequence[float | None]]]
 BOUNDS = {"arm": {"metric", "arm", "at_least", "at_most"}, "increasing": {"metric", "increasing", "by"}}
 POWER, INTERIMS = 0.8, 5
 
 
 def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
-    """Every statement of a claim with its interval, its verdict, and how many seeds it leaves out.
+    """The interval and verdict of every statement of a claim, and the number of seeds it leaves out.
 
-    expected: of each statement the metric, and either `arm` with at_least and at_most (or one of them) of its mean, or
-    `increasing`: arms, each of which has more of the metric than the one before it, by more than `by`. Where a seed has
-    no value in an arm it is left out of the statement, on both sides of a comparison; `dropped` counts them. An
-    undecided statement has `more_seeds`, see `shortfall`.
-    Raises ValueError for a statement that is neither, for an arm or a metric that the results do not have, and where
-    fewer than two seeds are left.
+    A seed without a value in an arm is left out of the statement, on both sides of a comparison.
+
+    Args:
+      values: results of the arms.
+      expected: one mapping per statement. "metric", and either "arm" with bounds on its mean ("at_least", "at_most" or
+        both), or "increasing": arms, each with more of the metric than the one before it, by more than "by".
+
+    Returns:
+      One dict per statement, as in `judged`.
+
+    Raises:
+      ValueError: if a statement has neither form, if the results lack an arm or a metric, or if fewer than two seeds
+        are left.
     """
     found = []
     for statement in expected:
@@ -45,7 +52,19 @@ def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
 
 
 def judged(text: str, sides: Sequence[Sequence[float | None]], bounds: Mapping[str, float]) -> dict:
-    """One statement: about the mean of one side, or of the difference of two, seed by seed."""
+    """The result of one statement about the mean of one side, or about the paired difference of two.
+
+    Args:
+      text: the statement in words.
+      sides: one or two sequences with one value per seed, None if a seed has no value.
+      bounds: "at_least", "at_most" or both.
+
+    Returns:
+      statement, interval, verdict, dropped (seeds left out) and, if undecided, more_seeds (see `shortfall`).
+
+    Raises:
+      ValueError: if the sides have different numbers of seeds, or fewer than two seeds have a value.
+    """
     if len({len(side) for side in sides}) != 1:
         raise ValueError(f"{text}: pairs need the same seeds on both sides, got {[len(side) for side in sides]}")
     rows = [row for row in zip(*sides, strict=True) if None not in row]
@@ -62,17 +81,26 @@ def judged(text: str, sides: Sequence[Sequence[float | None]], bounds: Mapping[s
 
 
 def shortfall(differences: np.ndarray, interval: stats.Interval, bounds: Mapping[str, float]) -> dict:
-    """How many more seeds an undecided statement would take, if further ones are like these: two answers.
+    """How many more seeds an undecided statement would take if further seeds are like these.
 
-    power: so many more until the interval would clear the bound 8 times of 10 (Student's t; None: no number up to
-    10,000). adastop: so many more until AdaStop stops (paired, 5 interims of as many seeds as there are, alpha .05;
-    the median of 100 continuations), and in which share of them it then finds a difference.
-    Of two bounds it is the one that asks for more.
+    With two bounds, the result is for the one that needs more.
+
+    Args:
+      differences: float [N], one per seed.
+      interval: of their mean.
+      bounds: "at_least", "at_most" or both.
+
+    Returns:
+      power: further seeds until the interval would clear the bound 8 times out of 10 (Student's t); None if 10,000 are
+        not enough.
+      adastop: further seeds until AdaStop stops (paired, 5 interims of as many seeds as there are, alpha .05; median of
+        100 continuations).
+      decided: the fraction of these continuations in which AdaStop finds a difference.
     """
     asked = []
     for bound in bounds.values():
         if not interval.low <= bound <= interval.high:
-            continue  # on this side of it without a doubt
+            continue  # this bound is clear of the interval
         needed = stats.seeds_for_power(differences, bound=bound, power=POWER)
         wanted = stats.seeds_wanted(differences - bound, interims=INTERIMS)
         more = None if needed is None else max(needed - len(differences), 1)
@@ -88,7 +116,7 @@ def _of(values: Values, arm: str, metric: str) -> Sequence[float | None]:
 
 
 def cell(values: Sequence[float | None]) -> str:
-    """mean [low, high] of the interval; how many seeds have a value where not all do; "-" with fewer than two."""
+    """"mean [low, high]", with "of N" if only N seeds have a value; "-" if fewer than two do."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return "-"
@@ -97,7 +125,7 @@ def cell(values: Sequence[float | None]) -> str:
 
 
 def verdict_cell(row: Mapping) -> str:
-    """The verdict of a statement with what stands behind it, in words."""
+    """The verdict of a statement, the seeds left out, and the seeds needed to decide it, in words."""
     text = row["verdict"]
     if row.get("dropped"):
         text += f", {row['dropped']} seeds left out"
@@ -112,7 +140,7 @@ def verdict_cell(row: Mapping) -> str:
 
 
 def tables(values: Values, statements: Sequence[Mapping]) -> str:
-    """Two Markdown tables: the arms with each metric, and the statements with interval and verdict."""
+    """Two Markdown tables: every metric per arm, and every statement with its interval and verdict."""
     metrics = list(next(iter(values.values())))
     lines = ["| arm | " + " | ".join(metrics) + " |", "|---" * (len(metrics) + 1) + "|"]
     lines += [f"| {arm} | " + " | ".join(cell(row[metric]) for metric in metrics) + " |" for arm, row in values.items()]
@@ -124,21 +152,21 @@ def tables(values: Values, statements: Sequence[Mapping]) -> str:
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
-    """"20 seeds (0 to 19)", or all of them where they are not in a row."""
+    """"20 seeds (0 to 19)"; lists the seeds if they are not consecutive."""
     seeds = list(seeds)
     in_a_row = seeds == list(range(seeds[0], seeds[0] + len(seeds)))
     return f"{len(seeds)} seeds ({f'{seeds[0]} to {seeds[-1]}' if in_a_row else ', '.join(map(str, seeds))})"
 
 
 def tried_text(tried: int | Mapping[str, int]) -> str:
-    """"1 setting tried an arm", or how many of each."""
+    """"1 setting tried an arm", or the number per arm."""
     if isinstance(tried, int):
         return f"{tried} setting{'s' * (tried > 1)} tried an arm"
     return "settings tried: " + ", ".join(f"{arm} {count}" for arm, count in tried.items())
 
 
 def report(outcome: Mapping) -> str:
-    """The ablation in words and tables, Markdown."""
+    """The ablation's report in Markdown."""
     words = dict(
         note=f" {outcome['note']}." if outcome["note"] else "",
         seeds=seeds_text(outcome["seeds"]),
@@ -151,7 +179,13 @@ def report(outcome: Mapping) -> str:
 
 
 def summary(keys: Sequence[str], runs: pathlib.Path, stored: pathlib.Path | None = None) -> str:
-    """One Markdown table over those ablations that have a result under `runs`, or else in the folder `stored`."""
+    """One Markdown table of all ablations with a result.
+
+    Args:
+      keys: the ablations.
+      runs: the folder of results, runs/KEY/ablation.json.
+      stored: the folder to look in if `runs` has no result.
+    """
     lines = [
         "| command | claim | result: mean over seeds [95 % interval] | judged: mean or paired difference | verdict |",
         "|---|---|---|---|---|",
@@ -165,7 +199,7 @@ def summary(keys: Sequence[str], runs: pathlib.Path, stored: pathlib.Path | None
 
 
 def summary_row(found: Mapping) -> str:
-    """A result's row of the table: of a finished ablation, or of a stored one (see experiments/ablation/results)."""
+    """The row of one result: a finished ablation, or a stored one (see experiments/ablation/results)."""
     if "values" in found:
         arms = {arm: cell(row[found["metric"]]) for arm, row in found["values"].items()}
         minutes, seeds = max(found["wall_seconds"] / 60, 0.1), found["seeds"]
@@ -176,7 +210,7 @@ def summary_row(found: Mapping) -> str:
     judged_rows = "<br>".join(
         f"{row['statement']} ({interval_text(row['interval'])}{_more(row)})" for row in found["statements"]
     )
-    # An older result has recorded neither its time nor how many settings were tried.
+    # Older results lack the run time and the number of settings tried.
     said = [seeds_text(seeds), found["date"], *([f"{minutes:.1f} min"] if minutes else [])]
     said += [tried_text(found["tried"])] if found.get("tried") else []
     said += [f"from the {found['source']}"] if "source" in found else []
@@ -188,12 +222,12 @@ def summary_row(found: Mapping) -> str:
 
 
 def interval_text(interval: Mapping[str, float]) -> str:
-    """mean [low, high], or the mean alone."""
+    """"mean [low, high]", or the mean alone."""
     return "{mean:.3g} [{low:.3g}, {high:.3g}]".format(**interval) if "low" in interval else f"{interval['mean']:.3g}"
 
 
 def _more(row: Mapping) -> str:
-    """What an undecided statement would need, short."""
+    """The seeds an undecided statement would need, in short form."""
     if "more_seeds" not in row:
         return ""
     asked = row["more_seeds"]

@@ -4,16 +4,17 @@
     python -m experiments.ablation --list
     python -m experiments.ablation --all --smoke    # every one, small: does it run? (make ablations SMOKE=1)
     python -m experiments.ablation --all            # every one that has no result yet (make ablations)
-    python -m experiments.ablation --table          # of all that have run here, and the stored results of the others
+    python -m experiments.ablation --table          # all results: those run here, and stored ones for the rest
 
 There are two kinds. A study is a function of experiments.studies that runs all seeds of all arms in this process. An
-ablation of programs runs each arm and seed as its own process with its own workdir (runs/ablations/KEY/...), so that a
-restarted one skips finished runs and resumes the one that was interrupted; further --config.x=y are passed on to each.
+ablation of programs runs each arm and seed as a process of its own with its own workdir (runs/ablations/KEY/...). If
+restarted, it skips finished runs and resumes the interrupted one. Further --config.x=y are passed on to each run.
 
 The claim is a list of statements, each about the mean over seeds of a metric (`judgements`). A statement is reproduced
-where the whole 95 % bootstrap interval lies on the claimed side, not reproduced where all of it lies on the other one,
-and else undecided; the claim needs all of its statements. Two arms are compared seed by seed. An undecided one is told
-with how many more seeds it might be decided: by a power calculation, and by AdaStop (experiments.ablation.claims).
+if the whole 95 % bootstrap interval lies on the claimed side, not reproduced if all of it lies on the other side, and
+undecided otherwise. The claim is reproduced if all of its statements are. Two arms are compared seed by seed. For an
+undecided statement the report estimates how many more seeds would decide it, by a power calculation and by AdaStop
+(experiments.ablation.claims).
 """
 
 import argparse
@@ -40,17 +41,17 @@ from rl_jax.runs.run_record import is_complete
 
 PAPERS = pathlib.Path(__file__).parents[2] / "configs" / "papers"
 RUNS = pathlib.Path("runs")
-RESULTS = pathlib.Path(__file__).parent / "results"  # what was measured once, in the repository
-SPENT = "spent.jsonl"  # in an ablation's folder: the seconds of every start of a program, of interrupted ones too
+RESULTS = pathlib.Path(__file__).parent / "results"  # stored results, in the repository
+SPENT = "spent.jsonl"  # in an ablation's folder: the seconds of every start of a program, interrupted ones included
 
 
 def keys() -> list[str]:
-    """The ablations there are."""
+    """The keys of all ablations."""
     return sorted(path.stem for path in PAPERS.glob("*.py") if path.stem != "__init__")
 
 
 def load(key: str, *, smoke: bool = False) -> ConfigDict:
-    """The ablation of configs/papers/KEY.py; with `smoke`, what its field `smoke` names is replaced by that."""
+    """The ablation of configs/papers/KEY.py; with `smoke`, the fields of its field `smoke` replace the others."""
     ablation = importlib.import_module(f"configs.papers.{key}").get_ablation()
     if smoke:
         ablation.update(ablation.smoke)
@@ -58,9 +59,17 @@ def load(key: str, *, smoke: bool = False) -> ConfigDict:
 
 
 def run_once(program: str, config: str, workdir: pathlib.Path, overrides: list[str], spent: pathlib.Path) -> None:
-    """One run to its end, unless it ended before; its seconds go to the file `spent`.
+    """Runs a program to its end, unless it is finished.
 
-    Raises CalledProcessError where it fails.
+    Args:
+      program: the module of experiments.
+      config: path and argument of the config file.
+      workdir: the run's folder.
+      overrides: further arguments of the command.
+      spent: the JSONL file to which the run's seconds are appended.
+
+    Raises:
+      CalledProcessError: if the run fails.
     """
     if is_complete(workdir):
         return
@@ -76,7 +85,11 @@ def run_once(program: str, config: str, workdir: pathlib.Path, overrides: list[s
 
 
 def gain(workdir: pathlib.Path, metric: str) -> tuple[float, float]:
-    """(first, last) value of `metric` in a finished run. Raises ValueError where it was evaluated less than twice."""
+    """(first, last) value of `metric` in a finished run.
+
+    Raises:
+      ValueError: if the metric was evaluated less than twice.
+    """
     values = [row[metric] for row in read_jsonl(workdir / "metrics.jsonl") if metric in row]
     if len(values) < 2:
         raise ValueError(f"{workdir}: {metric} was evaluated {len(values)} times, a gain needs two")
@@ -84,7 +97,11 @@ def gain(workdir: pathlib.Path, metric: str) -> tuple[float, float]:
 
 
 def run_programs(ablation: ConfigDict, workdir: pathlib.Path, overrides: list[str]) -> Values:
-    """Runs what is missing. The arms share each seed's warm start; the metrics are before, after and gain."""
+    """Runs what is missing. All arms of a seed share one warm start.
+
+    Returns:
+      arm -> "before", "after", "gain" -> one value per seed.
+    """
     values, spent = {arm: {"before": [], "after": [], "gain": []} for arm in ablation.arms}, workdir / SPENT
     for seed in ablation.seeds:
         warm = workdir / f"seed{seed}" / "sft"
@@ -100,11 +117,15 @@ def run_programs(ablation: ConfigDict, workdir: pathlib.Path, overrides: list[st
 
 
 def run_study(ablation: ConfigDict) -> tuple[Values, Mapping, str]:
-    """(values, curves, note) of the study, whose nan is no value.
+    """Runs the study.
 
-    Raises ValueError for a setting that it does not take, with those it does.
+    Returns:
+      (values, curves, note). nan becomes None, no value.
+
+    Raises:
+      ValueError: if the study does not take one of the settings; the message lists those it takes.
     """
-    from experiments import studies  # jax and the models, which --list does not need
+    from experiments import studies  # imports jax and the models, not needed by --list
 
     fn = bind({"fn": ablation.study, **ablation.settings.to_dict()}, studies)
     outcome = fn(tuple(ablation.seeds))
@@ -116,9 +137,19 @@ def run_study(ablation: ConfigDict) -> tuple[Values, Mapping, str]:
 
 
 def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = False) -> dict:
-    """Runs what is missing; writes ablation.json, ablation.md and charts to workdir. Returns the first's content.
+    """Runs what is missing; writes ablation.json, ablation.md and charts to workdir.
 
-    Raises ValueError for overrides of a study: its settings stand in its file.
+    Args:
+      key: the ablation.
+      workdir: its folder.
+      overrides: --config.x=y for every run of a program.
+      smoke: whether to run the small version.
+
+    Returns:
+      The content of ablation.json.
+
+    Raises:
+      ValueError: if overrides are given for a study: its settings are in its file.
     """
     ablation, start, curves, note = load(key, smoke=smoke), time.monotonic(), {}, ""
     if "study" in ablation and overrides:
@@ -162,23 +193,29 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = 
 
 
 def settings_text(ablation: ConfigDict, overrides: list[str]) -> str:
-    """All that stands in an ablation's file, but for its smoke size, and the overrides: a stored result with another
-    text is not its result. A change of the code below is not seen: delete runs/ablations/KEY then.
+    """An ablation's settings except for its smoke size, and the overrides, as JSON.
+
+    A stored result with another text is out of date. A change of the code is not detected: delete runs/ablations/KEY
+    then.
     """
     fields = {name: value for name, value in ablation.to_dict().items() if name != "smoke"}
     return json.dumps([fields, overrides], sort_keys=True)
 
 
 def finished(key: str, workdir: pathlib.Path) -> bool:
-    """Whether workdir holds the result of the ablation as its file is now."""
+    """Whether workdir holds the result of the ablation's current settings."""
     path = workdir / "ablation.json"
     return path.exists() and json.loads(path.read_text()).get("settings") == settings_text(load(key), [])
 
 
 def run_all(folder: pathlib.Path, *, smoke: bool) -> int:
-    """Runs all ablations, each in a process of its own, so that none takes another with it. Returns an exit status.
+    """Runs all ablations, each in a process of its own, so that a crash of one does not stop the others.
 
-    A finished one is skipped; a smoke run is made anew each time. One whose files are not here (`needs`) is skipped.
+    Finished ablations are skipped. Smoke runs always start anew. An ablation whose files (`needs`) are missing is
+    skipped.
+
+    Returns:
+      The exit status.
     """
     failed, start = [], time.monotonic()
     for key in keys():
@@ -186,7 +223,7 @@ def run_all(folder: pathlib.Path, *, smoke: bool) -> int:
         if missing := [path for path in load(key).get("needs", ()) if not pathlib.Path(path).exists()]:
             print(f"{key}: skipped, it needs {', '.join(missing)}", flush=True)
             continue
-        if smoke and any((workdir / name).exists() for name in ("ablation.json", SPENT)):  # what a smoke run has left
+        if smoke and any((workdir / name).exists() for name in ("ablation.json", SPENT)):  # left by a smoke run
             shutil.rmtree(workdir)
         elif not smoke and finished(key, workdir):
             print(f"{key}: finished before", flush=True)

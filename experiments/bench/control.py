@@ -1,16 +1,17 @@
-"""Environment steps a second, learning included, beside other libraries in one run: one JSON line for each size.
+"""Environment steps per second, learning included, compared with other libraries in one run: one JSON line per size.
 
     python -m experiments.bench.control                                     # ours, 1, 16, 64 and 256 seeds
     python -m experiments.bench.control --peer purejaxrl=FOLDER --seeds=1,16
     python -m experiments.bench.control --peer sb3 --peer rejax --seeds=1 --steps=50000
 
 CartPole with purejaxrl's default settings: 4 environments, 128 steps, 4 epochs of 4 minibatches, two tanh layers of 64
-for the actor and for the critic, a learning rate of 2.5e-4 down to 0. FOLDER holds purejaxrl's ppo.py and wrappers.py;
-rejax and sb3 (Stable-Baselines3) are imported. Each side of each size is a process of its own, which compiles once and
-then takes turns with all the others: `steps_per_s` is a side's median over the rounds, of all its seeds together,
-`ratio` ours over the peer's, `return` the mean over the seeds at the end of training, `compile_s` apart. A turn trains
-`steps` environment steps with each seed. Ours uses as many simulated devices as there are cores where the seeds
-divide; `--devices=1` keeps it to one.
+for the actor and for the critic, a learning rate decayed from 2.5e-4 to 0. FOLDER holds purejaxrl's ppo.py and
+wrappers.py; rejax and sb3 (Stable-Baselines3) are imported. Each side of each size is a process of its own, which
+compiles once and then takes turns with all the others. A turn trains each seed for `steps` environment steps.
+
+`steps_per_s` is a side's median over the rounds, of all its seeds together; `ratio` is ours over the peer's; `return`
+is the mean over the seeds at the end of training; `compile_s` is reported separately. Ours uses as many simulated
+devices as there are cores, if the seeds divide over them; `--devices=1` uses one.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from experiments.bench import control_peers
 
 
 def ours(seeds: int, steps: int, devices: int):
-    """(compile seconds, function that trains all seeds and gives their returns [seeds] at the end, steps of each)."""
+    """(compile seconds, function that trains all seeds and returns their final returns [seeds], steps per seed)."""
     from configs.control import environments as configs
     from experiments.parts import control_runs, control_setup
 
@@ -49,7 +50,7 @@ def ours(seeds: int, steps: int, devices: int):
         state = program.init()
         for _ in range(calls):
             state, metrics = program.advance(state)
-            jax.block_until_ready(state)  # simulated devices must not run ahead
+            jax.block_until_ready(state)  # keep simulated devices from running ahead
         return np.asarray(metrics["episode/return"])
 
     state = jax.block_until_ready(program.advance(program.init())[0])
@@ -60,7 +61,7 @@ def ours(seeds: int, steps: int, devices: int):
 
 
 def worker(options) -> None:
-    """One side: compiles, says so, then trains once for each line that it is sent."""
+    """One side: compiles, reports that, then trains once per line on standard input."""
     if options.side == "ours":
         seconds, train, steps = ours(options.seeds, options.steps, options.devices)
     else:
@@ -92,13 +93,13 @@ class Side:
         return json.loads(line)
 
     def turn(self) -> None:
-        """One training."""
+        """Trains once."""
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         self.rounds.append(self._read())
 
     def result(self) -> dict:
-        """The medians of its rounds; ends the process."""
+        """The medians over its rounds; ends the process."""
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
@@ -124,7 +125,7 @@ def measure(sizes: list[int], options) -> list[dict]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Parses the command line and prints a line for each number of seeds."""
+    """Parses the command line and prints one line per number of seeds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="1,16,64,256")
     parser.add_argument("--steps", type=int, default=500_000, help="of one seed, in a turn")

@@ -1,8 +1,8 @@
-"""The other libraries of experiments.bench.control: CartPole by their PPO, with the settings that purejaxrl ends with.
+"""The other libraries of experiments.bench.control: CartPole by their PPO, with purejaxrl's default settings.
 
-Each function returns what `bench_control.ours` returns: (compile seconds, function that trains all seeds and gives
-their returns [seeds] at the end, environment steps of each seed). None of these libraries is a dependency: install the
-one that is asked for, where PYTHONPATH finds it.
+Each function returns the same as `control.ours`: (compile seconds, function that trains all seeds and returns their
+final returns [seeds], environment steps per seed). None of these libraries is a dependency: install the one you
+compare with on the PYTHONPATH.
 """
 
 import importlib
@@ -19,7 +19,7 @@ NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCHES, RATE = 4, 128, 4, 4, 2.5e-4
 
 
 def _compile(train: Callable, seeds: int):
-    """(seconds, the compiled function of keys) of a function of one key, over many by vmap."""
+    """(seconds, compiled function of keys) from a function of one key, by vmap."""
     keys = jax.random.split(jax.random.key(0), seeds)
     whole = jax.jit(jax.vmap(train)) if seeds > 1 else jax.jit(lambda keys: train(keys[0]))
     start = time.perf_counter()
@@ -28,13 +28,13 @@ def _compile(train: Callable, seeds: int):
 
 
 class _FiveValues:
-    """An environment of gymnax 1.x with the five-valued step of 0.0.x, which both peers in JAX unpack."""
+    """An environment of gymnax 1.x with the five-valued step of 0.0.x, which both JAX peers expect."""
 
     def __init__(self, env):
         self._env = env
 
     def __getattr__(self, name):
-        if name == "_env":  # asked for by a deep copy, before there is one
+        if name == "_env":  # a deep copy reads it before it is set
             raise AttributeError(name)
         return getattr(self._env, name)
 
@@ -44,7 +44,7 @@ class _FiveValues:
 
 
 def purejaxrl(folder: str, seeds: int, steps: int):
-    """purejaxrl's ppo.py, which lies in `folder` with its wrappers.py, by the settings that stand at its end."""
+    """purejaxrl's ppo.py from `folder`, which also holds its wrappers.py, with the settings at the file's end."""
     import gymnax
 
     jax.config.update("jax_numpy_rank_promotion", "allow")
@@ -55,7 +55,7 @@ def purejaxrl(folder: str, seeds: int, steps: int):
         return _FiveValues(env), params
 
     gymnax.make = make_old
-    # wrappers.py imports two more libraries, for environments that are not used here.
+    # wrappers.py imports two more libraries, for environments not used here.
     for name in ("brax", "brax.envs", "brax.envs.wrappers", "brax.envs.wrappers.training", "navix"):
         sys.modules[name] = types.ModuleType(name)
     sys.modules["brax"].envs = sys.modules["brax.envs"]
@@ -82,7 +82,7 @@ def purejaxrl(folder: str, seeds: int, steps: int):
 
 
 def rejax(folder: str, seeds: int, steps: int):
-    """rejax's PPO. It is evaluated once, at the end, in 16 episodes that count as no steps. `folder` is not read."""
+    """rejax's PPO, evaluated once at the end in 16 episodes that do not count as steps. `folder` is unused."""
     import gymnax
 
     library, evaluation = importlib.import_module("rejax"), importlib.import_module("rejax.evaluate")
@@ -107,7 +107,7 @@ def rejax(folder: str, seeds: int, steps: int):
 
 
 def sb3(folder: str, seeds: int, steps: int):
-    """Stable-Baselines3's PPO, one seed after the other, its networks in PyTorch. `folder` is not read."""
+    """Stable-Baselines3's PPO, one seed after the other, its networks in PyTorch. `folder` is unused."""
     library = importlib.import_module("stable_baselines3")
     make_vec_env = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
 

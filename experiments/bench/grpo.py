@@ -1,15 +1,17 @@
-"""A whole GRPO step, rollout to update, beside other libraries' on the same work, in one run: one JSON line.
+"""A whole GRPO step, rollout to update, compared with other libraries on the same work in one run: one JSON line.
 
     python -m experiments.bench.grpo                                                   # ours, the three shapes
     python -m experiments.bench.grpo --peer tunix=PYTHON --peer trl=PYTHON --rounds=2  # PYTHON: one that has the peer
     python -m experiments.bench.grpo --shapes=ragged_prompts --steps=200               # does anything recompile?
 
 Shapes: uniform (64 + 64 tokens), ragged (64 + 64, four of five completions end by a quarter of it), long_prompt (512 +
-64), and ragged_prompts (16 to 64, + 64, ragged); 4 prompts x 8 completions. Each side gets the same work,
-decodes at temperature 1, scores with the reference (beta .04) and makes one float32 AdamW update. `step_s` is a side's
-median over the timed steps of all rounds, in which the sides take turns; `ratio` is a peer's step_s over ours;
-`compile_count` is what we compiled after the warm-up; `mfu` is the share of the matrix-multiply rate (measured
-in the same run) that the update's necessary FLOPs are: prompts once, the head on completion tokens, no attention.
+64), and ragged_prompts (16 to 64, + 64, ragged); 4 prompts x 8 completions. Each side gets the same work, decodes at
+temperature 1, scores with the reference (beta .04) and makes one float32 AdamW update.
+
+`step_s` is a side's median over the timed steps of all rounds, in which the sides take turns. `ratio` is a peer's
+step_s over ours. `compile_count` is the number of our compilations after the warm-up. `mfu` is the update's necessary
+FLOPs (prompts once, the head on completion tokens, no attention) as a fraction of the matrix-multiply rate measured in
+the same run.
 """
 
 import argparse
@@ -46,8 +48,17 @@ PEERS = {name: pathlib.Path(__file__).parent / "peers" / f"{name}_grpo.py" for n
 
 
 def make_lengths(shape: str, rows: int, longest: int, rng: np.random.Generator) -> list[int]:
-    """The completions' lengths of one step. Ragged ones are longest * u^6 of evenly spread u, at least a sixteenth:
-    four of five end by a quarter; one runs to the end."""
+    """Completion lengths of one step.
+
+    Ragged ones are longest * u^6 for evenly spaced u, at least a sixteenth: four of five end by a quarter, one runs to
+    the end.
+
+    Args:
+      shape: a key of SHAPES.
+      rows: number of completions.
+      longest: the longest completion.
+      rng: for their order.
+    """
     if not shape.startswith("ragged"):
         return [longest] * rows
     spread = (np.arange(rows) + 0.5) / rows
@@ -57,7 +68,19 @@ def make_lengths(shape: str, rows: int, longest: int, rng: np.random.Generator) 
 
 
 def make_work(shape: str, sizes: dict, *, prompts: int, group_size: int, steps: int, beta: float) -> dict:
-    """What every side is given: prompts [steps][P] of ids, lengths [steps][P x G]."""
+    """The work of every side.
+
+    Args:
+      shape: a key of SHAPES.
+      sizes: of the model.
+      prompts: per step, P.
+      group_size: completions per prompt, G.
+      steps: number of steps.
+      beta: coefficient of the KL.
+
+    Returns:
+      sizes, beta, group_size, prompt_length, prompts ([steps][P] of ids) and lengths ([steps][P x G]).
+    """
     rng = np.random.default_rng(0)
     prompt_length, longest = SHAPES[shape]
     shortest = 16 if shape == "ragged_prompts" else prompt_length
@@ -76,7 +99,7 @@ def make_work(shape: str, sizes: dict, *, prompts: int, group_size: int, steps: 
 
 
 class _Tokenizer:
-    """What policy.build asks a tokenizer for; nothing ends a row before its length."""
+    """What policy.build needs of a tokenizer; nothing ends a row before its length."""
 
     eos_ids, pad_id = (), 0
 
@@ -92,7 +115,7 @@ def make_setup(work: dict) -> Setup:
     longest = max(map(max, work["lengths"]))
     config.rollout.update(completion_length=longest, prompt_buckets=(work["prompt_length"],))
     config.rollout.engine.update(name="continuous", slots=len(work["lengths"][0]))
-    config.packing.update(mode="shared_prefix", min_rows=4)  # ragged steps have one shape then
+    config.packing.update(mode="shared_prefix", min_rows=4)  # so that ragged steps have one shape
     config.sample.update(prompts_per_step=len(work["prompts"][0]), group_size=work["group_size"])
     config.algorithm.update(kl_coef=work["beta"])
     config.train.update(max_grad_norm=1e9)
@@ -109,7 +132,7 @@ def make_setup(work: dict) -> Setup:
 
 
 def judged(rollout, group_size: int) -> Judged:
-    """Rewards as the peers have them: the share of even tokens."""
+    """The peers' rewards: the fraction of even tokens."""
     rollout = jax.tree.map(np.asarray, rollout)
     mask = rollout.completion_mask
     even = (rollout.batch.tokens[:, -mask.shape[1] :] % 2 == 0) & mask
@@ -118,7 +141,7 @@ def judged(rollout, group_size: int) -> Judged:
 
 
 def run_ours(work: dict) -> dict:
-    """Seconds of each step, and of its rollout and update, by the functions of experiments.grpo."""
+    """Seconds per step, and of its rollout and update, with the functions of experiments.grpo."""
     setup = make_setup(work)
     config, packer, no_trackers = setup.config, Packer(setup), {}
     params = setup.init_params()
@@ -149,8 +172,10 @@ def run_ours(work: dict) -> dict:
 
 
 def update_flops(work: dict) -> float:
-    """FLOPs of a mean step's forward and backward: 3 x 2 x (body weights x tokens + head weights x completion tokens),
-    prompts once a group, attention left out."""
+    """FLOPs of a mean step's forward and backward: 3 x 2 x (body weights x tokens + head weights x completion tokens).
+
+    Prompts count once per group; attention is left out.
+    """
     s = work["sizes"]
     heads = 2 * s["heads"] + 2 * s["kv"]
     body = s["layers"] * (s["d"] * heads * s["head_dim"] + 3 * s["d"] * s["ff"])
@@ -172,9 +197,18 @@ def matmul_rate(size: int = 2048, repeats: int = 10) -> float:
 
 
 def run_apart(side: str, command: list[str], work: dict) -> dict:
-    """What `command`, with the work's file behind it, prints: a side runs in a process of its own.
+    """Runs a side in a process of its own.
 
-    Raises RuntimeError with the end of its stderr where it fails.
+    Args:
+      side: its name.
+      command: the path of the work's file is appended to it.
+      work: of make_work.
+
+    Returns:
+      The JSON that the command prints.
+
+    Raises:
+      RuntimeError: if it fails; the message has the end of its stderr.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(work, file)

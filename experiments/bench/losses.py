@@ -1,12 +1,12 @@
-"""Every policy loss with its gradient against the plain clipped surrogate, in one run: time, and temporary memory.
+"""Every policy loss with its gradient compared with the plain clipped surrogate in one run: time and temporary memory.
 
     python -m experiments.bench.losses                      # B=256, T=4096
     python -m experiments.bench.losses --rows=64 --only=gspo,cispo
 
-A row is a surrogate or a KL estimator, value and gradient, or a weight, which has no gradient and is made once for a
-batch, whatever number of epochs follows. "time" is the least over rounds in which it takes turns with the clipped
-surrogate (whatever else the machine does can only add to it); "arrays" is the compiler's temporary memory in float32
-arrays [B, T]: a [B, T, T] would show as T of them.
+A row is a surrogate or a KL estimator with its gradient, or a weight, which has no gradient and is computed once per
+batch, whatever the number of epochs. "time" is the minimum over rounds in which the row takes turns with the clipped
+surrogate (other work on the machine can only add time). "arrays" is the compiler's temporary memory in float32 arrays
+[B, T]: a [B, T, T] would show as T of them.
 """
 
 import argparse
@@ -22,13 +22,21 @@ from rl_jax.core.binding import bind, public_functions, supply
 from rl_jax.losses import aggregate, kl, policy
 
 PLAIN = "clipped_surrogate"
-# Coupled across the batch (a top-k, a quantile): twice the plain loss is allowed, else 1.3 times.
+# Coupled across the batch (a top-k, a quantile): up to twice the plain loss is allowed, otherwise 1.3 times.
 COUPLED = {"high_entropy", "clip_cov", "top_covariance", "m2po"}
-SPECS = {"gated": {"fn": "gated", "gate": "ppo_gate"}}  # what a function cannot do without
+SPECS = {"gated": {"fn": "gated", "gate": "ppo_gate"}}  # arguments without a default
 
 
 class Row(NamedTuple):
-    """One line of the table: seconds of the row and of the plain loss beside it, and temporaries in [B, T] arrays."""
+    """One line of the table.
+
+    Attributes:
+      kind: "surrogate", "kl" or "weight".
+      name: of the function.
+      seconds: of the row.
+      plain_seconds: of the plain loss in the same rounds.
+      arrays: temporaries, in [B, T] arrays.
+    """
 
     kind: str
     name: str
@@ -41,12 +49,12 @@ class Row(NamedTuple):
         return self.seconds / self.plain_seconds
 
     def limit(self) -> float:
-        """What the ratio should stay below."""
+        """The limit of the ratio."""
         return 2.0 if self.name in COUPLED else 1.3
 
 
 def make_arrays(rows: int, length: int) -> dict[str, jax.Array]:
-    """A ragged random batch: everything that a function may ask for by name, and the mask."""
+    """A ragged random batch: every array that a function can request by name, and the mask."""
     keys = jax.random.split(jax.random.key(0), 7)
     shape = (rows, length)
     log_probs = -jax.random.exponential(keys[0], shape)
@@ -94,7 +102,7 @@ def losses() -> dict[tuple[str, str], Callable]:
 
 
 def compiled(loss: Callable, arrays: dict[str, jax.Array]):
-    """The program of value and gradient with respect to the log-probs, compiled for these shapes."""
+    """Value and gradient with respect to the log-probs, compiled for these shapes."""
 
     def value(log_probs, rest):
         return aggregate.token_mean(loss(rest | {"log_probs": log_probs}), rest["mask"]).value()
@@ -105,14 +113,20 @@ def compiled(loss: Callable, arrays: dict[str, jax.Array]):
 
 
 def seconds_of(program, arguments) -> float:
-    """One call, to its end."""
+    """Seconds of one call."""
     start = time.perf_counter()
     jax.block_until_ready(program(*arguments))
     return time.perf_counter() - start
 
 
 def measure(arrays: dict[str, jax.Array], only: set[str], rounds: int) -> list[Row]:
-    """The table's rows. only: names to measure, all where it is empty. rounds: turns of each program."""
+    """The table's rows.
+
+    Args:
+      arrays: of make_arrays.
+      only: names to measure; empty for all.
+      rounds: calls of each program.
+    """
     table = losses()
     plain, arguments = compiled(table["surrogate", PLAIN], arrays)
     array_bytes = arrays["log_probs"].size * 4
@@ -131,7 +145,7 @@ def measure(arrays: dict[str, jax.Array], only: set[str], rounds: int) -> list[R
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as Markdown; the last column says whether the row keeps its limit."""
+    """The rows as Markdown; the last column says whether the row is within its limit."""
     lines = ["| kind | name | time / plain | limit | temporaries, [B, T] arrays | |", "|---|---|---|---|---|---|"]
     for row in rows:
         verdict = "ok" if row.ratio() <= row.limit() else "slow"

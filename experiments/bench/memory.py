@@ -1,13 +1,12 @@
-"""What a training forward and its gradient need besides params and gradient: the compiler's own count of temporaries.
+"""The memory of a training forward and its gradient besides params and gradient: the compiler's count of temporaries.
 
     python -m experiments.bench.memory                # vocabulary 152k, rows of 4096 tokens
     python -m experiments.bench.memory --rows=8 --group=8 --layers=4 --width=1024
 
-The first line is what a plain program does: log_softmax over [B, T, V]. The others are rl_jax.training.scoring on
-padded rows,
-on packed ones, and on rows where the prompt of a group stands once (rl_jax.training.packing). Completions are
-heavy-tailed,
-longest x ((i + 1) / n)^3: most end by a quarter of the longest. Nothing is allocated: shapes are lowered and compiled.
+The first line is the naive program: log_softmax over [B, T, V]. The others are rl_jax.training.scoring on padded rows,
+on packed ones, and on rows that hold the prompt of a group once (rl_jax.training.packing). Completions are
+heavy-tailed, longest x ((i + 1) / n)^3: most end by a quarter of the longest. Nothing is allocated: shapes are lowered
+and compiled.
 """
 
 import argparse
@@ -25,11 +24,19 @@ from rl_jax.rollout.lm.engine import prompt_batch
 from rl_jax.training.packing import occupancy, pack
 from rl_jax.training.scoring import make_score
 
-LIMIT = 0.15  # of the naive temporaries, for the padded rows
+LIMIT = 0.15  # for the padded rows, as a fraction of the naive temporaries
 
 
 class Line(NamedTuple):
-    """One line of the table. rows, length: of the body's forward. occupancy: real tokens among those columns."""
+    """One line of the table.
+
+    Attributes:
+      name: of the program.
+      rows: of the body's forward.
+      length: columns of the body's forward.
+      occupancy: fraction of real tokens in these rows x columns.
+      temporary_bytes: by the compiler.
+    """
 
     name: str
     rows: int
@@ -48,7 +55,7 @@ def ragged_batch(rows: int, group: int, prompt: int, completion: int) -> tuple[T
 
 
 def naive_score(model: Model, completion: int) -> Callable:
-    """log_softmax of every column's logits, then the tokens' own: (params, TokenBatch) -> (log_probs, entropy)."""
+    """(params, TokenBatch) -> (log_probs, entropy) by log_softmax of every column's logits."""
 
     def score(params, batch):
         log_probs = jax.nn.log_softmax(model.unembed(params, model.apply(params, batch)), axis=-1)
@@ -60,7 +67,7 @@ def naive_score(model: Model, completion: int) -> Callable:
 
 
 def temporary_bytes(score: Callable, params: Any, batch: TokenBatch | Packed) -> int:
-    """The temporaries of d/dparams of a sum that reads every log-prob and every entropy. params: shapes."""
+    """The temporaries of d/dparams of a sum that depends on every log-prob and every entropy. params: shapes."""
 
     def total(params, batch):
         log_probs, entropy = score(params, batch)
@@ -92,7 +99,7 @@ def measure(config: TransformerConfig, options: argparse.Namespace) -> list[Line
 
 
 def table(lines: list[Line], title: str) -> str:
-    """The lines as Markdown, each with its share of the first one's temporaries."""
+    """The lines as Markdown, each with its fraction of the first line's temporaries."""
     text = [title, "", "| program | rows x T | columns in use | temporaries, MiB | of naive |", "|---|---|---|---|---|"]
     for line in lines:
         share = line.temporary_bytes / lines[0].temporary_bytes

@@ -1,10 +1,10 @@
-"""Weak scaling over real processes: the time of a GRPO update with as many rows a process, as a ratio. A JSON line.
+"""Weak scaling over real processes: the time of a GRPO update at a constant number of rows per process. One JSON line.
 
     python -m experiments.bench.processes --counts=1,2
 
-Each process has one core and one device to itself, and all of them one batch; what a second one adds is the sum of the
-gradients over loopback (gloo), once an update. A ratio of 1 is perfect scaling. The counts take turns, --rounds times,
-and `step_s` is the least of the rounds' medians, since whatever else the machine does can only add to it.
+Each process has one core and one device, and all processes share one batch. A second process adds one sum of the
+gradients over loopback (gloo) per update. A ratio of 1 is perfect scaling. The counts take turns, --rounds times, and
+`step_s` is the minimum of the rounds' medians, since other work on the machine can only add time.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def own_rows(rows: int, process: int) -> PolicyBatch:
 
 
 def time_updates(rows: int, steps: int) -> float:
-    """Seconds of an update, the median: what every process of a measurement runs."""
+    """Median seconds of an update; run by every process of a measurement."""
     mesh = sharding.make_mesh(sharding.parse_mesh(f"data:{jax.device_count()}"))
     model, optimizer = make_transformer(TransformerConfig(**MODEL)), optax.adamw(1e-4)
     score = make_score(model, completion_length=LENGTH)
@@ -74,7 +74,7 @@ def time_updates(rows: int, steps: int) -> float:
     )
     batch = processes.own_to_mesh(mesh, own_rows(rows, jax.process_index()))
     seconds = []
-    for _ in range(steps + 2):  # the first ones compile and connect
+    for _ in range(steps + 2):  # the first two compile and connect
         begin = time.perf_counter()
         state, metrics = step(state, batch)
         jax.block_until_ready(metrics)
@@ -84,7 +84,11 @@ def time_updates(rows: int, steps: int) -> float:
 
 
 def measure(count: int, rows: int, steps: int) -> float:
-    """Seconds of an update of `count` processes with `rows` rows each. RuntimeError with its log where one fails."""
+    """Seconds of an update of `count` processes with `rows` rows each.
+
+    Raises:
+      RuntimeError: if a process fails; the message has its log.
+    """
     command = [sys.executable, "-m", "experiments.bench.processes", "--child", f"--rows={rows}", f"--steps={steps}"]
     with tempfile.TemporaryDirectory() as folder:
         logs = [pathlib.Path(folder) / f"log_{i}.txt" for i in range(count)]
@@ -100,7 +104,17 @@ def measure(count: int, rows: int, steps: int) -> float:
 
 
 def measure_processes(counts=(1, 2), *, rows: int = 16, steps: int = 20, rounds: int = 3) -> list[dict]:
-    """[{"processes", "rows" of all, "step_s", "ratio" of its step_s to that of the first count}], one a count."""
+    """Measures each count.
+
+    Args:
+      counts: numbers of processes.
+      rows: per process.
+      steps: timed updates.
+      rounds: turns of each count.
+
+    Returns:
+      One dict per count: processes, rows (of all processes), step_s, and ratio (step_s over that of the first count).
+    """
     found = {count: [] for count in counts}
     for _ in range(rounds):
         for count in counts:
@@ -113,7 +127,7 @@ def measure_processes(counts=(1, 2), *, rows: int = 16, steps: int = 20, rounds:
 
 
 def _child(options) -> None:
-    if hasattr(os, "sched_setaffinity"):  # a core each: one process alone must not use those that a second will need
+    if hasattr(os, "sched_setaffinity"):  # one core each: a single process must not use the second one's core
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[options.process_id % len(cores)]})
     if options.num_processes > 1:

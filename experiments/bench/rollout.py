@@ -1,18 +1,19 @@
-"""Continuous batching against static lockstep batches, on completion lengths with a heavy tail. Prints one JSON line.
+"""Continuous batching compared with static lockstep batches, on heavy-tailed completion lengths. Prints one JSON line.
 
     python -m experiments.bench.rollout                          # 128 requests over 32 slots, 64 + 256 tokens
     python -m experiments.bench.rollout --requests=32            # one batch: what compaction alone gives
     python -m experiments.bench.rollout --devices=8 --mesh=data:8
     python -m experiments.bench.rollout --peer tunix=PYTHON --peer trl=PYTHON   # their rollouts, too
 
-Lengths are forced through each request's max_tokens, the same list for everybody: 4 of 5 are uniform up to a quarter of
-the maximum, the others uniform from there to the maximum. The engines take turns, round by round, and each tokens/s is
-of the median round; ratio_cpu compares processor time, which other programs on the machine disturb less. Both draw the
-same numbers for a request, so the tokens are compared in the run: where two programs round a logit differently and the
-uniform number falls between two tokens, a row goes on with the neighbouring token; such rows are counted as tied, any
-other difference ends the run. "bandwidth_share" is the time that reading the parameters and the cache once would take
-at the measured rate, over the time of a decode step. A peer's rollouts are those of its GRPO steps in
-experiments.bench.grpo, three shapes of 4 prompts x 8, beside ours there.
+Lengths are set by each request's max_tokens, the same list for every engine: 4 of 5 are uniform up to a quarter of the
+maximum, the others uniform from there to the maximum. The engines take turns, and each tokens/s is of the median round.
+ratio_cpu compares processor time, which other programs on the machine disturb less.
+
+All engines use the same random numbers for a request, so their tokens are compared. If two programs round a logit
+differently and the uniform number falls between two tokens, a row continues with the neighbouring token. Such rows are
+counted as tied; any other difference ends the run. "bandwidth_share" is the time to read the parameters and the cache
+once at the measured rate, over the time of a decode step. A peer's rollouts are those of its GRPO steps in
+experiments.bench.grpo, three shapes of 4 prompts x 8, compared with ours there.
 """
 
 import argparse
@@ -37,8 +38,17 @@ from rl_jax.training import sharding
 
 
 class Workload(NamedTuple):
-    """What everybody samples. prompts: int32 [N / G, P], full rows. max_tokens: int32 [N]. Row i of the batch b of
-    `slots` rows draws from fold_in(fold_in(key, b), i). eos ends nothing."""
+    """What every engine samples. eos ends nothing.
+
+    Attributes:
+      prompts: int32 [N / G, P], full rows.
+      max_tokens: int32 [N].
+      key: row i of batch b of `slots` rows uses fold_in(fold_in(key, b), i).
+      group_size: completions per prompt, G.
+      slots: rows per batch.
+      completion_length: the longest completion.
+      sampling: temperature and truncation.
+    """
 
     prompts: np.ndarray
     max_tokens: np.ndarray
@@ -63,7 +73,13 @@ class Workload(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """A row of the result. run: () -> the completions, a list of N int arrays; called once before it is timed."""
+    """A row of the result.
+
+    Attributes:
+      name: of the engine.
+      run: () -> the completions, a list of N int arrays; called once before it is timed.
+      details: further fields of the row.
+    """
 
     name: str
     run: Callable[[], list[np.ndarray]]
@@ -71,7 +87,7 @@ class Peer(NamedTuple):
 
 
 def heavy_tailed(number: int, longest: int, seed: int) -> np.ndarray:
-    """int32 [number] lengths: 4 of 5 uniform in 1..longest/4, the others uniform from there to `longest`."""
+    """Lengths, int32 [number]: 4 of 5 uniform in 1..longest/4, the others uniform from there to `longest`."""
     rng = np.random.default_rng(seed)
     short = rng.integers(1, longest // 4 + 1, number)
     long = rng.integers(longest // 4, longest + 1, number)
@@ -122,7 +138,11 @@ def continuous(engine: Engine, params, work: Workload) -> Peer:
 
 
 def compare(found: list[np.ndarray], expected: list[np.ndarray]) -> dict[str, int]:
-    """How many rows are equal, and how many part with a neighbouring token; any other difference is an error."""
+    """Counts the rows that are equal and those that differ by a neighbouring token.
+
+    Raises:
+      AssertionError: if a row differs otherwise.
+    """
     equal = tied = 0
     for row, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         different = np.flatnonzero(ours != theirs) if len(ours) == len(theirs) else np.array([-1])
@@ -136,7 +156,16 @@ def compare(found: list[np.ndarray], expected: list[np.ndarray]) -> dict[str, in
 
 
 def race(peers: list[Peer], tokens: int, rounds: int) -> list[dict]:
-    """Rows of the result: seconds and tokens/s of each peer, taking turns; the tokens of each against the first's."""
+    """Times the peers in turns, and compares the tokens of each with the first's.
+
+    Args:
+      peers: the engines.
+      tokens: of one run.
+      rounds: runs of each peer.
+
+    Returns:
+      One dict per peer, with its seconds and tokens/s.
+    """
     outputs = [peer.run() for peer in peers]
     seconds, cpu_seconds = [[] for _ in peers], [[] for _ in peers]
     for _ in range(rounds):
@@ -160,7 +189,7 @@ def race(peers: list[Peer], tokens: int, rounds: int) -> list[dict]:
 
 
 def best_seconds(call: Callable, repeats: int) -> float:
-    """The least time of one call to its end; whatever else the machine does can only add to it."""
+    """The minimum time of one call; other work on the machine can only add time."""
     jax.block_until_ready(call())
     times = []
     for _ in range(repeats):
@@ -171,13 +200,13 @@ def best_seconds(call: Callable, repeats: int) -> float:
 
 
 def read_bandwidth(megabytes: int = 128) -> float:
-    """Bytes/s at which one device sums an array that no cache holds."""
+    """Bytes/s at which one device sums an array larger than any cache."""
     array, total = jnp.ones(megabytes * 2**18, jnp.float32), jax.jit(jnp.sum)
     return array.nbytes / best_seconds(lambda: total(array), 5)
 
 
 def profile(engine: Engine, params, prompt_length: int, prefill_rows: int, repeats: int) -> dict:
-    """Decode by number of rows, and prefill: tokens/s and the share of the bandwidth limit."""
+    """Decode by number of rows, and prefill: tokens/s and the fraction of the bandwidth limit."""
     bandwidth = read_bandwidth()
     store = [engine.programs.init_store(prefill_rows, prompt_length, params)]
     params = engine.programs.unstack(params) if engine.programs.unstack else params
@@ -232,7 +261,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def peer_rollouts(options: argparse.Namespace) -> dict:
-    """Shape -> completion tokens/s of everybody's rollouts, and ours over each peer's; {} without peers."""
+    """Shape -> completion tokens/s of every side's rollouts, and ours over each peer's; {} without peers."""
     peers, found = dict(peer.split("=", 1) for peer in options.peer), {}
     for shape in ("uniform", "ragged", "long_prompt") if peers else ():
         work = grpo.make_work(shape, grpo.MODELS["tiny"], prompts=4, group_size=8, steps=8, beta=0.04)

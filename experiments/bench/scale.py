@@ -1,11 +1,11 @@
-"""Weak scaling: what a GRPO train step costs a device when devices and rows grow together.
+"""Weak scaling: the cost per device of a GRPO train step if devices and rows grow together.
 
     python -m experiments.bench.scale                          # 1, 2, 4, 8 simulated devices on the fsdp axis
     python -m experiments.bench.scale --axes=data,fsdp,tensor  # and on each of these
     python -m experiments.bench.scale --processes=1,2          # and the time of 1 and 2 real processes, as a ratio
 
-Simulated devices share the cores of one machine, so their time says nothing: figures are the compiler's bytes and the
-collectives in the compiled text, and ideal is a column that does not grow. Real processes run the step, and are timed.
+Simulated devices share the cores of one machine, so their time means nothing: the figures are the compiler's bytes and
+the collectives in the compiled text, and ideal is a column that does not grow. Real processes run the step, timed.
 """
 
 import dataclasses
@@ -42,9 +42,15 @@ def small_run() -> tuple[Any, TransformerConfig]:
 
 
 def measure(count: int, axis: str, rows: int) -> dict[str, Any]:
-    """The figures of one step on `count` devices of an axis; rows: of each device.
+    """The figures of one step.
 
-    gflops, *_mib, collectives and sent are of one device; sent: {axes: bytes}.
+    Args:
+      count: number of devices.
+      axis: of the mesh.
+      rows: per device.
+
+    Returns:
+      mesh, rows (of all devices) and, per device, gflops, *_mib, collectives and sent ({axes: bytes}).
     """
     config, model = small_run()
     mesh = sharding.make_mesh(sharding.parse_mesh(f"{axis}:{count}"))
@@ -65,7 +71,7 @@ def measure(count: int, axis: str, rows: int) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as text, a line each."""
+    """The rows as text, one line each."""
 
     def line(values) -> str:
         return "  ".join(f"{value:>13}" for value in values)

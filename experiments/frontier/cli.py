@@ -2,10 +2,10 @@
 
     python -m experiments.frontier [--config=configs/preferences/frontier.py:smoke] [--workdir=runs/frontier]
 
-One process and one reference for all of config.arms. The offline arms train on the same pairs, which are kept in
-WORKDIR/candidates-KEY.npz by what they depend on; the online arms are runs of experiments.grpo and experiments.ppo in
-WORKDIR/arms. A finished arm stands in WORKDIR/frontier.json and is not run again, unless its config has changed; the
-results are frontier.md and frontier.svg.
+All of config.arms share one process and one reference. The offline arms train on the same pairs, which are cached in
+WORKDIR/candidates-KEY.npz under a hash of their settings. The online arms are runs of experiments.grpo and
+experiments.ppo in WORKDIR/arms. A finished arm is stored in WORKDIR/frontier.json and is not run again, unless its
+config has changed. The results are frontier.md and frontier.svg.
 """
 
 import functools
@@ -47,18 +47,19 @@ ONLINE = {"grpo": grpo.run, "ppo": ppo.run}
 
 
 def arm_config(config, name: str):
-    """The config that one arm runs with: config with the arm's fields, and without what its program does not know.
+    """The config of one arm: config with the arm's fields, and without the fields that its program does not have.
 
-    Raises ValueError for an arm, or a field of one, that is not there.
+    Raises:
+      ValueError: if the arm, or a field of it, does not exist.
     """
     if name not in config.arms:
         raise ValueError(f"frontier.arms: there is no arm {name!r}; there are: {', '.join(config.arms)}")
     arm = config.arms[name].to_dict()
-    found = ConfigDict(config.to_dict())  # not locked, as the one from the command line is
+    found = ConfigDict(config.to_dict())  # unlocked, unlike the one from the command line
     online = arm["program"] != "dpo"
     if online:
         for group, fields in config.programs[arm["program"]].items():
-            found[group] = ConfigDict(fields.to_dict())  # in place of the offline arms'
+            found[group] = ConfigDict(fields.to_dict())  # replaces the offline arms'
     found.program = arm["program"]
     for group in ("arms", "frontier", "programs"):
         del found[group]
@@ -69,7 +70,7 @@ def arm_config(config, name: str):
             found[group][field] = value
     found.name = name
     if online:
-        # Its own evaluation is not wanted here: the frontier measures its checkpoints.
+        # No evaluation of its own: the frontier measures its checkpoints.
         found.eval.update(every=found.train.steps + 1, num_prompts=8, samples_per_prompt=1, batch_size=8)
         points = config.frontier.points
         found.checkpoint.update(every=max(found.train.steps // points, 1), keep=points + 1)
@@ -82,8 +83,15 @@ def digest(value) -> str:
 
 
 def make_measure(setup: Setup, pool: RewardPool, reference: Params) -> Callable:
-    """measure(params) -> {"reward", "reward_se", "kl", "kl_se", "kl_per_token", "length"} of samples for the first
-    eval.num_prompts held-out prompts, eval.samples_per_prompt each: the same prompts and random numbers at every call.
+    """Makes measure(params) -> {"reward", "reward_se", "kl", "kl_se", "kl_per_token", "length"}.
+
+    It samples eval.samples_per_prompt completions for each of the first eval.num_prompts held-out prompts: the same
+    prompts and random numbers at every call.
+
+    Args:
+      setup: of the run.
+      pool: of rewards.
+      reference: params of the reference policy.
     """
     settings, length = setup.config.eval, setup.config.rollout.completion_length
     generate = lockstep_sampler(setup, settings.samples_per_prompt)
@@ -96,7 +104,7 @@ def make_measure(setup: Setup, pool: RewardPool, reference: Params) -> Callable:
         for index, records in enumerate(pipeline.eval_batches(source, settings.batch_size, settings.num_prompts)):
             full = records + records[:1] * (settings.batch_size - len(records))
             rollout = generate(params, *encode_prompts(setup, full), jax.random.fold_in(key, index))
-            # Temperature 1, nothing cut off: what was sampled from is the policy itself.
+            # Temperature 1 without truncation: the sampling distribution is the policy itself.
             ratio = rollout.raw_log_probs - score(reference, rollout.batch).log_probs
             kept = len(records) * settings.samples_per_prompt
             rollout, ratio = jax.tree.map(lambda x, n=kept: np.asarray(x)[:n], (rollout, ratio))
@@ -137,7 +145,7 @@ def best_of_points(setup: Setup, pool: RewardPool, params: Params) -> list[dict]
     rewards = np.concatenate(rewards)
     points = []
     for found in best_of_n(rewards, rewards, sizes):
-        # Prompts are what is independent.
+        # Only prompts are independent.
         by_prompt = [best_of_n(row[None], row[None], [found.n])[0].gold for row in rewards]
         points.append(
             {
@@ -155,7 +163,7 @@ def best_of_points(setup: Setup, pool: RewardPool, params: Params) -> list[dict]
 
 
 def make_candidates(setup: Setup, pool: RewardPool, params: Params, workdir: pathlib.Path):
-    """The reference's samples that the offline arms choose their pairs from; from disk where they are there."""
+    """The reference's samples from which the offline arms choose their pairs; read from disk if cached."""
     config = setup.config
     sample = config.sample.to_dict()
     key = digest([checkpoint.checksum(params), config.task.to_dict(), config.rollout.to_dict(), sample, config.seed])
@@ -187,7 +195,19 @@ def train_offline(
     points: int,
     stop: checkpoint.StopSignal,
 ) -> list[dict]:
-    """An offline arm: the method of setup.config.algorithm on pairs of candidates(). Empty where a signal ended it."""
+    """Trains an offline arm: the method of setup.config.algorithm on pairs of candidates().
+
+    Args:
+      setup: of the arm.
+      candidates: () -> the reference's samples.
+      reference: params of the reference policy.
+      measure: as made by make_measure.
+      points: how many checkpoints to measure.
+      stop: whether a signal came.
+
+    Returns:
+      One dict per point; empty if a signal stopped it.
+    """
     config = setup.config
     objective = preference_steps.make_objective(config)
     select_key, order_key = jax.random.split(jax.random.key(config.seed))
@@ -220,12 +240,20 @@ def in_parts(config, batch: PreferenceBatch, fn: Callable) -> PreferenceBatch:
 def train_online(
     setup: Setup, program: str, workdir: pathlib.Path, measure: Callable, stop: checkpoint.StopSignal
 ) -> list[dict]:
-    """An online arm: a run of its program, its checkpoints measured. Empty where a signal ended it.
+    """Trains an online arm: a run of its program, then measures its checkpoints.
 
-    stop: not asked; the program puts handlers of its own in its place.
+    Args:
+      setup: of the arm.
+      program: "grpo" or "ppo".
+      workdir: the arm's folder.
+      measure: as made by make_measure.
+      stop: unused; the program installs signal handlers of its own.
+
+    Returns:
+      One dict per point; empty if a signal stopped it.
     """
     config = setup.config
-    if config.sft.steps and not config.init_from:  # the reference, which stands beside the arms
+    if config.sft.steps and not config.init_from:  # the reference, in a folder next to the arms'
         config = ConfigDict(config.to_dict() | {"init_from": str(workdir.parents[1] / "sft")}).lock()
     ONLINE[program](config, workdir)
     if not is_complete(workdir):
@@ -245,7 +273,7 @@ def train_online(
 
 
 class Results:
-    """WORKDIR/frontier.json: name -> {"key", "seconds", "points"} of what is finished."""
+    """WORKDIR/frontier.json: name -> {"key", "seconds", "points"} of finished arms."""
 
     def __init__(self, config, workdir: pathlib.Path):
         self._config, self._workdir = config, workdir
@@ -253,11 +281,11 @@ class Results:
         self.found = json.loads(path.read_text()) if path.exists() else {}
 
     def has(self, name: str, key: str) -> bool:
-        """Whether `name` was finished with what `key` stands for."""
+        """Whether `name` was finished with the settings of the hash `key`."""
         return self.found.get(name, {}).get("key") == key
 
     def add(self, name: str, key: str, points: list[dict], seconds: float) -> None:
-        """Enters one, and writes everything anew."""
+        """Adds one and rewrites all files."""
         self.found[name] = {"key": key, "seconds": round(seconds, 1), "points": points}
         write_atomically(self._workdir / "frontier.json", (json.dumps(self.found, indent=1) + "\n").encode())
         self.write()
@@ -265,7 +293,7 @@ class Results:
         print(f"{name:16} {seconds:6.1f} s  reward {last['reward']:.3f}  KL {last['kl']:8.3f} nats", flush=True)
 
     def write(self) -> None:
-        """frontier.md and frontier.svg of the arms that the config has, once there is one."""
+        """Writes frontier.md and frontier.svg of the config's arms, once one is finished."""
         names = [name for name in ("best_of_n", *self._config.frontier.arms) if name in self.found]
         points = [point for name in names for point in self.found[name]["points"]]
         if not points:
@@ -284,9 +312,9 @@ class Results:
 
 
 def run(config, workdir: pathlib.Path) -> None:
-    """Everything that is not there yet, arm by arm."""
+    """Runs everything that is missing, arm by arm."""
     workdir.mkdir(parents=True, exist_ok=True)
-    # Arms share most of their compiled programs; the folder dies with the process, a torn entry with it.
+    # Arms share most of their compiled programs. The folder is removed with the process, damaged entries included.
     with tempfile.TemporaryDirectory(prefix="frontier-xla-") as compiled:
         jax.config.update("jax_compilation_cache_dir", compiled)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
@@ -298,7 +326,7 @@ def run(config, workdir: pathlib.Path) -> None:
 
 
 def run_arms(setup: Setup, pool: RewardPool, reference: Params, results: Results, workdir: pathlib.Path) -> None:
-    """The reference, its best of n, and every arm; what `results` has is left out."""
+    """Measures the reference, its best of n, and every arm; skips what `results` has."""
     config = setup.config
     measure = make_measure(setup, pool, reference)
     candidates = functools.cache(lambda: make_candidates(setup, pool, reference, workdir))
@@ -323,7 +351,7 @@ def run_arms(setup: Setup, pool: RewardPool, reference: Params, results: Results
             continue
         start = time.perf_counter()
         points = points_of(checkpoint.StopSignal())
-        if not points:  # a signal came: what is finished is written, the same command goes on
+        if not points:  # a signal came: finished arms are stored, and the same command resumes
             return
         results.add(name, key, points, time.perf_counter() - start)
     results.write()
@@ -338,5 +366,5 @@ def labelled(labels: dict, points_of: Callable) -> Callable:
 def main() -> None:
     """The command."""
     if not any(argument.lstrip("-").split("=")[0] == "config" for argument in sys.argv[1:]):
-        sys.argv.insert(1, f"--config={CONFIG}")  # before what overrides its fields
+        sys.argv.insert(1, f"--config={CONFIG}")  # before the flags that override its fields
     flags.main(run)

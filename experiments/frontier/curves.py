@@ -1,8 +1,8 @@
 """Reward against KL(pi || ref): the points of several methods as a frontier, a table and a picture. No jax here.
 
 A point is {"method", "setting", "step", "reward", "reward_se", "kl", "kl_se", "kl_per_token"}: held-out mean reward,
-and KL in nats a sequence, each with its standard error. The picture carries its own colours for light and dark pages
-(Okabe and Ito's, which the colour-blind tell apart), a marker shape a method, and names the lines at their ends.
+and KL in nats per sequence, each with its standard error. The picture has its own colours for light and dark pages
+(Okabe and Ito's, safe for the colour-blind), one marker shape per method, and the names at the ends of the lines.
 """
 
 import math
@@ -17,7 +17,7 @@ Point = Mapping[str, float | str | int]
 
 WIDTH, HEIGHT = 760, 470
 LEFT, RIGHT, TOP, BOTTOM = 58, 132, 34, 52
-# Light and dark page; by place in the order of methods.
+# (light page, dark page), by index of the method.
 COLOURS = (
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#ff8a3d"),
@@ -32,10 +32,15 @@ MARKERS = ("circle", "square", "triangle", "diamond", "cross", "plus", "down", "
 
 
 def sequence_kl(log_ratios: np.ndarray, mask: np.ndarray, samples: int = 1) -> dict[str, float]:
-    """KL(pi || ref) from samples of pi: {"kl", "kl_se", "kl_per_token"}.
+    """KL(pi || ref) from samples of pi: the mean of sum_t (log pi - log ref), which is unbiased.
 
-    The mean of sum_t (log pi - log ref), which is unbiased; its standard error; the same per token.
-    log_ratios: float [B, C] of sampled tokens. mask: bool [B, C]. samples: of each prompt, neighbours.
+    Args:
+      log_ratios: log pi - log ref of sampled tokens, float [B, C].
+      mask: bool [B, C].
+      samples: per prompt; samples of one prompt are adjacent rows.
+
+    Returns:
+      {"kl", "kl_se", "kl_per_token"}: the mean, its standard error, and the mean per token.
     """
     total = np.where(mask, log_ratios, 0.0).sum(axis=1, dtype=np.float64)
     return {
@@ -46,7 +51,15 @@ def sequence_kl(log_ratios: np.ndarray, mask: np.ndarray, samples: int = 1) -> d
 
 
 def standard_error(values: np.ndarray, samples: int = 1) -> float:
-    """Of the mean of values, `samples` neighbours for each prompt; prompts are independent. 0 for one prompt."""
+    """The standard error of the mean.
+
+    Args:
+      values: float [B].
+      samples: adjacent values per prompt; only prompts are independent.
+
+    Returns:
+      0 for one prompt.
+    """
     values = np.asarray(values, np.float64).reshape(-1, samples).mean(axis=1)
     return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
@@ -57,13 +70,13 @@ def methods_of(points: Sequence[Point]) -> list[str]:
 
 
 def best_within(points: Sequence[Point], method: str, budget: float) -> Point | None:
-    """The method's point of highest reward with a KL of at most `budget` nats; None where it has no such point."""
+    """The method's point of highest reward with a KL of at most `budget` nats; None if there is none."""
     inside = [point for point in points if point["method"] == method and point["kl"] <= budget]
     return max(inside, key=lambda point: point["reward"], default=None)
 
 
 def frontier(points: Sequence[Point], method: str) -> list[Point]:
-    """The method's points that no other of its points beats with less KL, by rising KL."""
+    """The method's points, by rising KL, that no other of its points beats with less KL."""
     kept, highest = [], -math.inf
     for point in sorted((p for p in points if p["method"] == method), key=lambda p: (p["kl"], -p["reward"])):
         if point["reward"] > highest:
@@ -73,7 +86,7 @@ def frontier(points: Sequence[Point], method: str) -> list[Point]:
 
 
 def table(points: Sequence[Point], budgets: Sequence[float]) -> str:
-    """Markdown: of each method the best mean reward within each KL budget, with its standard error, and where it is."""
+    """Markdown: for each method and KL budget the best mean reward, its standard error, and its setting."""
     lines = [
         "| method | " + " | ".join(f"KL <= {short_number(budget)}" for budget in budgets) + " | best point |",
         "|---|" + "---|" * (len(budgets) + 1),
@@ -88,7 +101,7 @@ def table(points: Sequence[Point], budgets: Sequence[float]) -> str:
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Label places at least `gap` apart, in the order of `places`, as near to them as one pass each way gets them."""
+    """Label positions at least `gap` apart, in the order of `places` and close to them (one pass each way)."""
     order = sorted(range(len(places)), key=lambda i: places[i])
     moved, last = list(places), low - gap
     for i in order:
@@ -102,7 +115,12 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
 def picture(points: Sequence[Point], *, title: str, baseline: float | None = None) -> str:
     """The SVG: every point, each method's frontier as a line, and its name at the end.
 
-    x is sqrt(KL), in which the reward of an optimal policy starts as a line. baseline: the reference's reward, a line.
+    The x axis is sqrt(KL), in which the reward of an optimal policy starts as a straight line.
+
+    Args:
+      points: of all methods.
+      title: of the picture.
+      baseline: the reference's reward, drawn as a line.
     """
     methods = methods_of(points)
     top_kl = max(max(point["kl"] for point in points), 1e-6) * 1.04
@@ -141,7 +159,7 @@ def picture(points: Sequence[Point], *, title: str, baseline: float | None = Non
 
 
 def _head(title: str, points: Sequence[Point]) -> Markup:
-    """The element, its style for both kinds of page, and the picture in words."""
+    """The svg element, its style for light and dark pages, and the picture in words."""
     rules = []
     for index, (light, dark) in enumerate(COLOURS):
         rules.append((f".m{index}{{stroke:{light}}}.f{index},.t{index}{{fill:{light}}}",
@@ -172,7 +190,7 @@ def _axes(x, y, top_kl: float, y_ticks: Sequence[float], baseline: float | None)
             LEFT, WIDTH - RIGHT, y(tick), y(tick)))
         parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(
             LEFT - 8, y(tick) + 4, short_number(tick)))
-    # Round numbers, the more of them the nearer to 0, where sqrt has room.
+    # Round numbers, denser near 0, where sqrt has room.
     rounds = [m * 10.0**power for power in range(-3, 4) for m in (1, 2, 5)]
     shown, last = [0.0], x(0.0)
     for tick in (tick for tick in rounds if tick <= top_kl):
@@ -196,7 +214,7 @@ def _axes(x, y, top_kl: float, y_ticks: Sequence[float], baseline: float | None)
 
 
 def _marker(index: int, x: float, y: float, words: str, *, strong: bool) -> Markup:
-    """A method's shape at (x, y); weak where its own frontier leaves the point out."""
+    """A method's shape at (x, y), faint if the point is not on its method's frontier."""
     shapes = {
         "circle": '<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6" class="{c}">',
         "ring": '<circle cx="{x:.1f}" cy="{y:.1f}" r="3.8" class="{c} hollow">',

@@ -1,16 +1,14 @@
-"""What a run needs on a pod slice, before it is booked: its programs, compiled by the TPU compiler, without a TPU.
+"""What a run needs on a pod slice, before booking it: its programs, compiled by the TPU compiler, without a TPU.
 
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8
     python -m experiments.plan --config=configs/plans.py:8b --topology=v5e:8x8 --sweep       # ranks mesh shapes
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8 --largest
-    python -m experiments.plan --table=experiments/plan/plans           # writes README.md there: the stored plans \
-        as a table
-    python -m experiments.plan --check=experiments/plan/plans/ci.json   # plans that one again, and fails where it \
-        has grown
+    python -m experiments.plan --table=experiments/plan/plans           # tabulates the stored plans in README.md there
+    python -m experiments.plan --check=experiments/plan/plans/ci.json   # plans it again, fails if it has grown
 
-Needs libtpu (`pip install -e .[tpu]`), in a virtual environment of its own. Memory is the compiler's; FLOPs are
-counted in the jaxpr; bytes between chips are read from the compiled text; times are limits that the chip's peaks set,
-reached by nobody: the largest of computing, reading memory and sending, as if each hid the others.
+Needs libtpu (`pip install -e .[tpu]`), in a virtual environment of its own. Memory is the compiler's figure. FLOPs are
+counted in the jaxpr, and bytes between chips are read from the compiled text. Times are lower bounds from the chip's
+peaks: the largest of compute, memory and communication time, as if they overlapped perfectly.
 """
 
 import json
@@ -23,7 +21,7 @@ import sys
 import time
 from typing import Any
 
-# Read when jax and libtpu load: no TPU is looked for, no metadata server asked, and several plans may run at once.
+# Read when jax and libtpu load: no TPU or metadata server is searched for, and several plans may run at once.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
@@ -48,15 +46,19 @@ flags.DEFINE_string("table", None, "write README.md with the plans stored in thi
 flags.DEFINE_string("check", None, "plan what this file has stored again, and compare; its own flags are taken from it")
 
 GIB = stored.GIB
-LEAST_EFFORT = -1.0  # a third of the time, with peaks that are within some percent of a run's
+LEAST_EFFORT = -1.0  # a third of the time; peaks are within a few percent of a run's
 
 
 def described_devices(topology: str) -> list:
-    """The devices of a slice that is not there. Raises RuntimeError where libtpu is missing, and says what to do."""
+    """The devices of a slice that is described, not present.
+
+    Raises:
+      RuntimeError: if libtpu is missing; the message says what to do.
+    """
     from jax.experimental import topologies
 
     chips.chip_of(topology)
-    # Else a v4 chip is two devices, with half its memory each.
+    # Otherwise a v4 chip is two devices with half its memory each.
     options = {"chip_config_name": "megacore"} if topology.startswith("v4:") else {}
     try:
         return topologies.get_topology_desc(platform="tpu", topology_name=topology, **options).devices
@@ -68,7 +70,7 @@ def described_devices(topology: str) -> list:
 
 
 def compile_one(planned: programs.Planned, mesh, effort: float = 0.0) -> dict[str, Any]:
-    """The compiler's figures for one program: bytes a chip, bytes sent, seconds; or "refused" and why."""
+    """The compiler's figures for one program: bytes per chip, bytes sent, seconds; or "refused" and the reason."""
     start = time.perf_counter()
     options = {"exec_time_optimization_effort": effort} if effort else None
     try:
@@ -91,17 +93,22 @@ def compile_one(planned: programs.Planned, mesh, effort: float = 0.0) -> dict[st
 
 
 def refusal(text: str) -> str:
-    """What the compiler says of a program that does not fit: how much it needs of how much there is."""
+    """The compiler's message for a program that does not fit: how much it needs and how much there is."""
     text = " ".join(text.split())
     said = re.search(r"total memory required.*?\(.*?\).*?\(.*?\)", text)
     return said[0] if said else text[:300]
 
 
 def roofline(sent: float, total: float, useful: float, moved: float, mesh, chip: chips.Chip) -> dict[str, Any]:
-    """The times that the chip's peaks allow, and the MFU = useful FLOPs / (step_s x peak) that they leave.
+    """The times that the chip's peaks allow, and the resulting MFU = useful FLOPs / (step_s x peak).
 
-    sent: bytes that a chip sends. total: FLOPs of all chips. useful: those of them that the model needs, without what
-    rematerialisation repeats (arXiv 2204.02311, appendix B). moved: bytes that a chip's memory must give and take.
+    Args:
+      sent: bytes that one chip sends.
+      total: FLOPs of all chips.
+      useful: the part of `total` that the model needs, without rematerialisation (arXiv 2204.02311, appendix B).
+      moved: bytes that one chip reads from and writes to its memory.
+      mesh: of the program.
+      chip: its peaks.
     """
     times = {
         "compute_s": total / mesh.size / chip.flops,
@@ -120,7 +127,7 @@ def tree_bytes(shapes, shardings) -> float:
 
 
 def optimizer_bytes(setup: Setup) -> float:
-    """Bytes of one device's share of what the optimizer keeps."""
+    """Bytes of one device's share of the optimizer state."""
     optimizer, _ = make_step(setup, setup.config.train, None)
     shapes = jax.eval_shape(optimizer.init, setup.param_shapes)
     return tree_bytes(shapes, sharding.tree_shardings(shapes, setup.mesh))
@@ -137,10 +144,10 @@ def cache_bytes(setup: Setup, prompts: int) -> float:
 
 
 def moved_bytes(name: str, setup: Setup, planned: programs.Planned, micro_batches: int) -> float:
-    """The least that a chip reads and writes: weights at each pass, optimizer state once each way, the cache a step."""
+    """A lower bound of a chip's reads and writes: weights per pass, optimizer state each way, the cache per step."""
     config, width = setup.config, jax.numpy.dtype(setup.config.model.dtype).itemsize
     count = sum(x.size for x in jax.tree.leaves(setup.param_shapes))
-    weights = count * width / setup.mesh.shape["tensor"]  # gathered over fsdp, a chip reads them all
+    weights = count * width / setup.mesh.shape["tensor"]  # gathered over fsdp: a chip reads them all
     if name == "score":
         return weights
     if name == "train":
@@ -149,18 +156,18 @@ def moved_bytes(name: str, setup: Setup, planned: programs.Planned, micro_batche
         return passes * micro_batches * weights + 2 * state
     steps = config.rollout.completion_length
     prompt = max(config.rollout.prompt_buckets)
-    used = (prompt + steps / 2) / (prompt + steps)  # of the cache, on average over the steps
+    used = (prompt + steps / 2) / (prompt + steps)  # fraction of the cache, mean over the steps
     return steps * (weights + used * cache_bytes(setup, planned.arguments[1].shape[0]))
 
 
 def model_flops(plain: Setup, rows: int) -> float:
-    """The FLOPs that a train step on so many rows needs: a forward, and twice as many backward."""
+    """The FLOPs of a train step on `rows` rows: a forward, and twice as many backward."""
     forward = programs.score(plain, rows)
     return 3 * flops.count(forward.jaxpr(plain.mesh), while_turns=forward.while_turns)
 
 
 def make_planned(name: str, setup: Setup, micro_batches: int | None = None) -> programs.Planned:
-    """The program of that name at the config's size. micro_batches: in place of the config's."""
+    """The program of that name at the config's size. micro_batches: overrides the config's."""
     rows = setup.config.sample.prompts_per_step * setup.config.sample.group_size
     if name == "train":
         return programs.train(setup, rows // setup.config.train.minibatches, micro_batches)
@@ -170,11 +177,22 @@ def make_planned(name: str, setup: Setup, micro_batches: int | None = None) -> p
 
 
 def largest(setup: Setup, limit: float, effort: float) -> tuple[int, dict[str, Any]]:
-    """(rows, the figures) of the largest micro-batch that fits, of those into which a minibatch divides; 0: none fits.
+    """The largest micro-batch that fits, among those into which a minibatch divides.
 
-    The compiler saves memory where it runs short, so only trying says what fits. What is far too large is refused
-    within seconds, long before machine code is made: the search goes down from the whole minibatch. A peak above
-    `limit` bytes does not fit either: near it the compiler counts on parts that are never there at once.
+    The compiler uses less memory if it is short of it, so only compiling tells what fits. Far too large programs are
+    refused within seconds, before code generation, so the search starts at the whole minibatch and goes down. A peak
+    above `limit` does not fit either: near its limit the compiler counts on buffers that are never live at once.
+
+    Args:
+      setup: of the run.
+      limit: bytes per chip.
+      effort: of the compiler.
+
+    Returns:
+      (rows, the figures); 0 rows if none fits.
+
+    Raises:
+      ValueError: if a minibatch does not divide over the devices that split rows.
     """
     sample, shards = setup.config.sample, sharding.row_shards(setup.mesh)
     rows = sample.prompts_per_step * sample.group_size // setup.config.train.minibatches
@@ -193,9 +211,17 @@ def largest(setup: Setup, limit: float, effort: float) -> tuple[int, dict[str, A
 
 
 def plan(config, topology: str, names: list[str], *, find_largest: bool = False, effort: float = 0.0) -> dict[str, Any]:
-    """The figures of one config on one slice with config.mesh, as a dict that JSON can hold.
+    """The figures of one config on one slice with config.mesh, as plain JSON data.
 
-    find_largest: of the train step with its largest micro-batch, in place of the config's. effort: of the compiler.
+    Args:
+      config: of the run.
+      topology: "v5e:8x8".
+      names: of the programs.
+      find_largest: whether to plan the train step with its largest micro-batch instead of the config's.
+      effort: of the compiler.
+
+    Raises:
+      ValueError: if the mesh does not fit the slice, or the config has LoRA or a rollout mesh of its own.
     """
     for field, value in {"model.lora.rank": config.model.lora.rank, "rollout.mesh": config.rollout.mesh}.items():
         if value:
@@ -206,7 +232,7 @@ def plan(config, topology: str, names: list[str], *, find_largest: bool = False,
         raise ValueError(f"mesh {config.mesh!r} has {math.prod(sizes.values())} devices, {topology} has {len(devices)}")
     mesh = sharding.make_mesh(sizes, devices)
     setup = programs.describe(config, programs.model_config(config), mesh)
-    # A kernel's products cannot be counted in a jaxpr: those of plain attention stand for them.
+    # A kernel's products cannot be counted in a jaxpr, so those of plain attention are counted instead.
     plain = programs.describe(config, programs.model_config(config, attention="dot_product"), mesh)
     found = {
         "config": config.name,
@@ -277,7 +303,7 @@ def report(found: dict[str, Any]) -> str:
 
 
 def meshes(topology: str, model) -> list[str]:
-    """The meshes that make sense: tensor at most the key heads, the rest fsdp, and half of it data."""
+    """The sensible meshes: tensor at most the number of key heads, the rest fsdp, or half fsdp and half data."""
     count, found = len(described_devices(topology)), []
     for tensor in (1, 2, 4, 8):
         if count % tensor == 0 and model.num_kv_heads % tensor == 0:
@@ -288,9 +314,10 @@ def meshes(topology: str, model) -> list[str]:
 
 
 def rank(config, topology: str) -> list[dict[str, Any]]:
-    """A train step's plan for each mesh, the fastest that fits first, by a compiler that makes the least effort.
+    """A train step's plan for each mesh, at the compiler's lowest effort.
 
-    Those that the compiler takes but whose peak is more than the chip has come next, those that it refuses last.
+    Sorted: first the meshes that fit, fastest first; then those that compile but need more memory than the chip has;
+    last those that the compiler refuses.
     """
     plans = []
     for mesh in meshes(topology, programs.model_config(config)):
@@ -315,7 +342,7 @@ def command() -> str:
 
 
 def run(config, workdir: pathlib.Path) -> None:
-    """Plans and prints, stores the plan where --save says, and holds it to the one that --check names."""
+    """Plans and prints; with --save stores the plan, with --check compares it with a stored one."""
     del workdir
     options = flags.FLAGS
     if options.sweep:
@@ -345,5 +372,5 @@ def main() -> None:
         return
     if "check" in values:
         sys.argv += stored.arguments(stored.load(pathlib.Path(values["check"])))
-    jax.config.update("jax_enable_compilation_cache", False)  # what is for absent devices cannot be read back
+    jax.config.update("jax_enable_compilation_cache", False)  # programs for absent devices cannot be read back
     start(run)

@@ -1,6 +1,6 @@
-"""The FLOPs of a program, counted in its jaxpr with the loops multiplied out, and those that a formula expects.
+"""The FLOPs of a program, counted in its jaxpr with loops multiplied out, and those that a formula expects.
 
-The compiler's own figure counts a loop's body once, whatever the number of turns.
+The compiler's own figure counts a loop's body once, whatever the number of iterations.
 """
 
 import math
@@ -11,9 +11,13 @@ from rl_jax.models.transformer.model import TransformerConfig
 
 
 def count(jaxpr, *, while_turns: int = 1) -> float:
-    """The FLOPs of every matrix product in a (closed) jaxpr: 2 m n k each, times the turns of the loops around it.
+    """The FLOPs of every matrix product in a (closed) jaxpr: 2 m n k each, times the iterations of the loops around it.
 
-    while_turns: of each while loop, whose number the jaxpr does not say. Of a cond's branches the costliest counts.
+    The branch of a cond with the most FLOPs counts.
+
+    Args:
+      jaxpr: of the program.
+      while_turns: iterations of each while loop, which the jaxpr does not contain.
     """
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     return sum(_of_equation(equation, while_turns) for equation in jaxpr.eqns)
@@ -44,12 +48,18 @@ def _of_product(equation) -> float:
 
 
 def expected_train_flops(config: TransformerConfig, *, rows: int, prompt_length: int, completion_length: int) -> float:
-    """What a dense model's train step costs: 6 P_body T + 6 P_head C + attention, times what rematerialisation repeats.
+    """FLOPs of a dense model's train step: 6 P_body T + 6 P_head C + attention, times the factor of rematerialisation.
 
-    Per row of T = prompt + completion tokens: a product with n weights is 2 n FLOPs a token forward and 4 n backward;
-    causal attention is 4 H h a pair of tokens that see each other, T^2 / 2 pairs, forward, and twice that backward.
-    remat="full" runs a block's forward once more but for its last product, MLP to model, which no gradient reads.
-    The head's forward is always run twice (rl_jax.training.scoring).
+    Per row of T = prompt + completion tokens: a product with n weights takes 2 n FLOPs per token forward and 4 n
+    backward. Causal attention takes 4 H h per pair of tokens that see each other, T^2 / 2 pairs, forward, and twice
+    that backward. remat="full" repeats a block's forward except its last product, MLP to model, which no gradient
+    needs. The head's forward always runs twice (rl_jax.training.scoring).
+
+    Args:
+      config: the model's.
+      rows: of the batch.
+      prompt_length: tokens per prompt.
+      completion_length: tokens per completion, C.
     """
     c = config
     heads = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim

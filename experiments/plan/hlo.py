@@ -1,8 +1,8 @@
 """The collectives of a compiled program, read from its HLO text: how many bytes over which axes of the mesh.
 
-The text is the only place where XLA says them. A loop's body stands there once: its collectives are multiplied by the
-turns that its condition names. A collective that XLA splits into a start, steps and a done appears in each of them,
-under one channel: it counts once a loop.
+XLA reports them nowhere else. A loop's body occurs once in the text, so its collectives are multiplied by the number of
+iterations in its condition. A collective that XLA splits into a start, steps and a done occurs in each of them under
+one channel: it is counted once per loop.
 """
 
 import math
@@ -22,7 +22,14 @@ _LOOP = re.compile(r" while\(.*?condition=%?([\w.\-]+), body=%?([\w.\-]+)")
 
 
 class Collective(NamedTuple):
-    """kind: one of KINDS. axes: of the mesh that it runs over. bytes: what a chip sends, of all `times` together."""
+    """A collective of a program.
+
+    Attributes:
+      kind: one of KINDS.
+      axes: of the mesh that it runs over.
+      bytes: sent by one chip, over all `times` together.
+      times: how often it runs.
+    """
 
     kind: str
     axes: tuple[str, ...]
@@ -31,7 +38,12 @@ class Collective(NamedTuple):
 
 
 def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
-    """Those of an SPMD program. mesh: axis -> size in the order of the mesh, whose flat order numbers the devices."""
+    """The collectives of an SPMD program.
+
+    Args:
+      text: the HLO.
+      mesh: axis -> size, in the order of the mesh; its flat order numbers the devices.
+    """
     computations, entry = _computations(text)
     found: dict[tuple, Collective] = {}
 
@@ -78,7 +90,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 
 def _turns(condition: list[str]) -> int:
-    """How often a loop runs: the constant that its condition compares with; 1 where it depends on data."""
+    """Iterations of a loop: the constant in its condition; 1 if the number depends on data."""
     constants = [int(n) for line in condition for n in re.findall(r"= s32\[\]\S* constant\((\d+)\)", line)]
     return max(constants, default=1)
 
@@ -93,7 +105,7 @@ def _add(found: dict, line: str, operation: re.Match, turns: int, loop: str, mes
     sent = {
         "all-gather": size * (members - 1) / members,
         "all-reduce": 2 * size * (members - 1) / members,
-        "reduce-scatter": size * (members - 1),  # the text gives the part that is left
+        "reduce-scatter": size * (members - 1),  # the text has the shape of the part that is left
         "all-to-all": size * (members - 1) / members,
         "collective-permute": size,
     }[kind]
@@ -106,7 +118,7 @@ def _num_bytes(kind: str, shape: str) -> int:
 
 
 def device_groups(line: str, num_devices: int) -> list[list[int]]:
-    """The devices that talk to each other, in any of the forms in which HLO writes them."""
+    """The groups of devices that communicate, from any of HLO's notations."""
     named = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*)\))? \{([^}]*)\}", line)
     if named:
         sizes = {name: int(n) for name, n in re.findall(r"'(\w+)'=(\d+)", named[1])}

@@ -1,4 +1,4 @@
-"""The programs of a GRPO run as the run would compile them, for devices that are described and not there."""
+"""The programs of a GRPO run as the run would compile them, for devices that are described, not present."""
 
 import dataclasses
 import functools
@@ -22,8 +22,15 @@ from rl_jax.training.step import init_state
 
 
 class Planned(NamedTuple):
-    """One program. call: what is jitted. arguments: shapes with their shardings. keywords: of jax.jit.
-    while_turns: of its while loops, which no jaxpr says."""
+    """One program.
+
+    Attributes:
+      name: of the program.
+      call: the function to jit.
+      arguments: shapes with their shardings.
+      keywords: of jax.jit.
+      while_turns: iterations of its while loops, which a jaxpr does not contain.
+    """
 
     name: str
     call: Callable
@@ -43,7 +50,7 @@ class Planned(NamedTuple):
 
 
 def model_config(config, **changes) -> TransformerConfig:
-    """The TransformerConfig of a run: of its folder's config.json, or of its own fields and its task's vocabulary."""
+    """The TransformerConfig of a run, from its folder's config.json or from its fields and its task's vocabulary."""
     policies = {name: config.model[name] for name in POLICIES}
     if config.model.path:
         return dataclasses.replace(loading.read_config(config.model.path), **policies | changes)
@@ -55,7 +62,7 @@ def model_config(config, **changes) -> TransformerConfig:
 
 
 def describe(config, model: TransformerConfig, mesh: Mesh) -> Setup:
-    """The Setup of a run as shapes: no task, and params that nobody makes."""
+    """The Setup of a run as shapes: without a task, and with abstract params."""
     shapes = loading.param_shapes(model)
     shardings = sharding.tree_shardings(shapes, mesh)
     return Setup(config, mesh, None, make_transformer(model), None, shapes, shardings)
@@ -66,7 +73,7 @@ def _placed(shapes, shardings):
 
 
 def _rows(setup: Setup, shapes):
-    """Shapes with their rows over data and fsdp."""
+    """Shapes with their rows sharded over data and fsdp."""
     rows = sharding.batch_sharding(setup.mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), shapes)
 
@@ -77,7 +84,7 @@ def _token_batch(config, rows: int) -> TokenBatch:
 
 
 def train(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
-    """The train step on a minibatch of that many rows. micro_batches: in place of the config's."""
+    """The train step on a minibatch of `rows` rows. micro_batches: overrides the config's."""
     config = setup.config
     settings = config.train.copy_and_resolve_references()
     if micro_batches:
@@ -107,7 +114,7 @@ def train(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
 
 
 def score(setup: Setup, rows: int) -> Planned:
-    """The forward that gives old and reference log-probs."""
+    """The forward for old and reference log-probs."""
     rows_sharding = sharding.batch_sharding(setup.mesh)
     keywords = {"in_shardings": (setup.param_shardings, rows_sharding), "out_shardings": rows_sharding}
     arguments = (_params(setup), _rows(setup, _token_batch(setup.config, rows)))
@@ -115,7 +122,7 @@ def score(setup: Setup, rows: int) -> Planned:
 
 
 def decode(setup: Setup, prompts: int) -> Planned:
-    """The whole rollout of that many prompts: prefill, and the loop over decode steps with its cache."""
+    """The whole rollout of `prompts` prompts: prefill, and the loop over decode steps with its cache."""
     config = setup.config
     generate = make_generate(
         setup.model,

@@ -1,4 +1,4 @@
-"""The plans that are stored: how each is made again, their table, and what a new one is held to."""
+"""The stored plans: the arguments to repeat each, their table, and the comparison with a new plan."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 GIB = 2.0**30
-MAX_GROWTH = 0.05  # of peak bytes, and of the bytes sent over an axis
+MAX_GROWTH = 0.05  # fraction of peak bytes, and of the bytes sent over an axis
 HEAD = """# Plans
 
 Each line is a program as the TPU compiler made it, without a TPU. This page is written from the JSON files beside it by
@@ -27,7 +27,11 @@ percent of a run's.
 
 
 def load(path: pathlib.Path) -> dict[str, Any]:
-    """One stored plan. Raises ValueError where the file is none."""
+    """One stored plan.
+
+    Raises:
+      ValueError: if the file holds no plan.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         found["command"], found["programs"]
@@ -37,7 +41,7 @@ def load(path: pathlib.Path) -> dict[str, Any]:
 
 
 def arguments(found: dict[str, Any]) -> list[str]:
-    """The arguments that made a plan, less the one that stored it."""
+    """The arguments that made a plan, except the one that stored it."""
     words = shlex.split(found["command"])
     return [word for word in words[words.index("experiments.plan") + 1 :] if not word.startswith("--save")]
 
@@ -52,7 +56,7 @@ def by_axis(sent: dict[str, float]) -> dict[str, float]:
 
 
 def _measures(found: dict[str, Any]) -> dict[str, float | str]:
-    """What is held: {"train: peak bytes": ..., "train: bytes over fsdp": ...}; a refusal in its words."""
+    """The measures compared: {"train: peak bytes": ..., "train: bytes over fsdp": ...}; a refusal as its text."""
     measures: dict[str, float | str] = {}
     for name, one in found["programs"].items():
         measures[f"{name}: peak bytes"] = one.get("peak_bytes", one.get("refused"))
@@ -62,7 +66,7 @@ def _measures(found: dict[str, Any]) -> dict[str, float | str]:
 
 
 def comparison(kept: dict[str, Any], found: dict[str, Any]) -> str:
-    """The measures of two plans beside each other."""
+    """The measures of two plans side by side."""
     old, new = _measures(kept), _measures(found)
 
     def text(value: float | str | None) -> str:
@@ -81,10 +85,14 @@ def comparison(kept: dict[str, Any], found: dict[str, Any]) -> str:
 
 
 def growth(kept: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """What is wrong with a plan beside the stored one, a sentence each: it has grown, it is refused, it is missing.
+    """What is worse in a plan than in the stored one, one sentence each: it has grown, is refused, or is missing.
 
-    Bytes over an axis that had none count as grown where they are more than MAX_GROWTH of the program's. A program that
-    the stored plan does not have, or has as refused, cannot have grown.
+    Bytes over an axis that had none count as growth if they are more than MAX_GROWTH of the program's bytes. A program
+    that the stored plan lacks, or has as refused, cannot grow.
+
+    Args:
+      kept: the stored plan.
+      found: the new plan.
     """
     old, new = _measures(kept), _measures(found)
     wrong = [f"{name} is planned no more" for name in kept["programs"] if name not in found["programs"]]
@@ -100,7 +108,7 @@ def growth(kept: dict[str, Any], found: dict[str, Any]) -> list[str]:
 
 
 def slice_name(topology: str) -> str:
-    """ "v5p:4x4x4" -> "v5p-128": v4 and v5p are booked by cores, of which a chip has two."""
+    """"v5p:4x4x4" -> "v5p-128": v4 and v5p are booked by cores, two per chip."""
     chip, _, shape = topology.partition(":")
     count = 2 if chip in ("v4", "v5p") else 1
     for size in re.findall(r"\d+", shape):

@@ -1,6 +1,6 @@
-"""Several runs of a report as arms: a sweep's points, or runs that are equal but for their seed.
+"""Several runs of a report as arms: a sweep's points, or runs that differ only in their seed.
 
-What is read, how it is grouped, and in which fields of their configs the arms differ.
+This module reads the runs, groups them into arms, and finds the config fields in which the arms differ.
 """
 
 import collections
@@ -14,14 +14,18 @@ from experiments.report.run_page import Run, load_run, run_labels
 from rl_jax.runs.run_record import flatten, read_json
 
 SWEEP_FILE, TUNING_FILE, STATE_FILE = "sweep.json", "tuning.json", "state.json"
-MAX_NAME = 60  # characters of an arm named by its config; above, it is named by its first run
+MAX_NAME = 60  # characters; an arm whose name would be longer is named after its first run
 
 
 class Member(NamedTuple):
     """One seed of an arm.
 
-    name: unique in the report. seed: None where the run does not tell. metrics: this seed's rows; of a program that
-    trains several seeds at once, only what it logged of each.
+    Attributes:
+      arm: the arm's name.
+      seed: None if unknown.
+      name: unique in the report.
+      run: the run that trained this seed.
+      metrics: this seed's rows. If the program trains several seeds at once, only what it logged per seed.
     """
 
     arm: str
@@ -32,11 +36,15 @@ class Member(NamedTuple):
 
 
 class Study(NamedTuple):
-    """What a report of arms is about.
+    """The content of a report of arms.
 
-    arms: name -> its members, in the order of the sweep. waiting: names of points without a run as yet.
-    failed: names of points that were given up. tuning: arm -> {"trials", "seeds"} where a tuning.json tells.
-    sweeps: the sweep.json of each sweep.
+    Attributes:
+      title: of the page.
+      arms: name -> its members, in the order of the sweep.
+      waiting: names of points without a run so far.
+      failed: names of points that failed too often.
+      tuning: arm -> {"trials", "seeds"}, for arms with a tuning.json.
+      sweeps: the content of each sweep's sweep.json.
     """
 
     title: str
@@ -53,11 +61,16 @@ def is_sweep(path: Path) -> bool:
 
 
 def load_study(paths: Sequence[Path]) -> Study:
-    """Reads sweeps and runs. Raises FileNotFoundError for a missing folder, ValueError naming what is damaged."""
+    """Reads sweeps and runs.
+
+    Raises:
+      FileNotFoundError: if a folder is missing.
+      ValueError: if a file is damaged; the message names it.
+    """
     folders = [path for path in paths if is_sweep(path)]
     runs = [path for path in paths if not is_sweep(path)]
     names = [folder.resolve().name for folder in folders]
-    names = names if len(set(names)) == len(names) else run_labels(folders)  # two sweeps of one name are two
+    names = names if len(set(names)) == len(names) else run_labels(folders)  # two sweeps with the same name
     members: list[Member] = []
     waiting: list[str] = []
     failed: list[str] = []
@@ -114,15 +127,15 @@ def given_up(folder: Path) -> list[str]:
 
 
 def settings(run: Run) -> dict[str, Any]:
-    """What makes a run's arm: its flat config without the seed, the number of seeds and the run's name."""
+    """What defines a run's arm: its flat config without the seed, the number of seeds and the run's name."""
     return {name: value for name, value in flatten(run.config).items() if name not in ("seed", "num_seeds", "name")}
 
 
 def group(runs: Sequence[Run]) -> list[Member]:
-    """Runs as arms by equal config apart from the seed; an arm is named by the fields in which it differs.
+    """Groups runs into arms by equal config apart from the seed; an arm is named by the fields in which it differs.
 
-    A seed that comes again begins another arm: one run made twice, by other code perhaps, is not two seeds. Of a run
-    without a config nobody knows what it is a seed of.
+    A repeated seed starts another arm: one run made twice, perhaps by different code, is not two seeds. A run without a
+    config is an arm of its own.
     """
     kinds: dict[tuple[str, int], list[Run]] = {}
     made: collections.Counter[tuple[str, int]] = collections.Counter()
@@ -145,31 +158,39 @@ def group(runs: Sequence[Run]) -> list[Member]:
 
 
 def one_arm_each(runs: Sequence[Run]) -> bool:
-    """Whether no two runs are seeds of one arm, and none has several arms within: such runs are laid over each other.
-    A single run may have several seeds."""
+    """Whether every run is an arm of its own, so that their curves can share one chart.
+
+    False if two runs are seeds of one arm, or if one of several runs has several arms or seeds within. A single run may
+    have several seeds.
+    """
     members = group(runs)
     arms = {member.arm for member in members}
     return len(arms) == len(runs) and (len(runs) == 1 or len(members) == len(runs))
 
 
 def differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The dotted names whose values are not the same in all of some flat configs, in the order of the first."""
+    """The dotted names whose values differ between some flat configs, in the order of the first."""
     names = dict.fromkeys(itertools.chain(*configs))
     return [name for name in names if len({json.dumps(c.get(name), sort_keys=True) for c in configs}) > 1]
 
 
 def show(value: Any) -> str:
-    """A config's value as short text: 0.001, clip_higher, [1, 2]; "none" for a field that is not there."""
+    """A config's value as short text: 0.001, clip_higher, [1, 2]; "none" for a missing field."""
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def expand(run: Run, arm: str, seed: int | None) -> list[Member]:
-    """The seeds of a run: itself, or what a program of many runs (experiments.control_ppo) logged of each one.
+    """The seeds of a run: the run itself, or each run within a program of many runs (experiments.control_ppo).
 
-    Its runs are those of config.runs, else every seed with every combination of what config.sweep names; it logs the
-    return of the first 64.
+    The runs of such a program are those of config.runs, or else every seed with every combination of the values in
+    config.sweep. It logs the return of the first 64.
+
+    Args:
+      run: the run.
+      arm: name of its arm.
+      seed: used if the run is a single seed.
     """
     count = sum(name.removeprefix("runs/").isdecimal() for name in (run.metrics[-1] if run.metrics else ()))
     if not count:
@@ -196,12 +217,12 @@ def _joined(*names: str) -> str:
 
 
 def runs_of(members: Sequence[Member]) -> list[Run]:
-    """The runs behind some members, each once."""
+    """The runs of some members, each once."""
     return list({id(member.run): member.run for member in members}.values())
 
 
 def config_table(study: Study) -> dict[str, Any]:
-    """In which fields the arms differ: {"arms", "rows": [(field, [value of each arm])], "shared": JSON of the rest}."""
+    """The fields in which the arms differ: {"arms", "rows": [(field, [value per arm])], "shared": JSON of the rest}."""
     firsts = {arm: settings(members[0].run) for arm, members in study.arms.items()}
     names = differences(list(firsts.values()))
     rows = [(name, [show(config.get(name)) for config in firsts.values()]) for name in names]

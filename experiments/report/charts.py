@@ -1,7 +1,7 @@
-"""Line charts, interval charts, sparklines and share bars as inline SVG: text that scales, colours from the page's
-style sheet.
+"""Line charts, interval charts, sparklines and share bars as inline SVG.
 
-Every string that comes from a run is escaped here; series are told apart by dash as well as by colour.
+Text scales, and colours come from the page's style sheet. Every string that comes from a run is escaped here. Series
+differ in dash as well as in colour.
 """
 
 import math
@@ -14,12 +14,12 @@ Band = Sequence[tuple[float, float, float]]  # (step, low, high)
 
 WIDTH, HEIGHT = 360, 208
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 38
-MAX_POINTS = 400  # of a line: more than its pixels only makes the page heavy
+MAX_POINTS = 400  # per line: more points than pixels only make the page larger
 _DASHES = ("none", "6 3", "2 3", "8 3 2 3", "12 4", "1 4")
 
 
 def look(index: int) -> tuple[int, str]:
-    """(colour, dash) of the series at a place: the first six differ in both, and no two of the first 36 are alike."""
+    """(colour, dash) of the series at an index: the first six differ in both, and no two of the first 36 are equal."""
     colours = len(_DASHES)
     return index % colours, _DASHES[(index + index // colours) % colours]
 
@@ -41,19 +41,19 @@ def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    digits = 2 - math.floor(math.log10(step))  # of metrics near 1e-14, such as a first KL, 12 would leave nothing
+    digits = 2 - math.floor(math.log10(step))  # a fixed 12 would round metrics near 1e-14, such as a first KL, to 0
     return [round(index * step, digits) for index in range(first, last + 1)]
 
 
 def with_air(low: float, high: float) -> tuple[float, float]:
-    """A range that can be cut into ticks: one that is empty, or as good as that, gets some air around it."""
+    """Widens an empty or nearly empty range, so that it can be cut into ticks."""
     if high - low >= 1e-12 * max(abs(low), abs(high), 1e-12):
         return low, high
     return low - max(abs(low) * 0.1, 0.01), high + max(abs(high) * 0.1, 0.01)
 
 
 def thin(points: Points, limit: int = MAX_POINTS) -> list[tuple[float, float | None]]:
-    """At most about `limit` points: of each bucket its lowest and highest, so that no spike disappears."""
+    """At most about `limit` points: the lowest and highest of each bucket, so that no spike disappears."""
     if len(points) <= limit:
         return list(points)
     size = math.ceil(2 * len(points) / limit)
@@ -89,7 +89,7 @@ def _paths(points: Points, x, y) -> str:
 
 
 def _describe(series: Mapping[str, Points]) -> str:
-    """The chart in words, for those who do not see it."""
+    """The chart in words, for screen readers."""
     words = []
     for name, points in series.items():
         values = [value for _, value in points if value is not None]
@@ -109,12 +109,20 @@ def line_chart(
     size: tuple[int, int] = (WIDTH, HEIGHT),
     faint: Mapping[str, Sequence[Points]] | None = None,
 ) -> Markup | None:
-    """One chart of a metric, a line a run or an arm; None when none has a value.
+    """One chart of a metric with one line per run or arm.
 
-    series: name -> points. title: the metric, for screen readers. along: what the horizontal axis is.
-    palette: all names in order, so that a run keeps its colour and dash where others lack the metric.
-    bands: name -> what is shaded behind its line. span: the vertical range, where charts are to be compared.
-    size: of the picture; its text keeps its size. faint: name -> lines behind its own, of single seeds say.
+    Args:
+      series: name -> points.
+      title: the metric, for screen readers.
+      palette: all names in order, so that a run keeps its colour and dash in charts of metrics that others lack.
+      bands: name -> the area shaded behind its line.
+      along: name of the horizontal axis.
+      span: vertical range, for charts that are compared with each other.
+      size: (width, height) of the picture; the text keeps its size.
+      faint: name -> lines drawn behind its own, for example of single seeds.
+
+    Returns:
+      The SVG; None if no series has a value.
     """
     series = {name: points for name, points in series.items() if any(value is not None for _, value in points)}
     if not series:
@@ -175,7 +183,7 @@ def _shade(band: Band, index: int, x, y) -> Markup:
 
 
 def _line(points: Points, index: int, name: str, x, y, *, raw: bool = True, along: str = "step") -> list[Markup]:
-    """One run's line: with many points the raw values stay faint behind their running mean, with few they get dots."""
+    """One run's line: many points are drawn faint behind their running mean, a few points get dots."""
     number, dash = look(index)
     colour = f"series{number}"
     path = Markup('<path class="{} {}" stroke-dasharray="{}" d="{}"><title>{}</title></path>')
@@ -197,10 +205,13 @@ def interval_chart(
     title: str,
     palette: Sequence[str] = (),
 ) -> Markup:
-    """One row an arm: a dot a seed, the interval as a bar and the estimate as a mark across it.
+    """One row per arm: one dot per seed, the interval as a bar and the estimate as a mark across it.
 
-    values: arm -> the value of each seed. intervals: arm -> (estimate, low, high); an arm of one seed has none.
-    palette: as in line_chart: all arms, those without a value too.
+    Args:
+      values: arm -> one value per seed.
+      intervals: arm -> (estimate, low, high); arms of one seed have none.
+      title: the metric.
+      palette: all arms in order, those without a value included.
     """
     every = [value for row in [*values.values(), *intervals.values()] for value in row]
     (low, high), order = with_air(min(every), max(every)), list(palette) or list(values)
@@ -235,7 +246,7 @@ def interval_chart(
 
 
 def sparkline(points: Points) -> Markup:
-    """A line of 120 x 24 without axes, for a table cell; empty when there is nothing to draw."""
+    """A line of 120 x 24 without axes, for a table cell; empty if there is nothing to draw."""
     values = [value for _, value in points if value is not None]
     if len(values) < 2:
         return Markup("")

@@ -3,10 +3,9 @@
     python -m experiments.report RUN_OR_SWEEP [RUN_OR_SWEEP...] [--out=PATH] [--metric=NAME]
     python -m experiments.report SWEEP --serve                       # a live page on 127.0.0.1
 
-The page is one file without scripts or requests: it opens from a laptop's disk, a bucket or a mail. What a run wrote
-is read from its folder (see rl_jax/runs/logging.py); what it did not write is named in the page. A sweep, or runs of
-which
-some differ in nothing but their seed, are shown as arms: interquartile means with intervals over the seeds.
+The page is one file without scripts or requests: it can be opened from a disk, a bucket or a mail. All data are read
+from the runs' folders (see rl_jax/runs/logging.py); the page names the files that are missing. A sweep, or runs of
+which some differ only in their seed, are shown as arms: interquartile means with intervals over the seeds.
 """
 
 import argparse
@@ -25,9 +24,15 @@ from rl_jax.runs.logging import write_atomically
 def page(paths: Sequence[Path], *, metric: str | None = None, nonce: str = "", version: str = "") -> str:
     """The page of some runs and sweeps as HTML text; everything that comes from a run is escaped.
 
-    metric: what arms are compared by; None takes the first that there is of report_run.HEADLINES. nonce: of the script
-    of a live page; a written one has no script. version: report_serve.version of what the live page shows.
-    Raises FileNotFoundError for a folder that is not there, ValueError for one that is damaged or named twice.
+    Args:
+      paths: folders of runs and sweeps.
+      metric: the metric by which arms are compared; None takes the first logged one of run_page.HEADLINES.
+      nonce: of the script of a live page; "" for a page without a script.
+      version: serve.version of the content of a live page.
+
+    Raises:
+      FileNotFoundError: if a folder is missing.
+      ValueError: if a folder is damaged or named twice.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
@@ -55,7 +60,16 @@ def page(paths: Sequence[Path], *, metric: str | None = None, nonce: str = "", v
 
 
 def write_report(workdirs: Sequence[Path], out: Path | None = None, *, metric: str | None = None) -> Path:
-    """Writes the report of some runs and sweeps; returns its path, next to the first one's files when `out` is None."""
+    """Writes the report of some runs and sweeps.
+
+    Args:
+      workdirs: folders of runs and sweeps.
+      out: path of the page; None writes it to the first folder.
+      metric: as in `page`.
+
+    Returns:
+      The page's path.
+    """
     workdirs = [Path(path) for path in workdirs]
     text = page(workdirs, metric=metric)
     out = workdirs[0] / "report.html" if out is None else out
@@ -82,5 +96,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
             serve.serve(parsed.runs, port=parsed.port, metric=parsed.metric)
         else:
             print(write_report(parsed.runs, parsed.out, metric=parsed.metric))
-    except (OSError, ValueError) as error:  # a port that is taken and a folder that cannot be written to are among them
+    except (OSError, ValueError) as error:  # includes a port in use and a folder that cannot be written to
         sys.exit(f"report: {error}")

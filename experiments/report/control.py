@@ -1,4 +1,4 @@
-"""What a report shows of the seeds that one program has trained side by side (experiments.control_ppo)."""
+"""The report's section on the seeds that one program trains side by side (experiments.control_ppo)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +12,11 @@ NAME = "seeds"
 
 
 def seeds_within(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Of a run with several seeds their interquartile mean with each of them behind it, where each has ended, and each
-    alone; None for runs of any other kind."""
+    """The charts of a run with several seeds: their interquartile mean, the final value of each, and each seed alone.
+
+    Returns:
+      None if there are several runs, or if the one run has a single seed.
+    """
     members = group(runs) if len(runs) == 1 else []
     if len(members) < 2 or len({member.arm for member in members}) > 1:
         return None

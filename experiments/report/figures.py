@@ -1,6 +1,6 @@
 """The sections of a report of arms: curves with intervals, final table, performance profile, each run, health.
 
-Every statistic is rl_jax.stats'; here values are only looked up, aligned and drawn.
+All statistics come from rl_jax.stats; values are only looked up, aligned and drawn here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,28 +14,34 @@ from experiments.report.health import acts, assess, points_of
 from experiments.report.run_page import CURVES, HEADLINES, Run, before_and_after, run_section, seconds_of
 from rl_jax import stats
 
-MAX_GRID = 60  # points of an arm's curve
-RESAMPLES = 2000  # of curves and profiles; single numbers have the default
-MAX_SMALL = 60  # runs of an arm among the small multiples
+MAX_GRID = 60  # points per curve of an arm
+RESAMPLES = 2000  # for curves and profiles; single numbers use the default
+MAX_SMALL = 60  # runs per arm in the small multiples
 SMALL = (190, 120)
 
 
 class Aligned(NamedTuple):
-    """Values of an arm's seeds at the same places. along: float [T]. values: float [N, T], a row a seed."""
+    """Values of an arm's seeds on a common grid.
+
+    Attributes:
+      along: grid, float [T].
+      values: float [N, T], one row per seed.
+    """
 
     along: np.ndarray
     values: np.ndarray
 
 
 def final_value(member: Member, metric: str) -> float | None:
-    """The last value that a seed logged of a metric; None without one."""
+    """The last value that a seed logged of a metric; None if it logged none."""
     return next((value for _, value in reversed(points_of(member.metrics, metric)) if value is not None), None)
 
 
 def choose_metric(study: Study, asked: str | None) -> str | None:
-    """The metric that the arms are compared by: the one asked for, else the first of HEADLINES that some seed has.
+    """The metric by which the arms are compared: `asked`, or else the first of HEADLINES that some seed has.
 
-    Raises ValueError where nobody logged the one that was asked for.
+    Raises:
+      ValueError: if no run logged the metric asked for.
     """
     rows = [row for members in study.arms.values() for member in members for row in member.metrics]
     names = {name for row in rows for name in row} - {"step", "nonfinite"}
@@ -45,13 +51,13 @@ def choose_metric(study: Study, asked: str | None) -> str | None:
 
 
 def samples_of(member: Member) -> dict[float, float]:
-    """{step: samples that the seed was trained on by then}, as far as it logged them."""
+    """{step: training samples seen by then}, for the steps at which the seed logged them."""
     found = {row["step"]: row["env_steps"] for row in member.metrics if row.get("env_steps") is not None}
     return found or {row["step"]: row["samples"] for row in member.run.timing if row.get("samples") is not None}
 
 
 def minutes_of(run: Run) -> dict[float, float]:
-    """{step: minutes since the first logged row}: what is before that row is mostly compilation."""
+    """{step: minutes since the first logged row}: the time before that row is mostly compilation."""
     total, found = 0.0, {}
     for row in run.timing:
         total += seconds_of(row)
@@ -61,10 +67,16 @@ def minutes_of(run: Run) -> dict[float, float]:
 
 
 def align(members: Sequence[Member], metric: str, along: str) -> Aligned | None:
-    """A metric of an arm's seeds, those that have logged it, at the same places; None where they share no place.
+    """A metric of an arm's seeds on a common grid. Seeds that did not log the metric are left out.
 
-    along: "step" and "sample", the places that all seeds have logged; "minute", a grid over the time that all of them
-    have run, with each seed's last value before.
+    Args:
+      members: the seeds.
+      metric: its name.
+      along: "step" or "sample" take the points that all seeds have logged; "minute" takes a grid over the time that all
+        of them have run, with each seed's last value before each point.
+
+    Returns:
+      None if the seeds share no point.
     """
     seeds = []
     for member in members:
@@ -95,7 +107,7 @@ def align(members: Sequence[Member], metric: str, along: str) -> Aligned | None:
 
 
 def curve(study: Study, metric: str, along: str) -> dict[str, Any] | None:
-    """One chart: of each arm the IQM over its seeds with its 95 % interval; None where no arm has values."""
+    """One chart with the IQM over the seeds and its 95 % interval per arm; None if no arm has values."""
     found = {arm: align(members, metric, along) for arm, members in study.arms.items()}
     found = {arm: aligned for arm, aligned in found.items() if aligned is not None}
     longest = max((aligned.along[-1] for aligned in found.values()), default=0.0)
@@ -106,7 +118,7 @@ def curve(study: Study, metric: str, along: str) -> dict[str, Any] | None:
     series, bands, faint = {}, {}, {}
     for arm, (places, matrix) in found.items():
         middle = matrix[0]
-        if 1 < len(matrix) and len(study.arms) == 1:  # of several arms, all their seeds would be a thicket
+        if 1 < len(matrix) and len(study.arms) == 1:  # with several arms, all their seeds would be unreadable
             faint[arm] = [list(zip(places.tolist(), row.tolist(), strict=True)) for row in matrix]
         if len(matrix) > 1:
             middle, low, high = stats.sample_efficiency(matrix[:, None, :], resamples=RESAMPLES)  # one task
@@ -119,7 +131,7 @@ def curve(study: Study, metric: str, along: str) -> dict[str, Any] | None:
 
 
 def finals(study: Study, metric: str) -> dict[str, list[float]]:
-    """The last value of each seed, of the arms that have any."""
+    """Arm -> the last value of each seed, for arms that have any."""
     found = {arm: [final_value(member, metric) for member in members] for arm, members in study.arms.items()}
     found = {arm: [value for value in row if value is not None] for arm, row in found.items()}
     return {arm: row for arm, row in found.items() if row}
@@ -133,7 +145,7 @@ def estimate(values: Sequence[float]) -> stats.Estimate | None:
 
 
 def _words(found: Sequence[float] | None) -> str:
-    """0.51 [0.42, 0.6] of an estimate; empty for None."""
+    """An estimate as "0.51 [0.42, 0.6]"; "" for None."""
     if found is None:
         return ""
     middle, low, high = map(charts.short_number, found)
@@ -141,7 +153,7 @@ def _words(found: Sequence[float] | None) -> str:
 
 
 def final_table(study: Study, metric: str) -> list[dict[str, Any]]:
-    """One row an arm: seeds, IQM and mean with intervals, range, probability of improving on the first arm, budget."""
+    """One row per arm: seeds, IQM and mean with intervals, range, probability of improving on the first arm, budget."""
     scores, rows = finals(study, metric), []
     base = next(iter(scores), None)
     for index, (arm, members) in enumerate(study.arms.items()):
@@ -188,7 +200,7 @@ def _tried(row: Mapping[str, Any] | None) -> str:
 
 
 def notices(study: Study, metric: str | None) -> list[str]:
-    """What a reader has to know before believing the table: unequal budgets, few seeds, other code, what is missing."""
+    """Warnings to read before the table: unequal budgets, few seeds, other code, missing runs."""
     found = []
     members = [member for row in study.arms.values() for member in row]
     if study.waiting:
@@ -220,7 +232,7 @@ def notices(study: Study, metric: str | None) -> list[str]:
 
 
 def _without_an_end(members: Sequence[Member], metric: str) -> list[str]:
-    """Seeds that the statistics leave out, or know only from before they diverged: either flatters their arm."""
+    """Warnings about seeds that the statistics omit or know only from before they diverged: both flatter the arm."""
     points = {member.name: points_of(member.metrics, metric) for member in members}
     lost = [name for name, row in points.items() if all(value is None for _, value in row)]
     broken = [name for name, row in points.items() if name not in lost and row[-1][1] is None]
@@ -238,7 +250,7 @@ def _first(names: Sequence[str], count: int = 6) -> str:
 
 
 def profile(study: Study, metric: str) -> dict[str, Any] | None:
-    """The performance profile: of each arm the share of seeds that end above a score, over the score."""
+    """The performance profile: per arm, the fraction of seeds that end above a score, over the score."""
     scores = {arm: row for arm, row in finals(study, metric).items() if len(row) > 1}
     every = [value for row in scores.values() for value in row]
     if not every or min(every) == max(every):
@@ -282,9 +294,13 @@ def small_multiples(study: Study, metric: str) -> list[dict[str, Any]]:
 
 
 def health_table(study: Study) -> dict[str, Any]:
-    """{"rows": one a logged metric with a cell an arm, "warned": how many runs warn of something, "runs": of how many}.
+    """The health checks of all runs, by metric and arm.
 
-    A cell is {"status", "runs", "warned": names of the runs that warn, "worst": the value that is judged worst}.
+    Returns:
+      rows: one dict per logged metric with one cell per arm. A cell has status, runs, warned (names of the runs with a
+        warning) and worst (the worst value).
+      warned: number of runs with a warning.
+      runs: number of runs.
     """
     judged = {
         arm: [(run, {row["metric"]: row for row in assess(run.metrics)}) for run in runs_of(members)]
@@ -316,7 +332,7 @@ def _health_cell(metric: str, judged) -> dict[str, Any]:
 
 
 def completions(study: Study) -> list[dict[str, Any]]:
-    """The first run of each arm that wrote completions, as sections of its own."""
+    """One section per arm: its first run that wrote completions."""
     found = []
     for arm, members in study.arms.items():
         run = next((run for run in runs_of(members) if before_and_after(run.samples)), None)
@@ -326,9 +342,9 @@ def completions(study: Study) -> list[dict[str, Any]]:
 
 
 def episodes(study: Study) -> list[dict[str, Any]]:
-    """The first run of each arm that has recorded episodes, as sections of their own.
+    """One section per arm: its first run that recorded episodes.
 
-    A program of many runs records those of the first: they are of the arm that this one belongs to.
+    A program of many runs records the episodes of its first run only, so they belong to that run's arm.
     """
     found = []
     for arm, members in study.arms.items():
@@ -339,7 +355,7 @@ def episodes(study: Study) -> list[dict[str, Any]]:
 
 
 def sections(study: Study, asked: str | None = None) -> dict[str, Any]:
-    """Everything that the page of a study shows. asked: the metric to compare by, in place of the usual one."""
+    """Everything that the page of a study shows. asked: the metric to compare by, instead of the default."""
     metric = choose_metric(study, asked)
     health = health_table(study)
     members = [member for row in study.arms.values() for member in row]

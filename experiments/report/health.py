@@ -1,4 +1,4 @@
-"""The checks that are on by default: for each metric, what it means, when to worry, and what the run shows."""
+"""The checks that are on by default: for each metric its meaning, when to worry, and the run's value."""
 
 import math
 from collections.abc import Sequence
@@ -6,11 +6,15 @@ from typing import Any, NamedTuple
 
 
 class Check(NamedTuple):
-    """When a metric deserves a warning.
+    """When a metric causes a warning.
 
-    metric: its name in metrics.jsonl. worst: "high" or "low", the side that is bad. limit: warn beyond it.
-    late: judge the mean over the last fifth of the run, instead of the worst value ever (for exactness checks).
-    meaning: one plain line. advice: what to look at when it warns.
+    Attributes:
+      metric: its name in metrics.jsonl.
+      worst: "high" or "low", the bad side.
+      limit: warn beyond it.
+      late: test the mean over the last fifth of the run, instead of the worst value (for exactness checks).
+      meaning: one plain line.
+      advice: what to look at after a warning.
     """
 
     metric: str
@@ -59,7 +63,7 @@ CHECKS = (
           "Records that could not be read and were left out, as the run was told to.",
           "The run's log names file and line."),
 )
-SHOWN_ONLY = {  # no limit holds for every run; a value that is not finite still warns
+SHOWN_ONLY = {  # no limit is right for every run; a value that is not finite still causes a warning
     "kl/k1": "Mean log-ratio to the reference policy (unbiased, noisy).",
     "kl/k3": "The same divergence by an estimator that is never negative.",
     "mask_occupancy": "Share of token slots that the loss sees: the rest is padding.",
@@ -68,17 +72,22 @@ SHOWN_ONLY = {  # no limit holds for every run; a value that is not finite still
 
 
 def acts(metrics: Sequence[dict[str, Any]]) -> bool:
-    """Whether a run acts in environments, and writes no text: it counts their steps."""
+    """Whether a run acts in environments instead of writing text: it logs env_steps."""
     return any("env_steps" in row for row in metrics)
 
 
 def assess(metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a health metric, warnings first.
+    """One row per health metric, warnings first.
 
-    metrics: the rows of metrics.jsonl. The entropy of a run that acts in environments has no limit: that of a good
-    policy may be near 0, and where actions are numbers it may be negative. Returns dicts with metric, status
-    ("warning", "ok", "shown", "not logged"), value (what was judged), judged (in words), limit (in words), meaning,
-    advice and points (for a sparkline). A value that was not a finite number counts as a warning.
+    A value that is not finite causes a warning. The entropy has no limit for runs in environments: that of a good
+    policy may be near 0, and for continuous actions it may be negative.
+
+    Args:
+      metrics: the rows of metrics.jsonl.
+
+    Returns:
+      Dicts with metric, status ("warning", "ok", "shown", "not logged"), value (the tested value), judged (how it was
+      obtained, in words), limit (in words), meaning, advice and points (for a sparkline).
     """
     in_worlds = acts(metrics)
     rows = [
@@ -92,8 +101,13 @@ def assess(metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def points_of(rows: Sequence[dict[str, Any]], name: str, along: str = "step") -> list[tuple[float, float | None]]:
-    """(step, value) for each row that has the metric; the value is None where it was not finite. along: the field of
-    a row that is taken for its step."""
+    """(step, value) for each row with the metric; the value is None if it was not finite.
+
+    Args:
+      rows: of metrics.jsonl.
+      name: the metric.
+      along: the field used as the step.
+    """
     return [(row[along], row[name]) for row in rows if name in row and along in row]
 
 
@@ -107,7 +121,7 @@ def _assess_one(check: Check, metrics: Sequence[dict[str, Any]]) -> dict[str, An
     if not points:
         return {**row, "status": "not logged"}
     if len(values) < len(points):
-        # The value was nan or infinite: a run may survive it (the step is skipped), but it is never nothing.
+        # The value was nan or infinite: the run may survive it (the step is skipped), but it always matters.
         judged = f"not a finite number at step {next(step for step, value in points if value is None):g}"
         return {**row, "status": "warning", "judged": judged, "advice": check.advice}
     if check.late:

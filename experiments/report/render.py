@@ -1,10 +1,10 @@
-"""An episode as a picture that moves, as stills, as a table, and as text for the terminal:
+"""An episode as an animation, as stills, as a table, and as text for the terminal:
 
-    python -m experiments.report.render RUN --text          # every step of the newest episode that the run has recorded
-    python -m experiments.report.render RUN                 # RUN/episode.svg: the moving picture alone
+    python -m experiments.report.render RUN --text          # every step of the run's newest recorded episode
+    python -m experiments.report.render RUN                 # RUN/episode.svg: the animation alone
 
-A run's episodes.jsonl has a row for each episode that experiments.control_ppo has recorded. A film is one SVG without
-a script: its frames stand one under the other, and a style sheet moves them past the window step by step.
+A run's episodes.jsonl has one row per episode recorded by experiments.control_ppo. A film is one SVG without a
+script: its frames form a column, and a style sheet moves the column past a window frame by frame.
 """
 
 import argparse
@@ -29,15 +29,21 @@ EPISODES_FILE = f"{EPISODES}.jsonl"
 
 MAX_FRAMES = 300
 STILLS = 6
-HEAD_ROWS, TAIL_ROWS = 60, 12  # of a long table
-MAX_COLUMNS = 8  # numbers of an observation that a table or a line of text shows
+HEAD_ROWS, TAIL_ROWS = 60, 12  # shown of a long table
+MAX_COLUMNS = 8  # numbers of an observation shown in a table or a line of text
 CELLS = "#o.=*+x%@&$~"  # the channels of a board in the terminal
 
 
 
 def observations_of(row: Mapping[str, Any]) -> np.ndarray | None:
-    """The observations of a row of episodes.jsonl, float [T + 1, *shape], nan where one was not finite; None where they
-    were not kept. Raises ValueError for a row that is damaged."""
+    """The observations of a row of episodes.jsonl.
+
+    Returns:
+      float [T + 1, *shape], nan for values that were not finite; None if observations were not recorded.
+
+    Raises:
+      ValueError: if the numbers of observations, rewards and actions do not agree.
+    """
     packed = row["observations"]
     if packed is None:
         return None
@@ -56,7 +62,7 @@ def observations_of(row: Mapping[str, Any]) -> np.ndarray | None:
 
 
 def summary(row: Mapping[str, Any]) -> str:
-    """500 steps, return 500, time limit."""
+    """An episode in words: "500 steps, return 500, time limit"."""
     steps = len(row["rewards"])
     end = "terminated" if row["terminated"] else "time limit" if row["truncated"] else "not at its end"
     return f"{steps} step{'s' * (steps != 1)}, return {short_number(_return(row)[-1])}, {end}"
@@ -68,7 +74,7 @@ def _return(row: Mapping[str, Any]) -> np.ndarray:
 
 
 def action_words(action: Any, names: Sequence[str] = ()) -> str:
-    """An action as a reader knows it: left, 3, torque 0.52, (0.1, -2). names: as in a Scene."""
+    """An action in words: left, 3, torque 0.52, (0.1, -2). names: as in a Scene."""
     if isinstance(action, int):
         return names[action] if action < len(names) else str(action)
     numbers = [short_number(value) for value in np.ravel(np.array(action, float))[:MAX_COLUMNS]]
@@ -76,7 +82,7 @@ def action_words(action: Any, names: Sequence[str] = ()) -> str:
 
 
 def scene_for(row: Mapping[str, Any]) -> Scene | None:
-    """How the environment of an episode is drawn; None where nobody has drawn it, or its observations do not fit."""
+    """The scene of an episode's environment; None if it has none or the observations do not fit."""
     observations = observations_of(row)
     if observations is None or not np.isfinite(observations).all():
         return None
@@ -84,7 +90,7 @@ def scene_for(row: Mapping[str, Any]) -> Scene | None:
 
 
 def picked(count: int, scene: Scene) -> list[int]:
-    """The places of the frames that are shown of `count`: all, every second, ..., or those of the beginning."""
+    """Indices of the frames shown out of `count`: all, every n-th, or the first ones (see Scene.thins)."""
     if not scene.thins:
         return list(range(min(count, MAX_FRAMES)))
     stride = math.ceil(count / MAX_FRAMES)
@@ -92,7 +98,7 @@ def picked(count: int, scene: Scene) -> list[int]:
 
 
 def film(row: Mapping[str, Any], scene: Scene) -> Markup:
-    """The moving picture of an episode: a column of frames behind a window of the size of one (templates/film.css)."""
+    """The animation of an episode: a column of frames behind a window of one frame's size (templates/film.css)."""
     observations, returns = observations_of(row), _return(row)
     places = picked(len(observations), scene)
     frames = []
@@ -105,7 +111,7 @@ def film(row: Mapping[str, Any], scene: Scene) -> Markup:
                 scene.frame(observations[t]))
         )  # fmt: skip
     shots = max(len(places) - 1, 1)
-    seconds = (places[-1] - places[0]) / scene.rate / 0.92  # the last frame stands for a while
+    seconds = (places[-1] - places[0]) / scene.rate / 0.92  # the last frame is held for a while
     style = f"--travel:-{shots * scene.height}px;--shots:{shots};--seconds:{max(seconds, 0.5):.2f}s"
     return Markup(
         '<svg class="film" viewBox="0 0 {} {}" role="img" aria-label="{}" style="{}">{}<g class="reel">{}</g>{}</svg>'
@@ -114,7 +120,10 @@ def film(row: Mapping[str, Any], scene: Scene) -> Markup:
 
 
 def stills(row: Mapping[str, Any], scene: Scene) -> list[dict[str, Any]]:
-    """A few frames of an episode, from first to last: {"step", "svg"}. The film's label and the table tell them."""
+    """A few frames of an episode, from first to last: {"step", "svg"}.
+
+    They are hidden from screen readers, which read the film's label.
+    """
     observations = observations_of(row)
     places = np.unique(np.linspace(0, len(observations) - 1, STILLS).round().astype(int))
     head = Markup('<svg class="film" viewBox="0 {} {} {}" aria-hidden="true">{}{}{}</svg>')
@@ -126,7 +135,16 @@ def stills(row: Mapping[str, Any], scene: Scene) -> list[dict[str, Any]]:
 
 
 def table(row: Mapping[str, Any], scene: Scene | None, *, whole: bool = False) -> dict[str, Any]:
-    """The steps of an episode: {"head", "rows" of text, "total"}; unless whole, None stands for the middle of many."""
+    """The steps of an episode.
+
+    Args:
+      row: of episodes.jsonl.
+      scene: names the features and actions.
+      whole: if False, one None replaces the middle rows of a long episode.
+
+    Returns:
+      {"head", "rows" of text, "total" number of steps}.
+    """
     observations, returns = observations_of(row), _return(row)
     features = _features(observations, scene)
     lines: list[list[str] | None] = []
@@ -145,7 +163,7 @@ def _number(value: float | None) -> str:
 
 
 def _features(observations: np.ndarray | None, scene: Scene | None) -> Sequence[str]:
-    """The names of the numbers of an observation that a table shows: none of a board."""
+    """The names of the observation's numbers that a table shows; none for a board."""
     if observations is None or observations.ndim != 2:
         return ()
     if scene is not None:
@@ -155,7 +173,7 @@ def _features(observations: np.ndarray | None, scene: Scene | None) -> Sequence[
 
 
 def section(row: Mapping[str, Any]) -> dict[str, Any]:
-    """All that the report shows of an episode."""
+    """Everything that the report shows of an episode."""
     scene = scene_for(row)
     found = {"step": row["step"], "env": row["env"], "summary": summary(row), "table": table(row, scene)}
     if scene is None:
@@ -169,7 +187,7 @@ def section(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_text(row: Mapping[str, Any]) -> str:
-    """An episode for the terminal: a line a step, and of a board what is on it."""
+    """An episode for the terminal: one line per step, or the board of every step."""
     scene, observations = scene_for(row), observations_of(row)
     lines = [f"{row['env']} after {row['step']} updates: {summary(row)}"]
     if observations is not None and observations.ndim == 4 and scene is not None:
@@ -188,13 +206,17 @@ def as_text(row: Mapping[str, Any]) -> str:
 
 
 def _board(board: np.ndarray) -> list[str]:
-    """The cells of a board [H, W, C] as characters, of each the first channel that is on."""
+    """The cells of a board [H, W, C] as characters, each for the cell's first channel that is on."""
     first = np.where(board.any(axis=-1), board.argmax(axis=-1), -1)
     return [f"|{''.join(' ' if c < 0 else CELLS[c] for c in line)}|" for line in first]
 
 
 def picture(row: Mapping[str, Any]) -> str:
-    """The film as a file of its own, with its style sheet. Raises ValueError where the environment has no scene."""
+    """The film as a file of its own, with its style sheet.
+
+    Raises:
+      ValueError: if the environment has no scene.
+    """
     scene = scene_for(row)
     if scene is None:
         raise ValueError(
@@ -209,7 +231,12 @@ def picture(row: Mapping[str, Any]) -> str:
 
 
 def load_episodes(workdir: Path) -> list[dict[str, Any]]:
-    """The rows of a run's episodes.jsonl. Raises FileNotFoundError where there are none, ValueError for damage."""
+    """The rows of a run's episodes.jsonl.
+
+    Raises:
+      FileNotFoundError: if there are none.
+      ValueError: if the file is damaged.
+    """
     path = workdir / EPISODES_FILE
     rows = read_jsonl(path) if path.exists() else []
     if not rows:
@@ -231,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_atomically(parsed.run / "episode.svg", picture(row).encode())
             print(parsed.run / "episode.svg")
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, `head` say, has seen enough; nothing more is written at the exit
+    except BrokenPipeError:  # the reader, for example `head`, has ended; write nothing more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError) as error:
         sys.exit(f"render: {error}")

@@ -1,5 +1,4 @@
-"""One run of a report: its folder read, and its sections (curves, health, timing, completions, tokens) made ready for
-the page."""
+"""One run of a report: reads its folder and prepares its sections (curves, health, timing, completions, tokens)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from rl_jax.runs.logging import GROUP_VIEW_FILE, METRICS_FILE, SAMPLES_FILE, TIM
 from rl_jax.runs.run_record import read_json
 
 MAX_SAMPLES = 40  # rows of the before-and-after table
-MAX_GROUP_ROWS = 16  # completions of a group, token by token
+MAX_GROUP_ROWS = 16  # completions per group, token by token
 CURVES = {
     "eval/pass@1": "Share of held-out problems solved by one sample.",
     "eval/reward": "Mean reward on held-out prompts.",
@@ -29,18 +28,27 @@ CURVES = {
     "grad_norm": "Norm of the gradient before clipping.",
     "completion_length": "Tokens a completion.",
 }
-# What a run is for, the most telling first.
+# The metrics that best summarise a run, most important first.
 HEADLINES = ("eval/pass@1", "eval/reward", "eval/return", "episode/return", "reward/mean")
 STAGES = {"rollout_s": "rollout", "reward_s": "reward", "score_s": "score", "train_s": "train"}
 RATES = {"tokens_per_s": "tokens/s", "env_steps_per_s": "environment steps/s"}
-# How a token is coloured: (field, label, lower end of the scale so that rounding noise stays pale).
+# How a token is coloured: (field, label, smallest value of full colour, so that rounding noise stays pale).
 TOKEN_FIELDS = (("advantage", "advantage", 1e-3), ("log_ratio", "log-ratio", 1e-2), ("entropy", "entropy", 1e-2))
 
 
 class Run(NamedTuple):
-    """What a run's folder holds; an empty list or dict for a file that is not there.
+    """The content of a run's folder; an empty list or dict for a missing file.
 
-    label: unique among the runs of the report. missing: names of the files that are not there.
+    Attributes:
+      label: unique among the runs of the report.
+      record: run.json.
+      config: config.json.
+      metrics: rows of metrics.jsonl.
+      timing: rows of timing.jsonl.
+      samples: rows of the samples file.
+      group_views: rows of the per-token views of groups.
+      missing: names of the missing files.
+      episodes: rows of episodes.jsonl.
     """
 
     label: str
@@ -55,7 +63,12 @@ class Run(NamedTuple):
 
 
 def load_run(workdir: Path, label: str) -> Run:
-    """Reads a run's folder. FileNotFoundError for a missing folder, ValueError naming file and line of damage."""
+    """Reads a run's folder.
+
+    Raises:
+      FileNotFoundError: if the folder is missing.
+      ValueError: if a file is damaged; the message names file and line.
+    """
     if not workdir.is_dir():
         raise FileNotFoundError(f"no run at {workdir}: name the --workdir of a program under experiments/")
     missing: list[str] = []
@@ -84,7 +97,11 @@ def load_run(workdir: Path, label: str) -> Run:
 
 
 def run_labels(workdirs: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell the runs apart, of two parts at least: arithmetic/grpo."""
+    """The shortest ends of the paths that distinguish the runs, at least two parts long: arithmetic/grpo.
+
+    Raises:
+      ValueError: if a run is named twice.
+    """
     parts = [path.resolve().parts for path in workdirs]
     if len(set(parts)) < len(parts):
         raise ValueError("the same run was named twice")
@@ -95,7 +112,7 @@ def run_labels(workdirs: Sequence[Path]) -> list[str]:
 
 
 def visible(text: str) -> str:
-    """Text as a reader can see it: control characters and lone surrogates become pictures of themselves."""
+    """Text with control characters and lone surrogates replaced by visible symbols."""
     whole = "".join("\ufffd" if 0xD800 <= ord(c) <= 0xDFFF else c for c in text)
     return "".join(chr(0x2400 + ord(c)) if ord(c) < 32 and c not in "\n\t" else c for c in whole)
 
@@ -107,7 +124,7 @@ def visible_token(text: str) -> str:
 
 
 def curves(runs: Sequence[Run], names: Sequence[str]) -> list[dict[str, Any]]:
-    """A chart for each metric that some run has a value of: {"name", "meaning", "svg", "last"}."""
+    """One chart per metric of which some run has a value: {"name", "meaning", "svg", "last"}."""
     palette = [run.label for run in runs]
     in_worlds = all(acts(run.metrics) for run in runs)
     field, along = ("env_steps", "environment step") if in_worlds else ("step", "step")
@@ -123,7 +140,7 @@ def curves(runs: Sequence[Run], names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def other_metrics(runs: Sequence[Run]) -> list[str]:
-    """Names of the logged numbers that have no place among the main curves, sorted."""
+    """Sorted names of the logged numbers that are not among the main curves."""
     names = {name for run in runs for row in run.metrics for name in row}
     return sorted(names - set(CURVES) - {"step", "env_steps", "nonfinite"})
 
@@ -148,14 +165,17 @@ def headline(run: Run, health: Sequence[Mapping[str, Any]]) -> list[tuple[str, s
 
 
 def seconds_of(row: Mapping[str, Any]) -> float:
-    """What a row of timing.jsonl says that its step took; where it does not, the sum of the stages."""
+    """The seconds of a step in a row of timing.jsonl; the sum of the stages if the row has no total."""
     return row.get("step_s") or sum(row.get(name) or 0.0 for name in STAGES)
 
 
 def timing_summary(timing: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Where the time went: stages (name, share, seconds a step), the bar, rates, compilations; None without rows.
+    """Where the time went: stages (name, share, seconds per step), the bar, rates, compilations.
 
-    The first step compiles, so it is left out where there are others.
+    The first step compiles, so it is left out if there are others.
+
+    Returns:
+      None if there are no rows.
     """
     rows = [row for row in timing if seconds_of(row)]
     rows = rows[1:] or rows
@@ -181,9 +201,10 @@ def timing_summary(timing: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None
 
 
 def before_and_after(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The evaluation samples of the first and the last evaluation, on the same prompts; None when there are none.
+    """The samples of the first and the last evaluation, on the same prompts.
 
-    With one evaluation only, "after" is None in each pair.
+    Returns:
+      None if there are none. With one evaluation only, "after" is None in each pair.
     """
     rows = [row for row in samples if row["split"] == "eval"]
     if not rows:
@@ -205,7 +226,7 @@ def before_and_after(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any] | N
 
 
 def sample_cell(row: Mapping[str, Any], low: float, high: float) -> dict[str, Any]:
-    """One completion for the table: its text, its reward in figures, and a tint from lowest to highest reward."""
+    """One completion for the table: its text, its reward as a number, and a tint from lowest to highest reward."""
     reward = row["reward"]
     share = 0.5 if reward is None or high <= low else (reward - low) / (high - low)
     colour, strength = ("var(--good)", 2 * share - 1) if share >= 0.5 else ("var(--bad)", 1 - 2 * share)
@@ -218,7 +239,7 @@ def sample_cell(row: Mapping[str, Any], low: float, high: float) -> dict[str, An
 
 
 def token_view(view: Mapping[str, Any]) -> dict[str, Any]:
-    """One group for the per-token view: completions of cells, and what full colour stands for in each field."""
+    """One group for the per-token view: completions as cells, and the value of full colour per field."""
     completions = view["rows"][:MAX_GROUP_ROWS]
     scales = {}
     for field, _, floor in TOKEN_FIELDS:
@@ -265,15 +286,15 @@ def _token_cell(row: Mapping[str, Any], index: int, scales: Mapping[str, float])
 
 
 def first_and_last_episode(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the page shows of a run's episodes: that of the policy at the start, and that of the newest."""
+    """The episodes that the page shows: that of the initial policy and the newest."""
     return [render.section(row) for row in ([rows[0], rows[-1]] if len(rows) > 2 else rows)]
 
 
 def run_section(run: Run) -> dict[str, Any]:
-    """Everything about one run that the page shows."""
+    """Everything that the page shows about one run."""
     health = assess(run.metrics)
     views = run.group_views
-    if len(views) > 2:  # the policy at the start and at the end
+    if len(views) > 2:  # the initial and the final policy
         views = [views[0], views[-1]]
     return {
         "label": run.label,

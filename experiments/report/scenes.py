@@ -1,8 +1,8 @@
-"""How known environments look: a picture of a state, as a piece of SVG that is made of its observation.
+"""How known environments look: a picture of a state, as SVG made from its observation.
 
-A scene is a background, drawn once, and a function from an observation to what moves in front of it. It is found by the
-environment's name without its library, and only where the observation has the shape that the scene was made for. All
-sizes are in the picture's own units; colours come from templates/film.css.
+A scene is a background, drawn once, and a function from an observation to what moves in front of it. Scenes are found
+by the environment's name without its library, and only if the observation has the expected shape. All sizes are in
+the picture's own units; colours come from templates/film.css.
 """
 
 import math
@@ -15,16 +15,21 @@ from markupsafe import Markup
 WIDTH = 360
 HEAD = 24  # above the picture, for a line of text
 MIDDLE = WIDTH / 2
-MAX_BOARD = (32, 32, 12)  # cells and channels of what is drawn as a board
+MAX_BOARD = (32, 32, 12)  # most cells and channels that are drawn as a board
 
 
 class Scene(NamedTuple):
-    """A way to draw an environment.
+    """How an environment is drawn.
 
-    height: of the picture. rate: steps a second. back: drawn once, behind. frame: (observation) -> what moves.
-    front: drawn once, before it. actions: names of discrete actions, in order, or of the one number that an action is.
-    features: names of the observation's numbers, of a board of its channels. thins: whether steps may be left out of a
-    long episode (a smooth motion), or only its end.
+    Attributes:
+      height: of the picture.
+      rate: steps per second.
+      back: background, drawn once.
+      frame: (observation) -> what moves.
+      front: drawn once, in front.
+      actions: names of the discrete actions in order, or of the one number of a continuous action.
+      features: names of the observation's numbers; for a board, of its channels.
+      thins: how to shorten a long episode. True: leave out steps (smooth motion). False: leave out its end.
     """
 
     height: int
@@ -38,7 +43,7 @@ class Scene(NamedTuple):
 
 
 def scene_of(name: str, observations: np.ndarray) -> Scene | None:
-    """The scene of an environment, "library/Name-v1", whose observations [T, *shape] are these; None for no scene."""
+    """The scene of an environment, "library/Name-v1", with observations [T, *shape]; None if there is none."""
     short = name.rpartition("/")[2]
     shape = observations.shape[1:]
     if short in VECTORS:
@@ -55,7 +60,7 @@ def _text(x: float, y: float, text: str, anchor: str = "middle") -> Markup:
 
 
 def cartpole() -> Scene:
-    """A cart on a track of 2 x 2.4 m, with a pole of 1 m; where the track is left, the episode ends."""
+    """A cart on a track of 2 x 2.4 m, with a pole of 1 m; the episode ends if the cart leaves the track."""
     scale, ground = 65, 128
 
     def frame(observation: np.ndarray) -> Markup:
@@ -76,7 +81,7 @@ def cartpole() -> Scene:
 
 
 def pendulum() -> Scene:
-    """A rod on a pivot, upright at angle 0, which grows against the clock; the torque turns it the same way."""
+    """A rod on a pivot, upright at angle 0; angles grow counter-clockwise, and so does the torque."""
     length, pivot = 68, HEAD + 82
 
     def frame(observation: np.ndarray) -> Markup:
@@ -95,7 +100,7 @@ def pendulum() -> Scene:
 
 
 def acrobot() -> Scene:
-    """Two links of 1 m that hang from a pivot; the tip is to reach the line 1 m above it."""
+    """Two links of 1 m that hang from a pivot; the goal is to lift the tip to the line 1 m above it."""
     scale, pivot = 38, HEAD + 82
 
     def frame(observation: np.ndarray) -> Markup:
@@ -167,7 +172,7 @@ def grid(shape: tuple[int, int, int], channels: Sequence[str], actions: Sequence
 
 
 def _cells(there: np.ndarray) -> str:
-    """The path of the cells of a board that are on, those side by side as one piece."""
+    """The SVG path of the cells that are on, adjacent cells joined into one piece."""
     pieces = []
     for y, row in enumerate(there.astype(bool)):
         edges = np.flatnonzero(np.diff(np.concatenate([[False], row, [False]]).astype(np.int8)))

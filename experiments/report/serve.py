@@ -2,9 +2,9 @@
 
     python -m experiments.report SWEEP --serve [--port=8000]
 
-Two addresses exist, "/" (the page) and "/version" (a word that changes when a run has written something); the path of
-a request never reaches the file system. Only 127.0.0.1 is listened on, and a request that was sent to another host name
-is refused, so that no web page elsewhere can read the runs through a name of its own.
+There are two addresses, "/" (the page) and "/version" (a word that changes when a run has written something). The path
+of a request never reaches the file system. The server listens on 127.0.0.1 only and refuses requests sent to another
+host name, so that no other web page can read the runs through DNS rebinding.
 """
 
 import http.server
@@ -31,19 +31,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Answers with the page or its version. server: a Server."""
 
     def do_GET(self) -> None:
-        """A GET request."""
+        """Answers a GET request."""
         if self.headers.get("Host") not in (f"{name}:{self.server.server_port}" for name in (HOST, "localhost")):
             self._answer(403, "text/plain", "this report answers to 127.0.0.1 and localhost only\n")
         elif self.path in ("/", "/version"):
             try:
                 page = self.path == "/"
                 kind, text = ("html", self.server.page()) if page else ("plain", version(self.server.paths))
-            except (OSError, ValueError) as error:  # a run is being moved, or one of its files is damaged
+            except (OSError, ValueError) as error:  # a run is being moved, or a file is damaged
                 self._answer(500, "text/plain", f"report: {error}\n")
             else:
                 self._answer(200, f"text/{kind}", text)
         elif self.path == "/favicon.ico":
-            self._answer(204, "image/x-icon", "")  # browsers ask for it unasked, and complain of a 404
+            self._answer(204, "image/x-icon", "")  # browsers always request it, and log an error on 404
         else:
             self._answer(404, "text/plain", "the report is at /\n")
 
@@ -58,13 +58,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_) -> None:
-        """A page that asks every five seconds would fill the terminal."""
+        """Logs nothing: a page that asks every five seconds would fill the terminal."""
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """The live page of some runs and sweeps. port: 0 takes a free one, which server_port tells.
+    """The live page of some runs and sweeps. port: 0 takes a free one, see server_port.
 
-    Raises OSError for a port that is taken, or that this user may not have.
+    Raises:
+      OSError: if the port is in use or not allowed.
     """
 
     daemon_threads = True
@@ -80,7 +81,7 @@ class Server(http.server.ThreadingHTTPServer):
         self._lock, self._made = threading.Lock(), ("", "")
 
     def page(self) -> str:
-        """The page, made anew where a run has written something since."""
+        """The page, rebuilt if a run has written something since."""
         with self._lock:
             now = version(self.paths)
             if now != self._made[0]:
@@ -89,7 +90,17 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def serve(paths: Sequence[Path], *, port: int, metric: str | None = None) -> None:
-    """Serves until Ctrl-C. Raises FileNotFoundError and ValueError as report.page, before anything is served."""
+    """Serves until Ctrl-C.
+
+    Args:
+      paths: folders of runs and sweeps.
+      port: 0 takes a free one.
+      metric: as in `cli.page`.
+
+    Raises:
+      FileNotFoundError: if a folder is missing, before anything is served.
+      ValueError: if a folder is damaged, before anything is served.
+    """
     with Server(paths, port=port, metric=metric) as server:
         server.page()
         print(f"http://{HOST}:{server.server_port}/ (Ctrl-C ends it)", flush=True)

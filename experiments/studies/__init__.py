@@ -1,4 +1,4 @@
-"""The studies behind the ablations of configs/papers: each runs all seeds of all arms in one program.
+"""The studies of the ablations in configs/papers: each runs all seeds of all arms in one program.
 
 study(seeds, *, settings...) -> Outcome. A config names a function of this package and gives its settings.
 """

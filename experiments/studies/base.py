@@ -1,4 +1,4 @@
-"""What the studies share: policies that are tables, and training them with the losses of rl_jax."""
+"""What the studies share: tabular policies, and training them with the losses of rl_jax."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,10 +15,12 @@ from rl_jax.core.types import PreferenceBatch, TokenScores
 
 
 class Outcome(NamedTuple):
-    """What a study has measured.
+    """The measurements of a study.
 
-    values: arm -> metric -> float [S], one value a seed; nan where a seed has none, which leaves it out.
-    curves: title -> arm -> [(step, mean over the seeds)]. note: what a reader has to know of this very run.
+    Attributes:
+      values: arm -> metric -> float [S], one value per seed; nan if a seed has none, which leaves it out.
+      curves: title -> arm -> [(step, mean over the seeds)].
+      note: what a reader has to know about this run.
     """
 
     values: Mapping[str, Mapping[str, Any]]
@@ -27,13 +29,13 @@ class Outcome(NamedTuple):
 
 
 def make_objective(slots: Mapping[str, Any]) -> dpo.Objective:
-    """DPO with other choices in the slots named, functions by name as in a config."""
+    """DPO with other choices in the named slots; functions are given by name as in a config."""
     known = dpo.SLOTS
     return dpo.Objective(**{name: bind(spec, known[name]) if name in known else spec for name, spec in slots.items()})
 
 
 def seed_keys(seeds: Sequence[int]) -> chex.Array:
-    """A key a seed, [S]; equal seeds give equal data in every arm."""
+    """One key per seed, [S]; equal seeds give equal data in every arm."""
     return jnp.stack([jax.random.key(seed) for seed in seeds])
 
 
@@ -45,16 +47,24 @@ def preference_loss(
     rewards: chex.Array | None = None,
     extras: Mapping[str, chex.Array] = {},
 ) -> chex.Array:
-    """rl_jax.dpo.loss, divided, of N prompts whose K responses are one token long.
+    """rl_jax.dpo.loss, divided by its count, for N prompts whose K responses are one token long.
 
-    log_probs, ref_log_probs, rewards: float [N, K], the best response first. rewards: None is 1 for it and 0 else.
+    Args:
+      log_probs: float [N, K], the best response first.
+      ref_log_probs: float [N, K].
+      objective: the loss.
+      rewards: float [N, K]; None is 1 for the best response and 0 for the others.
+      extras: further arrays that the loss requests by name.
+
+    Returns:
+      The loss, float [].
     """
     chex.assert_rank(log_probs, 2)
     mask = jnp.ones((*log_probs.shape, 1), bool)
     if rewards is None:
         rewards = jnp.broadcast_to(jnp.arange(log_probs.shape[1])[None] == 0, log_probs.shape).astype(log_probs.dtype)
     batch = PreferenceBatch(
-        batch=None,  # a loss reads log-probs, never the tokens
+        batch=None,  # losses read log-probs, never tokens
         completion_mask=mask,
         present=mask[..., 0],
         rewards=rewards,
@@ -66,7 +76,18 @@ def preference_loss(
 
 
 def descend(loss_fn: Callable, params: Any, tx: optax.GradientTransformation, steps: int, *, every: int = 0) -> Any:
-    """`steps` updates of params by the gradient of loss_fn(params); also the params after each `every`, stacked."""
+    """Makes `steps` updates of the params by the gradient of loss_fn.
+
+    Args:
+      loss_fn: params -> float [].
+      params: pytree.
+      tx: the optimizer.
+      steps: number of updates.
+      every: updates between the stored params; 0 stores none.
+
+    Returns:
+      The last params; with `every`, also the params after each `every` updates, stacked.
+    """
 
     def update(carry, _):
         params, state = carry
@@ -84,22 +105,29 @@ def descend(loss_fn: Callable, params: Any, tx: optax.GradientTransformation, st
 
 
 def kl(log_p: chex.Array, log_q: chex.Array) -> chex.Array:
-    """KL(p || q) of the last axis. float [..., A] each -> float [...]."""
+    """KL(p || q) over the last axis. float [..., A] each -> float [...]."""
     chex.assert_equal_shape([log_p, log_q])
     return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
 
 
 def bradley_terry(key: chex.PRNGKey, rewards: chex.Array, first: chex.Array, second: chex.Array) -> chex.Array:
-    """Pairs of actions, int [N, 2] with the chosen one first: `first` wins with probability sigma(r_first - r_second).
+    """Pairs of actions with the chosen one first: `first` wins with probability sigma(r_first - r_second).
 
-    rewards: float [A]. first, second: int [N].
+    Args:
+      key: for the labels.
+      rewards: float [A].
+      first: int [N].
+      second: int [N].
+
+    Returns:
+      int [N, 2].
     """
     wins = jax.random.bernoulli(key, jax.nn.sigmoid(rewards[first] - rewards[second]))
     return jnp.where(wins[:, None], jnp.stack([first, second], 1), jnp.stack([second, first], 1))
 
 
 def sample_actions(key: chex.PRNGKey, log_probs: chex.Array, shape: tuple[int, ...]) -> chex.Array:
-    """Actions of a policy log_probs [A], int of `shape`, by inversion: a draw costs O(log A), a Gumbel one O(A)."""
+    """Actions of a policy log_probs [A], int of `shape`, by inversion: O(log A) per sample, not O(A) as for Gumbel."""
     cumulative = jnp.cumsum(jnp.exp(log_probs))
     drawn = jnp.searchsorted(cumulative, jax.random.uniform(key, shape) * cumulative[-1], side="right")
     return jnp.minimum(drawn, log_probs.shape[0] - 1)

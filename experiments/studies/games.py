@@ -13,9 +13,16 @@ from rl_jax.selection.extragradient import extragradient_step
 
 
 def duality_gap(log_probs: chex.Array, ref: chex.Array, wins: chex.Array, beta: float) -> chex.Array:
-    """2 (max_p J(p, pi) - 1/2), J(p, q) = p' P q - beta KL(p || ref) + beta KL(q || ref): 0 at the Nash policy only.
+    """2 (max_p J(p, pi) - 1/2), J(p, q) = p' P q - beta KL(p || ref) + beta KL(q || ref): 0 only at the Nash policy.
 
-    log_probs, ref: float [A]. wins: float [A, A], P(row beats column). -> float [].
+    Args:
+      log_probs: log pi, float [A].
+      ref: log-probs of the reference, float [A].
+      wins: P(row beats column), float [A, A].
+      beta: coefficient of the KL.
+
+    Returns:
+      float [].
     """
     against = wins @ jnp.exp(log_probs)
     best = beta * jax.nn.logsumexp(ref + against / beta)
@@ -25,14 +32,21 @@ def duality_gap(log_probs: chex.Array, ref: chex.Array, wins: chex.Array, beta: 
 def last_iterate(
     seeds: Sequence[int], *, arms: Mapping[str, Mapping], slots: Mapping, beta: float, eta: float, steps: int
 ) -> Outcome:
-    """Three answers, each of which beats the next one; how near the last policy is to the regularised Nash policy.
+    """Three answers, each of which beats the next one; how close the last policy is to the regularised Nash policy.
 
     All arms descend the online IPO loss (slots of rl_jax.dpo.Objective; rewards are win probabilities against the
-    opponent) over all pairs of answers, with the step that makes it mirror descent of step size eta.
-    arms: name -> opponent, "policy" or "mixture" (pi^(1 - eta beta) ref^(eta beta), Nash-MD); extragradient: whether a
-    step is taken from where the last one began with the opponent where that one ended (EGPO).
-    A seed is a game (win probabilities in [.6, .95]) and a reference. Metric: log10_gap, float64.
-    Source: arXiv 2503.08942, 2312.00886.
+    opponent) over all pairs of answers, with the step size that makes it mirror descent of step size eta. A seed is a
+    game (win probabilities in [.6, .95]) and a reference. Metric: log10_gap, float64. Source: arXiv 2503.08942,
+    2312.00886.
+
+    Args:
+      seeds: of the games.
+      arms: name -> opponent, "policy" or "mixture" (pi^(1 - eta beta) ref^(eta beta), Nash-MD), and extragradient:
+        whether to step from the previous start with the opponent at the previous end (EGPO).
+      slots: of the objective.
+      beta: coefficient of the KL.
+      eta: step size of mirror descent.
+      steps: of the training.
     """
     objective, every = make_objective(slots), max(steps // 100, 1)
 
@@ -45,7 +59,7 @@ def last_iterate(
 
     first, second = (x.ravel() for x in jnp.meshgrid(jnp.arange(3), jnp.arange(3), indexing="ij"))
     answers = jnp.stack([first, second], axis=1)
-    sgd = optax.sgd(eta * beta * 3 / 4)  # the mean over 9 pairs has the gradient 4/3 (log-ratio - win rate / beta)
+    sgd = optax.sgd(eta * beta * 3 / 4)  # the mean over 9 pairs has gradient 4/3 (log-ratio - win rate / beta)
 
     def train(wins, ref, opponent, extragradient):
         def against(logits):

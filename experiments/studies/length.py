@@ -35,14 +35,28 @@ def length_bias(
     steps: int,
     learning_rate: float,
 ) -> Outcome:
-    """A pretrained model trained on real preference pairs by each objective, and what its margins say of length.
+    """Trains a model on real preference pairs with each objective, and measures how its margins depend on length.
 
-    arms: name -> slots of rl_jax.dpo.Objective. data: keywords of rl_jax.preferences.load. Prompts keep their last
-    prompt_length tokens; pairs with a response that does not end within completion_length are left out, since a cut
-    response has no length. Each seed shuffles the pairs, holds out `held_out` of them and trains on the others.
-    Metrics, on the held-out pairs: correlation, Spearman's between the margin u_chosen - u_rejected (u as the objective
-    sums or averages it) and the difference of the lengths; size, its absolute value; accuracy, the share of positive
-    margins. Source: arXiv 2405.14734, 2411.15124.
+    Each seed shuffles the pairs, holds out `held_out` of them and trains on the others. Metrics, on the held-out pairs:
+    correlation, Spearman's between the margin u_chosen - u_rejected (u as the objective sums or averages it) and the
+    difference of the lengths; size, its absolute value; accuracy, the fraction of positive margins.
+    Source: arXiv 2405.14734, 2411.15124.
+
+    Args:
+      seeds: of the shuffles.
+      arms: name -> slots of rl_jax.dpo.Objective.
+      data: keywords of rl_jax.preferences.load.
+      checkpoint: path of the pretrained model.
+      tokenizer_path: path of the tokenizer.
+      prompt_length: tokens of a prompt that are kept, the last ones.
+      completion_length: pairs with a response that does not end within it are left out: a cut response has no length.
+      held_out: number of held-out pairs.
+      batch_size: pairs per step.
+      steps: of the training.
+      learning_rate: of the optimizer.
+
+    Raises:
+      ValueError: if there are fewer pairs than held_out and one batch take.
     """
     config, params = llama2c.load(checkpoint)
     params = jax.tree.map(jnp.asarray, params)
@@ -98,7 +112,7 @@ def length_bias(
 
 
 def _encoded(data: Mapping, tokenizer, prompt_length: int, completion_length: int) -> dict[str, np.ndarray]:
-    """All pairs of a dataset, train and test, whose responses both end within completion_length."""
+    """All pairs of a dataset, train and test, in which both responses end within completion_length."""
     loaded = preferences.load(**data)
     sources = [loaded.data_source(split) for split in ("train", "test")]
     records = [source[i] for source in sources for i in range(len(source))]
@@ -111,12 +125,12 @@ def _encoded(data: Mapping, tokenizer, prompt_length: int, completion_length: in
         truncate="left",
         identical="drop",
     )
-    ended = ~arrays["completion_mask"].all(axis=-1).any(axis=-1)  # with one column free, nothing has been cut
+    ended = ~arrays["completion_mask"].all(axis=-1).any(axis=-1)  # with one free column, nothing was cut
     return {name: x[ended] for name, x in arrays.items()}
 
 
 def _chunks(count: int, size: int) -> list[np.ndarray]:
-    """The places 0 .. count - 1 in full batches; the last one wraps around."""
+    """The indices 0 .. count - 1 in full batches; the last one wraps around."""
     return [np.arange(start, start + size) % count for start in range(0, count, size)]
 
 

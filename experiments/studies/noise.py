@@ -32,11 +32,21 @@ def label_noise(
     learning_rate: float,
     steps: int,
 ) -> Outcome:
-    """A bandit whose Bradley-Terry labels are flipped with probability flip_rate; what each loss makes of them.
+    """A bandit whose Bradley-Terry labels are flipped with probability flip_rate; the policy that each loss learns.
 
-    arms: name -> slots of rl_jax.dpo.Objective. Pairs are drawn from the reference, a random softmax policy. Full-batch
-    Adam to convergence. Metrics: kl = KL(pi || pi*), pi* = ref exp(r / beta) / Z what DPO has without noise; reward =
-    E_pi[r]. Source: arXiv 2403.00409.
+    Pairs are sampled from the reference, a random softmax policy. Training is full-batch Adam to convergence. Metrics:
+    kl = KL(pi || pi*), where pi* = ref exp(r / beta) / Z is DPO's solution without noise; reward = E_pi[r].
+    Source: arXiv 2403.00409.
+
+    Args:
+      seeds: of the bandits.
+      arms: name -> slots of rl_jax.dpo.Objective.
+      actions: number of actions.
+      pairs: number of labelled pairs.
+      flip_rate: probability of a wrong label.
+      beta: coefficient of the KL.
+      learning_rate: of Adam.
+      steps: of the training.
     """
 
     def world(key):
@@ -74,11 +84,20 @@ def deterministic_preferences(
     learning_rate: float,
     steps: int,
 ) -> Outcome:
-    """Each of some prompts has one pair that is always ordered the same way; the policy is linear in random features.
+    """Each prompt has one pair that is always ordered the same way; the policy is linear in random features.
 
-    There are more features than pairs, so that every margin can be anything. Full-batch gradient descent from the
-    reference. Metrics: margin = mean of h = the log-ratio of the chosen less that of the rejected response at the end;
-    growth = what it has grown by in the last nine tenths of the steps; kl = KL(pi || ref). Source: arXiv 2310.12036.
+    There are more features than pairs, so every margin can take any value. Full-batch gradient descent from the
+    reference. Metrics: margin, the mean of h = the chosen response's log-ratio minus the rejected one's at the end;
+    growth, its growth in the last nine tenths of the steps; kl = KL(pi || ref). Source: arXiv 2310.12036.
+
+    Args:
+      seeds: of the features.
+      arms: name -> slots of rl_jax.dpo.Objective.
+      pairs: number of prompts.
+      actions: per prompt.
+      features: of the policy.
+      learning_rate: of the descent.
+      steps: of the training.
     """
     every = max(steps // 100, 1)
 

@@ -1,4 +1,4 @@
-"""Estimates of the policy gradient against the exact one: baselines, and the KL in the loss and in the reward."""
+"""Estimates of the policy gradient compared with the exact one: baselines, and the KL in the loss or in the reward."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,9 +15,16 @@ from rl_jax.credit import rule
 
 
 def expected_gradient(logits: chex.Array, batch: PolicyBatch, objective: grpo.Objective, layout: Layout) -> chex.Array:
-    """The mean gradient of the loss of a single row, row i of `batch` with probability pi_i. -> float [1, N, V].
+    """The mean gradient of the loss of a single row, which is row i of `batch` with probability pi_i.
 
-    logits: float [1, N, V]. batch: all completions of the one prompt, each once.
+    Args:
+      logits: float [1, N, V].
+      batch: all completions of the one prompt, each once.
+      objective: the loss.
+      layout: of the completions.
+
+    Returns:
+      float [1, N, V].
     """
     probabilities = jnp.exp(layout.log_probs(logits))[0]
 
@@ -30,9 +37,15 @@ def expected_gradient(logits: chex.Array, batch: PolicyBatch, objective: grpo.Ob
 
 
 def moments_of(estimate: Callable, exact: chex.Array, keys: chex.Array) -> dict[str, chex.Array]:
-    """How estimates of a gradient lie about the exact one: the metrics of gradient_noise but for its gain.
+    """How estimates of a gradient are distributed around the exact one.
 
-    estimate: key -> float [M]. exact: float [M]. keys: [S], one an estimate.
+    Args:
+      estimate: key -> float [M].
+      exact: float [M].
+      keys: [S], one per estimate.
+
+    Returns:
+      The metrics of gradient_noise except for its gain.
     """
     samples = keys.shape[0]
 
@@ -51,7 +64,7 @@ def moments_of(estimate: Callable, exact: chex.Array, keys: chex.Array) -> dict[
     return {
         "alignment": cosines / samples,
         "cosine": mean @ exact / (size * exact_size),
-        # |mean|^2 is larger than |E g|^2 by the variance of the mean.
+        # |mean|^2 exceeds |E g|^2 by the variance of the mean.
         "noise": variance / jnp.maximum(jnp.square(size) - variance / samples, 1e-30),
         "bias": jnp.linalg.norm(mean - exact) / exact_size,
     }
@@ -69,14 +82,23 @@ def gradient_noise(
     samples: int,
     learning: Mapping,
 ) -> Outcome:
-    """The gradient of one group of samples, on policy, against the exact gradient of the expected reward.
+    """The gradient of one group of samples, on policy, compared with the exact gradient of the expected reward.
 
-    arms: name -> slots (see make_method). A seed is a policy of logits N(0, logit_scale^2) and rewards N(0, 1) a
-    completion, plus `offset` for all of them, as of a reward model. samples: groups that the moments are taken over.
-    learning: prompts and the fields of Recipe with which each arm is trained as well.
-    Metrics: alignment, the mean cosine of one estimate with the exact gradient; cosine, that of the mean estimate;
-    noise, tr Cov / |E g|^2; bias, |E g - exact| / |exact|, of a finite mean, which adds sqrt(noise / samples) to it;
-    gain, by how much the expected reward has grown, in standard deviations of a completion's.
+    A seed is a policy with logits N(0, logit_scale^2) and rewards N(0, 1) per completion, plus `offset` for all, like a
+    reward model's. Metrics: alignment, the mean cosine of one estimate with the exact gradient; cosine, that of the
+    mean estimate; noise, tr Cov / |E g|^2; bias, |E g - exact| / |exact|, of a finite mean, which adds sqrt(noise /
+    samples) to it; gain, the growth of the expected reward, in standard deviations of a completion's.
+
+    Args:
+      seeds: of the policies and rewards.
+      arms: name -> slots (see make_method).
+      vocab: V of a completion.
+      length: T of a completion.
+      logit_scale: standard deviation of the logits.
+      offset: added to every reward.
+      group_size: samples per estimate.
+      samples: groups over which the moments are taken.
+      learning: prompts, and the fields of Recipe with which each arm is trained as well.
     """
     layout, keys = Layout(vocab, length), seed_keys(seeds)
 
@@ -130,14 +152,23 @@ def kl_placement(
     beta: float,
     recipe: Mapping,
 ) -> Outcome:
-    """Maximises E[R] - beta KL(pi || ref) with the KL in the loss or in the reward, and how near that comes.
+    """Maximises E[R] - beta KL(pi || ref) with the KL in the loss or in the reward, and measures how close that comes.
 
-    arms: name -> reward_kl_coef, of a KL in the reward, or slots for one in the loss, added to those that all have
-    (see make_method); the coefficient is beta in both places. Rewards N(0, 1) a completion; the reference is the policy
-    at the start. recipe: fields of Recipe.
+    Rewards are N(0, 1) per completion; the reference is the initial policy. The coefficient is beta in both places.
     Metrics: kl_to_optimum, KL(pi || pi*) at the end, pi* = ref exp(R / beta) / Z; kl, KL(pi || ref) at the end; pull
     and cosine, at pi*: <g, exact> / |exact|^2 and the cosine of g, the expected gradient of the KL term alone, with the
-    exact gradient of KL(pi || ref); both are sums over all completions. 0 where g is.
+    exact gradient of KL(pi || ref). Both are sums over all completions, and 0 if g is.
+
+    Args:
+      seeds: of the policies and rewards.
+      arms: name -> reward_kl_coef, for a KL in the reward, or slots for one in the loss, added to the common ones (see
+        make_method).
+      slots: common to all arms.
+      vocab: V of a completion.
+      length: T of a completion.
+      logit_scale: standard deviation of the logits.
+      beta: coefficient of the KL.
+      recipe: fields of Recipe.
     """
     layout = Layout(vocab, length)
 
@@ -181,13 +212,13 @@ def kl_placement(
 
 
 def _gradient_of_kl(logits: chex.Array, ref: chex.Array, method: tuple, in_reward: bool, layout: Layout) -> chex.Array:
-    """What is left of the method's expected gradient where no completion earns anything, with a coefficient of 1."""
+    """The method's expected gradient if all completions have reward 0, with a KL coefficient of 1."""
     choices, objective = method
     tokens = layout.completions()
     rows, mask = rows_of(jnp.zeros(tokens.shape[0], jnp.int32), tokens), layout.mask_of(tokens)
     log_probs = jax.lax.stop_gradient(score(logits, rows, layout).log_probs)
     batch = rule.assign(
-        choices._replace(advantage=no_baseline),  # there are no groups; a baseline changes no expectation
+        choices._replace(advantage=no_baseline),  # there are no groups, and a baseline does not change the expectation
         Rollout(rows, mask, log_probs, log_probs, mask[:, -1], ~mask[:, -1]),
         jnp.zeros(tokens.shape[0]),
         group_size=1,
@@ -201,7 +232,7 @@ def _gradient_of_kl(logits: chex.Array, ref: chex.Array, method: tuple, in_rewar
 
 
 def _table_of(log_probs: chex.Array, layout: Layout) -> chex.Array:
-    """The policy that has these log-probs of completions. float [P, V^T] -> logits float [P, N, V]."""
+    """The policy with these log-probs of completions. float [P, V^T] -> logits float [P, N, V]."""
     tables = []
     for t in range(layout.length):
         by_prefix = log_probs.reshape(log_probs.shape[0], layout.vocab ** (t + 1), -1)

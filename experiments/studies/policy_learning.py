@@ -1,4 +1,4 @@
-"""Policies that learn answers by the losses of rl_jax.grpo: clips, ratios, weights and the choice of prompts."""
+"""Policies that learn answers with the losses of rl_jax.grpo: clips, ratios, weights and the choice of prompts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,12 @@ from experiments.studies.policy_world import Layout, Recipe, make_method, train
 
 
 class Answers(NamedTuple):
-    """A seed's world. logits: float [P, N, V], the policy at the start. rates: float [P, V^T], chances of reward 1."""
+    """The prompts and right answers of a seed.
+
+    Attributes:
+      logits: the initial policy, float [P, N, V].
+      rates: probability of reward 1 per completion, float [P, V^T].
+    """
 
     logits: chex.Array
     rates: chex.Array
@@ -29,11 +34,16 @@ def make_answers(
     sure: bool = True,
     fork: Mapping[str, float] | None = None,
 ) -> Answers:
-    """The policy starts as a random one; any completion may be a right answer.
+    """Makes a random initial policy and random right answers; any completion may be right.
 
-    logit_scale: their standard deviation. right: the share of right answers, log-uniform between the two over the
-    prompts. sure: a completion is always right or always wrong; else the share is the chance of each completion.
-    fork: probability and right of a rare token that may come first: how rare, and the share of right answers behind it.
+    Args:
+      key: of the seed.
+      layout: of the completions.
+      prompts: number of prompts, P.
+      logit_scale: standard deviation of the logits.
+      right: range of the fraction of right answers, log-uniform over the prompts.
+      sure: whether each completion is always right or always wrong. Otherwise the fraction is the probability of each.
+      fork: for a rare first token: its probability, and `right`, the fraction of right answers after it.
     """
     keys = jax.random.split(key, 3)
     logits = logit_scale * jax.random.normal(keys[0], (prompts, layout.contexts, layout.vocab))
@@ -60,13 +70,20 @@ def answers_by_policy_gradient(
 ) -> Outcome:
     """Each arm learns the same answers with the same seeds.
 
-    arms: name -> slots (what the method has in place of GRPO's, see make_method), recipe (fields in place of those all
-    have), sampler ("exact", or "noisy": logits with normal noise of sampler_noise that is drawn once). vocab, length:
-    of a completion. world: keywords of make_answers. recipe: fields of policy_world.Recipe.
-    Metrics: reward, the chance of a right answer at the end, and learning, its mean over the training; entropy, nats a
-    token at the end, and mean_entropy, over the training; fork, the probability of the vocabulary's last token at the
-    first place; these are sums over all completions. reward_at_budget, the reward after as many samples as steps
-    without dynamic sampling take; clip_low, clip_high, shares of tokens over all updates.
+    Metrics: reward, the probability of a right answer at the end, and learning, its mean over the training; entropy,
+    nats per token at the end, and mean_entropy, over the training; fork, the probability of the vocabulary's last token
+    as the first token. These are sums over all completions. reward_at_budget, the reward after as many samples as the
+    steps take without dynamic sampling; clip_low and clip_high, fractions of tokens over all updates.
+
+    Args:
+      seeds: of the answers.
+      arms: name -> slots (that replace GRPO's, see make_method), recipe (fields that replace the common ones), sampler
+        ("exact", or "noisy": logits with normal noise of scale sampler_noise, sampled once).
+      vocab: V of a completion.
+      length: T of a completion.
+      world: keywords of make_answers.
+      recipe: fields of policy_world.Recipe.
+      sampler_noise: standard deviation of the noisy sampler's noise.
     """
     layout = Layout(vocab, length)
     keys = seed_keys(seeds)

@@ -1,4 +1,4 @@
-"""What the aggregation of tokens does to lengths, and the division by a std to easy and hard questions."""
+"""How the aggregation of tokens affects lengths, and how division by the std weights easy and hard questions."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,13 +13,19 @@ from rl_jax.core.types import Rollout
 from rl_jax.credit import rule
 
 EOS, WRITE_ON, RIGHT, WRONG = range(4)
-NEVER = -30.0  # logit; as good as minus infinity, and its entropy is no nan
+NEVER = -30.0  # logit; in effect minus infinity, but its entropy is not nan
 
 
 def start_logits(stop: float, solve: chex.Array, length: int) -> chex.Array:
-    """A policy that begins RIGHT with chance `solve`, float [P], else WRONG, and then stops with chance `stop` a token.
+    """A policy that begins RIGHT with probability `solve`, else WRONG, and stops with probability `stop` per token.
 
-    -> float [P, N, 4] of a Layout that sees "first" and has T = length.
+    Args:
+      stop: probability of stopping.
+      solve: float [P].
+      length: T.
+
+    Returns:
+      float [P, N, 4] of a Layout that sees "first" and has T = length.
     """
     later = np.array([np.log(stop), np.log1p(-stop), NEVER, NEVER], np.float32)
     solve = jnp.stack([jnp.full_like(solve, NEVER), jnp.full_like(solve, NEVER), jnp.log(solve), jnp.log1p(-solve)], 1)
@@ -44,13 +50,19 @@ def free_length(
     stop: float,
     recipe: Mapping,
 ) -> Outcome:
-    """Answers are right or wrong by their first token and may go on for as long as they like: no reward hangs on it.
+    """Answers are right or wrong by their first token and may have any length: the reward does not depend on it.
 
-    arms: name -> slots (see make_method). length: the limit, in tokens; who reaches it is not punished. solve: the
-    chance of a right beginning, uniform between the two over the prompts; stop: of ending after each token; both at
-    the start. recipe: fields of Recipe.
-    Metrics: wrong and right, by how many tokens the expected length of wrong and of right answers has grown, summed
-    over all lengths; solved, the chance of a right answer at the end. Source: arXiv 2503.20783.
+    Metrics: wrong and right, the growth of the expected length of wrong and of right answers in tokens, summed over all
+    lengths; solved, the probability of a right answer at the end. Source: arXiv 2503.20783.
+
+    Args:
+      seeds: of the prompts.
+      arms: name -> slots (see make_method).
+      length: the limit in tokens; reaching it is not punished.
+      prompts: number of prompts.
+      solve: range of the initial probability of a right beginning, uniform over the prompts.
+      stop: initial probability of ending after each token.
+      recipe: fields of Recipe.
     """
     layout = Layout(4, length, sees="first", eos=EOS)
 
@@ -80,10 +92,18 @@ def free_length(
 
 
 def slope_on_question(method: tuple, pass_rate: chex.Array, group_size: int) -> chex.Array:
-    """How strongly a group of one question pushes its pass rate p, over what it would under the exact gradient.
+    """How strongly a group of one question pushes its pass rate p, relative to the exact gradient.
 
-    The expected derivative of the loss by the logit of the right answer, over all numbers of right answers in a group,
-    divided by -p (1 - p), which is that of the expected reward. pass_rate: float [] -> float [].
+    The expected derivative of the loss with respect to the logit of the right answer, over all numbers of right answers
+    in a group, divided by -p (1 - p), which is that of the expected reward.
+
+    Args:
+      method: of make_method.
+      pass_rate: p, float [].
+      group_size: samples per group.
+
+    Returns:
+      float [].
     """
     choices, objective = method
     layout = Layout(2, 1)
@@ -115,12 +135,20 @@ def question_weights(
     easy: tuple[float, float],
     questions: int,
 ) -> Outcome:
-    """How much more than a question of medium difficulty a hard or an easy one weighs in the expected update.
+    """How much more a hard or an easy question weighs in the expected update than one of medium difficulty.
 
-    arms: name -> slots (see make_method). A seed draws `questions` pass rates of each kind, uniform between the two
-    numbers. Nothing is sampled: groups are summed over all numbers of right answers.
-    Metrics: hard and easy, their mean slope over that of the medium ones; 1 under the exact gradient.
-    Source: arXiv 2503.20783.
+    A seed samples `questions` pass rates of each kind, uniform between the two numbers. Responses are not sampled:
+    groups are summed over all numbers of right answers. Metrics: hard and easy, their mean slope over that of the
+    medium ones; 1 under the exact gradient. Source: arXiv 2503.20783.
+
+    Args:
+      seeds: of the pass rates.
+      arms: name -> slots (see make_method).
+      group_size: samples per group.
+      hard: range of pass rates.
+      medium: range of pass rates.
+      easy: range of pass rates.
+      questions: number of pass rates of each kind.
     """
 
     def run(method, key):

@@ -1,8 +1,8 @@
-"""The world of the policy-gradient studies: prompts, completions of a few tokens, and a policy that is a table.
+"""The common setting of the policy-gradient studies: prompts, completions of a few tokens, and a tabular policy.
 
-A policy is logits [P, N, V]: for each of P prompts and N contexts the next token. Completions are so few that what a
-method should do can be summed over all of them; what it does goes through rl_jax.credit.assign and rl_jax.grpo.loss.
-A row is a TokenBatch with the prompt's number in its first column and the T tokens behind it.
+A policy is logits [P, N, V]: the next token for each of P prompts and N contexts. There are so few completions that
+expectations can be summed over all of them. Methods run through rl_jax.credit.assign and rl_jax.grpo.loss. A row is a
+TokenBatch with the prompt's number in its first column, followed by the T tokens.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,8 +35,11 @@ MODULES = {
 class Layout(NamedTuple):
     """What a completion is, and what its policy sees. Static.
 
-    vocab: V. length: T. sees: "everything", all tokens so far; "first", the first token and the place; "place", only
-    how many there are. eos: the token that ends a completion, or None where all have T tokens.
+    Attributes:
+      vocab: V.
+      length: T.
+      sees: "everything", all tokens so far; "first", the first token and the position; "place", only the position.
+      eos: the token that ends a completion, or None if all have T tokens.
     """
 
     vocab: int
@@ -55,7 +58,7 @@ class Layout(NamedTuple):
         return counts[self.sees]
 
     def context_of(self, tokens: chex.Array) -> chex.Array:
-        """The row of the table that each token is drawn from; later tokens do not matter. int [B, T] -> int [B, T]."""
+        """The table row from which each token is sampled, given the earlier tokens. int [B, T] -> int [B, T]."""
         chex.assert_shape(tokens, (None, self.length))
         place = jnp.broadcast_to(jnp.arange(self.length)[None], tokens.shape)
         if self.sees == "place":
@@ -69,20 +72,20 @@ class Layout(NamedTuple):
         return jnp.stack(columns, axis=1)
 
     def mask_of(self, tokens: chex.Array) -> chex.Array:
-        """The tokens up to the EOS, which belongs to them. int [B, T] -> bool [B, T]."""
+        """The tokens up to and including the EOS. int [B, T] -> bool [B, T]."""
         if self.eos is None:
             return jnp.ones(tokens.shape, bool)
         ended = jnp.cumsum(tokens == self.eos, axis=1) - (tokens == self.eos)
         return ended == 0
 
     def completions(self) -> chex.Array:
-        """All of them where none ends early, int [V^T, T], in the order of `completion_of`."""
+        """All completions if none ends early, int [V^T, T], in the order of `completion_of`."""
         place = jnp.arange(self.length)
         codes = jnp.arange(self.vocab**self.length)
         return codes[:, None] // (self.vocab ** (self.length - 1 - place))[None] % self.vocab
 
     def completion_of(self, tokens: chex.Array) -> chex.Array:
-        """The place of each row among all completions. int [B, T] -> int [B]."""
+        """The index of each row among all completions. int [B, T] -> int [B]."""
         powers = self.vocab ** (self.length - 1 - jnp.arange(self.length))
         return jnp.sum(tokens * powers[None], axis=1)
 
@@ -98,9 +101,10 @@ class Layout(NamedTuple):
 
 
 def make_method(slots: Mapping[str, Any]) -> tuple[rule.CreditRule, grpo.Objective]:
-    """GRPO without a KL, with other choices in the slots named of CreditRule and Objective, functions by name.
+    """GRPO without a KL, with other choices in the named slots of CreditRule and Objective (functions by name).
 
-    Raises ValueError for a slot that neither has.
+    Raises:
+      ValueError: if neither has a slot of that name.
     """
     made = []
     unknown = set(slots) - {name for kind in MODULES for name in kind._fields}
@@ -127,8 +131,15 @@ def rows_of(prompts: chex.Array, tokens: chex.Array) -> TokenBatch:
 
 
 def sample(key: chex.PRNGKey, logits: chex.Array, prompts: chex.Array, layout: Layout) -> Rollout:
-    """A completion for each of the prompts, int [B], from the policy float [P, N, V]."""
-    # Inversion: the draws of two policies are as alike as the policies are, so that arms share their luck.
+    """Samples one completion per prompt.
+
+    Args:
+      key: of the samples.
+      logits: float [P, N, V].
+      prompts: int [B].
+      layout: of the completions.
+    """
+    # Inversion: samples of similar policies are similar, so that arms share their random numbers.
     draws = jax.random.uniform(key, (layout.length, prompts.shape[0]))
 
     def draw(tokens, place_and_draw):
@@ -147,20 +158,28 @@ def sample(key: chex.PRNGKey, logits: chex.Array, prompts: chex.Array, layout: L
 
 
 def loss_of(logits: chex.Array, batch: PolicyBatch, objective: grpo.Objective, layout: Layout) -> tuple:
-    """rl_jax.grpo.loss, divided, and its metrics, divided."""
+    """rl_jax.grpo.loss and its metrics, divided by their counts."""
     found, metrics = grpo.loss(score(logits, batch.batch, layout), batch, objective)
     return found.value(), {name: x.value() for name, x in metrics.items()}
 
 
 class Recipe(NamedTuple):
-    """How a policy is trained. Static but for the arrays in `reward`.
+    """How a policy is trained. Static except for the arrays in `reward`.
 
-    reward: (key, prompts int [B], Rollout) -> float [B]. groups: prompts a step, drawn anew. candidates: of how many
-    drawn prompts the step takes its groups, those whose rewards differ first (DAPO's dynamic sampling). group_size: G.
-    minibatches: updates of a step, each on its part of the rows. steps: of the training.
-    lag: the samples are those of the policy `lag` steps ago. old: "proximal", the policy at the step's start is the old
-    one of the loss; "behavior", the one that has sampled. sampler: logits [P, N, V] -> those sampled from.
-    ref: logits of the reference, where a term asks for it. reward_kl_coef: of the KL in the reward.
+    Attributes:
+      reward: (key, prompts int [B], Rollout) -> float [B].
+      groups: prompts per step, newly sampled.
+      group_size: G.
+      minibatches: updates per step, each on its part of the rows.
+      steps: of the training.
+      learning_rate: of the descent.
+      candidates: sampled prompts from which a step takes its groups, those with differing rewards first (DAPO's dynamic
+        sampling).
+      lag: samples come from the policy `lag` steps ago.
+      old: the old policy of the loss. "proximal": the policy at the step's start. "behavior": the one that sampled.
+      sampler: logits [P, N, V] -> those sampled from.
+      ref: logits of the reference, if a term needs it.
+      reward_kl_coef: of the KL in the reward.
     """
 
     reward: Callable
@@ -178,7 +197,13 @@ class Recipe(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step has done. drawn: samples, float []. clip_low, clip_high: shares of tokens, mean over updates, []."""
+    """The statistics of a step.
+
+    Attributes:
+      drawn: number of samples, float [].
+      clip_low: fraction of tokens, mean over updates, [].
+      clip_high: fraction of tokens, mean over updates, [].
+    """
 
     drawn: chex.Array
     clip_low: chex.Array
@@ -186,7 +211,7 @@ class Step(NamedTuple):
 
 
 def collect(key: chex.PRNGKey, logits: chex.Array, recipe: Recipe, layout: Layout) -> tuple:
-    """(Rollout, rewards [B], drawn): the step's groups from the policy that samples."""
+    """(Rollout, rewards [B], drawn): the step's groups from the sampling policy."""
     key_prompts, key_tokens, key_reward = jax.random.split(key, 3)
     count = max(recipe.candidates, recipe.groups)
     chosen = jnp.resize(jax.random.permutation(key_prompts, logits.shape[0]), count)
@@ -198,7 +223,7 @@ def collect(key: chex.PRNGKey, logits: chex.Array, recipe: Recipe, layout: Layou
     groups = rewards.reshape(count, recipe.group_size)
     idle = jnp.max(groups, axis=1) == jnp.min(groups, axis=1)
     order = jnp.argsort(idle, stable=True)[: recipe.groups]
-    last = jnp.max(jnp.where(idle[order], count - 1, order))  # groups are drawn until there are enough
+    last = jnp.max(jnp.where(idle[order], count - 1, order))  # groups are sampled until there are enough
     rows = (order[:, None] * recipe.group_size + jnp.arange(recipe.group_size)[None]).reshape(-1)
     drawn = (last + 1).astype(jnp.float32) * recipe.group_size
     return jax.tree.map(lambda x: x[rows], rollout), rewards[rows], drawn
@@ -207,9 +232,18 @@ def collect(key: chex.PRNGKey, logits: chex.Array, recipe: Recipe, layout: Layou
 def train(
     key: chex.PRNGKey, logits: chex.Array, method: tuple, recipe: Recipe, layout: Layout, observe: Callable
 ) -> tuple[chex.Array, Any, Step]:
-    """Trains by stochastic gradient descent. -> last logits; observe(logits) before each step and at the end; Steps.
+    """Trains by stochastic gradient descent.
 
-    logits: float [P, N, V]. method: of make_method. observe: logits -> pytree; its results are stacked.
+    Args:
+      key: of the training.
+      logits: float [P, N, V].
+      method: of make_method.
+      recipe: how to train.
+      layout: of the completions.
+      observe: logits -> pytree, called before each step and at the end; its results are stacked.
+
+    Returns:
+      (last logits, stacked observations, stacked Steps).
     """
     choices, objective = method
     sgd = optax.sgd(recipe.learning_rate)

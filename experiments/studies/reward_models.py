@@ -1,4 +1,4 @@
-"""What a reward model's mistakes cost those who maximise it."""
+"""What a reward model's mistakes cost when it is maximised."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -17,10 +17,17 @@ from rl_jax.losses.reward_model import bradley_terry as reward_loss
 
 
 class World(NamedTuple):
-    """What a seed has made, of D dimensions, H hidden units of the truth, M models of F features.
+    """A seed's true reward and reward models: D dimensions, H hidden units of the truth, M models of F features.
 
-    weights, head, mean: float [D, H], [H], []. The true reward relu(x W) h / sqrt(H) - mean.
-    model_weights, model_heads: float [M, D, F], [M, F]. moments: mean and std of each model on held-out responses, [M].
+    The true reward is relu(x W) h / sqrt(H) - mean.
+
+    Attributes:
+      weights: W, float [D, H].
+      head: h, float [H].
+      mean: float [].
+      model_weights: float [M, D, F].
+      model_heads: float [M, F].
+      moments: mean and std of each model on held-out responses, [M] each.
     """
 
     weights: chex.Array
@@ -35,7 +42,7 @@ class World(NamedTuple):
         return _features(x, self.weights) @ self.head - self.mean
 
     def member_rewards(self, x: chex.Array) -> chex.Array:
-        """The reward models one by one. float [B, D] -> float [B, M]."""
+        """The rewards of each model. float [B, D] -> float [B, M]."""
         return jax.vmap(lambda weights, head: _features(x, weights) @ head, out_axes=1)(
             self.model_weights, self.model_heads
         )
@@ -55,8 +62,17 @@ def make_world(
 ) -> World:
     """A true reward of unit variance, its noisy labels, and the models fitted to them.
 
-    The true reward is a random network of one hidden ReLU layer (`hidden` units) over N(0, I). A model is linear in
-    `model_hidden` ReLU features of its own, fitted to `pairs` Bradley-Terry labels, of which flip_rate are flipped.
+    The true reward is a random network with one hidden ReLU layer over N(0, I). A model is linear in random ReLU
+    features of its own.
+
+    Args:
+      key: of the seed.
+      members: number of models, M.
+      dimensions: D.
+      hidden: units of the true reward, H.
+      model_hidden: features of a model, F.
+      pairs: number of Bradley-Terry labels.
+      flip_rate: fraction of flipped labels.
     """
     keys = jax.random.split(key, 7)
     weights = jax.random.normal(keys[0], (dimensions, hidden)) / jnp.sqrt(dimensions)
@@ -85,7 +101,7 @@ def make_world(
 
 
 def best_of_n(key: chex.PRNGKey, world: World, proxy: Callable, *, pool: int, prompts: int) -> chex.Array:
-    """The true reward of the response that `proxy` likes best of 1, 2, 4 .. `pool`, mean over `prompts` draws."""
+    """The true reward of the best response by `proxy` among 1, 2, 4 .. `pool`, mean over `prompts` samples."""
     counts = 2 ** np.arange(int(np.log2(pool)) + 1)
 
     def one(key):
@@ -96,7 +112,7 @@ def best_of_n(key: chex.PRNGKey, world: World, proxy: Callable, *, pool: int, pr
     return jnp.mean(jax.lax.map(one, jax.random.split(key, prompts)), axis=0)
 
 
-def _log_prob(mean, x):  # of N(mean, I) but for a constant, as sequences of one token
+def _log_prob(mean, x):  # of N(mean, I) up to a constant, as sequences of one token
     return -0.5 * jnp.sum(jnp.square(x - mean[None]), axis=1)[:, None]
 
 
@@ -114,8 +130,21 @@ def ppo(
 ) -> dict[str, chex.Array]:
     """Moves the mean of a normal policy by the clipped surrogate, with kl_coef KL(pi || N(0, I)) in the reward.
 
-    -> ppo: the true reward of the last policy; ppo_kl: how far it is; ppo_at_kl: of the first one at kl_budget, nan
-    where none got there.
+    Args:
+      key: of the training.
+      world: of make_world.
+      proxy: float [B, D] -> float [B], the reward that is maximised.
+      kl_coef: of the KL in the reward.
+      kl_budget: KL at which ppo_at_kl is measured.
+      batch_size: samples per step.
+      steps: of the training.
+      epochs: updates per step.
+      learning_rate: of the optimizer.
+
+    Returns:
+      ppo: the true reward of the last policy.
+      ppo_kl: its KL.
+      ppo_at_kl: the true reward of the first policy at kl_budget, nan if none reached it.
     """
     adam, dimensions = optax.adam(learning_rate), world.weights.shape[0]
     key_run, key_test = jax.random.split(key)
@@ -147,15 +176,19 @@ def ppo(
 def ensemble_overoptimization(
     seeds: Sequence[int], *, arms: Mapping[str, Mapping], world: Mapping, best_of: Mapping, policy: Mapping
 ) -> Outcome:
-    """Responses are vectors x ~ N(0, I); reward models of few, partly wrong labels are maximised by two means.
+    """Responses are vectors x ~ N(0, I); reward models fitted to few, partly wrong labels are maximised in two ways.
 
-    arms: name -> members (1 or all), best_of_n and ppo: the function of rl_jax.credit.ensembles that makes one reward
-    of
-    theirs, each standardized first. world, best_of, policy: keywords of make_world, best_of_n, ppo.
     Metrics: those of ppo, and best_of_n, the true reward of the best of all; in standard deviations over N(0, I). An
-    ensemble's reward varies less than one model's, so that the same KL coefficient stops it earlier: hence ppo_at_kl,
-    which a world does not have where that happens before kl_budget; it is then left out of what is compared.
-    Source: arXiv 2310.02743.
+    ensemble's reward varies less than one model's, so the same KL coefficient stops it earlier: hence ppo_at_kl. Seeds
+    whose policy never reaches kl_budget have no ppo_at_kl and are left out of comparisons. Source: arXiv 2310.02743.
+
+    Args:
+      seeds: of the worlds.
+      arms: name -> members (1 or all), best_of_n and ppo: the function of rl_jax.credit.ensembles that combines their
+        rewards, each standardized first.
+      world: keywords of make_world.
+      best_of: keywords of best_of_n.
+      policy: keywords of ppo.
     """
 
     def run(arm, key, made):

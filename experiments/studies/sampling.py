@@ -1,4 +1,4 @@
-"""Where the pairs come from: the same loss on pairs of different origin, the same number of them."""
+"""The origin of pairs: the same loss on the same number of pairs from different sources."""
 
 from collections.abc import Mapping, Sequence
 
@@ -42,13 +42,25 @@ def online_offline(
     learning_rate: float,
     budgets: Sequence[float],
 ) -> Outcome:
-    """A bandit of ordered actions whose best ones are rare in the reference; the reward reached for each KL spent.
+    """A bandit of ordered actions whose best ones are rare in the reference; the reward reached per KL spent.
 
-    arms: name -> who draws the pairs, "reference" (offline) or "policy" (online); both have one fresh Bradley-Terry
-    label a pair, the same updates and the same reference. The reference is a normal around action 20 with 1 % of all
-    actions, the reward scale exp(-((a - peak) / 20)^2), peak in [60, 80]; the policy adds bumps along the actions
-    to the reference's logits. Metrics: reward_kl_B, E_pi[r] where KL(pi || ref) first is B; max_kl, the largest. The
-    arm `optimum` is the frontier itself, ref exp(r / beta) / Z over all beta. Source: arXiv 2405.08448, 2404.14367.
+    Both arms have one fresh Bradley-Terry label per pair, the same updates and the same reference. The reference is a
+    normal around action 20 mixed with 1 % of the uniform distribution over all actions. The reward of action a is
+    scale exp(-((a - peak) / 20)^2), peak in [60, 80]. The policy adds bumps along the actions to the reference's
+    logits. Metrics: reward_kl_B, E_pi[r] when KL(pi || ref) first reaches B; max_kl, the largest KL. The arm `optimum`
+    is the frontier itself, ref exp(r / beta) / Z over all beta. Source: arXiv 2405.08448, 2404.14367.
+
+    Args:
+      seeds: of the bandits.
+      arms: name -> who samples the pairs, "reference" (offline) or "policy" (online).
+      slots: of rl_jax.dpo.Objective.
+      actions: number of actions.
+      features: number of bumps.
+      reward_scale: the largest reward.
+      pairs_per_step: pairs per update.
+      steps: of the training.
+      learning_rate: of the optimizer.
+      budgets: the KLs B.
     """
     objective, place = make_objective(slots), jnp.arange(actions, dtype=jnp.float32)
     centers = jnp.linspace(0.0, actions - 1.0, features)
@@ -61,7 +73,7 @@ def online_offline(
 
     def at_budgets(rewards, log_probs):
         spent, gained = kl(log_probs, jnp.broadcast_to(ref, log_probs.shape)), jnp.exp(log_probs) @ rewards
-        so_far = jax.lax.cummax(spent)  # of a path that turns back: where it first came so far
+        so_far = jax.lax.cummax(spent)  # if the path turns back: where it first reached this KL
         found = {f"reward_kl_{budget:g}": jnp.interp(budget, so_far, gained) for budget in budgets}
         return found | {"max_kl": so_far[-1]}
 
@@ -114,13 +126,26 @@ def pair_origin(
 ) -> Outcome:
     """RSO's comparison: the same loss on offline pairs, on pairs of the SFT policy and on rejection-sampled ones.
 
-    arms: name -> "offline": the human pairs, drawn from another policy; "sft": drawn from the SFT policy, which is the
-    reference; "rso": `accepted` of `candidates` draws from it, accepted as if drawn from ref exp(r / beta). All have
-    `pairs` pairs; those of sft and rso are labelled by a ranker, linear in the features that make the true reward and
-    fitted to the human pairs. Labels are Bradley-Terry draws everywhere, of the ranker's rewards or the true ones. The
-    policy adds what is linear in the first `policy_features` of those features to the reference's logits; 0 makes it a
-    table. Metrics: kl = KL(pi || pi*), pi* = ref exp(r / beta) / Z; reward = E_pi[r]; value = reward -
-    beta KL(pi || ref). Source: arXiv 2309.06657.
+    All arms have the same number of pairs. Those of sft and rso are labelled by a ranker, linear in the features of the
+    true reward and fitted to the human pairs. All labels are Bradley-Terry samples, from the ranker's rewards or the
+    true ones. Metrics: kl = KL(pi || pi*), pi* = ref exp(r / beta) / Z; reward = E_pi[r]; value = reward - beta KL(pi
+    || ref). Source: arXiv 2309.06657.
+
+    Args:
+      seeds: of the bandits.
+      arms: name -> "offline": the human pairs, sampled from another policy; "sft": sampled from the SFT policy, which
+        is the reference; "rso": `accepted` of `candidates` samples from it, accepted as if from ref exp(r / beta).
+      slots: of rl_jax.dpo.Objective.
+      actions: number of actions.
+      features: of the true reward.
+      policy_features: the policy adds a linear function of the first of these features to the reference's logits; 0
+        makes it a table.
+      pairs: per arm.
+      candidates: samples of rejection sampling.
+      accepted: of the candidates.
+      beta: coefficient of the KL.
+      learning_rate: of the optimizer.
+      steps: of the training.
     """
     objective = make_objective(slots)
 
@@ -132,7 +157,7 @@ def pair_origin(
         human = _draw(keys[4], other, rewards, pairs)
         present = jnp.ones(human.shape, bool)
 
-        def loss(weights):  # and a little ridge, so that few pairs give finite weights
+        def loss(weights):  # with a small ridge penalty, so that few pairs give finite weights
             terms = reward_loss((phi @ weights)[human], present)
             return jnp.mean(terms.loss) + 1e-3 * jnp.sum(jnp.square(weights))
 
@@ -149,7 +174,7 @@ def pair_origin(
         key_draw, key_accept, key_label = jax.random.split(key, 3)
         drawn = sample_actions(key_draw, ref, (rounds, candidates))
         kept = pair_selection.rejection_sample(ranker[drawn], key_accept, num_samples=accepted, beta=beta)
-        # In the order of acceptance the first ones are the best: halves are paired across, not neighbours.
+        # In order of acceptance the first ones are the best, so pairs are made across the halves, not of neighbours.
         first, second = jnp.split(jnp.take_along_axis(drawn, kept, axis=1), 2, axis=1)
         return bradley_terry(key_label, ranker, first.ravel(), second.ravel())
 
@@ -188,12 +213,21 @@ def power_law(
     learning_rate: float,
     steps: int,
 ) -> Outcome:
-    """Chosen responses from some policy, rejected ones from another: for which other is DPO's optimum the target?
+    """Chosen responses from one policy, rejected ones from another: for which other is DPO's optimum the target?
 
-    arms: name -> whose the rejected ones are: "power_law", p_w (ref / pi*)^beta, for which it is; "reference"; or
-    "uniform".
-    Chosen ones come from a random policy p_w. Metric: kl = KL(pi || pi*), pi* = ref exp(r / beta) / Z.
+    Chosen responses come from a random policy p_w. Metric: kl = KL(pi || pi*), pi* = ref exp(r / beta) / Z.
     Source: arXiv 2505.23761.
+
+    Args:
+      seeds: of the bandits.
+      arms: name -> source of the rejected responses: "power_law", p_w (ref / pi*)^beta, for which it is; "reference";
+        or "uniform".
+      slots: of rl_jax.dpo.Objective.
+      actions: number of actions.
+      pairs: number of pairs.
+      beta: coefficient of the KL.
+      learning_rate: of the optimizer.
+      steps: of the training.
     """
     objective = make_objective(slots)
 

@@ -1,4 +1,4 @@
-"""What becomes of a number between the runs and the table of a paper: which statistic, which seeds, which run."""
+"""What happens to a number between the runs and a paper's table: which statistic, which seeds, which run."""
 
 import gzip
 import json
@@ -18,12 +18,20 @@ from rl_jax.losses.policy import clipped_surrogate
 
 
 def score_table(path: str, other: str, baselines: Mapping[str, Sequence[float]], share: float) -> np.ndarray:
-    """Final scores of real runs, (score - low) / (high - low): float [runs, tasks].
+    """Final scores of real runs, (score - low) / (high - low).
 
-    A run's score is the mean of its last `share` of the steps, counted from where the last one of these and of `other`
-    ended; a run without any there gets its task's mean. So the tables of arXiv 2301.04104 come about with share 1 / 50.
-    baselines: task (without its suite's name) -> low, high; 0 and 1000 of a task that is not there. Files: JSON lists
-    of {task, seed, xs, ys}, as danijar/dreamerv3 publishes them.
+    A run's score is the mean of its last `share` of the steps, counted from the last step of these runs and of those in
+    `other`; a run without scores there gets its task's mean. With share 1 / 50 this gives the tables of arXiv
+    2301.04104.
+
+    Args:
+      path: JSON list of {task, seed, xs, ys}, as published by danijar/dreamerv3.
+      other: path of the runs compared with.
+      baselines: task (without its suite's name) -> low, high; 0 and 1000 for a missing task.
+      share: fraction of the steps.
+
+    Returns:
+      float [runs, tasks].
     """
     rows, others = (json.loads(gzip.open(name).read()) for name in (path, other))
     tasks, seeds = (sorted({row[field] for row in rows}) for field in ("task", "seed"))
@@ -39,8 +47,11 @@ def score_table(path: str, other: str, baselines: Mapping[str, Sequence[float]],
 
 
 def made_up_tables(rng: np.random.Generator, runs: int = 10, tasks: int = 26) -> tuple[np.ndarray, np.ndarray]:
-    """Two agents where there are no real runs: exp(m + s), m normal over the tasks, s a third of Student's t of 3
-    degrees of freedom over the runs; the first agent's m is larger by 0.1. A few tasks are far above all others."""
+    """Scores of two synthetic agents, for use without real runs.
+
+    They are exp(m + s), with m normal over the tasks, and s a third of Student's t with 3 degrees of freedom over the
+    runs. The first agent's m is larger by 0.1. A few tasks are far above all others.
+    """
     level = rng.normal(-0.5, 1.5, size=(1, tasks))
     noise = rng.standard_t(3, size=(2, runs, tasks)) / 3.0
     return np.exp(level + noise[0] + 0.1), np.exp(level + noise[1])
@@ -57,15 +68,24 @@ def few_seeds(
     draws: int,
     resamples: int,
 ) -> Outcome:
-    """How well a statistic of n runs a task tells what it would be of all runs, and which of two agents is better.
+    """How well a statistic of n runs per task estimates that of all runs, and which of two agents is better.
 
-    arms: name -> a function of rl_jax.stats. suites: name -> the files of two agents, of which all runs are taken for
-    the truth; where a file is missing, `made_up_tables`. runs: the n. A seed draws `draws` times n of each task's runs,
-    with replacement, the same ones for every arm.
-    Metrics, means over suites and draws: width_n of the 95 % stratified bootstrap interval (`resamples`), relative to
-    the true value; covered_n, the share of the intervals that hold it; wrong_n, of the draws that order the two agents
-    otherwise than all runs do; shift_n, by how much, relative to the true value, the statistic moves if one run of one
-    task scores ten times the best score of all. Source: arXiv 2108.13264.
+    A seed samples n of each task's runs `draws` times, with replacement, the same ones for every arm. Metrics, means
+    over suites and draws: width_n of the 95 % stratified bootstrap interval, relative to the true value; covered_n, the
+    fraction of intervals that contain it; wrong_n, the fraction of draws that order the two agents unlike all runs do;
+    shift_n, the relative change of the statistic if one run of one task scores ten times the best score of all. Source:
+    arXiv 2108.13264.
+
+    Args:
+      seeds: of the draws.
+      arms: name -> a function of rl_jax.stats.
+      suites: name -> the files of two agents, all of whose runs are taken as the truth; `made_up_tables` if one is
+        missing.
+      baselines: as in score_table.
+      share: as in score_table.
+      runs: the values of n.
+      draws: per seed.
+      resamples: of the bootstrap.
     """
     real = all(pathlib.Path(path).exists() for paths in suites.values() for path in paths)
     if real:
@@ -113,10 +133,18 @@ def _draw(rng: np.random.Generator, table: np.ndarray, shape: tuple[int, int]) -
 def learn(
     key: chex.PRNGKey, means: chex.Array, learning_rate: chex.Array, *, noise: float, group_size: int, steps: int
 ) -> chex.Array:
-    """The expected reward, after training, of a policy that learned a bandit by policy gradients; a run is a key.
+    """The expected reward of a policy after it learned a bandit by policy gradients; a run is a key.
 
-    means: float [A], the arms' mean rewards; a reward is N(mean, noise^2). A step samples group_size arms, takes their
-    leave-one-out advantages and descends the clipped surrogate once. Far too large a step size settles on any arm.
+    A step samples group_size arms, takes their leave-one-out advantages and descends the clipped surrogate once. A far
+    too large step size converges to an arbitrary arm.
+
+    Args:
+      key: of the run.
+      means: mean rewards of the bandit's arms, float [A]; a reward is N(mean, noise^2).
+      learning_rate: step size, float [].
+      noise: standard deviation of a reward.
+      group_size: samples per step.
+      steps: of the training.
     """
 
     def step(logits, key):
@@ -143,8 +171,7 @@ def _bandit(key: chex.PRNGKey, arms: int) -> chex.Array:
 
 
 def _one_by_one(study, seeds: Sequence[int]) -> Mapping:
-    """study(key) of each seed, in one program: a study is wide enough, and mapped over as well it compiles for twice
-    as long."""
+    """study(key) for each seed, in one program: one study is wide enough, and vmap doubles the time to compile."""
     return jax.jit(lambda keys: jax.lax.map(study, keys))(seed_keys(seeds))
 
 
@@ -160,13 +187,22 @@ def tuning_seeds(
     bandit: Mapping[str, float],
     learner: Mapping[str, float],
 ) -> Outcome:
-    """What is reported of the best of `settings` settings, found with `tuning` seeds each.
+    """What is reported for the best of `settings` settings, each tuned on `tuning` seeds.
 
-    A seed is a whole study: a bandit, step sizes drawn log-uniformly from learning_rates, and the setting whose mean
-    over the tuning seeds is best. arms: name -> which seeds of that setting are reported, "tuning" (those it was chosen
-    on), "test" (`test` others). bandit, learner: keywords of _bandit and `learn`.
-    Metrics: score, the mean reported; bias, what it is above the mean of `further` seeds that nobody has looked at.
-    Source: arXiv 2306.01324.
+    A seed is a whole study: a bandit, step sizes sampled log-uniformly from learning_rates, and the setting with the
+    best mean over the tuning seeds. Metrics: score, the mean reported; bias, its excess over the mean of `further`
+    unused seeds. Source: arXiv 2306.01324.
+
+    Args:
+      seeds: of the studies.
+      arms: name -> which seeds of that setting are reported, "tuning" (those it was chosen on) or "test" (others).
+      settings: number of settings.
+      learning_rates: range of the step sizes.
+      tuning: number of tuning seeds.
+      test: number of test seeds.
+      further: number of unused seeds.
+      bandit: keywords of _bandit.
+      learner: keywords of `learn`.
     """
 
     def study(key):
@@ -199,12 +235,19 @@ def best_of_seeds(
     bandit: Mapping[str, float],
     learner: Mapping[str, float],
 ) -> Outcome:
-    """What is reported of two learners, and whether the better one is reported to be better.
+    """What is reported of two learners, and whether the better one is reported as better.
 
-    A seed is a whole study: a bandit, and runs of both learners. arms: name -> report, "mean" or "max" of the first
-    `runs` seeds. learning_rates: of the two learners, "careful" and "bold".
-    Metrics: bias, what is reported of the careful one less the mean of `further` other seeds; bold_bias, of the other;
-    wrong, 1 where the report orders the two otherwise than those means do. Source: arXiv 1709.06560.
+    A seed is a whole study: a bandit, and runs of both learners. Metrics: bias, the careful learner's report minus the
+    mean of `further` other seeds; bold_bias, that of the bold one; wrong, 1 if the report orders the two unlike those
+    means do. Source: arXiv 1709.06560.
+
+    Args:
+      seeds: of the studies.
+      arms: name -> report, "mean" or "max" of the first `runs` seeds.
+      learning_rates: of the two learners, "careful" and "bold".
+      further: number of other seeds.
+      bandit: keywords of _bandit.
+      learner: keywords of `learn`.
     """
     most = max(arm["runs"] for arm in arms.values())
 

@@ -1,16 +1,19 @@
-"""Runs the sweeps of a config: every point an ordinary run, as many at a time as asked for.
+"""Runs the sweeps of a config: every point is an ordinary run, with --jobs runs at a time.
 
     python -m experiments.sweep --config=configs/control/environments.py:cartpole --sweep=lr,seed --list
     python -m experiments.sweep --config=configs/control/environments.py:cartpole --sweep=lr:1e-3/3e-3,seed:8 --jobs=2
-    python -m experiments.sweep --config=configs/control/environments.py:cartpole --sweep=lr,seed:64 --vmap       # \
-        in one program
+    python -m experiments.sweep --config=configs/control/environments.py:cartpole --sweep=lr,seed:64 --vmap
     python -m experiments.sweep --config=configs/tasks/arithmetic.py --sweep=method,seed --config.train.steps=50
 
-A sweep is a function sweep_NAME(arg) of the config file, or of one that it builds on; several are their product (see
-configs/sweeps.py). Further --config.x=y hold for every point. What is complete is skipped, what was interrupted
-resumes, what failed is tried again --retries times: the same command goes on where it was stopped, also by kill -9.
---print prints a command for each point that is not complete, --submit hands them to slurm (submitit), to the machines
-of --hosts (by ssh; they share this folder) or to ray.
+A sweep is a function sweep_NAME(arg) of the config file, or of a config file that it builds on. Several sweeps give
+their product (see configs/sweeps.py). Further --config.x=y apply to every point. --vmap trains the points of a control
+sweep in one program.
+
+Complete points are skipped, interrupted ones resume, and failed ones are started again up to --retries times: the same
+command continues a sweep after any interruption, kill -9 included.
+
+--print prints a command for each point that is not complete. --submit hands these points to slurm (submitit), to the
+machines of --hosts (by ssh; they share this folder) or to ray.
 """
 
 import argparse
@@ -24,7 +27,7 @@ from rl_jax.runs.run_record import is_complete
 
 
 def tasks_of(sweep: pathlib.Path, found: Sequence[points.Point], *, vmap: bool) -> list[runner.Task]:
-    """A process for each point, or one for each set of points that one program can train."""
+    """One process per point, or with `vmap` one per set of points that one program can train."""
     if vmap:
         return fold.folded_tasks(sweep, found)
     places = [sweep / "points" / point.name for point in found]
@@ -35,7 +38,7 @@ def tasks_of(sweep: pathlib.Path, found: Sequence[points.Point], *, vmap: bool) 
 
 
 def listing(sweep: pathlib.Path, found: Sequence[points.Point]) -> str:
-    """A line a point: its state, name and overrides."""
+    """One line per point: its state, name and overrides."""
     lines = []
     for point in found:
         state = folder.state_of(sweep / "points" / point.name)[0]
@@ -45,7 +48,7 @@ def listing(sweep: pathlib.Path, found: Sequence[points.Point]) -> str:
 
 
 def run(sweep: pathlib.Path, tasks: Sequence[runner.Task], slots: Sequence[runner.Slot], options) -> int:
-    """Runs the tasks in the slots, with the display; then the table. The exit status."""
+    """Runs the tasks in the slots with the display, then prints the table. Returns the exit status."""
     shown = display.Display(tasks, jobs=len(slots))
     try:
         status = runner.Runner(
@@ -59,10 +62,10 @@ def run(sweep: pathlib.Path, tasks: Sequence[runner.Task], slots: Sequence[runne
 
 
 def submit(sweep: pathlib.Path, tasks: Sequence[runner.Task], options) -> int:
-    """Hands over what is not complete to slurm or ray. The exit status."""
+    """Hands the tasks that are not complete to slurm or ray. Returns the exit status."""
     left = [task for task in tasks if not is_complete(task.workdir)]
     for task in tasks:
-        if is_complete(task.workdir):  # it may have ended on the cluster, where nobody does what is left to do
+        if is_complete(task.workdir):  # if it ended on the cluster, finish() has not run yet
             task.finish()
     if not left:
         print("every point is complete")
@@ -82,7 +85,7 @@ def submit(sweep: pathlib.Path, tasks: Sequence[runner.Task], options) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """(options, "field=value" of each further --config.field=value). Ends the program where it cannot be read."""
+    """(options, "field=value" for each further --config.field=value). Exits if the arguments are invalid."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -126,14 +129,14 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
 
 
 def default_folder(config: str, sweep: str) -> pathlib.Path:
-    """runs/sweeps/control_cartpole_lr_seed-64, by the config and its sweeps."""
+    """runs/sweeps/control_cartpole_lr_seed-64, named after the config and its sweeps."""
     path, _, argument = config.partition(":")
     words = [pathlib.Path(path).stem, *argument.split(","), *sweep.split(",")]
     return pathlib.Path("runs/sweeps") / "_".join(re.sub(r"[^\w.-]", "-", word) for word in words if word)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; the exit status."""
+    """The command line; returns the exit status."""
     options, fixed = parse(arguments)
     sweep = options.workdir or default_folder(options.config, options.sweep)
     try:

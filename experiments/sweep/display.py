@@ -1,4 +1,4 @@
-"""What a sweep shows while it runs: a live table on a terminal, a line for each event elsewhere."""
+"""The output of a running sweep: a live table on a terminal, otherwise one line per event."""
 
 import json
 import pathlib
@@ -13,11 +13,17 @@ from rl_jax.runs.logging import METRICS_FILE
 from rl_jax.runs.progress import format_seconds
 
 TAIL_BYTES = 65_536
-ROWS = 16  # running and failed points that are shown at once
+ROWS = 16  # most running, and most failed, points shown at once
 
 
 class Display:
-    """jobs: how many run at a time, for the ETA. stream: standard output if None."""
+    """The display of some tasks.
+
+    Args:
+      tasks: all tasks of the sweep.
+      jobs: how many run at a time, for the ETA.
+      stream: None for standard output.
+    """
 
     def __init__(self, tasks: Sequence[Task], *, jobs: int, stream=None):
         self._tasks, self._jobs = tasks, jobs
@@ -28,24 +34,24 @@ class Display:
             from rich.console import Console
             from rich.live import Live
 
-            # No thread of its own: processes are started by this one.
+            # No refresh thread: this process forks.
             self._live = Live(console=Console(file=self._stream), auto_refresh=False)
             self._live.start()
 
     def close(self) -> None:
-        """Leaves the table as it stands."""
+        """Stops updating; leaves the table as it is."""
         if self._live is not None:
             self._live.stop()
 
     def message(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         else:
             print(text, file=self._stream, flush=True)
 
     def completed(self, task: Task, seconds: float) -> None:
-        """Says that a task is done, with its result."""
+        """Reports that a task is done, with its result."""
         self._seconds.append(seconds)
         result = last_result(task.workdir)
         self.message(f"complete {task.name}  {result}  in {format_seconds(seconds)}")
@@ -53,7 +59,7 @@ class Display:
     def show(
         self, state: Mapping[str, Mapping[str, Any]], running: Sequence[tuple[Task, float]], *, last: bool = False
     ) -> None:
-        """Redraws the table, twice a second at most but for the last time; nothing where there is no terminal."""
+        """Redraws the table at most twice a second, and always if `last`; does nothing without a terminal."""
         now = time.monotonic()
         if self._live is None or (now - self._shown_at < 0.5 and not last):
             return
@@ -61,7 +67,7 @@ class Display:
         self._live.update(self.table(state, running, now), refresh=True)
 
     def table(self, state: Mapping[str, Mapping[str, Any]], running: Sequence[tuple[Task, float]], now: float) -> Any:
-        """The rich table: what runs and what has failed, a line a task; the counts of all in its title."""
+        """The rich table: one line per running or failed task; its title has the counts of all states."""
         from rich.table import Table
 
         names = [name for task in self._tasks for name in task.points]
@@ -81,7 +87,7 @@ class Display:
         return table
 
     def eta(self, left: int, running: Sequence[tuple[Task, float]]) -> str:
-        """When `left` tasks are done, by the mean time of those that were completed; "?" before the first."""
+        """The time until `left` tasks are done, from the mean time of completed ones; "?" before the first."""
         if not self._seconds:
             return "?"
         mean, now = sum(self._seconds) / len(self._seconds), time.monotonic()
@@ -90,7 +96,7 @@ class Display:
 
 
 def last_result(workdir: pathlib.Path) -> str:
-    """"step 12  eval/return 401" of the last row of a run, "" where it has none."""
+    """"step 12  eval/return 401" from the last rows of a run, "" if it has none."""
     try:
         with open(workdir / METRICS_FILE, "rb") as file:
             file.seek(0, 2)
@@ -102,7 +108,7 @@ def last_result(workdir: pathlib.Path) -> str:
     for line in lines[-20:]:
         try:
             merged |= json.loads(line)
-        except (TypeError, ValueError):  # the first may be the end of a row; what is damaged is the reader's to say
+        except (TypeError, ValueError):  # the first line may be the end of a row; damage is reported elsewhere
             continue
     name = result_of(merged)
     shown = f"  {name} {merged[name]:.4g}" if name and isinstance(merged[name], (int, float)) else ""

@@ -1,7 +1,7 @@
-"""Many points of a control sweep in one program (--vmap): those that differ in seeds and in numbers of no shape.
+"""Trains many points of a control sweep in one program (--vmap): points that differ only in seeds and float fields.
 
-folded/HASH/ is an ordinary run directory of experiments.control_ppo with config.runs; once it is complete, each of its
-points gets a run directory of its own, with its rows, as if it had run alone.
+folded/HASH/ is an ordinary run directory of experiments.control_ppo with config.runs. Once it is complete, each of its
+points gets a run directory of its own with its rows, as if it had run alone.
 """
 
 import collections
@@ -20,13 +20,19 @@ from rl_jax.runs.logging import METRICS_FILE, TIMING_FILE, encode_row, export_pa
 from rl_jax.runs.run_record import is_complete, read_json
 
 FOLDED = "folded"
-MAX_ARGUMENT = 120_000  # bytes of --config.runs; Linux takes 131 072 in one argument
+MAX_ARGUMENT = 120_000  # bytes of --config.runs; Linux allows 131 072 per argument
 
 
 def folded_tasks(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[str] = ()) -> list[Task]:
-    """A task for each set of points that one program can train. Sets that an earlier start has begun are kept.
+    """One task per set of points that one program can train. Sets begun by an earlier start are kept.
 
-    Raises ValueError for a point that is not foldable, with the reason.
+    Args:
+      folder: the sweep's.
+      points: of the sweep.
+      extra: further arguments of the command.
+
+    Raises:
+      ValueError: if a point cannot be folded; the message gives the reason.
     """
     by_name = {point.name: point for point in points}
     waiting = {point.name for point in points if not is_complete(folder / "points" / point.name)}
@@ -47,7 +53,7 @@ def folded_tasks(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[
 
 
 def _split(points: Sequence[tuple[Point, int]]) -> list[list[Point]]:
-    """The points in order, in as few lists as one argument of a command line can name each. points: (point, bytes)."""
+    """Splits points, in order, into as few lists as fit one command-line argument each. points: (point, bytes)."""
     parts, size = [[]], 0
     for point, mine in points:
         if parts[-1] and size + mine > MAX_ARGUMENT:
@@ -58,7 +64,7 @@ def _split(points: Sequence[tuple[Point, int]]) -> list[list[Point]]:
 
 
 def _parts(point: Point) -> tuple[dict[str, float], dict[str, Any]]:
-    """(numbers that may differ in one program, the other overrides, without seeds)."""
+    """(numbers that may differ within one program, the other overrides without seeds)."""
     if point.program != "control_ppo":
         raise ValueError(f"--vmap: {point.program} is not jittable as a whole; only control_ppo is")
     config = set_fields(load_config(point.config), point.overrides)
@@ -86,7 +92,7 @@ def _task(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[str]) -
 
 
 def unfold(folder: pathlib.Path, workdir: pathlib.Path, points: Sequence[Point]) -> None:
-    """Writes the run directory of each point of a complete fold; those that are there already are left alone."""
+    """Writes the run directory of each point of a complete fold; points that are complete already are skipped."""
     rows = read_jsonl(workdir / "runs.jsonl")
     fold, timing = read_json(workdir / "run.json"), (workdir / TIMING_FILE).read_bytes()
     for index, point in enumerate(points):
@@ -100,8 +106,8 @@ def unfold(folder: pathlib.Path, workdir: pathlib.Path, points: Sequence[Point])
         if fold.get("git_patch"):
             (target / fold["git_patch"]).unlink(missing_ok=True)
             try:
-                os.link(workdir / fold["git_patch"], target / fold["git_patch"])  # one copy on the disk for all of them
-            except OSError:  # not on every file system
+                os.link(workdir / fold["git_patch"], target / fold["git_patch"])  # one copy on disk for all points
+            except OSError:  # not every file system has hard links
                 shutil.copyfile(workdir / fold["git_patch"], target / fold["git_patch"])
         place = {"folded": str(workdir.relative_to(folder)), "index": index}
         write_json(target / "config.json", json.loads(encode_row(config)))

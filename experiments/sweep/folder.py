@@ -1,8 +1,8 @@
-"""A sweep's folder: sweep.json with its points, an ordinary run under points/NAME each, state.json, the tables.
+"""A sweep's folder: sweep.json with its points, one ordinary run per point under points/NAME, state.json, the tables.
 
     SWEEP/sweep.json      {"name", "config", "program", "sweep", "points": [...], "command", "created"}
     SWEEP/state.json      {"points": {NAME: {"state", "attempts", "failures", "error"}}}
-    SWEEP/points/NAME/    config.json, run.json, metrics.jsonl ..., log.txt (what it printed), final.json once complete
+    SWEEP/points/NAME/    config.json, run.json, metrics.jsonl ..., log.txt (its output), final.json once complete
     SWEEP/table.md, SWEEP/table.json
 """
 
@@ -23,14 +23,17 @@ from rl_jax.runs.run_record import is_complete, read_json
 
 
 def write_json(path: pathlib.Path, content: Any) -> None:
-    """Replaces a JSON file in one move."""
+    """Replaces a JSON file atomically."""
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path) -> Iterator[None]:
-    """Holds the sweep's lock, which its process takes with it however it ends. Raises RuntimeError where another
-    process has it, naming that."""
+    """Holds the sweep's lock, which the system releases when the process ends, however it ends.
+
+    Raises:
+      RuntimeError: if another process holds it; the message names the process.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "a+", encoding="utf-8") as file:
         try:
@@ -48,9 +51,18 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def write_sweep(folder: pathlib.Path, points: Sequence[Point], **head: Any) -> dict[str, Any]:
-    """Writes sweep.json with the points and those that it had before. head: name, config, program, sweep, command.
+    """Writes sweep.json with these points and those that it already had.
 
-    Raises ValueError where a point of the same name had other overrides.
+    Args:
+      folder: the sweep's.
+      points: to add.
+      **head: name, config, program, sweep, command.
+
+    Returns:
+      The content of sweep.json.
+
+    Raises:
+      ValueError: if it has a point of the same name with other overrides.
     """
     path = folder / "sweep.json"
     record = {**head, "points": [], "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
@@ -72,8 +84,11 @@ def write_sweep(folder: pathlib.Path, points: Sequence[Point], **head: Any) -> d
 
 
 def state_of(workdir: pathlib.Path) -> tuple[str, str]:
-    """(state, error) of a run's folder: those of rl_jax.runs.run_record.run_state, "pending" where nothing has run,
-    "damaged" where the folder cannot be read."""
+    """(state, error) of a run's folder.
+
+    The states are those of rl_jax.runs.run_record.run_state, "pending" if nothing has run, and "damaged" if the folder
+    cannot be read.
+    """
     try:
         return run_record.run_state(workdir)
     except FileNotFoundError:
@@ -83,7 +98,11 @@ def state_of(workdir: pathlib.Path) -> tuple[str, str]:
 
 
 def last_metrics(workdir: pathlib.Path) -> dict[str, float]:
-    """The last value of everything that a run has logged, {} where nothing was. ValueError for a damaged row."""
+    """The last value of every metric that a run has logged, {} if none.
+
+    Raises:
+      ValueError: if a row is damaged.
+    """
     path, found = workdir / METRICS_FILE, {}
     for row in read_jsonl(path) if path.exists() else []:
         found |= {name: value for name, value in row.items() if name != "nonfinite"}
@@ -91,11 +110,20 @@ def last_metrics(workdir: pathlib.Path) -> dict[str, float]:
 
 
 def table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
-    """{"metric", "points": [...], "arms": [...]} of a sweep, as far as it has come; nothing in it tells the time.
+    """The results of a sweep so far. The content does not depend on the time.
 
-    A point has name, arm, seed, state, step and its last metrics; an arm the number of its complete points and mean,
-    least and greatest result of these, none of the three where one has no finite result: a mean over those that did
-    not diverge would flatter the arm. metric: the result; None: the first of experiments.parts.budgets.RESULTS.
+    An arm with a complete point that has no finite result gets no mean: a mean over the points that did not diverge
+    would flatter the arm.
+
+    Args:
+      folder: the sweep's.
+      metric: the result; None takes the first of experiments.parts.budgets.RESULTS that was logged.
+
+    Returns:
+      metric: its name.
+      points: one dict per point with name, arm, seed, state, step and metrics (last values).
+      arms: one dict per arm with arm, complete and points (counts), and mean, least and greatest result of its complete
+        points.
     """
     rows = []
     for point in read_json(folder / "sweep.json")["points"]:
@@ -119,7 +147,7 @@ def table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """A table's arms and points, as two Markdown tables."""
+    """A table's arms and points as two Markdown tables."""
 
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.4g}"
@@ -136,7 +164,7 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 
 def write_table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
-    """Writes table.md and table.json; returns the latter's content."""
+    """Writes table.md and table.json; returns the content of table.json."""
     found = table(folder, metric)
     write_json(folder / "table.json", found)
     write_atomically(folder / "table.md", markdown(found).encode())

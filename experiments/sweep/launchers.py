@@ -1,7 +1,7 @@
-"""Hands a sweep's tasks to something else: SLURM through submitit, Ray, or machines through ssh.
+"""Hands a sweep's tasks to SLURM through submitit, to Ray, or to machines through ssh.
 
-Each task is one ordinary command, which resumes what is there; a task that was handed over twice at once would be two
-processes in one folder, so submit again only what has ended.
+Each task is one ordinary command, which resumes an earlier run. A task submitted twice at once would be two processes
+in one folder, so submit again only tasks that have ended.
 """
 
 import importlib
@@ -15,14 +15,18 @@ from experiments.sweep.runner import Slot, Task
 
 
 def read_hosts(path: str | os.PathLike) -> list[Slot]:
-    """A slot a line of a file "HOST" or "HOST COUNT"; # begins a comment. ValueError naming a line that is neither."""
+    """One slot per process, from a file with lines "HOST" or "HOST COUNT"; # starts a comment.
+
+    Raises:
+      ValueError: if a line has another form, or the file names no host.
+    """
     slots = []
     for number, line in enumerate(pathlib.Path(path).read_text(encoding="utf-8").splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         count = words[1] if len(words) > 1 else "1"
-        # A host that begins with "-" would be an option of ssh.
+        # ssh would take a host that starts with "-" as an option.
         if len(words) > 2 or words[0].startswith("-") or not count.isdecimal() or not int(count):
             raise ValueError(f"{path}:{number}: {line!r} is not HOST or HOST COUNT")
         slots += [Slot(host=words[0])] * int(count)
@@ -34,9 +38,20 @@ def read_hosts(path: str | os.PathLike) -> list[Slot]:
 def submit_slurm(
     folder: pathlib.Path, tasks: Sequence[Task], *, jobs: int, parameters: Mapping[str, str], cluster: str = "slurm"
 ) -> list[str]:
-    """Submits the tasks as one array of `jobs` at a time; the ids. parameters: submitit's, as slurm_partition.
+    """Submits the tasks as one job array.
 
-    cluster: "slurm", or submitit's "local" (processes here). RuntimeError where submitit or SLURM is not there.
+    Args:
+      folder: the sweep's; the logs go to its folder slurm.
+      tasks: to submit.
+      jobs: how many run at a time.
+      parameters: submitit's, for example slurm_partition.
+      cluster: "slurm", or submitit's "local" (processes on this machine).
+
+    Returns:
+      The job ids.
+
+    Raises:
+      RuntimeError: if submitit or SLURM is missing.
     """
     if cluster == "slurm" and shutil.which("sbatch") is None:
         raise RuntimeError("there is no SLURM here (no sbatch): submit from a login node of the cluster")
@@ -55,7 +70,7 @@ def submit_slurm(
 
 
 def run_ray(tasks: Sequence[Task], *, retries: int, cpus: float = 1.0) -> list[int]:
-    """Runs the tasks on the Ray cluster that this machine belongs to (or on one of its own); their exit statuses."""
+    """Runs the tasks on the Ray cluster of this machine (or on a new local one); returns their exit statuses."""
     ray = optional("ray", 'pip install -e ".[ray]"')
     if not ray.is_initialized():
         ray.init()
@@ -69,7 +84,11 @@ def run_ray(tasks: Sequence[Task], *, retries: int, cpus: float = 1.0) -> list[i
 
 
 def optional(package: str, install: str):
-    """An optional package. RuntimeError with the line that installs it."""
+    """An optional package, imported.
+
+    Raises:
+      RuntimeError: if it is missing; the message has the line that installs it.
+    """
     try:
         return importlib.import_module(package)
     except ImportError:

@@ -1,4 +1,4 @@
-"""From a config and the names of its sweeps to points: a name, the overrides, the command of an ordinary run each."""
+"""Expands a config and the names of its sweeps into points, each with a name, overrides and the command of one run."""
 
 import difflib
 import hashlib
@@ -19,12 +19,20 @@ from experiments.parts import own_folder
 from experiments.parts.budgets import program_of
 
 PLAIN = (bool, int, float, str)
-LONGEST_NAME = 120  # characters; a longer name of a point ends in a hash
+LONGEST_NAME = 120  # characters; a longer name is cut and ends in a hash
 
 
 class Point(NamedTuple):
-    """One run of a sweep. name: its folder under points/. overrides: {dotted field: plain value}, "config" and
-    "argument" too. arm: the name without the seed. seed: config.seed. config: the file and its argument."""
+    """One run of a sweep.
+
+    Attributes:
+      name: its folder under points/.
+      overrides: {dotted field: plain value}, including "config" and "argument".
+      arm: the name without the seed.
+      seed: config.seed.
+      config: the file and its argument.
+      program: the module of experiments that runs it.
+    """
 
     name: str
     overrides: dict[str, Any]
@@ -40,7 +48,7 @@ class Point(NamedTuple):
         return [sys.executable, "-m", module, f"--config={self.config}", f"--workdir={workdir}", *fields, *extra]
 
     def record(self) -> dict[str, Any]:
-        """The point as sweep.json has it."""
+        """The point as stored in sweep.json."""
         kept = ("name", "overrides", "arm", "seed", "config", "program")
         return {name: getattr(self, name) for name in kept} | {"workdir": f"points/{self.name}"}
 
@@ -51,7 +59,11 @@ def fields_of(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_module(path: str) -> ModuleType:
-    """The config file as a module. Raises FileNotFoundError naming the near ones."""
+    """The config file as a module.
+
+    Raises:
+      FileNotFoundError: if there is no such file; the message names similar ones.
+    """
     file = pathlib.Path(path)
     if not file.is_file():
         near = [str(other) for other in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
@@ -76,7 +88,7 @@ def load_config(config: str) -> ConfigDict:
 
 
 def functions_of(module: ModuleType, prefix: str) -> dict[str, Any]:
-    """{NAME: function} of the functions prefix_NAME of a config file, and of the config files that it builds on."""
+    """{NAME: function} for the functions prefix_NAME of a config file and of the config files that it builds on."""
     found: dict[str, Any] = {}
     waiting, seen = [module], set()
     while waiting:
@@ -95,8 +107,13 @@ def functions_of(module: ModuleType, prefix: str) -> dict[str, Any]:
 def set_fields(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
     """A locked copy of `config` with other values, as strict as the command line of a run.
 
-    Raises ValueError for a field that there is not, naming the near ones, for a group of fields, and for a value of
-    another type (an int is a good float).
+    Args:
+      config: the config.
+      overrides: {dotted field: value}.
+
+    Raises:
+      ValueError: if a field does not exist (the message names similar ones) or is a group of fields, or if a value has
+        another type than the field (an int is a valid float).
     """
     result = config.copy_and_resolve_references()
     for name, value in fields_of(overrides).items():
@@ -117,11 +134,18 @@ def set_fields(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
 def expand(
     config: str, names: str, *, program: str | None = None, subsample: int | None = None, fixed: Sequence[str] = ()
 ) -> list[Point]:
-    """The points of the product of the sweeps in `names`, "lr,seed:8", in the order of the config's functions.
+    """The points of the product of the sweeps in `names`, in the order of the config's functions.
 
-    program: in place of the one that the config's groups name. subsample: so many of them, drawn without replacement.
-    fixed: "field=value" of every point, of the forms of a command line.
-    Raises ValueError for an unknown sweep, argument or field, naming the near ones, and for two points of one name.
+    Args:
+      config: "configs/FILE.py:arguments".
+      names: sweeps and their arguments, "lr,seed:8".
+      program: None takes the config's own.
+      subsample: how many points to sample without replacement; None for all.
+      fixed: "field=value" for every point, as on a command line.
+
+    Raises:
+      ValueError: if a sweep, argument or field is unknown (the message names similar ones), or if two points have the
+        same name.
     """
     module = load_module(config.partition(":")[0])
     known = functions_of(module, "sweep_")
@@ -143,7 +167,11 @@ def expand(
 
 
 def check_names(points: Iterable[Point]) -> list[Point]:
-    """The points as a list. Raises ValueError where two have one name."""
+    """The points as a list.
+
+    Raises:
+      ValueError: if two have the same name.
+    """
     points, seen = list(points), set()
     for point in points:
         if point.name in seen:
@@ -153,14 +181,25 @@ def check_names(points: Iterable[Point]) -> list[Point]:
 
 
 def resolve(point: Point) -> ConfigDict:
-    """The config that a point's run will have. Raises ValueError as set_fields does."""
+    """The config of a point's run. Raises ValueError as set_fields does."""
     return set_fields(load_config(point.config), point.overrides)
 
 
 def make_point(
     config: str, overrides: Mapping[str, Any], *, name: str, arm: str, program: str | None = None
 ) -> Point:
-    """A point, checked: its config loads with its overrides. config: the sweep's; "config" and "argument" change it."""
+    """A point whose config is known to load with its overrides.
+
+    Args:
+      config: the sweep's; the overrides "config" and "argument" change it.
+      overrides: {dotted field: plain value}.
+      name: of the point.
+      arm: the name without the seed.
+      program: None takes the config's own.
+
+    Raises:
+      ValueError: if an override is invalid, as in `set_fields`, or is not plain data.
+    """
     for field, value in overrides.items():
         if not _is_plain(value):
             raise ValueError(f"{field}={value!r}: an override is a number, a string, a bool or a tuple of these")
@@ -196,8 +235,7 @@ def _point(config: str, parts: Sequence[tuple[str, Mapping]], program: str | Non
 
 
 def _label(overrides: Mapping[str, Any], sweep: str) -> str:
-    """What tells a sweep's point from its others: its values, but once where they are the same. A seed is its number,
-    whatever goes with it; a file is its stem."""
+    """The part of a name from one sweep: its values, equal ones once. A seed is its number, a file is its stem."""
     if sweep == "seed" and "seed" in overrides:
         return str(overrides["seed"])
     values = []
@@ -216,7 +254,7 @@ def _text(value: Any) -> str:
 
 
 def _short(name: str) -> str:
-    """A name that is a folder's on any file system."""
+    """The name, short enough for a folder on any file system."""
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[: LONGEST_NAME - 9]}~{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -227,7 +265,7 @@ def _flag(value: Any) -> str:
 
 
 def _parsed(name: str, text: str, config: ConfigDict) -> Any:
-    """The value of a command line's "field=value", by the type of the field."""
+    """The value of a command line's "field=value", converted to the type of the field."""
     place: Any = config
     for part in name.split("."):
         if not isinstance(place, ConfigDict) or part not in place:
@@ -246,7 +284,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _fits(value: Any, place: Any) -> bool:
-    """Whether a field that holds `place` may hold `value`."""
+    """Whether `value` has a type that a field with value `place` accepts."""
     if place is None or isinstance(place, (tuple, list)) and isinstance(value, (tuple, list)):
         return True
     if type(place) is float:

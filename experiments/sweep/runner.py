@@ -1,7 +1,8 @@
 """Runs tasks as processes, some at a time, until each is complete or has failed too often.
 
-What is complete is asked of the folders (final.json), so the loop can be killed at any moment and started again. A
-task's process holds a lock that outlives the loop: one that a killed loop has left behind is waited for, not doubled.
+Completeness is read from the folders (final.json), so the loop can be killed at any moment and started again. A task's
+process holds a lock that outlives the loop: the loop waits for a process left by a killed loop instead of starting a
+second one.
 """
 
 import fcntl
@@ -16,13 +17,20 @@ from typing import Any, NamedTuple
 from experiments.sweep.folder import state_of, write_json
 from rl_jax.runs.run_record import is_complete, read_json
 
-GRACE_S = 120.0  # between SIGTERM, at which a program saves, and SIGKILL
+GRACE_S = 120.0  # seconds from SIGTERM, at which a program saves, to SIGKILL
 LOG_FILE = "log.txt"
 
 
 class Task(NamedTuple):
-    """A process to run. workdir: its run directory, complete once it has a final.json. points: the names of the points
-    that it computes. finish: called once it is complete."""
+    """A process to run.
+
+    Attributes:
+      name: shown in the display.
+      workdir: its run directory, complete once it has a final.json.
+      command: the command line.
+      points: names of the points that it computes.
+      finish: called once it is complete.
+    """
 
     name: str
     workdir: pathlib.Path
@@ -32,14 +40,19 @@ class Task(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Where a process runs. cores: those that it may use, None for all. host: for ssh, "" for here."""
+    """Where a process runs.
+
+    Attributes:
+      cores: the cores that it may use, None for all.
+      host: the ssh host, "" for this machine.
+    """
 
     cores: frozenset[int] | None = None
     host: str = ""
 
 
 class Running(NamedTuple):
-    """A process that was started here, or (process None) one that a killed loop has left behind."""
+    """A process started by this loop, or (process None) one left by a killed loop."""
 
     task: Task
     process: subprocess.Popen | None
@@ -48,7 +61,7 @@ class Running(NamedTuple):
 
 
 def local_slots(jobs: int, pin: bool = True) -> list[Slot]:
-    """`jobs` slots that share this process's cores: disjoint ones while there are enough."""
+    """`jobs` slots that share this process's cores: disjoint ones if there are enough."""
     if not pin or not hasattr(os, "sched_getaffinity"):
         return [Slot()] * jobs
     cores = sorted(os.sched_getaffinity(0))
@@ -58,8 +71,17 @@ def local_slots(jobs: int, pin: bool = True) -> list[Slot]:
 
 
 class Runner:
-    """The loop. folder: the sweep's. retries: how often a failed task is started again, over all starts of the sweep.
-    display: told of every change (experiments.sweep.display)."""
+    """The loop.
+
+    Args:
+      folder: the sweep's.
+      tasks: to run.
+      slots: where to run them; one process each.
+      retries: how often a failed task is started again, over all starts of the sweep.
+      display: informed of every change (experiments.sweep.display).
+      grace_s: seconds from SIGTERM to SIGKILL.
+      poll_s: seconds between checks.
+    """
 
     def __init__(
         self,
@@ -83,7 +105,11 @@ class Runner:
         self._state: dict[str, Any] = read_json(path)["points"] if path.exists() else {}
 
     def run(self) -> int:
-        """Runs what is not complete. 0: all is; 1: something has failed for good; 128 + a signal: it was stopped."""
+        """Runs the tasks that are not complete.
+
+        Returns:
+          0 if all are complete, 1 if one has failed for good, 128 + the signal if stopped.
+        """
         (self._folder / "locks").mkdir(parents=True, exist_ok=True)
         kept = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -107,18 +133,18 @@ class Runner:
         return int(any(self._state[name]["state"] == "failed" for task in self._tasks for name in task.points))
 
     def _note(self, number: int, frame: Any) -> None:
-        # The second time it is meant: no more waiting for programs to save.
+        # The second signal: stop waiting for programs to save.
         self._stopped_at = None if self._signal is None else 0.0
         self._signal = number
 
     def _sort(self, task: Task) -> None:
-        """Where a task stands at the start: complete, failed for good, still running, or waiting."""
+        """Sorts a task at the start: complete, failed for good, still running, or waiting."""
         failures = max((self._of(name)["failures"] for name in task.points), default=0)
         if is_complete(task.workdir):
             task.finish()
             self._set(task, state="complete", error="")
         elif failures > self._retries:
-            self._set(task, state="failed")  # it may have been left as pending by a start with more --retries
+            self._set(task, state="failed")  # an earlier start with more --retries may have left it pending
             self._say(f"{task.name} has failed {failures} times: it is left; raise --retries, or remove its folder")
         elif self._is_held(task):
             self._running.append(Running(task, None, None, time.monotonic()))
@@ -143,7 +169,7 @@ class Runner:
             self._display.message(text)
 
     def _lock(self, task: Task) -> int | None:
-        """A file descriptor that holds the task's lock; None where a living process has it."""
+        """A file descriptor that holds the task's lock; None if a living process has it."""
         place = os.open(self._folder / "locks" / task.name, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,7 +189,7 @@ class Runner:
         while self._waiting and self._free and self._signal is None:
             task = self._waiting.pop(0)
             lock = self._lock(task)
-            if lock is None:  # a process of an earlier sweep, or one that a run has left behind
+            if lock is None:  # held by a process of an earlier loop, or by a child of a run
                 self._running.append(Running(task, None, None, time.monotonic()))
                 continue
             slot = self._free.pop(0)
@@ -188,7 +214,7 @@ class Runner:
             try:
                 if before is not None:
                     os.sched_setaffinity(0, slot.cores)  # inherited, so that its first thread has it, too
-                # A session of its own: Ctrl-C in the terminal comes to the loop, which asks it to save.
+                # A session of its own: Ctrl-C in the terminal reaches only the loop, which asks the process to save.
                 return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock,),
                                         start_new_session=True)
             finally:
@@ -218,7 +244,7 @@ class Runner:
             if self._display is not None:
                 self._display.completed(task, seconds)
         elif self._signal is not None or item.process is None:
-            # Stopped by us; or an orphan that was killed, too: no fault of its own.
+            # Stopped by us, or an orphan that was killed: not a failure of the run.
             self._set(task, state="preempted")
             self._waiting.append(task)
         else:
@@ -233,7 +259,7 @@ class Runner:
             self._say(f"FAILED   {task.name} ({what}): {error[0]}; see {task.workdir / LOG_FILE}")
 
     def _forward(self) -> None:
-        """Once a signal has come: SIGTERM to each process, SIGKILL to the groups of those that do not end."""
+        """Forwards a signal: SIGTERM to each process, then SIGKILL to the groups of those that do not end."""
         if self._signal is None:
             return
         now = time.monotonic()
@@ -251,7 +277,7 @@ class Runner:
 
 
 def ssh_command(host: str, command: Sequence[str]) -> list[str]:
-    """The command on another machine, in the same folder (on a file system that they share); it ends with ssh."""
+    """The command on another machine, in the same folder on a shared file system; it ends with its ssh."""
     import shlex
 
     there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(command)}"

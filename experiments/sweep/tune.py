@@ -1,17 +1,17 @@
-"""Tunes each arm of a comparison with the same budget, then measures what was chosen on seeds that tuning never saw.
+"""Tunes each arm of a comparison with the same budget, then measures the chosen settings on seeds not used for tuning.
 
     pip install -e ".[tune]"                                                                 # Optuna
     python -m experiments.sweep.tune --config=configs/control/environments.py:cartpole --space=lr,entropy --trials=20
-    python -m experiments.sweep.tune --config=configs/control/environments.py:cartpole --sweep=method:ppo/a2c \
-        --space=lr --trials=20
+    python -m experiments.sweep.tune --config=configs/control/environments.py:cartpole --space=lr --sweep=method:ppo/a2c
 
-The arms are the points of --sweep (without seeds); --space names functions space_NAME of the config file, {field:
+The arms are the points of --sweep (without seeds). --space names functions space_NAME of the config file, {field:
 (kind, bounds)} with the kinds uniform, log_uniform, int and choice. Each arm gets --trials configurations of Optuna's
-TPE (arXiv 1907.10902), each run on the same --tuning_seeds (10000 and above); the one with the best mean result is run
-on the --seeds (below 10000), as an ordinary sweep of the folder. Arms whose runs may use different numbers of steps or
-tokens are refused. tuning.json says, for the report, how many configurations each arm has tried and what that cost.
+TPE (arXiv 1907.10902), all run on the same --tuning_seeds (10000 and above). The configuration with the best mean
+result is run on the --seeds (below 10000), as an ordinary sweep in the folder. Arms whose runs may use different
+numbers of steps or tokens are refused. tuning.json records, for the report, how many configurations each arm has tried
+and what they cost.
 
-The same command goes on where it was stopped: a trial follows from the seed and the trials before it.
+The same command continues an interrupted tuning: each trial is a function of the seed and the trials before it.
 """
 
 import argparse
@@ -27,17 +27,22 @@ from experiments.sweep import cli as sweep_program
 from experiments.sweep import display, folder, launchers, points, runner
 from rl_jax.runs.run_record import is_complete, read_json
 
-KINDS = {"uniform": 2, "log_uniform": 2, "int": 2, "choice": 1}  # and how many bounds each has
+KINDS = {"uniform": 2, "log_uniform": 2, "int": 2, "choice": 1}  # kind -> number of bounds
 
 
 class Stopped(Exception):
-    """A signal came; the status that the program ends with."""
+    """A signal came; its argument is the exit status."""
 
 
 def space_of(config: str, names: str) -> dict[str, tuple]:
-    """{field: (kind, bounds...)} of the spaces in `names`, "lr,entropy", of a config file and those it builds on.
+    """{field: (kind, bounds...)} of some spaces of a config file and of those it builds on.
 
-    Raises ValueError for an unknown name, an unknown kind, and a field that two of them have.
+    Args:
+      config: "configs/FILE.py:arguments".
+      names: of the spaces, "lr,entropy".
+
+    Raises:
+      ValueError: if a name or a kind is unknown, if there are no names, or if two spaces have the same field.
     """
     known = points.functions_of(points.load_module(config.partition(":")[0]), "space_")
     found: dict[str, tuple] = {}
@@ -56,10 +61,16 @@ def space_of(config: str, names: str) -> dict[str, tuple]:
 
 
 def propose(space: Mapping[str, tuple], trials: Sequence[Mapping], *, seed: int, maximize: bool) -> dict[str, Any]:
-    """The parameters of the next trial, a function of the seed and the trials before: Optuna's TPE.
+    """The parameters of the next trial from Optuna's TPE, a function of the seed and the trials before.
 
-    trials: {"params": {field: value}, "value": its result, None where it failed} each. Raises RuntimeError where Optuna
-    is not installed.
+    Args:
+      space: {field: (kind, bounds...)}.
+      trials: dicts with "params", {field: value}, and "value", the result or None if it failed.
+      seed: of the sampler.
+      maximize: whether higher is better.
+
+    Raises:
+      RuntimeError: if Optuna is not installed.
     """
     optuna = launchers.optional("optuna", 'pip install -e ".[tune]"')
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -85,7 +96,16 @@ def propose(space: Mapping[str, tuple], trials: Sequence[Mapping], *, seed: int,
 
 
 def budget(config: Mapping[str, Any], program: str, fields: str | None) -> dict[str, Any]:
-    """What one run may use. fields: dotted names of the config that say it, in place of experiments.parts.budgets."""
+    """What one run may use.
+
+    Args:
+      config: the run's.
+      program: that runs it.
+      fields: dotted names of the config fields to compare; None takes experiments.parts.budgets.
+
+    Raises:
+      ValueError: if the config lacks one of the fields.
+    """
     if fields is None:
         return budget_of(config, program)
     found = {}
@@ -100,7 +120,11 @@ def budget(config: Mapping[str, Any], program: str, fields: str | None) -> dict[
 
 
 def equal_budget(arms: Sequence[points.Point], fields: str | None) -> dict[str, Any]:
-    """The budget that a run of every arm has. Raises ValueError naming two arms whose budgets differ."""
+    """The budget that a run of every arm has.
+
+    Raises:
+      ValueError: if two arms have different budgets; the message names them.
+    """
     found = {}
     for arm in arms:
         config = points.set_fields(points.load_config(arm.config), arm.overrides)
@@ -116,13 +140,17 @@ def equal_budget(arms: Sequence[points.Point], fields: str | None) -> dict[str, 
 
 
 def seed_overrides(config: str, seed: int) -> dict[str, Any]:
-    """{"seed": seed} and what goes with a seed in the config's own sweep_seed."""
+    """{"seed": seed} and the other fields that the config's own sweep_seed sets with a seed."""
     own = points.functions_of(points.load_module(config.partition(":")[0]), "sweep_").get("seed", sweeps.seeds)
     return next(iter(own("1"))) | {"seed": seed}
 
 
 def seeded(arm: points.Point, params: Mapping[str, Any], seed: int, name: str) -> points.Point:
-    """The arm with these parameters and this seed, as a point. ValueError for a parameter that the arm has set."""
+    """The arm with these parameters and this seed, as a point.
+
+    Raises:
+      ValueError: if the arm already sets one of the parameters.
+    """
     twice = sorted(set(params) & set(arm.overrides))
     if twice:
         raise ValueError(f"{', '.join(twice)} is tuned and set by the arm {arm.name}")
@@ -131,7 +159,7 @@ def seeded(arm: points.Point, params: Mapping[str, Any], seed: int, name: str) -
 
 
 def value_of(places: Sequence[pathlib.Path], metric: str | None) -> tuple[float | None, str | None]:
-    """(mean over the runs of the metric's last value, its name); None where a run is not complete or lacks it."""
+    """(mean over the runs of the metric's last value, its name); None if a run is incomplete or lacks it."""
     rows = [folder.last_metrics(place) for place in places if is_complete(place)]
     if len(rows) < len(places):
         return None, metric
@@ -141,10 +169,23 @@ def value_of(places: Sequence[pathlib.Path], metric: str | None) -> tuple[float 
 
 
 def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Mapping, slots, options) -> list[dict]:
-    """Runs what is missing of the arm's trials in `place`; all of them, in order.
+    """Runs the missing trials of an arm.
 
-    Raises ValueError where the folder holds trials of other seeds, another space or another arm, and where a loss would
-    be maximized; Stopped on a signal.
+    Args:
+      place: the arm's folder.
+      arm: its point.
+      space: {field: (kind, bounds...)}.
+      per_run: the budget of a run.
+      slots: where to run.
+      options: the command line's.
+
+    Returns:
+      All trials in order.
+
+    Raises:
+      ValueError: if the folder holds trials of other seeds, another space or another arm, if a trial would change the
+        budget, or if a loss would be maximized.
+      Stopped: on a signal.
     """
     place.mkdir(parents=True, exist_ok=True)
     said = {
@@ -155,11 +196,11 @@ def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Ma
         "sampler_seed": options.seed,
         "tuned": [options.metric, "minimize" if options.minimize else "maximize"],
     }
-    said = json.loads(json.dumps(said))  # as it is read again
+    said = json.loads(json.dumps(said))  # in the form in which it is read again
     path, trials = place / "trials.json", []
     if path.exists():
         record = read_json(path)
-        # What is better is asked only once a trial has ended.
+        # "tuned" matters only once a trial has ended.
         other = [name for name in said if record.get(name) != said[name] and (record["trials"] or name != "tuned")]
         if other:
             raise ValueError(
@@ -174,7 +215,7 @@ def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Ma
         resolved = points.set_fields(points.load_config(found[0].config), found[0].overrides)
         if budget(resolved, arm.program, options.budget) != per_run:
             raise ValueError(f"a trial of {arm.name} may not change what a run may use: {params}")
-        folder.write_json(path, said | {"trials": trials})  # a run that is cut short goes on only under these settings
+        folder.write_json(path, said | {"trials": trials})  # an interrupted trial resumes only with these settings
         tasks = sweep_program.tasks_of(place, found, vmap=False)
         shown = display.Display(tasks, jobs=len(slots))
         try:
@@ -193,7 +234,11 @@ def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Ma
 
 
 def chosen(trials: Sequence[Mapping], minimize: bool) -> Mapping[str, Any]:
-    """The trial with the best value, the first of equals. Raises ValueError where all have failed."""
+    """The trial with the best value, the first of equals.
+
+    Raises:
+      ValueError: if all trials failed.
+    """
     complete = [trial for trial in trials if trial["value"] is not None]
     if not complete:
         raise ValueError("every trial has failed: see the log.txt of each")
@@ -201,7 +246,7 @@ def chosen(trials: Sequence[Mapping], minimize: bool) -> Mapping[str, Any]:
 
 
 def run(sweep: pathlib.Path, arms: Sequence[points.Point], space: Mapping, options, slots) -> int:
-    """Tunes, writes tuning.json and sweep.json, measures. The exit status."""
+    """Tunes, writes tuning.json and sweep.json, runs the test seeds. Returns the exit status."""
     per_run = equal_budget(arms, options.budget)
     tuning, final = {}, []
     for arm in arms:
@@ -227,7 +272,7 @@ def run(sweep: pathlib.Path, arms: Sequence[points.Point], space: Mapping, optio
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """(options, "field=value" of each further --config.field=value)."""
+    """(options, "field=value" for each further --config.field=value)."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -256,7 +301,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; the exit status."""
+    """The command line; returns the exit status."""
     options, fixed = parse(arguments)
     name = sweep_program.default_folder(options.config, f"{options.sweep},{options.space}").name
     sweep = options.workdir or pathlib.Path("runs/tune") / name

@@ -1,13 +1,13 @@
-r"""Kills a run with SIGKILL at random moments, also inside its saves, and compares its end with an undisturbed run's.
+r"""Kills a run with SIGKILL at random moments, also during saves; compares its results with an undisturbed run's.
 
     python -m experiments.tools.chaos --kills=20 -- python -m experiments.grpo \
         --config=configs/tasks/arithmetic.py:smoke \
         --config.train.steps=60
 
-What stands behind -- is started as it is, with a --workdir added: once to its end, then again and again in another
-workdir, killed at a moment that --seed draws, and at last left to end. A line tells of each kill: where it hit, and the
-checkpoint from which the next start resumes. Files compared: final.json, and every .jsonl but timing.jsonl, by their
-SHA-256. Exits with 1 where one differs. The run needs a good many more steps than --kills and a checkpoint every few.
+The command after -- is started with a --workdir added: once to its end, then repeatedly in another workdir, where it is
+killed at moments sampled with --seed and at last runs to its end. Each kill prints a line: where it hit, and the
+checkpoint from which the next start resumes. final.json and every .jsonl except timing.jsonl are compared by their
+SHA-256. Exits with 1 if one differs. The run needs many more steps than --kills, and a checkpoint every few steps.
 """
 
 import contextlib
@@ -31,12 +31,17 @@ flags.DEFINE_float("in_start", 0.2, "the share of kills while the process starts
 flags.DEFINE_float("timeout_s", 1800.0, "for one process")
 FLAGS = flags.FLAGS
 POLL_S = 0.001
-START_S, STEP_S = 6.0, 0.2  # about what a start and a step take; a kill falls within
+START_S, STEP_S = 6.0, 0.2  # approximate seconds of a start and of a step; kills fall within
 
 
 class Moment(NamedTuple):
-    """When to kill. kind: "save", "start" or "step". progress: rows that the run has logged by then. share: of a start,
-    or of a step, that has passed, in [0, 1)."""
+    """When to kill.
+
+    Attributes:
+      kind: "save", "start" or "step".
+      progress: rows that the run has logged by then.
+      share: fraction of a start, or of a step, that has passed, in [0, 1).
+    """
 
     kind: str
     progress: int
@@ -44,10 +49,17 @@ class Moment(NamedTuple):
 
 
 def draw_moments(kills: int, total: int, *, in_save: float, in_start: float, seed: int) -> list[Moment]:
-    """`kills` moments over a run of `total` logged rows, by rising progress, so that each comes though the run is set
-    back by every kill. in_save, in_start: the shares of the kinds, in a random order.
+    """Samples the moments of the kills, by rising progress: each is reached though every kill sets the run back.
 
-    Raises ValueError where a run is too short for so many kills.
+    Args:
+      kills: how many.
+      total: rows that the run logs.
+      in_save: fraction of kills during a save.
+      in_start: fraction of kills during a start. The order of the kinds is random.
+      seed: of the sampling.
+
+    Raises:
+      ValueError: if the run is too short for so many kills, or the fractions are invalid.
     """
     if not 0 <= in_save <= in_save + in_start <= 1:
         raise ValueError(f"in_save={in_save} and in_start={in_start} are no shares of one whole")
@@ -56,25 +68,25 @@ def draw_moments(kills: int, total: int, *, in_save: float, in_start: float, see
     draws = np.random.default_rng(seed)
     saves, starts = round(kills * in_save), round(kills * in_start)
     kinds = ["save"] * saves + ["start"] * starts + ["step"] * (kills - saves - starts)
-    # None in the last tenth: a save that a kill waits for must still come.
+    # None in the last tenth: a kill during a save needs another save to come.
     progress = np.sort(draws.integers(0, max(int(total * 0.9), 1), kills))
     return [Moment(str(kind), int(at), float(share)) for kind, at, share in
             zip(draws.permutation(kinds), progress, draws.random(kills), strict=True)]  # fmt: skip
 
 
 def parts_of(workdir: pathlib.Path) -> list[pathlib.Path]:
-    """The folders that a run logs and saves in: its own, and its warm start's. (Inside them files come and go.)"""
+    """The folders that a run logs and saves in: its own and its warm start's. (Files in them come and go.)"""
     return [workdir, workdir / "sft"]
 
 
 def progress_of(workdir: pathlib.Path) -> int:
-    """How many rows of metrics the run has logged, those of its warm start among them."""
+    """Number of metrics rows that the run has logged, those of its warm start included."""
     files = [part / "metrics.jsonl" for part in parts_of(workdir)]
     return sum(path.read_bytes().count(b"\n") for path in files if path.exists())
 
 
 def results_of(workdir: pathlib.Path) -> dict[str, str]:
-    """{file: SHA-256} of what must not depend on kills: everything logged but times, and the final checksums."""
+    """{file: SHA-256} of everything that must not depend on kills: all logs except times, and the final checksums."""
     files = [path for path in workdir.rglob("*.jsonl") if path.name != "timing.jsonl"] + [*workdir.rglob("final.json")]
     return {str(p.relative_to(workdir)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(files)}
 
@@ -89,17 +101,17 @@ def newest_checkpoint(workdir: pathlib.Path) -> str:
 
 
 def unfinished(workdir: pathlib.Path) -> set[tuple]:
-    """The folders of saves that are under way, or were cut off, each with what tells it from an earlier one."""
+    """The folders of unfinished saves, each with what distinguishes it from an earlier one of the same name."""
     found = set()
     for path in (path for part in parts_of(workdir) for path in (part / "checkpoints").glob("*.orbax-checkpoint-tmp*")):
-        with contextlib.suppress(FileNotFoundError):  # complete by now
+        with contextlib.suppress(FileNotFoundError):  # complete by now, and renamed
             status = path.stat()
             found.add((path.name.split(".")[0], status.st_ino, status.st_ctime_ns))
     return found
 
 
 class Runs:
-    """Starts one command in workdirs of a folder; what it prints goes to folder/output.txt."""
+    """Starts one command in workdirs of a folder; its output goes to folder/output.txt."""
 
     def __init__(self, command: list[str], folder: pathlib.Path, timeout_s: float):
         self._command, self._output, self._timeout_s = command, folder / "output.txt", timeout_s
@@ -123,7 +135,11 @@ class Runs:
             time.sleep(POLL_S)
 
     def to_the_end(self, workdir: pathlib.Path) -> float:
-        """Starts it and waits; returns the seconds that it took. Raises RuntimeError where it fails."""
+        """Starts it and waits. Returns the seconds it took.
+
+        Raises:
+          RuntimeError: if it fails.
+        """
         began = time.monotonic()
         process = self._start(workdir)
         try:
@@ -136,11 +152,11 @@ class Runs:
         return time.monotonic() - began
 
     def kill_at(self, workdir: pathlib.Path, moment: Moment) -> str:
-        """Starts it, kills it at the moment, and says where that was."""
+        """Starts it, kills it at the moment, and returns in words where that was."""
         before, lowest = unfinished(workdir), progress_of(workdir)
         began = time.monotonic()
 
-        def logging() -> bool:  # a start first cuts the files back to its checkpoint, then adds to them
+        def logging() -> bool:  # a start first truncates the files to its checkpoint, then appends
             nonlocal lowest
             now = progress_of(workdir)
             lowest = min(lowest, now)
@@ -169,7 +185,7 @@ class Runs:
 
 
 def compare(undisturbed: pathlib.Path, killed: pathlib.Path) -> bool:
-    """Prints each result's checksum, and whether the two runs have the same; returns whether all are."""
+    """Prints each result's checksum and whether the two runs agree; returns whether all do."""
     expected, found = results_of(undisturbed), results_of(killed)
     for name in sorted(expected | found):
         ends = [results.get(name, "missing")[:16] for results in (expected, found)]
@@ -178,7 +194,7 @@ def compare(undisturbed: pathlib.Path, killed: pathlib.Path) -> bool:
 
 
 def main(argv: list[str]) -> None:
-    """Parses the flags, and runs it all."""
+    """Parses the flags and runs everything."""
     command = argv[1:]
     if not command or any(part.startswith("--workdir") for part in command):
         raise app.UsageError("the command stands behind --, without a --workdir of its own")

@@ -1,15 +1,16 @@
-"""Trains the classic environments over 10 seeds, and holds what they reach to the returns that are published.
+"""Trains the classic environments over 10 seeds and compares their returns with published ones.
 
     python -m experiments.tools.control_levels                          # all environments (make control-levels)
     python -m experiments.tools.control_levels acrobot --config.mesh=seeds:2
     python -m experiments.tools.control_levels --smoke                  # seconds: does it run?
 
-Each environment is one run of experiments.control_ppo in a folder of its own; what is finished is not run again, what
-was interrupted goes on. The value of a seed is the mean return of its last evaluation, of config.eval.num_episodes
-whole episodes that are not trained on. Written are levels.md, levels.json and a report.html with the curves of each.
+Each environment is one run of experiments.control_ppo in a folder of its own; finished runs are skipped, interrupted
+ones resume. The value of a seed is the mean return of its last evaluation, over config.eval.num_episodes whole
+episodes that are not trained on. The command writes levels.md, levels.json and, per environment, a report.html with
+the curves.
 
-A level is of each seed (then all have to reach it), or of a mean: reached where the whole 95 % interval of the mean
-over the seeds lies above it, not reached where all of it lies below, else undecided.
+A level is for each seed (then all have to reach it) or for the mean over the seeds. The latter is reached if the whole
+95 % interval of the mean lies above it, not reached if all of it lies below, and undecided otherwise.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from rl_jax.runs.logging import read_jsonl, write_atomically
 from rl_jax.runs.run_record import flatten, is_complete, read_json
 
 CONFIG = "configs/control/environments.py"
-# Where and how a run is made, not what it finds; and what only categorical critics read, which no level has.
+# Fields that do not change the results, and the one for categorical critics, which no level uses.
 FREE = ("mesh", "spread", "group", "log.", "checkpoint.", "control.support.")
 SAID = {stats.REPRODUCED: "reached", stats.NOT_REPRODUCED: "not reached", stats.UNDECIDED: "undecided"}
 
@@ -39,9 +40,12 @@ def argument(level: Level, smoke: bool) -> str:
 
 
 def check_same(level: Level, workdir: pathlib.Path, overrides: Sequence[str], *, smoke: bool) -> None:
-    """Raises ValueError where workdir holds a run of other settings than the config and the overrides have now.
+    """Checks that a run in workdir has the settings of the config and the overrides.
 
-    A finished run is not made again: there an override has to be FREE or say what the run had.
+    Finished runs are not repeated, so each override of one must be FREE or equal to the run's setting.
+
+    Raises:
+      ValueError: if the settings differ.
     """
     if not (workdir / "config.json").exists():
         return
@@ -53,7 +57,7 @@ def check_same(level: Level, workdir: pathlib.Path, overrides: Sequence[str], *,
         raise ValueError(
             f"{workdir} is finished, with {wrong[0]}={kept.get(wrong[0])}: delete it, or name another --workdir"
         )
-    # A field that the run does not know yet has come since, and has the default that changes nothing.
+    # A field that the run lacks was added later, with a default that changes nothing.
     other = [
         name
         for name in asked
@@ -68,12 +72,12 @@ def check_same(level: Level, workdir: pathlib.Path, overrides: Sequence[str], *,
 
 
 def row_of(level: Level, workdir: pathlib.Path, *, smoke: bool = False) -> dict:
-    """What a finished run says about its level, as JSON holds it."""
+    """The result of a finished run for its level, as plain JSON data."""
     config, values = read_json(workdir / "config.json"), read_json(workdir / "final.json")["metrics"]["eval/return"]
     interval = stats.bootstrap_mean(values)
     reached = sum(value >= level.level for value in values)
     if smoke:
-        verdict = "not judged"  # its episodes are cut off, which flatters where each step costs 1
+        verdict = "not judged"  # episodes are cut off, which flatters the return if each step costs 1
     elif level.of == "seeds":
         verdict = SAID[stats.REPRODUCED if reached == len(values) else stats.NOT_REPRODUCED]
     else:
@@ -94,7 +98,7 @@ def row_of(level: Level, workdir: pathlib.Path, *, smoke: bool = False) -> dict:
 
 
 def table(rows: Sequence[dict]) -> str:
-    """The rows in Markdown, and below them where the levels come from."""
+    """The rows in Markdown, with the sources of the levels below."""
     lines = [
         "| environment | steps a seed | published | ours: mean over seeds [95 % interval] | worst seed | seeds at it "
         "| verdict | time | command |",
@@ -119,7 +123,7 @@ def table(rows: Sequence[dict]) -> str:
 
 
 def run(levels: Sequence[Level], folder: pathlib.Path, overrides: Sequence[str], *, smoke: bool = False) -> list[dict]:
-    """Runs what is missing of `levels`; writes the table of all that are finished to folder. Returns its rows."""
+    """Runs what is missing of `levels`; writes the table of all finished ones to folder. Returns its rows."""
     for level in levels:
         check_same(level, folder / level.word, overrides, smoke=smoke)
     for level in levels:

@@ -1,18 +1,18 @@
-"""Brings the real data sets from their public sources, checks them, and says where they are.
+"""Downloads the real data sets from their public sources, checks them, and prints where they are.
 
     python -m experiments.tools.fetch_data --list              # the sets: files, size, licence
     python -m experiments.tools.fetch_data --list hh           # one set: each file's address and sha256
     python -m experiments.tools.fetch_data hh game24           # into ~/.cache/rl_jax/data, where configs look, too
     python -m experiments.tools.fetch_data stats --to=FOLDER
 
-A set is all that a word of a config needs (`hh` of configs/preferences/stories.py), all that a claim of configs/papers
-needs, or a folder of the data. Interrupted, the same command goes on where it stopped. A file whose sha256 is not the
-one in data_sources.json is refused and removed. Only https is spoken (and http to this machine, for tests), redirects
+A set is all files that a word of a config needs (`hh` of configs/preferences/stories.py), all files that a claim of
+configs/papers needs, or a folder of the data. The same command continues an interrupted download. A file with another
+sha256 than in data_sources.json is removed. Only https is used (and http to this machine, for tests), redirects
 included.
 
-data_sources.json holds what is known of each file: repository, commit and path on GitHub, size, licence, sha256 of the
-file there. The address is where GitHub serves a file of a commit. Tier A: the repository's licence was read and is
-permissive; tier B: the licence of the data themselves is not stated there or was not checked; read it before use.
+data_sources.json holds for each file: repository, commit and path on GitHub, size, licence, and sha256 of the file
+there. The address is the one at which GitHub serves a file of a commit. Tier A: the repository's licence was read and
+is permissive. Tier B: the licence of the data themselves is not stated there or was not checked; read it before use.
 """
 
 import argparse
@@ -37,11 +37,11 @@ ATTEMPTS, TIMEOUT_S, CHUNK = 3, 60, 1 << 16
 
 
 class FetchError(RuntimeError):
-    """A file could not be brought; the message says which, why, and what to do."""
+    """A file could not be downloaded; the message says which, why, and what to do."""
 
 
 def catalogue() -> tuple[dict[str, list[str]], dict[str, dict]]:
-    """(set -> its files, file -> what is known of it). A folder of the data is a set, too."""
+    """(set -> its files, file -> its entry in data_sources.json). A folder of the data is a set, too."""
     known = json.loads(SOURCES.read_text(encoding="utf-8"))
     files = {entry["file"]: entry for entry in known["files"]}
     sets = dict(known["sets"])
@@ -53,12 +53,16 @@ def catalogue() -> tuple[dict[str, list[str]], dict[str, dict]]:
 
 
 def address(entry: dict) -> str:
-    """Where a file is served."""
+    """The URL of a file."""
     return ADDRESS.format(**{name: urllib.parse.quote(entry[name]) for name in ("repo", "commit", "path")})
 
 
 def check_address(url: str) -> str:
-    """`url`, if it is https, or http to this machine. Raises FetchError for anything else."""
+    """`url`, if it is https, or http to this machine.
+
+    Raises:
+      FetchError: for any other URL.
+    """
     parts = urllib.parse.urlsplit(url)
     if not (parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname)))):
         raise FetchError(f"{url}: only https is fetched (and http from this machine)")
@@ -73,7 +77,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect only to where the first request could have gone."""
+    """Follows redirects only to addresses that check_address accepts."""
 
     def redirect_request(self, request, file, code, message, headers, url):
         check_address(url)
@@ -83,14 +87,14 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
     def http_error_302(self, request, file, code, message, headers):
         target = urllib.parse.urljoin(request.full_url, headers.get("location") or headers.get("uri") or "")
-        check_address(target)  # before urllib's own check, whose error would read as the server's
+        check_address(target)  # before urllib's own check, whose error would look like the server's
         return super().http_error_302(request, file, code, message, headers)
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """One without handlers for file:, ftp: and data:."""
+    """An opener without handlers for file:, ftp: and data:."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -105,13 +109,20 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 def fetch(entry: dict, folder: pathlib.Path) -> bool:
-    """Brings one file to folder/entry["file"]. False where it was there already.
+    """Downloads one file to folder/entry["file"].
 
-    What has arrived is kept in a file beside it, named .partial, until all of it is there and its sha256 is right.
+    The bytes received so far are kept in a .partial file next to it, until it is complete and its sha256 is right.
+
+    Args:
+      entry: of data_sources.json.
+      folder: of the data.
+
+    Returns:
+      False if the file was there already.
 
     Raises:
-      FetchError: the source cannot be reached or refuses (what has arrived stays, the same call goes on), or what it
-        serves is not the file that is known (what has arrived is removed).
+      FetchError: if the source cannot be reached or refuses (received bytes are kept and the same call resumes), or if
+        it serves another file than the expected one (received bytes are removed).
     """
     final = folder / entry["file"]
     if final.exists() and _digest_of(final, entry) == entry["sha256"]:
@@ -127,7 +138,7 @@ def fetch(entry: dict, folder: pathlib.Path) -> bool:
             trouble = error
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
-                if error.code < 500:  # asked again it says the same
+                if error.code < 500:  # retrying would give the same answer
                     break
     here = partial.stat().st_size if partial.exists() else 0
     if here != entry["bytes"]:
@@ -142,7 +153,7 @@ def fetch(entry: dict, folder: pathlib.Path) -> bool:
 
 
 def _receive(url: str, partial: pathlib.Path, entry: dict) -> None:
-    """Appends to `partial` what is missing of entry["bytes"]."""
+    """Appends the missing part of entry["bytes"] to `partial`."""
     here = partial.stat().st_size if partial.exists() else 0
     if here >= entry["bytes"]:
         if here > entry["bytes"]:
@@ -154,7 +165,7 @@ def _receive(url: str, partial: pathlib.Path, entry: dict) -> None:
         goes_on = response.status == 206 and str(response.headers.get("Content-Range")).startswith(f"bytes {here}-")
         if response.status == 206 and not goes_on:
             raise OSError(f"asked for the bytes from {here} on, got {response.headers.get('Content-Range')}")
-        here = here if goes_on else 0  # a server without ranges sends all of it again
+        here = here if goes_on else 0  # a server without ranges sends the whole file again
         with open(partial, "ab" if goes_on else "wb") as file:
             while chunk := response.read(CHUNK):
                 here += len(chunk)
@@ -167,12 +178,12 @@ def _receive(url: str, partial: pathlib.Path, entry: dict) -> None:
 
 
 def _is_packed_here(entry: dict) -> bool:
-    """Whether the file is kept as gzip here, which it is not at its source."""
+    """Whether the file is stored as gzip here but not at its source."""
     return entry["file"].endswith(".gz") and not entry["path"].endswith(".gz")
 
 
 def _digest_of(final: pathlib.Path, entry: dict) -> str:
-    """sha256 of the bytes at the source that `final` holds; "" where it cannot be read."""
+    """sha256 of the source's bytes held in `final`; "" if it cannot be read."""
     try:
         data = final.read_bytes()
         return hashlib.sha256(gzip.decompress(data) if _is_packed_here(entry) else data).hexdigest()
@@ -181,7 +192,7 @@ def _digest_of(final: pathlib.Path, entry: dict) -> str:
 
 
 def _put(partial: pathlib.Path, final: pathlib.Path, *, packed: bool) -> None:
-    """Moves the whole file to its place, at once."""
+    """Moves the complete file to its place, atomically."""
     if packed:
         scratch = final.with_name(f".{final.name}.{os.getpid()}")
         scratch.write_bytes(gzip.compress(partial.read_bytes(), mtime=0))
@@ -192,7 +203,7 @@ def _put(partial: pathlib.Path, final: pathlib.Path, *, packed: bool) -> None:
 
 
 def listing(names: Sequence[str]) -> str:
-    """All sets, a line each; of those named, their files."""
+    """All sets, one line each; with names, the files of these sets."""
     sets, files = catalogue()
     if not names:
         rows = []
@@ -211,7 +222,7 @@ def listing(names: Sequence[str]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; the exit status."""
+    """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="sets to bring; --list says which there are")
     parser.add_argument("--list", action="store_true", help="what there is, or what a set holds; fetches nothing")

@@ -1,4 +1,4 @@
-"""The families of methods: where their files are, what they are compared with, the functions that a config names."""
+"""The families of methods: their files, their baselines, and the functions that a config names."""
 
 import importlib
 import pathlib
@@ -22,10 +22,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 class Family(NamedTuple):
     """Methods that are compared with one of them, GRPO or DPO.
 
-    package: of their files. baseline: its key. groups: the groups of a config that make a method. of_the_task: what in
-    them the task decides and no method: sizes of batches, learning rates. usual: a group that the baseline has not ->
-    what stands in it by default; own: fields of it that are always shown.
-    test: the file that holds each method.
+    Attributes:
+      name: key of FAMILIES.
+      package: of the method files.
+      baseline: key of the baseline.
+      groups: config groups that define a method.
+      of_the_task: fields in these groups that the task decides, not the method: batch sizes, learning rates.
+      usual: group that the baseline lacks -> its default content.
+      own: fields of such a group that are always shown.
+      test: the test file that covers every method.
     """
 
     name: str
@@ -39,12 +44,12 @@ class Family(NamedTuple):
 
     @property
     def folder(self) -> pathlib.Path:
-        """Where the files are."""
+        """The folder of the method files."""
         return ROOT / self.package.replace(".", "/")
 
     @property
     def departs(self) -> str:
-        """What a file's paragraph of differences begins with."""
+        """The words that begin the paragraph of differences in a method file."""
         return f"Departs from {self.baseline.upper()}:"
 
 
@@ -73,14 +78,14 @@ FAMILIES = {
 
 
 def keys(family: str = "online") -> list[str]:
-    """A family's methods, one file each; the baseline, which the others are compared with, is the first."""
+    """A family's methods, one file each. The first is the baseline."""
     baseline = FAMILIES[family].baseline
     found = sorted(path.stem for path in FAMILIES[family].folder.glob("*.py") if not path.stem.startswith("_"))
     return [baseline, *(key for key in found if key != baseline)]
 
 
 def all_keys() -> list[str]:
-    """The methods of all families; no key stands in two of them."""
+    """The methods of all families; keys are unique over the families."""
     return [key for family in FAMILIES for key in keys(family)]
 
 
@@ -100,7 +105,7 @@ def load(key: str, arg: str | None = None) -> ConfigDict:
 
 
 def bound_functions(config: ConfigDict) -> dict[str, Callable]:
-    """Slot -> the function in it, with its keywords bound."""
+    """Slot -> its function, with keywords bound."""
     return _bound_preference(config) if "link" in config.algorithm else _bound_online(config)
 
 
@@ -108,7 +113,7 @@ def _bound_online(config: ConfigDict) -> dict[str, Callable]:
     chosen = policy.make_credit(config)._asdict() | policy.make_objective(config)._asdict()
     chosen["token_selection"] = chosen.pop("selection")
     if "critic" in config:
-        del chosen["advantage"]  # it is the critic's
+        del chosen["advantage"]  # the critic gives the advantage
         estimator, objective = ppo.make_estimator(config), ppo.make_objective(config)
         chosen |= {"critic.advantage": estimator.advantage, "critic.loss": objective.value_loss}
     for place, spec in config.algorithm.trackers.items():

@@ -1,12 +1,12 @@
-"""The table of the methods: equation, what each changes against GRPO or DPO, defaults, tests and ablations.
+"""The table of the methods: equation, differences from GRPO or DPO, defaults, tests and ablations.
 
     python -m experiments.tools.methods                                             # both families
     python -m experiments.tools.methods --family=preference                         # one of them
     python -m experiments.tools.methods --method=gspo                               # one method's page
-    python -m experiments.tools.methods --html=PATH --markdown=PATH --json=PATH     # the same, written
+    python -m experiments.tools.methods --html=PATH --markdown=PATH --json=PATH     # the same, written to files
 
-All of it is read from the files of configs/methods, from the signatures of the functions that they name, from the tests
-and from configs/papers. Nothing is written by hand, so nothing can be out of date.
+Everything is read from the files of configs/methods, from the signatures of the functions that they name, from the
+tests and from configs/papers. Nothing is written by hand, so nothing can be out of date.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from rl_jax.runs.logging import write_atomically
 
 
 class Said(NamedTuple):
-    """What the docstring of a method's file says, paragraph by paragraph."""
+    """The paragraphs of a method file's docstring."""
 
     title: str
     source: str
@@ -53,10 +53,19 @@ class Said(NamedTuple):
 class Method(NamedTuple):
     """A row of the table.
 
-    key: the file's name. family: a key of FAMILIES. papers: arXiv ids. changes: slot -> what stands there, where it is
-        not what the family's baseline has.
-    defaults: function -> its hyper-parameters, for the functions that the baseline does not use, or uses otherwise.
-    tests: files under tests/ that name one of these functions, and the method's own tests. ablations: files.
+    Attributes:
+      key: the file's name.
+      family: a key of FAMILIES.
+      title: the method's name.
+      source: where it was published.
+      papers: arXiv ids.
+      equation: the equation, as text.
+      departs: how it differs from the baseline.
+      command: that runs it.
+      changes: slot -> its content, for slots that differ from the family's baseline.
+      defaults: function -> its hyper-parameters, for functions that the baseline does not use in the same way.
+      tests: files under tests/ that name one of these functions, and the method's own tests.
+      ablations: files of configs/papers.
     """
 
     key: str
@@ -74,10 +83,16 @@ class Method(NamedTuple):
 
 
 def read_docstring(text: str, departs: str = FAMILIES["online"].departs) -> Said:
-    """The parts of a method's docstring: a title line "NAME: SOURCE.", indented blocks, "Departs from GRPO: ...".
+    """Splits a method's docstring: a title line "NAME: SOURCE.", indented blocks, "Departs from GRPO: ...".
 
-    The last indented block is the command, those before it the equation. departs: how the differences begin.
-    Raises ValueError where a part is missing.
+    The last indented block is the command, those before it the equation.
+
+    Args:
+      text: the docstring.
+      departs: the words that begin the differences.
+
+    Raises:
+      ValueError: if a part is missing.
     """
     paragraphs = [part.strip("\n") for part in inspect.cleandoc(text).split("\n\n")]
     blocks = [inspect.cleandoc("\n" + part) for part in paragraphs[1:] if part.startswith("    ")]
@@ -90,7 +105,7 @@ def read_docstring(text: str, departs: str = FAMILIES["online"].departs) -> Said
 
 
 def describe(value: Any) -> str:
-    """A setting in words: a function with its keywords as a call, a number without superfluous digits."""
+    """A setting as text: a function with its keywords as a call, a number without superfluous digits."""
     if isinstance(value, ConfigDict):
         value = value.to_dict()
     if isinstance(value, dict):
@@ -100,7 +115,7 @@ def describe(value: Any) -> str:
 
 
 def settings(config: ConfigDict, family: Family, prefix: str = "") -> dict[str, Any]:
-    """Dotted name -> value of every field that makes a method; a group with a function in it is one value."""
+    """Dotted name -> value of every field that defines a method; a group with a function in it is one value."""
     found = {}
     for name, value in config.items():
         dotted = prefix + name
@@ -112,9 +127,10 @@ def settings(config: ConfigDict, family: Family, prefix: str = "") -> dict[str, 
 
 
 def changes(config: ConfigDict, baseline: ConfigDict, family: Family) -> dict[str, str]:
-    """Slot -> what `config` has there, for the slots where `baseline` has something else.
+    """Slot -> its content in `config`, for slots in which `baseline` differs.
 
-    Of a group that the baseline has not (GRPO has no critic) it is what is not usual in it, and the family's own.
+    For a group that the baseline lacks (GRPO has no critic): the fields that differ from the usual ones, and the
+    family's own fields.
     """
     ours, theirs = settings(config, family), settings(baseline, family)
     for group, usual in family.usual.items():
@@ -128,7 +144,7 @@ def changes(config: ConfigDict, baseline: ConfigDict, family: Family) -> dict[st
 
 
 def unwrapped(fn: Callable) -> Callable:
-    """The function itself, without the keywords that are bound to it."""
+    """The function without its bound keywords."""
     return fn.func if isinstance(fn, functools.partial) else fn
 
 
@@ -139,7 +155,7 @@ def defaults(fn: Callable) -> dict[str, Any]:
 
 
 def own_functions(key: str) -> list[Callable]:
-    """The functions of the slots in which a method is not its family's baseline; all of them for the baseline."""
+    """The functions of the slots in which a method differs from its baseline; all functions for a baseline."""
     family = family_of(key)
     config, baseline = load(key), load(family.baseline)
     changed = changes(config, baseline, family)
@@ -148,8 +164,14 @@ def own_functions(key: str) -> list[Callable]:
 
 
 class Named(NamedTuple):
-    """What a test file speaks of. modules: local name -> module. attributes: (local name, attribute). imported:
-    (module, name). strings: the constants, among them the names of functions that a config or a parameter gives."""
+    """The names that occur in a test file.
+
+    Attributes:
+      modules: local name -> module.
+      attributes: (local name, attribute).
+      imported: (module, name).
+      strings: string constants, which include function names in configs and test parameters.
+    """
 
     modules: dict[str, str]
     attributes: set[tuple[str, str]]
@@ -158,7 +180,7 @@ class Named(NamedTuple):
 
     @classmethod
     def of(cls, tree: ast.AST) -> "Named":
-        """What a syntax tree speaks of."""
+        """The names in a syntax tree."""
         found = cls({}, set(), set(), set())
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
@@ -173,7 +195,7 @@ class Named(NamedTuple):
         return found
 
     def has(self, fn: Callable) -> bool:
-        """Whether it names `fn`: imported, as an attribute of its module, or as a string beside that module."""
+        """Whether it names `fn`: imported, as an attribute of its module, or as a string next to that module."""
         parts = fn.__module__.split(".")
         homes = {".".join(parts[:count]) for count in range(2, len(parts) + 1)}  # re-exported by its packages
         local = {name for name, module in self.modules.items() if module in homes}
@@ -187,7 +209,7 @@ class Named(NamedTuple):
 
 @functools.cache
 def test_files() -> dict[str, Named]:
-    """Test file -> what it speaks of."""
+    """Test file -> the names in it."""
     paths = sorted((ROOT / "tests").rglob("test_*.py"))
     return {p.relative_to(ROOT).as_posix(): Named.of(ast.parse(p.read_text(encoding="utf-8"))) for p in paths}
 
@@ -206,7 +228,7 @@ def ablated() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "configs" / "papers").glob("*.py")):
         module = importlib.import_module(f"configs.papers.{path.stem}")
-        # An ablation that is a study has no runs of configs for arms.
+        # An ablation that is a study has no configs as arms.
         arms = module.get_ablation().get("arms", {}) if hasattr(module, "get_ablation") else {}
         for file in sorted({arm.partition(":")[0] for arm in arms.values()}):
             found.setdefault(file, []).append(path.relative_to(ROOT).as_posix())
@@ -231,7 +253,7 @@ def method(key: str) -> Method:
 
 
 def fields(row: Method) -> dict[str, str]:
-    """What a page says below the title, as text; a field with nothing to say is left out."""
+    """The text fields of a method's page below the title; empty fields are left out."""
     family = FAMILIES[row.family]
     parts = {
         "Equation": row.equation,
@@ -246,7 +268,7 @@ def fields(row: Method) -> dict[str, str]:
 
 
 def tables(rows: list[Method]) -> list[tuple[str, str, list[Method]]]:
-    """(title, name of the baseline, rows) of each family that is there."""
+    """(title, name of the baseline, rows) for each family that occurs."""
     found = []
     for family in FAMILIES.values():
         if chosen := [row for row in rows if row.family == family.name]:
@@ -255,7 +277,7 @@ def tables(rows: list[Method]) -> list[tuple[str, str, list[Method]]]:
 
 
 def terminal(title: str, against: str, rows: list[Method]) -> Table:
-    """The table of one family that a terminal shows."""
+    """The table of one family for a terminal."""
     table = Table(show_lines=True, expand=True, title=title, title_justify="left")
     for name, ratio in (
         ("method", 3),
@@ -266,7 +288,7 @@ def terminal(title: str, against: str, rows: list[Method]) -> Table:
         table.add_column(name, ratio=ratio, overflow="fold")
     for row in rows:
         said = fields(row)
-        # Text, and not str: rich would read [B, T] as markup.
+        # Text, not str: rich would read [B, T] as markup.
         name = Text.assemble((row.key, "bold"), f"\n{row.title}\n{row.source}", *(f"\n{a}" for a in row.ablations))
         changed = said.get(f"Against {against}")
         tests = [file.removeprefix("tests/").removesuffix(".py") for file in row.tests]
@@ -285,7 +307,7 @@ def page(row: Method) -> Text:
 
 
 def markdown(rows: list[Method]) -> str:
-    """An overview and a section a method."""
+    """An overview and one section per method."""
 
     def cell(text: str) -> str:
         return text.replace("|", "\\|").replace("\n", "<br>")
@@ -313,7 +335,7 @@ def html(rows: list[Method]) -> str:
 
 
 def as_json(rows: list[Method]) -> str:
-    """A list of objects with the fields of Method; a number that JSON does not have is written as text."""
+    """A list of objects with the fields of Method; numbers that JSON lacks are written as text."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):

@@ -1,17 +1,15 @@
-"""Lists runs from their folders; filters them, compares results and configs, copies them for pandas and DuckDB.
+"""Lists and filters runs from their folders, compares results and configs, exports them for pandas and DuckDB.
 
-    python -m experiments.tools.runs runs                                            # name, program, task, state, \
-        result, age
+    python -m experiments.tools.runs runs                           # name, program, task, state, result, age
     python -m experiments.tools.runs runs --where='config.algorithm.kl_coef>0 and state=complete'
-    python -m experiments.tools.runs --compare runs/a runs/b                         # last metrics side by side
-    python -m experiments.tools.runs --diff runs/a runs/b                            # fields of the configs, code, \
-        versions
-    python -m experiments.tools.runs runs --export                                   # runs/runs.parquet: a row a run
+    python -m experiments.tools.runs --compare runs/a runs/b        # last metrics side by side
+    python -m experiments.tools.runs --diff runs/a runs/b           # config fields, code and versions that differ
+    python -m experiments.tools.runs runs --export                  # runs/runs.parquet: one row per run
 
-A condition is FIELD OP VALUE, with = != < <= > >= or ~ (contains); FIELD is name, program, task, state, step, age_s,
-error, config.a.b or metrics.eval/return, the last value. Conditions are joined by "and". A folder that cannot be read
+A condition is FIELD OP VALUE, with = != < <= > >= or ~ (contains). FIELD is name, program, task, state, step, age_s,
+error, config.a.b or metrics.eval/return (the last value). Conditions are joined by "and". A folder that cannot be read
 is listed as damaged, with the reason. Each run's metrics.parquet and samples.parquet are written when it ends; --export
-makes them again for those that were killed:
+also writes them for runs that were killed:
 
     duckdb.sql("from read_parquet('runs/**/metrics.parquet', union_by_name=true, filename=true)")  # columns may differ
     pandas.read_parquet("runs/runs.parquet")
@@ -36,8 +34,8 @@ from rl_jax.runs.parquet import write_parquet
 from rl_jax.runs.progress import format_seconds
 from rl_jax.runs.run_record import flatten, read_json
 
-MARKS = ("run.json", "config.json", METRICS_FILE)  # a folder with one of them is a run's
-NOT_ENTERED = {"checkpoints", "tb", "hf", "peft", "folded", "locks"}  # the points of folded runs stand elsewhere
+MARKS = ("run.json", "config.json", METRICS_FILE)  # a folder with one of them is a run
+NOT_ENTERED = {"checkpoints", "tb", "hf", "peft", "folded", "locks"}  # the points of folded runs are elsewhere
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -52,8 +50,18 @@ CONDITION = re.compile(r"\s*([\w./@:-]+?)\s*(<=|>=|!=|==|=|<|>|~)\s*(.*?)\s*")
 
 
 class Run(NamedTuple):
-    """A run's folder as a row: name, program, task, state, error, step, age_s (seconds since it last wrote), and the
-    record, the config and the last metrics."""
+    """One run's folder as a row.
+
+    Attributes:
+      name: the folder below the given root.
+      path: of the folder.
+      state: of the run, or "damaged".
+      error: the reason, if it failed or is damaged.
+      age_s: seconds since it last wrote.
+      record: run.json.
+      config: config.json.
+      metrics: last values.
+    """
 
     name: str
     path: pathlib.Path
@@ -80,7 +88,11 @@ class Run(NamedTuple):
 
 
 def find(roots: Iterable[str | os.PathLike]) -> Iterator[tuple[str, pathlib.Path]]:
-    """(name, folder) of every run at or under the roots, sorted. Raises FileNotFoundError for a root that is none."""
+    """(name, folder) of every run at or under the roots, sorted.
+
+    Raises:
+      FileNotFoundError: if a root is no folder.
+    """
     roots = [pathlib.Path(root) for root in roots]
     seen = set()
     for root in roots:
@@ -97,7 +109,7 @@ def find(roots: Iterable[str | os.PathLike]) -> Iterator[tuple[str, pathlib.Path
 
 
 def load(name: str, path: pathlib.Path) -> Run:
-    """The run of a folder; one that cannot be read has the state "damaged" and says why."""
+    """The run of a folder; one that cannot be read has the state "damaged", with the reason."""
     state, error = state_of(path)
     if state == "pending":
         state, error = "damaged", f"{path / 'run.json'}: missing"
@@ -116,7 +128,11 @@ def load(name: str, path: pathlib.Path) -> Run:
 
 
 def parse_where(texts: Iterable[str]) -> list[tuple[str, str, Any]]:
-    """[(field, operator, value)] of conditions joined by "and". Raises ValueError naming the part that is none."""
+    """[(field, operator, value)] of conditions joined by "and".
+
+    Raises:
+      ValueError: if a part is no condition; the message names it.
+    """
     found = []
     for part in (part for text in texts for part in re.split(r"\s+and\s+", text.strip())):
         match = CONDITION.fullmatch(part)
@@ -132,7 +148,11 @@ def parse_where(texts: Iterable[str]) -> list[tuple[str, str, Any]]:
 
 
 def select(runs: Sequence[Run], conditions: Sequence[tuple[str, str, Any]]) -> list[Run]:
-    """The runs that meet all conditions; one that lacks a field does not. ValueError for a field that no run has."""
+    """The runs that meet all conditions; a run that lacks a field does not.
+
+    Raises:
+      ValueError: if no run has a field.
+    """
     rows = [run.fields() for run in runs]
     known = {name for row in rows for name in row}
     for name, _, _ in conditions:
@@ -149,7 +169,7 @@ def select(runs: Sequence[Run], conditions: Sequence[tuple[str, str, Any]]) -> l
 def _compare(left: Any, text: str, right: Any) -> bool:
     try:
         return bool(OPERATORS[text](left, right))
-    except TypeError:  # a number and a text, or nothing, have no order
+    except TypeError:  # a number has no order with text or None
         return False
 
 
@@ -167,7 +187,7 @@ def shown(value: Any) -> str:
 
 
 def listing(runs: Sequence[Run], metric: str | None = None) -> str:
-    """A line a run, with the reason below those that are damaged or have failed."""
+    """One line per run, with the reason below those that are damaged or failed."""
     rows = [["name", "program", "task", "state", "step", "result", "age"]]
     for run in runs:
         fields = run.fields()
@@ -183,7 +203,7 @@ def listing(runs: Sequence[Run], metric: str | None = None) -> str:
 
 
 def compare(runs: Sequence[Run]) -> str:
-    """The last value of every metric side by side; of two runs, the second less the first, too."""
+    """The last value of every metric side by side; for two runs also the second minus the first."""
     names = sorted({name for run in runs for name in run.metrics})
     rows = [["metric", *(run.name for run in runs), *(["difference"] if len(runs) == 2 else [])]]
     for name in names:
@@ -196,7 +216,7 @@ def compare(runs: Sequence[Run]) -> str:
 
 
 def differences(runs: Sequence[Run]) -> str:
-    """The fields of the configs that are not the same in all runs, then commit, uncommitted changes and versions."""
+    """The config fields that differ between the runs, then commit, uncommitted changes and versions."""
     trees = [flatten(run.config) | flatten({"versions": run.record.get("versions", {})}, "run.") for run in runs]
     for tree, run in zip(trees, runs, strict=True):
         tree |= {f"run.{name}": run.record.get(name) for name in ("algorithm", "git_commit", "git_patch")}
@@ -211,8 +231,10 @@ def differences(runs: Sequence[Run]) -> str:
 
 
 def export(runs: Sequence[Run], path: pathlib.Path) -> None:
-    """Writes the Parquet copies of every run that is not running, and a table with a row a run to `path`. A run of
-    damaged rows gets no copy, and a line on standard error."""
+    """Writes the Parquet copies of every run that is not running, and a table with one row per run to `path`.
+
+    A run with damaged rows gets no copy, and a line on standard error.
+    """
     for run in runs:
         if run.state not in ("running", "damaged"):
             try:
@@ -223,7 +245,7 @@ def export(runs: Sequence[Run], path: pathlib.Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; the exit status."""
+    """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("roots", nargs="*", default=["runs"], help="folders of runs; default: runs")
     parser.add_argument("--where", action="append", default=[], help="a condition, or several joined by and")

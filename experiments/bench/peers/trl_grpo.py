@@ -1,8 +1,8 @@
-"""TRL's GRPOTrainer on the work of bench_grpo: PYTHON trl_grpo.py WORK.json -> one JSON line.
+"""TRL's GRPOTrainer on the work of experiments.bench.grpo: PYTHON trl_grpo.py WORK.json -> one JSON line.
 
-PYTHON has `trl==1.16.0`, `torch==2.13.0`, transformers, accelerate, datasets. The model is transformers' Qwen3, at
-random, float32. `generate` decodes all rows until the longest has ended; the completions are then cut to the work's
-lengths, EOS included.
+PYTHON has `trl==1.16.0`, `torch==2.13.0`, transformers, accelerate, datasets. The model is transformers' Qwen3,
+randomly initialised, float32. `generate` decodes all rows until the longest has ended; the completions are then cut to
+the work's lengths, EOS included.
 """
 
 import json
@@ -56,7 +56,7 @@ ends, rollouts, scores = [], [], []
 
 
 def reward(completions, **_):
-    """The share of even tokens: it costs nothing and differs between completions."""
+    """The fraction of even tokens: cheap, and different between completions."""
     ids = [[int(word[1:]) for word in text.split() if word[0] == "t"] for text in completions]
     return [sum(token % 2 == 0 for token in row) / max(len(row), 1) for row in ids]
 
@@ -83,7 +83,7 @@ class Trainer(GRPOTrainer):
 
 
 class Clock(TrainerCallback):
-    """Notes when a step ends."""
+    """Records when a step ends."""
 
     def on_step_end(self, *_, **__):
         ends.append(time.perf_counter())

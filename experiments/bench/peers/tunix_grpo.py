@@ -1,7 +1,7 @@
-"""Tunix's GRPO learner on the work of bench_grpo: PYTHON tunix_grpo.py WORK.json -> one JSON line.
+"""Tunix's GRPO learner on the work of experiments.bench.grpo: PYTHON tunix_grpo.py WORK.json -> one JSON line.
 
-PYTHON has `google-tunix==0.1.7`. The model is its own Qwen3, initialised at random. Its sampler decodes all rows until
-the longest has ended, which is what it does with an EOS, too; the completions are then cut to the work's lengths.
+PYTHON has `google-tunix==0.1.7`. The model is its own Qwen3, randomly initialised. Its sampler decodes all rows until
+the longest has ended, as it does with an EOS, too; the completions are then cut to the work's lengths.
 """
 
 import json
@@ -47,7 +47,7 @@ class Tokenizer:
 
 
 class Prompts:
-    """One batch a step. The sampler adds BOS, hence one token less of each."""
+    """One batch per step. The sampler adds BOS, hence each prompt has one token less."""
 
     def __iter__(self):
         for batch in work["prompts"]:
@@ -58,7 +58,7 @@ ends, rollouts, updates = [], [], []
 
 
 def reward(prompts, completions, **_):
-    """The share of even tokens: it costs nothing and differs between completions."""
+    """The fraction of even tokens: cheap, and different between completions."""
     return [float(np.mean([int(word) % 2 == 0 for word in text.split()] or [0.0])) for text in completions]
 
 
@@ -91,7 +91,7 @@ generate, update = cluster.generate, cluster.update_actor
 
 
 def cut_generate(*args, **kwargs):
-    """generate, then the completions cut to this step's lengths."""
+    """generate, with the completions cut to this step's lengths."""
     start = time.perf_counter()
     found = generate(*args, **kwargs)
     wanted = lengths[len(rollouts)]
@@ -102,7 +102,7 @@ def cut_generate(*args, **kwargs):
 
 
 def timed_update(*args, **kwargs):
-    """update_actor, to its end."""
+    """update_actor, timed to its end."""
     start = time.perf_counter()
     found = update(*args, **kwargs)
     jax.block_until_ready(jax.tree.leaves(nnx.state(cluster.actor_trainer.model, nnx.Param)))
