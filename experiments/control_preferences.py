@@ -94,8 +94,8 @@ def make_teacher(config, agent) -> Callable:
         return lambda key, values: agent.init(key)
     taught = config.copy_and_resolve_references()
     with taught.unlocked():
-        del taught["preferences"]  # it is a run of control_ppo
-        taught.update(total_steps=config.segments.teacher_steps, log_every=1)
+        del taught["preferences"]
+        taught.update(program="control_ppo", total_steps=config.segments.teacher_steps, log_every=1)
     taught.checkpoint.every = 1
     taught.eval.num_episodes = 0
     init, advance, params = control_ppo.make_run(taught)
