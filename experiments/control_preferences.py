@@ -112,7 +112,7 @@ def make_teacher(config, agent) -> Callable:
     taught = config.copy_and_resolve_references()
     with taught.unlocked():
         del taught["preferences"]  # the teacher is a run of control_ppo
-        taught.update(total_steps=config.segments.teacher_steps, log_every=1)
+        taught.update(program="control_ppo", total_steps=config.segments.teacher_steps, log_every=1)
     taught.checkpoint.every = 1
     taught.eval.num_episodes = 0
     init, advance, params = control_runs.make_run(taught)
