@@ -4,6 +4,8 @@ Every field is set here, so that a misspelt one on the command line is an error 
 means is in configs/fields.py.
 """
 
+import pathlib
+
 from ml_collections import ConfigDict
 
 
@@ -69,6 +71,14 @@ def train(*, steps: int, optimizer: ConfigDict, **more) -> dict:
 
 SAMPLING = dict(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)  # of the model itself
 DATA_DIR = "~/.cache/rl_jax/tfds"  # where datasets are prepared, once
+# Where real data sets are looked for: beside the clone, and where experiments.tools.fetch_data puts them.
+DATA, FETCHED = "../shared/data", "~/.cache/rl_jax/data"
+
+
+def real(path: str) -> str:
+    """A file or folder of the real data sets: that under DATA, unless only FETCHED has it."""
+    fetched = pathlib.Path(FETCHED).expanduser() / path
+    return str(fetched) if fetched.exists() and not pathlib.Path(DATA, path).exists() else f"{DATA}/{path}"
 
 
 def base(name: str) -> ConfigDict:

@@ -60,7 +60,7 @@ RUN = {
     '"seeds:2" (the runs) or "envs:8" (each run\'s environments).',
     "init_from": 'Run whose params to start from. A workdir, or RUN/checkpoints/STEP; "": the warm start, if any.',
     "task": "Task: its name and its own keywords (rl_jax.tasks).",
-    "task.name": "Task: prompts, verifier and tokenizer (rl_jax.tasks).",
+    "task.name": 'Task: prompts, verifier and tokenizer (rl_jax.tasks), or "module:function" of your own.',
     "task.path": "File or folder of the task's records.",
     "task.data_dir": "Folder where data sets are prepared, once.",
     "task.skip_bad_records": "Leave bad records out and count them, instead of stopping. --skip_bad_records sets it.",

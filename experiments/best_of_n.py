@@ -5,7 +5,7 @@
 
 Writes WORKDIR/best_of_n.json (gold and proxy score against n and its KL), best_of_n.md (the table), scores.npz (every
 sample's scores) and rankings.jsonl (the samples, graded by the verifier: data for experiments.reward_model). The
-policy is config.init_from's, or the config's own model.
+policy is config.init_from's, or the config's own model, after its SFT in WORKDIR/sft where the config has one.
 """
 
 import json
@@ -19,8 +19,9 @@ from experiments.parts.encoding import encode_prompts
 from experiments.parts.judges import RewardModel, load_reward_model
 from experiments.parts.judging import Judged, judge, make_pool
 from experiments.parts.run import record_run
-from experiments.parts.setup import Setup, check_rows, load_params, make_setup, sampling_of
+from experiments.parts.setup import Setup, check_rows, make_setup, sampling_of
 from experiments.parts.training import jit_generate
+from experiments.parts.warm_start import warm_start
 from rl_jax.core.binding import bind
 from rl_jax.credit import ensembles
 from rl_jax.data import pipeline
@@ -119,12 +120,15 @@ def rankings(judged: list[Judged], samples: int, noise: float, seed: int) -> byt
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict[str, float]]:
-    """Samples, chooses, writes; the rows of the table. task: in place of config.task's."""
+    """Samples, chooses, writes; the rows of the table, none if a signal ended the SFT. task: in place of
+    config.task's."""
     settings = config.best_of_n
     setup = make_setup(config, task)
     check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})
     record_run(config, workdir, "best_of_n", setup.mesh.devices.flat)
-    params = load_params(setup, config.init_from) if config.init_from else setup.init_params()
+    params = warm_start(setup, workdir, None)
+    if params is None:
+        return []
     folders = [name for name in settings.proxies.split(",") if name]
     model = load_reward_model(folders) if folders else None
     with make_pool(setup) as pool:

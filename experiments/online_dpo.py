@@ -16,7 +16,7 @@ import numpy as np
 
 from experiments.parts import flags, processes
 from experiments.parts.judging import make_evaluate, make_pool, sample_rows
-from experiments.parts.preference_data import flat, load_task
+from experiments.parts.preference_data import flat, for_sft, load_task
 from experiments.parts.preference_steps import Programs, build, couple_batch, make_objective
 from experiments.parts.run import Clock, Run, checkpoint_items, state_of
 from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, Source, make_judge
@@ -221,6 +221,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """The whole of it: warm start, restore if there is something, loop, save. task: in place of config.task's."""
     loop, (named, source_of) = Run(config, workdir, "online_dpo", config.train), make_source(config)
     setup = make_setup(config, task or named)
+    if config.sample.data == "pairs":  # its SFT, if any, is on the chosen sides
+        setup = for_sft(setup, preferences.load(**config.sample.pairs.to_dict()))
     check_config(setup)
     loop.record(setup.mesh.devices.flat)
     if (params := warm_start(setup, workdir, loop.stop)) is None:

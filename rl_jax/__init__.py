@@ -1,20 +1,28 @@
 """Policy optimization in JAX: every loss is a pure function of arrays.
 
-A recipe is one page, with its equation at the top, and its terms are arguments:
+A recipe is one page, with its equation at the top. Log-probs of any model go in, a Mean and metrics come out:
 
-    from rl_jax import grpo
-    from rl_jax.losses import policy
+    import jax.numpy as jnp
+    from rl_jax import PolicyBatch, TokenScores, grpo
 
-    def soft_clip(log_probs, old_log_probs, advantages, mask):
-        hard = policy.clipped_surrogate(log_probs, old_log_probs, advantages, mask)
-        return hard._replace(loss=0.9 * hard.loss)
+    log_probs = jnp.log(jnp.array([[0.5, 0.2], [0.4, 0.1]]))    # float [B, T]
+    old, mask, advantages = log_probs - 0.1, jnp.ones((2, 2), bool), jnp.array([[1.0, 1.0], [-1.0, -1.0]])
+    batch = PolicyBatch(None, mask, advantages, old_log_probs=old, behavior_log_probs=old, ref_log_probs=old)
+    loss, metrics = grpo.loss(TokenScores(log_probs, -log_probs), batch, grpo.Objective(kl_coef=0.04))
 
-    objective = grpo.Objective(surrogate=soft_clip, kl_coef=0.0)
-    loss, metrics = grpo.loss(scores, batch, objective)   # arrays in, (Mean, metrics) out
+Every term of it is an argument, and one of your own is held to the laws that all losses here obey:
 
     from rl_jax import testing
-    testing.check_surrogate(soft_clip)                    # padding, micro-batches, stop-gradients, ...
-    testing.learns(soft_clip)                             # trains a small problem with it
+    from rl_jax.losses import policy
+
+    def leaky_clip(log_probs, old_log_probs, advantages, mask):
+        clipped = policy.clipped_surrogate(log_probs, old_log_probs, advantages, mask)
+        free = policy.importance_sampling(log_probs, old_log_probs, advantages, mask)
+        return clipped._replace(loss=0.9 * clipped.loss + 0.1 * free.loss)
+
+    loss, metrics = grpo.loss(TokenScores(log_probs, -log_probs), batch, grpo.Objective(surrogate=leaky_clip))
+    testing.check_surrogate(leaky_clip)    # padding, micro-batches, stop-gradients, both signs of the advantage, ...
+    testing.learns(leaky_clip)             # trains a small problem with it
 
 Recipes, one module each:
     grpo            GRPO and the methods that change its advantage, its loss or its aggregation; start reading here.

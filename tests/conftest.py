@@ -16,9 +16,10 @@ if "jax" in sys.modules:
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Un-blocked loops over simulated devices starve XLA's thread pool on two cores and hang; 16 threads do not.
 os.environ["NPROC"] = "16"
-# Most of the suite's time is compiling small programs that run once; XLA's older code generator does it in two thirds
-# of the time. What users run is compiled with the newer one in .ci/run's quick start.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
+# Most of the suite's time is compiling small programs that run once: XLA's older code generator and no optimizations do
+# that in less than half of the time. What users run is compiled with all of them in .ci/run's quick start.
+_QUICK = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}".strip()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA and TensorStore chatter would bury a failing test
 
 import jax  # noqa: E402

@@ -1,11 +1,12 @@
-"""Best-of-n (arXiv 2009.01325, 2210.10760) of the real stories260K: samples, chosen by a proxy, judged by the verifier.
+"""Best-of-n (arXiv 2009.01325, 2210.10760) of stories: samples, chosen by a proxy, judged by the verifier.
 
     python -m experiments.best_of_n --config=configs/preferences/best_of_n.py \
         --config.best_of_n.proxies=runs/reward_model
 
 Without a proxy the verifier itself chooses, which is the ceiling. Several proxies, with commas between them, are an
 ensemble. The samples are written as WORKDIR/rankings.jsonl, graded by the verifier: data for experiments.reward_model.
-Argument: `smoke` (seconds, for CI).
+The policy is a small model from scratch, fine-tuned on generated stories first (configs/tasks/stories_sentiment.py).
+Arguments: `stories260k` takes the real stories260K, judged by a sentiment model; `smoke` (seconds, for CI).
 """
 
 from ml_collections import ConfigDict
@@ -33,8 +34,8 @@ def best_of_n(**changes) -> ConfigDict:
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, ("smoke",))
-    config = stories_sentiment.get_config("smoke" if "smoke" in words else None)
+    words = common.parse(arg, ("smoke", "stories260k"))
+    config = stories_sentiment.get_config(",".join(sorted(words)))
     config.program, config.name = "best_of_n", "best_of_n"
     config.best_of_n = best_of_n()
     if "smoke" in words:

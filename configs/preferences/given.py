@@ -2,8 +2,9 @@
 
     python -m experiments.dpo --config=configs/preferences/given.py --config.data.path=PAIRS.jsonl --workdir=runs/dpo
 
-A line is {"prompt": ..., "chosen": ..., "rejected": ...}. The model is a small one from scratch over characters, first
-fine-tuned on the chosen answers (config.sft); --config.model.path=FOLDER takes a Hugging Face model instead,
+Without a path the preferences are generated: sums, right and wrong (rl_jax.preferences.generated). A line of a file is
+{"prompt": ..., "chosen": ..., "rejected": ...}. The model is a small one from scratch over characters, first fine-tuned
+on the chosen answers (config.sft); --config.model.path=FOLDER takes a Hugging Face model instead,
 --config.model.checkpoint with --config.task.tokenizer_path one of llama2.c. Argument: `smoke`.
 """
 
@@ -28,8 +29,8 @@ def base(name: str) -> ConfigDict:
     config.task = dict(name="preferences", tokenizer_path="", alphabet=PRINTABLE)
     # The keywords of rl_jax.preferences.load. kind: "pairs", "rankings" or "labels" (for reward models "steps", too).
     config.data = dict(
-        name="jsonl",
-        path="",
+        name="given",
+        path="",  # a JSONL file; "": generated preferences of the same kind
         kind="pairs",
         sort_by_reward=False,
         test_share=0.1,  # of the prompts

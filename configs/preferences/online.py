@@ -3,7 +3,7 @@
     python -m experiments.online_dpo --config=configs/preferences/online.py --workdir=runs/online_dpo
 
 Two samples of each prompt, the verifier says which is better, DPO on the pair at once. Arguments: `smoke`; `stories`
-takes the setting of configs/tasks/stories_sentiment.py (stories260K, judged by a sentiment model).
+takes the setting of configs/tasks/stories_sentiment.py, `stories260k` that of its real data.
 """
 
 from ml_collections import ConfigDict
@@ -14,9 +14,10 @@ from configs.tasks import arithmetic, stories_sentiment
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, ("smoke", "stories"))
-    config = of((stories_sentiment if "stories" in words else arithmetic).get_config())
-    if "stories" in words:
+    words = common.parse(arg, ("smoke", "stories", "stories260k"))
+    real = words & {"stories260k"}
+    config = of(stories_sentiment.get_config(*real) if real or "stories" in words else arithmetic.get_config())
+    if real or "stories" in words:
         config.sample.update(prompts_per_step=16, prompts_per_batch=16, group_size=4)
         config.algorithm.pair_selection = dict(fn="best_worst")
         config.train.update(steps=60, batch_size=16)

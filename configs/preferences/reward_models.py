@@ -1,13 +1,15 @@
-"""Reward models (arXiv 1706.03741, 2204.05862) on real preferences, from the real stories260K.
+"""Reward models (arXiv 1706.03741, 2204.05862) on generated sums or on real preferences.
 
     python -m experiments.reward_model --config=configs/preferences/reward_models.py --workdir=runs/reward_model
 
-Bradley-Terry on HH's harmless pairs, evaluated on held-out ones and on LLMBar's five subsets. Arguments choose the data
-(`pandalm`, `steps`: BIG-Bench-Mistake for a process reward model, `gsm8k`: model solutions for an outcome verifier) and
-the method (`soft`: annotators' shares as labels, which pandalm has; `margin`, which needs --config.data with margins;
-`center`, `k_wise` and `plackett_luce`: with gsm8k of four solutions each; `hl_gauss`, `mse`, `implicit`: no head,
-`ensemble`: five heads). `scratch`: a small model of characters. `smoke` (seconds, for CI).
---config.model.path=FOLDER takes a Hugging Face model.
+Bradley-Terry on pairs of sums, right and wrong, evaluated on held-out ones. Arguments choose other data. Generated:
+`steps` for a process reward model, `labels` for an outcome verifier, `rankings` of four sums. Real: `hh` (harmless
+pairs, also evaluated on LLMBar's five subsets), `pandalm`, `bbmistake` (steps), `gsm8k` (labelled model solutions);
+their files are those of `python -m experiments.tools.fetch_data NAME`. And the method: `soft` (annotators' shares as
+labels, of generated pairs and of pandalm), `margin` (of generated pairs), `center`, `k_wise` and `plackett_luce` (of
+rankings, or of gsm8k's four solutions each), `hl_gauss`, `mse`, `implicit` (no head), `ensemble` (five heads).
+The model of generated data is a small one of characters, which `scratch` also takes for real data; else that of real
+data is the real stories260K. `smoke` (seconds, for CI). --config.model.path=FOLDER takes a Hugging Face model.
 """
 
 from ml_collections import ConfigDict
@@ -15,9 +17,9 @@ from ml_collections import ConfigDict
 from configs import common
 from configs.preferences import given
 
-DATA = "../shared/data"
+REAL = ("hh", "pandalm", "bbmistake", "gsm8k")
 WORDS = (
-    *("smoke", "scratch", "pandalm", "steps", "gsm8k"),
+    *("smoke", "scratch", "steps", "labels", "rankings", *REAL),
     *("soft", "margin", "center", "k_wise", "plackett_luce", "hl_gauss", "mse", "implicit", "ensemble"),
 )
 
@@ -60,38 +62,53 @@ def base(name: str) -> ConfigDict:
 
 def get_config(arg: str | None = None):
     words = common.parse(arg, WORDS)
+    named = sorted(words & {"steps", "labels", "rankings", *REAL})
+    if len(named) > 1:
+        raise ValueError(f"config argument names {len(named)} data sets: {', '.join(named)}")
     config = base("reward_model")
-    if "scratch" in words:
-        config.model = common.transformer(embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16)
-    else:
-        config.model = common.transformer(checkpoint=f"{DATA}/models/stories260K.bin")
-        config.task.tokenizer_path = f"{DATA}/models/tok512.bin"
+    config.model = common.transformer(embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16)
     config.encode = dict(truncate="left", identical="drop")
-    config.rollout.update(completion_length=64, prompt_buckets=(96,))
     config.eval.update(every=50, num_prompts=512, batch_size=32)
     config.checkpoint.every = 50
-    config.data = published("hh", "prefs/hh_harmless_test.jsonl.gz")
-    config.benchmarks = dict(
-        names=("llmbar",), sets=dict(llmbar=dict(name="llmbar", path=f"{DATA}/prefs", skip_bad_records=True))
-    )
-    if "pandalm" in words:
-        config.data = published("pandalm", "prefs/pandalm_human_testset.json.gz")
-    if "steps" in words:
+    (_real if words & set(REAL) else _generated)(config, words)
+    if words & {"steps", "bbmistake"}:
         config.algorithm.update(reads="steps", responses=1, loss=dict(fn="step_cross_entropy"))
-        config.data = published("bbmistake", "prm")
-        config.rollout.update(completion_length=256, prompt_buckets=(64,))  # most mistakes come late
-        config.benchmarks.names = ()
-    if "gsm8k" in words:
+    if words & {"labels", "gsm8k"}:
         config.algorithm.update(responses=1, loss=dict(fn="outcome"))
-        config.data = published("gsm8k_solutions", "math/gsm8k_test_model_solutions.jsonl.gz", kind="labels")
-        config.rollout.update(completion_length=192, prompt_buckets=(64,))  # the end of the question
-        config.benchmarks.names = ()
+    if "rankings" in words:
+        config.algorithm.update(responses=4, loss=dict(fn="plackett_luce"))
     return smoke(method(config, words)) if "smoke" in words else method(config, words)
 
 
+def _generated(config: ConfigDict, words: set[str]) -> None:
+    kind = next(iter(words & {"steps", "labels", "rankings"}), "pairs")
+    annotators = 5 if "soft" in words and kind == "pairs" else 0
+    config.data = dict(name="generated", kind=kind, annotators=annotators, data_dir=common.DATA_DIR)
+    config.rollout.update(completion_length=48 if kind == "steps" else 24, prompt_buckets=(24,))
+
+
+def _real(config: ConfigDict, words: set[str]) -> None:
+    if "scratch" not in words:
+        config.model = common.transformer(checkpoint=common.real("models/stories260K.bin"))
+        config.task.tokenizer_path = common.real("models/tok512.bin")
+    if "bbmistake" in words:
+        config.data = published("bbmistake", "prm")
+        config.rollout.update(completion_length=256, prompt_buckets=(64,))  # most mistakes come late
+    elif "gsm8k" in words:
+        config.data = published("gsm8k_solutions", "math/gsm8k_test_model_solutions.jsonl.gz", kind="labels")
+        config.rollout.update(completion_length=192, prompt_buckets=(64,))  # the end of the question
+    else:
+        config.rollout.update(completion_length=64, prompt_buckets=(96,))
+        config.data = published("hh", "prefs/hh_harmless_test.jsonl.gz")
+        if "pandalm" in words:
+            config.data = published("pandalm", "prefs/pandalm_human_testset.json.gz")
+        llmbar = dict(name="llmbar", path=common.real("prefs"), skip_bad_records=True)
+        config.benchmarks = dict(names=("llmbar",), sets=dict(llmbar=llmbar))
+
+
 def published(name: str, path: str, **more) -> dict:
-    """The keywords of rl_jax.preferences.load for a file of ../shared/data."""
-    return dict(name=name, path=f"{DATA}/{path}", skip_bad_records=True, data_dir=common.DATA_DIR, **more)
+    """The keywords of rl_jax.preferences.load for a real data file."""
+    return dict(name=name, path=common.real(path), skip_bad_records=True, data_dir=common.DATA_DIR, **more)
 
 
 def method(config: ConfigDict, words: set[str]) -> ConfigDict:

@@ -150,29 +150,46 @@ def report(outcome: Mapping) -> str:
     ).format(**{**outcome, **words})
 
 
-def summary(keys: Sequence[str], runs: pathlib.Path) -> str:
-    """One Markdown table over those ablations that have a result under `runs`."""
+def summary(keys: Sequence[str], runs: pathlib.Path, stored: pathlib.Path | None = None) -> str:
+    """One Markdown table over those ablations that have a result under `runs`, or else in the folder `stored`."""
     lines = [
         "| command | claim | result: mean over seeds [95 % interval] | judged: mean or paired difference | verdict |",
         "|---|---|---|---|---|",
     ]
     for key in keys:
-        path = runs / key / "ablation.json"
-        if not path.exists():
-            continue
-        found = json.loads(path.read_text(encoding="utf-8"))
-        arms = "; ".join(f"{arm} {cell(row[found['metric']])}" for arm, row in found["values"].items())
-        judged_rows = "<br>".join(
-            "{} ({mean:.3g} [{low:.3g}, {high:.3g}]{})".format(row["statement"], _more(row), **row["interval"])
-            for row in found["statements"]
-        )
-        spent = f"{max(found['wall_seconds'] / 60, 0.1):.1f} min"
-        tried = f", {tried_text(found['tried'])}" if "tried" in found else ""  # an older result has not recorded it
-        lines.append(
-            f"| `{found['command']}` | {found['claim']} ({found['paper']}) | {found['metric']}: {arms} "
-            f"({seeds_text(found['seeds'])}, {found['date']}, {spent}{tried}) | {judged_rows} | {found['verdict']} |"
-        )
+        places = [runs / key / "ablation.json", *([stored / f"{key}.json"] if stored else [])]
+        path = next((path for path in places if path.exists()), None)
+        if path:
+            lines.append(summary_row(json.loads(path.read_text(encoding="utf-8"))))
     return "\n".join(lines)
+
+
+def summary_row(found: Mapping) -> str:
+    """A result's row of the table: of a finished ablation, or of a stored one (see experiments/ablation/results)."""
+    if "values" in found:
+        arms = {arm: cell(row[found["metric"]]) for arm, row in found["values"].items()}
+        minutes, seeds = max(found["wall_seconds"] / 60, 0.1), found["seeds"]
+    else:
+        arms = {arm: interval_text(row) for arm, row in found["arms"].items()}
+        minutes, seeds = found["wall_minutes"], range(found["seeds"]["first"], found["seeds"]["last"] + 1)
+    measured = "; ".join(f"{arm} {text}" for arm, text in arms.items())
+    judged_rows = "<br>".join(
+        f"{row['statement']} ({interval_text(row['interval'])}{_more(row)})" for row in found["statements"]
+    )
+    # An older result has recorded neither its time nor how many settings were tried.
+    said = [seeds_text(seeds), found["date"], *([f"{minutes:.1f} min"] if minutes else [])]
+    said += [tried_text(found["tried"])] if found.get("tried") else []
+    said += [f"from the {found['source']}"] if "source" in found else []
+    note = f", {found['note']}" if "source" in found and found.get("note") else ""
+    return (
+        f"| `{found['command']}` | {found['claim']} ({found['paper']}) | {found['metric']}: {measured}{note} "
+        f"({', '.join(said)}) | {judged_rows} | {found['verdict']} |"
+    )
+
+
+def interval_text(interval: Mapping[str, float]) -> str:
+    """mean [low, high], or the mean alone."""
+    return "{mean:.3g} [{low:.3g}, {high:.3g}]".format(**interval) if "low" in interval else f"{interval['mean']:.3g}"
 
 
 def _more(row: Mapping) -> str:

@@ -4,7 +4,7 @@
     python -m experiments.ablation --list
     python -m experiments.ablation --all --smoke    # every one, small: does it run? (make ablations SMOKE=1)
     python -m experiments.ablation --all            # every one that has no result yet (make ablations)
-    python -m experiments.ablation --table          # of all that have run, as Markdown
+    python -m experiments.ablation --table          # of all that have run here, and the stored results of the others
 
 There are two kinds. A study is a function of experiments.studies that runs all seeds of all arms in this process. An
 ablation of programs runs each arm and seed as its own process with its own workdir (runs/ablations/KEY/...), so that a
@@ -40,6 +40,7 @@ from rl_jax.runs.run_record import is_complete
 
 PAPERS = pathlib.Path(__file__).parents[2] / "configs" / "papers"
 RUNS = pathlib.Path("runs")
+RESULTS = pathlib.Path(__file__).parent / "results"  # what was measured once, in the repository
 SPENT = "spent.jsonl"  # in an ablation's folder: the seconds of every start of a program, of interrupted ones too
 
 
@@ -219,7 +220,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--list", action="store_true", help="name the ablations and their claims")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
     parser.add_argument("--all", action="store_true", help="run all of them; those with a result are skipped")
-    parser.add_argument("--table", action="store_true", help="one Markdown table of all stored results")
+    parser.add_argument("--table", action="store_true", help="one Markdown table of all results, run or stored")
     parser.add_argument("--smoke", action="store_true", help="the sizes of the file's field smoke: does it run at all?")
     parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/ablations/KEY; of all, runs/ablations")
     options, overrides = parser.parse_known_args(arguments)
@@ -229,7 +230,7 @@ def main(arguments: list[str] | None = None) -> None:
             parser.error(f"--all runs all of them as their files have them, not {options.key or overrides[0]}")
         sys.exit(run_all(options.workdir or folder, smoke=options.smoke))
     if options.table:
-        print(summary(keys(), options.workdir or folder))
+        print(summary(keys(), options.workdir or folder, None if options.smoke else RESULTS))
     elif options.list or options.key is None:
         print(listing(options.json))
     else:

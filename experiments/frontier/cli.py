@@ -31,6 +31,7 @@ from experiments.parts.run import Clock
 from experiments.parts.sample_candidates import Candidates, Source, make_judge
 from experiments.parts.setup import Setup, make_setup
 from experiments.parts.training import jit_generate, jit_score, place_rows
+from experiments.parts.warm_start import warm_start
 from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
 from rl_jax.data import pipeline
 from rl_jax.rewards.benchmarks import best_of_n
@@ -216,6 +217,8 @@ def train_online(
     stop: not asked; the program puts handlers of its own in its place.
     """
     config = setup.config
+    if config.sft.steps and not config.init_from:  # the reference, which stands beside the arms
+        config = ConfigDict(config.to_dict() | {"init_from": str(workdir.parents[1] / "sft")}).lock()
     ONLINE[program](config, workdir)
     if not is_complete(workdir):
         return []
@@ -281,12 +284,14 @@ def run(config, workdir: pathlib.Path) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
         setup = make_setup(config)
         with make_pool(setup) as pool:
-            run_arms(setup, pool, Results(config, workdir), workdir)
+            reference = warm_start(setup, workdir, None)
+            if reference is not None:
+                run_arms(setup, pool, reference, Results(config, workdir), workdir)
 
 
-def run_arms(setup: Setup, pool: RewardPool, results: Results, workdir: pathlib.Path) -> None:
+def run_arms(setup: Setup, pool: RewardPool, reference: Params, results: Results, workdir: pathlib.Path) -> None:
     """The reference, its best of n, and every arm; what `results` has is left out."""
-    config, reference = setup.config, setup.init_params()
+    config = setup.config
     measure = make_measure(setup, pool, reference)
     candidates = functools.cache(lambda: make_candidates(setup, pool, reference, workdir))
     shared = [checkpoint.checksum(reference), config.eval.to_dict(), config.task.to_dict(), config.rollout.to_dict()]

@@ -104,7 +104,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("save_steps", "save_freq", "save_interval", "checkpoint_interval", "save_every"), _SAVE),
     **dict.fromkeys(("save_total_limit", "max_to_keep"), "checkpoint.keep"),
     **dict.fromkeys(("dataset", "dataset_name", "train_files", "data_path"), "data.path task.path task.name"),
-    **dict.fromkeys(("reward_fn", "reward_funcs", "reward_function", "verifier"), "task.name"),
+    **dict.fromkeys(("reward_fn", "reward_funcs", "reward_function", "verifier"), "reward.function"),
     **dict.fromkeys(("reward_model_path", "reward_model"), "sample.judge best_of_n.proxies"),
     **dict.fromkeys(("ref_model", "reference_model"), "algorithm.reference init_from"),
     **dict.fromkeys(("resume_from_checkpoint", "checkpoint_path", "load_path"), "init_from"),

@@ -140,7 +140,8 @@ def process_supervised(
     """GRPO with process supervision: A_t = sum over the steps that end at or after t of (r - mean_g) / (std_g + eps).
 
     Mean and std are over all steps of a group's completions. One step at the end of each row is `group_relative`. A
-    group with one step, or whose steps are all equal, gives 0. Source: arXiv 2402.03300 section 4.1.3.
+    group with one step, or whose steps are all equal, gives 0. credit.assign takes the steps from the rollout's token
+    rewards; no shipped sampler gives any yet. Source: arXiv 2402.03300 section 4.1.3.
 
     Args:
       rewards: float [B]; only its shape is used.
@@ -190,7 +191,7 @@ def optimal_token_baseline(
     G_t is the reward to go. 1 - 2 pi + sum_v pi(v)^2 is the squared norm of the softmax's score, so W_t measures how
     much the gradient of the first t tokens varies, and b_t is the baseline that minimises its variance. The sums are
     over the completions of the prompt that have a token at t. If only one has, b_t is 0: its own return is not a
-    baseline. Source: verl's optimal_token_baseline.
+    baseline. For a loop of your own: no program supplies sum_pi_squared. Source: verl's optimal_token_baseline.
 
     Args:
       rewards: float [B].

@@ -1,14 +1,14 @@
 """The one table of layouts: which axes of a mesh split a dimension, by the dimension's name.
 
     data     rows
-    expert   rows, and the experts of a mixture. Its devices hold rows of their own outside of the experts, as in
-             MaxText: else attention would be computed as often as there are devices on this axis
+    expert   rows, and the experts of a mixture. Outside of the experts its devices hold rows of their own, as in
+             MaxText; otherwise each of them would repeat the attention
     fsdp     rows, and every parameter (and what the optimizer keeps of it) along its model dimension
     context  the tokens of a row, in forwards over whole rows; queries stay, keys and values are gathered
     tensor   heads, the inner dimension of an MLP, the vocabulary
 
-A function of a model says where XLA's own propagation needs a hint: `constrain(x, "rows", "tokens", None)`. The mesh is
-that of the context (jax.set_mesh, sharding.on_mesh); without one nothing happens, so a model need not know.
+A model gives XLA's sharding propagation a hint with `constrain(x, "rows", "tokens", None)`. The mesh is that of the
+context (jax.set_mesh, sharding.on_mesh); without a mesh it does nothing.
 """
 
 import math
@@ -31,14 +31,17 @@ RULES = {
 
 
 def axes_of(name: str | None, sizes: dict[str, int]) -> tuple[str, ...]:
-    """The axes that split a dimension of this name, of those with more than one device. None: it is whole."""
+    """The axes with more than one device that split a dimension of this name; none for None."""
     return tuple(axis for axis in RULES[name] if sizes.get(axis, 1) > 1) if name else ()
 
 
 def spec(shape: tuple[int, ...], names: tuple[str | None, ...], sizes: dict[str, int]) -> PartitionSpec:
-    """The layout of an array whose dimensions have these names, on a mesh of these sizes, axis -> devices.
+    """The layout of an array. A dimension that its axes do not divide is not split: a tiny model runs on any mesh.
 
-    A dimension that its axes do not divide stays whole: a tiny model runs on any mesh.
+    Args:
+      shape: of the array.
+      names: of its dimensions.
+      sizes: of the mesh, axis -> devices.
     """
     found = []
     for length, name in zip(shape, names, strict=True):
@@ -49,9 +52,9 @@ def spec(shape: tuple[int, ...], names: tuple[str | None, ...], sizes: dict[str,
 
 
 def mesh_sizes() -> dict[str, int]:
-    """axis -> devices of the mesh of the context, of the axes that XLA partitions over; {} where there is none.
+    """axis -> devices of the context's mesh, for the axes that XLA partitions over; {} without a mesh.
 
-    The axes of a pmap or shard_map that we are inside of are not among them: there an array is a device's own.
+    Axes of an enclosing pmap or shard_map are left out: inside it an array is local to its device.
     """
     mesh = jax.sharding.get_abstract_mesh()
     kinds = zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
@@ -59,13 +62,13 @@ def mesh_sizes() -> dict[str, int]:
 
 
 def devices_over(name: str) -> int:
-    """Over how many devices of the context's mesh a dimension of this name is split."""
+    """Number of devices of the context's mesh that split a dimension of this name."""
     sizes = mesh_sizes()
     return math.prod(sizes[axis] for axis in axes_of(name, sizes))
 
 
 def constrain(x: chex.Array, *names: str | None) -> chex.Array:
-    """`x` with its layout held to the rules of its dimensions' names, one each; None is whole. No mesh: `x` itself."""
+    """`x` constrained to the layout of its dimensions' names; None is not split. Without a mesh, `x` itself."""
     sizes = mesh_sizes()
     if math.prod(sizes.values()) == 1:
         return x

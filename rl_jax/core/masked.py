@@ -1,7 +1,7 @@
-"""Means that are divided once, and reductions that never look behind a mask.
+"""Means that are divided once, and reductions that ignore masked entries.
 
-A loss or a metric is a `Mean(total, count)`. Micro-batches and devices are added up first (`add`), and only the
-train step divides (`Mean.value`). There is no local mean to get wrong.
+A loss or a metric is a `Mean(total, count)`. Micro-batches and devices are summed first (`add`), and only the train
+step divides (`Mean.value`), so there are no local means to get wrong.
 """
 
 from typing import NamedTuple
@@ -12,25 +12,24 @@ import jax.numpy as jnp
 
 
 class Mean(NamedTuple):
-    """A mean that has not been divided yet: value = total / count.
-
-    total: float []. The masked sum.
-    count: float []. What to divide by; 0 gives the value 0 and not nan.
-    """
+    """A mean that has not been divided yet: value = total / count."""
 
     total: chex.Array
+    """float []. The masked sum."""
     count: chex.Array
+    """float []. The divisor; 0 gives the value 0, not nan."""
 
     def value(self) -> chex.Array:
-        """total / count as float [], and 0 where nothing was counted."""
+        """total / count as float [], and 0 if the count is 0."""
         empty = self.count == 0
         return jnp.where(empty, 0.0, self.total / jnp.where(empty, 1.0, self.count))
 
 
 class Max(NamedTuple):
-    """A largest value, merged by taking the larger. largest: float []; -inf where nothing was seen."""
+    """A largest value; two are merged by taking the larger."""
 
     largest: chex.Array
+    """float []. -inf if nothing was seen."""
 
     def value(self) -> chex.Array:
         """The largest value seen, float []."""
@@ -42,19 +41,19 @@ def _is_statistic(x) -> bool:
 
 
 def add(left: Mean | Max, right: Mean | Max) -> Mean | Max:
-    """Two statistics of the same kind as one: totals and counts add up, the larger Max stays."""
+    """Merges two statistics of the same kind: totals and counts are summed, the larger Max is kept."""
     if isinstance(left, Max):
         return Max(jnp.maximum(left.largest, right.largest))
     return Mean(left.total + right.total, left.count + right.count)
 
 
 def merge(left, right):
-    """`add` over two pytrees of Mean and Max."""
+    """`add`, leaf by leaf, of two pytrees of Mean and Max."""
     return jax.tree.map(add, left, right, is_leaf=_is_statistic)
 
 
 def all_reduce(statistics, axis_name: str):
-    """`add` over the parts of a mapped axis (pmap, shard_map), for a pytree of Mean and Max."""
+    """`add` over a mapped axis (pmap, shard_map), for a pytree of Mean and Max."""
 
     def reduce(x: Mean | Max) -> Mean | Max:
         if isinstance(x, Max):
@@ -65,7 +64,7 @@ def all_reduce(statistics, axis_name: str):
 
 
 def empty_like(statistics):
-    """What changes nothing when merged in: Mean(0, 0) and Max(-inf), in the dtypes of `statistics` (or its shapes)."""
+    """The identity of `merge`: Mean(0, 0) and Max(-inf), in the dtypes of `statistics` (arrays or shapes)."""
 
     def empty(x):
         if isinstance(x, Max):
@@ -76,9 +75,11 @@ def empty_like(statistics):
 
 
 def zero_masked(x: chex.Array, mask: chex.Array) -> chex.Array:
-    """`x` where `mask`, 0 elsewhere; a nan behind the mask reaches neither the value nor the gradient.
+    """`x` on the mask, 0 elsewhere; a masked nan reaches neither the value nor the gradient.
 
-    x: [...], any dtype. mask: bool [...], the same shape.
+    Args:
+      x: [...], any dtype.
+      mask: bool [...], the same shape.
     """
     chex.assert_equal_shape([x, mask])
     chex.assert_type(mask, bool)
@@ -86,12 +87,12 @@ def zero_masked(x: chex.Array, mask: chex.Array) -> chex.Array:
 
 
 def masked_sum(x: chex.Array, mask: chex.Array, axis: int | None = None) -> chex.Array:
-    """sum_t mask_t x_t along `axis` (all axes when None). x: float [...], mask: bool [...]."""
+    """sum_t mask_t x_t along `axis` (all axes if None). x: float [...], mask: bool [...]."""
     return jnp.sum(zero_masked(x, mask), axis=axis)
 
 
 def masked_max(x: chex.Array, mask: chex.Array) -> Max:
-    """The largest x on the mask, -inf where the mask is empty. x: float [...], mask: bool [...]."""
+    """The largest x on the mask, -inf if the mask is empty. x: float [...], mask: bool [...]."""
     chex.assert_equal_shape([x, mask])
     return Max(jnp.max(jnp.where(mask, x, -jnp.inf)))
 
@@ -108,16 +109,16 @@ def row_means(x: chex.Array, mask: chex.Array) -> chex.Array:
 
 
 def last_of(mask: chex.Array) -> chex.Array:
-    """The last place of each row that is on the mask, none of an empty row. bool [B, T] -> bool [B, T]."""
+    """True at the last masked-in position of each row; an empty row has none. bool [B, T] -> bool [B, T]."""
     chex.assert_rank(mask, 2)
     chex.assert_type(mask, bool)
     return mask & (jnp.cumsum(mask[:, ::-1], axis=1)[:, ::-1] == 1)
 
 
 def masked_var(x: chex.Array, mask: chex.Array, *, ddof: int) -> chex.Array:
-    """sum mask (x - mean)^2 / (sum mask - ddof) over the whole mask, 0 where that divisor is not positive.
+    """sum mask (x - mean)^2 / (sum mask - ddof) over the whole mask, 0 if that divisor is not positive.
 
-    Two passes: E[x^2] - E[x]^2 loses everything in float32 when the mean is large.
+    Two passes: E[x^2] - E[x]^2 loses all precision in float32 if the mean is large.
     x: float [...], mask: bool [...] -> float [].
     """
     mean = masked_mean(x, mask).value()
@@ -127,10 +128,14 @@ def masked_var(x: chex.Array, mask: chex.Array, *, ddof: int) -> chex.Array:
 
 
 def masked_whiten(x: chex.Array, mask: chex.Array, *, ddof: int, eps: float, shift_mean: bool = True) -> chex.Array:
-    """(x - mean) / sqrt(var + eps) over the mask, 0 behind it. Batch-coupled: call it on the global batch.
+    """(x - mean) / sqrt(var + eps) over the mask, 0 elsewhere. Batch-coupled: call it on the global batch.
 
-    x: float [...], mask: bool [...]. ddof: 1 in verl, 0 in OpenRLHF. eps: inside the square root (verl 1e-8).
-    shift_mean: when false the mean is added back.
+    Args:
+      x: float [...].
+      mask: bool [...].
+      ddof: 1 in verl, 0 in OpenRLHF.
+      eps: inside the square root (verl 1e-8).
+      shift_mean: if False, the mean is added back.
     """
     mean = masked_mean(x, mask).value()
     whitened = (zero_masked(x, mask) - mean) * jax.lax.rsqrt(masked_var(x, mask, ddof=ddof) + eps)

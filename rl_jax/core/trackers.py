@@ -1,8 +1,8 @@
-"""Estimators that remember: pairs of pure functions on a small state that is checkpointed and moves through jit.
+"""Estimators with memory: pairs of pure functions on a small state that is checkpointed and passes through jit.
 
 A tracker is Tracker(init, update): init() -> state, update(state, ...) -> state. A step reads what it uses (state.coef,
-state.value, ...) from the state that it starts with, which has not seen the step's own samples; only running_moments,
-as published, has seen the rewards that it scales. States are NamedTuples of float32 arrays.
+state.value, ...) from the state at its start, which has not seen the step's own samples; only running_moments, as
+published, has seen the rewards that it scales. States are NamedTuples of float32 arrays.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,19 @@ import jax.numpy as jnp
 
 
 class Tracker(NamedTuple):
-    """init: () -> state. update: (state, <what this step has measured>) -> state; both pure."""
+    """Two pure functions."""
 
     init: Callable
+    """() -> state."""
     update: Callable
+    """(state, <what this step has measured>) -> state."""
 
 
 class Coefficient(NamedTuple):
-    """coef: float32 []. The weight of the term that is controlled."""
+    """The weight of the controlled term."""
 
     coef: chex.Array
+    """float32 []."""
 
 
 def adaptive_kl(
@@ -31,10 +34,15 @@ def adaptive_kl(
 ) -> Tracker:
     """A KL coefficient that steers the KL: coef <- coef (1 + e n / horizon), e = clip(KL / target - 1, -.2, .2).
 
-    update: (state, kl, samples) -> state; kl: float [], as measured; samples: float or int [], n, those it is from.
-    initial, target (in nats, of the same kind as `kl`: a token's or a completion's), horizon (in samples): those of
-    verl, whose KL is the mean over completions of their means over tokens. max_error: the bound of e.
+    update: (state, kl, samples) -> state; kl: float [], measured on `samples`, n: float or int []. The defaults are
+    verl's, whose KL is the mean over completions of their means over tokens.
     Source: arXiv 1909.08593; verl's and OpenRLHF's AdaptiveKLController.
+
+    Args:
+      initial: coef at the start.
+      target: in nats, of the same kind as `kl` (per token or per completion).
+      horizon: in samples.
+      max_error: bound of |e|.
     """
 
     def update(state: Coefficient, kl: chex.Array, samples: chex.Array) -> Coefficient:
@@ -46,24 +54,29 @@ def adaptive_kl(
 
 
 class EntropyCoefficient(NamedTuple):
-    """The entropy bonus of the next step.
-
-    coef: float32 []. What the controller moves.
-    applied: float32 []. The bonus to use: coef where the entropy was last at or below its target, 0 where it was above.
-    """
+    """The entropy bonus of the next step."""
 
     coef: chex.Array
+    """float32 []. What the controller moves."""
     applied: chex.Array
+    """float32 []. The bonus to use: coef if the entropy was last at or below its target, 0 if it was above."""
 
 
 def adaptive_entropy(
     *, initial: float = 0.0, target: float = 0.2, step: float = 0.005, low: float = 0.0, high: float = 1.0
 ) -> Tracker:
-    """An entropy bonus where it is needed: coef + step where H <= target, coef - step above it, within [low, high].
+    """An entropy bonus if it is needed: coef + step if H <= target, coef - step above it, within [low, high].
 
-    update: (state, entropy) -> state; entropy: float [] in nats, the mean over the tokens of the step. Above the target
-    nothing is applied, nor before anything was measured. initial, target, step, low, high: the defaults of TRL.
+    update: (state, entropy) -> state; entropy: float [] in nats, the mean over the tokens of the step. No bonus is
+    applied above the target, or before the first measurement. The defaults are TRL's.
     Source: Skywork-OR1, arXiv 2505.22312; TRL's use_adaptive_entropy.
+
+    Args:
+      initial: coef at the start.
+      target: in nats.
+      step: change of coef per update.
+      low: smallest coef.
+      high: largest coef.
     """
 
     def update(state: EntropyCoefficient, entropy: chex.Array) -> EntropyCoefficient:
@@ -76,19 +89,26 @@ def adaptive_entropy(
 
 
 class RunningMean(NamedTuple):
-    """value: float32 []. The mean so far. updates: float32 []. How many batches have entered it."""
+    """A mean over batches."""
 
     value: chex.Array
+    """float32 []. The mean so far."""
     updates: chex.Array
+    """float32 []. Number of batches in it."""
 
 
 def ema_mean(*, decay: float = 0.9, initial: float = 0.0, replace_initial: bool = True) -> Tracker:
     """The baseline of REINFORCE: b <- decay b + (1 - decay) mean(R).
 
-    update: (state, rewards) -> state; rewards: float [B]. Use state.value of before the update: a baseline that has
-    seen the rewards it is taken from is biased. initial: b of the first batch. replace_initial: the first update sets b
-    to the mean itself; if not, `initial` is forgotten by and by, by a factor decay a batch.
+    update: (state, rewards) -> state; rewards: float [B], shaped if the advantage sees shaped ones. Use state.value
+    from before the update: a baseline that has seen the rewards it is subtracted from is biased.
     Source: REINFORCE with a baseline (Williams, 1992).
+
+    Args:
+      decay: weight of the old value.
+      initial: b of the first batch.
+      replace_initial: if True, the first update sets b to the mean itself; if False, `initial` decays by a factor
+        `decay` per batch.
     """
 
     def update(state: RunningMean, rewards: chex.Array) -> RunningMean:
@@ -101,35 +121,35 @@ def ema_mean(*, decay: float = 0.9, initial: float = 0.0, replace_initial: bool 
 
 
 class Moments(NamedTuple):
-    """Mean and spread of everything seen so far.
-
-    count: float32 []. How many values; exact up to 2^24. mean: float32 []. squares: float32 []. sum (x - mean)^2.
-    """
+    """Mean and spread of everything seen so far."""
 
     count: chex.Array
+    """float32 []. Number of values; exact up to 2^24."""
     mean: chex.Array
+    """float32 []."""
     squares: chex.Array
+    """float32 []. sum (x - mean)^2."""
 
     def std(self, *, ddof: int = 1) -> chex.Array:
-        """sqrt(squares / (count - ddof)), float []; 1 while there is no spread to divide by."""
+        """sqrt(squares / (count - ddof)), float []; 1 as long as there is no spread to divide by."""
         known = (self.count > ddof) & (self.squares > 0)
         return jnp.where(known, jnp.sqrt(self.squares / jnp.where(known, self.count - ddof, 1.0)), 1.0)
 
 
 def running_moments() -> Tracker:
-    """Mean and variance of all rewards so far, as if they were one batch (for shaping.scaled).
+    """Mean and variance of all rewards so far, as of one batch (for shaping.scaled).
 
     With n_a values seen, n_b new ones and d = mean_b - mean_a,
 
         mean = mean_a + d n_b / (n_a + n_b),   squares = squares_a + squares_b + d^2 n_a n_b / (n_a + n_b).
 
-    update: (state, rewards) -> state; rewards: float [B]. PPO-max updates first and scales with the state after that.
+    update: (state, rewards) -> state; rewards: float [B]. PPO-max updates first and scales with the new state.
     Source: Chan, Golub and LeVeque (1979); arXiv 2307.04964 and its code.
     """
 
     def update(state: Moments, rewards: chex.Array) -> Moments:
         chex.assert_rank(rewards, 1)
-        # Seen from the first one, so that equal rewards have no spread.
+        # Relative to the first one, so that equal rewards have no spread.
         shifted = rewards - rewards[0]
         mean = jnp.mean(shifted)
         squares = jnp.sum(jnp.square(shifted - mean))
@@ -144,8 +164,11 @@ def running_moments() -> Tracker:
 def feature_moments(*, shape: tuple[int, ...], axis_name: str | None = None) -> Tracker:
     """Mean and variance of each feature of everything seen so far, by the formulas of `running_moments`.
 
-    update: (state, x) -> state; x: float [B, T, *shape], B T samples. Moments with mean and squares of `shape`.
-    axis_name: a mapped axis over which the samples are spread; all of them enter each part's state.
+    update: (state, x) -> state; x: float [B, T, *shape], B T samples. The mean and squares of Moments have `shape`.
+
+    Args:
+      shape: of one sample.
+      axis_name: a mapped axis that splits the samples; every part's state sees all of them.
     """
 
     def total(x: chex.Array) -> chex.Array:
@@ -165,14 +188,16 @@ def feature_moments(*, shape: tuple[int, ...], axis_name: str | None = None) -> 
 
 
 class ReturnScale(NamedTuple):
-    """returns: float32 [B], the discounted return up to now of each world. moments: of all of them so far."""
+    """The discounted returns of B environments."""
 
     returns: chex.Array
+    """float32 [B]. Of each environment's current episode, up to now."""
     moments: Moments
+    """Of all of them so far."""
 
 
 def reward_scale(num_envs: int, *, discount: float | chex.Array, axis_name: str | None = None) -> Tracker:
-    """The spread of the discounted return so far, g <- gamma g + r from the start of each episode on.
+    """The spread of the discounted return so far, g <- gamma g + r from the start of each episode.
 
     update: (state, rewards [B, T], done [B, T]) -> ReturnScale. Source: gymnasium's NormalizeReward.
     """
@@ -193,13 +218,15 @@ def reward_scale(num_envs: int, *, discount: float | chex.Array, axis_name: str 
 
 
 class BetaValues(NamedTuple):
-    """For each prompt a Beta distribution of its pass rate. successes, failures: float32 [N], alpha and beta."""
+    """A Beta distribution of each prompt's pass rate."""
 
     successes: chex.Array
+    """float32 [N]. alpha."""
     failures: chex.Array
+    """float32 [N]. beta."""
 
     def values(self, prompts: chex.Array) -> chex.Array:
-        """alpha / (alpha + beta) of these prompts, to be used as their baseline. int [B] -> float32 [B]."""
+        """alpha / (alpha + beta) of these prompts, for use as their baseline. int [B] -> float32 [B]."""
         successes, failures = self.successes[prompts], self.failures[prompts]
         return successes / (successes + failures)
 
@@ -209,15 +236,25 @@ def beta_values(
 ) -> Tracker:
     """SPO's value of each prompt: alpha <- rho alpha + R, beta <- rho beta + 1 - R, value alpha / (alpha + beta).
 
-    rho = clip(2^(-D / half_life), low, high) forgets the more the policy has moved since the prompt was last seen: D is
-    the mean |change of log-prob| over the tokens of its last completion, 0 on the first visit.
+    rho = clip(2^(-D / half_life), low, high) forgets faster the more the policy has moved since the prompt was last
+    seen: D is the mean |change of log-prob| over the tokens of its last completion, 0 on the first visit.
+
     init: (offline_successes=None, offline_samples=0) -> state; without offline samples alpha = beta = prior. With S
-    successes, float [N], in n samples a prompt, alpha = (S + prior) / ((n + 2 prior) (1 - low)), beta likewise, so
-    that they add up to where alpha + beta stays when rho is `low`.
+    successes, float [N], in n samples per prompt, alpha = (S + prior) / ((n + 2 prior) (1 - low)), beta likewise, so
+    that alpha + beta starts at its fixed point for rho = low.
+
     update: (state, prompts, rewards, divergence) -> state; prompts: int [B], rewards: float [B] in [0, 1],
-    divergence: float [B], D. Several rows of one prompt add up, and forget once, by their mean D.
-    For a loop of your own: the programs have no prompt indices, and refuse it as their baseline's tracker.
+    divergence: float [B], D. Several rows of one prompt are summed and forget once, by their mean D.
+
+    For a loop of your own: the programs have no prompt indices and refuse it as their baseline's tracker.
     Source: arXiv 2509.13232 and its code in verl-recipe.
+
+    Args:
+      num_prompts: N.
+      half_life: in nats.
+      low: smallest rho.
+      high: largest rho.
+      prior: of alpha and beta.
     """
 
     def init(offline_successes: chex.Array | None = None, offline_samples: int = 0) -> BetaValues:

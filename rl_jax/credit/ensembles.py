@@ -1,6 +1,6 @@
 """Several reward models as one: (rewards [..., M] of M members) -> float [...]. A config names one of these.
 
-The members differ in the seed of their head, of their data's order, or both; where they disagree nobody was asked.
+Members differ in head initialization and/or data order; disagreement indicates inputs unlike the training data.
 """
 
 import chex
@@ -22,9 +22,13 @@ def worst_case(rewards: chex.Array) -> chex.Array:
 def uncertainty_weighted(rewards: chex.Array, *, coef: float = 0.1, ddof: int = 1) -> chex.Array:
     """UWO: mean_k r_k - coef Var_k r_k. float [..., M] -> float [...].
 
-    coef: 0.1 for PPO, 0.5 for best-of-n in the paper's code. ddof: Var divides by M - ddof: the code has 1 for PPO
-    (torch.var) and 0 for best-of-n (np.var). Where M - ddof is 0, Var is 0, and not nan.
     Source: arXiv 2310.02743 section 3, tlc4418/llm_optimization.
+
+    Args:
+      rewards: float [..., M].
+      coef: 0.1 for PPO, 0.5 for best-of-n in the paper's code.
+      ddof: Var divides by M - ddof: the code has 1 for PPO (torch.var) and 0 for best-of-n (np.var). If M - ddof is 0,
+        Var is 0, not nan.
     """
     chex.assert_type(rewards, float)
     members = rewards.shape[-1]
@@ -34,9 +38,12 @@ def uncertainty_weighted(rewards: chex.Array, *, coef: float = 0.1, ddof: int = 
 
 
 def standardized(rewards: chex.Array, means: chex.Array, stds: chex.Array) -> chex.Array:
-    """(r_k - mean_k) / std_k, so that no member rules the others by its scale.
+    """(r_k - mean_k) / std_k, so that no member dominates by its scale.
 
-    rewards: float [..., M]. means, stds: float [M] of each member's rewards on held-out responses; a std of 0 is 1.
+    Args:
+      rewards: float [..., M].
+      means: float [M], of each member's rewards on held-out responses.
+      stds: float [M], likewise; a std of 0 counts as 1.
     """
     chex.assert_rank([means, stds], 1)
     scale = jnp.where(stds > 0, stds, 1.0)

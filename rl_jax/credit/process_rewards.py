@@ -1,7 +1,7 @@
-"""From the steps of a solution to its one score: (probs [N, S], mask [N, S]) -> float [N]. A config names one of these.
+"""From the steps of a solution to one score: (probs [N, S], mask [N, S]) -> float [N]. A config names one of these.
 
-probs: a process reward model's, in [0, 1]. mask: the steps that a solution has, the first ones of a row. A solution
-without a step has 0.5.
+probs: of a process reward model, in [0, 1]. mask: the steps that a solution has, the first ones of a row. A solution
+without steps scores 0.5.
 """
 
 import chex
@@ -22,12 +22,12 @@ def maximum(probs: chex.Array, mask: chex.Array) -> chex.Array:
 
 
 def product(probs: chex.Array, mask: chex.Array) -> chex.Array:
-    """prod_s p_s: the probability that every step is right, were they independent. Source: arXiv 2305.20050."""
+    """prod_s p_s: the probability that every step is right, if they are independent. Source: arXiv 2305.20050."""
     return _of_steps(jnp.prod(jnp.where(mask, probs, 1.0), axis=1), probs, mask)
 
 
 def geometric_mean(probs: chex.Array, mask: chex.Array) -> chex.Array:
-    """(prod_s p_s)^(1 / S): the product without its taste for short solutions. Source: arXiv 2410.01729."""
+    """(prod_s p_s)^(1 / S): the product without its bias to short solutions. Source: arXiv 2410.01729."""
     logs = jnp.log(jnp.where(mask, probs, 1.0))
     return _of_steps(jnp.exp(row_means(logs, mask)), probs, mask)
 
@@ -55,13 +55,13 @@ def mean_odds(probs: chex.Array, mask: chex.Array) -> chex.Array:
 
 
 def _open(probs: chex.Array, mask: chex.Array) -> chex.Array:
-    """The probabilities kept off 0 and 1 by their type's eps, so that their odds are finite; 0.5 off the mask."""
+    """Probabilities clipped to [eps, 1 - eps] of their dtype, so that their odds are finite; 0.5 off the mask."""
     eps = jnp.finfo(probs.dtype).eps
     return jnp.where(mask, jnp.clip(probs, eps, 1.0 - eps), 0.5)
 
 
 def _of_steps(score: chex.Array, probs: chex.Array, mask: chex.Array) -> chex.Array:
-    """The score where there is a step, else 0.5, as RewardMATH has it; a look at the shapes."""
+    """The score, or 0.5 for a solution without steps, as in RewardMATH; checks the shapes."""
     chex.assert_rank([probs, mask], 2)
     chex.assert_equal_shape([probs, mask])
     chex.assert_type([probs, mask], [float, bool])

@@ -1,7 +1,8 @@
 """Rewards [B] -> rewards [B], before any advantage: (rewards, lengths, truncated, key, *, ...) -> rewards.
 
-lengths: int [B], tokens of each completion. truncated: bool [B], those that were cut off, so have no EOS. Arrays that
-only some need are required keywords, which the recipe supplies by name (rl_jax.core.binding.supply).
+Every function takes rewards, float [B]; lengths, int [B], tokens of each completion; truncated, bool [B], completions
+that were cut off and have no EOS; and a typed key. Arrays that only some need are required keywords, which the recipe
+supplies by name (rl_jax.core.names).
 """
 
 import chex
@@ -15,10 +16,10 @@ def unchanged(rewards: chex.Array, lengths: chex.Array, truncated: chex.Array, k
 
 
 def shuffled(rewards: chex.Array, lengths: chex.Array, truncated: chex.Array, key: chex.PRNGKey) -> chex.Array:
-    """The wrong-reward control: the batch's rewards, dealt out again at random over all its rows.
+    """The wrong-reward control: the batch's rewards, permuted at random over all its rows. float [B] -> float [B].
 
-    Their distribution is kept and their information destroyed, so that nothing but chance can be learned from them.
-    rewards: float [B]. key: a typed key. Source: the spurious-reward controls of arXiv 2507.10532.
+    Keeps their distribution and destroys their information, so that only chance can be learned from them.
+    Source: the spurious-reward controls of arXiv 2507.10532.
     """
     chex.assert_rank(rewards, 1)
     return jax.random.permutation(key, rewards)
@@ -36,8 +37,16 @@ def overlong(
 ) -> chex.Array:
     """DAPO's soft overlong punishment: R + min(-(n - (max_length - buffer)) / buffer * penalty, 0).
 
-    rewards: float [B]. lengths: int [B], n in tokens. max_length, buffer: tokens. At n = max_length it is -penalty.
     Source: arXiv 2503.14476 eq. 13.
+
+    Args:
+      rewards: float [B].
+      lengths: int [B], n in tokens.
+      truncated: unused.
+      key: unused.
+      max_length: tokens; there the punishment is -penalty.
+      buffer: tokens before max_length over which it grows.
+      penalty: in the reward's units.
     """
     chex.assert_equal_shape([rewards, lengths])
     excess = (lengths - (max_length - buffer)).astype(rewards.dtype)
@@ -47,7 +56,7 @@ def overlong(
 def missing_eos_penalty(
     rewards: chex.Array, lengths: chex.Array, truncated: chex.Array, key: chex.PRNGKey, *, penalty: float = 1.0
 ) -> chex.Array:
-    """R - penalty for completions that were cut off. float [B], bool [B] -> float [B]. penalty: in the reward's units.
+    """R - penalty for completions that were cut off. float [B] -> float [B].
 
     Source: missing_eos_penalty of TRL's PPO and online DPO trainers.
     """
@@ -58,7 +67,7 @@ def missing_eos_penalty(
 def replace_truncated(
     rewards: chex.Array, lengths: chex.Array, truncated: chex.Array, key: chex.PRNGKey, *, reward: float = -1.0
 ) -> chex.Array:
-    """`reward` in the place of R for completions that were cut off, whatever they earned. float [B] -> float [B].
+    """`reward` instead of R for completions that were cut off. float [B] -> float [B].
 
     Source: non_stop_penalty of open-instruct (Tulu 3, arXiv 2411.15124), with its default.
     """
@@ -69,9 +78,9 @@ def replace_truncated(
 def scale_truncated(
     rewards: chex.Array, lengths: chex.Array, truncated: chex.Array, key: chex.PRNGKey, *, factor: float = 0.0
 ) -> chex.Array:
-    """factor * R for completions that were cut off: a part of what they earned. float [B] -> float [B].
+    """factor * R for completions that were cut off. float [B] -> float [B].
 
-    A negative reward becomes a better one. Source: OpenRLHF's stop_properly_penalty_coef (ProRL v2).
+    A negative reward increases. Source: OpenRLHF's stop_properly_penalty_coef (ProRL v2).
     """
     _check(rewards, truncated)
     return jnp.where(truncated, factor * rewards, rewards)
@@ -102,11 +111,19 @@ def scaled(
     center: bool = False,
     bound: float = 10.0,
 ) -> chex.Array:
-    """PPO-max: clip(R / std, -bound, bound), or (R - mean) / std where `center`.
+    """PPO-max: clip(R / std, -bound, bound), or (R - mean) / std with `center`.
 
-    rewards: float [B]. reward_mean, reward_std: float [], of all rewards so far, these ones included
-    (trackers.running_moments). center: not by default, since a baseline takes the mean off later.
     Source: arXiv 2307.04964 and its code.
+
+    Args:
+      rewards: float [B].
+      lengths: unused.
+      truncated: unused.
+      key: unused.
+      reward_mean: float [], of all rewards so far, including these (trackers.running_moments).
+      reward_std: float [], likewise.
+      center: off by default, since a baseline subtracts the mean later.
+      bound: of the result.
     """
     _check(rewards, truncated)
     chex.assert_rank([reward_mean, reward_std], 0)
@@ -121,7 +138,8 @@ def _check(rewards: chex.Array, truncated: chex.Array) -> None:
 
 
 # --- Learned rewards, against those of reference responses to the same prompt ----------------------------------------
-# They ask for reference_rewards, float [B, M]: what M responses of the SFT model to each row's prompt are worth.
+# They ask for reference_rewards, float [B, M]: rewards of M responses of the SFT model to each row's prompt. No program
+# samples those; a loop of your own passes them to credit.assign(reference_rewards=).
 
 
 def against_references(
@@ -133,10 +151,20 @@ def against_references(
     reference_rewards: chex.Array,
     slope: float = 1.0,
 ) -> chex.Array:
-    """PAR: 1/M sum_m sigma(slope (R - r_m)), the probability of winning against a reference; bounded, and flat far up.
+    """PAR: 1/M sum_m sigma(slope (R - r_m)), the probability of winning against a reference; bounded.
 
-    rewards: float [B] of a Bradley-Terry model. reference_rewards: float [B, M]; M = 10 in the paper. -> float [B].
     Source: arXiv 2502.18770 and its code (calculate_relative_sigmoid, sigmoid_k = slope = 1).
+
+    Args:
+      rewards: float [B] of a Bradley-Terry model.
+      lengths: unused.
+      truncated: unused.
+      key: unused.
+      reference_rewards: float [B, M]; M = 10 in the paper.
+      slope: of the sigmoid.
+
+    Returns:
+      float [B].
     """
     gaps = _gaps(rewards, truncated, reference_rewards)
     return jnp.mean(jax.nn.sigmoid(slope * gaps), axis=1)
@@ -177,7 +205,7 @@ def log_sigmoid_centered(
 ) -> chex.Array:
     """log sigma(R - q), q the quantile of the normal with the references' mean and std (ddof 0, + 1e-5).
 
-    rewards: float [B]. reference_rewards: float [B, M]. -> float [B], at most 0.
+    float [B], [B, M] -> float [B], at most 0.
     Source: arXiv 2402.00742; .85 and the normal fit are those of the code of arXiv 2502.18770.
     """
     _gaps(rewards, truncated, reference_rewards)
@@ -213,9 +241,17 @@ def length_penalty(
     free_length: int,
     penalty: float,
 ) -> chex.Array:
-    """R - penalty max(n - free_length, 0). float [B], int [B] -> float [B]. free_length: tokens that cost nothing.
+    """R - penalty max(n - free_length, 0). float [B], int [B] -> float [B].
 
     Source: len_penalty and gen_valid_len of the code of arXiv 2502.18770.
+
+    Args:
+      rewards: float [B].
+      lengths: int [B], n in tokens.
+      truncated: unused.
+      key: unused.
+      free_length: tokens without a penalty.
+      penalty: per further token, in the reward's units.
     """
     _check(rewards, truncated)
     return rewards - penalty * jnp.maximum(lengths - free_length, 0).astype(rewards.dtype)

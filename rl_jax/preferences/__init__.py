@@ -10,7 +10,7 @@ A dataset takes the keywords of its function in LOADERS.
 
 import inspect
 
-from rl_jax.preferences import jsonl, judged, solutions
+from rl_jax.preferences import generated, jsonl, judged, solutions
 from rl_jax.preferences.encode import encode_labels, encode_preferences, mismatched, rows_of, unpair
 from rl_jax.preferences.records import KINDS
 from rl_jax.preferences.sources import Preferences, PreferenceSource
@@ -31,6 +31,8 @@ __all__ = [
 ]
 
 LOADERS = {
+    "generated": generated.load,
+    "given": generated.load_given,
     "jsonl": jsonl.load,
     "hh": judged.load_hh,
     "pandalm": judged.load_pandalm,

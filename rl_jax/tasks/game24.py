@@ -4,6 +4,8 @@ Splits: "sft_train" has one record per (training puzzle, solution), "train" and 
 solution as completion. The published solutions were found with rounded decimals ("= 23.9999808"), so an expression is
 kept only if it is exactly 24 (all in the published files are). A test puzzle with the numbers of a training puzzle is
 dropped.
+
+Without a folder the puzzles are generated: every hand of four cards that makes 24 (rl_jax.tasks.game24_hands).
 """
 import hashlib
 import json
@@ -12,7 +14,7 @@ import re
 
 from rl_jax.data import readers
 from rl_jax.rewards import game24 as reward
-from rl_jax.tasks import base
+from rl_jax.tasks import base, game24_hands
 from rl_jax.tokenizers import CharTokenizer
 
 ALPHABET = "0123456789+-*/() :=,"
@@ -84,12 +86,12 @@ def _records(puzzle: dict, count: int) -> list[dict]:
     return [{"prompt": prompt, "completion": solution, "info": info} for solution in puzzle["solutions"][:count]]
 
 
-def load(*, path: str, max_solutions_per_puzzle: int = 20, worked: bool = False, skip_bad_records: bool = False,
+def load(*, path: str = "", max_solutions_per_puzzle: int = 20, worked: bool = False, skip_bad_records: bool = False,
          data_dir: str = base.DEFAULT_DATA_DIR) -> base.Task:
     """The game of 24. The sources' `report` counts what was left out.
 
     Args:
-      path: the folder of game24_train.jsonl.gz and game24_test.jsonl.gz.
+      path: the folder of game24_train.jsonl.gz and game24_test.jsonl.gz; "": generated puzzles.
       max_solutions_per_puzzle: most SFT records per puzzle.
       worked: whether SFT completions are in steps, one operation each.
       skip_bad_records: whether to skip and count bad records instead of refusing them.
@@ -104,14 +106,17 @@ def load(*, path: str, max_solutions_per_puzzle: int = 20, worked: bool = False,
     """
     if max_solutions_per_puzzle < 1:
         raise ValueError(f"max_solutions_per_puzzle must be at least 1, got {max_solutions_per_puzzle}")
-    files = {split: pathlib.Path(path) / f"game24_{split}.jsonl.gz" for split in ("train", "test")}
+    files = {split: pathlib.Path(path) / f"game24_{split}.jsonl.gz" for split in ("train", "test") if path}
 
     def make():
         bad, kept, seen = readers.BadRecords(skip=skip_bad_records), {"train": [], "test": []}, set()
         report = {"num_inexact_solutions": 0}
-        for split, file in files.items():
-            puzzles, num_inexact = read_puzzles(
-                file, bad, max_solutions=max_solutions_per_puzzle, worked=worked and split == "train")
+        for split in kept:
+            settings = dict(max_solutions=max_solutions_per_puzzle, worked=worked and split == "train")
+            if path:
+                puzzles, num_inexact = read_puzzles(files[split], bad, **settings)
+            else:
+                puzzles, num_inexact = game24_hands.split(game24_hands.puzzles(**settings))[split], 0
             report["num_inexact_solutions"] += num_inexact
             report |= {f"num_{split}_duplicates": 0, f"num_{split}_without_solution": 0}
             for puzzle in puzzles:
@@ -130,6 +135,7 @@ def load(*, path: str, max_solutions_per_puzzle: int = 20, worked: bool = False,
 
     arguments = {"max_solutions_per_puzzle": int(max_solutions_per_puzzle), "worked": bool(worked),
                  "skip_bad_records": bool(skip_bad_records)}
-    sources = base.record_splits("game24", make, arguments=arguments, sources=files.values(),
-                                 code=[__file__, reward.__file__], data_dir=data_dir)
+    code = [__file__, reward.__file__, *([] if path else [game24_hands.__file__])]
+    sources = base.record_splits("game24" if path else "game24_generated", make, arguments=arguments,
+                                 sources=files.values(), code=code, data_dir=data_dir)
     return base.Task("game24", CharTokenizer(ALPHABET), sources, reward.score)

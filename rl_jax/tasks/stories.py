@@ -3,15 +3,17 @@
 The prompt is the first sentence, cut at a word if it is over `max_prompt_tokens`. The completion is the rest, so prompt
 + completion is the story, byte for byte. The split is a hash of the prompt: no story and no prompt is ever in both
 splits, though many stories share their first sentence.
+
+Without files the stories are generated (rl_jax.tasks.moods), of characters, and the reward is that of a lexicon.
 """
 import json
 import pathlib
 import re
 
 from rl_jax.data import readers
-from rl_jax.rewards import sentiment
-from rl_jax.tasks import base
-from rl_jax.tokenizers import llama2c
+from rl_jax.rewards import lexicon, sentiment
+from rl_jax.tasks import base, moods
+from rl_jax.tokenizers import CharTokenizer, llama2c
 
 TEST_ONE_IN = 10  # one in this many distinct prompts is a test prompt
 _FIRST_SENTENCE = re.compile(r".*?[.!?][\"'”’]*(?=\s)", re.DOTALL)
@@ -34,16 +36,19 @@ def split_of(prompt: str) -> str:
     return "test" if int(readers.text_hash(prompt)[:16], 16) % TEST_ONE_IN == 0 else "train"
 
 
-def load(*, path: str, tokenizer_path: str, sentiment_path: str, max_prompt_tokens: int = 48,
-         skip_bad_records: bool = False, data_dir: str = base.DEFAULT_DATA_DIR,
-         sentiment_cache_dir: str = sentiment.DEFAULT_CACHE_DIR) -> base.Task:
-    """The stories task.
+def load(*, path: str = "", tokenizer_path: str = "", sentiment_path: str = "", max_prompt_tokens: int = 48,
+         num_stories: int = 4_000, num_sentences: int = 3, seed: int = 0, skip_bad_records: bool = False,
+         data_dir: str = base.DEFAULT_DATA_DIR, sentiment_cache_dir: str = sentiment.DEFAULT_CACHE_DIR) -> base.Task:
+    """The stories task. Without path, tokenizer_path and sentiment_path: generated stories, a lexicon as the reward.
 
     Args:
       path: tinystories text (plain or gzip, stories ended by <|endoftext|>).
       tokenizer_path: llama2.c tokenizer.bin.
       sentiment_path: folder of sst2_{train,dev,test}.txt.gz, on which the reward model is trained (a second, cached).
       max_prompt_tokens: BOS included.
+      num_stories: of generated stories: how many, each with a prompt of its own.
+      num_sentences: of generated stories: behind the prompt.
+      seed: of generated stories.
       skip_bad_records: whether to skip and count bad records instead of refusing them.
       data_dir: where the prepared dataset is stored.
       sentiment_cache_dir: where the reward model is stored.
@@ -52,11 +57,16 @@ def load(*, path: str, tokenizer_path: str, sentiment_path: str, max_prompt_toke
       Task.
 
     Raises:
-      ValueError: if max_prompt_tokens is below 8.
+      ValueError: if max_prompt_tokens is below 8, or if some of the three paths are given and others not.
       readers.DataError: if a record is bad.
     """
     if max_prompt_tokens < 8:
         raise ValueError(f"max_prompt_tokens must be at least 8, got {max_prompt_tokens}")
+    if not any((path, tokenizer_path, sentiment_path)):
+        drawn = {"num_stories": int(num_stories), "num_sentences": int(num_sentences), "seed": int(seed)}
+        return _generated(drawn, data_dir)
+    if not all((path, tokenizer_path, sentiment_path)):
+        raise ValueError("stories need path, tokenizer_path and sentiment_path, or none of them for generated ones")
     tokenizer = llama2c.Llama2cTokenizer(tokenizer_path)
     path = pathlib.Path(path)
 
@@ -82,3 +92,17 @@ def load(*, path: str, tokenizer_path: str, sentiment_path: str, max_prompt_toke
                                  code=[__file__, llama2c.__file__], data_dir=data_dir)
     model_path = sentiment.prepare(sentiment_path, cache_dir=sentiment_cache_dir, skip_bad_records=skip_bad_records)
     return base.Task("stories", tokenizer, sources, sentiment.score, {"model_path": model_path})
+
+
+def _generated(arguments: dict[str, int], data_dir: str) -> base.Task:
+    """The task of the stories that moods.make_stories(**arguments) makes."""
+
+    def make():
+        splits = {"train": [], "test": []}
+        for record in moods.make_stories(**arguments):
+            splits[split_of(record["prompt"])].append(record)
+        return splits, {}
+
+    code = [__file__, *moods.CODE]
+    sources = base.record_splits("stories_generated", make, arguments=arguments, code=code, data_dir=data_dir)
+    return base.Task("stories", CharTokenizer(moods.ALPHABET), sources, lexicon.score)

@@ -33,14 +33,14 @@ def same(found, expected, *, argument: str, rtol: float = 1e-5, atol: float = 1e
         np.testing.assert_allclose(left, right, rtol=rtol, atol=atol, err_msg=detail)
 
 
-def broken(case, laws: Collection[Callable]) -> dict[str, str]:
+def broken(case, laws: Mapping[str, Callable]) -> dict[str, str]:
     """What does not hold: {name of the law: what it says}, in the order of `laws`; empty if all hold."""
     found = {}
-    for fn in laws:
+    for name, fn in laws.items():
         try:
             fn(case)
         except AssertionError as error:
-            found[fn.__name__] = str(error)
+            found[name] = str(error)
     return found
 
 
@@ -59,7 +59,7 @@ def check(case, laws: Mapping[str, Callable], *, except_for: Collection[str] = (
         if name not in laws:
             near = difflib.get_close_matches(name, laws, n=1, cutoff=0.0)[0]
             raise ValueError(f"there is no law {name!r}; near it: {near}. The laws are: {', '.join(laws)}")
-    asked = [fn for name, fn in laws.items() if name not in except_for]
+    asked = {name: fn for name, fn in laws.items() if name not in except_for}
     found = broken(case, asked)
     if found:
         listed = "\n\n".join(found.values())

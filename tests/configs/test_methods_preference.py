@@ -48,7 +48,7 @@ def test_a_file_is_short_and_says_what_it_is(key):
 def test_a_method_starts_from_its_task(key, smoke):
     config = methods.load(key, smoke)
     samples = "sample" in config and config.sample.data != "pairs"
-    given = "persona" if "sample" in config else "solutions" if config.algorithm.responses > 2 else "hh"
+    given = "rankings" if "sample" not in config and config.algorithm.responses > 2 else "moods"
     assert config.name == f"{key}_{'arithmetic' if samples else given}" + "_smoke" * bool(smoke)
     plain = methods.load("online_dpo" if samples else "dpo", smoke)
     for name in ("steps", "batch_size", "optimizer", "micro_batches", "max_grad_norm"):
@@ -64,7 +64,8 @@ def test_an_unknown_word_is_refused(key):
 def test_data_without_rankings_are_refused():
     assert methods.load("simpo", "persona").name == "simpo_persona"
     assert methods.load("sppo", "stories,smoke").name == "sppo_stories_smoke"
-    with pytest.raises(ValueError, match="'persona'.*solutions"):
+    assert methods.load("dpo_pl", "solutions").data.name == "gsm8k_solutions"
+    with pytest.raises(ValueError, match="'persona'.*rankings, solutions"):
         methods.load("dpo_pl", "persona")
     with pytest.raises(ValueError, match="2 data sets: hh, persona"):
         methods.load("simpo", "persona,hh")

@@ -3,7 +3,10 @@
 import importlib
 import inspect
 import json
+import math
 import pathlib
+import re
+import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
 
@@ -369,3 +372,95 @@ def test_charts_escape_and_stand_alone():
     assert len(root.findall(".//{*}circle")) == 5 and "<a&b>" in [text.text for text in root.findall(".//{*}text")]
     lines = ElementTree.fromstring(curves_chart({"a": [(1, 0.0), (2, 1.0)], "b": [(1, 1.0), (2, 1.0)]}, title="t"))
     assert len(lines.findall(".//{*}path")) == 4
+
+
+# --- Stored results --------------------------------------------------------------------------------------------------
+
+STORED = sorted(cli.RESULTS.glob("*.json"))
+
+
+def statements_of(ablation) -> set[str]:
+    """The texts of an ablation's statements, by judging results in which every arm and metric stands."""
+    arms = {arm for row in ablation.expected for arm in (row.get("increasing") or (row["arm"],))}
+    metrics = {row["metric"] for row in ablation.expected}
+    values = {arm: {metric: [0.0, 1.0] for metric in metrics} for arm in arms}
+    return {row["statement"] for row in cli.judgements(values, ablation.expected)}
+
+
+def test_every_claim_has_a_stored_result():
+    assert [path.stem for path in STORED] == cli.keys()
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_a_stored_result_is_of_its_claim(path):
+    found, ablation = json.loads(path.read_text()), cli.load(path.stem)
+    assert (found["key"], found["paper"], found["claim"]) == (path.stem, ablation.paper, ablation.claim)
+    assert found["metric"] == ablation.metric and found["verdict"] in ("reproduced", "not reproduced", "undecided")
+    assert list(range(found["seeds"]["first"], found["seeds"]["last"] + 1)) == list(ablation.seeds)
+    assert found["tried"] in (None, ablation.tried) and found["source"] and found["date"].startswith("2026-11-2")
+    assert found["command"] == f"python -m experiments.ablation {path.stem}"
+    assert {row["statement"] for row in found["statements"]} <= statements_of(ablation)
+    for interval in [*found["arms"].values(), *(row["interval"] for row in found["statements"])]:
+        assert interval.get("low", interval["mean"]) <= interval["mean"] <= interval.get("high", interval["mean"])
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_a_stored_verdict_is_that_of_its_intervals(path):
+    """Judged anew from the rounded intervals: each statement's text says which side is claimed."""
+    found, verdicts = json.loads(path.read_text()), []
+    for row in found["statements"]:
+        mean, bounds = row["interval"], {}
+        for name, number in re.findall(r"(at least|at most|by) (-?[\d.]+)", row["statement"]):
+            bounds["high" if name == "at most" else "low"] = float(number)
+        if " < " in row["statement"]:
+            bounds.setdefault("low", 0.0)
+        low, high = bounds.get("low", -math.inf), bounds.get("high", math.inf)
+        inside, outside = low <= mean["low"] and mean["high"] <= high, mean["high"] < low or mean["low"] > high
+        verdicts.append("reproduced" if inside else "not reproduced" if outside else "undecided")
+        assert ("more_seeds" in row) <= (verdicts[-1] == "undecided")
+    worst = next((v for v in ("not reproduced", "undecided") if v in verdicts), "reproduced")
+    assert found["verdict"] == worst
+
+
+def test_the_table_of_a_clone_has_every_claim(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "RUNS", tmp_path)
+    cli.main(["--table"])
+    rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 2 + len(STORED) == 28
+    (row,) = (row for row in rows if "clip_higher`" in row)
+    assert [cell.strip() for cell in row.strip("|").split(" | ")] == [
+        "`python -m experiments.ablation clip_higher`",
+        "the entropy ends higher with an upper clip of .28 than with one of .2 (arXiv 2503.14476)",
+        "entropy: higher 0.966 [0.896, 1.04]; symmetric 0.725 [0.65, 0.8] (100 seeds (0 to 99), 2026-11-22, 0.4 min, "
+        "12 settings tried an arm, from the README of commit 4200538)",
+        "entropy: symmetric < higher (0.241 [0.161, 0.321])",
+        "reproduced",
+    ]
+    (undecided,) = (row for row in rows if "tis_mismatch`" in row)
+    assert "undecided, 1,727 more seeds (power) or 40 (AdaStop, 10% decided)) | undecided |" in undecided
+    (old,) = (row for row in rows if "hl_gauss`" in row)
+    assert "gain: hl_gauss 0.461; mse 0.46, means of runs made before the statement had an interval (5 seeds" in old
+    cli.main(["--table", "--smoke"])
+    assert len(capsys.readouterr().out.splitlines()) == 2, "a smoke table is of smoke runs alone"
+
+
+def test_a_run_comes_before_a_stored_result(a_toy, tmp_path, monkeypatch, capsys):
+    a_toy()
+    stored = tmp_path / "stored"
+    stored.mkdir()
+    text = STORED[0].read_text()
+    (stored / "toy.json").write_text(json.dumps(json.loads(text) | {"key": "toy", "claim": "of old"}))
+    monkeypatch.setattr(cli, "RESULTS", stored)
+    monkeypatch.setattr(cli, "RUNS", tmp_path / "runs")
+    cli.main(["--table"])
+    assert "of old" in capsys.readouterr().out
+    cli.main(["toy"])
+    capsys.readouterr()
+    cli.main(["--table"])
+    said = capsys.readouterr().out
+    assert "of old" not in said and "error: a 0.01" in said
+    # A finished ablation's own file may be stored, too.
+    shutil.copy(tmp_path / "runs" / "ablations" / "toy" / "ablation.json", stored / "toy.json")
+    shutil.rmtree(tmp_path / "runs")
+    cli.main(["--table"])
+    assert capsys.readouterr().out == said

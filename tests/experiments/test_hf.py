@@ -52,7 +52,7 @@ def small(folder, tmp_path):
     config.task.update(num_train=200, num_test=20, data_dir=str(tmp_path / "data"))
     config.rollout.completion_length = 6
     config.train.optimizer.update(learning_rate=1e-2, warmup_steps=0)
-    config.reward.update(num_workers=0, fn=reward(even_length))
+    config.reward.update(num_workers=0, function=reward(even_length))
     config.log.update(progress=False, tensorboard=False)
     return config
 

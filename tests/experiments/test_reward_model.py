@@ -244,7 +244,7 @@ def test_lists_of_the_only_graded_data(loss):
     assert config.data.kind == "rankings" and config.algorithm.responses == 4
     assert reward_models.get_config(loss).algorithm.responses == 2
     assert reward_models.get_config("gsm8k").data.kind == "labels"
-    assert "kind" not in reward_models.get_config().data, "published pairs are nothing else"
+    assert "kind" not in reward_models.get_config("hh").data, "published pairs are nothing else"
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """The game24 task on the published files, and on small files made here that hold every kind of record to leave out."""
 import gzip
+import itertools
 import json
+from fractions import Fraction
 
 import pytest
 
 from rl_jax import tasks
 from rl_jax.data import readers
 from rl_jax.rewards import game24 as reward
+from rl_jax.tasks import game24_hands
 from tests.paths import shared_data
 
 
@@ -108,3 +111,61 @@ def test_worked_solutions_are_steps_that_the_verifier_takes(tmp_path):
         assert row["completion"].count("=") == 3 and row["completion"].endswith("=24")
         assert task.reward_fn(row["prompt"], row["completion"], json.loads(row["info"]))["reward"] == 1.0
         assert task.tokenizer.decode(task.tokenizer.encode(row["completion"])) == row["completion"]
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory):
+    return tasks.load("game24", worked=True, max_solutions_per_puzzle=5, data_dir=str(tmp_path_factory.mktemp("tfds")))
+
+
+def numbers_of(records):
+    return {tuple(json.loads(record["info"])["numbers"]) for record in records}
+
+
+def test_generated_puzzles_need_no_file(generated):
+    train, test, sft = (rows(generated, split) for split in ("train", "test", "sft_train"))
+    assert (len(test), generated.data_source("train").report["num_train_without_solution"]) == (362, 1000 - len(train))
+    assert len(train) > 980 and not numbers_of(train) & numbers_of(test)
+    assert numbers_of(sft) == numbers_of(train)
+    for record in [*train, *test, *sft]:
+        info = json.loads(record["info"])
+        assert record["prompt"] == " ".join(map(str, info["numbers"])) + ":"
+        assert generated.reward_fn(record["prompt"], record["completion"], info)["correct"]
+        assert generated.tokenizer.encode(record["completion"])
+    assert len({(record["prompt"], record["completion"]) for record in sft}) == len(sft)
+
+
+def test_they_are_the_published_hands(generated, published):
+    made = numbers_of(rows(generated, "train")) | numbers_of(rows(generated, "test"))
+    known = {tuple(sorted(hand)) for split in ("train", "test") for hand in numbers_of(rows(published, split))}
+    assert made <= known and len(known) == 1362 and len(known - made) <= 20, "but those with no worked solution"
+
+
+def brute_force(numbers):
+    """Whether four numbers make 24: every order, every sign, every bracketing, in fractions."""
+    if len(numbers) == 1:
+        return numbers[0] == 24
+    for i, j in itertools.permutations(range(len(numbers)), 2):
+        a, b, rest = numbers[i], numbers[j], [numbers[k] for k in range(len(numbers)) if k not in (i, j)]
+        results = [a + b, a - b, a * b] + ([Fraction(a) / b] if b else [])
+        if any(brute_force([*rest, result]) for result in results):
+            return True
+    return False
+
+
+HANDS = [(1, 1, 1, 1), (1, 5, 5, 5), (3, 3, 8, 8), (1, 1, 1, 8), (13, 13, 13, 13), (6, 6, 6, 6)]
+HANDS += [(1, 3, 4, 6), (2, 5, 7, 13), (1, 6, 6, 11), (4, 4, 10, 10), (1, 1, 7, 7)]
+
+
+@pytest.mark.parametrize("hand", HANDS)
+def test_a_hand_is_solved_where_it_can_be(hand):
+    found = {expression for _, expression in game24_hands.solve(hand)}
+    assert bool(found) == brute_force(list(hand))
+    assert all(reward.score("", text, {"numbers": list(hand)})["correct"] for text in found)
+
+
+def test_the_split_does_not_move():
+    hands = [{"numbers": [1, 2, 3, i % 13 + 1, i]} for i in range(1362)]
+    first, again = game24_hands.split(hands), game24_hands.split(hands[::-1])
+    assert {str(h) for h in first["test"]} == {str(h) for h in again["test"]}
+    assert [len(first[name]) for name in ("train", "test")] == [1000, 362]

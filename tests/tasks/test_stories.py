@@ -1,12 +1,13 @@
 """The stories task: prompt + completion is the story, splits share no prompt, and real stories are not saturated."""
 import gzip
+import json
 
 import numpy as np
 import pytest
 
 from rl_jax import tasks
 from rl_jax.data import readers
-from rl_jax.tasks import stories
+from rl_jax.tasks import moods, stories
 from tests.paths import shared_data
 
 
@@ -80,3 +81,33 @@ def test_bad_arguments(folder):
         load(folder, "unused", max_prompt_tokens=2)
     with pytest.raises(readers.DataError, match="cannot be opened"):
         load(folder, folder / "none.txt")
+
+
+def test_generated_stories_need_no_file(tmp_path):
+    task = tasks.load("stories", num_stories=300, data_dir=str(tmp_path))
+    train, test = ([task.data_source(s)[i] for i in range(len(task.data_source(s)))] for s in ("train", "test"))
+    assert len(train) + len(test) == 300 and 15 < len(test) < 50
+    assert not {r["prompt"] for r in train} & {r["prompt"] for r in test}
+    rewards = []
+    for record in train:
+        ids = task.tokenizer.encode(record["prompt"], bos=True) + task.tokenizer.encode_continuation(
+            record["completion"], eos=True)
+        assert task.tokenizer.decode(ids) == record["prompt"] + record["completion"]
+        info = json.loads(record["info"])
+        rewards.append(task.reward_fn(record["prompt"], record["completion"], info)["reward"])
+        assert rewards[-1] == pytest.approx(info["num_good"] / 3), "a sentence for each mood"
+    assert sum(rewards) / len(rewards) == pytest.approx(0.5, abs=0.1), "neither mood is what the data teach"
+
+
+def test_stories_of_a_seed(tmp_path):
+    first, again, other = (moods.make_stories(num_stories=50, num_sentences=2, seed=seed) for seed in (0, 0, 1))
+    assert first == again != other
+    for settings in (dict(num_stories=10**6, num_sentences=2), dict(num_stories=5, num_sentences=0)):
+        with pytest.raises(ValueError, match="must be"):
+            moods.make_stories(seed=0, **settings)
+
+
+@pytest.mark.parametrize("given", [{"path": "x"}, {"tokenizer_path": "x", "sentiment_path": "y"}])
+def test_some_of_the_files_are_not_enough(given):
+    with pytest.raises(ValueError, match="or none of them for generated ones"):
+        tasks.load("stories", **given)

@@ -1,9 +1,10 @@
 """Where the preference methods start: DPO as published (arXiv 2305.18290). A file of this folder sets what differs.
 
 `dpo` is for given preferences (experiments.dpo): the word after a config's colon names a data set of
-configs/preferences/stories.py. `online_dpo` is for the policy's own samples (experiments.online_dpo): the word names
-`arithmetic` or `stories`, as in configs/preferences/online.py. `hybrid` is for both at once. `smoke` is the smallest
-size. Sizes of batches, the learning rate and the model are the task's.
+configs/preferences/stories.py, generated ones without a word. `online_dpo` is for the policy's own samples
+(experiments.online_dpo): the word names `arithmetic`, `stories` or `stories260k`, as in configs/preferences/online.py.
+`hybrid` is for both at once. `smoke` is the smallest size. Sizes of batches, the learning rate and the model are the
+task's.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +13,7 @@ from configs import common
 from configs.preferences import online as online_preferences
 from configs.preferences import stories
 
-RANKED = ("solutions",)  # the data that have more than two responses of a prompt
+RANKED = ("rankings", "solutions")  # the data that have more than two responses of a prompt
 
 
 def dpo(key: str, arg: str | None, **slots) -> ConfigDict:
@@ -21,18 +22,16 @@ def dpo(key: str, arg: str | None, **slots) -> ConfigDict:
 
     Raises ValueError for a word that is not known, and for data that have not the responses that the method needs.
     """
-    ranked = slots.get("responses", 2) > 2
-    known = RANKED if ranked else tuple(stories.SETS)
+    known = RANKED if slots.get("responses", 2) > 2 else stories.SETS
     words = common.parse(arg, (*known, "smoke"))
-    if ranked:
-        arg = ",".join(sorted(words | set(RANKED)))
-    return _named(key, words & set(known) or {known[0]}, words, stories.get_config(arg), slots)
+    data = words & set(known) or {known[0]}
+    return _named(key, data, words, stories.get_config(",".join(sorted(words | data))), slots)
 
 
 def online_dpo(key: str, arg: str | None, online: dict, **slots) -> ConfigDict:
     """DPO on the policy's own pairs, judged at once. online: those of
     config.algorithm and config.sample that choose the pairs. Else as `dpo`."""
-    words = common.parse(arg, ("arithmetic", "stories", "smoke"))
+    words = common.parse(arg, ("arithmetic", "stories", "stories260k", "smoke"))
     config = online_preferences.get_config(",".join(sorted(words - {"arithmetic"})))
     config.sample.update(group_size=2)  # OAIF's on every task
     config.algorithm.update(pair_selection=dict(fn="first_pair"))
@@ -41,9 +40,9 @@ def online_dpo(key: str, arg: str | None, online: dict, **slots) -> ConfigDict:
 
 
 def hybrid(key: str, arg: str | None, **slots) -> ConfigDict:
-    """DPO on given pairs, and a sample of the policy for each prompt. Else as `dpo`; default data: `persona`."""
+    """DPO on given pairs, and a sample of the policy for each prompt. Else as `dpo`."""
     words = common.parse(arg, (*stories.SETS, "smoke"))
-    task = words - {"smoke"} or {"persona"}
+    task = words - {"smoke"} or {stories.SETS[0]}
     config = stories.get_config(",".join(sorted(words | task)))
     pairs = config.data
     config.program = "online_dpo"
