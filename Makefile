@@ -1,5 +1,5 @@
 # make train   SFT warm-up, then GRPO on random arithmetic, then report.html     (SMOKE=1: the same at toy size)
-# make preferences   reward against KL of DPO, IPO, KTO, SimPO, SPPO, PPO, GRPO on stories260K: a table and a picture
+# make preferences   reward against KL of DPO, IPO, KTO, SimPO, SPPO, PPO, GRPO on stories: a table and a picture
 # make ablations   papers' claims, checked: tables, charts and verdicts in runs/ablations; what is finished is skipped
 # make control-levels   ten seeds of CartPole, Acrobot, MountainCar, Pendulum and Breakout beside the published returns
 # make docs    the documentation site, from docs/pages, docstrings and configs, into build/site; warnings are errors

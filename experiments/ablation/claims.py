@@ -208,7 +208,7 @@ def summary_row(found: Mapping) -> str:
         minutes, seeds = found["wall_minutes"], range(found["seeds"]["first"], found["seeds"]["last"] + 1)
     measured = "; ".join(f"{arm} {text}" for arm, text in arms.items())
     judged_rows = "<br>".join(
-        f"{row['statement']} ({interval_text(row['interval'])}{_more(row)})" for row in found["statements"]
+        f"{row['statement']} ({interval_text(row['interval'])}{more_text(row)})" for row in found["statements"]
     )
     # Older results lack the run time and the number of settings tried.
     said = [seeds_text(seeds), found["date"], *([f"{minutes:.1f} min"] if minutes else [])]
@@ -226,7 +226,7 @@ def interval_text(interval: Mapping[str, float]) -> str:
     return "{mean:.3g} [{low:.3g}, {high:.3g}]".format(**interval) if "low" in interval else f"{interval['mean']:.3g}"
 
 
-def _more(row: Mapping) -> str:
+def more_text(row: Mapping) -> str:
     """The seeds an undecided statement would need, in short form."""
     if "more_seeds" not in row:
         return ""

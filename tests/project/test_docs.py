@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -23,7 +24,16 @@ MAX_PAGE_LINES = 100  # of a page that somebody reads from top to bottom
 LOOKED_UP = {"results_by_claim.md"}  # pages that nobody reads so
 NEEDS_FILES = {"models.md"}  # whose snippets read a folder of the reader's; tests/models does what they say
 # What a snippet cannot see by itself: a config is plain data, and binding it looks its names up.
-AFTER = {"losses.md": "from experiments.tools.method_families import bound_functions\nbound_functions(config)\n"}
+AFTER = {
+    "losses.md": "from experiments.tools.method_families import bound_functions\nbound_functions(config)\n",
+    "tasks.md": """
+task = load(largest=9, data_dir="data")
+record = task.data_source("test")[0]
+assert task.reward_fn(record["prompt"], record["completion"], json.loads(record["info"])) == {"reward": 1.0}
+assert task.reward_fn(record["prompt"], "", json.loads(record["info"])) == {"reward": 0.0}
+assert get_config("smoke").task.name == "my_task:load"
+""",
+}
 
 
 def code_of(text: str) -> str:
@@ -147,17 +157,29 @@ def python_blocks(text: str) -> str:
     return "\n".join(re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S))
 
 
-def test_snippets_run_in_a_fresh_python(tmp_path):
-    """Each page by itself, in a folder of its own, with nothing but this checkout to import from."""
-    snippets = {name: python_blocks((REPO_ROOT / name).read_text()) for name in GUIDES}
-    snippets = {name: text for name, text in snippets.items() if text and Path(name).name not in NEEDS_FILES}
-    assert {"README.md", "docs/pages/losses.md", "docs/pages/preferences.md"} <= set(snippets)
-    program = [f"import sys; sys.path.insert(0, {str(REPO_ROOT)!r})"]
-    for name, text in snippets.items():
-        program.append(f"exec(compile({text + AFTER.get(Path(name).name, '')!r}, {name!r}, 'exec'), {{}})")
+def run_snippets(names: list[str], folder: Path) -> None:
+    """Each page by itself, in a fresh Python in `folder` that has nothing but this checkout to import from."""
+    program = [f"import json, sys; sys.path.insert(0, {str(REPO_ROOT)!r})"]
+    for name in names:
+        code = python_blocks((REPO_ROOT / name).read_text()) + AFTER.get(Path(name).name, "")
+        given = f"{{'json': json, '__file__': {str(REPO_ROOT / name)!r}}}"
+        program.append(f"exec(compile({code!r}, {name!r}, 'exec'), {given})")
     command = [sys.executable, "-c", "\n".join(program)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    home = os.environ | {"HOME": str(folder)}  # where data sets are prepared
+    done = subprocess.run(command, cwd=folder, env=home, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_s_snippet_runs(tmp_path):
+    run_snippets(["README.md"], tmp_path)
+
+
+@pytest.mark.slow
+def test_snippets_run(tmp_path):
+    pages = [name for name in GUIDES if python_blocks((REPO_ROOT / name).read_text())]
+    pages = [name for name in pages if Path(name).name not in NEEDS_FILES | {"README.md"}]
+    assert {f"docs/pages/{name}.md" for name in ("losses", "preferences", "tasks")} <= set(pages)
+    run_snippets(pages, tmp_path)
 
 
 def test_the_readme_is_a_page_for_five_minutes():
@@ -218,10 +240,23 @@ def test_pages_show_files_that_exist():
     assert all((REPO_ROOT / name).exists() for name in shown)
 
 
-def test_docstrings_are_shown_as_text_and_code_stays_code():
-    spec = importlib.util.spec_from_file_location("docstrings", REPO_ROOT / "docs" / "docstrings.py")
+def module_at(path: str):
+    """A file of docs/, which is no package, as a module."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, REPO_ROOT / path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_of_the_claims_are_the_stored_results():
+    pages = module_at("docs/results.py").written()
+    assert len(pages) == 2
+    for path, text in pages.items():
+        assert path.read_text() == text, "run python docs/results.py"
+
+
+def test_docstrings_are_shown_as_text_and_code_stays_code():
+    module = module_at("docs/docstrings.py")
     text = "u[i][j] of <pad>, a*b*c.\n\n    l = a*b*c[i][j]\n\nArgs:\n    **keywords: x*y*z, `a*b*c`."
     assert module.escaped(text).splitlines() == [
         r"u[i]\[j] of &lt;pad>, a\*b\*c.", "", "    l = a*b*c[i][j]", "",
