@@ -15,6 +15,7 @@ from experiments.parts.reward_evaluation import evaluate_responses
 from experiments.parts.setup import load_params, make_setup
 from rl_jax import preferences
 from rl_jax.rewards.benchmarks import pair_accuracy
+from rl_jax.training import checkpoint
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.usefixtures("kept_signals")
@@ -95,7 +96,7 @@ def test_pairs_are_learned_and_the_loader_judges_as_the_run_did(tmp_path):
 def test_a_run_that_died_ends_where_an_undisturbed_one_ends(tmp_path, monkeypatch):
     fields = dict(steps=6, loss=dict(fn="bradley_terry_soft"), micro_batches=2, regularizer_coef=0.01)
     reward_model.run(small(tmp_path, **fields), tmp_path / "whole")
-    save = reward_model.checkpoint.Checkpointer.save
+    save = checkpoint.Checkpointer.save
 
     def die(self, step, *saved):
         save(self, step, *saved)
@@ -103,7 +104,7 @@ def test_a_run_that_died_ends_where_an_undisturbed_one_ends(tmp_path, monkeypatc
             self.close()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(reward_model.checkpoint.Checkpointer, "save", die)
+    monkeypatch.setattr(checkpoint.Checkpointer, "save", die)
     with pytest.raises(KeyboardInterrupt):
         reward_model.run(small(tmp_path, **fields), tmp_path / "killed")
     monkeypatch.undo()
