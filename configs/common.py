@@ -91,7 +91,10 @@ def real(path: str) -> str:
 
 
 def base(name: str) -> ConfigDict:
-    """A whole run: an SFT warm start, then GRPO, evaluated on held-out prompts. name: the default workdir's name."""
+    """A whole run: an SFT warm start, then token-mean GRPO without a KL term, evaluated on held-out prompts.
+
+    GRPO as in the paper (arXiv 2402.03300) is configs.methods.grpo. name: the default workdir's name.
+    """
     return ConfigDict(
         dict(
             program="grpo",  # experiments.PROGRAM trains it

@@ -1,12 +1,13 @@
-"""GRPO (arXiv 2402.03300) on generated arithmetic: SFT on imperfect demonstrations, then RL on the model's own answers.
+"""Token-mean GRPO without a KL term on generated arithmetic: SFT on imperfect demonstrations, then RL.
 
     make train                                                   # or, the same:
     python -m experiments.grpo --config=configs/tasks/arithmetic.py --workdir=runs/arithmetic
 
 "3+5-2+7=" -> "8=6=13": running totals, the last one is the answer. 60 % of the demonstrations stop too early, so the
 model that imitates them is right on two of five held-out problems (0.41 to 0.45); rewards for right answers teach it to
-continue to the end (0.90 to 0.94). A laptop with 2 cores needs a few minutes. Arguments after a colon: `smoke`
-(seconds, for CI), `shuffled` (the wrong-reward control, see configs/papers/spurious_rewards.py).
+continue to the end (0.90 to 0.94). A laptop with 2 cores needs a few minutes. GRPO with the
+paper's settings (arXiv 2402.03300: k3 with weight .04, means of row means) is configs/methods/grpo.py. Arguments after
+a colon: `smoke` (seconds, for CI), `shuffled` (the wrong-reward control, see configs/papers/spurious_rewards.py).
 """
 
 from configs import common, sweeps

@@ -178,7 +178,7 @@ def test_the_files_that_a_test_reads():
         "rl_jax/core/masked.py",
         "tests/numpy_loops/kl.py",
     } <= files
-    assert "rl_jax/__init__.py" in files and "rl_jax/training/step.py" not in files
+    assert "rl_jax/__init__.py" in files and "rl_jax/models/hf/loading.py" not in files
 
 
 def _result(outcome, seconds, *calls):
@@ -226,19 +226,20 @@ def _totals(done):
 def test_faults_are_killed_and_survive_in_a_small_repository(tmp_path):
     """The whole program: a baseline, a kill, a survivor, a fault excused, and nothing run twice."""
     root = tmp_path / "main"
-    (root / "rl_jax").mkdir(parents=True)
+    (root / "rl_jax" / "core").mkdir(parents=True)
     shutil.copytree(REPO_ROOT / "tests" / "mutation", root / "tests" / "mutation")
     for name in ("mutate.py", "conftest.py"):
         shutil.copy(REPO_ROOT / "tests" / name, root / "tests" / name)
     shutil.copy(REPO_ROOT / "pyproject.toml", root)
     (root / "rl_jax" / "__init__.py").write_text("")
-    (root / "rl_jax" / "masked.py").write_text(
+    (root / "rl_jax" / "core" / "__init__.py").write_text("")
+    (root / "rl_jax" / "core" / "masked.py").write_text(
         "import jax.numpy as jnp\n\n\n"
         "def f(x, *, scale=2.0):\n    return jnp.maximum(x, 0.5) * scale\n\n\n"
         "def unused(x):\n    return -x\n"
     )
     (root / "tests" / "test_f.py").write_text(
-        "import jax.numpy as jnp\n\nfrom rl_jax import masked\n\n\n"
+        "import jax.numpy as jnp\n\nfrom rl_jax.core import masked\n\n\n"
         "def test_f():\n    assert masked.f(jnp.ones(())) == 2\n\n\n"
         "def test_that_fails_anyway():\n    assert masked.f(jnp.ones(())) == 3\n"
     )
