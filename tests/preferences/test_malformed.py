@@ -277,7 +277,7 @@ def test_dialogues_share_what_stands_before_the_last_marker(tmp_path, chosen, fi
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("hhh", {}, r"unknown preferences 'hhh'; the names are jsonl, hh"),
+        ("hhh", {}, r"unknown preferences 'hhh'; the names are .*jsonl, hh"),
         ("hh", {"paht": "x"}, r"preferences 'hh' take no paht; they take path"),
         ("jsonl", {}, "preferences 'jsonl' need path"),
         ("jsonl", {"path": "x", "kind": "pair"}, "unknown kind 'pair'; the kinds are pairs, rankings"),
