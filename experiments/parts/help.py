@@ -157,8 +157,9 @@ def _print_help(name: str, doc: str, argv: list[str], several_processes: bool) -
         source = usual_config(doc)
         config = load_config(str(ROOT / source)) if source and (ROOT / source.partition(":")[0]).is_file() else None
     found = {}
+    own = ("experiments.parts.", name)  # another tool's flags may be loaded, too
     for module, defined in FLAGS.flags_by_module_dict().items():
-        if module.startswith("experiments.") or module == sys.argv[0]:
+        if module.startswith(own) or module == sys.argv[0]:
             found |= {flag.name: flag.help for flag in defined if not flag.name.startswith("config.")}
     if not several_processes:
         found = {flag: said for flag, said in found.items() if flag not in SEVERAL}

@@ -101,8 +101,8 @@ def test_processes_that_prepare_at_once(tmp_path):
 def test_loader_messages():
     with pytest.raises(ValueError, match="unknown task 'chess'; the tasks are arithmetic, game24, stories"):
         tasks.load("chess")
-    with pytest.raises(ValueError, match="task 'game24' needs path"):
-        tasks.load("game24")
+    with pytest.raises(ValueError, match="task 'tests.tasks.test_base:own' needs reward"):
+        tasks.load("tests.tasks.test_base:own")
 
 
 def own(*, reward, scale=1.0):
