@@ -133,7 +133,7 @@ NAN = math.nan
         (ppo(critic__advantage__lam=1.5), "critic.advantage.lam=1.5 must be from 0 to 1"),
         (control(control__advantage__discount=NAN), "control.advantage.discount=nan must be from 0 to 1"),
         (grpo(model__path="FOLDER"), "model.path: give --config.model.path=FOLDER"),
-        (with_fields(given.get_config(), data__name="jsonl"), "data.path is empty: give --config.data.path=PAIRS.jsonl"),
+        (with_fields(given.get_config(), data__name="jsonl"), "data.path is empty: give --config.data.path="),
         (online_dpo(sample__data="pairs"), "sample.pairs.path is empty: give --config.sample.pairs.path=PAIRS.jsonl"),
         (with_fields(best_of_n.get_config(), best_of_n__samples=4), "best_of_n.sizes=(1, 2, 4, 8, 16) go beyond"),
         (grpo(algorithm__advantage__fn="group_relativ"), "algorithm.advantage: rl_jax.advantages has no function"),
