@@ -339,11 +339,11 @@ def run_arms(setup: Setup, pool: RewardPool, reference: Params, results: Results
     for name in config.frontier.arms:
         arm, settings = config.arms[name], arm_config(config, name)
         of_arm = setup._replace(config=settings)
-        if arm.program == "dpo":
-            made_of = functools.partial(train_offline, of_arm, candidates, reference, measure, config.frontier.points)
-        else:
+        if arm.program in ONLINE:
             folder = workdir / "arms" / f"{name}-{digest(settings.to_dict())}"
             made_of = functools.partial(train_online, of_arm, arm.program, folder, measure)
+        else:
+            made_of = functools.partial(train_offline, of_arm, candidates, reference, measure, config.frontier.points)
         labels = {"method": arm.method, "setting": arm.setting}
         work[name] = ([*shared, config.frontier.points, settings.to_dict()], labelled(labels, made_of))
     for name, (made_from, points_of) in work.items():

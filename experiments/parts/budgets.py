@@ -91,7 +91,7 @@ def budget_of(config: Mapping[str, Any], program: str) -> dict[str, int]:
     if "total_steps" in config:
         return {"env_steps": config["total_steps"]}
     per_step = samples_per_step(config, program)
-    group = config.get("sft" if program == "sft" else "train")
+    group = config.get({"sft": "sft"}.get(program, "train"))
     if per_step is None or group is None:
         raise ValueError(f"the config does not say how much {program} trains on: see experiments/parts/budgets.py")
     result = {"steps": group["steps"], "samples": group["steps"] * per_step}

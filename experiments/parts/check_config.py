@@ -181,22 +181,26 @@ def _missing(config: ConfigDict) -> Iterator[str]:
 
 
 def _divisions(config: ConfigDict) -> Iterator[str]:
-    program = get(config, "program")
-    if program in ("grpo", "ppo", "best_of_n"):
+    def has(name: str) -> bool:
+        return get(config, name) is not None
+
+    if not has("program"):  # part of a config
+        return
+    if has("train.minibatches"):
         counts = [("sample.prompts_per_step", "sample.group_size"), ("train.minibatches",), ("train.micro_batches",)]
         yield from _divide(config, *counts)
-        if program == "ppo" and not config.critic.shared:
+        if has("critic") and not config.critic.shared:
             yield from _divide(config, *counts[:2], ("critic.micro_batches",))
-    if program in ("dpo", "online_dpo", "reward_model", "frontier"):
+    if has("train.batch_size"):
         yield from _divide(config, ("train.batch_size",), ("train.micro_batches",))
-    if program in ("online_dpo", "frontier"):
+    if has("sample.prompts_per_batch"):
         yield from _divide(config, ("sample.prompts_per_step",), ("sample.prompts_per_batch",))
     if get(config, "sft.steps"):
         yield from _divide(config, ("sft.batch_size",), ("sft.micro_batches",))
-    if program == "control_ppo" or get(config, "preferences.method") in ("reward", "spo"):
+    if has("control.minibatches") and get(config, "preferences.method") in (None, "reward", "spo"):
         steps = ("num_envs", "num_steps") if config.network.kind == "mlp" else ("num_envs",)  # memory needs whole rows
         yield from _divide(config, steps, ("control.minibatches",))
-    if program == "best_of_n" and max(config.best_of_n.sizes) > config.best_of_n.samples:
+    if has("best_of_n") and max(config.best_of_n.sizes) > config.best_of_n.samples:
         yield f"best_of_n.sizes={config.best_of_n.sizes} go beyond best_of_n.samples={config.best_of_n.samples}"
 
 

@@ -135,7 +135,7 @@ def draw(
 ) -> Iterator[tuple[Drawn, int | None]]:
     """Yields (what is drawn, user) for each of num_prompts prompts and each user.
 
-    Raises ValueError where the world has not so many prompts.
+    Raises ValueError if the world has fewer prompts than asked for.
     """
     rng, seen = random.Random(f"{seed} {world}"), set()
     for _ in range(TRIES * num_prompts):

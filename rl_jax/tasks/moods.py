@@ -43,7 +43,7 @@ def draw_rest(rng: random.Random, person: str, thing: str, moods: Sequence[bool]
 def make_stories(*, num_stories: int, num_sentences: int, seed: int) -> list[dict[str, str]]:
     """Records with distinct prompts, in the order they are drawn.
 
-    Raises ValueError where there are not so many prompts.
+    Raises ValueError if there are fewer prompts than asked for.
     """
     if not 2 <= num_stories <= NUM_PROMPTS // 2:
         raise ValueError(f"num_stories must be 2..{NUM_PROMPTS // 2}, got {num_stories}")
