@@ -305,8 +305,11 @@ def compile_ahead(loop: Run, setup: Setup, programs: Programs, collect: Collecto
     collected = None if loop.done else collect.compile_ahead(ahead, learner.policy_params(), key)
     if collected is None:
         return
-    compiled = {name: ahead(name, getattr(programs, name)) for name in ("score", "predict", "assign")}
-    batch, _, _ = score(setup, programs._replace(**compiled), learner, learner.policy_params(), collected, key)
+    rows = to_mesh(setup, collected.judged.rollout.batch)
+    scored = ahead("score", programs.score)(learner.policy_params(), rows)  # compiled once, called for two params
+    compiled = {name: ahead(name, getattr(programs, name)) for name in ("predict", "assign")}
+    compiled = programs._replace(score=lambda *_: scored, **compiled)
+    batch, _, _ = score(setup, compiled, learner, learner.policy_params(), collected, key)
     part = to_mesh(setup, policy_parts.minibatches(setup.config, batch, key)[0])
     if programs.critic_step:
         ahead("critic_step", programs.critic_step)(learner.critic, part)

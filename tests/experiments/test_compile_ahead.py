@@ -31,7 +31,7 @@ def with_critic(config):
 
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("program, fields, told", [
-    pytest.param(grpo, VARIED, "generate generate greedy score train_step", marks=pytest.mark.slow),
+    pytest.param(grpo, VARIED, "generate generate greedy score assign train_step", marks=pytest.mark.slow),
     (grpo, dict(packing__mode="packed"), "generate"),
     pytest.param(ppo, {}, "generate score predict assign critic_step policy_step", marks=pytest.mark.slow),
 ])  # fmt: skip
