@@ -76,10 +76,6 @@ class Learner(NamedTuple):
         """The policy's own params, without a value head."""
         return without_value_head(self.policy.params)
 
-    def with_trackers(self, states: trackers.States) -> "Learner":
-        """The learner with new tracker states, which are part of the policy's state."""
-        return self._replace(policy=self.policy._replace(trackers=states))
-
     def critic_params(self):
         """The params that predict values."""
         return self.policy.params if self.critic is None else self.critic.params

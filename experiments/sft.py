@@ -10,13 +10,14 @@ import pathlib
 
 from experiments.parts import flags
 from experiments.parts.setup import make_setup
-from experiments.parts.warm_start import fine_tune
+from experiments.parts.warm_start import fine_tune, sft_run
 from rl_jax.tasks import Task
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> bool:
     """Fine-tunes in `workdir`. Returns False if a signal ended it early. task: replaces config.task."""
-    return fine_tune(make_setup(config, task), workdir)
+    loop = sft_run(config, workdir)
+    return fine_tune(make_setup(config, task), loop)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,8 @@ SAMPLES: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "control_preferences": _env_steps_or_segments,
 }
 
+GROUPS = {"sft": "sft"}  # program -> the config's group with its steps, if that is not "train"
+
 
 def program_of(config: Mapping[str, Any]) -> str:
     """The module under experiments/ that a config is for. Raises ValueError if its field `program` is missing."""
@@ -91,7 +93,7 @@ def budget_of(config: Mapping[str, Any], program: str) -> dict[str, int]:
     if "total_steps" in config:
         return {"env_steps": config["total_steps"]}
     per_step = samples_per_step(config, program)
-    group = config.get({"sft": "sft"}.get(program, "train"))
+    group = config.get(GROUPS.get(program, "train"))
     if per_step is None or group is None:
         raise ValueError(f"the config does not say how much {program} trains on: see experiments/parts/budgets.py")
     result = {"steps": group["steps"], "samples": group["steps"] * per_step}

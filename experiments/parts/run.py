@@ -79,8 +79,7 @@ class Run:
         self._limit = None if settings is None else settings.max_nonfinite_in_a_row
         self._stride = stride
         self._eval_every = config.eval.every if eval_every is None else eval_every
-        options = config.checkpoint.to_dict() if checkpoints is None else checkpoints
-        self._make_checkpointer = lambda: checkpoint.Checkpointer(workdir / "checkpoints", **options)
+        self._options = config.checkpoint.to_dict() if checkpoints is None else checkpoints
         self._checkpoints, self._data, self._stack, self._ended = None, None, contextlib.ExitStack(), True
 
     def record(self, devices: Iterable[jax.Device]) -> None:
@@ -95,7 +94,8 @@ class Run:
           data: an iterator with get_state and set_state, restored too; saved with every checkpoint.
           in_place: whether memory holds the state once, not twice, while it is read.
         """
-        self._data, self._checkpoints = data, self._make_checkpointer()
+        self._data = data
+        self._checkpoints = checkpoint.Checkpointer(self.workdir / "checkpoints", **self._options)
         if self._checkpoints.latest_step() is None:
             return items
         items, self.host = self._checkpoints.restore(items, in_place=in_place)
@@ -106,11 +106,11 @@ class Run:
         return items
 
     def __enter__(self) -> "Run":
-        """Opens the logger at the current step. The end closes it and the checkpoints, also if the loop raises."""
+        """Opens the logger where `restore` put the run. The end closes it and the checkpoints, also after an error."""
         config = self.config
         options = {"progress": config.log.progress, "tensorboard": config.log.tensorboard}
         options |= {"samples_per_step": samples_per_step(config, self.program), "total_steps": self.total}
-        self._stack.enter_context(self._checkpoints or self._make_checkpointer())
+        self._stack.enter_context(self._checkpoints)
         self.log = self._stack.enter_context(processes.run_logger(self.workdir, self.step, **options))
         return self
 
@@ -142,10 +142,10 @@ class Run:
     def steps(self) -> Iterator["Step"]:
         """The steps left, until the last one or a stop signal. Each must be ended by `Step.end`."""
         stopping = distributed.any_process(self.stop.received)
-        while not self.done and self.step < self.total and not stopping:
+        while not self.done and not stopping:
             self.step += self._stride
-            last = self.step >= self.total
             self._ended = False
+            last = self.step >= self.total
             step = Step(self, self.step, evaluates=self.step % self._eval_every == 0 or last)
             yield step
             if not self._ended:

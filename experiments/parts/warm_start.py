@@ -33,25 +33,28 @@ def warm_start(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal)
         return load_params(setup, config.init_from)
     if not config.sft.steps:
         return setup.init_params()
-    return load_params(setup, workdir / "sft") if fine_tune(setup, workdir / "sft", stop) else None
+    return load_params(setup, workdir / "sft") if fine_tune(setup, sft_run(config, workdir / "sft", stop)) else None
 
 
-def fine_tune(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None) -> bool:
+def sft_run(config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None) -> Run:
+    """The Run of config.sft. From here on a signal ends it between two steps. stop: of the run that it is a part of."""
+    settings, every = config.sft, {"every": config.checkpoint.every}
+    return Run(config, workdir, "sft", settings, eval_every=settings.eval_every, stop=stop, checkpoints=every)
+
+
+def fine_tune(setup: Setup, loop: Run) -> bool:
     """Runs config.sft.steps steps, or until the evaluated pass@1 reaches config.sft.stop_at.
 
     A task without a reward_fn is not evaluated.
 
     Args:
       setup: of the run.
-      workdir: of the SFT.
-      stop: of the run that this SFT is a part of; None if it is a run of its own.
+      loop: from sft_run.
 
     Returns:
       Whether the SFT is complete.
     """
     config, settings = setup.config, setup.config.sft
-    every = {"every": config.checkpoint.every}
-    loop = Run(config, workdir, "sft", settings, eval_every=settings.eval_every, stop=stop, checkpoints=every)
     check_rows(setup, **{"sft.batch_size": settings.batch_size})
     loop.record(setup.mesh.devices.flat)
     train_step, state = make_trainer(setup, settings, make_loss(setup), setup.init_params())
