@@ -32,7 +32,7 @@ from rl_jax.core.binding import bind
 from rl_jax.envs.learned import learned_reward
 from rl_jax.envs.worlds import tabular as tables
 from rl_jax.losses import reward_model as reward_losses
-from rl_jax.losses.preference import regularizers, scores
+from rl_jax.losses.preference import regularizers, score_maps
 from rl_jax.losses.reward_model import rankings
 from rl_jax.models.agents.reward_network import RewardNetwork, make_reward_network
 from rl_jax.rollout.envs.steps import Transitions, collect, memoryless, start
@@ -201,7 +201,7 @@ def make_gather(config, parts: Parts) -> Callable:
         teacher = teach(teacher_key, values)
         rows = rollout(teacher, agent.init(other_key), world_key, act_key)
         judged = JUDGES[settings.label.fn](rows, advantages_by(config, parts, teacher))
-        steps = control.Steps(rows.observations, rows.actions)
+        steps = control.StepInputs(rows.observations, rows.actions)
         (steps, judged), mask = segments.cut((steps, judged), rows.terminated | rows.truncated, length=settings.length)
         sums = segments.segment_sums(judged, mask, discount=settings.label.discount)
         pairs = segments.labelled_pairs(pair_key, sums, count=settings.num_pairs, **annotator)
@@ -352,14 +352,14 @@ def cpl_run(config, *, parts: int = 1, axis_name: str | None = None):
     objective = segments.CPL._replace(
         beta=fields.alpha,
         length_power=fields.length_power,
-        token_weight=functools.partial(scores.discounted, discount=fields.discount),
-        score_map=functools.partial(scores.biased, bias=fields.bias),
+        token_weight=functools.partial(score_maps.discounted, discount=fields.discount),
+        score_map=functools.partial(score_maps.biased, bias=fields.bias),
         regularizer=regularizers.behaviour_cloning,
         regularizer_coef=fields.cloning_coef,
     )
     unravel = control.unraveler(agent)
 
-    def log_probs(params: jax.Array, steps: control.Steps) -> jax.Array:
+    def log_probs(params: jax.Array, steps: control.StepInputs) -> jax.Array:
         policy = functools.partial(agent.policy, unravel(params))
         return of_steps(lambda x, a: distribution.log_prob(policy(x), a), 3, steps.observations, steps.actions)
 

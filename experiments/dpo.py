@@ -17,7 +17,13 @@ import numpy as np
 
 from experiments.parts import flags
 from experiments.parts.preference_data import Arrays, Encoder, Packer, flat, for_sft, load_task, records_of
-from experiments.parts.preference_steps import Programs, build, couple_batch, make_coupler, make_objective
+from experiments.parts.preference_steps import (
+    PreferencePrograms,
+    add_batch_statistics,
+    build,
+    make_batch_statistics,
+    make_objective,
+)
 from experiments.parts.processes import to_host
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.setup import Setup, check_batches, make_setup
@@ -38,7 +44,7 @@ def needs_reference(config) -> bool:
     """Whether anything compares with the reference: its share in the score, a KL to it, KTO's anchor."""
     objective = make_objective(config)
     asked = bool(objective.needs() & {"sequence_kl", "token_rewards"})
-    return bool(objective.reference) or asked or make_coupler(config).reads_mismatched
+    return bool(objective.reference) or asked or make_batch_statistics(config).reads_mismatched
 
 
 def with_reference(config, workdir: pathlib.Path, score: Callable, params: Params, arrays: Arrays) -> Arrays:
@@ -96,7 +102,9 @@ def with_token_rewards(
     return arrays | {"token_rewards": 0.5 * np.tanh(0.5 * (found[0] - found[1]))}
 
 
-def make_evaluate(setup: Setup, programs: Programs, encoder: Encoder, arrays: Arrays, reference: Params | None):
+def make_evaluate(
+    setup: Setup, programs: PreferencePrograms, encoder: Encoder, arrays: Arrays, reference: Params | None
+):
     """Makes evaluate(state) -> metrics of the held-out prompts.
 
     These are eval/loss, eval/rewards/accuracy and the loss's other metrics, and eval/length_correlation, the
@@ -107,7 +115,7 @@ def make_evaluate(setup: Setup, programs: Programs, encoder: Encoder, arrays: Ar
       programs: compiled functions.
       encoder: of the run.
       arrays: of the held-out prompts.
-      reference: params of the reference, or None; see couple_batch.
+      reference: params of the reference, or None; see add_batch_statistics.
     """
     size, number = setup.config.eval.batch_size, len(arrays["tokens"])
     parts = [np.arange(number)[start : start + size] for start in range(0, number, size)]
@@ -115,7 +123,7 @@ def make_evaluate(setup: Setup, programs: Programs, encoder: Encoder, arrays: Ar
     def evaluate(state: TrainState) -> dict[str, float]:
         total, points = None, []
         for part in parts:
-            batch = couple_batch(setup, programs, state, encoder.batch(arrays, part, size), reference)[1]
+            batch = add_batch_statistics(setup, programs, state, encoder.batch(arrays, part, size), reference)[1]
             batch = to_mesh(setup, batch)
             means, scored = jax.device_get(to_host(programs.evaluate(state.params, batch, reference)))
             total = means if total is None else merge(total, means)
@@ -154,7 +162,12 @@ def read(setup: Setup, found: preferences.Preferences, encoder: Encoder) -> tupl
 
 
 def score_reference(
-    setup: Setup, workdir: pathlib.Path, programs: Programs, encoder: Encoder, reference: Params | None, parts: tuple
+    setup: Setup,
+    workdir: pathlib.Path,
+    programs: PreferencePrograms,
+    encoder: Encoder,
+    reference: Params | None,
+    parts: tuple,
 ) -> tuple[Arrays, ...]:
     """Adds what the reference gives: log-probs, and token rewards if the method needs them.
 
@@ -182,7 +195,13 @@ def score_reference(
 
 
 def compile_ahead(
-    loop: Run, setup: Setup, programs: Programs, state: TrainState, batch: PreferenceBatch, packer: Packer, reference
+    loop: Run,
+    setup: Setup,
+    programs: PreferencePrograms,
+    state: TrainState,
+    batch: PreferenceBatch,
+    packer: Packer,
+    reference,
 ) -> None:
     """Compiles the train step, unless the run is complete.
 
@@ -197,7 +216,7 @@ def compile_ahead(
     """
     if loop.done:
         return
-    batch = couple_batch(setup, programs, state, batch, reference)[1]
+    batch = add_batch_statistics(setup, programs, state, batch, reference)[1]
     placed = to_mesh(setup, packer(batch, setup.config.train.micro_batches))
     loop.ahead("train_step", programs.train_step)(state, placed, reference)
 
@@ -226,7 +245,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
         loop.begin(lambda: (evaluate(state) | counts, []))
         for step in loop.steps():
             batch = encoder.batch(arrays, np.array(next(batches)))
-            state, batch = couple_batch(setup, programs, state, batch, reference)
+            state, batch = add_batch_statistics(setup, programs, state, batch, reference)
             batch = to_mesh(setup, packer(batch, settings.micro_batches))
             step.clock.lap("prepare_s", batch)
             state, metrics = programs.train_step(state, batch, reference)

@@ -34,7 +34,7 @@ def make_policy_batch(
     """The batch of one step, and the rows' rewards after shaping and KL.
 
     Args:
-      assign: Programs.assign.
+      assign: PolicyPrograms.assign.
       collected: the step's rows.
       before: TokenScores [B, C] of the policy before the updates, or None if unused.
       reference: float32 [B, C] log-probs, or None.
@@ -59,7 +59,7 @@ def needs_scores(config) -> bool:
 
 
 def compile_ahead(
-    loop: Run, setup: Setup, programs: policy.Programs, packer: Packer, collect: Collector, state: TrainState
+    loop: Run, setup: Setup, programs: policy.PolicyPrograms, packer: Packer, collect: Collector, state: TrainState
 ) -> None:
     """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
 
@@ -86,7 +86,13 @@ def compile_ahead(
 
 
 def score(
-    config, programs: policy.Programs, rows: TokenBatch | Packed, params: Params, ref_params: Params, *, looks: bool
+    config,
+    programs: policy.PolicyPrograms,
+    rows: TokenBatch | Packed,
+    params: Params,
+    ref_params: Params,
+    *,
+    looks: bool,
 ) -> tuple[TokenScores | None, jax.Array | None]:
     """Scores the rows before the updates.
 
@@ -107,7 +113,7 @@ def score(
 
 
 def update(
-    loop: Run, setup: Setup, programs: policy.Programs, packer: Packer, state: TrainState, batch: PolicyBatch, key
+    loop: Run, setup: Setup, programs: policy.PolicyPrograms, packer: Packer, state: TrainState, batch: PolicyBatch, key
 ) -> tuple[TrainState, list[dict[str, Any]], dict[str, float]]:
     """All updates of one step.
 

@@ -17,7 +17,7 @@ import numpy as np
 from experiments.parts import flags, processes
 from experiments.parts.judging import make_evaluate, make_pool, sample_rows
 from experiments.parts.preference_data import flat, for_sft, load_task
-from experiments.parts.preference_steps import Programs, build, couple_batch, make_objective
+from experiments.parts.preference_steps import PreferencePrograms, add_batch_statistics, build, make_objective
 from experiments.parts.run import Clock, Run, checkpoint_items, state_of
 from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, Source, make_judge
 from experiments.parts.setup import Setup, check_rows, load_params, make_setup
@@ -89,7 +89,7 @@ def labelled(batch: PreferenceBatch) -> PreferenceBatch:
 
 def with_references(
     setup: Setup,
-    programs: Programs,
+    programs: PreferencePrograms,
     batch: PreferenceBatch,
     shares: dict[str, float],
     reference: Params,
@@ -220,7 +220,7 @@ def check_config(setup: Setup) -> None:
 
 
 def prepare(
-    setup: Setup, programs: Programs, candidates: Candidates, policy: Params, ref: Params, key
+    setup: Setup, programs: PreferencePrograms, candidates: Candidates, policy: Params, ref: Params, key
 ) -> PreferenceBatch:
     """What one step trains on: the selected lists, with the log-probs that the objective compares with.
 
@@ -238,7 +238,7 @@ def prepare(
 
 
 def update(
-    loop: Run, setup: Setup, programs: Programs, state: TrainState, batch: PreferenceBatch, ref: Params, key
+    loop: Run, setup: Setup, programs: PreferencePrograms, state: TrainState, batch: PreferenceBatch, ref: Params, key
 ) -> tuple[TrainState, list[dict]]:
     """All updates of one step.
 
@@ -256,7 +256,7 @@ def update(
     """
     updates = []
     for part in minibatches(setup.config, batch, key):
-        state, part = couple_batch(setup, programs, state, part, ref)
+        state, part = add_batch_statistics(setup, programs, state, part, ref)
         part = to_mesh(setup, part)
         state, metrics = programs.train_step(state, part, ref)
         updates.append(jax.device_get(metrics))
@@ -265,7 +265,14 @@ def update(
 
 
 def look_ahead(
-    loop: Run, setup: Setup, programs: Programs, draw: Source, state: TrainState, ref: Params, keys, clock: Clock
+    loop: Run,
+    setup: Setup,
+    programs: PreferencePrograms,
+    draw: Source,
+    state: TrainState,
+    ref: Params,
+    keys,
+    clock: Clock,
 ) -> Params:
     """The params to sample from: the policy's, or with algorithm.extragradient those after a trial step.
 
@@ -289,7 +296,9 @@ def look_ahead(
     return trial.params
 
 
-def compile_ahead(loop: Run, setup: Setup, programs: Programs, draw: Source, state: TrainState, ref: Params) -> None:
+def compile_ahead(
+    loop: Run, setup: Setup, programs: PreferencePrograms, draw: Source, state: TrainState, ref: Params
+) -> None:
     """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
 
     Args:
@@ -306,7 +315,7 @@ def compile_ahead(loop: Run, setup: Setup, programs: Programs, draw: Source, sta
         return
     compiled = programs._replace(score=ahead("score", programs.score))
     batch = prepare(setup, compiled, candidates, state.params, ref, key)
-    part = couple_batch(setup, programs, state, next(minibatches(setup.config, batch, key)), ref)[1]
+    part = add_batch_statistics(setup, programs, state, next(minibatches(setup.config, batch, key)), ref)[1]
     ahead("train_step", programs.train_step)(state, to_mesh(setup, part), ref)
 
 

@@ -61,7 +61,7 @@ def make_estimator(config) -> ppo.Estimator:
     )
 
 
-class Learner(NamedTuple):
+class LearnerState(NamedTuple):
     """What is trained.
 
     Attributes:
@@ -87,13 +87,13 @@ class Learner(NamedTuple):
         return items if self.critic is None else items | {"critic": self.critic}
 
     @classmethod
-    def of(cls, items: dict[str, Any]) -> "Learner":
-        """The Learner from the items of checkpoint_items."""
+    def of(cls, items: dict[str, Any]) -> "LearnerState":
+        """The LearnerState from the items of checkpoint_items."""
         rest = items["rest"]
         return cls(rest._replace(params={**items["params"], **rest.params}), items.get("critic"))
 
 
-class Programs(NamedTuple):
+class PPOPrograms(NamedTuple):
     """The compiled functions of a run.
 
     Attributes:
@@ -121,7 +121,7 @@ class Programs(NamedTuple):
         """Number of compiled programs; growth after the first steps means shapes are changing."""
         return sum(program._cache_size() for program in self if program is not None)
 
-    def update(self, learner: Learner, batch: ppo.PPOBatch, *, only_critic: bool):
+    def update(self, learner: LearnerState, batch: ppo.PPOBatch, *, only_critic: bool):
         """One update on one minibatch.
 
         Args:
@@ -135,16 +135,16 @@ class Programs(NamedTuple):
         policy, critic = learner
         if critic is None:
             policy, metrics = self.policy_step(policy, batch)
-            return Learner(policy, None), metrics, {}
+            return LearnerState(policy, None), metrics, {}
         critic, of_critic = self.critic_step(critic, batch)
         if only_critic:
-            return Learner(policy, critic), None, of_critic
+            return LearnerState(policy, critic), None, of_critic
         policy, metrics = self.policy_step(policy, batch.policy)
-        return Learner(policy, critic), metrics, of_critic
+        return LearnerState(policy, critic), metrics, of_critic
 
 
 def make_assign(config) -> Callable:
-    """Makes Programs.assign, which sees the global batch."""
+    """Makes PPOPrograms.assign, which sees the global batch."""
     rule, estimator = policy_parts.make_credit(config), make_estimator(config)
 
     def assign(rollout, rewards, values, before, reference, key, states):
@@ -169,7 +169,7 @@ def make_assign(config) -> Callable:
     return assign
 
 
-def build(setup: Setup, params) -> tuple[Programs, Learner]:
+def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
     """Compiled functions and the initial learner. The buffers of `params` are donated.
 
     Raises:
@@ -204,7 +204,7 @@ def build(setup: Setup, params) -> tuple[Programs, Learner]:
     else:
         policy_step = of_policy.train_step
         critic_step, critic = make_trainer(setup, settings, critic_loss, critic_params)
-    programs = Programs(
+    programs = PPOPrograms(
         generate=of_policy.generate,
         score=of_policy.score,
         predict=jax.jit(
@@ -216,7 +216,7 @@ def build(setup: Setup, params) -> tuple[Programs, Learner]:
         policy_step=policy_step,
         critic_step=critic_step,
     )
-    return programs, Learner(policy, critic)
+    return programs, LearnerState(policy, critic)
 
 
 # The policy's metrics in a step that updates only the critic.
@@ -259,7 +259,7 @@ def check_config(config) -> None:
 
 
 def score(
-    setup: Setup, programs: Programs, learner: Learner, ref_params: Params, collected: Collected, key
+    setup: Setup, programs: PPOPrograms, learner: LearnerState, ref_params: Params, collected: Collected, key
 ) -> tuple[ppo.PPOBatch, dict, Any]:
     """Scores the step's rows and assigns credit, before the updates.
 
@@ -287,7 +287,7 @@ def score(
     return batch, metrics, before
 
 
-def compile_ahead(loop: Run, setup: Setup, programs: Programs, collect: Collector, learner: Learner) -> None:
+def compile_ahead(loop: Run, setup: Setup, programs: PPOPrograms, collect: Collector, learner: LearnerState) -> None:
     """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
 
     Args:
@@ -314,8 +314,8 @@ def compile_ahead(loop: Run, setup: Setup, programs: Programs, collect: Collecto
 
 
 def update(
-    loop: Run, setup: Setup, programs: Programs, learner: Learner, batch: ppo.PPOBatch, key
-) -> tuple[Learner, list[dict], list[dict]]:
+    loop: Run, setup: Setup, programs: PPOPrograms, learner: LearnerState, batch: ppo.PPOBatch, key
+) -> tuple[LearnerState, list[dict], list[dict]]:
     """All updates of one step.
 
     Args:
@@ -353,7 +353,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     ref_params = jax.tree.map(jnp.copy, params)
     (programs, learner), (source, prompts) = build(setup, params), policy_parts.own_prompts(setup)
     items = loop.restore(learner.checkpoint_items(ref_params), prompts)
-    learner, ref_params = Learner.of(items), items["reference"]
+    learner, ref_params = LearnerState.of(items), items["reference"]
     with loop, make_pool(setup) as pool:
         collect, evaluate = Collector(setup, pool, prompts, programs.generate), make_evaluate(setup, pool)
         compile_ahead(loop, setup, programs, collect, learner)

@@ -21,17 +21,17 @@ from rl_jax.core.binding import needs, supply
 from rl_jax.core.masked import Mean, masked_mean, zero_masked
 from rl_jax.core.types import Metrics, PreferenceBatch, TokenScores
 from rl_jax.losses.preference import compare as comparators
-from rl_jax.losses.preference import links, offsets, regularizers, scales, scores, weights
+from rl_jax.losses.preference import links, offsets, prompt_weights, regularizers, scales, score_maps
 
 # Slot -> the module in which a config's name for it is looked up (rl_jax.core.binding.bind).
 SLOTS = {
-    "token_weight": scores,
-    "score_map": scores,
+    "token_weight": score_maps,
+    "score_map": score_maps,
     "scale": scales,
     "offset": offsets,
     "compare": comparators,
     "link": links,
-    "weight": weights,
+    "weight": prompt_weights,
     "regularizer": regularizers,
 }
 
@@ -55,16 +55,16 @@ class Objective(NamedTuple):
       regularizer_coef: weight of the regularizer; 0 leaves it out.
     """
 
-    token_weight: Callable = scores.uniform
+    token_weight: Callable = score_maps.uniform
     reference: Mapping[str, float] = {"ref": 1.0}
     length_power: float = 0.0
-    score_map: Callable = scores.identity
+    score_map: Callable = score_maps.identity
     beta: float = 0.1
     scale: Callable = scales.constant
     offset: Callable = offsets.none
     compare: Callable = comparators.pairs
     link: Callable = links.logistic
-    weight: Callable = weights.uniform
+    weight: Callable = prompt_weights.uniform
     regularizer: Callable = regularizers.chosen_nll
     regularizer_coef: float = 0.0
 

@@ -13,21 +13,21 @@ from rl_jax.testing import preference_probes as probes
 
 def of_config(config) -> probes.Probe:
     """The probe that trains by a method's own config."""
-    objective, coupler = preference_steps.make_objective(config), preference_steps.make_coupler(config)
+    objective, statistics = preference_steps.make_objective(config), preference_steps.make_batch_statistics(config)
 
-    def couple(state, scores: TokenScores, batch):
+    def batch_stats(state, scores: TokenScores, batch):
         before = preference_steps.measure(scores, batch, objective)
         before = before._replace(
             mismatched_log_ratios=jnp.roll(before.sequence_scores[:, 0], 1),
             mismatched_present=jnp.roll(before.present[:, 0], 1),
         )
-        return coupler.update(state, before, jax.random.key(0))
+        return statistics.update(state, before, jax.random.key(0))
 
     sample = (lambda rng, logits: sampled(config, rng, logits)) if "sample" in config else None
-    return probes.Probe(objective, config.algorithm.responses, sample, coupler.init, couple)
+    return probes.Probe(objective, config.algorithm.responses, sample, statistics.init, batch_stats)
 
 
-def sampled(config, rng, logits) -> probes.Rows:
+def sampled(config, rng, logits) -> probes.ProbeBatch:
     """The choice of experiments.online_dpo from candidates of policy, reference and data."""
     settings, prompts = config.sample, np.arange(probes.ROWS) % probes.PROMPTS
     actions = probes.draw(rng, probes.start() if settings.share else logits, prompts, settings.group_size)
@@ -50,4 +50,4 @@ def sampled(config, rng, logits) -> probes.Rows:
     key = jax.random.key(int(rng.integers(1 << 30)))
     batch = online_dpo.choose(config, candidates, key, preference_steps.make_objective(config).needs())
     chosen = np.asarray(batch.batch.tokens[:, :, 0])
-    return probes.Rows(batch, np.repeat(prompts, len(chosen) // probes.ROWS), chosen)
+    return probes.ProbeBatch(batch, np.repeat(prompts, len(chosen) // probes.ROWS), chosen)

@@ -63,7 +63,7 @@ def arms() -> dict[str, dict]:
     for tau in (0.02, 0.05, 0.2):
         add("IPO", f"tau {tau}", "dpo", beta=1.0, link=dict(fn="square", target=1 / (2 * tau)))
     for beta in (0.1, 0.3):
-        slots = dict(compare=dict(fn="anchored"), link=dict(fn="saturating"), couple=dict(fn="kto_anchor"))
+        slots = dict(compare=dict(fn="anchored"), link=dict(fn="saturating"), batch_stats=dict(fn="kto_anchor"))
         batch = dict(train=dict(batch_size=64))  # each side of a pair is a labelled response
         add("KTO", f"beta {beta}", "dpo", batch, beta=beta, responses=1, **slots)
     for beta in (20.0, 60.0):  # of a mean over 64 tokens: as steep as DPO at 0.3 and 1

@@ -77,7 +77,7 @@ def dpo(**more) -> ConfigDict:
             weight=dict(fn="uniform"),
             regularizer=dict(fn="chosen_nll"),
             regularizer_coef=0.0,
-            couple=dict(fn="none"),  # statistics of the whole batch, before it is split
+            batch_stats=dict(fn="none"),  # statistics of the whole batch, before it is split
             **more,
         )
     )

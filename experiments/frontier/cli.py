@@ -223,7 +223,7 @@ def train_offline(
     for step, part in enumerate(online_dpo.minibatches(config, batch, order_key), start=1):
         if stop.received:
             return []
-        state, part = preference_steps.couple_batch(setup, programs, state, part, reference)
+        state, part = preference_steps.add_batch_statistics(setup, programs, state, part, reference)
         state, metrics = programs.train_step(state, to_mesh(setup, part), reference)
         if step % every == 0:
             found.append({"step": step} | measure(state.params) | {"loss": float(metrics["loss"])})

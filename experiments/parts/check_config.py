@@ -27,15 +27,15 @@ _POLICY = {
     },
 }
 _PREFERENCES = {
-    "algorithm.token_weight": "rl_jax.losses.preference.scores",
-    "algorithm.score_map": "rl_jax.losses.preference.scores",
+    "algorithm.token_weight": "rl_jax.losses.preference.score_maps",
+    "algorithm.score_map": "rl_jax.losses.preference.score_maps",
     "algorithm.scale": "rl_jax.losses.preference.scales",
     "algorithm.offset": "rl_jax.losses.preference.offsets",
     "algorithm.compare": "rl_jax.losses.preference.compare",
     "algorithm.link": "rl_jax.losses.preference.links",
-    "algorithm.weight": "rl_jax.losses.preference.weights",
+    "algorithm.weight": "rl_jax.losses.preference.prompt_weights",
     "algorithm.regularizer": "rl_jax.losses.preference.regularizers",
-    "algorithm.couple": "rl_jax.losses.preference.couple",
+    "algorithm.batch_stats": "rl_jax.losses.preference.batch_stats",
 }
 _ONLINE = _PREFERENCES | {
     "algorithm.candidate_value": "rl_jax.selection.candidate_values",

@@ -59,7 +59,7 @@ _CONTROL_END = "log_every eval.num_episodes eval.max_steps checkpoint.every"
 MAIN: dict[str, tuple[str, ...]] = {
     "grpo": (_START, _ROLLOUTS + _ENGINE, "algorithm.shaping algorithm.advantage " + _LOSS, _TRAIN, _END),
     "ppo": (_START.replace("model.lora.rank ", ""), _ROLLOUTS, _LOSS, _CRITIC, _TRAIN, _END),
-    "dpo": (_START, _DATA, _DPO + " algorithm.couple", _TRAIN, _END),
+    "dpo": (_START, _DATA, _DPO + " algorithm.batch_stats", _TRAIN, _END),
     "online_dpo": (_START, _ROLLOUTS + " sample.judge", _DPO + " algorithm.pair_selection", _TRAIN, _END),
     "reward_model": (
         "model.path model.checkpoint init_from " + _DATA,

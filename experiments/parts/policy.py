@@ -75,7 +75,7 @@ def check_choices(config) -> None:
 
 
 def make_assign(config) -> Callable:
-    """Makes Programs.assign of experiments.grpo, which sees the global batch."""
+    """Makes PolicyPrograms.assign of experiments.grpo, which sees the global batch."""
     rule, several = make_credit(config), has_several_updates(config)
 
     def assign(rollout, rewards, before, reference, key, states, named):
@@ -232,7 +232,7 @@ def make_loss(setup: Setup, score: Callable) -> Callable:
     return loss_fn
 
 
-class Programs(NamedTuple):
+class PolicyPrograms(NamedTuple):
     """The compiled functions of a run; the rest of the loop is Python on the host.
 
     Attributes:
@@ -259,7 +259,7 @@ class Programs(NamedTuple):
         return sum(program._cache_size() for program in self if program is not None)
 
 
-def build(setup: Setup, params) -> tuple[Programs, TrainState]:
+def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
     """Compiled functions and the initial state. The buffers of `params` are donated."""
     config = setup.config
     if setup.rollout and config.log.progress:
@@ -282,7 +282,7 @@ def build(setup: Setup, params) -> tuple[Programs, TrainState]:
     loss_fn = make_loss(setup, score)
     states = trackers.init(trackers.make_trackers(config))
     train_step, state = make_trainer(setup, config.train, loss_fn, params, states)
-    return Programs(
+    return PolicyPrograms(
         generate=sampler(config.sample.group_size, sampling),
         score=jit_score(score, setup),
         train_step=train_step,

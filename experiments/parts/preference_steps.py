@@ -16,12 +16,12 @@ from rl_jax import dpo, preferences
 from rl_jax.core.binding import bind, supply
 from rl_jax.core.masked import zero_masked
 from rl_jax.core.types import Params, PreferenceBatch, TokenBatch, TokenScores
-from rl_jax.losses.preference import couple
+from rl_jax.losses.preference import batch_stats
 from rl_jax.training.scoring import make_score
 from rl_jax.training.step import TrainState
 from rl_jax.training.vocabulary import make_vocabulary_score, response_weights, sequence_kl
 
-COUPLE = 1  # folded into the key of a coupler's randomness
+BATCH_STATISTICS = 1  # folded into the key of the batch statistics' randomness
 
 
 def make_objective(config) -> dpo.Objective:
@@ -35,27 +35,27 @@ def make_objective(config) -> dpo.Objective:
     )
 
 
-def make_coupler(config) -> couple.Coupler:
-    """What computes statistics of the whole batch before it is split, built from config.algorithm.couple."""
-    return bind(config.algorithm.couple.to_dict(), couple, beta=config.algorithm.beta)()
+def make_batch_statistics(config) -> batch_stats.BatchStatistics:
+    """What computes statistics of the whole batch before it is split, built from config.algorithm.batch_stats."""
+    return bind(config.algorithm.batch_stats.to_dict(), batch_stats, beta=config.algorithm.beta)()
 
 
-class Programs(NamedTuple):
+class PreferencePrograms(NamedTuple):
     """The compiled functions of a run; the rest of the loop is Python on the host.
 
     Attributes:
       score: (params, rows) -> TokenScores [N * K, C].
       train_step: (state, batch, reference) -> (state, metrics). reference: params that full-vocabulary terms compare
         with, or None.
-      evaluate: (params, batch, reference) -> (loss and metrics as Mean, couple.Before of each response).
-      couple: (tracker state, params, batch, mismatched, key) -> (tracker state, extras). mismatched: from
+      evaluate: (params, batch, reference) -> (loss and metrics as Mean, batch_stats.GlobalBatch of each response).
+      batch_stats: (tracker state, params, batch, mismatched, key) -> (tracker state, extras). mismatched: from
         mismatched_log_ratios, or None.
     """
 
     score: Callable
     train_step: Callable
     evaluate: Callable
-    couple: Callable
+    batch_stats: Callable
 
     def on_host(self, params, rows) -> TokenScores:
         """The scores of `rows`, gathered from all processes."""
@@ -66,10 +66,10 @@ class Programs(NamedTuple):
         return sum(program._cache_size() for program in self)
 
 
-def build(setup: Setup, params: Params) -> tuple[Programs, TrainState]:
+def build(setup: Setup, params: Params) -> tuple[PreferencePrograms, TrainState]:
     """Compiled functions and the initial state. The buffers of `params` are donated."""
     config = setup.config
-    objective, coupler = make_objective(config), make_coupler(config)
+    objective, statistics = make_objective(config), make_batch_statistics(config)
     score, score_more = make_scores(setup, objective.needs())
     plain = with_merged_adapters(setup, score)
 
@@ -86,10 +86,10 @@ def build(setup: Setup, params: Params) -> tuple[Programs, TrainState]:
         before = measure(plain(params, flat(batch.batch)), batch, objective)
         ratios, there = mismatched or (None, None)
         before = before._replace(mismatched_log_ratios=ratios, mismatched_present=there)
-        return coupler.update(tracker, before, key)
+        return statistics.update(tracker, before, key)
 
-    train_step, state = make_trainer(setup, config.train, loss_fn, params, coupler.init(), num_beside=1)
-    programs = Programs(jit_score(score, setup), train_step, jax.jit(evaluate), jax.jit(update))
+    train_step, state = make_trainer(setup, config.train, loss_fn, params, statistics.init(), num_beside=1)
+    programs = PreferencePrograms(jit_score(score, setup), train_step, jax.jit(evaluate), jax.jit(update))
     return programs, state
 
 
@@ -131,8 +131,8 @@ def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
     return score, score_more
 
 
-def measure(found: TokenScores, batch: PreferenceBatch, objective: dpo.Objective) -> couple.Before:
-    """The scores of each response before an update, for couplers and evaluation.
+def measure(found: TokenScores, batch: PreferenceBatch, objective: dpo.Objective) -> batch_stats.GlobalBatch:
+    """The scores of each response before an update, for batch statistics and evaluation.
 
     Args:
       found: TokenScores of the rows [N * K, C].
@@ -140,7 +140,8 @@ def measure(found: TokenScores, batch: PreferenceBatch, objective: dpo.Objective
       objective: of the run.
 
     Returns:
-      couple.Before, float32 [N, K]: u (before score_map and beta), lengths, and the reference's sequence scores.
+      batch_stats.GlobalBatch, float32 [N, K]: u (before score_map and beta), lengths, and the reference's sequence
+      scores.
     """
     mask = batch.completion_mask
     log_probs = zero_masked(found.log_probs.reshape(mask.shape), mask)
@@ -151,38 +152,38 @@ def measure(found: TokenScores, batch: PreferenceBatch, objective: dpo.Objective
     of_reference = batch.ref_log_probs
     if of_reference is not None:
         of_reference = dpo.sequence_scores(of_reference, mask, token_weights, objective.length_power)
-    return couple.Before(u, batch.present, batch.rewards, lengths, of_reference)
+    return batch_stats.GlobalBatch(u, batch.present, batch.rewards, lengths, of_reference)
 
 
-def couple_batch(
-    setup: Setup, programs: Programs, state: TrainState, batch: PreferenceBatch, reference: Params | None
+def add_batch_statistics(
+    setup: Setup, programs: PreferencePrograms, state: TrainState, batch: PreferenceBatch, reference: Params | None
 ) -> tuple[TrainState, PreferenceBatch]:
     """Adds the statistics that the rows of one update share.
 
     Args:
       setup: of the run.
       programs: compiled functions.
-      state: its trackers are the coupler's state.
+      state: its trackers are the state of the batch statistics.
       batch: of one update, before it is packed.
       reference: the params that its ref_log_probs come from.
 
     Returns:
       (state, batch); unchanged if the method has no such statistics.
     """
-    coupler = make_coupler(setup.config)
-    if not coupler.reads_batch:
+    statistics = make_batch_statistics(setup.config)
+    if not statistics.reads_batch:
         return state, batch
-    key = jax.random.fold_in(processes.step_key(state, state.step), COUPLE)
+    key = jax.random.fold_in(processes.step_key(state, state.step), BATCH_STATISTICS)
     mismatched = None
-    if coupler.reads_mismatched:
+    if statistics.reads_mismatched:
         mismatched = mismatched_log_ratios(setup, programs, batch, state.params, reference)
     placed = to_mesh(setup, batch)
-    tracker, extras = programs.couple(state.trackers, state.params, placed, mismatched, key)
+    tracker, extras = programs.batch_stats(state.trackers, state.params, placed, mismatched, key)
     return state._replace(trackers=tracker), batch._replace(extras=batch.extras | to_host(extras))
 
 
 def mismatched_log_ratios(
-    setup: Setup, programs: Programs, batch: PreferenceBatch, params: Params, reference: Params
+    setup: Setup, programs: PreferencePrograms, batch: PreferenceBatch, params: Params, reference: Params
 ) -> tuple[jax.Array, jax.Array]:
     """Log-ratios of each prompt with the response of the previous prompt (KTO).
 

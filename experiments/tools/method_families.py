@@ -13,7 +13,7 @@ from experiments import ppo
 from experiments.parts import policy, preference_steps
 from rl_jax.core import trackers
 from rl_jax.core.binding import bind
-from rl_jax.losses.preference import couple
+from rl_jax.losses.preference import batch_stats
 from rl_jax.selection import candidate_values, pair_selection, reference_policy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -125,7 +125,7 @@ def _bound_preference(config: ConfigDict) -> dict[str, Callable]:
     chosen = preference_steps.make_objective(config)._asdict()
     if config.algorithm.regularizer_coef:
         chosen["regularizer_coef"] = chosen["regularizer"]
-    chosen["couple"] = bind(config.algorithm.couple.to_dict(), couple, beta=config.algorithm.beta)
+    chosen["batch_stats"] = bind(config.algorithm.batch_stats.to_dict(), batch_stats, beta=config.algorithm.beta)
     modules = {
         "candidate_value": candidate_values, "pair_selection": pair_selection, "reference_schedule": reference_policy
     }

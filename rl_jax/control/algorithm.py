@@ -61,7 +61,7 @@ class Algorithm(NamedTuple):
     discount: Any = 0.99
 
 
-class Steps(NamedTuple):
+class StepInputs(NamedTuple):
     """The content of PolicyBatch.batch for single steps.
 
     Attributes:
@@ -97,11 +97,11 @@ def assign(
     log_probs = behavior if algorithm.actor_lag == 1 else log_prob(agent.policy(params, observations), actions)
     # Computed even if no episode was cut off, when a state's V' is just V of the next column.
     values, next_values = (algorithm.objective.values(agent.value(params, x)) for x in (observations, following))
-    judged = Judged(*(x.reshape(shape) for x in (log_probs, behavior, values, next_values)))
-    return credited(Steps(observations, actions), rows, judged, algorithm, axis_name, shape=(-1, 1))
+    outputs = NetworkOutputs(*(x.reshape(shape) for x in (log_probs, behavior, values, next_values)))
+    return credited(StepInputs(observations, actions), rows, outputs, algorithm, axis_name, shape=(-1, 1))
 
 
-class Judged(NamedTuple):
+class NetworkOutputs(NamedTuple):
     """The networks' outputs that credit assignment needs, float32 [B, T] each.
 
     Attributes:
@@ -118,14 +118,14 @@ class Judged(NamedTuple):
 
 
 def credited(
-    steps: Any, rows: Transitions, judged: Judged, algorithm: Algorithm, axis_name, *, shape: tuple[int, ...]
+    steps: Any, rows: Transitions, outputs: NetworkOutputs, algorithm: Algorithm, axis_name, *, shape: tuple[int, ...]
 ) -> tuple[ppo.PPOBatch, dict[str, Mean]]:
     """The batch of `steps`, with the advantages and returns of rows [B, T].
 
     Args:
       steps: what the loss reads in PolicyBatch.batch.
       rows: [B, T].
-      judged: [B, T].
+      outputs: [B, T].
       algorithm: see Algorithm.
       axis_name: mapped axis over which the environments are spread.
       shape: of the batch's arrays, (-1, 1) or (B, T).
@@ -133,7 +133,7 @@ def credited(
     Returns:
       (the batch, metrics of the critic, undivided).
     """
-    log_probs, behavior, values, next_values = judged
+    log_probs, behavior, values, next_values = outputs
     estimate = supply(algorithm.advantage, {"log_probs": log_probs, "behavior_log_probs": behavior})
     advantages, returns = estimate(rows.rewards, values, next_values, rows.terminated, rows.truncated)
     mask = jnp.ones(values.shape, bool)

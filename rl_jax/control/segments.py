@@ -26,15 +26,15 @@ import optax
 from rl_jax import dpo, reward_model
 from rl_jax.core.masked import Mean, empty_like, merge, zero_masked
 from rl_jax.core.types import Metrics, PreferenceBatch, TokenScores
-from rl_jax.losses.preference import regularizers, scores
+from rl_jax.losses.preference import regularizers, score_maps
 from rl_jax.training.step import TrainState, make_train_step
 
 # The published configs for MetaWorld's states; lambda = bias, and no additional cloning loss.
 CPL = dpo.Objective(
     reference={},
     beta=0.1,
-    token_weight=functools.partial(scores.discounted, discount=1.0),
-    score_map=functools.partial(scores.biased, bias=0.5),
+    token_weight=functools.partial(score_maps.discounted, discount=1.0),
+    score_map=functools.partial(score_maps.biased, bias=0.5),
     regularizer=regularizers.behaviour_cloning,
 )
 
@@ -194,8 +194,8 @@ def policy_loss(
     Args:
       log_probs: float [n, 2, K], differentiated.
       batch: of `pair_batch`.
-      objective: for CPL beta = alpha, scores.discounted, scores.biased (lambda) and regularizers.behaviour_cloning (c =
-        regularizer_coef).
+      objective: for CPL beta = alpha, score_maps.discounted, score_maps.biased (lambda) and
+        regularizers.behaviour_cloning (c = regularizer_coef).
 
     Returns:
       (loss, metrics), undivided.

@@ -16,14 +16,14 @@ import chex
 import jax.numpy as jnp
 
 from rl_jax import ppo
-from rl_jax.control.algorithm import Algorithm, Judged, credited, scored_loss
-from rl_jax.control.update import Learner
+from rl_jax.control.algorithm import Algorithm, NetworkOutputs, credited, scored_loss
+from rl_jax.control.update import LearnRule
 from rl_jax.core.masked import Max, Mean
 from rl_jax.core.types import TokenScores
 from rl_jax.rollout.envs.steps import Transitions, Worlds
 
 
-class Rows(NamedTuple):
+class SequenceInputs(NamedTuple):
     """The content of PolicyBatch.batch for agents with memory.
 
     Attributes:
@@ -39,7 +39,7 @@ class Rows(NamedTuple):
     memory: Any
 
 
-def by_rows(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None) -> Learner:
+def by_rows(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None) -> LearnRule:
     """The `learner` of make_update for an agent with memory: minibatches are whole rows of T steps.
 
     A row starts with the memory that the actor had there, computed with older params (the stored state, see above).
@@ -52,7 +52,7 @@ def by_rows(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None)
       axis_name: mapped axis over which the environments are spread.
 
     Returns:
-      The Learner.
+      The LearnRule.
 
     Raises:
       ValueError: if the environments do not divide into the minibatches.
@@ -71,7 +71,7 @@ def by_rows(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None)
 
         return act
 
-    return Learner(
+    return LearnRule(
         policy=policy,
         assign=lambda params, rows, normalize, began: assign_rows(
             agent, params, rows, normalize, algorithm, axis_name, began=began
@@ -101,13 +101,13 @@ def assign_rows(
     done = rows.terminated | rows.truncated
     first = jnp.concatenate([began.episode_length[:, None] == 0, done[:, :-1]], axis=1)
     observations, following = normalize(rows.observations), normalize(rows.next_observations)
-    outputs, *judged = agent.look_ahead(params, observations, began.memory, first, following)
+    distributions, *values = agent.look_ahead(params, observations, began.memory, first, following)
     log_prob = agent.distribution.log_prob
     behavior = log_prob(rows.outputs, rows.actions)
-    log_probs = behavior if algorithm.actor_lag == 1 else log_prob(outputs, rows.actions)
-    judged = Judged(log_probs, behavior, *(algorithm.objective.values(x) for x in judged))
-    steps = Rows(observations, rows.actions, first, began.memory)
-    return credited(steps, rows, judged, algorithm, axis_name, shape=first.shape)
+    log_probs = behavior if algorithm.actor_lag == 1 else log_prob(distributions, rows.actions)
+    outputs = NetworkOutputs(log_probs, behavior, *(algorithm.objective.values(x) for x in values))
+    steps = SequenceInputs(observations, rows.actions, first, began.memory)
+    return credited(steps, rows, outputs, algorithm, axis_name, shape=first.shape)
 
 
 def rows_loss(agent, params: Any, batch: ppo.PPOBatch, algorithm: Algorithm) -> tuple[Mean, dict[str, Mean | Max]]:

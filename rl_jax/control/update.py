@@ -35,7 +35,7 @@ class ControlState(NamedTuple):
     actor: Any
 
 
-class Learner(NamedTuple):
+class LearnRule(NamedTuple):
     """How an agent acts and how it is trained.
 
     Attributes:
@@ -51,7 +51,7 @@ class Learner(NamedTuple):
     size: int
 
 
-class Parts(NamedTuple):
+class UpdateParts(NamedTuple):
     """What all kinds of update share.
 
     Attributes:
@@ -69,8 +69,8 @@ class Parts(NamedTuple):
     loss: Callable
 
 
-def by_steps(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None) -> Learner:
-    """The Learner of a models.agents.actor_critic.Agent, trained on single steps.
+def by_steps(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None) -> LearnRule:
+    """The LearnRule of a models.agents.actor_critic.Agent, trained on single steps.
 
     Raises:
       ValueError: if the steps do not divide into the minibatches.
@@ -80,7 +80,7 @@ def by_steps(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None
         raise ValueError(
             f"{env.num_envs} environments x {num_steps} steps do not divide into {algorithm.minibatches} minibatches"
         )
-    return Learner(
+    return LearnRule(
         policy=lambda params, normalize: memoryless(lambda observation: agent.policy(params, normalize(observation))),
         assign=lambda params, rows, normalize, began: assign(agent, params, rows, normalize, algorithm, axis_name),
         loss=lambda params, batch: minibatch_loss(agent, params, batch, algorithm),
@@ -97,8 +97,8 @@ def make_parts(
     num_steps: int,
     axis_name=None,
     learner: Callable = by_steps,
-) -> Parts:
-    """The Parts of an update. Arguments and errors as in `make_update`."""
+) -> UpdateParts:
+    """The UpdateParts of an update. Arguments and errors as in `make_update`."""
     algorithm.objective.check()
     unravel = unraveler(agent)
     trackers = _trackers(env, algorithm, axis_name)
@@ -133,7 +133,7 @@ def make_parts(
     def policy_of(state: ControlState) -> Callable:
         return learning.policy(unravel(state.train.params), _normalizer(state.train.trackers))
 
-    return Parts(init, gather, policy_of, lambda params, batch: learning.loss(unravel(params), batch))
+    return UpdateParts(init, gather, policy_of, lambda params, batch: learning.loss(unravel(params), batch))
 
 
 def make_update(
@@ -156,7 +156,7 @@ def make_update(
       num_steps: T.
       axis_name: mapped axis over which the environments are spread. Gradients and all statistics are summed over it;
         params stay equal on all parts.
-      learner: makes the Learner. sequences.by_rows is the one for agents with memory.
+      learner: makes the LearnRule. sequences.by_rows is the one for agents with memory.
 
     Returns:
       (init, update, policy_of). init(key) -> ControlState; update(state) -> (state, metrics, undivided);

@@ -93,10 +93,10 @@ NAMES = {
     "beta": Name("float", "beta of the objective", "dpo.loss, reward_model.implicit_loss"),
     "sequence_kl": Name("float [N, K]", "KL to the reference over the whole vocabulary", "experiments.dpo"),
     "response_weights": Name("float [N, K]", "WPO's likelihood weights", "experiments.dpo"),
-    "anchor": Name("float [N]", "KTO's or BCO's reference point", "losses.preference.couple"),
-    "partners": Name("float [N, 2]", "AOT's scores to compare with", "losses.preference.couple"),
-    "batch_beta": Name("float [N]", "beta-DPO's beta of the batch", "losses.preference.couple"),
-    "kept": Name("float [N]", "beta-DPO's filter, as weights", "losses.preference.couple"),
+    "anchor": Name("float [N]", "KTO's or BCO's reference point", "losses.preference.batch_stats"),
+    "partners": Name("float [N, 2]", "AOT's scores to compare with", "losses.preference.batch_stats"),
+    "batch_beta": Name("float [N]", "beta-DPO's beta of the batch", "losses.preference.batch_stats"),
+    "kept": Name("float [N]", "beta-DPO's filter, as weights", "losses.preference.batch_stats"),
     "mean_tokens": Name(
         "float [N]", "mean chosen tokens per prompt of the update", "experiments.parts.preference_data"
     ),

@@ -132,7 +132,7 @@ class PreferenceBatch(NamedTuple):
     """float32 [N, K, C]. A second reference's, the policy of the last iteration (INPO). Mostly None."""
     extras: dict[str, chex.Array] | None = None
     """name -> array with N first: what a slot asks for by name (rl_jax.core.names), such as margins, label noise,
-    statistics of the whole batch (losses.preference.couple). Split over micro-batches. None becomes a new dict."""
+    statistics of the whole batch (losses.preference.batch_stats). Split over micro-batches. None becomes a new dict."""
 
 
 class TokenScores(NamedTuple):

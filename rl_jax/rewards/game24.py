@@ -90,7 +90,7 @@ def _atom(tokens: list[str], place: int, depth: int, numbers: list[int]) -> tupl
     return value, place + 1
 
 
-class Steps(NamedTuple):
+class CheckedSteps(NamedTuple):
     """A solution in steps.
 
     Attributes:
@@ -103,19 +103,19 @@ class Steps(NamedTuple):
     value: int | None
 
 
-def parse_steps(text: str, numbers: Sequence[int]) -> Steps:
+def parse_steps(text: str, numbers: Sequence[int]) -> CheckedSteps:
     """Follows "a*b=c:LEFT,...,x+y=z", starting with `numbers`; LEFT lists the remaining numbers in order, except last.
 
     Only whole numbers from 0 to 9999, so a solution through a fraction or a negative number cannot be written this way.
     """
     if len(text) > MAX_LENGTH:
-        return Steps(False, False, None)
+        return CheckedSteps(False, False, None)
     there, lines = sorted(numbers), text.split(",")
     valid, uses, value = True, len(lines) == len(numbers) - 1, None
     for index, line in enumerate(lines):
         match = _STEP.fullmatch(line)
         if match is None:
-            return Steps(False, False, None)
+            return CheckedSteps(False, False, None)
         left, right, value = int(match[1]), int(match[3]), int(match[4])
         exact = {"+": left + right, "-": left - right, "*": left * right}
         result = exact[match[2]] if match[2] in exact else Fraction(left, right) if right else None
@@ -127,7 +127,7 @@ def parse_steps(text: str, numbers: Sequence[int]) -> Steps:
         there = sorted([*there, value])
         shown = [int(number) for number in (match[5] or "").split()]
         uses = uses and shown == (there if index < len(lines) - 1 else [])
-    return Steps(valid, uses, value)
+    return CheckedSteps(valid, uses, value)
 
 
 def is_solution(text: str, numbers: Sequence[int]) -> bool:

@@ -26,7 +26,7 @@ ORDER = np.stack([np.random.default_rng(prompt).permutation(ACTIONS) for prompt 
 REWARDS = np.linspace(-2.0, 2.0, ACTIONS)[ORDER]
 
 
-class Rows(NamedTuple):
+class ProbeBatch(NamedTuple):
     """A batch, and which answer to which prompt each of its rows is. prompts: int [N]; actions: int [N, K]."""
 
     batch: PreferenceBatch
@@ -39,10 +39,10 @@ class Probe(NamedTuple):
 
     objective: dpo.Objective = dpo.Objective()
     responses: int = 2  # per prompt, of the given answers: 2 is a pair, 1 a labelled answer, more a ranking
-    sample: Callable | None = None  # (rng, logits) -> Rows, samples of the policy; None: given answers
-    init: Callable = tuple  # () -> state of `couple`
+    sample: Callable | None = None  # (rng, logits) -> ProbeBatch, samples of the policy; None: given answers
+    init: Callable = tuple  # () -> state of `batch_stats`
     # (state, TokenScores before the update, batch) -> (state, {name: array}): statistics of the batch; None: no need
-    couple: Callable | None = None
+    batch_stats: Callable | None = None
 
 
 def start() -> jax.Array:
@@ -72,7 +72,7 @@ def draw(rng, logits, prompts, count: int) -> np.ndarray:
     return np.argmax(np.asarray(jax.nn.log_softmax(logits))[prompts][:, None] + noise, axis=2)
 
 
-def given(rng, responses: int = 2) -> Rows:
+def given(rng, responses: int = 2) -> ProbeBatch:
     """Answers of the reference, labelled by Bradley-Terry: pairs, single ones, or rankings without ties."""
     prompts = np.arange(ROWS) % PROMPTS
     actions = np.stack([rng.permutation(ACTIONS)[: max(responses, 2)] for _ in prompts])
@@ -86,7 +86,7 @@ def given(rng, responses: int = 2) -> Rows:
         order = np.argsort(-rewards, axis=1)
         actions = np.take_along_axis(actions, order, axis=1)
         graded = (np.take_along_axis(rewards, order, axis=1) + 2) / 4
-    return Rows(batch_of(actions, graded), prompts, actions)
+    return ProbeBatch(batch_of(actions, graded), prompts, actions)
 
 
 def pairs(rng, prompts) -> tuple[np.ndarray, np.ndarray]:
@@ -105,14 +105,14 @@ def batch_of(actions, rewards) -> PreferenceBatch:
     return PreferenceBatch(TokenBatch(tokens, tokens, tokens), mask, present, rewards)
 
 
-def complete(probe: Probe, rows: Rows, logits, state, poison: bool = True) -> tuple[Rows, tuple]:
-    """The rows with log-probs to compare with and what the slots ask for; the state of `couple`.
+def complete(probe: Probe, rows: ProbeBatch, logits, state, poison: bool = True) -> tuple[ProbeBatch, tuple]:
+    """The rows with log-probs to compare with and what the slots ask for; the state of `batch_stats`.
 
     Args:
       probe: whose objective asks.
       rows: as they were given or sampled.
       logits: of the policy before the update.
-      state: of `couple`, before.
+      state: of `batch_stats`, before.
       poison: whether there is nan behind the masks.
     """
     needed, batch = probe.objective.needs(), rows.batch
@@ -131,19 +131,19 @@ def complete(probe: Probe, rows: Rows, logits, state, poison: bool = True) -> tu
     }
     extras = {name: x for name, x in extras.items() if name in needed}
     batch = batch._replace(ref_log_probs=ref, prev_log_probs=prev, extras=batch.extras | extras)
-    if probe.couple is not None:
-        state, coupled = probe.couple(state, scores_of(logits, rows), batch)
+    if probe.batch_stats is not None:
+        state, coupled = probe.batch_stats(state, scores_of(logits, rows), batch)
         batch = batch._replace(extras=batch.extras | coupled)
     return rows._replace(batch=batch), state
 
 
-def scores_of(logits, rows: Rows) -> TokenScores:
+def scores_of(logits, rows: ProbeBatch) -> TokenScores:
     """What a forward returns."""
     found = log_probs(logits, rows.prompts, rows.actions).reshape(-1, LENGTH)
     return TokenScores(found, jnp.zeros_like(found))
 
 
-def vocabulary(logits, rows: Rows) -> dict[str, jax.Array]:
+def vocabulary(logits, rows: ProbeBatch) -> dict[str, jax.Array]:
     """What only a forward with the whole vocabulary knows."""
     log_pi, log_ref = jax.nn.log_softmax(logits), jax.nn.log_softmax(start())
     kl = jnp.sum(jnp.exp(log_ref) * (log_ref - log_pi), axis=1)[rows.prompts]
@@ -166,7 +166,7 @@ def train(probe: Probe, *, steps: int = 40, lead: float = 0.0) -> np.ndarray:
 
     @jax.jit
     def update(logits, state, batch, prompts, actions):
-        rows = Rows(batch, prompts, actions)
+        rows = ProbeBatch(batch, prompts, actions)
 
         def loss(logits):
             more = vocabulary(logits, rows)

@@ -14,7 +14,7 @@ import torch
 from rl_jax import reward_model
 from rl_jax.control import segments, tabular
 from rl_jax.core.types import PreferenceBatch
-from rl_jax.losses.preference import links, scores
+from rl_jax.losses.preference import links, score_maps
 from rl_jax.training.step import init_state
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
@@ -127,8 +127,8 @@ def test_cpl_is_the_published_loss(bias, discount, cloning):
     alpha = 0.3
     objective = segments.CPL._replace(
         beta=alpha,
-        token_weight=functools.partial(scores.discounted, discount=discount),
-        score_map=functools.partial(scores.biased, bias=bias),
+        token_weight=functools.partial(score_maps.discounted, discount=discount),
+        score_map=functools.partial(score_maps.biased, bias=bias),
         regularizer_coef=cloning,
     )
 
@@ -154,7 +154,7 @@ def test_the_published_settings():
 
 def test_discounted_counts_the_places_of_the_mask():
     mask = jnp.array([[[True, True, False, True]], [[False, True, True, False]]])
-    found = np.asarray(scores.discounted(mask, discount=0.5))
+    found = np.asarray(score_maps.discounted(mask, discount=0.5))
     np.testing.assert_allclose(found[0, 0][[0, 1, 3]], [1.0, 0.5, 0.25])
     np.testing.assert_allclose(found[1, 0][[1, 2]], [1.0, 0.5])
 
@@ -232,7 +232,7 @@ def cpl_policy(advantages, rewards, following, alpha, label):
     batch = segments.pair_batch(data, jnp.arange(len(pairs)))
     batch = batch._replace(extras={"label_probs": segments.preference_probs(f[pairs])})
     objective = segments.CPL._replace(
-        beta=alpha, score_map=functools.partial(scores.biased, bias=1.0), link=links.soft_label
+        beta=alpha, score_map=functools.partial(score_maps.biased, bias=1.0), link=links.soft_label
     )
 
     def loss(logits):

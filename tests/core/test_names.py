@@ -19,7 +19,16 @@ from rl_jax.credit import CreditRule, rule, shaping
 from rl_jax.losses import aggregate, kl, policy, value
 from rl_jax.losses import reward_model as reward_losses
 from rl_jax.losses.policy import gates, weighted
-from rl_jax.losses.preference import compare, couple, links, offsets, regularizers, scales, scores, weights
+from rl_jax.losses.preference import (
+    batch_stats,
+    compare,
+    links,
+    offsets,
+    prompt_weights,
+    regularizers,
+    scales,
+    score_maps,
+)
 from rl_jax.losses.reward_model import rankings
 from rl_jax.rollout.envs.steps import Transitions
 from rl_jax.testing.batches import ragged_batch
@@ -27,7 +36,7 @@ from tests.paths import REPO_ROOT
 
 # Modules whose functions a recipe supplies with arrays.
 SLOTS = [policy, gates, kl, aggregate, value, advantages, tokens, steps, token_weights, shaping, compare, links]
-SLOTS += [offsets, regularizers, scales, scores, weights, reward_losses, rankings]
+SLOTS += [offsets, regularizers, scales, score_maps, prompt_weights, reward_losses, rankings]
 # Required keywords of theirs that a config has to set, or that the module's own callers give.
 SETTINGS = {"buffer", "free_length", "gate", "k", "kl_coef", "max_length", "penalty", "threshold"}
 
@@ -92,8 +101,8 @@ def policy_recipes():
 def control_recipe():
     floats, flags = jnp.ones((2, 3)), jnp.zeros((2, 3), bool)
     fields = {name: floats for name in Transitions._fields} | {"terminated": flags, "truncated": flags}
-    judged = algorithm.Judged(*[floats] * 4)
-    algorithm.credited(None, Transitions(**fields), judged, algorithm.Algorithm(), None, shape=(-1, 1))
+    outputs = algorithm.NetworkOutputs(*[floats] * 4)
+    algorithm.credited(None, Transitions(**fields), outputs, algorithm.Algorithm(), None, shape=(-1, 1))
 
 
 def preference_recipes():
@@ -109,16 +118,16 @@ def preference_recipes():
     reward_model.steps_loss(jnp.ones((4, 2, 2)), labelled)
 
 
-def couplers():
-    """The names of the extras that the couplers give."""
+def batch_statistics():
+    """The names of the extras that batch_stats adds."""
     present = jnp.ones((4, 2), bool)
     ones = jnp.ones((4, 2))
-    before = couple.Before(ones, present, ones, ones, ones, jnp.ones(4), present[:, 0])
+    before = batch_stats.GlobalBatch(ones, present, ones, ones, ones, jnp.ones(4), present[:, 0])
     found = set()
-    for name, make in binding.public_functions(couple).items():
+    for name, make in binding.public_functions(batch_stats).items():
         parameters = inspect.signature(make).parameters
-        coupler = make(**({"beta": 0.1} if "beta" in parameters else {}))
-        found |= set(coupler.update(coupler.init(), before, jax.random.key(0))[1])
+        statistics = make(**({"beta": 0.1} if "beta" in parameters else {}))
+        found |= set(statistics.update(statistics.init(), before, jax.random.key(0))[1])
         assert name
     return found
 
@@ -140,7 +149,7 @@ def test_the_table_lists_what_is_supplied_and_nothing_else(supplied):
     control_recipe()
     preference_recipes()
     batch_only = {"reward_kl_coef"}  # a setting of the recipe that travels with its arrays
-    found = (supplied | couplers()) - batch_only
+    found = (supplied | batch_statistics()) - batch_only
     assert found <= set(NAMES), sorted(found - set(NAMES))
     # The rest comes from the programs, from the data, or from a caller.
     programs = written(

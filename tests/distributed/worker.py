@@ -84,7 +84,7 @@ class Jobs:
         # Many quick steps: some tests end a run in the middle.
         config.train.update(steps=24, batch_size=8, micro_batches=2)
         config.algorithm.update(compare=dict(fn="anchored"))
-        config.algorithm.couple = dict(fn="bco_anchor")
+        config.algorithm.batch_stats = dict(fn="bco_anchor")
         config.train.optimizer.update(OPTIMIZER, learning_rate=5e-3)
         config.sft.update(steps=2, batch_size=8)
         config.packing.mode = "shared_prefix"

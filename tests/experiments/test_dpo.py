@@ -19,8 +19,8 @@ from tests.experiments.test_hf import folder  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("kept_signals")
 
-KTO = dict(responses=1, compare=dict(fn="anchored"), link=dict(fn="saturating"), couple=dict(fn="kto_anchor"))
-BCO = dict(compare=dict(fn="anchored"), couple=dict(fn="bco_anchor"), micro_batches=2)
+KTO = dict(responses=1, compare=dict(fn="anchored"), link=dict(fn="saturating"), batch_stats=dict(fn="kto_anchor"))
+BCO = dict(compare=dict(fn="anchored"), batch_stats=dict(fn="bco_anchor"), micro_batches=2)
 
 
 def write(path, rows):
@@ -260,7 +260,7 @@ RUNS = {
     "kto": ("pairs", KTO),
     "lipo": ("rankings", dict(responses=3, compare=dict(fn="lambda_pairs"))),
     "tdpo": ("pairs", dict(score_map=dict(fn="token_level"))),
-    "aot": ("pairs", dict(compare=dict(fn="sorted_pairs"), couple=dict(fn="aot_partners"))),
+    "aot": ("pairs", dict(compare=dict(fn="sorted_pairs"), batch_stats=dict(fn="aot_partners"))),
     "wpo": ("pairs", dict(weight=dict(fn="policy_likelihood"))),
     "cpo": ("pairs", dict(reference={}, regularizer=dict(fn="chosen_token_nll"), regularizer_coef=1.0)),
 }
@@ -303,7 +303,7 @@ def test_a_folder_with_a_chat_template_goes_in_and_comes_out(files, folder, tmp_
     [
         (dict(link=dict(fn="logistik")), "no function 'logistik'; it has: .*hinge"),
         (dict(link=dict(fn="hinge", slope=1.0)), "hinge takes no keyword 'slope'; it takes: margin"),
-        (dict(couple=dict(fn="kto")), "no function 'kto'; it has: .*kto_anchor"),
+        (dict(batch_stats=dict(fn="kto")), "no function 'kto'; it has: .*kto_anchor"),
         (dict(reference=dict(prev=1.0)), "run experiments.online_dpo"),
         (dict(reference=dict(refs=1.0)), "reference 'refs'.*has: ref"),
         (dict(responses=1, regularizer_coef=0.0), "K|axis|dimension|shape"),

@@ -287,7 +287,7 @@ def test_a_learner_comes_apart_and_together_again(tmp_path, shared):
     items = learner.checkpoint_items("the reference")
     assert items["reference"] == "the reference" and ("critic" in items) is not shared
     assert max_difference(items["params"], kept) == 0.0 and heads.NAME not in items["params"]
-    again = ppo.Learner.of(items)
+    again = ppo.LearnerState.of(items)
     assert jax.tree.structure(again) == jax.tree.structure(learner)
     for left, right in zip(jax.tree.leaves(again), jax.tree.leaves(learner), strict=True):
         assert left is right

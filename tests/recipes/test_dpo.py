@@ -11,7 +11,7 @@ from rl_jax import dpo
 from rl_jax.core.masked import merge
 from rl_jax.core.types import TokenScores
 from rl_jax.dpo import Objective
-from rl_jax.losses.preference import compare, links, offsets, regularizers, scales, scores, weights
+from rl_jax.losses.preference import compare, links, offsets, prompt_weights, regularizers, scales, score_maps
 from tests.losses.preference.cases import EVERY, METHODS, B, make_batch, run, run64
 from tests.numpy_loops import preference as reference
 
@@ -144,35 +144,35 @@ NO_ANCHOR = partial(compare.anchored, anchor=0.0)
     [
         (DPO._replace(link=partial(links.logistic, label_smoothing=0.0)), DPO),
         (DPO._replace(link=partial(links.robust, flip_rate=0.0)), DPO),
-        (DPO._replace(score_map=partial(scores.alpha_divergence, alpha=1.0)), DPO),
+        (DPO._replace(score_map=partial(score_maps.alpha_divergence, alpha=1.0)), DPO),
         (
-            DPO._replace(score_map=partial(scores.alpha_divergence, alpha=0.0)),
-            DPO._replace(score_map=scores.forward_kl),
+            DPO._replace(score_map=partial(score_maps.alpha_divergence, alpha=0.0)),
+            DPO._replace(score_map=score_maps.forward_kl),
         ),
-        (DPO._replace(score_map=partial(scores.positive, penalty=0.0)), DPO),
-        (DPO._replace(score_map=partial(scores.token_level, coef=0.0)), DPO),
-        (DPO._replace(score_map=partial(scores.biased, bias=1.0)), DPO),
-        (DPO._replace(token_weight=partial(scores.common_length, alpha=1.0)), DPO),
+        (DPO._replace(score_map=partial(score_maps.positive, penalty=0.0)), DPO),
+        (DPO._replace(score_map=partial(score_maps.token_level, coef=0.0)), DPO),
+        (DPO._replace(score_map=partial(score_maps.biased, bias=1.0)), DPO),
+        (DPO._replace(token_weight=partial(score_maps.common_length, alpha=1.0)), DPO),
         (DPO._replace(scale=partial(scales.reward_adapted, weight=0.0)), DPO),
         (DPO._replace(scale=partial(scales.reward_adapted, weight=0.5, rate=1e9)), DPO._replace(beta=1.5 * B)),
         (DPO._replace(scale=partial(scales.objective_share, weight=1.0)), DPO),
         (DPO._replace(offset=partial(offsets.length, alpha=0.0)), DPO),
         (DPO._replace(offset=partial(offsets.target_margin, margin=0.0)), DPO),
         (DPO._replace(offset=partial(offsets.reward_gap, eta=0.0)), DPO),
-        (DPO._replace(weight=partial(weights.constant, value=1.0)), DPO),
+        (DPO._replace(weight=partial(prompt_weights.constant, value=1.0)), DPO),
         (
-            DPO._replace(weight=partial(weights.policy_likelihood, max_weight=0.0)),
-            DPO._replace(weight=partial(weights.constant, value=0.0)),
+            DPO._replace(weight=partial(prompt_weights.policy_likelihood, max_weight=0.0)),
+            DPO._replace(weight=partial(prompt_weights.constant, value=0.0)),
         ),
         (DPO._replace(compare=compare.first_pair), DPO),
-        (SIMPO._replace(score_map=partial(scores.alpha_reward, alpha=0.0)), SIMPO),
-        (SIMPO._replace(score_map=partial(scores.alpha_reward, alpha=1e-4)), SIMPO),
+        (SIMPO._replace(score_map=partial(score_maps.alpha_reward, alpha=0.0)), SIMPO),
+        (SIMPO._replace(score_map=partial(score_maps.alpha_reward, alpha=1e-4)), SIMPO),
         (IPO._replace(reference={"ref": 1.0, "prev": 0.0}), IPO),  # INPO with tau = eta
         (IPO._replace(reference={"ref": 0.0, "prev": 1.0}), IPO._replace(reference={"prev": 1.0})),  # and with tau = 0
         (DPO._replace(regularizer=regularizers.optimism, regularizer_coef=1e-30), DPO),
         (
             DPO._replace(compare=partial(NO_ANCHOR, desirable_weight=0.0, undesirable_weight=0.0)),
-            DPO._replace(weight=partial(weights.constant, value=0.0)),
+            DPO._replace(weight=partial(prompt_weights.constant, value=0.0)),
         ),
     ],
 )
@@ -307,11 +307,12 @@ def test_what_is_missing_is_named():
     with pytest.raises(ValueError, match="soft_label needs label_probs"):
         run(Objective(link=links.soft_label), log_probs, batch._replace(extras={}), more)
     with pytest.raises(ValueError, match="token_level needs sequence_kl"):
-        run(Objective(score_map=scores.token_level), log_probs, batch, {})
+        run(Objective(score_map=score_maps.token_level), log_probs, batch, {})
 
 
 def test_an_objective_says_what_it_needs():
-    objective = Objective(score_map=scores.token_level, link=links.soft_label, regularizer=regularizers.token_rewards)
+    terms = dict(score_map=score_maps.token_level, link=links.soft_label, regularizer=regularizers.token_rewards)
+    objective = Objective(**terms)
     assert objective.needs() == {"sequence_kl", "label_probs"}
     wanted = {"token_rewards", "sequence_scores", "beta"}
     assert objective._replace(regularizer_coef=0.1).needs() == {"sequence_kl", "label_probs"} | wanted

@@ -13,7 +13,7 @@ import torch
 from rl_jax import dpo
 from rl_jax.core.binding import bind
 from rl_jax.core.types import Model, PreferenceBatch
-from rl_jax.losses.preference import scores, weights
+from rl_jax.losses.preference import prompt_weights, score_maps
 from rl_jax.training.scoring import make_score
 from rl_jax.training.vocabulary import VocabularyScores, make_vocabulary_score, response_weights, sequence_kl
 from tests.oracles import trl_preference
@@ -202,7 +202,7 @@ def _tdpo(variant, alpha):
     "variant, settings", [(1, {"coef": 1.0, "stop_chosen": False}), (2, {"coef": 0.5, "stop_chosen": True})]
 )
 def test_tdpo_end_to_end(variant, settings):
-    objective = dpo.Objective(beta=BETA, score_map=bind({"fn": "token_level", **settings}, scores))
+    objective = dpo.Objective(beta=BETA, score_map=bind({"fn": "token_level", **settings}, score_maps))
     value, gradient = _ours(objective)
     expected, in_logits = _tdpo(variant, 0.5)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
@@ -211,7 +211,7 @@ def test_tdpo_end_to_end(variant, settings):
 
 def test_wpo_end_to_end_is_trls():
     params, ref_params, batch = _case()
-    value, gradient = _ours(dpo.Objective(beta=BETA, weight=weights.policy_likelihood))
+    value, gradient = _ours(dpo.Objective(beta=BETA, weight=prompt_weights.policy_likelihood))
     plain = jax.tree.map(lambda x: np.asarray(x).reshape(N, K, C), jax.jit(_plain)(params, ref_params, batch))
     expected, in_log_probs = trl_preference.dpo_loss(
         plain.log_probs, plain.ref_log_probs, _mask(), beta=BETA, log_sum_sq_probs=plain.log_sum_squares

@@ -13,4 +13,4 @@ from configs.methods.preferences import _start
 
 
 def get_config(arg: str | None = None):
-    return _start.dpo("aot", arg, beta=0.01, compare=dict(fn="sorted_pairs"), couple=dict(fn="aot_partners"))
+    return _start.dpo("aot", arg, beta=0.01, compare=dict(fn="sorted_pairs"), batch_stats=dict(fn="aot_partners"))

@@ -18,5 +18,5 @@ def get_config(arg: str | None = None):
         arg,
         beta=0.01,
         compare=dict(fn="sorted_unpaired"),
-        couple=dict(fn="aot_partners", paired=False),
+        batch_stats=dict(fn="aot_partners", paired=False),
     )

@@ -19,5 +19,5 @@ def get_config(arg: str | None = None):
         responses=1,
         beta=0.01,
         compare=dict(fn="anchored"),
-        couple=dict(fn="bco_anchor"),
+        batch_stats=dict(fn="bco_anchor"),
     )

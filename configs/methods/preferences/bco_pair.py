@@ -18,5 +18,5 @@ def get_config(arg: str | None = None):
         arg,
         beta=0.01,
         compare=dict(fn="anchored"),
-        couple=dict(fn="bco_anchor", observations="batches"),
+        batch_stats=dict(fn="bco_anchor", observations="batches"),
     )

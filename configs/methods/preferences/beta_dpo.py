@@ -18,5 +18,5 @@ def get_config(arg: str | None = None):
         arg,
         scale=dict(fn="batch_adapted"),
         weight=dict(fn="kept"),
-        couple=dict(fn="beta_statistics", adaptation=0.6, dropped=0.2),
+        batch_stats=dict(fn="beta_statistics", adaptation=0.6, dropped=0.2),
     )

@@ -19,5 +19,5 @@ def get_config(arg: str | None = None):
         responses=1,
         compare=dict(fn="anchored"),
         link=dict(fn="saturating"),
-        couple=dict(fn="kto_anchor"),
+        batch_stats=dict(fn="kto_anchor"),
     )

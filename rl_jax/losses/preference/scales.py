@@ -11,7 +11,7 @@ def constant(beta: float) -> float:
 
 
 def batch_adapted(beta: float, *, batch_beta: chex.Array) -> chex.Array:
-    """beta-DPO: beta from the whole batch's margins (couple.beta_statistics), which replaces beta.
+    """beta-DPO: beta from the whole batch's margins (batch_stats.beta_statistics), which replaces beta.
 
     Source: arXiv 2407.08639.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from rl_jax.core.types import Model, Params
 from rl_jax.rollout.lm.cache import Place, PromptStore
-from rl_jax.rollout.lm.programs import Drawn, Programs, shards_of
+from rl_jax.rollout.lm.programs import Drawn, EnginePrograms, shards_of
 from rl_jax.rollout.lm.requests import Completion, Request, check_request
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.rollout.lm.slots import Slots, check_lengths, check_sizes
@@ -25,7 +25,7 @@ class Engine:
 
     The full-size cache is kept from one use to the next; compacted ones are made when needed. On the CPU backend an
     unstacked copy of the params is kept too (see engine.for_decoding). The attribute `programs` holds the compiled
-    programs (see programs.Programs).
+    programs (see programs.EnginePrograms).
 
     Args:
       model: with `extend`.
@@ -77,7 +77,7 @@ class Engine:
         self.sizes = check_sizes(slots, sizes, shards_of(rows_sharding))
         self.prompt_length, self.length = (-(-n // chunk) * chunk for n in (prompt_length, length))
         self.refill = refill or max(1, slots // 8)
-        self.programs = Programs(
+        self.programs = EnginePrograms(
             model,
             sampling,
             chunk=chunk,

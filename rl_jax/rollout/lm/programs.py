@@ -43,7 +43,7 @@ class Store(NamedTuple):
     hidden: chex.Array
 
 
-class Rows(NamedTuple):
+class SlotRows(NamedTuple):
     """The host's state of S slots, numpy. Token t is sampled with fold_in(fold_in(key, seed), t).
 
     Attributes:
@@ -81,12 +81,12 @@ class Drawn(NamedTuple):
     raw_log_probs: chex.Array
 
 
-def empty_rows(size: int, stop_width: int, key_data: np.ndarray) -> Rows:
+def empty_rows(size: int, stop_width: int, key_data: np.ndarray) -> SlotRows:
     """`size` empty slots."""
     zeros = (np.zeros(size, np.int32) for _ in range(4))
     keys = np.broadcast_to(key_data, (size, *key_data.shape)).copy()
     stop_ids = np.full((size, stop_width), -1, np.int32)
-    return Rows(*zeros, np.zeros(size, bool), keys, np.zeros(size, np.int32), stop_ids)
+    return SlotRows(*zeros, np.zeros(size, bool), keys, np.zeros(size, np.int32), stop_ids)
 
 
 def make_prefill(model: Model, *, chunk: int, constrain: Callable = lambda x: x) -> Callable:
@@ -127,13 +127,13 @@ def make_prefill(model: Model, *, chunk: int, constrain: Callable = lambda x: x)
 
 
 def make_admit(model: Model, sampling: Sampling, *, sharded: bool) -> Callable:
-    """admit(params, State, Store, slots, sources, count, Rows, tokens, lengths) -> State, Drawn [I].
+    """admit(params, State, Store, slots, sources, count, SlotRows, tokens, lengths) -> State, Drawn [I].
 
     Copies `count` prompts into slots and samples each row's next token. The arguments of admit:
 
         slots: int32 [I]; from `count` on they are S, which drops them.
         sources: int32 [I]; any from `count` on.
-        Rows: of I rows; steps counts the tokens sampled before.
+        SlotRows: of I rows; steps counts the tokens sampled before.
         tokens: int32 [I, W], the rows' contexts, for the repetition penalty.
         lengths: int32 [I], of the contexts.
 
@@ -143,7 +143,7 @@ def make_admit(model: Model, sampling: Sampling, *, sharded: bool) -> Callable:
       sharded: whether the slots are on several devices.
     """
 
-    def admit(params: Params, state: State, store: Store, slots, sources, count, rows: Rows, tokens, lengths):
+    def admit(params: Params, state: State, store: Store, slots, sources, count, rows: SlotRows, tokens, lengths):
         chex.assert_rank([slots, sources, count, tokens, lengths], [1, 1, 0, 2, 1])
         copy = _copy_sharded if sharded else _copy
         cache = jax.tree.map(lambda to, source: copy(to, source, slots, sources, count), state.cache, store.cache)
@@ -182,7 +182,7 @@ def _copy_sharded(to, source, slots, sources, count):
 def make_decode_steps(
     model: Model, sampling: Sampling, *, length: int, steps: int, eos_ids: tuple[int, ...]
 ) -> Callable:
-    """decode_steps(params, State, Rows, threshold) -> State, Drawn [S, steps], counts int32 [S].
+    """decode_steps(params, State, SlotRows, threshold) -> State, Drawn [S, steps], counts int32 [S].
 
     Runs for `steps` tokens, or until at most `threshold` rows are live. Row i got counts[i] tokens; later entries of
     Drawn are not part of it.
@@ -195,7 +195,7 @@ def make_decode_steps(
       eos_ids: any of them ends a row.
     """
 
-    def decode_steps(params: Params, state: State, rows: Rows, threshold):
+    def decode_steps(params: Params, state: State, rows: SlotRows, threshold):
         size = rows.tokens.shape[0]
         visible = jnp.ones((size, length), bool)
         uniforms = _uniforms(rows, steps)
@@ -228,7 +228,7 @@ def compact(state: State, slots: chex.Array) -> State:
     return jax.tree.map(lambda x: x[slots], state)
 
 
-class Programs:
+class EnginePrograms:
     """The programs, compiled for one model and its sizes, and their initial buffers.
 
     rows_sharding: NamedSharding of [slots, ...]; None is one device. With a sharding, the prompt store is replicated on
@@ -313,7 +313,7 @@ def grow(large: State, small: State) -> State:
     return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice(x, y, (0,) * x.ndim), large, small)
 
 
-def _uniforms(rows: Rows, number: int) -> chex.Array:
+def _uniforms(rows: SlotRows, number: int) -> chex.Array:
     """Each row's uniform numbers for its next tokens: float32 [S, number]."""
     keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(rows.keys), rows.seeds)
     steps = rows.steps[:, None] + jnp.arange(number)[None]

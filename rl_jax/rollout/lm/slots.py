@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rl_jax.rollout.lm.programs import Drawn, Rows, empty_rows
+from rl_jax.rollout.lm.programs import Drawn, SlotRows, empty_rows
 from rl_jax.rollout.lm.requests import Completion, Request, first_stop
 
 
@@ -51,8 +51,8 @@ class Slots:
         """The empty slots."""
         return np.flatnonzero(~self.rows.live)
 
-    def entrants(self, width: int, entering: list[tuple[Request, np.ndarray]]) -> Rows:
-        """Rows of `width` for requests, with their key data, that are about to sample their first token."""
+    def entrants(self, width: int, entering: list[tuple[Request, np.ndarray]]) -> SlotRows:
+        """SlotRows of `width` for requests, with their key data, that are about to sample their first token."""
         rows = self._empty(width)
         for i, (request, key_data) in enumerate(entering):
             _describe(rows, i, request, key_data)
@@ -105,7 +105,7 @@ class Slots:
         self._parts = [self._parts[slot] for slot in order] + [[] for _ in range(padding)]
 
 
-def _describe(rows: Rows, i: int, request: Request, key_data: np.ndarray) -> None:
+def _describe(rows: SlotRows, i: int, request: Request, key_data: np.ndarray) -> None:
     """Fills row i of `rows` from the request."""
     rows.steps[i], rows.limits[i] = len(request.tokens), request.max_tokens
     rows.keys[i], rows.seeds[i] = key_data, request.index if request.seed is None else request.seed

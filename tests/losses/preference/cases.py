@@ -11,7 +11,7 @@ import numpy as np
 from rl_jax import dpo
 from rl_jax.core.types import PreferenceBatch, TokenBatch, TokenScores
 from rl_jax.dpo import Objective
-from rl_jax.losses.preference import compare, links, offsets, regularizers, scales, scores, weights
+from rl_jax.losses.preference import compare, links, offsets, prompt_weights, regularizers, scales, score_maps
 from tests.numpy_loops import preference as reference
 
 partial = functools.partial
@@ -74,7 +74,9 @@ METHODS = {
     ),
     "bco": Case(Objective(beta=B, compare=compare.anchored), lambda p: reference.bco(p, B)),
     "bco_unpaired": Case(
-        Objective(beta=B, compare=compare.anchored, weight=weights.given), lambda p: reference.bco_unpaired(p, B), 1
+        Objective(beta=B, compare=compare.anchored, weight=prompt_weights.given),
+        lambda p: reference.bco_unpaired(p, B),
+        1,
     ),
     "nca": Case(Objective(beta=B, compare=compare.nca), lambda p: reference.nca(p, B)),
     "exo": Case(
@@ -93,8 +95,8 @@ METHODS = {
         Objective(
             beta=1.0,
             **_mean,
-            score_map=scores.log_odds,
-            weight=partial(weights.constant, value=0.2),
+            score_map=score_maps.log_odds,
+            weight=partial(prompt_weights.constant, value=0.2),
             regularizer=_nll,
             regularizer_coef=1.0,
         ),
@@ -108,7 +110,7 @@ METHODS = {
         Objective(
             beta=2.5,
             **_mean,
-            score_map=partial(scores.alpha_reward, alpha=0.25),
+            score_map=partial(score_maps.alpha_reward, alpha=0.25),
             offset=partial(offsets.target_margin, margin=0.1),
         ),
         lambda p: reference.alphapo(p, 0.25, 2.5, 0.1),
@@ -130,11 +132,11 @@ METHODS = {
         lambda p: reference.logistic(5.0 * (p.a[0] / p.lengths[0] - p.a[1] / p.lengths[1])),
     ),
     "ld_dpo": Case(
-        Objective(beta=B, token_weight=partial(scores.common_length, alpha=0.4)),
+        Objective(beta=B, token_weight=partial(score_maps.common_length, alpha=0.4)),
         lambda p: reference.ld_dpo(p, B, 0.4),
     ),
     "dpop": Case(
-        Objective(beta=B, score_map=partial(scores.positive, penalty=5.0)), lambda p: reference.dpop(p, B, 5.0)
+        Objective(beta=B, score_map=partial(score_maps.positive, penalty=5.0)), lambda p: reference.dpop(p, B, 5.0)
     ),
     "rpo_sum": Case(Objective(beta=B, regularizer_coef=0.2), lambda p: reference.logistic(B * p.h) - 0.2 * p.sums[0]),
     "rpo_mean": Case(
@@ -145,20 +147,20 @@ METHODS = {
         Objective(beta=B, regularizer=regularizers.chosen_token_nll, regularizer_coef=0.2),
         lambda p: reference.logistic(B * p.h) - 0.2 * p.sums[0] / p.extras["mean_tokens"],
     ),
-    "wpo": Case(Objective(beta=B, weight=weights.policy_likelihood), lambda p: reference.wpo(p, B)),
+    "wpo": Case(Objective(beta=B, weight=prompt_weights.policy_likelihood), lambda p: reference.wpo(p, B)),
     "beta_dpo": Case(
-        Objective(beta=B, scale=scales.batch_adapted, weight=weights.kept),
+        Objective(beta=B, scale=scales.batch_adapted, weight=prompt_weights.kept),
         lambda p: p.extras["kept"] * reference.logistic(p.extras["batch_beta"] * p.h),
     ),
     "f_forward_kl": Case(
-        Objective(beta=B, score_map=scores.forward_kl), lambda p: reference.f_dpo(p, B, lambda t: -1 / t)
+        Objective(beta=B, score_map=score_maps.forward_kl), lambda p: reference.f_dpo(p, B, lambda t: -1 / t)
     ),
     "f_jensen_shannon": Case(
-        Objective(beta=B, score_map=scores.jensen_shannon),
+        Objective(beta=B, score_map=score_maps.jensen_shannon),
         lambda p: reference.f_dpo(p, B, lambda t: math.log(2 * t / (1 + t))),
     ),
     "f_alpha": Case(
-        Objective(beta=B, score_map=partial(scores.alpha_divergence, alpha=0.3)),
+        Objective(beta=B, score_map=partial(score_maps.alpha_divergence, alpha=0.3)),
         lambda p: reference.f_dpo(p, B, lambda t: (1 - t**-0.7) / 0.7),  # the paper's alpha is 1 - 0.3
     ),
     "modpo": Case(
@@ -170,10 +172,10 @@ METHODS = {
         lambda p: reference.modpo(p, B, 0.4),
     ),
     "tdpo1": Case(
-        Objective(beta=B, score_map=partial(scores.token_level, coef=1.0, stop_chosen=False)),
+        Objective(beta=B, score_map=partial(score_maps.token_level, coef=1.0, stop_chosen=False)),
         lambda p: reference.tdpo(p, B, 1.0, False),
     ),
-    "tdpo2": Case(Objective(beta=B, score_map=scores.token_level), lambda p: reference.tdpo(p, B, 0.5, True)),
+    "tdpo2": Case(Objective(beta=B, score_map=score_maps.token_level), lambda p: reference.tdpo(p, B, 0.5, True)),
     "t_reg": Case(
         Objective(beta=B, regularizer=regularizers.token_rewards, regularizer_coef=0.25),
         lambda p: reference.t_reg(p, B, 0.25),
@@ -217,7 +219,7 @@ METHODS = {
         Objective(
             beta=B,
             **_free,
-            score_map=partial(scores.biased, bias=0.6),
+            score_map=partial(score_maps.biased, bias=0.6),
             regularizer=regularizers.behaviour_cloning,
             regularizer_coef=0.3,
         ),
@@ -228,7 +230,7 @@ METHODS = {
         lambda p: reference.mm_dpo(p, B, 0.6, 0.8),
     ),
     "d3po": Case(
-        Objective(beta=B, score_map=partial(scores.clipped, epsilon=0.4)), lambda p: reference.d3po(p, B, 0.4)
+        Objective(beta=B, score_map=partial(score_maps.clipped, epsilon=0.4)), lambda p: reference.d3po(p, B, 0.4)
     ),
 }
 # Those whose row is compared with another row's statistic; tests/losses/preference/test_pairs.py has their sorted loss.

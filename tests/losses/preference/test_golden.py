@@ -9,7 +9,7 @@ import pytest
 
 from rl_jax.core.types import PreferenceBatch, TokenBatch
 from rl_jax.dpo import Objective
-from rl_jax.losses.preference import compare, links, offsets, regularizers, scores, weights
+from rl_jax.losses.preference import compare, links, offsets, prompt_weights, regularizers, score_maps
 from tests.losses.preference.cases import run64
 from tests.oracles import trl_preference as trl
 from tests.paths import REPO_ROOT
@@ -41,20 +41,20 @@ PAIRS = {
     "apo_down": Objective(beta=B, compare=compare.apo_down, link=links.saturating),
     "discopop": Objective(beta=B, link=partial(links.discopop, temperature=GOLDEN["inputs"]["discopop_tau"])),
     "sigmoid_norm": Objective(beta=B, length_power=1.0),
-    "forward_kl0": Objective(beta=B, score_map=scores.forward_kl),
-    "js_divergence0": Objective(beta=B, score_map=scores.jensen_shannon),
-    "alpha_divergence0.5": Objective(beta=B, score_map=partial(scores.alpha_divergence, alpha=0.5)),
-    "alpha_divergence2.0": Objective(beta=B, score_map=partial(scores.alpha_divergence, alpha=2.0)),
+    "forward_kl0": Objective(beta=B, score_map=score_maps.forward_kl),
+    "js_divergence0": Objective(beta=B, score_map=score_maps.jensen_shannon),
+    "alpha_divergence0.5": Objective(beta=B, score_map=partial(score_maps.alpha_divergence, alpha=0.5)),
+    "alpha_divergence2.0": Objective(beta=B, score_map=partial(score_maps.alpha_divergence, alpha=2.0)),
     "simpo_beta2.5_gamma1.375": Objective(beta=2.5, **MEAN, offset=partial(offsets.target_margin, margin=1.375)),
     "cpo_sigmoid_beta0.1": Objective(beta=B, reference={}),
     "alphapo_alpha.25_beta2.5_gamma.1": Objective(
         beta=2.5,
         **MEAN,
-        score_map=partial(scores.alpha_reward, alpha=0.25),
+        score_map=partial(score_maps.alpha_reward, alpha=0.25),
         offset=partial(offsets.target_margin, margin=0.1),
     ),
     "orpo_beta0.1 preference part (float32 inside TRL)": Objective(
-        beta=1.0, **MEAN, score_map=scores.log_odds, weight=partial(weights.constant, value=B)
+        beta=1.0, **MEAN, score_map=score_maps.log_odds, weight=partial(prompt_weights.constant, value=B)
     ),
 }
 BCO = "bco_pair_shifted(delta=batch mean)"
@@ -143,7 +143,7 @@ def test_xpo():
 def test_log_odds():
     means = np.stack([X["logp_w"] / X["len_w"], X["logp_l"] / X["len_l"]], axis=1)
     with jax.enable_x64(True):
-        odds = np.asarray(scores.log_odds(jax.numpy.asarray(means)))
+        odds = np.asarray(score_maps.log_odds(jax.numpy.asarray(means)))
     np.testing.assert_allclose(odds[:, 0] - odds[:, 1], LOSSES["orpo_log_odds"], atol=1e-9)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from rl_jax import dpo
 from rl_jax.core.types import PreferenceBatch, TokenScores
-from rl_jax.losses.preference import compare, links, offsets, regularizers, weights
+from rl_jax.losses.preference import compare, links, offsets, prompt_weights, regularizers
 from rl_jax.selection.candidate_values import win_rates
 from rl_jax.selection.extragradient import extragradient_step
 from tests.numpy_loops import games as reference
@@ -50,7 +50,7 @@ def _loss(objective, logits, probabilities, ref, prev=None, rewards=None, extras
     extras = {"prompt_weights": len(pairs) * jnp.asarray(probabilities)} | (extras or {})
     batch = PreferenceBatch(None, np.ones(shape, bool), np.ones(pairs.shape, bool), rewards, refs, prevs, extras)
     log_probs = tokens(jax.nn.log_softmax(logits)).reshape(-1, 1)
-    objective = objective._replace(weight=weights.given)
+    objective = objective._replace(weight=prompt_weights.given)
     return dpo.loss(TokenScores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
 
 
@@ -247,7 +247,7 @@ def _sampled_gradient(compared, logits, ref, rewards, beta, **extras):
         more = {name: np.full(ACTIONS, x) for name, x in extras.items()}
         more["prompt_weights"] = ACTIONS * jax.lax.stop_gradient(jax.nn.softmax(logits))
         batch = PreferenceBatch(None, everyone[..., None], everyone, rewards[:, None], refs, None, more)
-        objective = dpo.Objective(beta=beta, compare=compared, weight=weights.given)
+        objective = dpo.Objective(beta=beta, compare=compared, weight=prompt_weights.given)
         return dpo.loss(TokenScores(log_probs, jnp.zeros_like(log_probs)), batch, objective)[0].value()
 
     return np.asarray(jax.jit(jax.grad(loss))(jnp.asarray(logits)))
@@ -299,7 +299,7 @@ def test_nash_md_of_two_tokens():
         everyone = np.ones((4, 1), bool)
         probabilities = 4 * jax.lax.stop_gradient(jnp.exp(jnp.sum(log_probs, axis=1)))
         compared = functools.partial(compare.nash_md, kl_granularity=kl_granularity)
-        objective = dpo.Objective(beta=beta, compare=compared, weight=weights.given)
+        objective = dpo.Objective(beta=beta, compare=compared, weight=prompt_weights.given)
         mask = np.ones((4, 1, 2), bool)
         extras = {"prompt_weights": probabilities}
         batch = PreferenceBatch(None, mask, everyone, rates[:, None], refs[:, None], None, extras)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rl_jax.dpo import Objective
-from rl_jax.losses.preference import compare, links, offsets, regularizers, scores, weights
+from rl_jax.losses.preference import compare, links, offsets, prompt_weights, regularizers, score_maps
 from tests.losses.preference.cases import make_batch, run64
 from tests.oracles import trl_preference as trl
 
@@ -48,23 +48,23 @@ DPO = {
         {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.4]},
     ),
     "forward_kl": (
-        Objective(beta=B, score_map=scores.forward_kl),
+        Objective(beta=B, score_map=score_maps.forward_kl),
         {"loss_type": ["sigmoid"], "f_divergence_type": "forward_kl"},
     ),
     "js_divergence": (
-        Objective(beta=B, score_map=scores.jensen_shannon),
+        Objective(beta=B, score_map=score_maps.jensen_shannon),
         {"loss_type": ["sigmoid"], "f_divergence_type": "js_divergence"},
     ),
     "js_divergence of hinge": (
-        Objective(beta=B, score_map=scores.jensen_shannon, link=links.hinge),
+        Objective(beta=B, score_map=score_maps.jensen_shannon, link=links.hinge),
         {"loss_type": ["hinge"], "f_divergence_type": "js_divergence"},
     ),
     "ld_alpha": (
-        Objective(beta=B, token_weight=partial(scores.common_length, alpha=0.4)),
+        Objective(beta=B, token_weight=partial(score_maps.common_length, alpha=0.4)),
         {"loss_type": ["sigmoid"], "ld_alpha": 0.4},
     ),
     "ld_alpha 0": (
-        Objective(beta=B, token_weight=partial(scores.common_length, alpha=0.0)),
+        Objective(beta=B, token_weight=partial(score_maps.common_length, alpha=0.0)),
         {"loss_type": ["sigmoid"], "ld_alpha": 0.0},
     ),
 }
@@ -99,7 +99,7 @@ def test_alpha_divergence(alpha):
     log_probs, batch, more = make_batch(seed=3, dtype=np.float64)
     settings = {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": alpha, "beta": B}
     expected = trl.dpo_loss(log_probs, batch.ref_log_probs, batch.completion_mask, **settings)
-    objective = Objective(beta=B, score_map=partial(scores.alpha_divergence, alpha=alpha))
+    objective = Objective(beta=B, score_map=partial(score_maps.alpha_divergence, alpha=alpha))
     _check(objective, (log_probs, batch, more), expected, rtol=3e-6, atol=1e-7)  # TRL's is in float32
 
 
@@ -107,7 +107,7 @@ def test_alpha_counts_the_other_way_before_0_29():
     log_probs, batch, more = make_batch(seed=3, dtype=np.float64)
     arrays = log_probs, batch.ref_log_probs, batch.completion_mask
     old = {"f_divergence_type": "alpha_divergence", "f_divergence_params": {"alpha_divergence_coef": 0.3}, "beta": B}
-    objective = Objective(beta=B, score_map=partial(scores.alpha_divergence, alpha=0.7))
+    objective = Objective(beta=B, score_map=partial(score_maps.alpha_divergence, alpha=0.7))
     _check(objective, (log_probs, batch, more), trl.old_dpo_loss(*arrays, **old))
 
 
@@ -128,7 +128,7 @@ def test_wpo(loss_type, link):
         label_smoothing=0.1,
         log_sum_sq_probs=squares,
     )
-    _check(Objective(beta=B, link=link, weight=weights.policy_likelihood), (log_probs, batch, more), expected)
+    _check(Objective(beta=B, link=link, weight=prompt_weights.policy_likelihood), (log_probs, batch, more), expected)
 
 
 @pytest.mark.parametrize("loss_type, kl", [("kto", 0.3), ("kto", -0.3), ("apo_zero_unpaired", 0.0)])
@@ -163,7 +163,7 @@ CPO = {
     "simpo": (Objective(beta=2.0, **MEAN, offset=MARGIN), SIMPO | {"cpo_alpha": 0.0}),
     "cpo_simpo": (Objective(beta=2.0, **MEAN, offset=MARGIN, **NLL), SIMPO | {"cpo_alpha": 0.7}),
     "alphapo": (
-        Objective(beta=2.0, **MEAN, offset=MARGIN, score_map=partial(scores.alpha_reward, alpha=0.25)),
+        Objective(beta=2.0, **MEAN, offset=MARGIN, score_map=partial(score_maps.alpha_reward, alpha=0.25)),
         SIMPO | {"cpo_alpha": 0.0, "alpha": 0.25},
     ),
 }
@@ -182,8 +182,8 @@ def test_orpo_trainer():
     objective = Objective(
         beta=1.0,
         **MEAN,
-        score_map=scores.log_odds,
-        weight=partial(weights.constant, value=0.2),
+        score_map=score_maps.log_odds,
+        weight=partial(prompt_weights.constant, value=0.2),
         regularizer=regularizers.chosen_token_nll,
         regularizer_coef=1.0,
     )
@@ -240,7 +240,7 @@ def test_bco_trainer_after_a_batch_of_another_size(density):
     )
     arrays = log_probs.reshape(12, 1, -1), unpaired, {}
     expected = value / 2, gradient.reshape(12, 1, -1) / 2  # a mean over 12 responses instead of 6 pairs
-    _check(objective._replace(weight=weights.given), arrays, expected, rtol=1e-6)
+    _check(objective._replace(weight=prompt_weights.given), arrays, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Two responses against each other, or each against an anchor.
 
 The anchors and partners that responses are compared with are statistics of the whole batch, computed by
-losses.preference.couple without gradient and on the scale of the sequence score u, before beta. These comparators
+losses.preference.batch_stats without gradient and on the scale of the sequence score u, before beta. These comparators
 multiply them by beta; use them with the score map `identity` and the scale `constant`.
 """
 
@@ -53,7 +53,7 @@ def anchored(
       present: bool [N, K].
       link: (margins) -> losses, elementwise.
       anchor: z, float [N] or a number, on the scale of u. KTO's batch KL (arXiv 2402.01306) or BCO's running mean
-        (arXiv 2404.04656), both by couple; 0 for APO-zero (arXiv 2408.06266 eq. 7) and SPPO (arXiv 2405.00675).
+        (arXiv 2404.04656), both by batch_stats; 0 for APO-zero (arXiv 2408.06266 eq. 7) and SPPO (arXiv 2405.00675).
       beta: multiplies the anchor.
       rewards: float [N, K]. If K = 1, the label: 1 desirable, 0 not.
       desirable_weight: lambda_D. KTO's rule is lambda_D n_D / (lambda_U n_U) in [1, 4/3].
@@ -103,8 +103,8 @@ def sorted_pairs(
       scores: float [N, 2], with reference {ref: 1}.
       present: bool [N, 2].
       link: (margins) -> losses, elementwise.
-      partners: float [N, 2], by couple.aot_partners: the reference's log-probs of the row whose reference margin has
-        the rank of this row's policy margin, minus this row's own, which are already in the scores.
+      partners: float [N, 2], by batch_stats.aot_partners: the reference's log-probs of the row whose reference margin
+        has the rank of this row's policy margin, minus this row's own, which are already in the scores.
       beta: multiplies the partners.
 
     Returns:
@@ -126,8 +126,8 @@ def sorted_unpaired(
       scores: float [N, 2].
       present: bool [N, 2].
       link: (margins) -> losses, elementwise.
-      partners: float [N, 2], by couple.aot_partners: the rejected u with the rank of this row's chosen one, and the
-        chosen u with the rank of its rejected one, both without gradient.
+      partners: float [N, 2], by batch_stats.aot_partners: the rejected u with the rank of this row's chosen one, and
+        the chosen u with the rank of its rejected one, both without gradient.
       beta: multiplies the partners.
 
     Returns:

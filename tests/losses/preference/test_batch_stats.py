@@ -1,4 +1,4 @@
-"""losses/preference/couple.py: whole losses against TRL, the sums over micro-batches, and what each state remembers."""
+"""losses/preference/batch_stats.py: losses against TRL, sums over micro-batches, what each state remembers."""
 
 import functools
 import itertools
@@ -13,7 +13,7 @@ from rl_jax import dpo
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import masked_var, merge
 from rl_jax.core.types import PreferenceBatch, TokenScores
-from rl_jax.losses.preference import compare, couple, links, scales, weights
+from rl_jax.losses.preference import batch_stats, compare, links, prompt_weights, scales
 from tests.oracles import trl_preference
 
 N, C, BETA = 8, 5, 0.3
@@ -38,7 +38,7 @@ def _before(log_probs, refs, mask, **more):
     sums, ref_sums = (np.where(mask, x, np.float32(0.0)).sum(axis=2) for x in (log_probs, refs))
     lengths = np.float32(mask.sum(axis=2))
     there = jnp.ones(mask.shape[:2], bool)
-    return couple.Before(jnp.asarray(sums - ref_sums), there, None, lengths, jnp.asarray(ref_sums), **more)
+    return batch_stats.GlobalBatch(jnp.asarray(sums - ref_sums), there, None, lengths, jnp.asarray(ref_sums), **more)
 
 
 def _value_and_gradient(objective, log_probs, refs, mask, extras, micro_batches=1, rewards=None):
@@ -71,8 +71,8 @@ def _check(found, expected, mask):
 @pytest.mark.parametrize("name, paired", [("aot", True), ("aot_unpaired", False)])
 def test_sorted_losses_are_trls(name, paired, smoothing, micro_batches):
     log_probs, refs, mask = _case()
-    coupler = couple.aot_partners(paired=paired)
-    extras = coupler.update(coupler.init(), _before(log_probs, refs, mask))[1]
+    statistics = batch_stats.aot_partners(paired=paired)
+    extras = statistics.update(statistics.init(), _before(log_probs, refs, mask))[1]
     objective = dpo.Objective(
         beta=BETA,
         compare=compare.sorted_pairs if paired else compare.sorted_unpaired,
@@ -85,16 +85,16 @@ def test_sorted_losses_are_trls(name, paired, smoothing, micro_batches):
 
 def test_what_is_missing_is_named():
     with pytest.raises(ValueError, match="needs the log-ratios of mismatched pairs"):
-        couple.kto_anchor().update((), _before(*_case(responses=1)))
+        batch_stats.kto_anchor().update((), _before(*_case(responses=1)))
     before = _before(*_case())._replace(ref_sequence_scores=None)
     with pytest.raises(ValueError, match="needs {ref: 1}"):
-        couple.aot_partners().update((), before)
+        batch_stats.aot_partners().update((), before)
 
 
 def test_rows_without_a_pair_do_not_disturb_the_sort():
     log_probs, refs, mask = _case(1)
     for paired in (True, False):
-        update = couple.aot_partners(paired=paired).update
+        update = batch_stats.aot_partners(paired=paired).update
         whole = _before(log_probs, refs, mask)
         present = np.arange(N) < N - 2
         some = jax.tree.map(lambda x: x[:-2], whole)
@@ -110,8 +110,8 @@ def test_kto_is_trls(shift):
     log_probs, refs, mask = _case(2, responses=1)
     labels = np.arange(N) % 3 == 0
     mismatched = np.float32(np.random.default_rng(3).normal(size=N) + shift)
-    coupler = couple.kto_anchor()
-    _, extras = coupler.update(coupler.init(), _before(log_probs, refs, mask, mismatched_log_ratios=mismatched))
+    statistics = batch_stats.kto_anchor()
+    _, extras = statistics.update(statistics.init(), _before(log_probs, refs, mask, mismatched_log_ratios=mismatched))
     assert extras["anchor"].shape == (N,) and (float(extras["anchor"][0]) == 0) == (shift < 0)
     compared = bind({"fn": "anchored", "desirable_weight": 1.3, "undesirable_weight": 0.8}, compare)
     objective = dpo.Objective(beta=BETA, compare=compared, link=links.saturating)
@@ -137,16 +137,16 @@ def test_kto_anchor_leaves_out_neighbours_without_a_response():
     ratios = np.where(np.roll(there, 1), np.arange(N, dtype=np.float32), 0)
     more = dict(mismatched_log_ratios=ratios, mismatched_present=np.roll(there, 1))
     before = _before(*_case(2, responses=1), **more)._replace(present=jnp.asarray(there[:, None]))
-    np.testing.assert_allclose(couple.kto_anchor().update((), before)[1]["anchor"], np.full(N, 2.0))
+    np.testing.assert_allclose(batch_stats.kto_anchor().update((), before)[1]["anchor"], np.full(N, 2.0))
 
 
 def test_bco_over_three_steps_is_trls():
     """The running mean over responses: BCOTrainer, its third step."""
     batches = [_case(seed) for seed in (4, 5, 6)]
-    coupler = couple.bco_anchor()
-    state = coupler.init()
+    statistics = batch_stats.bco_anchor()
+    state = statistics.init()
     for batch in batches:
-        state, extras = coupler.update(state, _before(*batch))
+        state, extras = statistics.update(state, _before(*batch))
     assert float(state.count) == 3 * 2 * N
     objective = dpo.Objective(beta=BETA, compare=compare.anchored)
     found = _value_and_gradient(objective, *batches[-1], extras, 2)
@@ -156,8 +156,8 @@ def test_bco_over_three_steps_is_trls():
 def test_bco_pair_is_trls_of_028():
     """A batch's mean is one observation, whatever its size."""
     log_probs, refs, mask = _case(4)
-    coupler = couple.bco_anchor(observations="batches")
-    _, extras = coupler.update(coupler.init(), _before(log_probs, refs, mask))
+    statistics = batch_stats.bco_anchor(observations="batches")
+    _, extras = statistics.update(statistics.init(), _before(log_probs, refs, mask))
     objective = dpo.Objective(beta=BETA, compare=compare.anchored)
     found = _value_and_gradient(objective, log_probs, refs, mask, extras)
     _check(found, trl_preference.old_dpo_loss(log_probs, refs, mask, loss_type=["bco_pair"], beta=BETA), mask)
@@ -165,15 +165,15 @@ def test_bco_pair_is_trls_of_028():
 
 def test_bco_anchor_by_hand():
     """Counts weigh: a batch of 4 at 1, then one of 2 present responses at 4."""
-    ones = couple.Before(jnp.ones((2, 2)), jnp.ones((2, 2), bool))
-    fours = couple.Before(4.0 * jnp.ones((2, 2)), jnp.array([[True, False]] * 2))
+    ones = batch_stats.GlobalBatch(jnp.ones((2, 2)), jnp.ones((2, 2), bool))
+    fours = batch_stats.GlobalBatch(4.0 * jnp.ones((2, 2)), jnp.array([[True, False]] * 2))
     for observations, expected in (("responses", 2.0), ("batches", 2.5)):
-        coupler = couple.bco_anchor(observations=observations)
-        state, _ = coupler.update(coupler.init(), ones)
-        _, extras = coupler.update(state, fours)
+        statistics = batch_stats.bco_anchor(observations=observations)
+        state, _ = statistics.update(statistics.init(), ones)
+        _, extras = statistics.update(state, fours)
         np.testing.assert_allclose(extras["anchor"], [expected] * 2, rtol=1e-6)
     with pytest.raises(ValueError, match="observations is 'responses' or 'batches', got 'rows'"):
-        couple.bco_anchor(observations="rows")
+        batch_stats.bco_anchor(observations="rows")
 
 
 def _beta_dpo(gaps, kept, state, beta, a):
@@ -184,13 +184,13 @@ def _beta_dpo(gaps, kept, state, beta, a):
 
 
 def test_beta_statistics_are_the_published_ones():
-    coupler = couple.beta_statistics(beta=BETA, adaptation=0.6, dropped=0.3)
-    state, expected = coupler.init(), (0.0, 0.0)
+    statistics = batch_stats.beta_statistics(beta=BETA, adaptation=0.6, dropped=0.3)
+    state, expected = statistics.init(), (0.0, 0.0)
     for step in range(3):
         log_probs, refs, mask = _case(step)
         before = _before(log_probs, refs, mask)
         gaps = np.asarray(before.sequence_scores[:, 0] - before.sequence_scores[:, 1])
-        state, extras = coupler.update(state, before, jax.random.fold_in(KEY, step))
+        state, extras = statistics.update(state, before, jax.random.fold_in(KEY, step))
         kept = np.asarray(extras["kept"]) > 0
         assert kept.sum() == int(N * (1 - 0.3)) == 5
         *expected, batch_beta = _beta_dpo(gaps, kept, expected, BETA, 0.6)
@@ -198,31 +198,31 @@ def test_beta_statistics_are_the_published_ones():
         np.testing.assert_allclose(extras["batch_beta"], np.full(N, batch_beta), rtol=1e-4)
         np.testing.assert_allclose(np.asarray(extras["kept"])[kept], N / 5, rtol=1e-6)
     # The loss of the last step: -log sigma(beta_b h), averaged over the pairs that were kept.
-    objective = dpo.Objective(beta=BETA, scale=scales.batch_adapted, weight=weights.kept)
+    objective = dpo.Objective(beta=BETA, scale=scales.batch_adapted, weight=prompt_weights.kept)
     value, gradient = _value_and_gradient(objective, log_probs, refs, mask, extras, 4)
     np.testing.assert_allclose(value, np.logaddexp(0.0, -batch_beta * gaps[kept]).mean(), rtol=1e-5)
     assert not gradient[~kept].any() and gradient[kept].any()
     with pytest.raises(ValueError, match="give its update a key"):
-        coupler.update(state, before)
+        statistics.update(state, before)
 
 
 def test_beta_statistics_without_adaptation_or_filter_are_dpo():
-    coupler = couple.beta_statistics(beta=BETA, adaptation=0.0, dropped=0.0)
+    statistics = batch_stats.beta_statistics(beta=BETA, adaptation=0.0, dropped=0.0)
     log_probs, refs, mask = _case()
-    _, extras = coupler.update(coupler.init(), _before(log_probs, refs, mask), KEY)
+    _, extras = statistics.update(statistics.init(), _before(log_probs, refs, mask), KEY)
     np.testing.assert_allclose(extras["batch_beta"], BETA, rtol=1e-6)
     np.testing.assert_array_equal(extras["kept"], 1.0)
     # A gap far below the mean asks for less than the floor.
-    low = couple.beta_statistics(beta=BETA, adaptation=1e3, dropped=0.0)
+    low = batch_stats.beta_statistics(beta=BETA, adaptation=1e3, dropped=0.0)
     before = _before(log_probs, refs, mask)._replace(sequence_scores=jnp.array([[-9.0, 0.0]] * N))
     np.testing.assert_allclose(low.update(low.init(), before, KEY)[1]["batch_beta"], 1e-3, rtol=1e-6)
 
 
 def test_a_pair_alone_is_kept():
     """int((1 - dropped) 1) would be none."""
-    before = couple.Before(jnp.array([[1.0, 0.0]]), jnp.ones((1, 2), bool))
-    coupler = couple.beta_statistics(beta=BETA, adaptation=0.0, dropped=0.3)
-    _, extras = coupler.update(coupler.init(), before, KEY)
+    before = batch_stats.GlobalBatch(jnp.array([[1.0, 0.0]]), jnp.ones((1, 2), bool))
+    statistics = batch_stats.beta_statistics(beta=BETA, adaptation=0.0, dropped=0.3)
+    _, extras = statistics.update(statistics.init(), before, KEY)
     np.testing.assert_allclose([extras["kept"][0], extras["batch_beta"][0]], [1.0, BETA], rtol=1e-6)
 
 
@@ -230,18 +230,18 @@ def test_the_filter_draws_without_replacement_by_weight():
     """How often each of 4 pairs is kept when 2 are drawn, against the enumerated probabilities of torch.multinomial's
     procedure: the first by weight, the second by weight among the rest."""
     gaps = np.float32([0.0, 1.0, 2.0, 4.0])
-    before = couple.Before(jnp.stack([gaps, jnp.zeros(4)], axis=1), jnp.ones((4, 2), bool))
-    coupler = couple.beta_statistics(beta=BETA, dropped=0.5)
+    before = batch_stats.GlobalBatch(jnp.stack([gaps, jnp.zeros(4)], axis=1), jnp.ones((4, 2), bool))
+    statistics = batch_stats.beta_statistics(beta=BETA, dropped=0.5)
     mean, std = 0.1 * gaps.mean(), 0.1 * gaps.std(ddof=1)
     # A state in which the moving averages come out as the batch's own.
-    state = couple.GapStatistics(jnp.float32(9 * mean / 0.9), jnp.float32(9 * std / 0.9))
+    state = batch_stats.GapStatistics(jnp.float32(9 * mean / 0.9), jnp.float32(9 * std / 0.9))
     weight = np.exp(-0.5 * ((np.float64(gaps) - gaps.mean()) / gaps.std(ddof=1)) ** 2)
     expected = np.zeros(4)
     for i, j in itertools.permutations(range(4), 2):
         expected[[i, j]] += weight[i] / weight.sum() * weight[j] / (weight.sum() - weight[i])
     draws = 20000
     keys = jax.random.split(KEY, draws)
-    kept = jax.jit(jax.vmap(lambda key: coupler.update(state, before, key)[1]["kept"] > 0))(keys)
+    kept = jax.jit(jax.vmap(lambda key: statistics.update(state, before, key)[1]["kept"] > 0))(keys)
     np.testing.assert_array_equal(np.sum(kept, axis=1), 2)
     np.testing.assert_allclose(np.mean(kept, axis=0), expected, atol=4 * 0.5 / np.sqrt(draws))
 
@@ -252,8 +252,8 @@ def test_pairs_that_are_not_there_are_not_counted():
     whole = _before(log_probs, refs, mask)
     present = whole.present.at[-3:, 1].set(False)
     holey = whole._replace(present=present, sequence_scores=whole.sequence_scores.at[-3:].set(1e6))
-    coupler = couple.beta_statistics(beta=BETA, dropped=0.4)
-    state, extras = coupler.update(coupler.init(), holey, KEY)
+    statistics = batch_stats.beta_statistics(beta=BETA, dropped=0.4)
+    state, extras = statistics.update(statistics.init(), holey, KEY)
     gaps = (whole.sequence_scores[:, 0] - whole.sequence_scores[:, 1])[:-3]
     std = jnp.sqrt(masked_var(gaps, jnp.ones(5, bool), ddof=1))
     np.testing.assert_allclose(state, [0.1 * jnp.mean(gaps), 0.1 * std], rtol=1e-5)
@@ -268,16 +268,17 @@ def test_eight_devices_are_one():
     before = _before(log_probs, refs, mask, mismatched_log_ratios=jnp.arange(N, dtype=jnp.float32))
     rows = jax.NamedSharding(jax.sharding.Mesh(np.array(jax.devices()), ("data",)), jax.P("data"))
     sharded = jax.tree.map(lambda x: jax.device_put(x, rows), before)
-    couplers = couple.kto_anchor(), couple.bco_anchor(), couple.aot_partners(), couple.beta_statistics(beta=BETA)
+    anchors = batch_stats.kto_anchor(), batch_stats.bco_anchor()
+    each = *anchors, batch_stats.aot_partners(), batch_stats.beta_statistics(beta=BETA)
 
     @jax.jit
     def every(before):
-        return [coupler.update(coupler.init(), before, KEY) for coupler in couplers]
+        return [statistics.update(statistics.init(), before, KEY) for statistics in each]
 
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), every(sharded), every(before))
 
 
 def test_none_wants_nothing():
-    coupler = couple.none()
-    assert coupler.update(coupler.init(), None) == ((), {})
-    assert bind("none", couple)().init() == ()
+    statistics = batch_stats.none()
+    assert statistics.update(statistics.init(), None) == ((), {})
+    assert bind("none", batch_stats)().init() == ()

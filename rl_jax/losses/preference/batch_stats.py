@@ -1,8 +1,9 @@
 """What a preference loss needs from the whole batch: anchors, sorted partners, the filter and beta of a batch.
 
-A coupler is Coupler(init, update): init() -> state; update(state, before, key) -> (state, extras). `before` describes
-the whole update's batch, measured before the update. The extras are arrays with N first, for PreferenceBatch.extras,
-and are split over micro-batches with the rows, so neither the number of micro-batches nor of devices changes a loss.
+Each function returns BatchStatistics(init, update): init() -> state; update(state, before, key) -> (state, extras).
+`before` is the whole update's batch, measured before the update. The extras are arrays with N first, for
+PreferenceBatch.extras, and are split over micro-batches with the rows, so neither the number of micro-batches nor of
+devices changes a loss.
 States are NamedTuples of float32 arrays and are checkpointed. Everything here is on the scale of the sequence score u,
 before beta.
 """
@@ -18,8 +19,8 @@ import numpy as np
 from rl_jax.core.masked import masked_mean, masked_var, zero_masked
 
 
-class Before(NamedTuple):
-    """The global batch before the update, without gradient. Fields that a coupler does not use may be None.
+class GlobalBatch(NamedTuple):
+    """The global batch before the update, without gradient. Fields that a function does not use may be None.
 
     Attributes:
       sequence_scores: float32 [N, K]. u of rl_jax.dpo: usually logp - ref_logp, summed.
@@ -40,15 +41,15 @@ class Before(NamedTuple):
     mismatched_present: chex.Array | None = None
 
 
-class Coupler(NamedTuple):
+class BatchStatistics(NamedTuple):
     """Batch statistics as pure functions.
 
     Attributes:
       init: () -> state.
-      update: (state, Before, key or None) -> (state, {name: array with N first}). key: a typed PRNG key for this update
-        only, needed if the coupler samples (beta_statistics).
-      reads_batch: False if update needs no Before, and returns nothing.
-      reads_mismatched: whether Before needs the log-ratios of mismatched pairs.
+      update: (state, GlobalBatch, key or None) -> (state, {name: array with N first}). key: a typed PRNG key for this
+        update only, needed if it samples (beta_statistics).
+      reads_batch: False if update needs no GlobalBatch, and returns nothing.
+      reads_mismatched: whether GlobalBatch needs the log-ratios of mismatched pairs.
     """
 
     init: Callable[[], Any]
@@ -57,12 +58,12 @@ class Coupler(NamedTuple):
     reads_mismatched: bool = False
 
 
-def none() -> Coupler:
+def none() -> BatchStatistics:
     """No batch statistics: for a loss that sees one prompt at a time."""
-    return Coupler(lambda: (), lambda state, before, key=None: (state, {}), reads_batch=False)
+    return BatchStatistics(lambda: (), lambda state, before, key=None: (state, {}), reads_batch=False)
 
 
-def kto_anchor() -> Coupler:
+def kto_anchor() -> BatchStatistics:
     """KTO: an estimate of the KL from mismatched pairs.
 
         anchor [N] = max(0, mean_n (logp - ref_logp)(y'_n | q_n))
@@ -72,13 +73,13 @@ def kto_anchor() -> Coupler:
     equal shares. Source: arXiv 2402.01306.
     """
 
-    def update(state, before: Before, key=None):
+    def update(state, before: GlobalBatch, key=None):
         if before.mismatched_log_ratios is None or before.mismatched_present is None:
             raise ValueError("kto_anchor needs the log-ratios of mismatched pairs, and which of them are there")
         mean = masked_mean(before.mismatched_log_ratios, before.mismatched_present).value()
         return state, {"anchor": _every_row(jnp.maximum(mean, 0.0), before)}
 
-    return Coupler(lambda: (), update, reads_mismatched=True)
+    return BatchStatistics(lambda: (), update, reads_mismatched=True)
 
 
 class RunningMean(NamedTuple):
@@ -93,7 +94,7 @@ class RunningMean(NamedTuple):
     count: chex.Array
 
 
-def bco_anchor(*, observations: str = "responses") -> Coupler:
+def bco_anchor(*, observations: str = "responses") -> BatchStatistics:
     """BCO: anchor [N] = the running mean of u over all responses of all batches so far, including this one.
 
         mean <- mean + (batch mean - mean) n / (count + n), count from 1e-24
@@ -110,17 +111,17 @@ def bco_anchor(*, observations: str = "responses") -> Coupler:
     if observations not in ("responses", "batches"):
         raise ValueError(f"bco_anchor: observations is 'responses' or 'batches', got {observations!r}")
 
-    def update(state: RunningMean, before: Before, key=None):
+    def update(state: RunningMean, before: GlobalBatch, key=None):
         batch = masked_mean(before.sequence_scores, before.present)
         count = batch.count if observations == "responses" else jnp.minimum(batch.count, 1.0)
         total = state.count + count
         mean = state.mean + (batch.value() - state.mean) * count / total
         return RunningMean(mean, total), {"anchor": _every_row(mean, before)}
 
-    return Coupler(lambda: RunningMean(jnp.float32(0.0), jnp.float32(1e-24)), update)
+    return BatchStatistics(lambda: RunningMean(jnp.float32(0.0), jnp.float32(1e-24)), update)
 
 
-def aot_partners(*, paired: bool = True) -> Coupler:
+def aot_partners(*, paired: bool = True) -> BatchStatistics:
     """AOT: partners [N, 2], what a row's scores are compared with after sorting the whole batch.
 
     Rows without both responses are ranked after all others, among themselves. Source: arXiv 2406.05882.
@@ -132,7 +133,7 @@ def aot_partners(*, paired: bool = True) -> Coupler:
         with the rank of its rejected u.
     """
 
-    def update(state, before: Before, key=None):
+    def update(state, before: GlobalBatch, key=None):
         chex.assert_axis_dimension(before.sequence_scores, 1, 2)
         live = jnp.all(before.present, axis=1)
         u = before.sequence_scores
@@ -146,7 +147,7 @@ def aot_partners(*, paired: bool = True) -> Coupler:
         partners = [u[_same_rank(u[:, 0], u[:, 1], live), 1], u[_same_rank(u[:, 1], u[:, 0], live), 0]]
         return state, {"partners": zero_masked(jnp.stack(partners, axis=1), before.present)}
 
-    return Coupler(lambda: (), update)
+    return BatchStatistics(lambda: (), update)
 
 
 class GapStatistics(NamedTuple):
@@ -163,7 +164,7 @@ class GapStatistics(NamedTuple):
 
 def beta_statistics(
     *, beta: float, adaptation: float = 0.6, dropped: float = 0.2, momentum: float = 0.9, min_beta: float = 1e-3
-) -> Coupler:
+) -> BatchStatistics:
     """beta-DPO: a beta per batch, and a filter of pairs.
 
         batch_beta [N] = max(min_beta, beta (1 + a (mean of the kept margins - mu))), and kept [N]
@@ -181,7 +182,7 @@ def beta_statistics(
       min_beta: lower bound of batch_beta.
     """
 
-    def update(state: GapStatistics, before: Before, key=None):
+    def update(state: GapStatistics, before: GlobalBatch, key=None):
         if key is None:
             raise ValueError("beta_statistics draws which pairs are kept: give its update a key")
         chex.assert_axis_dimension(before.sequence_scores, 1, 2)
@@ -202,10 +203,10 @@ def beta_statistics(
         extras = {"batch_beta": _every_row(jnp.maximum(batch_beta, min_beta), before)}
         return GapStatistics(mean, std), extras | {"kept": jnp.where(kept, share, 0.0)}
 
-    return Coupler(lambda: GapStatistics(jnp.float32(0.0), jnp.float32(0.0)), update)
+    return BatchStatistics(lambda: GapStatistics(jnp.float32(0.0), jnp.float32(0.0)), update)
 
 
-def _every_row(x: chex.Array, before: Before) -> chex.Array:
+def _every_row(x: chex.Array, before: GlobalBatch) -> chex.Array:
     return jnp.full(before.present.shape[:1], x, jnp.float32)
 
 

@@ -1,4 +1,4 @@
-"""losses/preference/scores.py, and the small slots beside it: scales, offsets, weights."""
+"""losses/preference/score_maps.py, and the small slots beside it: scales, offsets, weights."""
 
 import functools
 import inspect
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rl_jax.core import binding
-from rl_jax.losses.preference import offsets, scales, scores, weights
+from rl_jax.losses.preference import offsets, prompt_weights, scales, score_maps
 
 partial = functools.partial
 U = np.array([[-3.0, -0.7, -0.2], [0.0, 0.4, 2.0]])
@@ -25,7 +25,7 @@ def _map(fn, u):
 
 def test_log_odds_on_both_sides_of_its_branch():
     u = np.array([-1e-6, -1e-3, -0.69, -math.log(2) + 1e-9, -math.log(2) - 1e-9, -0.7, -5.0, -40.0])
-    value, slope = _map(scores.log_odds, u)
+    value, slope = _map(score_maps.log_odds, u)
     np.testing.assert_allclose(value, [x - math.log(-math.expm1(x)) for x in u], rtol=1e-12, atol=4e-16)
     np.testing.assert_allclose(slope, [-1 / math.expm1(x) for x in u], rtol=1e-9)
 
@@ -34,9 +34,9 @@ def test_log_odds_in_float32_and_at_certainty():
     """1 - exp(u) keeps three digits of u = -1e-6 in float32, if that; and probability 1 is no nan."""
     u = jnp.array([[-1e-6, -1e-4, -30.0]], jnp.float32)
     expected = [[x - math.log(-math.expm1(x)) for x in np.asarray(u, np.float64)[0]]]
-    np.testing.assert_allclose(scores.log_odds(u), expected, rtol=2e-6)
+    np.testing.assert_allclose(score_maps.log_odds(u), expected, rtol=2e-6)
     certain = jnp.array([[0.0, 0.1]], jnp.float32)
-    value, slope = scores.log_odds(certain), jax.grad(lambda u: scores.log_odds(u).sum())(certain)
+    value, slope = score_maps.log_odds(certain), jax.grad(lambda u: score_maps.log_odds(u).sum())(certain)
     np.testing.assert_allclose(value, [[math.log(1e7)] * 2], rtol=1e-5)
     np.testing.assert_array_equal(slope, [[0.0, 0.0]])
 
@@ -45,7 +45,7 @@ def test_log_odds_in_float32_and_at_certainty():
 def test_alpha_counts_down_from_one(old):
     """alpha_divergence(1 - a) is the paper's (1 - t^-a) / a with slope t^-a; and so is alpha_reward(a)."""
     t = np.exp(U.ravel())
-    for fn in (partial(scores.alpha_divergence, alpha=1 - old), partial(scores.alpha_reward, alpha=old)):
+    for fn in (partial(score_maps.alpha_divergence, alpha=1 - old), partial(score_maps.alpha_reward, alpha=old)):
         value, slope = _map(fn, U)
         np.testing.assert_allclose(value, (1 - t**-old) / old, rtol=1e-12, atol=1e-15)
         np.testing.assert_allclose(slope, t**-old, rtol=1e-12)
@@ -53,15 +53,17 @@ def test_alpha_counts_down_from_one(old):
 
 def test_the_other_divergences():
     t = np.exp(U.ravel())
-    value, slope = _map(scores.forward_kl, U)
+    value, slope = _map(score_maps.forward_kl, U)
     np.testing.assert_allclose(value, 1 - 1 / t, rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(slope, 1 / t, rtol=1e-12)
-    value, slope = _map(scores.jensen_shannon, U)
+    value, slope = _map(score_maps.jensen_shannon, U)
     np.testing.assert_allclose(value, np.log(2 * t / (1 + t)), rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(slope, 1 / (1 + t), rtol=1e-12)
 
 
-@pytest.mark.parametrize("fn", [scores.forward_kl, scores.jensen_shannon, scores.alpha_divergence, scores.alpha_reward])
+@pytest.mark.parametrize(
+    "fn", [score_maps.forward_kl, score_maps.jensen_shannon, score_maps.alpha_divergence, score_maps.alpha_reward]
+)
 def test_a_response_that_became_impossible_overflows_nothing(fn):
     u = jnp.array([[-2000.0, -200.0, 2000.0]], jnp.float32)
     assert np.isfinite(fn(u)).all() and np.isfinite(jax.grad(lambda u: fn(u).sum())(u)).all()
@@ -70,32 +72,33 @@ def test_a_response_that_became_impossible_overflows_nothing(fn):
 def test_positive_looks_at_a_chosen_response_that_fell():
     with jax.enable_x64(True):
         u = jnp.asarray([[-0.5, -0.5], [0.5, -0.5], [0.0, 1.0]])
-        fn = partial(scores.positive, penalty=4.0)
+        fn = partial(score_maps.positive, penalty=4.0)
         value, slope = fn(u), jax.grad(lambda u: fn(u).sum())(u)
     np.testing.assert_allclose(value, [[-0.5 - 4 * 0.5, -0.5], [0.5, -0.5], [0.0, 1.0]])
     np.testing.assert_allclose(slope, [[5.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
 
 
 def test_biased_and_clipped():
-    np.testing.assert_allclose(scores.biased(jnp.asarray(U, jnp.float32), bias=0.5), U * [1, 0.5, 0.5], rtol=1e-6)
-    value, slope = _map(partial(scores.clipped, epsilon=0.3), [-1.0, -0.3, 0.0, 0.2, 0.3])
+    np.testing.assert_allclose(score_maps.biased(jnp.asarray(U, jnp.float32), bias=0.5), U * [1, 0.5, 0.5], rtol=1e-6)
+    value, slope = _map(partial(score_maps.clipped, epsilon=0.3), [-1.0, -0.3, 0.0, 0.2, 0.3])
     np.testing.assert_allclose(value, [math.log(0.7), -0.3, 0.0, 0.2, math.log(1.3)], rtol=1e-12)
     np.testing.assert_array_equal(slope, [0, 1, 1, 1, 0])
     with pytest.raises(ValueError, match=r"bias must be in \(0, 1\]"):
-        scores.biased(jnp.zeros((1, 2)), bias=0.0)
+        score_maps.biased(jnp.zeros((1, 2)), bias=0.0)
 
 
 def test_token_level_adds_the_sequence_kl():
     kl = jnp.asarray([[1.0, 2.0, 3.0], [0.5, 0.0, 1.0]])
     u = jnp.asarray(U, jnp.float32)
-    np.testing.assert_allclose(scores.token_level(u, sequence_kl=kl, coef=0.25), U + 0.25 * np.asarray(kl), rtol=1e-6)
+    found = score_maps.token_level(u, sequence_kl=kl, coef=0.25)
+    np.testing.assert_allclose(found, U + 0.25 * np.asarray(kl), rtol=1e-6)
 
 
 def test_common_length_counts_tokens_and_not_columns():
     """Of [N, K, C] with a hole, and with a shorter response that is absent."""
     mask = np.array([[[1, 0, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]], [[1, 1, 1, 0, 0]] * 3], bool)
     present = np.array([[True, True, False], [True, True, True]])
-    found = scores.common_length(jnp.asarray(mask), present=jnp.asarray(present), alpha=0.5)
+    found = score_maps.common_length(jnp.asarray(mask), present=jnp.asarray(present), alpha=0.5)
     np.testing.assert_array_equal(np.where(mask, found, 0)[0], [[1, 0, 1, 0.5, 0.5], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]])
     np.testing.assert_array_equal(np.where(mask, found, 0)[1], mask[1].astype(float))
 
@@ -131,13 +134,13 @@ def test_offsets():
 def test_weights():
     losses, x = jnp.asarray([1.0, 2.0]), jnp.asarray([[0.5, 0.5], [3.0, 0.25]])
     present = jnp.asarray([[True, True], [True, False]])
-    np.testing.assert_array_equal(weights.uniform(losses), [1, 1])
-    np.testing.assert_array_equal(weights.constant(losses, value=0.25), [0.25, 0.25])
-    wpo = partial(weights.policy_likelihood, losses, response_weights=x, present=present)
+    np.testing.assert_array_equal(prompt_weights.uniform(losses), [1, 1])
+    np.testing.assert_array_equal(prompt_weights.constant(losses, value=0.25), [0.25, 0.25])
+    wpo = partial(prompt_weights.policy_likelihood, losses, response_weights=x, present=present)
     np.testing.assert_allclose(wpo(), [0.25, 3.0])
     np.testing.assert_allclose(wpo(max_weight=1.0), [0.25, 1.0])
-    np.testing.assert_array_equal(weights.kept(losses, kept=jnp.asarray([True, False])), [1.0, 0.0])
-    np.testing.assert_array_equal(weights.given(losses, prompt_weights=x[:, 0]), [0.5, 3.0])
+    np.testing.assert_array_equal(prompt_weights.kept(losses, kept=jnp.asarray([True, False])), [1.0, 0.0])
+    np.testing.assert_array_equal(prompt_weights.given(losses, prompt_weights=x[:, 0]), [0.5, 3.0])
 
 
 def test_defaults_are_the_papers():
@@ -160,7 +163,7 @@ def test_defaults_are_the_papers():
         "policy_likelihood": {"max_weight": math.inf},
     }
     found = {}
-    for module in (scores, scales, offsets, weights):
+    for module in (score_maps, scales, offsets, prompt_weights):
         for name, fn in binding.public_functions(module).items():
             defaults = {
                 p.name: p.default for p in inspect.signature(fn).parameters.values() if p.default is not p.empty

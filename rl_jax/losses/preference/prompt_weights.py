@@ -38,7 +38,7 @@ def policy_likelihood(
 
 
 def kept(losses: chex.Array, *, kept: chex.Array) -> chex.Array:
-    """beta-DPO: omega = kept, 0 for pairs dropped by the filter of the whole batch (couple.beta_statistics).
+    """beta-DPO: omega = kept, 0 for pairs dropped by the filter of the whole batch (batch_stats.beta_statistics).
 
     Source: arXiv 2407.08639.
 
