@@ -134,7 +134,8 @@ TRAINING = {
     "train.steps": "Steps to train. Each has its own rollouts, if the program samples.",
     "train.batch_size": "Prompts (with their responses) per update.",
     "train.epochs": "Passes over the samples of a step.",
-    "train.minibatches": "Updates per pass. They divide the rows of a step.",
+    "train.minibatches": "Updates per pass. They divide the rows of a step; in environments num_envs x num_steps, or "
+    "num_envs with a memory.",
     **_under("train sft critic", UPDATE),
     **_under("train.optimizer sft.optimizer critic.optimizer", OPTIMIZER),
     **_under("train sft", {"max_nonfinite_in_a_row": "Stop after so many non-finite gradients in a row."}),
@@ -180,7 +181,8 @@ POLICY = {
     "algorithm.shaping": "Rewards to shaped rewards (rl_jax.credit.shaping).",
     "algorithm.reward_kl": "Estimator of the KL in the reward (rl_jax.losses.kl).",
     "algorithm.reward_kl_coef": "Weight of the KL in the reward. 0: none.",
-    "algorithm.advantage": "Rewards to advantages (rl_jax.advantages). PPO takes critic.advantage instead.",
+    "algorithm.advantage": "Rewards to advantages (rl_jax.advantages; in environments rl_jax.advantages.steps). PPO "
+    "takes critic.advantage instead.",
     "algorithm.behavior_weight": "Correction from sampler to trainer (rl_jax.token_weights).",
     "algorithm.token_weight": "Weights of tokens. grpo, ppo: rl_jax.token_weights; dpo, online_dpo: "
     "rl_jax.losses.preference.score_maps.",
@@ -190,8 +192,9 @@ POLICY = {
     "algorithm.trackers.reward_kl": 'Moves reward_kl_coef (rl_jax.core.trackers.adaptive_kl). fn "": none.',
     "algorithm.trackers.loss_kl": 'Moves kl_coef (rl_jax.core.trackers.adaptive_kl). fn "": none.',
     "algorithm.trackers.entropy": 'Moves entropy_coef (rl_jax.core.trackers.adaptive_entropy). fn "": none.',
-    "algorithm.surrogate": "Policy loss per token (rl_jax.losses.policy).",
-    "algorithm.kl": "Estimator of the KL in the loss (rl_jax.losses.kl).",
+    "algorithm.surrogate": "Policy loss per token or step (rl_jax.losses.policy).",
+    "algorithm.kl": "Estimator of the KL in the loss (rl_jax.losses.kl), to the reference; in environments to the "
+    "policy before the update.",
     "algorithm.kl_coef": "Weight of the KL in the loss. 0: none.",
     "algorithm.measure_kl": "Log the KL to the reference. False saves its forward if no term needs it.",
     "algorithm.entropy_coef": "Weight of the entropy bonus. 0: none.",
@@ -203,7 +206,7 @@ POLICY = {
     "critic.whiten": "Advantages to mean 0 and deviation 1.",
     "critic.bootstrap_truncated": "Returns of a completion that was cut off go on with its last value. False: 0.",
     "critic.loss": "Value loss per token (rl_jax.losses.value).",
-    **_under("critic.support control.support algorithm.support", SUPPORT),
+    **_under("critic.support algorithm.support", SUPPORT),
     "critic.value_coef": "Weight of the value loss, where the trunk is shared.",
 }
 PREFERENCES = {
@@ -258,9 +261,7 @@ PREFERENCES = {
     "programs": "Fields of the arms that sample for themselves, by program.",
 }
 
-CONTROL_OPTIMIZER = {name: OPTIMIZER[name] for name in ("learning_rate", "final_fraction")} | ADAM
 FIELDS = RUN | MODEL | TRAINING | POLICY | PREFERENCES | CONTROL
-FIELDS |= _under("control.optimizer", CONTROL_OPTIMIZER)
 FIELDS |= _under("fit.optimizer", {"learning_rate": "Learning rate of Adam."} | ADAM)
 
 

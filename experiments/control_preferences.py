@@ -4,7 +4,7 @@
     python -m experiments.control_preferences --config=configs/control/preferences.py:cpl
     python -m experiments.control_preferences --config=configs/control/preferences.py:spo
 
-    reward   segments -> Bradley-Terry -> a reward network -> PPO (or what config.control says) on its reward
+    reward   segments -> Bradley-Terry -> a reward network -> PPO (or what config.algorithm says) on its reward
     regret   segments -> the regret model -> the reward of a finite MDP -> its optimal policy
     cpl      segments -> the policy, after behaviour cloning
     spo      PPO on the fraction of recent episodes that an episode is preferred to
@@ -85,12 +85,12 @@ def make_parts(config) -> Parts:
     Raises:
       ValueError: if observations are to be normalised, or the network is no mlp.
     """
-    if config.control.normalize_observations:
-        raise ValueError("control.normalize_observations: segments are read as they come; set it False")
+    if config.algorithm.normalize_observations:
+        raise ValueError("algorithm.normalize_observations: segments are read as they come; set it False")
     if config.network.kind != "mlp":
         raise ValueError(f"network.kind={config.network.kind!r}: segments are read step by step, by an mlp")
     env = control_setup.load_env(config, 1)
-    algorithm = control_setup.make_algorithm(config.control.to_dict())
+    algorithm = control_setup.make_algorithm(control_setup.settings_of(config))
     return Parts(control_setup.make_network(config, env, algorithm.objective.num_outputs()), algorithm, env)
 
 
@@ -112,7 +112,8 @@ def make_teacher(config, agent) -> Callable:
     taught = config.copy_and_resolve_references()
     with taught.unlocked():
         del taught["preferences"]  # the teacher is a run of control_ppo
-        taught.update(program="control_ppo", total_steps=config.segments.teacher_steps, log_every=1)
+        taught.update(program="control_ppo", log_every=1)
+    taught.train.total_steps = config.segments.teacher_steps
     taught.checkpoint.every = 1
     taught.eval.num_episodes = 0
     init, advance, params = control_runs.make_run(taught)
@@ -144,7 +145,7 @@ def advantages_by(config, parts: Parts, teacher: Any) -> Callable:
 
     def by_critic(rows: Transitions) -> jax.Array:
         state_values, next_values = values(rows.observations), values(rows.next_observations)
-        discount = config.control.advantage.discount
+        discount = config.algorithm.advantage.discount
         return step_advantages.gae(
             rows.rewards, state_values, next_values, rows.terminated, rows.truncated, discount=discount, lam=0.0
         )[0]
@@ -180,8 +181,8 @@ def make_gather(config, parts: Parts) -> Callable:
     if settings.label.fn == "regret" and config.env.name not in TABLES:
         if not settings.teacher_steps:
             raise ValueError("segments.label.fn=regret: a critic has to say what regret is; set segments.teacher_steps")
-        if config.control.normalize_rewards:
-            raise ValueError("control.normalize_rewards: a critic of scaled rewards knows no regret; set it False")
+        if config.algorithm.normalize_rewards:
+            raise ValueError("algorithm.normalize_rewards: a critic of scaled rewards knows no regret; set it False")
     teach, env = make_teacher(config, agent), control_setup.load_env(config, settings.num_envs)
     annotator = dict(beta=settings.beta, flip_rate=settings.flip_rate)
 
@@ -299,7 +300,7 @@ def spo_run(config, *, parts: int = 1, axis_name: str | None = None):
     """PPO on how often an episode is preferred. Arguments and result as for control_runs.make_run."""
     fields = config.spo
     by_self_play = relabel.by_self_play(
-        config.num_envs // parts,
+        config.sample.num_envs // parts,
         preference=bind(fields.preference.to_dict(), duels),
         queue_size=fields.queue_size,
         horizon=fields.horizon or None,

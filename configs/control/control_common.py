@@ -13,9 +13,9 @@ def base(name: str) -> ConfigDict:
             name=name,
             seed=0,
             num_seeds=1,  # trained side by side in one program
-            # (("control.entropy_coef", (0.0, 0.01)),) trains every value with every seed; must not change shapes.
+            # (("algorithm.entropy_coef", (0.0, 0.01)),) trains every value with every seed; must not change shapes.
             sweep=(),
-            # ((seed, (("control.entropy_coef", 0.01),)), ...): these runs, as if each ran alone, instead of
+            # ((seed, (("algorithm.entropy_coef", 0.01),)), ...): these runs, as if each ran alone, instead of
             # num_seeds and sweep. experiments.sweep --vmap writes it.
             runs=(),
             mesh="",  # "seeds:2": runs over devices; "envs:8": each run's envs over devices; "" is one device
@@ -24,9 +24,7 @@ def base(name: str) -> ConfigDict:
             # Its name and keywords (rl_jax.envs.load), and its observations (rl_jax.envs.wrappers): features, the
             # indices that are kept, () is all; frame_stack, the observations per stack.
             env=dict(name="gymnax/CartPole-v1", features=(), frame_stack=1, at_reset="repeat"),
-            num_envs=4,
-            num_steps=128,
-            total_steps=500_000,  # over all envs of one run
+            sample=dict(num_envs=4, num_steps=128),  # of one run, per update
             network=dict(
                 kind="mlp",  # or "gru", "transformer" (rl_jax.models.agents.memory), a memory after the hidden layers
                 width=64,  # of a memory
@@ -39,7 +37,7 @@ def base(name: str) -> ConfigDict:
                 actor_features=0,  # the actor reads only the first features; 0 is all
                 distribution="tanh_gaussian",  # or "beta": continuous actions (models.agents.distributions)
             ),
-            control=dict(
+            algorithm=dict(
                 # What an update does with its batch (rl_jax.control.make_...).
                 updater=dict(fn="make_update"),
                 # From rewards and values to advantages and returns (rl_jax.advantages.steps).
@@ -54,12 +52,15 @@ def base(name: str) -> ConfigDict:
                 value_loss=dict(fn="clipped", value_clip=0.2),
                 support=dict(low=-1.0, high=1.0, num_bins=51, padding=3),  # read by the categorical losses only
                 value_coef=0.5,
-                epochs=4,
-                minibatches=4,
-                max_grad_norm=0.5,
                 actor_lag=1,
                 normalize_observations=False,
                 normalize_rewards=False,
+            ),
+            train=dict(
+                total_steps=500_000,  # over all envs of one run
+                epochs=4,
+                minibatches=4,
+                max_grad_norm=0.5,
                 optimizer=dict(learning_rate=2.5e-4, final_fraction=0.0, b1=0.9, b2=0.999, eps=1e-5),
             ),
             log_every=50,  # updates per row of metrics and per call of the compiled program

@@ -20,65 +20,56 @@ from configs.control import control_common, probes
 ENVIRONMENTS = {
     "cartpole": dict(
         num_seeds=10,
-        num_envs=8,
-        total_steps=300_000,
+        sample=dict(num_envs=8),
         # Unscaled rewards give values near 100, where the critic's clip of 0.2 is far too slow: one seed in ten fails.
-        control=dict(optimizer=dict(learning_rate=1e-3), entropy_coef=0.0, normalize_rewards=True),
+        algorithm=dict(entropy_coef=0.0, normalize_rewards=True),
+        train=dict(total_steps=300_000, optimizer=dict(learning_rate=1e-3)),
         log_every=25,
         eval=dict(num_episodes=100),
     ),
     "pendulum": dict(
         env=dict(name="gymnax/Pendulum-v1"),
         num_seeds=10,
-        num_envs=16,
-        total_steps=400_000,
+        sample=dict(num_envs=16),
         # With little entropy some seeds learn to swing to one side only and stay at -450.
-        control=dict(
-            advantage=dict(discount=0.95),
-            epochs=10,
-            minibatches=16,
-            entropy_coef=0.05,
-            normalize_rewards=True,
-            normalize_observations=True,
-            optimizer=dict(learning_rate=1e-3),
+        algorithm=dict(
+            advantage=dict(discount=0.95), entropy_coef=0.05, normalize_rewards=True, normalize_observations=True
         ),
+        train=dict(total_steps=400_000, epochs=10, minibatches=16, optimizer=dict(learning_rate=1e-3)),
         log_every=10,
         eval=dict(num_episodes=100, max_steps=200, greedy=True),
     ),
     "acrobot": dict(
         env=dict(name="gymnax/Acrobot-v1"),
         num_seeds=10,
-        num_envs=16,
-        total_steps=400_000,
-        control=dict(normalize_observations=True, optimizer=dict(learning_rate=1e-3)),
+        sample=dict(num_envs=16),
+        algorithm=dict(normalize_observations=True),
+        train=dict(total_steps=400_000, optimizer=dict(learning_rate=1e-3)),
         log_every=10,
         eval=dict(num_episodes=100),
     ),
     "mountain_car": dict(
         env=dict(name="gymnax/MountainCar-v0"),
         num_seeds=10,
-        num_envs=16,
-        num_steps=32,
-        total_steps=1_600_000,
+        sample=dict(num_envs=16, num_steps=32),
         # The bonus keeps it exploring to the end, and the mode is what it found: without the bonus, seeds end at -111.
-        control=dict(
+        algorithm=dict(
             advantage=dict(discount=0.998, lam=0.98),
             entropy_coef=0.02,
             normalize_observations=True,
             normalize_rewards=True,
-            optimizer=dict(learning_rate=1e-3),
         ),
+        train=dict(total_steps=1_600_000, optimizer=dict(learning_rate=1e-3)),
         log_every=125,
         eval=dict(num_episodes=100, max_steps=200, greedy=True),
     ),
     "breakout": dict(
         env=dict(name="gymnax/Breakout-MinAtar"),
         num_seeds=10,
-        num_envs=64,
-        total_steps=2_000_000,
+        sample=dict(num_envs=64),
         network=dict(activation="relu", channels=0),  # purejaxrl's: no convolution, which is 5 times as slow on a CPU
         # A small learning rate or short rollouts lead to a loop that hits no bricks and never loses the ball.
-        control=dict(minibatches=8, optimizer=dict(learning_rate=5e-3)),
+        train=dict(total_steps=2_000_000, minibatches=8, optimizer=dict(learning_rate=5e-3)),
         log_every=20,
         checkpoint=dict(every=100),
         eval=dict(num_episodes=32, max_steps=1000),
@@ -88,34 +79,42 @@ ENVIRONMENTS |= probes.ENVIRONMENTS
 
 # From other libraries, each an extra of its own. Large or expensive resets are sampled once per step, not per env.
 _PHYSICS = dict(
-    num_envs=64,
-    num_steps=64,
+    sample=dict(num_envs=64, num_steps=64),
     network=dict(hidden=(64, 64)),
-    control=dict(
-        advantage=dict(discount=0.97),
-        minibatches=8,
-        entropy_coef=0.0,
-        normalize_observations=True,
-        normalize_rewards=True,
-        optimizer=dict(learning_rate=1e-3),
+    algorithm=dict(
+        advantage=dict(discount=0.97), entropy_coef=0.0, normalize_observations=True, normalize_rewards=True
     ),
     log_every=20,
     checkpoint=dict(every=200),
     eval=dict(max_steps=1000),
 )
-_GRIDS = dict(num_envs=64, network=dict(activation="relu"), control=dict(minibatches=8), log_every=20)
+_PHYSICS_TRAIN = dict(minibatches=8, optimizer=dict(learning_rate=1e-3))
+_GRIDS = dict(sample=dict(num_envs=64), network=dict(activation="relu"), log_every=20)
 ENVIRONMENTS |= {
-    "ant": _PHYSICS | dict(env=dict(name="brax/ant", backend="spring", fresh_starts=1), total_steps=4_000_000),
+    "ant": _PHYSICS
+    | dict(
+        env=dict(name="brax/ant", backend="spring", fresh_starts=1), train=_PHYSICS_TRAIN | dict(total_steps=4_000_000)
+    ),
     "cartpole_balance": _PHYSICS
-    | dict(env=dict(name="playground/CartpoleBalance", fresh_starts=1), total_steps=1_000_000),
+    | dict(
+        env=dict(name="playground/CartpoleBalance", fresh_starts=1),
+        train=_PHYSICS_TRAIN | dict(total_steps=1_000_000),
+    ),
     "snake": _GRIDS
-    | dict(env=dict(name="jumanji/Snake-v1", observation="grid", num_rows=6, num_cols=6), total_steps=2_000_000),
+    | dict(
+        env=dict(name="jumanji/Snake-v1", observation="grid", num_rows=6, num_cols=6),
+        train=dict(total_steps=2_000_000, minibatches=8),
+    ),
     "empty_room": _GRIDS
-    | dict(env=dict(name="navix/Navix-Empty-5x5-v0"), total_steps=200_000, eval=dict(max_steps=100)),
+    | dict(
+        env=dict(name="navix/Navix-Empty-5x5-v0"),
+        train=dict(total_steps=200_000, minibatches=8),
+        eval=dict(max_steps=100),
+    ),
     "craftax": _GRIDS
     | dict(
         env=dict(name="craftax/Craftax-Symbolic-v1", fresh_starts=1),
-        total_steps=5_000_000,
+        train=dict(total_steps=5_000_000, minibatches=8),
         network=dict(hidden=(256, 256)),
         eval=dict(max_steps=2000),
     ),
@@ -125,12 +124,13 @@ ENVIRONMENTS["craftax_classic"] = ENVIRONMENTS["craftax"] | dict(
 )
 
 # A cue that is shown at the start and needed at the end; CartPole without velocities.
-ENVIRONMENTS["recall"] = ENVIRONMENTS["matching"] | dict(env=dict(name="probes/recall", delay=3), num_steps=32)
+ENVIRONMENTS["recall"] = ENVIRONMENTS["matching"] | dict(
+    env=dict(name="probes/recall", delay=3), sample=dict(num_envs=16, num_steps=32)
+)
 ENVIRONMENTS["cartpole_positions"] = ENVIRONMENTS["cartpole"] | dict(
     env=dict(features=(0, 2)),
-    num_envs=16,
-    num_steps=64,
-    total_steps=400_000,
+    sample=dict(num_envs=16, num_steps=64),
+    train=dict(total_steps=400_000, optimizer=dict(learning_rate=1e-3)),
 )
 MEMORIES = {
     "gru": dict(network=dict(kind="gru", hidden=(64,))),
@@ -139,12 +139,12 @@ MEMORIES = {
 }
 
 # One pass over the whole batch: the differentiated policy is the one that acted.
-ONCE = dict(epochs=1, minibatches=1)
+ONCE = ("reinforce", "a2c", "vtrace")
 METHODS = {
     # Williams, 1992: the return, whitened over the batch; the critic only bootstraps truncated episodes.
-    "reinforce": dict(advantage=dict(fn="reward_to_go"), surrogate=dict(fn="reinforce"), **ONCE),
+    "reinforce": dict(advantage=dict(fn="reward_to_go"), surrogate=dict(fn="reinforce")),
     # arXiv 1602.01783, synchronous, its advantages whitened as in all of these.
-    "a2c": dict(advantage=dict(fn="gae", lam=1.0), surrogate=dict(fn="reinforce"), value_loss=dict(fn="mse"), **ONCE),
+    "a2c": dict(advantage=dict(fn="gae", lam=1.0), surrogate=dict(fn="reinforce"), value_loss=dict(fn="mse")),
     # arXiv 1707.06347 section 4: no clip, a KL whose coefficient is adapted to keep it at its target.
     "ppo_kl": dict(
         surrogate=dict(fn="importance_sampling"),
@@ -160,7 +160,7 @@ METHODS = {
     "mdpo": dict(surrogate=dict(fn="importance_sampling"), kl_coef=1.0),
     # arXiv 1802.01561: actors that are updated every fourth update.
     "vtrace": dict(
-        advantage=dict(fn="vtrace"), surrogate=dict(fn="reinforce"), value_loss=dict(fn="mse"), actor_lag=4, **ONCE
+        advantage=dict(fn="vtrace"), surrogate=dict(fn="reinforce"), value_loss=dict(fn="mse"), actor_lag=4
     ),
     # arXiv 2403.03950: the critic classifies, by HL-Gauss or by two-hot targets (arXiv 1911.08265 appendix F).
     "hl_gauss": dict(value_loss=dict(fn="hl_gauss")),
@@ -209,22 +209,24 @@ def get_config(arg: str | None = None):
     for memory in memories:
         config.update(MEMORIES[memory])
     low, high = RANGES[place]
-    config.control.support.update(low=low, high=high)
+    config.algorithm.support.update(low=low, high=high)
     for method in methods:
         for name, value in METHODS[method].items():
-            fresh = isinstance(value, dict) and value["fn"] != config.control[name].get("fn")
+            fresh = isinstance(value, dict) and value["fn"] != config.algorithm[name].get("fn")
             if fresh:  # another function: drop the keywords of the previous one
-                kept = {"discount": config.control.advantage.discount} if name == "advantage" else {}
-                config.control[name] = kept | value
+                kept = {"discount": config.algorithm.advantage.discount} if name == "advantage" else {}
+                config.algorithm[name] = kept | value
             elif isinstance(value, dict):
-                config.control[name].update(value)
+                config.algorithm[name].update(value)
             else:
-                config.control[name] = value
-        if METHODS[method].get("epochs") == 1:
+                config.algorithm[name] = value
+        if method in ONCE:
+            config.train.update(epochs=1, minibatches=1)
             # One update per batch instead of sixteen: short rollouts make up for it.
-            config.num_steps = max(config.num_steps // 8, 8)
+            config.sample.num_steps = max(config.sample.num_steps // 8, 8)
     if "smoke" in words:
-        config.update(num_seeds=2, total_steps=8 * config.num_envs * config.num_steps, log_every=4)
+        config.update(num_seeds=2, log_every=4)
+        config.train.total_steps = 8 * config.sample.num_envs * config.sample.num_steps
         config.eval.update(num_episodes=2, max_steps=20)
         config.checkpoint.every = 4
         config.log.update(progress=False, tensorboard=False)
@@ -238,23 +240,23 @@ def sweep_seed(arg: str | None = None):
 
 def sweep_lr(arg: str | None = None):
     """The learning rate at the start of the schedule."""
-    return sweeps.grid("control.optimizer.learning_rate", sweeps.numbers(arg, (3e-4, 1e-3, 3e-3)))
+    return sweeps.grid("train.optimizer.learning_rate", sweeps.numbers(arg, (3e-4, 1e-3, 3e-3)))
 
 
 def sweep_clip(arg: str | None = None):
     """The bounds of the ratio, equal on both sides."""
     for clip in sweeps.numbers(arg, (0.1, 0.2, 0.3)):
-        yield {"control.surrogate.clip_low": clip, "control.surrogate.clip_high": clip}
+        yield {"algorithm.surrogate.clip_low": clip, "algorithm.surrogate.clip_high": clip}
 
 
 def sweep_entropy(arg: str | None = None):
     """The coefficient of the entropy bonus."""
-    return sweeps.grid("control.entropy_coef", sweeps.numbers(arg, (0.0, 0.01, 0.03)))
+    return sweeps.grid("algorithm.entropy_coef", sweeps.numbers(arg, (0.0, 0.01, 0.03)))
 
 
 def sweep_kl(arg: str | None = None):
     """The coefficient of the KL to the policy at the start of an update."""
-    return sweeps.grid("control.kl_coef", sweeps.numbers(arg, (0.0, 0.3, 1.0)))
+    return sweeps.grid("algorithm.kl_coef", sweeps.numbers(arg, (0.0, 0.3, 1.0)))
 
 
 def sweep_method(arg: str | None = None):
@@ -264,9 +266,9 @@ def sweep_method(arg: str | None = None):
 
 def space_lr():
     """The range of learning rates for experiments.sweep.tune."""
-    return {"control.optimizer.learning_rate": ("log_uniform", 1e-4, 1e-2)}
+    return {"train.optimizer.learning_rate": ("log_uniform", 1e-4, 1e-2)}
 
 
 def space_entropy():
     """The range of the entropy bonus's coefficient."""
-    return {"control.entropy_coef": ("uniform", 0.0, 0.05)}
+    return {"algorithm.entropy_coef": ("uniform", 0.0, 0.05)}

@@ -16,8 +16,9 @@ from configs.control import control_common
 ENVIRONMENTS = {
     "cartpole": dict(
         env=dict(name="gymnax/CartPole-v1"),
-        num_envs=8,
-        control=dict(optimizer=dict(learning_rate=1e-3), entropy_coef=0.0),
+        sample=dict(num_envs=8),
+        algorithm=dict(entropy_coef=0.0),
+        train=dict(total_steps=300_000, optimizer=dict(learning_rate=1e-3)),
     ),
     "gridworld": dict(env=dict(name="probes/gridworld"), eval=dict(num_episodes=64, max_steps=50)),
     "cycle": dict(env=dict(name="probes/behaviours"), eval=dict(max_steps=1)),
@@ -26,7 +27,7 @@ for _probe in ("matching", "corridor", "aim"):
     ENVIRONMENTS[_probe] = dict(env=dict(name=f"probes/{_probe}"), eval=dict(max_steps=64))
 for _place in ("gridworld", "cycle", "matching", "corridor", "aim"):
     ENVIRONMENTS[_place].update(
-        num_envs=16, num_steps=64, total_steps=60_000, control=dict(optimizer=dict(learning_rate=3e-3))
+        sample=dict(num_envs=16, num_steps=64), train=dict(total_steps=60_000, optimizer=dict(learning_rate=3e-3))
     )
 METHODS = ("reward", "regret", "cpl", "spo")
 # Preferences among the behaviours of `cycle`: 0 beats 1, 1 beats 2, 2 beats 0, with different odds.
@@ -43,11 +44,12 @@ def get_config(arg: str | None = None):
     config = control_common.base("_".join(["control", method, place]))
     config.program = "control_preferences"
     config.preferences = dict(method=method)
-    config.update(num_seeds=3, total_steps=300_000)
+    config.num_seeds = 3
     config.update(ENVIRONMENTS[place])
     GROUPS[method](config, place)
     if "smoke" in words:
-        config.update(num_seeds=2, total_steps=8 * config.num_envs * config.num_steps, log_every=4)
+        config.update(num_seeds=2, log_every=4)
+        config.train.total_steps = 8 * config.sample.num_envs * config.sample.num_steps
         config.eval.update(num_episodes=2, max_steps=20)
         config.checkpoint.every = 4
         config.log.update(progress=False, tensorboard=False)
@@ -55,7 +57,7 @@ def get_config(arg: str | None = None):
             config.segments.update(num_pairs=64, held_out=16, teacher_steps=0)
             config.fit.updates = 4
         if method in ("cpl", "regret"):
-            config.total_steps = 8 * 2 * config.fit.batch_size * config.segments.length
+            config.train.total_steps = 8 * 2 * config.fit.batch_size * config.segments.length
     return config
 
 
@@ -76,7 +78,7 @@ def _segments(config, place: str) -> None:
         flip_rate=0.0,
     )
     config.fit = dict(
-        updates=500,  # before PPO begins; methods that learn a policy directly use total_steps
+        updates=500,  # before PPO begins; methods that learn a policy directly use train.total_steps
         batch_size=64,  # pairs
         optimizer=dict(learning_rate=3e-3, b1=0.9, b2=0.999, eps=1e-8),
         max_grad_norm=1.0,
@@ -106,7 +108,7 @@ def _regret(config, place: str) -> None:
     # The learner's model of the labels, "regret" or "partial_return", and the values of the learned reward.
     config.tabular = dict(model="regret", discount=0.95, temperature=0.05, iterations=60)
     config.eval.greedy = True
-    config.total_steps = 400 * 2 * config.fit.batch_size * config.segments.length
+    config.train.total_steps = 400 * 2 * config.fit.batch_size * config.segments.length
 
 
 def _cpl(config, place: str) -> None:
@@ -127,12 +129,12 @@ def _cpl(config, place: str) -> None:
         discount=1.0,
         cloning_coef=0.0,
     )
-    config.total_steps = 1000 * 2 * config.fit.batch_size * config.segments.length
+    config.train.total_steps = 1000 * 2 * config.fit.batch_size * config.segments.length
 
 
 def _spo(config, place: str) -> None:
     # Every episode has a reward at its end: with a discount, sooner is better.
-    config.control.advantage.update(discount=1.0, lam=0.99)
+    config.algorithm.advantage.update(discount=1.0, lam=0.99)
     config.spo = dict(
         preference=dict(fn="table", probs=CYCLE) if place == "cycle" else dict(fn="greater"),
         queue_size=64,  # episodes

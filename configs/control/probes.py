@@ -9,10 +9,8 @@ for _probe in ("matching", "corridor", "aim"):
     ENVIRONMENTS[_probe] = dict(
         env=dict(name=f"probes/{_probe}"),
         num_seeds=4,
-        num_envs=16,
-        num_steps=64,
-        total_steps=200_000 if _probe == "corridor" else 60_000,
-        control=dict(optimizer=dict(learning_rate=3e-3)),
+        sample=dict(num_envs=16, num_steps=64),
+        train=dict(total_steps=200_000 if _probe == "corridor" else 60_000, optimizer=dict(learning_rate=3e-3)),
         eval=dict(max_steps=64),
     )
 ENVIRONMENTS["corridor"]["env"]["length"] = 12
@@ -21,16 +19,16 @@ ENVIRONMENTS["corridor"]["env"]["length"] = 12
 ENVIRONMENTS["privileged"] = ENVIRONMENTS["matching"] | dict(
     env=dict(name="probes/privileged", noise=30.0, shown=True),
     network=dict(actor_features=1),
-    control=dict(normalize_rewards=True, optimizer=dict(learning_rate=3e-3)),
+    algorithm=dict(normalize_rewards=True),
 )
 # arXiv 2504.17838: a reward that is one product, and a policy within the pedals' bounds.
 ENVIRONMENTS["drive"] = dict(
     env=dict(name="probes/drive", reward="product"),
     num_seeds=4,
-    num_envs=16,
-    total_steps=200_000,
+    sample=dict(num_envs=16),
     network=dict(hidden=(32, 32), distribution="beta"),
-    control=dict(minibatches=8, entropy_coef=0.0, normalize_rewards=True, optimizer=dict(learning_rate=1e-3)),
+    algorithm=dict(entropy_coef=0.0, normalize_rewards=True),
+    train=dict(total_steps=200_000, minibatches=8, optimizer=dict(learning_rate=1e-3)),
     log_every=10,
     checkpoint=dict(every=50),
     eval=dict(max_steps=200, greedy=True),
@@ -39,21 +37,16 @@ _STORE = dict(name="probes/inventory", lead_time=2, holding=1.0, penalty=9.0, pe
 ENVIRONMENTS["inventory"] = dict(
     env=_STORE,
     num_seeds=3,
-    num_envs=64,
-    num_steps=50,
-    total_steps=3_200_000,
+    sample=dict(num_envs=64, num_steps=50),
     network=dict(hidden=(32, 32)),
-    control=dict(minibatches=8, entropy_coef=0.0, normalize_rewards=True, optimizer=dict(learning_rate=1e-3)),
+    algorithm=dict(entropy_coef=0.0, normalize_rewards=True),
+    train=dict(total_steps=3_200_000, minibatches=8, optimizer=dict(learning_rate=1e-3)),
     eval=dict(num_episodes=256, max_steps=50, greedy=True),
 )
 # arXiv 2306.11246: the same store, differentiated through.
 ENVIRONMENTS["hdpo"] = ENVIRONMENTS["inventory"] | dict(
-    total_steps=960_000,
-    control=dict(
-        updater=dict(fn="make_pathwise_update"),
-        epochs=1,
-        minibatches=1,
-        max_grad_norm=1.0,
-        optimizer=dict(learning_rate=1e-2),
+    algorithm=dict(updater=dict(fn="make_pathwise_update")),
+    train=dict(
+        total_steps=960_000, epochs=1, minibatches=1, max_grad_norm=1.0, optimizer=dict(learning_rate=1e-2)
     ),
 )

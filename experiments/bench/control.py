@@ -34,12 +34,13 @@ def ours(seeds: int, steps: int, devices: int):
     from experiments.parts import control_runs, control_setup
 
     config = configs.get_config("cartpole")
-    config.update(num_seeds=seeds, num_envs=4, num_steps=128, total_steps=steps)
-    config.control.update(entropy_coef=0.01, normalize_rewards=False)
-    config.control.optimizer.learning_rate = 2.5e-4
+    config.num_seeds = seeds
+    config.sample.update(num_envs=4, num_steps=128)
+    config.algorithm.update(entropy_coef=0.01, normalize_rewards=False)
+    config.train.optimizer.learning_rate = 2.5e-4
     config.eval.num_episodes = 0
     config.log_every = config.checkpoint.every = max(steps // (10 * 512), 1)  # a tenth
-    config.total_steps = min(10 * config.log_every * 512, steps)
+    config.train.total_steps = min(10 * config.log_every * 512, steps)
     if devices > 1 and seeds % devices == 0:
         config.mesh = f"seeds:{devices}"
     start = time.perf_counter()

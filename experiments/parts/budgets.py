@@ -30,7 +30,7 @@ def _responses(config: Mapping[str, Any]) -> int:
 
 
 def _env_steps(config: Mapping[str, Any]) -> int:
-    return config["num_envs"] * config["num_steps"]
+    return config["sample"]["num_envs"] * config["sample"]["num_steps"]
 
 
 def _env_steps_or_segments(config: Mapping[str, Any]) -> int:
@@ -90,8 +90,8 @@ def budget_of(config: Mapping[str, Any], program: str) -> dict[str, int]:
     Raises:
       ValueError: if the config lacks the fields.
     """
-    if "total_steps" in config:
-        return {"env_steps": config["total_steps"]}
+    if "total_steps" in config.get("train", {}):
+        return {"env_steps": config["train"]["total_steps"]}
     per_step = samples_per_step(config, program)
     group = config.get(GROUPS.get(program, "train"))
     if per_step is None or group is None:

@@ -43,12 +43,12 @@ _ONLINE = _PREFERENCES | {
     "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
 }
 _CONTROL = {
-    "control.updater": "rl_jax.control",
-    "control.advantage": "rl_jax.advantages.steps",
-    "control.surrogate": _LOSS,
-    "control.kl": _KL,
-    "control.kl_control": "rl_jax.core.trackers",
-    "control.value_loss": "rl_jax.losses.value",
+    "algorithm.updater": "rl_jax.control",
+    "algorithm.advantage": "rl_jax.advantages.steps",
+    "algorithm.surrogate": _LOSS,
+    "algorithm.kl": _KL,
+    "algorithm.kl_control": "rl_jax.core.trackers",
+    "algorithm.value_loss": "rl_jax.losses.value",
     "network.distribution": "rl_jax.models.agents.distributions",
 }
 # config.program -> field -> module of the functions that the field names.
@@ -73,7 +73,7 @@ FUNCTIONS = {
         "spo.preference": "rl_jax.control.duels",
     },
 }
-OPTIONAL = ("algorithm.token_selection", "algorithm.trackers", "control.kl_control")  # fn "" means none
+OPTIONAL = ("algorithm.token_selection", "algorithm.trackers", "algorithm.kl_control")  # fn "" means none
 
 # (endings of dotted names, test of the value, the test in words). nan passes none of them.
 RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
@@ -186,7 +186,7 @@ def _divisions(config: ConfigDict) -> Iterator[str]:
 
     if not has("program"):  # part of a config
         return
-    if has("train.minibatches"):
+    if has("train.minibatches") and has("sample.group_size"):
         counts = [("sample.prompts_per_step", "sample.group_size"), ("train.minibatches",), ("train.micro_batches",)]
         yield from _divide(config, *counts)
         if has("critic") and not config.critic.shared:
@@ -197,9 +197,10 @@ def _divisions(config: ConfigDict) -> Iterator[str]:
         yield from _divide(config, ("sample.prompts_per_step",), ("sample.prompts_per_batch",))
     if get(config, "sft.steps"):
         yield from _divide(config, ("sft.batch_size",), ("sft.micro_batches",))
-    if has("control.minibatches") and get(config, "preferences.method") in (None, "reward", "spo"):
-        steps = ("num_envs", "num_steps") if config.network.kind == "mlp" else ("num_envs",)  # memory needs whole rows
-        yield from _divide(config, steps, ("control.minibatches",))
+    if has("sample.num_envs") and get(config, "preferences.method") in (None, "reward", "spo"):
+        whole_rows = config.network.kind != "mlp"  # of an agent with memory
+        steps = ("sample.num_envs",) if whole_rows else ("sample.num_envs", "sample.num_steps")
+        yield from _divide(config, steps, ("train.minibatches",))
     if has("best_of_n") and max(config.best_of_n.sizes) > config.best_of_n.samples:
         yield f"best_of_n.sizes={config.best_of_n.sizes} go beyond best_of_n.samples={config.best_of_n.samples}"
 

@@ -11,7 +11,7 @@ import optax
 
 from experiments.parts.budgets import samples_per_step
 from experiments.parts.control_runs import make_program, make_run, row_of, with_worlds_of
-from experiments.parts.control_setup import NETWORKS, load_env, make_algorithm, make_network, num_updates
+from experiments.parts.control_setup import NETWORKS, load_env, make_algorithm, make_network, num_updates, settings_of
 from experiments.parts.episodes import EPISODES, episode_row
 from experiments.parts.run import Run
 from rl_jax import control
@@ -33,7 +33,7 @@ def make_recorder(config) -> Callable:
     if not config.eval.num_episodes:
         return lambda state, step: []
     env = load_env(config, 1, fresh_starts=0)
-    algorithm = make_algorithm(config.control.to_dict())._replace(minibatches=1)
+    algorithm = make_algorithm(settings_of(config))._replace(minibatches=1)
     agent = make_network(config, env, algorithm.objective.num_outputs())
     keywords = NETWORKS[config.network.kind][1]
     policy_of = control.make_update(agent, env, algorithm, optax.identity(), num_steps=1, **keywords)[2]

@@ -19,6 +19,7 @@ from experiments.parts.control_setup import (
     make_network,
     num_updates,
     runs_of,
+    settings_of,
     with_values,
 )
 from rl_jax import control, envs
@@ -66,28 +67,28 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
     Raises:
       ValueError: if the envs do not divide over the devices, or live on the host and there are several runs or devices.
     """
-    if config.num_envs % parts:
-        raise ValueError(f"num_envs={config.num_envs} do not divide over {parts} devices")
-    env = load_env(config, config.num_envs // parts)
+    if config.sample.num_envs % parts:
+        raise ValueError(f"sample.num_envs={config.sample.num_envs} do not divide over {parts} devices")
+    env = load_env(config, config.sample.num_envs // parts)
     runs = len(config.runs) or config.num_seeds * math.prod(len(values) for _, values in config.sweep)
     if not env.pure and (runs > 1 or config.mesh):
         raise ValueError(
             f"{config.env.name} lives on the host: it can be trained in one run, on one device, not {runs} runs"
         )
     judged = load_env(config, config.eval.num_episodes, fresh_starts=0) if config.eval.num_episodes else None
-    settings = config.control.to_dict()
-    total = num_updates(config) * settings["epochs"] * settings["minibatches"]
+    settings = settings_of(config)
+    total = num_updates(config) * config.train.epochs * config.train.minibatches
     num_values = make_algorithm(settings).objective.num_outputs()
     agent = make_network(config, env, num_values)
 
     def parts_of(values: dict[str, jax.Array]):
         found = with_values(settings, values)
-        adam = dict(found["optimizer"])
+        adam = dict(found["train"]["optimizer"])
         rate, final = adam.pop("learning_rate"), adam.pop("final_fraction")
         optimizer = optax.adam(optax.linear_schedule(rate, rate * final, total), **adam)
-        make_update = bind(found["updater"] | NETWORKS[config.network.kind][1], control)
+        make_update = bind(found["algorithm"]["updater"] | NETWORKS[config.network.kind][1], control)
         algorithm = make_algorithm(found)._replace(relabel=relabel)
-        return make_update(agent, env, algorithm, optimizer, num_steps=config.num_steps, axis_name=axis_name)
+        return make_update(agent, env, algorithm, optimizer, num_steps=config.sample.num_steps, axis_name=axis_name)
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> control.ControlState:
         return parts_of(values)[0](key)

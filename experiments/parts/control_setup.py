@@ -27,8 +27,14 @@ NETWORKS = {
 }
 
 
-def make_algorithm(settings: dict[str, Any]) -> control.Algorithm:
-    """The algorithm of a config's `control` fields. Numbers may be traced."""
+def settings_of(config) -> dict[str, Any]:
+    """The groups of a config whose numbers may be swept inside one program: algorithm and train, as plain dicts."""
+    return {name: config[name].to_dict() for name in ("algorithm", "train")}
+
+
+def make_algorithm(groups: dict[str, Any]) -> control.Algorithm:
+    """The algorithm of a config. groups: as from `settings_of`; numbers may be traced."""
+    settings = groups["algorithm"] | groups["train"]
     value_loss = bind(settings["value_loss"], value)
     controlled = settings["kl_control"]["fn"]
     objective = ppo.Objective(
@@ -81,14 +87,14 @@ def make_network(config, env: envs.Vector, num_values: int):
 
 
 def num_updates(config) -> int:
-    """Updates for total_steps, rounded up to whole calls.
+    """Updates for train.total_steps, rounded up to whole calls.
 
     Raises:
       ValueError: if checkpoint.every is no multiple of log_every.
     """
     if config.checkpoint.every % config.log_every:
         raise ValueError(f"checkpoint.every={config.checkpoint.every} is no multiple of log_every={config.log_every}")
-    return math.ceil(config.total_steps / (samples_per_step(config) * config.log_every)) * config.log_every
+    return math.ceil(config.train.total_steps / (samples_per_step(config) * config.log_every)) * config.log_every
 
 
 def runs_of(config) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -116,14 +122,14 @@ def runs_of(config) -> tuple[jax.Array, dict[str, jax.Array]]:
 
 
 def with_values(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a nested dict with other values at dotted names; a leading "control." is dropped.
+    """A copy of a nested dict with other values at dotted names; algorithm.NAME or train.NAME.
 
     Raises:
       ValueError: if a name is no float field.
     """
     result = jax.tree.map(lambda x: x, settings, is_leaf=lambda x: not isinstance(x, dict))
     for name, number in values.items():
-        *groups, last = name.removeprefix("control.").split(".")
+        *groups, last = name.split(".")
         place = functools.reduce(lambda found, group: found.get(group, {}), groups, result)
         if not isinstance(place.get(last), float):
             raise ValueError(f"sweep: config.{name} is no float field, so it cannot be swept inside one program")

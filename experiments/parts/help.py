@@ -48,11 +48,11 @@ _CRITIC = "critic.shared critic.advantage critic.loss critic.warmup_steps critic
 _END = "eval.every eval.num_prompts checkpoint.every mesh seed"
 _DATA = "data.name data.path data.kind rollout.prompt_buckets rollout.completion_length"
 _CONTROL = (
-    "env.name num_envs num_steps total_steps num_seeds mesh seed",
+    "env.name sample.num_envs sample.num_steps train.total_steps num_seeds mesh seed",
     "network.kind network.hidden network.activation",
-    "control.advantage control.surrogate control.value_loss control.entropy_coef control.kl_coef control.epochs "
-    "control.minibatches control.max_grad_norm control.normalize_observations control.normalize_rewards "
-    "control.optimizer.learning_rate",
+    "algorithm.advantage algorithm.surrogate algorithm.value_loss algorithm.entropy_coef algorithm.kl_coef "
+    "algorithm.normalize_observations algorithm.normalize_rewards train.epochs train.minibatches train.max_grad_norm "
+    "train.optimizer.learning_rate",
 )
 _CONTROL_END = "log_every eval.num_episodes eval.max_steps checkpoint.every"
 # program -> the fields that `--help` shows, in groups; fields that a config lacks are left out.
@@ -86,10 +86,10 @@ MAIN: dict[str, tuple[str, ...]] = {
     ),
     "control_ppo": (*_CONTROL, _CONTROL_END),
     "control_preferences": (
-        "preferences.method env.name num_envs num_steps total_steps num_seeds mesh seed",
+        "preferences.method env.name sample.num_envs sample.num_steps train.total_steps num_seeds mesh seed",
         "segments.num_pairs segments.length segments.label segments.beta fit.updates fit.batch_size "
         "fit.optimizer.learning_rate reward.members reward.loss cpl.alpha cpl.bias spo.preference spo.queue_size",
-        "control.advantage control.surrogate control.entropy_coef control.optimizer.learning_rate",
+        "algorithm.advantage algorithm.surrogate algorithm.entropy_coef train.optimizer.learning_rate",
         _CONTROL_END,
     ),
 }

@@ -19,7 +19,7 @@ from rl_jax.core.binding import public_functions
 
 NEAR = 0.75  # difflib's ratio above which a keyword counts as a misspelling
 FAR = 0.6  # the same for a field, in any group
-METHOD = ("algorithm", "train", "control", "sample")  # the likeliest groups
+METHOD = ("algorithm", "train", "sample")  # the likeliest groups
 GROUPS = (*METHOD, "rollout", "model", "eval", "critic", "sft")  # nearest first
 RENAMED = {  # fields of older configs whose last word changed, too
     "grpo.selection": "algorithm.token_selection",
@@ -30,21 +30,21 @@ RENAMED = {  # fields of older configs whose last word changed, too
     "dpo.epochs": "train.data_epochs",
 }
 _RATE = "optimizer.learning_rate"
-_CLIP = "surrogate.clip_low surrogate.clip_high algorithm.surrogate control.surrogate"
-_KL = "algorithm.beta algorithm.kl_coef algorithm.reward_kl_coef control.kl_coef"
+_CLIP = "surrogate.clip_low surrogate.clip_high algorithm.surrogate"
+_KL = "algorithm.beta algorithm.kl_coef algorithm.reward_kl_coef"
 _PROMPTS = "train.batch_size sample.prompts_per_step fit.batch_size"
 _MICRO = "train.micro_batches"
-_MINI = "train.minibatches control.minibatches"
-_EPOCHS = "train.epochs control.epochs train.data_epochs"
-_STEPS = "train.steps total_steps"
+_MINI = "train.minibatches"
+_EPOCHS = "train.epochs train.data_epochs"
+_STEPS = "train.steps train.total_steps"
 _GROUP = "sample.group_size best_of_n.samples"
 _LENGTH = "rollout.completion_length"
 _EVAL, _SAVE = "eval.every log_every", "checkpoint.every"
-_LOSS = "algorithm.surrogate algorithm.link algorithm.loss control.surrogate"
+_LOSS = "algorithm.surrogate algorithm.link algorithm.loss"
 # A word of TRL, verl, OpenRLHF, Tunix, CleanRL, PureJaxRL or Stable Baselines 3 -> ends of names here, likeliest first.
 OTHER_NAMES = {
     **dict.fromkeys(("lr", "actor_lr", "policy_lr", "peak_lr", "step_size"), _RATE),
-    **dict.fromkeys(("critic_lr", "vf_lr", "value_lr"), f"critic.{_RATE} control.{_RATE}"),
+    **dict.fromkeys(("critic_lr", "vf_lr", "value_lr"), f"critic.{_RATE}"),
     **dict.fromkeys(("warmup", "num_warmup_steps", "lr_warmup_steps", "warmup_ratio"), "optimizer.warmup_steps"),
     **dict.fromkeys(("lr_scheduler_type", "lr_decay_steps", "lr_schedule"), "optimizer.decay_steps"),
     **dict.fromkeys(("anneal_lr", "min_lr", "min_lr_ratio", "end_lr"), "optimizer.final_fraction"),
@@ -60,7 +60,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("ppo_epochs", "num_epochs", "n_epochs", "update_epochs", "num_ppo_epochs", "mu"), _EPOCHS),
     **dict.fromkeys(("num_iterations", "num_train_epochs"), _EPOCHS),
     **dict.fromkeys(("steps", "max_steps", "num_steps", "total_training_steps", "num_updates", "iterations"), _STEPS),
-    **dict.fromkeys(("total_timesteps", "timesteps", "total_env_steps"), "total_steps train.steps"),
+    **dict.fromkeys(("total_timesteps", "timesteps", "total_env_steps"), "train.total_steps train.steps"),
     **dict.fromkeys(("n_steps", "rollout_length", "unroll_length", "num_rollout_steps"), "num_steps"),
     **dict.fromkeys(("n_envs", "num_environments", "num_workers"), "num_envs reward.num_workers"),
     **dict.fromkeys(("env_id", "env_name"), "env.name"),

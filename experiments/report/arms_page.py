@@ -195,15 +195,20 @@ def expand(run: Run, arm: str, seed: int | None) -> list[Member]:
     count = sum(name.removeprefix("runs/").isdecimal() for name in (run.metrics[-1] if run.metrics else ()))
     if not count:
         return [Member(arm, seed, run.label, run, run.metrics)]
-    swept = [(name.removeprefix("control."), values) for name, values in run.config.get("sweep") or ()]
+    swept = [(short(name), values) for name, values in run.config.get("sweep") or ()]
     combinations = [list(zip((n for n, _ in swept), v, strict=True)) for v in itertools.product(*(v for _, v in swept))]
     listed = run.config.get("runs") or list(itertools.product(range(-(-count // len(combinations))), combinations))
     members = []
     for index, (number, fields) in enumerate(listed[:count]):
-        inner = ", ".join(f"{name.removeprefix('control.')}={show(value)}" for name, value in fields)
+        inner = ", ".join(f"{short(name)}={show(value)}" for name, value in fields)
         rows = [_row_of(row, f"runs/{index}") for row in run.metrics if f"runs/{index}" in row]
         members.append(Member(_joined(arm, inner), number, f"{run.label}#{index}", run, rows))
     return members
+
+
+def short(name: str) -> str:
+    """The name of a swept field without its group."""
+    return name.removeprefix("algorithm.").removeprefix("train.")
 
 
 def _row_of(row: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def _parts(point: Point) -> tuple[dict[str, float], dict[str, Any]]:
         raise ValueError(f"--vmap: {point.name} is several runs itself: name seed among the sweeps")
     swept, rest = {}, {}
     for name, value in point.overrides.items():
-        if name.startswith("control.") and type(value) is float:
+        if name.startswith(("algorithm.", "train.")) and type(value) is float:
             swept[name] = value
         elif name not in ("seed", "num_seeds", "config", "argument"):
             rest[name] = value

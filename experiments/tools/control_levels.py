@@ -30,7 +30,7 @@ from rl_jax.runs.run_record import flatten, is_complete, read_json
 
 CONFIG = "configs/control/environments.py"
 # Fields that do not change the results, and the one for categorical critics, which no level uses.
-FREE = ("mesh", "spread", "group", "log.", "checkpoint.", "control.support.")
+FREE = ("mesh", "spread", "group", "log.", "checkpoint.", "algorithm.support.")
 SAID = {stats.REPRODUCED: "reached", stats.NOT_REPRODUCED: "not reached", stats.UNDECIDED: "undecided"}
 
 

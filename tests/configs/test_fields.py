@@ -46,7 +46,7 @@ def shipped() -> dict[str, set[str]]:
 
 def test_every_field_is_described(shipped):
     every = set().union(*shipped.values())
-    assert {"train.optimizer.learning_rate", "control.surrogate", "segments.label"} <= every
+    assert {"train.optimizer.learning_rate", "algorithm.surrogate", "segments.label"} <= every
     missing = {name for name in every if name not in fields.FIELDS and not is_open(name)}
     assert missing == set(), "add them to configs/fields.py"
     assert all(fields.describe(name) for name in every)

@@ -157,6 +157,6 @@ def test_names_of_points():
         "clip=0.3",
     ]
     with pytest.raises(ValueError, match="number, a string, a bool or a tuple"):
-        points.make_point("configs/control/environments.py", {"control.kl": {"fn": "k1"}}, name="x", arm="x")
+        points.make_point("configs/control/environments.py", {"algorithm.kl": {"fn": "k1"}}, name="x", arm="x")
     with pytest.raises(ValueError, match="two points of the sweep are called"):
         points.expand("configs/control/environments.py", "lr:1e-3/1e-3")

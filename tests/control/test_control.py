@@ -36,8 +36,9 @@ def train(config, updates):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_solves_the_matching_probe(method):
     config = configs.get_config(",".join(filter(None, ["matching", method])))
-    updates = 60 if config.control.epochs == 4 else 400
-    config.update(num_seeds=3, total_steps=updates * config.num_envs * config.num_steps)
+    updates = 60 if config.train.epochs == 4 else 400
+    config.num_seeds = 3
+    config.train.total_steps = updates * config.sample.num_envs * config.sample.num_steps
     config.eval.num_episodes = 64
     _, metrics = train(config, updates)
     assert (np.asarray(metrics["eval/return"]) > 0.9).all(), metrics["eval/return"]
@@ -53,8 +54,9 @@ def test_the_wrong_sign_does_not_solve_it():
         advantages, returns = step_advantages.gae(*arrays, discount=discount)
         return -advantages, returns
 
-    config.control.advantage = dict(fn=against, discount=0.99)
-    config.update(num_seeds=1, total_steps=60 * config.num_envs * config.num_steps)
+    config.algorithm.advantage = dict(fn=against, discount=0.99)
+    config.num_seeds = 1
+    config.train.total_steps = 60 * config.sample.num_envs * config.sample.num_steps
     _, metrics = train(config, 60)
     assert metrics["eval/return"][0] < -0.5
 

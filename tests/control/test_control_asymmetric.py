@@ -36,7 +36,8 @@ def trained(seeds=8, **env):
     """(probability of the right actions, explained variance of the last update) of each seed."""
     config = configs.get_config("privileged")
     updates = 40
-    config.update(num_seeds=seeds, num_envs=8, num_steps=16, total_steps=updates * 128)
+    config.num_seeds, config.train.total_steps = seeds, updates * 128
+    config.sample.update(num_envs=8, num_steps=16)
     config.network.hidden = (16,)
     config.eval.num_episodes = 0
     config.env.update(env)

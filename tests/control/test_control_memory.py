@@ -30,7 +30,7 @@ NETWORKS = {
 def trained(words, **fields):
     """Metrics [3 runs] of a config's last 20 updates of 100; an episode of 4 steps often lies across two rows of 10."""
     config = configs.get_config(words)
-    config.update(num_seeds=3, num_steps=10, total_steps=100 * 16 * 10)
+    config.num_seeds, config.sample.num_steps, config.train.total_steps = 3, 10, 100 * 16 * 10
     config.network.update(hidden=(16,), width=16, heads=2, context=8)
     config.eval.num_episodes = 64
     with config.unlocked():
@@ -53,9 +53,9 @@ def trained(words, **fields):
 def test_every_method_takes_rows(method):
     """The shapes of its update, of steps that are numbers and of such that are choices."""
     config = configs.get_config(f"{'aim' if method in ('mdpo', 'vtrace') else 'recall'},gru,{method}")
-    config.update(num_steps=4, num_envs=4)
+    config.sample.update(num_steps=4, num_envs=4)
     env = control_setup.load_env(config, 4)
-    algorithm = control_setup.make_algorithm(config.control.to_dict())
+    algorithm = control_setup.make_algorithm(control_setup.settings_of(config))
     agent = control_setup.make_network(config, env, algorithm.objective.num_outputs())
     init, update, _ = control.make_update(
         agent, env, algorithm, optax.sgd(0.1), num_steps=4, learner=control.by_rows

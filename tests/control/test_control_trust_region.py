@@ -159,8 +159,10 @@ def test_the_search_goes_back_until_the_bound_holds():
 def trained(updates, seeds, bounds):
     """(probability of the right actions, metrics of each update) of TRPO on a probe, [seeds, bounds] first."""
     config = configs.get_config("matching,trpo")
-    config.update(num_seeds=seeds, num_envs=8, num_steps=16, total_steps=updates * 128, log_every=1)
-    config.sweep = (("control.updater.max_kl", bounds),)
+    config.update(num_seeds=seeds, log_every=1)
+    config.sample.update(num_envs=8, num_steps=16)
+    config.train.total_steps = updates * 128
+    config.sweep = (("algorithm.updater.max_kl", bounds),)
     config.network.hidden = (8,)
     config.eval.num_episodes = 0
     init, advance, params = control_runs.make_run(config)

@@ -63,12 +63,12 @@ def test_the_verdict(tmp_path, level, values, said, reached):
 def test_a_run_of_other_settings_is_refused(tmp_path):
     finished(tmp_path / "a", [1.0, 2.0], mesh="seeds:2")
     control_levels.check_same(EACH, tmp_path / "a", (), smoke=True)
-    finished(tmp_path / "b", [1.0, 2.0], num_envs=99)
+    finished(tmp_path / "b", [1.0, 2.0], sample=dict(num_envs=99, num_steps=128))
     with pytest.raises(
-        ValueError, match="num_envs=99, and configs/control/environments.py:cartpole,smoke has 8: delete it"
+        ValueError, match="sample.num_envs=99, and configs/control/environments.py:cartpole,smoke has 8: delete it"
     ):
         control_levels.check_same(EACH, tmp_path / "b", (), smoke=True)
-    control_levels.check_same(EACH, tmp_path / "b", ("--config.num_envs=99",), smoke=True)
+    control_levels.check_same(EACH, tmp_path / "b", ("--config.sample.num_envs=99",), smoke=True)
     with pytest.raises(SystemExit):
         control_levels.main(["cartpol"])
 
@@ -94,8 +94,9 @@ def test_a_long_corridor_is_walked_where_the_reward_travels_all_the_way_back():
     """30 steps to the only reward, which chance meets once in 100 episodes: lambda 1 tells every step of it at once,
     lambda 0 the last one. (A seed that does not meet it early has no way to it at any lambda.)"""
     config = configs.get_config("corridor")
-    config.update(num_seeds=3, num_envs=64, total_steps=20 * 64 * 64, sweep=(("control.advantage.lam", (0.0, 1.0)),))
-    config.control.optimizer.learning_rate = 5e-4
+    config.update(num_seeds=3, sweep=(("algorithm.advantage.lam", (0.0, 1.0)),))
+    config.sample.num_envs, config.train.total_steps = 64, 20 * 64 * 64
+    config.train.optimizer.learning_rate = 5e-4
     config.env.length, config.eval.max_steps = 30, 120
     solved = returns(config, 20).reshape(3, 2).sum(axis=0)
     assert solved[0] == 0 and solved[1] >= 2, solved
@@ -107,15 +108,15 @@ def test_every_environment_says_where_its_returns_lie():
         if word == "hdpo":  # it has no critic, and takes no method
             continue
         for method in ("hl_gauss", "two_hot"):
-            control = configs.get_config(f"{word},{method}").control
-            assert (control.value_loss.fn, control.support.low, control.support.high) == (method, low, high)
+            settings = configs.get_config(f"{word},{method}").algorithm
+            assert (settings.value_loss.fn, settings.support.low, settings.support.high) == (method, low, high)
 
 
 @pytest.mark.slow
 def test_a_critic_that_classifies_learns_cartpole():
     """A support that the returns do not fit, such as (-2, -1), leaves it at 10 and 57."""
     config = configs.get_config("cartpole,hl_gauss")
-    config.update(num_seeds=2, total_steps=60 * 1024)
+    config.num_seeds, config.train.total_steps = 2, 60 * 1024
     config.eval.num_episodes = 16
     assert (returns(config, 60) > 300).all()
 
@@ -128,7 +129,8 @@ def test_it_runs_and_a_finished_run_is_not_made_again(tmp_path, monkeypatch, cap
     def run_once(program, config, workdir, overrides, spent):
         if not (workdir / "final.json").exists():
             found = configs.get_config(config.partition(":")[2])
-            found.update(num_envs=4, num_steps=8, total_steps=256)
+            found.sample.update(num_envs=4, num_steps=8)
+            found.train.total_steps = 256
             found.network.hidden = (8,)
             control_ppo.run(found, workdir)
             made.append((program, config, overrides))
@@ -136,11 +138,12 @@ def test_it_runs_and_a_finished_run_is_not_made_again(tmp_path, monkeypatch, cap
     monkeypatch.setattr(control_levels, "run_once", run_once)
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
     asked = ["cartpole", "--smoke", f"--workdir={tmp_path}"]
-    asked += ["--config.num_envs=4", "--config.num_steps=8", "--config.total_steps=256", "--config.network.hidden=[8]"]
+    asked += ["--config.sample.num_envs=4", "--config.sample.num_steps=8", "--config.train.total_steps=256"]
+    asked += ["--config.network.hidden=[8]"]
     control_levels.main(asked)
     control_levels.main(asked)
-    with pytest.raises(ValueError, match="is finished, with num_envs=4"):
-        control_levels.main([*asked, "--config.num_envs=5"])
+    with pytest.raises(ValueError, match="is finished, with sample.num_envs=4"):
+        control_levels.main([*asked, "--config.sample.num_envs=5"])
     assert [row[:2] for row in made] == [("control_ppo", "configs/control/environments.py:cartpole,smoke")]
     (row,) = json.loads((tmp_path / "levels.json").read_text())["rows"]
     assert len(row["values"]) == 2 and row["verdict"] == "not judged" and row["steps"] == 256

@@ -27,9 +27,10 @@ def quick(monkeypatch):
 def small(words="matching", **fields):
     """A config of 8 updates of 8 worlds x 8 steps on a network of 8, one row of metrics each 4 updates."""
     config = configs.get_config(words)
-    config.update(num_seeds=1, num_envs=8, num_steps=8, total_steps=512, log_every=4)
+    config.update(num_seeds=1, log_every=4)
+    config.sample.update(num_envs=8, num_steps=8)
     config.network.hidden = (8,)
-    config.control.update(epochs=2, minibatches=2)
+    config.train.update(total_steps=512, epochs=2, minibatches=2)
     config.eval.update(num_episodes=4, max_steps=8)
     config.checkpoint.every = 4
     config.log.update(progress=False, tensorboard=False)
@@ -55,7 +56,7 @@ def assert_same(left, right, rtol=0.0):
 @pytest.mark.slow
 def test_pmap_over_eight_devices_is_jit_over_the_mesh(monkeypatch):
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)  # pmap takes none, and both shall be the same to the bit
-    whole = dict(num_seeds=8, mesh="seeds:8", control__normalize_rewards=True)
+    whole = dict(num_seeds=8, mesh="seeds:8", algorithm__normalize_rewards=True)
     by_jit, by_pmap = trained(small(**whole)), trained(small(**whole, spread="pmap"))
     assert_same(by_jit, by_pmap)
     assert len({float(x) for x in by_jit[0]["actor"]["head"]["kernel"][:, 0, 0]}) == 8  # each seed is its own
@@ -67,9 +68,9 @@ def test_pmap_over_eight_devices_is_jit_over_the_mesh(monkeypatch):
 def test_worlds_over_eight_devices_by_jit_and_pmap(words, monkeypatch):
     """The gradients, the whitening and the running statistics are those of all the worlds together."""
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)
-    whole = dict(mesh="envs:8", control__normalize_observations=True, control__normalize_rewards=True)
+    whole = dict(mesh="envs:8", algorithm__normalize_observations=True, algorithm__normalize_rewards=True)
     if words != "matching":  # minibatches are whole worlds, of which each device has one
-        whole["control__minibatches"] = 1
+        whole["algorithm__minibatches"] = 1
     by_jit, by_pmap = trained(small(words, **whole)), trained(small(words, **whole, spread="pmap"))
     assert_same(by_jit, by_pmap)
     program = control_runs.make_program(small(words, **whole, spread="pmap"))
@@ -82,11 +83,11 @@ def test_worlds_over_eight_devices_by_jit_and_pmap(words, monkeypatch):
 
 def test_what_is_swept_is_what_a_run_of_its_own_has():
     config = small(num_seeds=2)
-    config.sweep = (("control.entropy_coef", (0.0, 0.3)), ("control.surrogate.clip_low", (0.1, 0.2)))
+    config.sweep = (("algorithm.entropy_coef", (0.0, 0.3)), ("algorithm.surrogate.clip_low", (0.1, 0.2)))
     params, metrics = trained(config)
     assert metrics["loss"].shape == (8,)
     # Runs are in the order seed, entropy, clip: the seventh is (seed 1, .3, .1).
-    alone = small(num_seeds=2, control__entropy_coef=0.3, control__surrogate__clip_low=0.1)
+    alone = small(num_seeds=2, algorithm__entropy_coef=0.3, algorithm__surrogate__clip_low=0.1)
     expected, _ = trained(alone)
     assert_same(jax.tree.map(lambda x: x[6], params), jax.tree.map(lambda x: x[1], expected), rtol=1e-4)
 
@@ -100,7 +101,7 @@ def test_a_group_in_lockstep_is_one_after_the_other():
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("words", ["matching,ppo_kl", pytest.param("recall,gru,ppo_kl", marks=pytest.mark.slow)])
 def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
-    config = small(words, num_seeds=2, control__normalize_observations=True)
+    config = small(words, num_seeds=2, algorithm__normalize_observations=True)
     control_ppo.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "StopSignal", StopAfter)
@@ -135,7 +136,7 @@ def test_a_kl_far_from_its_target_moves_its_coefficient_by_all_samples(mesh, mon
     """Seven of eight updates move it by 1 -+ .2 x 64 / 2048, wherever the worlds are."""
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)
     config = small("matching,ppo_kl", mesh=mesh, log_every=8, checkpoint__every=8)
-    config.control.optimizer.learning_rate = 1e-6  # the policy stays
+    config.train.optimizer.learning_rate = 1e-6  # the policy stays
     program = control_runs.make_program(config)
     state, _ = program.advance(program.init())
     coef = np.asarray(state.train.trackers["kl"].coef).ravel()
@@ -146,7 +147,7 @@ def test_a_kl_far_from_its_target_moves_its_coefficient_by_all_samples(mesh, mon
 def test_a_users_gymnasium_environment_is_learned_unchanged(tmp_path):
     gymnasium.register("TestPays-v0", Pays)
     try:
-        config = small(total_steps=2048, control__optimizer__learning_rate=0.03)
+        config = small(train__total_steps=2048, train__optimizer__learning_rate=0.03)
         config.env.name = "gymnasium/TestPays-v0"
         control_ppo.run(config, tmp_path)
         rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -164,7 +165,7 @@ def test_a_users_gymnasium_environment_is_learned_unchanged(tmp_path):
     ("fields", "said"),
     [
         (dict(num_seeds=3, mesh="seeds:2"), "3 runs do not divide over seeds:2"),
-        (dict(mesh="envs:3"), "num_envs=8 do not divide over 3"),
+        (dict(mesh="envs:3"), "sample.num_envs=8 do not divide over 3"),
         (dict(mesh="data:2"), "'data:2' is not seeds:SIZE"),
         (dict(spread="map"), "neither 'jit' nor 'pmap'"),
         (dict(checkpoint__every=6), "no multiple of log_every=4"),
@@ -180,8 +181,8 @@ def test_refusals(fields, said):
 
 def test_only_numbers_can_be_swept():
     config = small()
-    config.sweep = (("control.epochs", (1, 2)),)
-    with pytest.raises(ValueError, match="config.control.epochs is no float field"):
+    config.sweep = (("train.epochs", (1, 2)),)
+    with pytest.raises(ValueError, match="config.train.epochs is no float field"):
         control_runs.make_program(config)
 
 

@@ -42,7 +42,7 @@ def trained(config):
 
 
 PROBE = dict(num_seeds=3, eval__num_episodes=64)
-ONLINE = PROBE | dict(num_envs=16, num_steps=32, total_steps=60 * 16 * 32)
+ONLINE = PROBE | dict(sample__num_envs=16, sample__num_steps=32, train__total_steps=60 * 16 * 32)
 OFFLINE = PROBE | dict(segments__num_envs=16, segments__num_steps=64, segments__num_pairs=500, segments__held_out=100)
 
 
@@ -55,7 +55,7 @@ def test_a_reward_is_learned_and_then_maximised():
 
 
 def test_cpl_learns_the_policy_itself():
-    found = trained(small("cpl,matching", **OFFLINE, total_steps=200 * 128))
+    found = trained(small("cpl,matching", **OFFLINE, train__total_steps=200 * 128))
     assert (found["eval/return"] > 0.9).all(), found
 
 
@@ -64,14 +64,14 @@ def test_reversed_labels_teach_the_contrary():
     """The same data and budget, every label turned round."""
     fields = OFFLINE | dict(segments__flip_rate=1.0)
     assert (trained(small("reward,matching", **(ONLINE | fields), fit__updates=150))["eval/return"] < -0.5).all()
-    assert (trained(small("cpl,matching", **fields, total_steps=200 * 128))["eval/return"] < 0.0).all()
-    assert (trained(small("regret", **fields, total_steps=200 * 128 * 3))["eval/return"] < 0.5).all()
+    assert (trained(small("cpl,matching", **fields, train__total_steps=200 * 128))["eval/return"] < 0.0).all()
+    assert (trained(small("regret", **fields, train__total_steps=200 * 128 * 3))["eval/return"] < 0.5).all()
 
 
 @pytest.mark.parametrize("model", ["regret", pytest.param("partial_return", marks=pytest.mark.slow)])
 def test_regret_finds_the_goal_where_partial_returns_see_too_little(model):
     """300 pairs of walks of 3 steps in a gridworld of 16 places that pays at its goal only."""
-    fields = OFFLINE | dict(segments__num_envs=8, segments__num_pairs=300, total_steps=200 * 128 * 3)
+    fields = OFFLINE | dict(segments__num_envs=8, segments__num_pairs=300, train__total_steps=200 * 128 * 3)
     found = trained(small("regret", **fields, segments__label__fn=model, tabular__model=model))
     assert (found["eval/return"] > 0.95).all() if model == "regret" else (found["eval/return"] < 0.5).any(), found
 
@@ -83,9 +83,9 @@ def test_self_play_solves_the_probe():
 
 def tiny(words, **fields):
     """configs/control/preferences.py:WORDS,smoke on small networks and few worlds."""
-    config = small(f"{words},smoke", num_envs=4, num_steps=8, network__hidden=(8,), **fields)
+    config = small(f"{words},smoke", sample__num_envs=4, sample__num_steps=8, network__hidden=(8,), **fields)
     if config.preferences.method in ("spo", "reward"):
-        config.total_steps = 8 * 4 * 8
+        config.train.total_steps = 8 * 4 * 8
     if "segments" in config:
         config.segments.update(num_envs=4, num_steps=32)
     return config
@@ -129,10 +129,10 @@ def test_every_config_traces(words):
     [
         ("regret,cartpole", {}, "the regret model solves finite MDPs, probes/gridworld"),
         ("reward", dict(segments__label__fn="taste"), "'taste' is none of partial_return, regret"),
-        ("cpl", dict(control__normalize_observations=True), "segments are read as they come"),
+        ("cpl", dict(algorithm__normalize_observations=True), "segments are read as they come"),
         ("cpl", dict(mesh="envs:2"), "cpl has no worlds to spread"),
         ("cpl,corridor", dict(segments__teacher_steps=0), "a critic has to say what regret is"),
-        ("cpl", dict(control__normalize_rewards=True), "knows no regret"),
+        ("cpl", dict(algorithm__normalize_rewards=True), "knows no regret"),
         ("reward", dict(preferences__method="dagger"), "'dagger' is none of reward, regret, cpl, spo"),
         ("spo", dict(spo__preference__fn="less"), "no function 'less'"),
     ],

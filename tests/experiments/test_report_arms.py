@@ -182,7 +182,7 @@ def test_the_listed_runs_of_one_control_program_keep_their_own_fields(tmp_path):
 
 
 def test_the_runs_of_one_control_program_are_seeds_of_what_it_swept(tmp_path):
-    config = {"seed": 0, "num_seeds": 2, "sweep": [["control.entropy_coef", [0.0, 0.5]]]}
+    config = {"seed": 0, "num_seeds": 2, "sweep": [["algorithm.entropy_coef", [0.0, 0.5]]]}
     write_run_record(tmp_path, config=config, command="x", task="cartpole", algorithm="control_ppo")
     with RunLogger(tmp_path, total_steps=2, progress=False, tensorboard=False) as log:
         for step in (1, 2):

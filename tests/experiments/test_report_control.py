@@ -57,7 +57,7 @@ def test_an_entropy_of_numbers_may_be_negative(workdir):
 
 
 def test_arms_within_one_run_are_compared_and_its_episode_is_of_the_first(tmp_path):
-    sweep = [["control.entropy_coef", [0.0, 0.5]]]
+    sweep = [["algorithm.entropy_coef", [0.0, 0.5]]]
     run = episodes.write_control_run(tmp_path / "swept", seeds=3, sweep=sweep, length=5)
     study = arms_page.load_study([run])
     assert [arm.rpartition(", ")[2] for arm in study.arms] == ["entropy_coef=0.0", "entropy_coef=0.5"]

@@ -38,10 +38,10 @@ def test_one_process_trains_all_and_each_point_gets_its_run_directory(folded):
     assert [row["state"] for row in found["points"]] == ["complete"] * 4 and found["metric"] == "eval/return"
     place = folded / "points/lr=0.003,entropy=0.01,seed=1"
     config = read_json(place / "config.json")
-    assert (config["control"]["optimizer"]["learning_rate"], config["seed"], config["num_seeds"]) == (0.003, 1, 1)
+    assert (config["train"]["optimizer"]["learning_rate"], config["seed"], config["num_seeds"]) == (0.003, 1, 1)
     record = read_json(place / "run.json")
     assert record["seed"] == 1 and record["folded"] == f"folded/{run.name}" and record["index"] == 3
-    assert "--config.control.optimizer.learning_rate=0.003" in record["command"]
+    assert "--config.train.optimizer.learning_rate=0.003" in record["command"]
     assert (place / "metrics.parquet").exists() and len(read_jsonl(place / "metrics.jsonl")) == 2
     rows = [read_jsonl(path / "metrics.jsonl") for path in sorted((folded / "points").iterdir())]
     assert len({row[0]["loss"] for row in rows}) == 4, "two points are one run"
@@ -92,12 +92,12 @@ def test_what_one_program_can_train(tmp_path, monkeypatch):
 
 def test_runs_of_a_config():
     config = points.load_config("configs/control/environments.py:matching").copy_and_resolve_references()
-    config.runs = ((3, (("control.entropy_coef", 0.5),)), (4, (("control.kl_coef", 0.5),)))
+    config.runs = ((3, (("algorithm.entropy_coef", 0.5),)), (4, (("algorithm.kl_coef", 0.5),)))
     with pytest.raises(ValueError, match="each run must set the same fields"):
         control_setup.runs_of(config)
-    config.runs = ((3, (("control.entropy_coef", 0.5),)), (4, (("control.entropy_coef", 0.25),)))
+    config.runs = ((3, (("algorithm.entropy_coef", 0.5),)), (4, (("algorithm.entropy_coef", 0.25),)))
     keys, values = control_setup.runs_of(config)
-    assert keys.shape == (2,) and values["control.entropy_coef"].tolist() == [0.5, 0.25]
+    assert keys.shape == (2,) and values["algorithm.entropy_coef"].tolist() == [0.5, 0.25]
     config.update(runs=(), seed=4, num_seeds=1)
     assert control_setup.runs_of(config)[0][0] == keys[1]
 

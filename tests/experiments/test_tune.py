@@ -118,12 +118,14 @@ def test_what_is_refused(arguments, said, counted, tmp_path, capsys):
 
 def test_unequal_budgets_are_refused():
     arms = [
-        points.make_point("configs/control/environments.py:matching", {"total_steps": steps}, name=str(steps), arm="x")
+        points.make_point(
+            "configs/control/environments.py:matching", {"train.total_steps": steps}, name=str(steps), arm="x"
+        )
         for steps in (1000, 2000)
     ]
     with pytest.raises(ValueError, match=r"may not use the same: 1000 \{'env_steps': 1000\}, 2000"):
         tune.equal_budget(arms, None)
-    assert tune.equal_budget(arms, "num_envs") == {"num_envs": 16}
+    assert tune.equal_budget(arms, "sample.num_envs") == {"sample.num_envs": 16}
     assert tune.equal_budget(arms[:1], None) == {"env_steps": 1000}
 
 
