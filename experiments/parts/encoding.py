@@ -24,6 +24,13 @@ def encode_prompts(setup: Setup, records: list[dict]) -> tuple[np.ndarray, np.nd
     return pipeline.pad_left(tokens, width, tokenizer.pad_id), pipeline.pad_left(mask, width)
 
 
+def pad_prompts(batch: TokenBatch, width: int, pad_id: int) -> TokenBatch:
+    """`batch` on the host, [..., T], with its prompts left-padded to `width` columns in all."""
+    left = [(0, 0)] * (batch.tokens.ndim - 1) + [(width - batch.tokens.shape[-1], 0)]
+    tokens = np.pad(batch.tokens, left, constant_values=pad_id)
+    return TokenBatch(tokens, np.pad(batch.positions, left), np.pad(batch.segment_ids, left))
+
+
 def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarray]:
     """Encodes prompts with their completions, as the train step reads them.
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from experiments.parts import processes
-from experiments.parts.encoding import encode_prompts, encode_sft
+from experiments.parts.encoding import encode_prompts, encode_sft, pad_prompts
 from experiments.parts.judges import load_reward_model
 from experiments.parts.judging import Judged, judge
 from experiments.parts.run import Clock
@@ -223,8 +223,6 @@ def join(parts: list[Candidates], pad_id: int) -> Candidates:
     width = max(part.batch.tokens.shape[2] for part in parts)
 
     def widen(part: Candidates) -> Candidates:
-        left = ((0, 0), (0, 0), (width - part.batch.tokens.shape[2], 0))
-        tokens = np.pad(part.batch.tokens, left, constant_values=pad_id)
-        return part._replace(batch=TokenBatch(tokens, *(np.pad(x, left) for x in part.batch[1:3])))
+        return part._replace(batch=pad_prompts(part.batch, width, pad_id))
 
     return jax.tree.map(lambda *xs: np.concatenate(xs), *map(widen, parts))

@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 from experiments.parts import processes, rollout_mesh
-from experiments.parts.encoding import encode_prompts
+from experiments.parts.encoding import encode_prompts, pad_prompts
 from experiments.parts.judging import Judged, judge
 from experiments.parts.run import Clock
 from experiments.parts.setup import Setup
-from rl_jax.core.types import Params, Rollout, TokenBatch
+from rl_jax.core.types import Params, Rollout
 from rl_jax.rewards.pool import RewardPool, RewardResult
 
 
@@ -161,13 +161,7 @@ def _join(parts: list[Judged], pad_id: int) -> Judged:
     width = max(part.rollout.batch.tokens.shape[1] for part in parts)
 
     def widen(rollout: Rollout) -> Rollout:
-        left = ((0, 0), (width - rollout.batch.tokens.shape[1], 0))
-        batch = TokenBatch(
-            np.pad(rollout.batch.tokens, left, constant_values=pad_id),
-            np.pad(rollout.batch.positions, left),
-            np.pad(rollout.batch.segment_ids, left),
-        )
-        return rollout._replace(batch=batch)
+        return rollout._replace(batch=pad_prompts(rollout.batch, width, pad_id))
 
     results = [part.result for part in parts]
     names = sorted({name for result in results for name in result.components})

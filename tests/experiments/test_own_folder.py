@@ -1,5 +1,6 @@
 """A folder of one's own beside the checkout: its config, its functions, its reward, by the checkout's programs."""
 
+import ast
 import json
 import os
 import subprocess
@@ -144,6 +145,31 @@ def test_a_folder_trains_by_the_programs_of_the_checkout(folder):
     run("experiments.sweep", config, "--sweep=loss", *more, HOME=home)
     states = [json.loads(file.read_text()) for file in (path / "sweep" / "points").glob("*/final.json")]
     assert len(states) == 1
+
+
+@pytest.mark.slow
+def test_a_fork_of_the_loop_trains(folder):
+    """A copy of the program, in a file of one's own."""
+    path, _ = folder
+    source = (REPO_ROOT / "experiments" / "grpo.py").read_text()
+    fork = path / "my_grpo.py"
+    call = "metrics |= policy.step_metrics("
+    fork.write_text(source.replace(call, call.replace("|= ", "|= {'mine': 1.0} | ")))
+    assert fork.read_text() != source
+    command = [sys.executable, str(fork), f"--config={path}/my_config.py", f"--workdir={path}/run"]
+    variables = {"PYTHONPATH": str(REPO_ROOT), "JAX_PLATFORMS": "cpu", "HOME": str(path / "home")}
+    options = dict(cwd=path, capture_output=True, text=True, timeout=600, env={**os.environ, **variables})
+    done = subprocess.run([*command, "--config.train.steps=1"], **options)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    (row,) = map(json.loads, (path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert row["mine"] == 1.0 and (path / "run" / "final.json").exists()
+
+
+def test_a_fork_needs_the_parts_and_little_else():
+    tree = ast.parse((REPO_ROOT / "experiments" / "grpo.py").read_text())
+    modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = {name for name in modules if name.split(".")[0] in ("rl_jax", "configs", "experiments")}
+    assert len({name for name in ours if not name.startswith("experiments.parts")}) <= 3, sorted(ours)
 
 
 def test_a_misspelt_function_ends_the_program_with_the_nearest_name(folder):
