@@ -181,8 +181,8 @@ POLICY = {
     "algorithm.shaping": "Rewards to shaped rewards (rl_jax.credit.shaping).",
     "algorithm.reward_kl": "Estimator of the KL in the reward (rl_jax.losses.kl).",
     "algorithm.reward_kl_coef": "Weight of the KL in the reward. 0: none.",
-    "algorithm.advantage": "Rewards to advantages (rl_jax.advantages; in environments rl_jax.advantages.steps). PPO "
-    "takes critic.advantage instead.",
+    "algorithm.advantage": "Rewards to advantages (rl_jax.advantages). In environments rl_jax.advantages.steps. PPO takes "
+    "critic.advantage instead.",
     "algorithm.behavior_weight": "Correction from sampler to trainer (rl_jax.token_weights).",
     "algorithm.token_weight": "Weights of tokens. grpo, ppo: rl_jax.token_weights; dpo, online_dpo: "
     "rl_jax.losses.preference.score_maps.",
@@ -193,7 +193,7 @@ POLICY = {
     "algorithm.trackers.loss_kl": 'Moves kl_coef (rl_jax.core.trackers.adaptive_kl). fn "": none.',
     "algorithm.trackers.entropy": 'Moves entropy_coef (rl_jax.core.trackers.adaptive_entropy). fn "": none.',
     "algorithm.surrogate": "Policy loss per token or step (rl_jax.losses.policy).",
-    "algorithm.kl": "Estimator of the KL in the loss (rl_jax.losses.kl), to the reference; in environments to the "
+    "algorithm.kl": "Estimator of the KL in the loss (rl_jax.losses.kl). To the reference; in environments to the "
     "policy before the update.",
     "algorithm.kl_coef": "Weight of the KL in the loss. 0: none.",
     "algorithm.measure_kl": "Log the KL to the reference. False saves its forward if no term needs it.",
