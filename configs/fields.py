@@ -90,7 +90,7 @@ MODEL = {
     "model.path": 'Hugging Face folder: sizes, weights, tokenizer. "": the model that the fields below describe.',
     "model.chat": "Prompts are messages in the chat template of model.path.",
     "model.checkpoint": 'llama2.c file to start from. It gives the sizes; "": random params.',
-    "model.lora.rank": "Rank of the LoRA adapters. They are trained in the model's place; 0: none.",
+    "model.lora.rank": "Rank of the LoRA adapters. They are trained in the model's place, heads in full; 0: none.",
     "model.lora.alpha": "Adapters are scaled by alpha / rank.",
     "model.lora.targets": "Pattern of the kernels that get an adapter.",
     "model.lora.variant": '"lora", "rslora" or "dora".',
@@ -181,7 +181,7 @@ POLICY = {
     "algorithm.shaping": "Rewards to shaped rewards (rl_jax.credit.shaping).",
     "algorithm.reward_kl": "Estimator of the KL in the reward (rl_jax.losses.kl).",
     "algorithm.reward_kl_coef": "Weight of the KL in the reward. 0: none.",
-    "algorithm.advantage": "Rewards to advantages (rl_jax.advantages). In environments rl_jax.advantages.steps. PPO takes "
+    "algorithm.advantage": "Rewards to advantages (rl_jax.advantages). In environments rl_jax.advantages.steps. PPO has "
     "critic.advantage instead.",
     "algorithm.behavior_weight": "Correction from sampler to trainer (rl_jax.token_weights).",
     "algorithm.token_weight": "Weights of tokens. grpo, ppo: rl_jax.token_weights; dpo, online_dpo: "

@@ -1,4 +1,4 @@
-"""The fields of PPO's critic, with their defaults; everything else is configs.common's. See experiments.ppo."""
+"""What PPO's configs have that GRPO's have not: a critic, with its defaults. See experiments.ppo."""
 
 from ml_collections import ConfigDict
 
@@ -26,3 +26,14 @@ def critic(**changes) -> ConfigDict:
     if unknown:
         raise ValueError(f"unknown fields {unknown}; known: {', '.join(fields)}")
     return ConfigDict(fields | changes)
+
+
+def with_critic(config: ConfigDict, **changes) -> ConfigDict:
+    """Turns a config of experiments.grpo into one of experiments.ppo. changes: as for `critic`.
+
+    The advantages are then those of critic.advantage, so algorithm.advantage goes.
+    """
+    config.program = "ppo"
+    del config.algorithm["advantage"]
+    config.critic = critic(**changes)
+    return config

@@ -16,7 +16,7 @@ import numpy as np
 
 from experiments.parts import flags, processes
 from experiments.parts.judging import make_evaluate, make_pool, sample_rows
-from experiments.parts.preference_data import flat, for_sft, load_task
+from experiments.parts.preference_data import Packer, flat, for_sft, load_task
 from experiments.parts.preference_steps import PreferencePrograms, add_batch_statistics, build, make_objective
 from experiments.parts.run import Clock, Run, checkpoint_items, state_of
 from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, Source, make_judge
@@ -108,10 +108,10 @@ def with_references(
     Returns:
       The batch with ref_log_probs and prev_log_probs, float32 [N, K, C]; each None if `shares` lacks it.
     """
-    shape = batch.completion_mask.shape
+    shape, rows = batch.completion_mask.shape, flat(Packer(setup)(batch).batch)
 
     def score(params):
-        return programs.on_host(params, to_mesh(setup, flat(batch.batch))).log_probs.reshape(shape)
+        return programs.on_host(params, to_mesh(setup, rows)).log_probs.reshape(shape)
 
     return batch._replace(
         ref_log_probs=score(reference) if "ref" in shares else None,
@@ -205,15 +205,13 @@ def set_up(config, task: Task | None) -> Setup:
 
 
 def check_config(setup: Setup) -> None:
-    """Raises ValueError if sizes do not divide, or rows are to be packed."""
+    """Raises ValueError if sizes do not divide."""
     sample, settings = setup.config.sample, setup.config.train
     if sample.prompts_per_step % sample.prompts_per_batch:
         raise ValueError(
             f"sample.prompts_per_step={sample.prompts_per_step} is no multiple of prompts_per_batch="
             f"{sample.prompts_per_batch}"
         )
-    if setup.config.packing.mode != "padded":
-        raise ValueError(f"packing.mode={setup.config.packing.mode!r}: sampled pairs are padded rows; set 'padded'")
     check_rows(
         setup, prompts_per_batch=sample.prompts_per_batch, micro_batch=settings.batch_size // settings.micro_batches
     )
@@ -254,10 +252,10 @@ def update(
     Returns:
       (state, the metrics of each update).
     """
-    updates = []
+    updates, packer = [], Packer(setup)
     for part in minibatches(setup.config, batch, key):
         state, part = add_batch_statistics(setup, programs, state, part, ref)
-        part = to_mesh(setup, part)
+        part = to_mesh(setup, packer(part, setup.config.train.micro_batches))
         state, metrics = programs.train_step(state, part, ref)
         updates.append(jax.device_get(metrics))
         loop.check_finite(state, part)
@@ -301,6 +299,8 @@ def compile_ahead(
 ) -> None:
     """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
 
+    The shapes of packed rows depend on the samples: with packing only the rollout is compiled.
+
     Args:
       loop: compiles and reports; nothing happens if the run is complete.
       setup: of the run.
@@ -311,7 +311,7 @@ def compile_ahead(
     """
     ahead, key = loop.ahead, processes.step_key(state, 0)
     candidates = None if loop.done else draw.compile_ahead(ahead, state.params, ref, key)
-    if candidates is None:
+    if candidates is None or setup.config.packing.mode != "padded":
         return
     compiled = programs._replace(score=ahead("score", programs.score))
     batch = prepare(setup, compiled, candidates, state.params, ref, key)

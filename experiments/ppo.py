@@ -4,7 +4,9 @@
 
 Each step: prompts -> rollouts -> rewards -> values -> advantages and returns -> updates of critic and policy.
 config.algorithm sets the policy's side. config.critic sets the critic: a network of its own, initialised from the
-policy's params, or a value head on the policy. The same command resumes an interrupted run, bit for bit.
+policy's params, or a value head on the policy. With LoRA (config.model.lora) the policy trains adapters on a frozen
+base, and a critic of its own trains further adapters on a copy of that base, and its head in full; a shared critic
+trains the policy's adapters and the head. The same command resumes an interrupted run, bit for bit.
 """
 
 import pathlib
@@ -17,15 +19,17 @@ import jax.numpy as jnp
 from experiments.parts import flags, processes, trackers
 from experiments.parts import policy as policy_parts
 from experiments.parts.judging import make_evaluate, make_pool
+from experiments.parts.packers import Packer
 from experiments.parts.processes import to_host
 from experiments.parts.run import Run
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup, make_setup
-from experiments.parts.training import make_trainer, to_mesh
+from experiments.parts.training import make_trainer, to_mesh, trained_model, with_merged_adapters
 from experiments.parts.warm_start import warm_start
 from rl_jax import ppo
 from rl_jax.advantages import tokens as token_advantages
 from rl_jax.core.binding import bind, needs
+from rl_jax.core.packed_rows import rows_of
 from rl_jax.core.types import Params
 from rl_jax.losses import value
 from rl_jax.models.heads import NAME as HEAD
@@ -99,7 +103,7 @@ class PPOPrograms(NamedTuple):
     Attributes:
       generate: as in experiments.grpo.
       score: as in experiments.grpo.
-      predict: (critic params, TokenBatch) -> values float32 [B, C + 1].
+      predict: (critic params, rows) -> values float32 [B, C + 1].
       assign: (rollout, rewards, values, before, reference, key, tracker states) -> (PPOBatch, metrics).
       policy_step: (state, PolicyBatch) -> (state, metrics). If the critic is shared it trains both and takes a
         PPOBatch.
@@ -121,12 +125,13 @@ class PPOPrograms(NamedTuple):
         """Number of compiled programs; growth after the first steps means shapes are changing."""
         return sum(program._cache_size() for program in self if program is not None)
 
-    def update(self, learner: LearnerState, batch: ppo.PPOBatch, *, only_critic: bool):
+    def update(self, learner: LearnerState, batch: ppo.PPOBatch, of_critic: ppo.PPOBatch, *, only_critic: bool):
         """One update on one minibatch.
 
         Args:
           learner: before the update.
           batch: a minibatch.
+          of_critic: the same as a separate critic reads it.
           only_critic: whether the policy is left unchanged (warm-up of the critic).
 
         Returns:
@@ -136,11 +141,11 @@ class PPOPrograms(NamedTuple):
         if critic is None:
             policy, metrics = self.policy_step(policy, batch)
             return LearnerState(policy, None), metrics, {}
-        critic, of_critic = self.critic_step(critic, batch)
+        critic, critic_metrics = self.critic_step(critic, of_critic)
         if only_critic:
-            return LearnerState(policy, critic), None, of_critic
+            return LearnerState(policy, critic), None, critic_metrics
         policy, metrics = self.policy_step(policy, batch.policy)
-        return LearnerState(policy, critic), metrics, of_critic
+        return LearnerState(policy, critic), metrics, critic_metrics
 
 
 def make_assign(config) -> Callable:
@@ -180,26 +185,27 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
     if settings.shared and settings.warmup_steps:
         raise ValueError("critic.warmup_steps: a critic that shares the policy's trunk cannot be trained alone")
     rows = sharding.batch_sharding(setup.mesh)
-    critic_params = jax.jit(lambda p: add_value_head(setup.model, p, num_outputs=objective.num_outputs()))(params)
+    model, num_outputs = trained_model(setup), objective.num_outputs()
+    critic_params = jax.jit(lambda p: add_value_head(model, p, num_outputs=num_outputs))(params)
     critic_shardings = sharding.tree_shardings(jax.eval_shape(lambda: critic_params), setup.mesh)
     of_policy, policy = policy_parts.build(setup, params)
-
-    def predict(params, batch, model=setup.model):
-        return make_predict(model, completion_length=length)(params, batch)
+    predict = with_merged_adapters(setup, make_predict(setup.model, completion_length=length))
 
     def critic_loss(params, batch):
         return ppo.value_loss(predict(params, batch.policy.batch)[:, :-1], batch, objective)
 
     def joint_loss(params, batch):
         tokens = batch.policy.batch
-        hidden = setup.model.apply(params, tokens)  # one forward for both heads
+        hidden = setup.model.apply(params, rows_of(tokens))  # one forward for both heads
         model = setup.model._replace(apply=lambda *_: hidden)
         sampling = Sampling(config.rollout.temperature)  # what is trained, as policy_parts.make_scorer has it
         score = make_score(model, completion_length=length, sampling=sampling, chunk=config.score.chunk)
-        return ppo.loss(score(params, tokens), predict(params, tokens, model)[:, :-1], batch, objective)
+        values = make_predict(model, completion_length=length)(params, tokens)
+        return ppo.loss(score(params, tokens), values[:, :-1], batch, objective)
 
     if settings.shared:
-        policy_step, policy = make_trainer(setup, config.train, joint_loss, critic_params, policy.trackers)
+        loss_fn = with_merged_adapters(setup, joint_loss)
+        policy_step, policy = make_trainer(setup, config.train, loss_fn, critic_params, policy.trackers)
         critic_step, critic = None, None
     else:
         policy_step = of_policy.train_step
@@ -251,21 +257,29 @@ def step_metrics(config, collected: Collected, source, state: TrainState, update
 
 
 def check_config(config) -> None:
-    """Raises ValueError if rows are packed or LoRA is on, which experiments.grpo allows and a critic does not."""
-    if config.packing.mode != "padded":
-        raise ValueError(f"packing.mode={config.packing.mode!r}: the critic reads padded rows; set it to 'padded'")
-    if config.model.lora.rank:
-        raise ValueError(f"model.lora.rank={config.model.lora.rank}: the critic has no adapters; set it to 0")
+    """Raises ValueError if the config has GRPO's estimator, which PPO does not read."""
+    if "advantage" in config.algorithm:
+        raise ValueError(
+            "algorithm.advantage: PPO's advantages are those of critic.advantage; remove the field, as "
+            "configs.ppo_common.with_critic does"
+        )
 
 
 def score(
-    setup: Setup, programs: PPOPrograms, learner: LearnerState, ref_params: Params, collected: Collected, key
+    setup: Setup,
+    programs: PPOPrograms,
+    packer: Packer,
+    learner: LearnerState,
+    ref_params: Params,
+    collected: Collected,
+    key,
 ) -> tuple[ppo.PPOBatch, dict, Any]:
     """Scores the step's rows and assigns credit, before the updates.
 
     Args:
       setup: of the run.
       programs: compiled functions.
+      packer: of the run.
       learner: before the updates.
       ref_params: of the reference.
       collected: the step's rows.
@@ -276,36 +290,42 @@ def score(
     """
     judged = collected.judged
     rollout, rewards = to_mesh(setup, (judged.rollout, judged.result.rewards))
-    before = programs.score(learner.policy_params(), rollout.batch)
+    rows = rollout.batch if packer.padded else to_mesh(setup, packer.to_score(judged.rollout))
+    before = programs.score(learner.policy_params(), rows)
     reference = None
     if policy_parts.needs_ref_log_probs(setup.config):
-        reference = programs.score(ref_params, rollout.batch).log_probs
-    values = programs.predict(learner.critic_params(), rollout.batch)
+        reference = programs.score(ref_params, rows).log_probs
+    values = programs.predict(learner.critic_params(), rows)
     states = jax.device_get(learner.policy.trackers)
     batch, metrics = programs.assign(rollout, rewards, values, before, reference, key, states)
     before, batch, metrics = to_host((before, batch, jax.device_get(metrics)))
     return batch, metrics, before
 
 
-def compile_ahead(loop: Run, setup: Setup, programs: PPOPrograms, collect: Collector, learner: LearnerState) -> None:
+def compile_ahead(
+    loop: Run, setup: Setup, programs: PPOPrograms, packer: Packer, collect: Collector, learner: LearnerState
+) -> None:
     """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
+
+    The shapes of packed rows depend on the samples: with packing only the rollout is compiled.
 
     Args:
       loop: compiles and reports; nothing happens if the run is complete.
       setup: of the run.
       programs: compiled functions.
+      packer: of the run.
       collect: samples the rows.
       learner: before the first step.
     """
     ahead, key = loop.ahead, processes.step_key(learner.policy, 0)
     collected = None if loop.done else collect.compile_ahead(ahead, learner.policy_params(), key)
-    if collected is None:
+    if collected is None or not packer.padded:
         return
     rows = to_mesh(setup, collected.judged.rollout.batch)
     scored = ahead("score", programs.score)(learner.policy_params(), rows)  # compiled once, called for two params
     compiled = {name: ahead(name, getattr(programs, name)) for name in ("predict", "assign")}
     compiled = programs._replace(score=lambda *_: scored, **compiled)
-    batch, _, _ = score(setup, compiled, learner, learner.policy_params(), collected, key)
+    batch, _, _ = score(setup, compiled, packer, learner, learner.policy_params(), collected, key)
     part = to_mesh(setup, policy_parts.minibatches(setup.config, batch, key)[0])
     if programs.critic_step:
         ahead("critic_step", programs.critic_step)(learner.critic, part)
@@ -314,38 +334,41 @@ def compile_ahead(loop: Run, setup: Setup, programs: PPOPrograms, collect: Colle
 
 
 def update(
-    loop: Run, setup: Setup, programs: PPOPrograms, learner: LearnerState, batch: ppo.PPOBatch, key
-) -> tuple[LearnerState, list[dict], list[dict]]:
+    loop: Run, setup: Setup, programs: PPOPrograms, packer: Packer, learner: LearnerState, batch: ppo.PPOBatch, key
+) -> tuple[LearnerState, list[dict], list[dict], dict[str, float]]:
     """All updates of one step.
 
     Args:
       loop: knows the step, and checks that the gradients are finite.
       setup: of the run.
       programs: compiled functions.
+      packer: of the run.
       learner: before the updates.
       batch: of the whole step.
       key: of the shuffles.
 
     Returns:
-      (learner, metrics of the policy's updates, metrics of the critic's updates).
+      (learner, metrics of the policy's updates, metrics of the critic's updates, metrics of the packing).
     """
-    updates, critic_updates = [], []
-    only_critic = loop.step <= setup.config.critic.warmup_steps
+    updates, critic_updates, settings = [], [], setup.config.critic
+    only_critic = loop.step <= settings.warmup_steps
+    alike = packer.padded or settings.shared or settings.micro_batches == setup.config.train.micro_batches
     for part in policy_parts.minibatches(setup.config, batch, key):
-        part = to_mesh(setup, part)
-        learner, metrics, of_critic = programs.update(learner, part, only_critic=only_critic)
+        rows = to_mesh(setup, packer.to_train(part))
+        of_critic = rows if alike else to_mesh(setup, packer.to_train(part, settings.micro_batches))
+        learner, metrics, critic_metrics = programs.update(learner, rows, of_critic, only_critic=only_critic)
         updates += [] if metrics is None else [jax.device_get(metrics)]
-        critic_updates.append(jax.device_get(of_critic))
+        critic_updates.append(jax.device_get(critic_metrics))
         for state in filter(None, learner):
-            loop.check_finite(state, part)
-    return learner, updates, critic_updates
+            loop.check_finite(state, rows)
+    return learner, updates, critic_updates, packer.metrics(rows)
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     check_config(config)
     loop, setup = Run(config, workdir, "ppo", config.train), make_setup(config, task)
-    estimators = trackers.make_trackers(config)
+    packer, estimators = Packer(setup), trackers.make_trackers(config)
     policy_parts.check_sizes(setup, **{"critic's micro_batch": config.critic.micro_batches})
     loop.record(setup.mesh.devices.flat)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
@@ -356,21 +379,22 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     learner, ref_params = LearnerState.of(items), items["reference"]
     with loop, make_pool(setup) as pool:
         collect, evaluate = Collector(setup, pool, prompts, programs.generate), make_evaluate(setup, pool)
-        compile_ahead(loop, setup, programs, collect, learner)
+        compile_ahead(loop, setup, programs, packer, collect, learner)
         loop.begin(lambda: evaluate(learner.policy_params()))
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step.number), 3)
             collected = collect(learner.policy_params(), rollout_key, step.clock)
             learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected))
-            batch, metrics, before = score(setup, programs, learner, ref_params, collected, credit_key)
+            batch, metrics, before = score(setup, programs, packer, learner, ref_params, collected, credit_key)
             step.clock.lap("score_s", batch)
-            learner, *updates = update(loop, setup, programs, learner, batch, order_key)
+            learner, *updates, packed = update(loop, setup, programs, packer, learner, batch, order_key)
             step.clock.lap("train_s")
-            metrics |= step_metrics(config, collected, source, learner.policy, *updates)
+            metrics |= step_metrics(config, collected, source, learner.policy, *updates) | packed
             policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
             learner = learner._replace(policy=policy)
             if step.evaluates:
-                after = programs.on_host(learner.policy_params(), to_mesh(setup, collected.judged.rollout.batch))
+                rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
+                after = programs.on_host(learner.policy_params(), rows)
                 views = (collected.judged, batch.policy, before, after)
                 metrics |= policy_parts.look(loop, step, setup, evaluate, learner.policy_params(), *views)
             step.end(learner.checkpoint_items(ref_params), metrics, policy_parts.timings(step, collected, programs))

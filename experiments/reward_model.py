@@ -3,19 +3,20 @@
     python -m experiments.reward_model --config=configs/preferences/reward_models.py --workdir=runs/reward_model
 
 Each step: records -> token ids -> the head's outputs at the last token of each response (or step) -> update. The
-objective is config.algorithm, slot by slot (rl_jax.reward_model). The same command resumes an interrupted run, bit for
-bit. Other programs load the result with `experiments.parts.judges.load_reward_model`.
+objective is config.algorithm, slot by slot (rl_jax.reward_model). With LoRA (config.model.lora) adapters are trained on
+a frozen base, and the head in full. The same command resumes an interrupted run, bit for bit. Other programs load the
+result with `experiments.parts.judges.load_reward_model`.
 """
 
 import json
 import pathlib
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments.parts import flags
-from experiments.parts.preference_data import load_task
+from experiments.parts.preference_data import Arrays, load_task
 from experiments.parts.reward_readers import (
     Reader,
     add_head,
@@ -51,11 +52,7 @@ def state_of(items: dict) -> TrainState:
 
 
 def check(config) -> None:
-    """Raises ValueError for options of other programs that this one does not support."""
-    if config.packing.mode != "padded":
-        raise ValueError(f"packing.mode={config.packing.mode!r}: a head reads padded rows; set it to 'padded'")
-    if config.model.lora.rank:
-        raise ValueError(f"model.lora.rank={config.model.lora.rank}: a reward model has no adapters; set it to 0")
+    """Raises ValueError if several members are asked for and only one can be read."""
     if config.algorithm.reads != "response" and config.algorithm.members > 1:
         raise ValueError(f"algorithm.members: only reads='response' has several, not {config.algorithm.reads!r}")
 
@@ -92,6 +89,13 @@ def finish(setup: Setup, reader: Reader, workdir: pathlib.Path, params: Params, 
     return report
 
 
+def take(setup: Setup, reader: Reader, arrays: Arrays, indices: list[int]) -> tuple[Any, int]:
+    """One update's records: (what the loss takes, on the mesh and packed per micro-batch; tokens before packing)."""
+    batch = reader.batch(arrays, np.array(indices), setup.config.train.batch_size)
+    num_tokens = int(np.sum(batch.batch.segment_ids != 0))
+    return to_mesh(setup, reader.pack(batch, setup.config.train.micro_batches)), num_tokens
+
+
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Data, params, restore, loop, save, evaluate. task: its tokenizer replaces that of config.task."""
     check(config)
@@ -111,17 +115,16 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     evaluate = make_evaluate(setup, reader, *held_out)
     with loop:
         if not loop.done:
-            first = to_mesh(setup, reader.batch(arrays, np.array(pipeline.peek(batches)), size))
-            loop.ahead("train_step", train_step)(state, first)
+            loop.ahead("train_step", train_step)(state, take(setup, reader, arrays, pipeline.peek(batches))[0])
         loop.begin(lambda: (evaluate(state) | {f"data/{name}": count for name, count in counts.items()}, []))
         for step in loop.steps():
-            batch = to_mesh(setup, reader.batch(arrays, np.array(next(batches)), size))
+            batch, num_tokens = take(setup, reader, arrays, next(batches))
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
             step.clock.lap("train_s")
             loop.check_finite(state, batch)
             metrics |= evaluate(state) if step.evaluates else {}
-            step.end(checkpoint_items(state), metrics, step.clock.totals(jnp.sum(batch.batch.segment_ids != 0)))
+            step.end(checkpoint_items(state), metrics, step.clock.totals(num_tokens))
     if loop.done:
         loop.say(json.dumps(finish(setup, reader, workdir, state.params, held_out), indent=2))
     loop.finish(setup, without_reward_head(state.params), **head_of(state.params))

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from rl_jax.core.binding import needs, supply
 from rl_jax.core.masked import Mean, masked_mean, masked_sum, zero_masked
-from rl_jax.core.types import Metrics, PreferenceBatch, TokenBatch, TokenScores
+from rl_jax.core.types import Metrics, Packed, PreferenceBatch, TokenBatch, TokenScores
 from rl_jax.losses import reward_model as losses
 from rl_jax.losses import value
 from rl_jax.losses.reward_model import implicit, rankings
@@ -85,13 +85,14 @@ class StepBatch(NamedTuple):
     """A training batch of a process reward model: N solutions, S steps.
 
     Attributes:
-      batch: TokenBatch of [N, T].
-      columns: int32 [N, S], the column of each step's last token in its row; -1 is no step.
+      batch: TokenBatch of [N, T], or the same rows as a Packed.
+      columns: int32 [N, S], the column of each step's last token in its row, of Packed rows its place in
+        Packed.columns; -1 is no step.
       labels: float32 [N, S] in [0, 1]: is the solution right so far?
       mask: bool [N, S], the steps that have a label.
     """
 
-    batch: TokenBatch
+    batch: TokenBatch | Packed
     columns: chex.Array
     labels: chex.Array
     mask: chex.Array

@@ -52,18 +52,17 @@ def ppo(key: str, arg: str | None, *, epochs: int = 4) -> ConfigDict:
     key, arg: as in `grpo`. epochs: passes over a batch of rollouts, each one update.
     """
     config = grpo(key, arg, minibatches=1)
-    config.program = "ppo"
     config.train.update(epochs=epochs)
     config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.05, kl_coef=0.0)
     config.algorithm.aggregate = dict(fn="token_mean")
     config.train.optimizer.warmup_steps *= epochs
     config.train.optimizer.decay_steps *= epochs
-    config.critic = ppo_common.critic(
+    return ppo_common.with_critic(
+        config,
         warmup_steps=1 if "smoke" in config.name else 10,
         support=dict(low=-0.5, high=1.0, num_bins=51, padding=3),  # rewards of the tasks are 0 to 1, less the KL
         optimizer=common.optimizer(learning_rate=1e-3, warmup_steps=10),
     )
-    return config
 
 
 def task(arg: str | None) -> tuple[ConfigDict, set[str]]:

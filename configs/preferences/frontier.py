@@ -37,7 +37,8 @@ def get_config(arg: str | None = None):
     sampled["train"].update(steps=48)
     sampled["train"]["optimizer"]["decay_steps"] = 43
     sampled["algorithm"].update(kl_coef=0.0, measure_kl=False)
-    config.programs = dict(grpo=sampled, ppo=sampled | dict(critic=ppo_common.critic()))
+    of_ppo = {name: value for name, value in sampled["algorithm"].items() if name != "advantage"}
+    config.programs = dict(grpo=sampled, ppo=sampled | dict(algorithm=of_ppo, critic=ppo_common.critic()))
     config.frontier = dict(
         title=f"Reward against KL: {'stories260K' if real else 'generated stories'}, sentiment of the continuation",
         points=4,  # measurements per arm, evenly spaced, the last at its end

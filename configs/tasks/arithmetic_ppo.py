@@ -14,7 +14,7 @@ from configs.tasks import arithmetic
 def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke", "hl_gauss", "mse", "shared"))
     config = arithmetic.get_config("smoke" if "smoke" in words else None)
-    config.program, config.name = "ppo", "arithmetic_ppo"
+    config.name = "arithmetic_ppo"
     # Two epochs of two minibatches: the critic needs more updates than GRPO's one per step.
     config.train.update(epochs=2, minibatches=2)
     config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.01)
@@ -22,7 +22,8 @@ def get_config(arg: str | None = None):
         config.train.steps = 100
         config.train.optimizer.decay_steps = 4 * 100 - 10  # updates
         config.eval.every = 25
-    config.critic = ppo_common.critic(
+    ppo_common.with_critic(
+        config,
         warmup_steps=10,
         support=dict(low=-0.5, high=1.0, num_bins=51, padding=3),
         optimizer=common.optimizer(learning_rate=1e-3, warmup_steps=10),

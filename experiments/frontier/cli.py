@@ -27,6 +27,7 @@ from experiments.frontier import curves
 from experiments.parts import flags, preference_steps
 from experiments.parts.encoding import encode_prompts
 from experiments.parts.judging import judge, make_pool
+from experiments.parts.preference_data import Packer
 from experiments.parts.run import Clock
 from experiments.parts.sample_candidates import Candidates, Source, make_judge
 from experiments.parts.setup import Setup, make_setup
@@ -218,13 +219,15 @@ def train_offline(
         batch,
         lambda part: online_dpo.with_references(setup, programs, part, objective.reference, reference, reference),
     )
+    packer = Packer(setup)
     updates = config.train.epochs * (len(batch.present) // config.train.batch_size)
     every, found = max(updates // points, 1), []
     for step, part in enumerate(online_dpo.minibatches(config, batch, order_key), start=1):
         if stop.received:
             return []
         state, part = preference_steps.add_batch_statistics(setup, programs, state, part, reference)
-        state, metrics = programs.train_step(state, to_mesh(setup, part), reference)
+        part = to_mesh(setup, packer(part, config.train.micro_batches))
+        state, metrics = programs.train_step(state, part, reference)
         if step % every == 0:
             found.append({"step": step} | measure(state.params) | {"loss": float(metrics["loss"])})
     return found

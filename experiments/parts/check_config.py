@@ -54,7 +54,8 @@ _CONTROL = {
 # config.program -> field -> module of the functions that the field names.
 FUNCTIONS = {
     "grpo": _POLICY,
-    "ppo": _POLICY | {"critic.advantage": "rl_jax.advantages.tokens", "critic.loss": "rl_jax.losses.value"},
+    "ppo": {name: module for name, module in _POLICY.items() if name != "algorithm.advantage"}
+    | {"critic.advantage": "rl_jax.advantages.tokens", "critic.loss": "rl_jax.losses.value"},
     "dpo": _PREFERENCES,
     "online_dpo": _ONLINE,
     "frontier": _ONLINE,

@@ -58,11 +58,11 @@ _CONTROL_END = "log_every eval.num_episodes eval.max_steps checkpoint.every"
 # program -> the fields that `--help` shows, in groups; fields that a config lacks are left out.
 MAIN: dict[str, tuple[str, ...]] = {
     "grpo": (_START, _ROLLOUTS + _ENGINE, "algorithm.shaping algorithm.advantage " + _LOSS, _TRAIN, _END),
-    "ppo": (_START.replace("model.lora.rank ", ""), _ROLLOUTS, _LOSS, _CRITIC, _TRAIN, _END),
+    "ppo": (_START, _ROLLOUTS, _LOSS, _CRITIC, _TRAIN, _END),
     "dpo": (_START, _DATA, _DPO + " algorithm.batch_stats", _TRAIN, _END),
     "online_dpo": (_START, _ROLLOUTS + " sample.judge", _DPO + " algorithm.pair_selection", _TRAIN, _END),
     "reward_model": (
-        "model.path model.checkpoint init_from " + _DATA,
+        "model.path model.checkpoint model.lora.rank init_from " + _DATA,
         "algorithm.reads algorithm.responses algorithm.loss algorithm.members algorithm.regularizer_coef",
         _TRAIN,
         _END + " benchmarks.names",

@@ -134,7 +134,7 @@ class _Loaded(NamedTuple):
       config: of the run.
       tokenizer: of the run.
       members: (params, TokenBatch [B, T]) -> float32 [B, M].
-      params: of the model and its head.
+      params: of the model, adapters merged, and its head.
       moments: means and stds, float32 [M].
     """
 
@@ -151,13 +151,13 @@ def _load(workdir: pathlib.Path) -> _Loaded:
         raise FileNotFoundError(f"{workdir} holds no finished run: train one with python -m experiments.reward_model")
     config = ConfigDict(read_json(workdir / "config.json"))
     setup = make_setup(config, load_task(config))
-    params = load_params(setup, workdir)
+    merged, params = setup.merged or (lambda params: params), load_params(setup, workdir)
     reads = config.algorithm.reads
     if reads == "log_ratio":
-        params = {"model": params, "reference": reward_readers.base_params(setup)}
+        params = {"model": merged(params), "reference": merged(reward_readers.base_params(setup))}
         members = _log_ratio(setup)
     else:
-        params = params | _load_head(setup, workdir, params)
+        params = merged(params) | _load_head(setup, workdir, params)
         members = _last_step(setup) if reads == "steps" else _last_token(setup)
     moments = {"means": [0.0] * config.algorithm.members, "stds": [1.0] * config.algorithm.members}
     if (workdir / "rewards.json").exists():

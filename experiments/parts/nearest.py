@@ -28,7 +28,9 @@ RENAMED = {  # fields of older configs whose last word changed, too
     "online.schedule": "algorithm.reference_schedule",
     "online.soup": "algorithm.reference_soup",
     "dpo.epochs": "train.data_epochs",
+    "algorithm.advantage": "critic.advantage",  # where there is a critic
 }
+_ADVANTAGE = "algorithm.advantage critic.advantage"
 _RATE = "optimizer.learning_rate"
 _CLIP = "surrogate.clip_low surrogate.clip_high algorithm.surrogate"
 _KL = "algorithm.beta algorithm.kl_coef algorithm.reward_kl_coef"
@@ -85,7 +87,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("norm_adv", "whiten_advantages", "normalize_advantage", "whiten_rewards"), "whiten"),
     **dict.fromkeys(("normalize_obs", "norm_obs"), "normalize_observations"),
     **dict.fromkeys(("norm_reward", "normalize_reward", "reward_scaling"), "normalize_rewards algorithm.shaping"),
-    **dict.fromkeys(("adv_estimator", "advantage_estimator", "scale_rewards"), "algorithm.advantage"),
+    **dict.fromkeys(("adv_estimator", "advantage_estimator", "scale_rewards"), _ADVANTAGE),
     **dict.fromkeys(("loss_type", "policy_loss", "loss_fn"), _LOSS),
     **dict.fromkeys(("loss_agg_mode", "loss_aggregation"), "algorithm.aggregate"),
     **dict.fromkeys(("mask_truncated_completions", "overlong_filter"), "algorithm.mask_truncated"),

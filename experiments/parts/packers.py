@@ -3,6 +3,8 @@
 --config.packing.mode=shared_prefix        # each prompt once, its completions attend to it
 --config.packing.mode=packed               # prompt and completion together, several per row
 --config.packing.mode=padded               # one row each
+
+Policies pack with Packer, preferences with experiments.parts.preference_data.Packer.
 """
 
 import jax
@@ -13,50 +15,106 @@ from experiments.parts.setup import Setup
 from rl_jax.core.types import Packed, PolicyBatch, Rollout, TokenBatch
 from rl_jax.training import packing, sharding
 
-SHARE_PREFIX = {"packed": False, "shared_prefix": True}
-MODES = ("padded", *SHARE_PREFIX)
+SHARE_PREFIX = {"padded": None, "packed": False, "shared_prefix": True}
+MODES = tuple(SHARE_PREFIX)
 
 
-class Packer:
-    """The packing of one run, from config.packing. Raises ValueError if the mode is unknown."""
+class Packing:
+    """config.packing of one run.
+
+    Args:
+      setup: of the run.
+
+    Attributes:
+      padded: whether rows stay as they are.
+      share_prefix: whether equal prompts appear only once per row.
+
+    Raises:
+      ValueError: if the mode is unknown.
+    """
 
     def __init__(self, setup: Setup):
         settings = setup.config.packing
-        if settings.mode not in MODES:
+        if settings.mode not in SHARE_PREFIX:
             raise ValueError(f"packing.mode={settings.mode!r} is none of {', '.join(MODES)}")
-        self._padded = settings.mode == "padded"
-        self._share_prefix = not self._padded and SHARE_PREFIX[settings.mode]
+        self.padded, self.share_prefix = settings.mode == "padded", bool(SHARE_PREFIX[settings.mode])
         self._row_length, self._min_rows = settings.row_length, settings.min_rows
-        self._more_columns = (setup.config.sample.group_size - 1) * setup.config.rollout.completion_length
         self._shards = sharding.row_shards(setup.mesh)
+
+    def arrange(self, tokens: TokenBatch, mask: np.ndarray, micro_batches: int) -> np.ndarray:
+        """int [B]. A row order that fills the devices and micro-batches evenly."""
+        return packing.arrange(tokens, mask, **self._parts(micro_batches))
+
+    def pack(self, tokens: TokenBatch, mask: np.ndarray, micro_batches: int = 1, *, row_length: int = 0) -> Packed:
+        """Packs rows on the host, separately per device and micro-batch.
+
+        Args:
+          tokens: TokenBatch [B, T].
+          mask: bool [B, C]. The tokens that are read.
+          micro_batches: of the train step; 1 for a forward without.
+          row_length: of a packed row, if config.packing sets none; 0: about two padded rows.
+        """
+        sizes = {"row_length": self._row_length or row_length, "min_rows": self._min_rows}
+        return packing.pack(tokens, mask, **sizes, **self._parts(micro_batches))
+
+    def _parts(self, micro_batches: int) -> dict:
+        parts = {"num_parts": self._shards * micro_batches, "num_micro_batches": micro_batches}
+        return {"share_prefix": self.share_prefix, **parts}
+
+
+class Packer:
+    """Packs the rollouts of one run."""
+
+    def __init__(self, setup: Setup):
+        self._packing = Packing(setup)
+        self._more_columns = (setup.config.sample.group_size - 1) * setup.config.rollout.completion_length
         self._micro_batches = setup.config.train.micro_batches
+
+    @property
+    def padded(self) -> bool:
+        """Whether rows stay as they are."""
+        return self._packing.padded
 
     def to_score(self, rollout: Rollout) -> TokenBatch | Packed:
         """The rows of a rollout on the host, in their own order, for a forward without micro-batches."""
-        if self._padded:
+        if self.padded:
             return rollout.batch
-        settings = {"share_prefix": self._share_prefix, "num_parts": self._shards, **self._sizes(rollout.batch)}
-        return packing.pack(rollout.batch, rollout.completion_mask, **settings)
+        length = self._row_length(rollout.batch)
+        return self._packing.pack(rollout.batch, rollout.completion_mask, row_length=length)
 
-    def to_train(self, batch: PolicyBatch) -> PolicyBatch:
-        """A minibatch with its rows packed per micro-batch, reordered to fit."""
-        if self._padded:
+    def to_train(self, batch, micro_batches: int | None = None):
+        """A minibatch with its rows packed per micro-batch, reordered to fit.
+
+        Args:
+          batch: a PolicyBatch, or a batch that has one as `policy`.
+          micro_batches: of the train step; None: config.train.micro_batches.
+        """
+        if self.padded:
             return batch
-        parts = {"num_parts": self._shards * self._micro_batches, "num_micro_batches": self._micro_batches}
-        settings = {"share_prefix": self._share_prefix, **parts}
-        tokens, mask = jax.tree.map(np.asarray, (batch.batch, batch.completion_mask))
-        order = packing.arrange(tokens, mask, **settings)
+        count = micro_batches or self._micro_batches
+        tokens, mask = jax.tree.map(np.asarray, (_policy_of(batch).batch, batch.completion_mask))
+        order = self._packing.arrange(tokens, mask, count)
         tokens, mask = jax.tree.map(lambda x: x[order], (tokens, mask))
-        packed = packing.pack(tokens, mask, **self._sizes(tokens), **settings)
-        return jax.tree.map(lambda x: x[order], batch._replace(batch=None))._replace(batch=packed)
+        packed = self._packing.pack(tokens, mask, count, row_length=self._row_length(tokens))
+        return _with_rows(jax.tree.map(lambda x: x[order], _with_rows(batch, None)), packed)
 
-    def _sizes(self, batch: TokenBatch) -> dict[str, int]:
-        """row_length and min_rows. A row holds a whole group if that is a little shorter than two padded rows."""
+    def _row_length(self, batch: TokenBatch) -> int:
+        """A row holds a whole group if that is a little shorter than two padded rows."""
         width = batch.tokens.shape[1]
         group = width + self._more_columns
-        fits = self._share_prefix and 1.5 * width < group < 2 * width
-        return {"row_length": self._row_length or (group if fits else 0), "min_rows": self._min_rows}
+        return group if self._packing.share_prefix and 1.5 * width < group < 2 * width else 0
 
-    def metrics(self, batch: PolicyBatch) -> dict[str, float]:
+    def metrics(self, batch) -> dict[str, float]:
         """packing/occupancy: fraction of the forward's columns that hold a token; {} if rows are padded."""
-        return {} if self._padded else {"packing/occupancy": packing.occupancy(to_host(batch.batch))}
+        return {} if self.padded else {"packing/occupancy": packing.occupancy(to_host(_policy_of(batch).batch))}
+
+
+def _policy_of(batch) -> PolicyBatch:
+    return batch if isinstance(batch, PolicyBatch) else batch.policy
+
+
+def _with_rows(batch, rows: TokenBatch | Packed | None):
+    """The batch with other rows in its PolicyBatch."""
+    if isinstance(batch, PolicyBatch):
+        return batch._replace(batch=rows)
+    return batch._replace(policy=batch.policy._replace(batch=rows))

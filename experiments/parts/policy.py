@@ -41,10 +41,13 @@ def make_objective(config) -> grpo.Objective:
 def make_credit(config) -> CreditRule:
     """How rewards become advantages and weights, built from config.algorithm."""
     settings, length = config.algorithm, config.rollout.completion_length
+    advantage = {}
+    if "advantage" in settings:  # PPO's configs have none: its advantages are the critic's
+        advantage = {"advantage": bind(settings.advantage.to_dict(), advantages, max_length=length)}
     return CreditRule(
+        **advantage,
         shape=bind(settings.shaping.to_dict(), shaping, max_length=length),
         reward_kl=bind(settings.reward_kl.to_dict(), kl),
-        advantage=bind(settings.advantage.to_dict(), advantages, max_length=length),
         behavior_weight=bind(settings.behavior_weight.to_dict(), token_weights),
         token_weight=bind(settings.token_weight.to_dict(), token_weights),
         selection=bind(settings.token_selection.to_dict(), token_weights) if settings.token_selection.fn else None,

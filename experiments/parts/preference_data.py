@@ -5,11 +5,11 @@ Records, and how they are read and encoded, are defined in rl_jax.preferences.
 
 import numpy as np
 
+from experiments.parts.packers import Packing
 from experiments.parts.setup import Setup
 from rl_jax import preferences, tasks
 from rl_jax.core.types import Packed, PreferenceBatch, TokenBatch
 from rl_jax.tokenizers import CharTokenizer, Llama2cTokenizer
-from rl_jax.training import packing, sharding
 
 Arrays = dict[str, np.ndarray]  # leading axis N; what preferences.encode_preferences returns, and extras by name
 KINDS = {1: ("labels", "pairs"), 2: ("pairs", "rankings")}  # responses -> kinds of data; more than 2: like 2
@@ -189,16 +189,11 @@ class Packer:
     """config.packing for preferences: one copy of a prompt before all of its K responses, or padded rows."""
 
     def __init__(self, setup: Setup):
-        settings, self._shards = setup.config.packing, sharding.row_shards(setup.mesh)
-        known = {"padded": None, "packed": False, "shared_prefix": True}
-        if settings.mode not in known:
-            raise ValueError(f"packing.mode={settings.mode!r} is none of {', '.join(known)}")
-        self._share = known[settings.mode]
-        self._sizes = dict(row_length=settings.row_length, min_rows=settings.min_rows)
+        self._packing = Packing(setup)
 
     def __call__(self, batch: PreferenceBatch, micro_batches: int = 1) -> PreferenceBatch:
         """The batch with its rows packed, separately per micro-batch."""
-        if self._share is None:
+        if self._packing.padded:
             return batch
         count, responses, length = batch.completion_mask.shape
         # step._deal gives row i to micro-batch i % M: all responses of prompt i must go there, too.
@@ -206,5 +201,4 @@ class Packer:
         order = order.swapaxes(1, 2).reshape(-1)
         tokens = TokenBatch(*(np.asarray(x)[order] for x in flat(batch.batch)[:3]))
         mask = np.asarray(batch.completion_mask).reshape(-1, length)[order]
-        parts = dict(num_parts=self._shards * micro_batches, num_micro_batches=micro_batches)
-        return batch._replace(batch=packing.pack(tokens, mask, share_prefix=self._share, **parts, **self._sizes))
+        return batch._replace(batch=self._packing.pack(tokens, mask, micro_batches))

@@ -1,16 +1,18 @@
 """What a reward model reads, from records to rewards: responses, steps or log-ratios."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from experiments.parts.preference_data import Arrays, flat, records_of, take_rows
+from experiments.parts.packers import Packing
+from experiments.parts.preference_data import Arrays, Packer, flat, records_of, take_rows
 from experiments.parts.processes import to_host
 from experiments.parts.reward_evaluation import evaluate_responses, evaluate_steps
 from experiments.parts.setup import Setup, load_params
-from experiments.parts.training import to_mesh
+from experiments.parts.training import to_mesh, trained_model, with_merged_adapters
 from rl_jax import preferences, reward_model
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.masked import zero_masked
@@ -46,6 +48,7 @@ class Reader(NamedTuple):
       add_head: (params, key) -> params with the trained head added.
       encode: records -> (arrays N first, counts).
       batch: (arrays, rows int [n], size) -> what the loss takes; rows after the first n are absent.
+      pack: (batch, micro_batches) -> the batch as config.packing says, packed per micro-batch or as it is.
       loss: (params, batch) -> (Mean, metrics).
       rewards: (params, batch) -> float32 [N, K, M] of K responses (or S steps: their probabilities, M = 1).
       evaluate: (arrays, rewards [N, ...], records) -> metrics.
@@ -54,6 +57,7 @@ class Reader(NamedTuple):
     add_head: Callable
     encode: Callable
     batch: Callable
+    pack: Callable
     loss: Callable
     rewards: Callable
     evaluate: Callable
@@ -70,18 +74,19 @@ def make_reader(setup: Setup) -> Reader:
 
 def _response_reader(setup: Setup) -> Reader:
     objective = make_objective(setup.config)
-    predict = make_predict_last(setup.model)
+    predict = with_merged_adapters(setup, make_predict_last(setup.model))
 
     def outputs(params, batch):
         return predict(params, flat(batch.batch)).reshape(*batch.present.shape, -1)
 
     def add_head(params, key):
-        return add_reward_head(setup.model, params, key, num_outputs=objective.num_outputs())
+        return add_reward_head(trained_model(setup), params, key, num_outputs=objective.num_outputs())
 
     return Reader(
         add_head=add_head,
         encode=lambda records: encode_responses(setup, records, needs(objective.loss)),
         batch=lambda arrays, rows, size: take_rows(arrays, rows, size, needs(objective.loss)),
+        pack=Packer(setup),
         loss=lambda params, batch: reward_model.loss(outputs(params, batch), batch, objective),
         rewards=lambda params, batch: objective.rewards(outputs(params, batch)),
         evaluate=lambda arrays, rewards, records: evaluate_responses(
@@ -93,7 +98,7 @@ def _response_reader(setup: Setup) -> Reader:
 def _steps_reader(setup: Setup) -> Reader:
     config = setup.config
     fn = bind(config.algorithm.loss.to_dict(), losses)
-    predict = make_predict_at(setup.model)
+    predict = with_merged_adapters(setup, make_predict_at(setup.model))
 
     def encode(records):
         arrays, counts = preferences.encode_steps(setup.task.tokenizer, records, unlabelled="drop", **_lengths(config))
@@ -112,9 +117,10 @@ def _steps_reader(setup: Setup) -> Reader:
         return predict(params, batch.batch, batch.columns)
 
     return Reader(
-        add_head=lambda params, key: add_reward_head(setup.model, params, key, num_outputs=2),
+        add_head=lambda params, key: add_reward_head(trained_model(setup), params, key, num_outputs=2),
         encode=encode,
         batch=batch,
+        pack=functools.partial(pack_steps, Packing(setup), config.rollout.completion_length),
         loss=lambda params, batch: reward_model.steps_loss(outputs(params, batch), batch, fn),
         rewards=lambda params, batch: jax.nn.softmax(outputs(params, batch), axis=-1)[..., 1:],
         evaluate=lambda arrays, rewards, records: evaluate_steps(
@@ -123,10 +129,32 @@ def _steps_reader(setup: Setup) -> Reader:
     )
 
 
+def pack_steps(
+    packing: Packing, completion_length: int, batch: reward_model.StepBatch, micro_batches: int
+) -> reward_model.StepBatch:
+    """The batch with its solutions packed up to their last labelled steps; unchanged if rows are padded.
+
+    Args:
+      packing: of the run.
+      completion_length: C.
+      batch: on the host, with columns of rows that are T long.
+      micro_batches: of the train step.
+    """
+    if packing.padded:
+        return batch
+    start = batch.batch.tokens.shape[1] - completion_length
+    mask = np.zeros((len(batch.mask), completion_length), bool)
+    rows, steps = np.nonzero(batch.mask)
+    mask[rows, batch.columns[rows, steps] - start] = True
+    columns = np.where(batch.columns < 0, -1, batch.columns - start + 1).astype(np.int32)  # as Packed.columns counts
+    return batch._replace(batch=packing.pack(batch.batch, mask, micro_batches), columns=columns)
+
+
 def _log_ratio_reader(setup: Setup) -> Reader:
     config = setup.config
     fn, beta = bind(config.algorithm.loss.to_dict(), losses), config.algorithm.beta
-    score = make_score(setup.model, completion_length=config.rollout.completion_length, chunk=config.score.chunk)
+    options = dict(completion_length=config.rollout.completion_length, chunk=config.score.chunk)
+    score = with_merged_adapters(setup, make_score(setup.model, **options))
     reference_score = jax.jit(score)
 
     def encode(records):
@@ -150,6 +178,7 @@ def _log_ratio_reader(setup: Setup) -> Reader:
         add_head=lambda params, key: params,
         encode=encode,
         batch=lambda arrays, rows, size: take_rows(arrays, rows, size, set()),
+        pack=Packer(setup),
         loss=lambda params, batch: reward_model.implicit_loss(score(params, flat(batch.batch)), batch, fn, beta=beta),
         rewards=rewards,
         evaluate=lambda arrays, rewards, records: evaluate_responses(arrays, rewards, records, logits=True),

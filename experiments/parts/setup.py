@@ -34,7 +34,7 @@ class Setup(NamedTuple):
       init_params: () -> params on the mesh, from the checkpoint or random.
       param_shapes: tree of jax.ShapeDtypeStruct.
       param_shardings: tree of shardings.
-      merged: trained params -> the model's params, if adapters are trained (LoRA); else None.
+      merged: trained params -> the model's params and any heads, if adapters are trained (LoRA); else None.
       rollout: sampling layout, if it differs from the training layout; else None.
     """
 
@@ -90,7 +90,7 @@ def _with_adapters(found: Setup) -> Setup:
         init_params=lambda: place(found.init_params()),
         param_shapes=shapes,
         param_shardings=shardings,
-        merged=lambda params: lora.merge(config, params["base"], params["adapters"]),
+        merged=lambda params: lora.merge_trained(config, params),
     )
 
 

@@ -115,6 +115,11 @@ def with_merged_adapters(setup: Setup, fn: Callable) -> Callable:
     return (lambda params, *rest: fn(setup.merged(params), *rest)) if setup.merged else fn
 
 
+def trained_model(setup: Setup) -> types.Model:
+    """The model with an `apply` of the trained params; a head is as wide as its hidden states."""
+    return setup.model._replace(apply=with_merged_adapters(setup, setup.model.apply))
+
+
 def jit_generate(generate: Callable, setup: Setup) -> Callable:
     """Compiles `generate` for the mesh; prompts and rollouts are sharded by rows."""
     mesh, params = setup.rollout[:2] if setup.rollout else (setup.mesh, setup.param_shardings)

@@ -63,6 +63,9 @@ class Packed(NamedTuple):
     """int32 [S]. Number of real targets."""
     places: chex.Array
     """int32 [S, B / S, C]. The n of each completion token; -1 if the token is not scored."""
+    columns: chex.Array
+    """int32 [S, B / S, C + 1]. Index into the part's [R * T] of the prompt's last token, then of each completion token;
+    -1 for tokens that are not in `rows`, those after the last scored one. Heads of values and rewards read there."""
 
 
 class Rollout(NamedTuple):

@@ -2,7 +2,8 @@
 
 A value head turns any policy into a critic: a separate critic with a copy of a policy's params, a shared trunk with the
 policy's own. A reward head reads the last token of a response, or of each step; its outputs can be an ensemble over one
-trunk, the bins of a categorical reward, or attributes.
+trunk, the bins of a categorical reward, or attributes. Rows may be packed (rl_jax.training.packing): an output is that
+of the padded row.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.core.types import Model, Params, TokenBatch
+from rl_jax.core.packed_rows import hidden_of_parts, pick
+from rl_jax.core.types import Model, Packed, Params, TokenBatch
 
 NAME = "value_head"
 REWARD = "reward_head"
@@ -60,34 +62,55 @@ def without_value_head(params: Params) -> Params:
 
 
 def make_predict(model: Model, *, completion_length: int) -> Callable:
-    """A pure function predict(params, TokenBatch [B, T]) -> float32 [B, C + 1, K] of C = completion_length.
+    """A pure function predict(params, batch) -> float32 [B, C + 1, K] of C = completion_length.
 
     Column t is for the state before completion token t is sampled, from the hidden state of the token before it, as
     log-probs are scored (rl_jax.training.scoring). Column C is for the state after the last column's token, from which
-    a truncated row would have continued. K is the head's num_outputs. predict raises ValueError if the rows have no
-    prompt before the C columns.
+    a truncated row would have continued. K is the head's num_outputs.
+
+    Args:
+      model: network as pure functions.
+      completion_length: C.
+
+    Returns:
+      predict. batch: TokenBatch [B, T], or the same rows as a Packed, whose columns after the last scored token get 0.
+
+    Raises:
+      ValueError: when traced, if the rows have no prompt before the C columns.
     """
 
-    def predict(params: Params, batch: TokenBatch) -> chex.Array:
+    def predict_padded(params: Params, batch: TokenBatch) -> chex.Array:
         chex.assert_rank(batch.tokens, 2)
         length = batch.tokens.shape[1]
         if length <= completion_length:
             raise ValueError(f"rows of {length} tokens hold no prompt before {completion_length} completion tokens")
-        hidden = model.apply(params, batch)[:, -completion_length - 1 :]
-        return _linear(params[NAME], hidden)
+        return _linear(params[NAME], model.apply(params, batch)[:, -completion_length - 1 :])
+
+    def predict_packed(params: Params, batch: Packed) -> chex.Array:
+        chex.assert_axis_dimension(batch.columns, 2, completion_length + 1)
+        outputs = _linear(params[NAME], _read(model, params, batch, batch.columns))
+        kept = jnp.broadcast_to(_flat(batch.columns)[:, :, None] >= 0, outputs.shape)
+        return jnp.where(kept, outputs, 0.0)
+
+    def predict(params: Params, batch: TokenBatch | Packed) -> chex.Array:
+        return (predict_packed if isinstance(batch, Packed) else predict_padded)(params, batch)
 
     return predict
 
 
 def make_predict_last(model: Model) -> Callable:
-    """A pure function reward(params, TokenBatch [B, T]) -> float32 [B, K], read at the last real token of each row.
+    """A pure function reward(params, batch) -> float32 [B, K], read at the last real token of each row.
 
-    That position depends on segment_ids only (rows may be padded on both sides); a row without tokens gets the reward
-    of its first column. K is the head's num_outputs. Rows hold one sequence each (no packing).
+    K is the head's num_outputs. batch: TokenBatch [B, T] with one sequence per row, or the same rows as a Packed whose
+    mask covers the last token of each. The position depends on segment_ids only (rows may be padded on both sides); a
+    row without tokens, or one that was not packed, gets the reward of some other token.
     """
     predict_at = make_predict_at(model)
 
-    def predict(params: Params, batch: TokenBatch) -> chex.Array:
+    def predict(params: Params, batch: TokenBatch | Packed) -> chex.Array:
+        if isinstance(batch, Packed):
+            last = jnp.max(batch.columns, axis=2, keepdims=True)  # tokens of a row are in order
+            return _linear(params[REWARD], _read(model, params, batch, last))[:, 0]
         chex.assert_rank(batch.tokens, 2)
         places = jnp.arange(batch.tokens.shape[1])[None, :]
         last = jnp.max(jnp.where(batch.segment_ids != 0, places, 0), axis=1)
@@ -97,18 +120,36 @@ def make_predict_last(model: Model) -> Callable:
 
 
 def make_predict_at(model: Model) -> Callable:
-    """A pure function rewards(params, TokenBatch [B, T], columns int32 [B, S]) -> float32 [B, S, K] at those columns.
+    """A pure function rewards(params, batch, columns int32 [B, S]) -> float32 [B, S, K] at those columns.
 
-    columns: 0 .. T - 1; a negative one (a missing step) reads column 0. K is the head's num_outputs.
+    K is the head's num_outputs. batch: TokenBatch [B, T] and columns of its rows, 0 .. T - 1; or a Packed and places in
+    Packed.columns, 0 .. C. A negative column (a missing step) reads column 0, one that was not packed some other token.
     """
 
-    def predict(params: Params, batch: TokenBatch, columns: chex.Array) -> chex.Array:
-        chex.assert_rank([batch.tokens, columns], 2)
+    def predict(params: Params, batch: TokenBatch | Packed, columns: chex.Array) -> chex.Array:
+        chex.assert_rank(columns, 2)
+        if isinstance(batch, Packed):
+            places = jnp.take_along_axis(_flat(batch.columns), jnp.maximum(columns, 0), axis=1)
+            return _linear(params[REWARD], _read(model, params, batch, places))
+        chex.assert_rank(batch.tokens, 2)
         hidden = model.apply(params, batch)
         picked = jnp.take_along_axis(hidden, jnp.maximum(columns, 0)[:, :, None], axis=1)
         return _linear(params[REWARD], picked)
 
     return predict
+
+
+def _flat(x: chex.Array) -> chex.Array:
+    """The parts' rows, one after the other: [S, B / S, n] -> [B, n]."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def _read(model: Model, params: Params, batch: Packed, indices: chex.Array) -> chex.Array:
+    """Hidden states by their index in the part: int32 [B, n] or [S, B / S, n] -> [B, n, D]; index 0 if negative."""
+    number = indices.shape[-1]
+    hidden = hidden_of_parts(model.apply, params, batch)
+    picked = pick(hidden, jnp.maximum(indices, 0).reshape(len(batch.places), -1))
+    return picked.reshape(-1, number, hidden.shape[-1])
 
 
 def _width(model: Model, params: Params) -> int:

@@ -4,7 +4,8 @@
     loss = lambda adapters, batch: ...model.apply(merge(config, params, adapters), batch)...
 
 Only the adapters get a gradient. In a training state both are stored as {"base": params, "adapters": adapters}, with
-`with_adapters` around `apply` and `partition.freeze(optimizer, "base")`. Rollouts use the model itself on `merge`d
+`with_adapters` around `apply` and `partition.freeze(optimizer, "base")`. Further groups of such a state, like a value
+head, are trained in full. Rollouts use the model itself on `merge`d
 params, and the reference policy of a KL penalty is the base, for free. The cost of not touching the model: a step forms
 the merged kernels and their gradients, as large as the adapted kernels; activations cost nothing extra.
 """
@@ -124,11 +125,17 @@ def merge(config: LoraConfig, params: Params, adapters: Params) -> Params:
     return merged
 
 
+def merge_trained(config: LoraConfig, params: Params) -> Params:
+    """`merge` of {"base": params, "adapters": adapters, ...}; further groups (heads) stay as they are."""
+    heads = {name: group for name, group in params.items() if name not in ("base", "adapters")}
+    return {**merge(config, params["base"], params["adapters"]), **heads}
+
+
 def with_adapters(config: LoraConfig, fn: Callable) -> Callable:
     """`fn(params, ...)`, a model's apply or unembed, as a function of {"base": params, "adapters": adapters}."""
 
     def adapted(params: Params, *args, **kwargs):
-        return fn(merge(config, params["base"], params["adapters"]), *args, **kwargs)
+        return fn(merge_trained(config, params), *args, **kwargs)
 
     return adapted
 

@@ -133,11 +133,12 @@ def pack(
         targets=np.zeros((num_parts, number), np.int32),
         counts=np.zeros(num_parts, np.int32),
         places=np.full((rows, length), -1, np.int32),
+        columns=np.full((rows, length + 1), -1, np.int32),
     )
     host = TokenBatch(*(np.asarray(x) for x in batch[:3]))
     for part, rows_of_groups in enumerate(bins):
         _fill(packed, part, rows_of_groups, host, np.asarray(mask))
-    return packed._replace(places=packed.places[slots])
+    return packed._replace(places=packed.places[slots], columns=packed.columns[slots])
 
 
 def occupancy(batch: TokenBatch | Packed) -> float:
@@ -213,7 +214,7 @@ def _first_fit(groups: list[_Group], row_length: int) -> list[list[_Group]]:
 
 
 def _fill(packed: Packed, part: int, bins: list[list[_Group]], batch: TokenBatch, mask: np.ndarray) -> None:
-    """Writes one part's groups into the arrays of `packed`, whose places are still [B, C]."""
+    """Writes one part's groups into the arrays of `packed`, whose places and columns are still [B, C (+ 1)]."""
     width, number = batch.tokens.shape[1] - mask.shape[1], 0
     rows, share_prefix = packed.rows, packed.rows.prefix_ids is not None
     row_length = rows.tokens.shape[2]
@@ -242,6 +243,8 @@ def _fill(packed: Packed, part: int, bins: list[list[_Group]], batch: TokenBatch
                 packed.sources[part, n] = r * row_length + sources
                 packed.targets[part, n] = batch.tokens[row, columns[scored]]
                 packed.places[row, columns[scored] - width] = np.arange(number, number + len(scored))
+                packed.columns[row, 0] = r * row_length + last
+                packed.columns[row, columns - width + 1] = r * row_length + column + np.arange(len(columns))
                 number += len(scored)
                 column = write(r, column, row, columns, segment, prompt_segment)
     packed.counts[part] = number

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
+from rl_jax.core.packed_rows import hidden_of_parts, pick
 from rl_jax.core.types import Model, Packed, Params, TokenBatch, TokenScores
 from rl_jax.rollout.lm.sampling import Sampling, sampled_log_softmax, take_log_probs
 
@@ -58,12 +59,8 @@ def make_score(
         return map_columns(head, params, hidden, batch.tokens[:, -completion_length:], chunk)
 
     def score_packed(params: Params, batch: Packed) -> TokenScores:
-        chex.assert_rank([batch.rows.tokens, batch.sources, batch.places], [3, 2, 3])
         parts, rows, length = batch.places.shape
-        hidden = model.apply(params, jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), batch.rows))
-        # Indices stay within their part: a batched gather, so each device keeps its own rows.
-        pick = jax.vmap(lambda x, places: x.at[places].get(mode="promise_in_bounds"))
-        hidden = pick(hidden.reshape(parts, -1, hidden.shape[-1]), batch.sources)
+        hidden = pick(hidden_of_parts(model.apply, params, batch), batch.sources)
         scores = map_columns(head, params, hidden, batch.targets, rows * chunk, jnp.max(batch.counts))
 
         def place(x):

@@ -64,7 +64,7 @@ def base_of(config: ConfigDict) -> ConfigDict:
     """The fields that a config of its program has, with their defaults."""
     base = BASES[config.program]("x")
     if config.program == "ppo":
-        base.critic = ppo_common.critic()
+        base = ppo_common.with_critic(base)
     for group in OF_SOME.get(config.program, ()):
         base[group] = config[group]
     return base

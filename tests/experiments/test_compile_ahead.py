@@ -25,8 +25,7 @@ OURS = {"jit(generate)", "jit(score)", "jit(step)", "jit(assign)"}
 def with_critic(config):
     """PPO's config with these fields."""
     with config.unlocked():
-        config.critic = ppo_common.critic()
-    return config
+        return ppo_common.with_critic(config)
 
 
 @pytest.mark.usefixtures("kept_signals")

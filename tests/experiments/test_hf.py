@@ -8,8 +8,9 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from configs import ppo_common
 from configs.tasks import hf
-from experiments import evaluate, grpo
+from experiments import evaluate, grpo, ppo
 from experiments.parts.encoding import encode_prompts
 from experiments.parts.setup import load_params, make_setup
 from rl_jax.core.types import TokenBatch
@@ -90,7 +91,7 @@ def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folde
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft still asks for it
-@pytest.mark.parametrize("engine", ["continuous", "lockstep"])
+@pytest.mark.parametrize("engine", ["continuous", "lockstep", "lockstep, a critic"])
 def test_adapters_are_trained_in_the_models_place(folder, tmp_path, engine):
     import peft
     import torch
@@ -98,8 +99,11 @@ def test_adapters_are_trained_in_the_models_place(folder, tmp_path, engine):
 
     config = small(folder, tmp_path)
     config.model.lora.update(rank=2, targets="layers/(q|v)")
-    config.rollout.engine.name = engine
-    grpo.run(config, tmp_path / "run")
+    config.rollout.engine.name = engine.partition(",")[0]
+    if "critic" in engine:
+        ppo.run(ppo_common.with_critic(config), tmp_path / "run")
+    else:
+        grpo.run(config, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows[1]["sampler/gap_max"] < 1e-4 and rows[-1]["sampler/gap_max"] < 1e-4 and rows[-1]["kl/k3"] > 0
     setup = make_setup(config)

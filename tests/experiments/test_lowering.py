@@ -56,9 +56,7 @@ def lowered(monkeypatch):
 
 
 def with_critic(config):
-    found = config.copy_and_resolve_references().unlock()
-    found.critic = ppo_common.critic()
-    return found.lock()
+    return ppo_common.with_critic(config.copy_and_resolve_references().unlock()).lock()
 
 
 def one_step(config):

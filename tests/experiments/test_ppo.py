@@ -16,6 +16,7 @@ from rl_jax import ppo as recipe
 from rl_jax.advantages import tokens
 from rl_jax.losses import value
 from rl_jax.models import heads
+from rl_jax.training import checkpoint
 from tests.experiments import programs
 from tests.experiments.small import config as small_config
 from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
@@ -27,9 +28,7 @@ SUPPORT = dict(low=-0.5, high=1.0, num_bins=21, padding=3)
 
 def with_critic(config, **critic):
     """The small config with a critic; critic: fields of configs.ppo_common.critic."""
-    found = config.copy_and_resolve_references().unlock()
-    found.critic = ppo_common.critic(**critic)
-    return found.lock()
+    return ppo_common.with_critic(config.copy_and_resolve_references().unlock(), **critic).lock()
 
 
 def read(path):
@@ -146,6 +145,71 @@ def test_ppo_learns_arithmetic_from_the_warm_start_of_grpo(tmp_path):
     for name, curve in rewards.items():
         assert np.mean(curve[-5:]) - np.mean(curve[:5]) > 0.2, name
     assert rewards["ppo"][0] == pytest.approx(rewards["grpo"][0], abs=0.1), "not the same start"
+
+
+# --- Adapters --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.parametrize("shared", [False, True], ids=["separate", "shared"])
+def test_adapters_are_trained_on_a_frozen_base(tmp_path, shared):
+    """After SFT of the adapters; and a run that was cut off ends where the whole one does."""
+
+    def run(steps, workdir):
+        config = small_config(
+            tmp_path,
+            reward__function=reward(has_a_seven),
+            train__steps=steps,
+            train__epochs=2,
+            train__optimizer__learning_rate=1e-2,
+            sft__steps=2,
+            sft__batch_size=8,
+            sft__eval_every=2,
+            algorithm__reward_kl_coef=0.1,
+            model__lora=dict(rank=2, alpha=16.0, targets="layers/(q|v)", variant="lora"),
+            eval__every=2,
+        )
+        rate = ppo_common.common.optimizer(learning_rate=1e-2)
+        config = with_critic(config, shared=shared, optimizer=rate, warmup_steps=0 if shared else 1)
+        ppo.run(config, workdir)
+        return make_setup(config)
+
+    setup = run(4, tmp_path / "run")
+    start = setup.init_params()
+    sft, end = (load_params(setup, tmp_path / folder) for folder in ("run/sft", "run"))
+    for tree in (sft, end):
+        jax.tree.map(np.testing.assert_array_equal, tree["base"], start["base"])
+    for earlier, later in ((start, sft), (sft, end)):
+        moved = jax.tree.map(lambda x, y: np.abs(x - y).max(), later["adapters"], earlier["adapters"])
+        assert min(jax.tree.leaves(moved)) > 1e-5
+    rows = read(tmp_path / "run/metrics.jsonl")
+    assert rows[-1]["kl/k3"] > 1e-6 and abs(rows[-1]["value/mean"]) > 1e-3
+    # The critic: the same base; of its own adapters and head, or the policy's adapters and a head.
+    _, learner = ppo.build(setup, setup.init_params())
+    like = learner.checkpoint_items(setup.init_params())
+    with checkpoint.Checkpointer(tmp_path / "run/checkpoints", every=1) as found:
+        items = found.restore(like)[0]
+    critic = ppo.LearnerState.of(items).critic_params()
+    assert set(critic) == {"base", "adapters", heads.NAME}
+    jax.tree.map(np.testing.assert_array_equal, critic["base"], start["base"])
+    jax.tree.map(np.testing.assert_array_equal, items["reference"], sft)
+    assert (max_difference(critic["adapters"], end["adapters"]) == 0.0) is shared
+    assert max_difference(critic["adapters"], sft["adapters"]) > 1e-4
+    assert min(float(np.abs(x).max()) for x in jax.tree.leaves(critic[heads.NAME])) > 1e-4
+    run(2, tmp_path / "part")
+    (tmp_path / "part/final.json").unlink()
+    run(4, tmp_path / "part")
+    assert (tmp_path / "part/final.json").read_bytes() == (tmp_path / "run/final.json").read_bytes()
+
+
+def test_the_estimator_of_grpo_is_refused(tmp_path):
+    """PPO would not read it: its advantages are the critic's."""
+    config = small_config(tmp_path).copy_and_resolve_references().unlock()
+    config.critic = ppo_common.critic()
+    with pytest.raises(ValueError, match="algorithm.advantage: PPO's advantages are those of critic.advantage"):
+        ppo.run(config.lock(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 # --- Devices -----------------------------------------------------------------------------------------------------

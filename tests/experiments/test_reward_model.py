@@ -131,8 +131,8 @@ def test_other_losses_learn_the_same(tmp_path, words):
     assert pair_accuracy(judge.score_texts(prompts, good), judge.score_texts(prompts, bad)) > 0.9
 
 
-@pytest.mark.slow
-def test_steps_are_learned(tmp_path):
+def steps_file(tmp_path):
+    """Solutions of three steps, of which the first wrong one is the last that has a label."""
     records = []
     for prompt, good, bad in texts(80):
         wrong = int(prompt[:3]) % 3
@@ -141,8 +141,13 @@ def test_steps_are_learned(tmp_path):
         if wrong == 2 and int(prompt[:3]) % 2:
             steps, labels = [good[:3]] * 3, [1, 1, 1]
         records.append({"prompt": prompt, "steps": steps, "labels": labels})
+    return lines(tmp_path / "steps.jsonl", records)
+
+
+@pytest.mark.slow
+def test_steps_are_learned(tmp_path):
     config = small(tmp_path, "steps", data="steps", steps=60)
-    config.data.path = lines(tmp_path / "steps.jsonl", records)
+    config.data.path = steps_file(tmp_path)
     config.rollout.update(completion_length=16)
     reward_model.run(config, tmp_path / "run")
     report = json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]
@@ -187,6 +192,55 @@ def test_four_devices_walk_the_path_of_one(tmp_path):
         for name in one:
             assert one[name] == pytest.approx(four[name], rel=2e-3, abs=1e-5), (name, one["step"])
     assert len({row["loss"] for row in found[""][1:]}) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "mode"), [("", "shared_prefix"), ("steps", "packed"), ("implicit", "packed")])
+def test_packed_rows_change_nothing(tmp_path, words, mode):
+    found, data = {}, "steps" if words == "steps" else "pairs"
+    for name in ("padded", mode):
+        config = small(tmp_path, words, data=data, steps=3, micro_batches=2)
+        config.train.optimizer.update(eps=1e-3)  # the usual eps blows rounding up
+        config.packing.mode = name
+        if words == "steps":
+            config.data.path = steps_file(tmp_path)
+            config.rollout.update(completion_length=16)
+        reward_model.run(config, tmp_path / name)
+        found[name] = rows(tmp_path / name)
+    for plain, packed in zip(*found.values(), strict=True):
+        assert plain.keys() == packed.keys()
+        for name in plain:
+            if words == "implicit" and name == "reward/accuracy":
+                continue  # signs of log-ratios that are 0 but for rounding
+            assert plain[name] == pytest.approx(packed[name], rel=1e-3, abs=1e-5), (name, plain["step"])
+    assert len({row["loss"] for row in found["padded"][1:]}) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["", "implicit"])
+def test_adapters_and_the_head_are_trained_on_a_frozen_base(tmp_path, words):
+    """What the loader judges with is the merged model; and a run that was cut off ends where the whole one does."""
+
+    def config(steps):
+        found = small(tmp_path, words, steps=steps, **dict(responses=1, beta=1.0) if words else {})
+        found.model.lora.update(rank=2, targets="layers/(q|v|down)")
+        return found
+
+    reward_model.run(config(30), tmp_path / "run")
+    setup = make_setup(config(30), preference_data.load_task(config(30)))
+    start, end = setup.init_params(), load_params(setup, tmp_path / "run")
+    jax.tree.map(np.testing.assert_array_equal, end["base"], start["base"])
+    moved = jax.tree.map(lambda x, y: np.abs(x - y).max(), end["adapters"], start["adapters"])
+    assert min(jax.tree.leaves(moved)) > 1e-4
+    report = json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]
+    assert report["auc" if words else "accuracy"] > 0.9
+    judge = load_reward_model(tmp_path / "run")
+    prompts, good, bad = zip(*texts(20, seed=5), strict=True)
+    assert pair_accuracy(judge.score_texts(prompts, good), judge.score_texts(prompts, bad)) > 0.9
+    reward_model.run(config(20), tmp_path / "part")
+    (tmp_path / "part/final.json").unlink()
+    reward_model.run(config(30), tmp_path / "part")
+    assert (tmp_path / "part/final.json").read_bytes() == (tmp_path / "run/final.json").read_bytes()
 
 
 # --- Data and numbers ------------------------------------------------------------------------------------------------
@@ -274,8 +328,7 @@ def test_labels_that_the_data_do_not_have(tmp_path, loss, name, unsaid):
             lambda c: c.algorithm.update(loss=dict(fn="bradley_terry_margin")),
             "reads margins, and all of jsonl's are 0",
         ),
-        (lambda c: c.packing.update(mode="packed"), "packing.mode='packed': a head reads padded rows"),
-        (lambda c: c.model.lora.update(rank=4), "model.lora.rank=4"),
+        (lambda c: c.packing.update(mode="dense"), "packing.mode='dense' is none of padded, packed, shared_prefix"),
         (lambda c: c.algorithm.update(responses=1, loss=dict(fn="bradley_terry")), "2 responses"),
     ],
 )

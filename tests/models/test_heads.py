@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rl_jax.core.types import TokenBatch
 from rl_jax.models import heads
 from rl_jax.models.transformer.model import make_transformer
+from rl_jax.training.packing import arrange, pack
 from rl_jax.training.scoring import make_score
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
@@ -151,3 +153,86 @@ def test_members_of_a_reward_head_differ_by_their_draw():
     assert many.std() == pytest.approx(1 / np.sqrt(CONFIG.embed_dim + 1), rel=0.05)
     assert not np.array_equal(kernel, reward_params(4, seed=1)[heads.REWARD]["kernel"])
     assert max_difference(heads.without_reward_head(params), random_params()) == 0.0
+
+
+# --- Packed rows -----------------------------------------------------------------------------------------------------
+
+PACKED = [dict(share_prefix=False), dict(share_prefix=True), dict(share_prefix=True, num_parts=4, num_micro_batches=2)]
+packed_in_each_way = pytest.mark.parametrize("settings", PACKED, ids=["packed", "shared_prefix", "parts"])
+
+
+def completions(lengths=(5, 2, 5, 0, 1, 4, 3, 5), width=4):
+    """(TokenBatch [8, 9], completion mask [8, 5]): two prompts with four completions each."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(3, CONFIG.vocab_size, (8, width + COMPLETION)).astype(np.int32)
+    tokens[:, :width] = np.repeat(tokens[::4, :width], 4, axis=0)
+    real = np.ones(tokens.shape, bool)
+    real[:4, 0] = False  # the first prompt is shorter
+    real[:, width:] = np.arange(COMPLETION) < np.array(lengths)[:, None]
+    positions = np.maximum(np.cumsum(real, axis=1) - 1, 0) * real
+    return TokenBatch(tokens, positions.astype(np.int32), real.astype(np.int32)), real[:, width:]
+
+
+def rows_by_part(num_parts=1, num_micro_batches=1, **_):
+    """The order of the rows in `pack`'s parts: part s holds rows of micro-batch s % M."""
+    shape = (num_parts // num_micro_batches, -1, num_micro_batches)
+    return np.arange(8).reshape(shape).transpose(0, 2, 1).ravel()
+
+
+def value_and_gradient(predict, params, weights, *inputs):
+    """(outputs, gradient of their weighted sum)."""
+
+    def loss(params):
+        outputs = predict(params, *inputs)
+        return jnp.sum(jnp.where(weights[..., None] != 0, outputs * weights[..., None], 0.0)), outputs
+
+    (_, outputs), gradient = quick_jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return np.asarray(outputs), gradient
+
+
+def assert_alike(padded, packed, weights):
+    """Outputs that have a weight, and all gradients, to the precision of float32."""
+    np.testing.assert_allclose(packed[0][weights != 0], padded[0][weights != 0], rtol=1e-4, atol=1e-5)
+    largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(padded[1]))
+    assert largest > 0.1 and max_difference(padded[1], packed[1]) < 1e-5 * largest
+
+
+@packed_in_each_way
+def test_values_of_packed_rows_are_those_of_padded_ones(settings):
+    """Before each completion token and after the last; 0 where no token is left."""
+    batch, mask = completions()
+    order = arrange(batch, mask, **settings)
+    rows = pack(*jax.tree.map(lambda x: x[order], (batch, mask)), **settings)
+    order = order[rows_by_part(**settings)]
+    batch, mask = jax.tree.map(lambda x: x[order], (batch, mask))
+    there = np.concatenate([mask.any(axis=1, keepdims=True), mask], axis=1)
+    weights = np.where(there, np.random.default_rng(1).normal(size=there.shape), 0).astype(np.float32)
+    predict, params = heads.make_predict(MODEL, completion_length=COMPLETION), critic_params(3)
+    padded = value_and_gradient(predict, params, weights, batch)
+    packed = value_and_gradient(predict, params, weights, rows)
+    assert there[:, -1].sum() == 3 and (padded[0][weights != 0] != 0).all()
+    assert_alike(padded, packed, weights)
+    assert packed[0].shape == (8, COMPLETION + 1, 3) and not packed[0][~there].any()
+
+
+@packed_in_each_way
+def test_rewards_of_packed_rows_are_those_of_padded_ones(settings):
+    batch, mask = completions()
+    rows, order = pack(batch, mask, **settings), rows_by_part(**settings)
+    batch, mask = jax.tree.map(lambda x: x[order], (batch, mask))
+    weights = np.where(mask.any(axis=1), np.random.default_rng(1).normal(size=8), 0).astype(np.float32)
+    predict, params = heads.make_predict_last(MODEL), reward_params(2)
+    padded = value_and_gradient(predict, params, weights, batch)
+    assert_alike(padded, value_and_gradient(predict, params, weights, rows), weights)
+
+
+def test_rewards_of_packed_steps_are_read_at_their_columns():
+    batch, mask = completions()
+    columns = [[4, 6, 8], [5, -1, -1], [8, -1, -1], [-1] * 3, [4, -1, -1], [4, 7, -1], [6, -1, -1], [5, 8, -1]]
+    columns = np.array(columns)
+    weights = np.where(columns >= 0, np.random.default_rng(1).normal(size=columns.shape), 0).astype(np.float32)
+    predict, params = heads.make_predict_at(MODEL), reward_params(2)
+    padded = value_and_gradient(predict, params, weights, batch, columns)
+    places = np.where(columns < 0, -1, columns - 4 + 1)
+    packed = value_and_gradient(predict, params, weights, pack(batch, mask, share_prefix=True), places)
+    assert_alike(padded, packed, weights)

@@ -100,6 +100,11 @@ def test_every_scored_token_is_predicted_from_what_stands_before_it(share_prefix
                 n = place[column]
                 assert packed.targets[part, n] == batch.tokens[row, PROMPT + column]
                 assert sees[packed.sources[part, n]] == padded[row, PROMPT + column - 1]
+        for places, row in zip(packed.columns[part], mine, strict=True):
+            end = 1 + np.max(np.flatnonzero(mask[row]), initial=-1)
+            np.testing.assert_array_equal(places >= 0, (np.arange(LENGTH + 1) <= end) & mask[row].any())
+            for column in np.flatnonzero(places >= 0):
+                assert sees[places[column]] == padded[row, PROMPT + column - 1]
 
 
 def test_a_shared_prompt_stands_there_once():
