@@ -70,7 +70,7 @@ def test_worlds_over_eight_devices_by_jit_and_pmap(words, monkeypatch):
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)
     whole = dict(mesh="envs:8", algorithm__normalize_observations=True, algorithm__normalize_rewards=True)
     if words != "matching":  # minibatches are whole worlds, of which each device has one
-        whole["algorithm__minibatches"] = 1
+        whole["train__minibatches"] = 1
     by_jit, by_pmap = trained(small(words, **whole)), trained(small(words, **whole, spread="pmap"))
     assert_same(by_jit, by_pmap)
     program = control_runs.make_program(small(words, **whole, spread="pmap"))
