@@ -239,7 +239,7 @@ def test_greedy_rewards_are_shaped_like_the_rewards(shape, expected):
 
 def test_shaped_greedy_rewards_need_their_lengths():
     rule = CreditRule(shape=shaping.clip_rewards, advantage=advantages.remax)
-    with pytest.raises(ValueError, match="needs greedy_lengths and greedy_truncated"):
+    with pytest.raises(ValueError, match="need greedy_lengths and greedy_truncated"):
         assign(rule, ragged_batch(1), greedy_rewards=jnp.ones(8))
 
 

@@ -140,7 +140,7 @@ def test_rests_of_a_save_that_was_cut_off_go_at_the_next_save_only(tmp_path, cap
     assert restored(tmp_path) == 2 and rest.exists(), "the folder of a run that is saving this moment"
     save(tmp_path, 6)
     assert not rest.exists() and restored(tmp_path) == 6
-    assert f"{rest} is the rest of a save that was cut off; it is removed" in capfd.readouterr().err
+    assert f"{rest} is left over from an interrupted save; it is removed" in capfd.readouterr().err
 
 
 def test_too_little_room_is_said_before_anything_is_written(tmp_path, monkeypatch):

@@ -44,9 +44,9 @@ def test_bad_meshes_are_named(text, part):
 
 
 def test_too_few_devices():
-    with pytest.raises(ValueError, match="needs 16 devices, but 8 are there"):
+    with pytest.raises(ValueError, match="needs 16 devices, but 8 are available"):
         sharding.make_mesh(sharding.parse_mesh("data:16"))
-    with pytest.raises(ValueError, match="needs 2 devices, but 1 are there"):
+    with pytest.raises(ValueError, match="needs 2 devices, but 1 are available"):
         sharding.make_mesh(sharding.parse_mesh("data:2"), jax.devices()[:1])
 
 

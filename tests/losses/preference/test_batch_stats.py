@@ -202,7 +202,7 @@ def test_beta_statistics_are_the_published_ones():
     value, gradient = _value_and_gradient(objective, log_probs, refs, mask, extras, 4)
     np.testing.assert_allclose(value, np.logaddexp(0.0, -batch_beta * gaps[kept]).mean(), rtol=1e-5)
     assert not gradient[~kept].any() and gradient[kept].any()
-    with pytest.raises(ValueError, match="give its update a key"):
+    with pytest.raises(ValueError, match="pass a key to its update"):
         statistics.update(state, before)
 
 
