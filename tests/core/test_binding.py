@@ -187,7 +187,7 @@ def test_a_function_by_import_path(folder, module):
         ("own_package.outer:same", "there is no module 'own_package.outer' on sys.path"),
         ("own_losses:scalde", "^'own_losses:scalde': own_losses has no 'scalde'; nearest: 'scaled'$"),
         ("own_losses:Family.halve", "has no 'halve'; nearest: 'halved'"),
-        ("own_losses:LIMIT", "^'own_losses:LIMIT' is a int, and a function is wanted$"),
+        ("own_losses:LIMIT", "^'own_losses:LIMIT' is a int, not a function$"),
         ("own_broken:f", "^'own_broken:f': importing 'own_broken' fails: No module named 'no_such_library'$"),
         ("own_losses:", 'is not an import path: write "module:function"'),
         (":scaled", "is not an import path"),

@@ -86,7 +86,7 @@ def test_old_forms_mean_what_transformers_makes_of_them(name, changes):
 
 def test_our_own_default_model_is_a_llama():
     assert families.write_config(CONFIG)["model_type"] == "llama"
-    with pytest.raises(ValueError, match="no family of llama, .* this model: qwen3 cannot say logit_softcap=3.0"):
+    with pytest.raises(ValueError, match="no family of llama, .* this model: qwen3 does not support logit_softcap=3.0"):
         families.write_config(dataclasses.replace(CONFIG, qk_norm=True, logit_softcap=3.0))
 
 

@@ -70,7 +70,7 @@ def test_rows_must_fit_the_tiles():
     with pytest.raises(ValueError, match="multiples of 128 tokens, not 100"):
         splash_attend(q, k, v, jnp.ones((2, 100), jnp.int32), scale=1.0)
     with jax.set_mesh(sharding.make_mesh(sharding.parse_mesh("context:8"))):
-        with pytest.raises(ValueError, match="multiples of 128 tokens a device, 8 devices, not 256"):
+        with pytest.raises(ValueError, match="multiples of 128 tokens per device, on 8 devices, not 256"):
             splash_attend(*projections(128), rows().segment_ids, scale=1.0)
 
 

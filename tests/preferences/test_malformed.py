@@ -77,7 +77,7 @@ BAD = {
         "chosen and rejected are ide",
     ),
     "a side that is the prompt": ("pairs", pair(prompt=GONE, chosen="q?", rejected="q? no"), "chosen", "empty text"),
-    "label_prob too large": ("pairs", pair(label_prob=1.5), "label_prob", r"expected a probability in \[0, 1\], found 1.5"),
+    "label_prob too large": ("pairs", pair(label_prob=1.5), "label_prob", r"a probability in \[0, 1\], found 1.5"),
     "label_prob a bool": ("pairs", pair(label_prob=True), "label_prob", "expected a number, found bool"),
     "margin below 0": ("pairs", pair(margin=-1), "margin", "by how much the chosen response is better, found -1"),
     "margin infinite": (

@@ -146,7 +146,7 @@ def test_unknown_words_are_refused(spec, said):
 
 
 def test_one_candidate_makes_no_pair():
-    with pytest.raises(ValueError, match="1 candidates a prompt"):
+    with pytest.raises(ValueError, match="1 candidates per prompt"):
         pair_selection.best_worst(REWARDS[:, :1], KEY)
 
 

@@ -39,7 +39,7 @@ def test_parse_mesh(text, sizes):
                    ("fsdp:-1", "fsdp:-1"), ("fsdp:x", "fsdp:x"), ("data:2,tensor:", "tensor:")]
 )  # fmt: skip
 def test_bad_meshes_are_named(text, part):
-    with pytest.raises(ValueError, match=f"mesh '{text}': '{part}' is not AXIS:SIZE with AXIS one of data, expert"):
+    with pytest.raises(ValueError, match=f"mesh '{text}': '{part}' is not AXIS:SIZE, with AXIS one of data, expert"):
         sharding.parse_mesh(text)
 
 
