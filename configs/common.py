@@ -188,5 +188,5 @@ def parse(arg: str | None, known: tuple[str, ...]) -> set[str]:
 
 def _known(fields: dict, changes: dict) -> dict:
     if set(changes) - set(fields):
-        raise ValueError(f"unknown fields {sorted(set(changes) - set(fields))}; known: {', '.join(fields)}")
+        raise ValueError(f"unknown fields {sorted(set(changes) - set(fields))}; the fields are {', '.join(fields)}")
     return fields | changes

@@ -16,7 +16,7 @@ MODELS = {"1b": "llama-3.2-1b", "8b": "llama-3.1-8b", "13b": "llama-2-13b", "32b
 def get_config(arg: str | None = None):
     words = common.parse(arg, tuple(MODELS)) or {"8b"}
     if len(words) > 1:
-        raise ValueError(f"config argument names {len(words)} sizes: {', '.join(sorted(words))}")
+        raise ValueError(f"choose one size, not {len(words)}: {', '.join(sorted(words))}")
     size = words.pop()
     config = hf.get_config(None)
     config.name = f"plan_{size}"

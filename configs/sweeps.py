@@ -42,7 +42,7 @@ def tuning_seeds(arg: str | None = None, default: int = 3) -> Iterator[Overrides
     """
     first = FIRST_TUNING_SEED if arg is None or "/" not in arg else 0
     if first and arg is not None and arg.isdecimal() and int(arg) >= FIRST_TUNING_SEED:
-        raise ValueError(f"{arg} is a number of seeds here, 3 for 10000 to 10002; name seeds as 10007/10009")
+        raise ValueError(f"{arg} is read as a number of seeds (3: 10000 to 10002); to name seeds, write 10007/10009")
     return grid("seed", check_seeds([first + seed for seed in _seeds(arg, default)], tuning=True))
 
 
@@ -56,11 +56,11 @@ def check_seeds(found: Sequence[int], *, tuning: bool) -> list[int]:
     if wrong:
         kind, other = ("tuning", "test") if tuning else ("test", "tuning")
         raise ValueError(
-            f"{wrong} are {other} seeds, not {kind} seeds: what is tuned on a seed is not measured on it; test seeds "
+            f"{wrong} are {other} seeds, not {kind} seeds: tuning and testing use different seeds; test seeds "
             f"are below {FIRST_TUNING_SEED}, tuning seeds are not"
         )
     if len(set(found)) < len(found):
-        raise ValueError(f"a seed stands there twice: {list(found)}")
+        raise ValueError(f"a seed is named twice: {list(found)}")
     return list(found)
 
 
@@ -102,7 +102,7 @@ def subsample(sweep: Iterable[Overrides], count: int, seed: int = 0) -> Iterator
     """
     points = list(sweep)
     if not 0 < count <= len(points):
-        raise ValueError(f"{count} points cannot be drawn from a sweep of {len(points)}")
+        raise ValueError(f"{count} points cannot be sampled from a sweep of {len(points)}")
     for index in sorted(random.Random(seed).sample(range(len(points)), count)):
         yield points[index]
 
@@ -114,7 +114,7 @@ def numbers(arg: str | None, default: Sequence[float]) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in arg.split("/"))
     except ValueError:
-        raise ValueError(f"{arg!r} is not numbers with / between them, as in 1e-4/1e-3") from None
+        raise ValueError(f"{arg!r} must be numbers with / between them, as in 1e-4/1e-3") from None
 
 
 def words(arg: str | None, known: Sequence[str]) -> tuple[str, ...]:

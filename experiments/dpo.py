@@ -95,7 +95,7 @@ def with_token_rewards(
     found = []
     for side in ("better", "worse"):
         if not config.algorithm.contrast[side]:
-            raise ValueError(f"algorithm.contrast.{side} is empty: token rewards are read from two instructions")
+            raise ValueError(f"algorithm.contrast.{side} is empty: token rewards need better and worse")
         rows = encoder.instructed(arrays, config.algorithm.contrast[side])
         found.append(with_reference(config, workdir, score, params, rows)["ref_log_probs"])
     # sigma(x) - 1/2 = tanh(x / 2) / 2, which cannot overflow.
@@ -138,7 +138,7 @@ def check(config) -> dpo.Objective:
     """The objective. Raises ValueError if it needs more than given preferences."""
     objective = make_objective(config)
     if "prev" in objective.reference:
-        raise ValueError("algorithm.reference names 'prev', the previous policy: run experiments.online_dpo")
+        raise ValueError("algorithm.reference has 'prev', which only experiments.online_dpo supports")
     return objective
 
 

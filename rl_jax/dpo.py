@@ -138,7 +138,7 @@ def reference_log_probs(batch: PreferenceBatch, reference: Mapping[str, float], 
     for name, share in reference.items():
         if known.get(name) is None:
             there = ", ".join(sorted(n for n, x in known.items() if x is not None)) or "none"
-            raise ValueError(f"the objective compares with reference {name!r}; the batch has: {there}")
+            raise ValueError(f"objective.reference names {name!r}, which the batch lacks; it has: {there}")
         total += share * jax.lax.stop_gradient(zero_masked(known[name], mask))
     return total
 

@@ -197,13 +197,13 @@ def get_config(arg: str | None = None):
     memories = sorted(words & set(MEMORIES))
     if max(len(places), len(methods), len(memories)) > 1:
         named = ", ".join(places + methods + memories)
-        raise ValueError(f"one environment, one method and one memory at most, not {named}")
+        raise ValueError(f"choose at most one environment, one method and one memory, not {named}")
     place = places[0] if places else "cartpole"
     methods = [method for method in methods if method != "ppo"]
     if place == "hdpo" and methods + memories:
-        raise ValueError(f"hdpo is a method: {(methods + memories)[0]} goes with inventory, the same store")
+        raise ValueError(f"hdpo is a method of its own: use {(methods + memories)[0]} with inventory, the same store")
     if "trpo" in methods and set(memories) - {"stacked"}:
-        raise ValueError(f"trpo learns from single steps, {memories[0]} from whole rows: choose another method")
+        raise ValueError(f"trpo takes single steps, {memories[0]} needs whole rows: choose another method")
     config = control_common.base("_".join(["control", place, *methods, *memories]))
     config.update(ENVIRONMENTS[place])
     for memory in memories:

@@ -38,7 +38,7 @@ def get_config(arg: str | None = None):
     words = common.parse(arg, (*METHODS, *ENVIRONMENTS, "smoke"))
     methods, places = sorted(words & set(METHODS)), sorted(words & set(ENVIRONMENTS))
     if len(places) > 1 or len(methods) > 1:
-        raise ValueError(f"one method and one environment at most, not {', '.join(methods + places)}")
+        raise ValueError(f"choose at most one method and one environment, not {', '.join(methods + places)}")
     method = methods[0] if methods else "reward"
     place = places[0] if places else {"regret": "gridworld"}.get(method, "cartpole")
     config = control_common.base("_".join(["control", method, place]))

@@ -70,5 +70,5 @@ def task(arg: str | None) -> tuple[ConfigDict, set[str]]:
     words = common.parse(arg, (*TASKS, "smoke"))
     named = sorted(words & set(TASKS)) or ["arithmetic"]
     if len(named) > 1:
-        raise ValueError(f"config argument names {len(named)} tasks: {', '.join(named)}")
+        raise ValueError(f"choose one task, not {len(named)}: {', '.join(named)}")
     return TASKS[named[0]].get_config("smoke" if "smoke" in words else None), words

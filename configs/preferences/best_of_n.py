@@ -29,7 +29,7 @@ def best_of_n(**changes) -> ConfigDict:
     )
     unknown = sorted(set(changes) - set(fields))
     if unknown:
-        raise ValueError(f"unknown fields {unknown}; known: {', '.join(fields)}")
+        raise ValueError(f"unknown fields {unknown}; the fields are {', '.join(fields)}")
     return ConfigDict(fields | changes)
 
 

@@ -45,7 +45,7 @@ def reward_model(**changes) -> ConfigDict:
     )
     unknown = sorted(set(changes) - set(fields))
     if unknown:
-        raise ValueError(f"unknown fields {unknown}; known: {', '.join(fields)}")
+        raise ValueError(f"unknown fields {unknown}; the fields are {', '.join(fields)}")
     return ConfigDict(fields | changes)
 
 
@@ -65,7 +65,7 @@ def get_config(arg: str | None = None):
     words = common.parse(arg, WORDS)
     named = sorted(words & {"steps", "labels", "rankings", *REAL})
     if len(named) > 1:
-        raise ValueError(f"config argument names {len(named)} data sets: {', '.join(named)}")
+        raise ValueError(f"choose one data set, not {len(named)}: {', '.join(named)}")
     config = base("reward_model")
     config.model = common.transformer(embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16)
     config.encode = dict(truncate="left", identical="drop")

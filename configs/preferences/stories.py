@@ -32,7 +32,7 @@ def get_config(arg: str | None = None):
     words = common.parse(arg, (*SETS, "smoke"))
     named = sorted(words & set(SETS)) or ["moods"]
     if len(named) > 1:
-        raise ValueError(f"config argument names {len(named)} data sets: {', '.join(named)}")
+        raise ValueError(f"choose one data set, not {len(named)}: {', '.join(named)}")
     config = given.base("stories_preferences")
     config.score.chunk = 16
     config.train.optimizer = common.optimizer(learning_rate=3e-4, warmup_steps=10, decay_steps=90, final_fraction=0.1)

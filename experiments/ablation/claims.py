@@ -36,7 +36,7 @@ def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
         kind = "arm" if "arm" in statement else "increasing"
         if not set(statement) <= BOUNDS[kind] or not {"metric", kind} <= set(statement) or len(statement) < 3:
             fields = " or ".join(", ".join(sorted(names)) for names in BOUNDS.values())
-            raise ValueError(f"{dict(statement)} is no statement; one has the fields {fields}")
+            raise ValueError(f"{dict(statement)} is not a statement: its fields must be {fields}")
         metric = statement["metric"]
         if kind == "arm":
             bounds = {name: statement[name] for name in ("at_least", "at_most") if name in statement}
@@ -69,7 +69,7 @@ def judged(text: str, sides: Sequence[Sequence[float | None]], bounds: Mapping[s
         raise ValueError(f"{text}: pairs need the same seeds on both sides, got {[len(side) for side in sides]}")
     rows = [row for row in zip(*sides, strict=True) if None not in row]
     if len(rows) < 2:
-        raise ValueError(f"{text}: {len(rows)} of {len(sides[0])} seeds have a value, an interval needs two")
+        raise ValueError(f"{text}: {len(rows)} of {len(sides[0])} seeds have a value, but an interval needs two")
     numbers = np.asarray(rows, np.float64)
     differences = numbers[:, 0] - numbers[:, 1] if len(sides) == 2 else numbers[:, 0]
     interval = stats.bootstrap_mean(differences)
@@ -159,9 +159,9 @@ def seeds_text(seeds: Sequence[int]) -> str:
 
 
 def tried_text(tried: int | Mapping[str, int]) -> str:
-    """"1 setting tried an arm", or the number per arm."""
+    """"1 setting tried per arm", or the number of each arm."""
     if isinstance(tried, int):
-        return f"{tried} setting{'s' * (tried > 1)} tried an arm"
+        return f"{tried} setting{'s' * (tried > 1)} tried per arm"
     return "settings tried: " + ", ".join(f"{arm} {count}" for arm, count in tried.items())
 
 

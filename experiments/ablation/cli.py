@@ -92,7 +92,7 @@ def gain(workdir: pathlib.Path, metric: str) -> tuple[float, float]:
     """
     values = [row[metric] for row in read_jsonl(workdir / "metrics.jsonl") if metric in row]
     if len(values) < 2:
-        raise ValueError(f"{workdir}: {metric} was evaluated {len(values)} times, a gain needs two")
+        raise ValueError(f"{workdir}: {metric} was evaluated {len(values)} times, but a gain needs two")
     return values[0], values[-1]
 
 
@@ -154,7 +154,7 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = 
     ablation, start, curves, note = load(key, smoke=smoke), time.monotonic(), {}, ""
     if "study" in ablation and overrides:
         place = f"configs/papers/{key}.py"
-        raise ValueError(f"{key} is a study, which takes no {overrides[0]}: its settings are in {place}")
+        raise ValueError(f"{key} is a study and takes no {overrides[0]}: change its settings in {place}")
     if "study" in ablation:
         values, curves, note = run_study(ablation)
         seconds = time.monotonic() - start
@@ -221,12 +221,12 @@ def run_all(folder: pathlib.Path, *, smoke: bool) -> int:
     for key in keys():
         workdir, began = folder / key, time.monotonic()
         if missing := [path for path in load(key).get("needs", ()) if not pathlib.Path(path).exists()]:
-            print(f"{key}: skipped, it needs {', '.join(missing)}", flush=True)
+            print(f"{key}: skipped, because these files are missing: {', '.join(missing)}", flush=True)
             continue
         if smoke and any((workdir / name).exists() for name in ("ablation.json", SPENT)):  # left by a smoke run
             shutil.rmtree(workdir)
         elif not smoke and finished(key, workdir):
-            print(f"{key}: finished before", flush=True)
+            print(f"{key}: already finished", flush=True)
             continue
         command = [sys.executable, "-m", "experiments.ablation", key, f"--workdir={workdir}", *["--smoke"] * smoke]
         print("+", " ".join(command), flush=True)
@@ -254,17 +254,17 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("key", nargs="?", choices=keys())
-    parser.add_argument("--list", action="store_true", help="name the ablations and their claims")
+    parser.add_argument("--list", action="store_true", help="list the ablations and their claims")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
-    parser.add_argument("--all", action="store_true", help="run all of them; those with a result are skipped")
+    parser.add_argument("--all", action="store_true", help="run every ablation that has no result yet")
     parser.add_argument("--table", action="store_true", help="one Markdown table of all results, run or stored")
-    parser.add_argument("--smoke", action="store_true", help="the sizes of the file's field smoke: does it run at all?")
-    parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/ablations/KEY; of all, runs/ablations")
+    parser.add_argument("--smoke", action="store_true", help="the small sizes of the file's field `smoke`, as a check")
+    parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/ablations/KEY; with --all, runs/ablations")
     options, overrides = parser.parse_known_args(arguments)
     folder = RUNS / ("ablations_smoke" if options.smoke else "ablations")
     if options.all:
         if options.key or overrides:
-            parser.error(f"--all runs all of them as their files have them, not {options.key or overrides[0]}")
+            parser.error(f"--all uses the settings of the files: leave out {options.key or overrides[0]}")
         sys.exit(run_all(options.workdir or folder, smoke=options.smoke))
     if options.table:
         print(summary(keys(), options.workdir or folder, None if options.smoke else RESULTS))

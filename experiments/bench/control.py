@@ -90,7 +90,7 @@ class Side:
     def _read(self) -> dict:
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a side has ended with status {self._process.wait()}; what it said stands above")
+            raise RuntimeError(f"a side ended with status {self._process.wait()}; its output is above")
         return json.loads(line)
 
     def turn(self) -> None:
@@ -129,7 +129,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Parses the command line and prints one line per number of seeds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="1,16,64,256")
-    parser.add_argument("--steps", type=int, default=500_000, help="of one seed, in a turn")
+    parser.add_argument("--steps", type=int, default=500_000, help="environment steps per seed and turn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--devices", type=int, default=os.cpu_count())
     parser.add_argument("--peer", action="append", default=[], help="purejaxrl=FOLDER of its ppo.py, rejax, or sb3")

@@ -141,7 +141,7 @@ def main(argv: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--counts", default="1,2", help="numbers of processes")
-    parser.add_argument("--rows", type=int, default=16, help="of each process")
+    parser.add_argument("--rows", type=int, default=16, help="rows per process")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -154,7 +154,7 @@ def main(argv: list[str] | None = None) -> None:
     counts = [int(count) for count in options.counts.split(",")]
     lines = measure_processes(counts, rows=options.rows, steps=options.steps, rounds=options.rounds)
     for line in lines:
-        print("{processes} processes, {rows} rows: {step_s:.4f} s an update, {ratio:.2f} times one".format(**line))
+        print("{processes} processes, {rows} rows: {step_s:.4f} s per update, {ratio:.2f} x one process".format(**line))
     print(json.dumps({"bench": "processes", "options": vars(options), "lines": lines}))
 
 

@@ -151,7 +151,7 @@ def compare(found: list[np.ndarray], expected: list[np.ndarray]) -> dict[str, in
         elif different[0] >= 0 and abs(int(ours[different[0]]) - int(theirs[different[0]])) == 1:
             tied += 1
         else:
-            raise AssertionError(f"row {row}: the same request has other tokens from column {different[0]} on")
+            raise AssertionError(f"row {row}: the same request has different tokens from column {different[0]} on")
     return {"rows_equal": equal, "rows_tied": tied}
 
 
@@ -252,7 +252,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name, default in (grpo.MODELS["tiny"] | work | engine).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--mesh", default="", help="as sharding.parse_mesh reads it; rows over data and fsdp")
+    parser.add_argument("--mesh", default="", help="devices, as in data:8; rows are split over data and fsdp")
     parser.add_argument("--peer", action="append", default=[], help="NAME=PYTHON, see experiments.bench.grpo")
     options = parser.parse_args(arguments)
     if options.slots % options.group or options.requests % options.slots:

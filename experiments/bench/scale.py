@@ -24,9 +24,9 @@ from rl_jax.models.transformer.model import TransformerConfig
 from rl_jax.training import sharding
 
 flags.DEFINE_list("devices", ["1", "2", "4", "8"], "numbers of simulated devices")
-flags.DEFINE_list("axes", ["fsdp"], "axes of the mesh that the devices lie on, one after the other")
-flags.DEFINE_list("processes", [], "numbers of real processes, to be timed; none are by default")
-flags.DEFINE_integer("rows", 4, "rows of a device, each of 64 + 64 tokens")
+flags.DEFINE_list("axes", ["fsdp"], "axes of the mesh to put the devices on, measured one after the other")
+flags.DEFINE_list("processes", [], "numbers of real processes to time; default: none")
+flags.DEFINE_integer("rows", 4, "rows per device, each of 64 + 64 tokens")
 COLUMNS = ("mesh", "rows", "gflops", "peak_mib", "arguments_mib", "collectives", "sent_mib")
 
 

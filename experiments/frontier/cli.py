@@ -54,7 +54,7 @@ def arm_config(config, name: str):
       ValueError: if the arm, or a field of it, does not exist.
     """
     if name not in config.arms:
-        raise ValueError(f"frontier.arms: there is no arm {name!r}; there are: {', '.join(config.arms)}")
+        raise ValueError(f"frontier.arms: {name!r} is none of {', '.join(config.arms)}")
     arm = config.arms[name].to_dict()
     found = ConfigDict(config.to_dict())  # unlocked, unlike the one from the command line
     online = arm["program"] != "dpo"
@@ -305,7 +305,7 @@ class Results:
         minutes = sum(self.found[name]["seconds"] for name in ("reference", *names)) / 60
         settings = self._config.eval
         text = (
-            f"Held-out reward within a KL budget (nats a sequence): {settings.num_prompts} prompts x "
+            f"Held-out reward within a KL budget (nats per sequence): {settings.num_prompts} prompts x "
             f"{settings.samples_per_prompt} samples. The reference: {base['reward']:.3f} ± {base['reward_se']:.3f}. "
             f"Measured in {minutes:.1f} minutes.\n\n{curves.table(points, self._config.frontier.budgets)}"
         )

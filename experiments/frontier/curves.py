@@ -142,7 +142,7 @@ def picture(points: Sequence[Point], *, title: str, baseline: float | None = Non
         for point in (p for p in points if p["method"] == method):
             words = (
                 f"{method}, {point['setting']}, step {point['step']}: reward {point['reward']:.3f} ± "
-                f"{point['reward_se']:.3f}, KL {point['kl']:.2f} ± {point['kl_se']:.2f} nats a sequence"
+                f"{point['reward_se']:.3f}, KL {point['kl']:.2f} ± {point['kl_se']:.2f} nats per sequence"
             )
             on_line = any(point is kept for kept in line)
             parts.append(_marker(index, x(point["kl"]), y(point["reward"]), words, strong=on_line))
@@ -203,7 +203,7 @@ def _axes(x, y, top_kl: float, y_ticks: Sequence[float], baseline: float | None)
         parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
             x(tick), HEIGHT - BOTTOM + 18, short_number(tick)))
     parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
-        (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "KL(policy || reference), nats a sequence (square-root scale)"))
+        (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "KL(policy || reference), nats per sequence (square-root scale)"))
     parts.append(Markup('<text transform="translate(16 {:.1f}) rotate(-90)" text-anchor="middle">{}</text>').format(
         (TOP + HEIGHT - BOTTOM) / 2, "held-out reward"))
     if baseline is not None:

@@ -57,7 +57,7 @@ GROUPS = {"sft": "sft"}  # program -> the config's group with its steps, if that
 def program_of(config: Mapping[str, Any]) -> str:
     """The module under experiments/ that a config is for. Raises ValueError if its field `program` is missing."""
     if "program" not in config:
-        raise ValueError("the config has no field `program`: name its program with --program")
+        raise ValueError("the config has no field `program`: set it, or give --program")
     return config["program"]
 
 
@@ -95,7 +95,7 @@ def budget_of(config: Mapping[str, Any], program: str) -> dict[str, int]:
     per_step = samples_per_step(config, program)
     group = config.get(GROUPS.get(program, "train"))
     if per_step is None or group is None:
-        raise ValueError(f"the config does not say how much {program} trains on: see experiments/parts/budgets.py")
+        raise ValueError(f"the config has no field for how long {program} trains: see experiments/parts/budgets.py")
     result = {"steps": group["steps"], "samples": group["steps"] * per_step}
     if SAMPLES[program] is _completions:
         batches = config["sample"].get("dynamic_sampling", {"max_batches": 1})["max_batches"]

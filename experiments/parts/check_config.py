@@ -203,7 +203,7 @@ def _divisions(config: ConfigDict) -> Iterator[str]:
         steps = ("sample.num_envs",) if whole_rows else ("sample.num_envs", "sample.num_steps")
         yield from _divide(config, steps, ("train.minibatches",))
     if has("best_of_n") and max(config.best_of_n.sizes) > config.best_of_n.samples:
-        yield f"best_of_n.sizes={config.best_of_n.sizes} go beyond best_of_n.samples={config.best_of_n.samples}"
+        yield f"best_of_n.sizes={config.best_of_n.sizes} must be at most best_of_n.samples={config.best_of_n.samples}"
 
 
 def _divide(config: ConfigDict, *counts: tuple[str, ...]) -> Iterator[str]:
@@ -214,7 +214,7 @@ def _divide(config: ConfigDict, *counts: tuple[str, ...]) -> Iterator[str]:
         if left % number:
             whole, *others = [" x ".join(f"{name}={get(config, name)}" for name in names) for names in counts]
             total = f" ({rows} rows)" if len(counts[0]) > 1 else ""
-            yield f"{whole}{total} does not divide by {' x '.join(others)}"
+            yield f"{whole}{total} must be a multiple of {' x '.join(others)}"
             return
         left //= number
 
@@ -231,5 +231,5 @@ def _functions(config: ConfigDict) -> Iterator[str]:
             hint = ""
             if "takes no keyword" in str(error):
                 mine = literal(name, {"fn": spec["fn"]})
-                hint = f". A group with `fn` is replaced as a whole: {mine} has that function's defaults"
+                hint = f". A group with `fn` is replaced as a whole: {mine} takes that function's defaults"
             yield f"{name}: {error}{hint}"

@@ -15,13 +15,13 @@ from rl_jax.training import compilation
 
 FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file("config", None, "configs/FILE.py:arguments; override fields with --config.a.b=value")
-flags.DEFINE_string("workdir", None, "where the run is written; the same command resumes it. Default: runs/NAME")
+flags.DEFINE_string("workdir", None, "folder of the run; the same command resumes it. Default: runs/NAME")
 flags.DEFINE_string(
     "compile_cache",
     "~/.cache/rl_jax/xla",
-    "where compiled programs are kept for the next start; '' keeps none. JAX_COMPILATION_CACHE_DIR goes before it",
+    "folder of compiled programs, reused by the next start; '' turns it off. JAX_COMPILATION_CACHE_DIR overrides it",
 )
-flags.DEFINE_bool("skip_bad_records", False, "leave bad records out and report them, instead of stopping at the first")
+flags.DEFINE_bool("skip_bad_records", False, "skip and report bad records instead of stopping at the first")
 
 
 def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: bool = False) -> None:

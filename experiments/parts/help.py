@@ -189,7 +189,7 @@ def help_text(
     if set(flags) & set(SEVERAL):
         lines.append(f"  several processes: {BY_HAND}, or --distributed=auto")
     if config is None:
-        return "\n".join([*lines, "", "--config=FILE.py --help shows the main fields of a config."])
+        return "\n".join([*lines, "", "--config=FILE.py --help also shows the config's main fields."])
     blocks = MAIN.get(program) or MAIN.get(config.get("program", "")) or ("",)
     shown = [[n for n in block.split() if check_config.get(config, n) is not None] for block in blocks]
     width = max((len(name) for block in shown for name in block), default=0) + 1
@@ -283,7 +283,7 @@ def explain(error: Exception, argv: Sequence[str], doc: str = "") -> str | None:
         return f"{error}. --help lists the flags".replace(" ?.", "?")
     if text is None:
         example = usual_config(doc)
-        return f"--config=FILE.py is missing{f', as in --config={example}' if example else ''}; --help says more"
+        return f"--config=FILE.py is missing{f', as in --config={example}' if example else ''}; see --help"
     path = text.partition(":")[0]
     if not pathlib.Path(path).is_file():
         return no_config_file(path)

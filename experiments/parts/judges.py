@@ -105,13 +105,13 @@ def load_reward_model(workdirs: str | pathlib.Path | Sequence, combine: dict | N
     """
     folders = [pathlib.Path(x) for x in ([workdirs] if isinstance(workdirs, (str, pathlib.Path)) else workdirs)]
     if not folders:
-        raise ValueError("no workdir of a reward model is given")
+        raise ValueError("no reward model: give the workdir of at least one")
     found = [_load(folder) for folder in folders]
     config, tokenizer, members = found[0].config, found[0].tokenizer, found[0].members
     shapes = [jax.tree.map(lambda x: (x.shape, str(x.dtype)), other.params) for other in found]
     for folder, shape in zip(folders, shapes, strict=True):
         if shape != shapes[0]:
-            raise ValueError(f"{folder} holds another architecture than {folders[0]}: they make no ensemble")
+            raise ValueError(f"{folder} and {folders[0]} have different architectures: an ensemble needs one")
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *(other.params for other in found))
 
     def all_members(params: Params, batch: TokenBatch) -> chex.Array:
@@ -148,7 +148,9 @@ class _Loaded(NamedTuple):
 def _load(workdir: pathlib.Path) -> _Loaded:
     """Reads one finished run."""
     if not is_complete(workdir):
-        raise FileNotFoundError(f"{workdir} holds no finished run: train one with python -m experiments.reward_model")
+        raise FileNotFoundError(
+            f"{workdir} has no finished run: train a reward model with python -m experiments.reward_model"
+        )
     config = ConfigDict(read_json(workdir / "config.json"))
     setup = make_setup(config, load_task(config))
     merged, params = setup.merged or (lambda params: params), load_params(setup, workdir)

@@ -137,7 +137,7 @@ def nearest_field(
     inside = check_config.get(config, group) if group else None
     names = list(_names(config))
     if inside is not None and not isinstance(inside, ConfigDict):
-        return f"{start}: config.{group} is a value, {show(inside)}, and no group"
+        return f"{start}: config.{group} is a value, {show(inside)}, not a group"
     if dotted in names:
         found = [dotted]
     elif inside is not None and ("fn" in inside or group in fields.OPEN):
@@ -234,8 +234,8 @@ def _whole_group(config: ConfigDict, group: str, key: str, value: str | None, gi
     spec = check_config.get(config, group).to_dict()
     if group in fields.OPEN:
         return (
-            f"config.{group} has {', '.join(spec) or 'nothing'}, keywords of {fields.OPEN[group]}; another one is "
-            f"given with the whole group: {check_config.literal(group, spec | {key: _typed(value)})}"
+            f"config.{group} has {', '.join(spec) or 'nothing'}, keywords of {fields.OPEN[group]}; to add one, "
+            f"set the whole group: {check_config.literal(group, spec | {key: _typed(value)})}"
         )
     module = check_config.FUNCTIONS.get(config.get("program", ""), {}).get(group)
     functions = public_functions(importlib.import_module(module)) if module else {}

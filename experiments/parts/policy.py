@@ -73,7 +73,7 @@ def check_choices(config) -> None:
         for name in sorted(needs(fn) & set(NOT_SUPPLIED)) if fn else ():
             raise ValueError(
                 f"algorithm.{field}={config.algorithm[field].fn!r} needs {describe(name)}. No program supplies "
-                "it; a loop of your own can pass it to credit.assign"
+                "it; your own loop can pass it to credit.assign"
             )
 
 
@@ -126,7 +126,7 @@ def minibatches(config, batch, key):
     count, epochs = config.train.minibatches, config.train.epochs
     rows = batch.completion_mask.shape[0]
     if rows % count:
-        raise ValueError(f"train.minibatches={count} does not divide the {rows} rows of a step")
+        raise ValueError(f"train.minibatches={count} must divide the {rows} rows of a step")
     if count == 1:
         return [_whole(batch)] * epochs
     return _shuffled(batch, key, count=count, epochs=epochs)

@@ -23,11 +23,11 @@ from rl_jax.runs.logging import RunLogger
 from rl_jax.training import distributed, sharding
 from rl_jax.training.step import TrainState
 
-flags.DEFINE_enum("distributed", "", ["", "auto"], "auto: ask the cluster (TPU pod, SLURM) which processes there are")
+flags.DEFINE_enum("distributed", "", ["", "auto"], "auto: get the processes from the cluster (TPU pod, SLURM)")
 flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0, the same in every process")
-flags.DEFINE_integer("num_processes", 1, "how many processes run this program together", lower_bound=1)
-flags.DEFINE_integer("process_id", 0, "which of them this is, from 0", lower_bound=0)
-flags.DEFINE_integer("heartbeat_timeout_s", 100, "a process silent for so long is dead, the others then exit")
+flags.DEFINE_integer("num_processes", 1, "number of processes that run this program together", lower_bound=1)
+flags.DEFINE_integer("process_id", 0, "index of this process, from 0", lower_bound=0)
+flags.DEFINE_integer("heartbeat_timeout_s", 100, "a process silent for this long counts as dead, and the others exit")
 FLAGS = flags.FLAGS
 
 
@@ -50,7 +50,7 @@ def start(*, supported: bool) -> None:
     if FLAGS.coordinator is None or not FLAGS.process_id < FLAGS.num_processes:
         raise ValueError(
             f"--num_processes={FLAGS.num_processes} needs --coordinator=HOST:PORT and a --process_id from 0 to "
-            f"{FLAGS.num_processes - 1}, there are {FLAGS.coordinator} and {FLAGS.process_id}"
+            f"{FLAGS.num_processes - 1}, got {FLAGS.coordinator} and {FLAGS.process_id}"
         )
     distributed.start(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, **options)
 
@@ -67,7 +67,10 @@ def simulate_devices(count: int) -> None:
     if (jax.config.jax_platforms or "cpu") != "cpu" or max(count, processes) == 1:
         return
     if count % processes:
-        raise ValueError(f"a mesh of {count} devices does not divide over {processes} processes")
+        raise ValueError(
+            f"a mesh of {count} devices cannot be split evenly over {processes} processes: change mesh or "
+            "--num_processes"
+        )
     # Simulated devices wait for each other in a thread pool with one thread per core: two cores would deadlock.
     os.environ.setdefault("NPROC", "16")
     share = count // processes
@@ -88,7 +91,7 @@ def check_mesh(mesh: Mesh) -> None:
 def one_process(what: str) -> None:
     """Raises ValueError if there are several processes, which `what` does not support."""
     if jax.process_count() > 1:
-        raise ValueError(f"{what} works in one process only, there are {jax.process_count()}")
+        raise ValueError(f"{what} works in one process only, but there are {jax.process_count()}")
 
 
 def rows_here(mesh: Mesh, count: int) -> np.ndarray:

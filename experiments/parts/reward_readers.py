@@ -216,7 +216,9 @@ def encode_responses(setup: Setup, records: list[dict], needed: set[str]) -> tup
     for name in sorted(needed & set(kept[0])):
         absent = [int(arrays["indices"][place]) for place, info in enumerate(kept) if name not in info]
         if absent:
-            raise ValueError(f"record {absent[0]} has no {name!r}, which record {arrays['indices'][0]} has")
+            raise ValueError(
+                f"record {absent[0]} lacks {name!r}, which record {arrays['indices'][0]} has: all need it, or none"
+            )
         arrays[name] = np.array([info[name] for info in kept], np.float32)  # null is nan
     if "attribute_targets" in arrays:
         arrays["attribute_mask"] = np.isfinite(arrays["attribute_targets"])
@@ -273,8 +275,8 @@ def check_labels(config, arrays: Arrays) -> None:
     for name in sorted(needs(bind(config.algorithm.loss.to_dict(), losses)) & set(UNSAID)):
         if np.all(arrays[name] == UNSAID[name]):
             raise ValueError(
-                f"algorithm.loss {config.algorithm.loss.fn} reads {name}, and all of {config.data.name}'s are "
-                f"{UNSAID[name]}: take data that have them, or the loss bradley_terry"
+                f"algorithm.loss={config.algorithm.loss.fn} needs {name}, but all of {config.data.name}'s are "
+                f"{UNSAID[name]}: use data that have them, or the loss bradley_terry"
             )
 
 
@@ -292,7 +294,7 @@ def load_records(config, found: preferences.Preferences, split: str, limit: int 
     """
     if config.algorithm.reads == "steps":
         if found.kind != "steps":
-            raise ValueError(f"{found.name} holds {found.kind}; reward_model.reads='steps' needs steps")
+            raise ValueError(f"algorithm.reads='steps' needs data.kind=steps, but {found.name} has {found.kind}")
         source = found.data_source(split)
         return [source[index] for index in range(len(source))][:limit]
     return records_of(found, split, config.algorithm.responses, limit=limit)

@@ -55,7 +55,7 @@ def mesh_sizes(config) -> tuple[dict[str, int], dict[str, int] | None]:
             "make them equal, or set rollout.devices=separate"
         )
     if settings.engine.name == "openai":
-        raise ValueError("rollout.mesh: an engine of its own (rollout.engine.name='openai') has a layout of its own")
+        raise ValueError("rollout.mesh must be empty with rollout.engine.name='openai': the server has its own layout")
     return train, found
 
 
@@ -110,7 +110,7 @@ def cost(layout: Layout, params: Params) -> str:
         jax.block_until_ready(place(layout, params))
         seconds.append(time.perf_counter() - start)
     return (
-        f"rollouts on {layout.name}: the weights' way there is {moved:,} bytes a step, {moved // layout.mesh.size:,} "
+        f"rollouts on {layout.name}: moving the weights takes {moved:,} bytes per step, {moved // layout.mesh.size:,} "
         f"to each device; {seconds[1]:.3g} s, the first time {seconds[0]:.3g}"
     )
 

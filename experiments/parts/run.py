@@ -149,7 +149,7 @@ class Run:
             step = Step(self, self.step, evaluates=self.step % self._eval_every == 0 or last)
             yield step
             if not self._ended:
-                raise RuntimeError(f"step {self.step} was not ended: call step.end")
+                raise RuntimeError(f"step {self.step} was not ended: call step.end() in the loop's body")
             stopping = step.stopping
 
     def check_finite(self, state: TrainState, batch: Any) -> None:
@@ -169,7 +169,8 @@ class Run:
         if distributed.is_main():
             np.savez(path, **{types.path_name(name): np.asarray(leaf) for name, leaf in leaves})
         raise FloatingPointError(
-            f"{self._limit} gradients in a row were not finite; the batch of step {self.step} is in {path}"
+            f"{self._limit} gradients in a row were not finite: lower the learning rate. The batch of step "
+            f"{self.step} is in {path}"
         )
 
     def finish(self, setup: Setup, params: types.Params, **more: types.Params) -> bool:
@@ -179,7 +180,7 @@ class Run:
         if self.done and self._whole:
             self.say(f"wrote {self.workdir}; see it with  python -m experiments.report {self.workdir}")
         elif not self.done:
-            self.say(f"stopped and saved after step {self.step}; the same command goes on from there")
+            self.say(f"stopped and saved after step {self.step}; run the same command again to resume")
         return self.done
 
     def say(self, text: str) -> None:

@@ -79,7 +79,7 @@ def _continuous(setup: Setup, num_prompts: int, *, group_size: int, **options) -
 def _openai(setup: Setup, *, sampling: Sampling, **options) -> OpenAIGenerate:
     settings = setup.config.rollout.engine
     if settings.sync is None:
-        logging.warning("rollout.engine.sync is None: the server keeps the weights that it has. See sampler/ess")
+        logging.warning("rollout.engine.sync is None: the server's weights are never updated. Watch sampler/ess")
     score = None
     if sampling != Sampling():
         length, chunk = options["completion_length"], setup.config.score.chunk

@@ -119,8 +119,8 @@ def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
     longest = max(config.rollout.prompt_buckets) + config.rollout.completion_length
     if 0 < model_config.learned_positions < longest:
         raise ValueError(
-            f"{path} knows {model_config.learned_positions} positions; rollout.prompt_buckets and completion_length "
-            f"ask for {longest}"
+            f"{path} has {model_config.learned_positions} positions, but rollout.prompt_buckets and completion_length "
+            f"need {longest}"
         )
     shapes = loading.param_shapes(model_config)
     shardings = sharding.tree_shardings(shapes, mesh)
@@ -156,7 +156,7 @@ def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callabl
         model_config = dataclasses.replace(loaded, **policies)
         if model_config.vocab_size != tokenizer.vocab_size:
             raise ValueError(
-                f"{path} has a vocabulary of {model_config.vocab_size}, the tokenizer one of {tokenizer.vocab_size}"
+                f"{path} has a vocabulary of {model_config.vocab_size}, but the tokenizer has {tokenizer.vocab_size}"
             )
         dtype = model_config.param_dtype
         return make_transformer(model_config), lambda: jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)

@@ -50,8 +50,8 @@ def make_trackers(config) -> dict[str, Tracker]:
         lacking = [field for field in fields if not hasattr(tracker.init(), field)]
         if lacking:
             raise ValueError(
-                f"algorithm.trackers.{place}={specs[place].fn!r}: its state has no {', '.join(lacking)}, which the "
-                f"loop reads there; use {usual}"
+                f"algorithm.trackers.{place}={specs[place].fn!r}: its state lacks {', '.join(lacking)}, which the "
+                f"loop reads; use {usual}"
             )
     return made
 

@@ -37,13 +37,13 @@ from rl_jax.runs.logging import write_atomically
 from rl_jax.training import sharding
 
 flags.DEFINE_string("topology", "v5e:4x4", "a slice, CHIP:SHAPE: v4:2x2x2, v5e:4x4, v5p:4x4x4, v6e:4x4")
-flags.DEFINE_bool("sweep", False, "plan the train step for every sensible mesh of the slice, and rank them")
+flags.DEFINE_bool("sweep", False, "plan the train step for every sensible mesh of the slice and rank the meshes")
 flags.DEFINE_bool("largest", False, "plan the train step with the largest micro-batch that fits")
-flags.DEFINE_list("programs", ["train", "score", "decode"], "which ones")
+flags.DEFINE_list("programs", ["train", "score", "decode"], "programs to plan")
 flags.DEFINE_float("effort", 0.0, "XLA's exec_time_optimization_effort: 0 as in a run, -1 for a quick plan", -1.0, 1.0)
-flags.DEFINE_string("save", None, "write the plan there, as JSON")
-flags.DEFINE_string("table", None, "write README.md with the plans stored in this folder, and nothing else")
-flags.DEFINE_string("check", None, "plan what this file has stored again, and compare; its own flags are taken from it")
+flags.DEFINE_string("save", None, "write the plan to this file, as JSON")
+flags.DEFINE_string("table", None, "only write a README.md of the plans stored in this folder")
+flags.DEFINE_string("check", None, "plan a stored plan (this file) again, with its own flags, and compare")
 
 GIB = stored.GIB
 LEAST_EFFORT = -1.0  # a third of the time; peaks are within a few percent of a run's
@@ -197,13 +197,13 @@ def largest(setup: Setup, limit: float, effort: float) -> tuple[int, dict[str, A
     sample, shards = setup.config.sample, sharding.row_shards(setup.mesh)
     rows = sample.prompts_per_step * sample.group_size // setup.config.train.minibatches
     if rows % shards:
-        raise ValueError(f"a minibatch of {rows} rows does not divide over the {shards} devices that take rows")
+        raise ValueError(f"a minibatch of {rows} rows must be a multiple of the {shards} devices that split rows")
     figures: dict[str, Any] = {}
     for count in range(1, rows + 1):
         if rows % (count * shards):
             continue
         figures = compile_one(make_planned("train", setup, count), setup.mesh, effort)
-        said = figures.get("refused") or f"peak {figures['peak_bytes'] / GIB:.2f} GiB a chip"
+        said = figures.get("refused") or f"peak {figures['peak_bytes'] / GIB:.2f} GiB per chip"
         print(f"micro-batch of {rows // count} rows: {said} ({figures['compile_s']:.0f} s)", flush=True)
         if figures.get("peak_bytes", math.inf) <= limit:
             return rows // count, figures
@@ -225,11 +225,13 @@ def plan(config, topology: str, names: list[str], *, find_largest: bool = False,
     """
     for field, value in {"model.lora.rank": config.model.lora.rank, "rollout.mesh": config.rollout.mesh}.items():
         if value:
-            raise ValueError(f"{field}={value!r}: what is planned trains all weights, and samples where it trains")
+            raise ValueError(f"{field}={value!r} cannot be planned: leave it empty or 0")
     chip, devices = chips.chip_of(topology), described_devices(topology)
     sizes = sharding.parse_mesh(config.mesh)
     if math.prod(sizes.values()) != len(devices):
-        raise ValueError(f"mesh {config.mesh!r} has {math.prod(sizes.values())} devices, {topology} has {len(devices)}")
+        raise ValueError(
+            f"mesh={config.mesh!r} has {math.prod(sizes.values())} devices, but {topology} has {len(devices)}"
+        )
     mesh = sharding.make_mesh(sizes, devices)
     setup = programs.describe(config, programs.model_config(config), mesh)
     # A kernel's products cannot be counted in a jaxpr, so those of plain attention are counted instead.
@@ -276,7 +278,7 @@ def report(found: dict[str, Any]) -> str:
         f"{found['model']}: {found['parameters'] / 1e9:.2f}B parameters on {found['topology']}, mesh {found['mesh']}",
         f"rows of {prompt} + {completion} tokens; a train step has {found['rows']}, "
         f"in {found['micro_batches']} micro-batches",
-        f"parameters {found['parameter_bytes'] / GIB:.2f} GiB a chip, which has {found['chip_bytes'] / GIB:.0f}; "
+        f"parameters {found['parameter_bytes'] / GIB:.2f} GiB per chip, which has {found['chip_bytes'] / GIB:.0f}; "
         f"the optimizer keeps {found['optimizer_bytes'] / GIB:.2f}",
     ]
     for name, one in found["programs"].items():
@@ -287,7 +289,7 @@ def report(found: dict[str, Any]) -> str:
         limit = max(("compute_s", "memory_s", "links_s"), key=one.get).removesuffix("_s")
         over = ", which does NOT fit" if one["peak_bytes"] > found["chip_bytes"] else ""
         lines += [
-            f"{name:7} peak {one['peak_bytes'] / GIB:.2f} GiB a chip{over}: "
+            f"{name:7} peak {one['peak_bytes'] / GIB:.2f} GiB per chip{over}: "
             f"{one['argument_bytes'] / GIB:.2f} of arguments, "
             f"{one['temporary_bytes'] / GIB:.2f} of activations and other temporaries "
             f"({one['compile_s']:.0f} s to compile)"
@@ -359,7 +361,7 @@ def run(config, workdir: pathlib.Path) -> None:
         print("\n" + stored.comparison(kept, found))
         refused = stored.growth(kept, found)
         if refused:
-            accept = f"if that is as it should be, commit the result of: {kept['command']}"
+            accept = f"if this is intended, commit the result of: {kept['command']}"
             sys.exit("\n".join([*refused, accept, "and of: python -m experiments.plan --table=experiments/plan/plans"]))
 
 

@@ -36,7 +36,7 @@ def load(path: pathlib.Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
         found["command"], found["programs"]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no plan that experiments.plan --save has written: {error!r}") from error
+        raise ValueError(f"{path} is not a plan written by experiments.plan --save: {error!r}") from error
     return found
 
 
@@ -121,7 +121,7 @@ def table(folder: pathlib.Path) -> str:
     plans = {path.stem: load(path) for path in sorted(folder.glob("*.json"))}
     lines = [
         "| plan | model | slice | mesh | program | rows (micro-batch) | peak GiB (parameters + optimizer) "
-        "| sent GB a chip | limit s (by) | MFU at most | most |",
+        "| sent GB per chip | limit s (by) | MFU at most | most |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     order = sorted(plans, key=lambda name: (plans[name]["parameters"], plans[name]["topology"], name))

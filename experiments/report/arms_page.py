@@ -100,7 +100,7 @@ def _load_sweep(folder: Path):
     sweep = read_json(path)
     points = sweep.get("points")
     if not isinstance(points, list) or not points:
-        raise ValueError(f"{path}: 'points' holds no list of points: is this the folder of experiments.sweep?")
+        raise ValueError(f"{path}: 'points' is not a list of points: is this the folder of an experiments.sweep?")
     tuning = read_json(folder / TUNING_FILE) if (folder / TUNING_FILE).exists() else {}
     members, waiting = [], []
     for index, point in enumerate(points):
@@ -110,7 +110,7 @@ def _load_sweep(folder: Path):
             raise ValueError(f"{path}: point {index} has no {' and no '.join(lacks)}")
         workdir = folder / point["workdir"]
         if not workdir.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"{path}: the workdir of point {point['name']!r} lies outside of the sweep's folder")
+            raise ValueError(f"{path}: the workdir of point {point['name']!r} is outside of the sweep's folder")
         if not (workdir / "run.json").exists():
             waiting.append(point["name"])
             continue

@@ -83,12 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.report", description="Write report.html for runs.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_OR_SWEEP", help="a run's or a sweep's --workdir")
     parser.add_argument("--out", type=Path, help="where to write the page; default: report.html in the first folder")
-    parser.add_argument("--metric", help="what arms are compared by; default: the held-out one that there is")
-    parser.add_argument("--serve", action="store_true", help="serve a page that follows running runs, on 127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, help="of --serve; 0 takes a free one")
+    parser.add_argument("--metric", help="metric that arms are compared by; default: a held-out one, if logged")
+    parser.add_argument("--serve", action="store_true", help="serve a page on 127.0.0.1 that follows the runs")
+    parser.add_argument("--port", type=int, default=8000, help="port of --serve; 0 takes a free one")
     parsed = parser.parse_args(arguments)
     if not 0 <= parsed.port < 2**16:
-        parser.error(f"--port={parsed.port} is no port: 0 to 65535")
+        parser.error(f"--port={parsed.port} must be from 0 to 65535")
     try:
         if parsed.serve:
             from experiments.report import serve  # which imports this module

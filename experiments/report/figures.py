@@ -46,7 +46,7 @@ def choose_metric(study: Study, asked: str | None) -> str | None:
     rows = [row for members in study.arms.values() for member in members for row in member.metrics]
     names = {name for row in rows for name in row} - {"step", "nonfinite"}
     if asked is not None and asked not in names:
-        raise ValueError(f"no run has logged {asked!r}; logged are {', '.join(sorted(names)) or 'no metrics at all'}")
+        raise ValueError(f"no run has logged {asked!r}; logged: {', '.join(sorted(names)) or 'no metrics at all'}")
     return asked or next((name for name in (*HEADLINES, *CURVES) if name in names), None)
 
 
@@ -209,7 +209,7 @@ def notices(study: Study, metric: str | None) -> list[str]:
     if study.failed:
         found.append(f"{len(study.failed)} points have failed: {_first(study.failed)}")
     if any(member.run.record.get("folded") for member in members):
-        found.append("Runs were trained together in one program: the time of each is that of the whole program.")
+        found.append("Some runs were trained together in one program: the time of each is that of the whole program.")
     spent = {m.name: max(samples_of(m).values(), default=None) for m in members}
     spent = spent if None not in spent.values() else {m.name: m.metrics[-1]["step"] for m in members if m.metrics}
     if spent and max(spent.values()) > 1.1 * min(spent.values()):
@@ -223,10 +223,10 @@ def notices(study: Study, metric: str | None) -> list[str]:
         found.append(f"The runs were made by {len(commits)} different commits.")
     counts = {len(row) for row in study.arms.values()}
     if metric is not None and min(counts, default=0) < stats.FEW and max(counts, default=0) > 1:
-        found.append(f"With fewer than {stats.FEW} seeds an arm, a bootstrap interval of the IQM is too narrow: it "
-                     "misses the true value more often than 5 times in 100. The mean's is widened for this.")
+        found.append(f"With fewer than {stats.FEW} seeds per arm, a bootstrap interval of the IQM is too narrow: it "
+                     "misses the true value in more than 5 % of cases. The mean's interval is widened for this.")
     if metric is not None and len(study.arms) > 2 and max(counts) > 1:
-        found.append(f"Whichever of {len(study.arms)} arms looks best was picked on these seeds: expect less of it on "
+        found.append(f"The best of {len(study.arms)} arms was picked on these seeds: expect it to do less well on "
                      "new ones.")
     return found
 
@@ -240,8 +240,8 @@ def _without_an_end(members: Sequence[Member], metric: str) -> list[str]:
     if lost:
         found.append(f"{len(lost)} of {len(members)} seeds have no value of {metric} and are left out: {_first(lost)}")
     if broken:
-        found.append(f"The last {metric} of {len(broken)} of {len(members)} seeds is not a finite number, and the one "
-                     f"before stands for it: {_first(broken)}")
+        found.append(f"The last {metric} of {len(broken)} of {len(members)} seeds is not finite; the last finite one "
+                     f"is used: {_first(broken)}")
     return found
 
 
@@ -393,7 +393,7 @@ def _with_member(members: Sequence[Member]) -> list[tuple[Run, Member]]:
 
 def _tiles(study: Study, metric: str | None, intervals, health) -> list[tuple[str, str]]:
     begun = len(runs_of([member for row in study.arms.values() for member in row]))
-    tiles = [("arms", str(len(study.arms))), ("seeds", _range([len(row) for row in study.arms.values()]) + " an arm")]
+    tiles = [("arms", str(len(study.arms))), ("seeds", _range([len(row) for row in study.arms.values()]) + " per arm")]
     if study.waiting or study.sweeps:
         tiles.append(("points with a run", f"{begun} of {begun + len(study.waiting)}"))
     if intervals:

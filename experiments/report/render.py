@@ -55,8 +55,8 @@ def observations_of(row: Mapping[str, Any]) -> np.ndarray | None:
         found = np.array(packed["values"], float)  # None becomes nan
     if len(found) != len(row["rewards"]) + 1 or len(row["actions"]) != len(row["rewards"]):
         raise ValueError(
-            f"the episode of step {row['step']} has as many observations as {len(found)}, not one more "
-            f"than its {len(row['rewards'])} rewards and {len(row['actions'])} actions"
+            f"the episode of step {row['step']} has {len(found)} observations; there must be one more "
+            f"than rewards ({len(row['rewards'])}) and actions ({len(row['actions'])})"
         )
     return found.reshape(len(found), *shape)
 
@@ -64,7 +64,7 @@ def observations_of(row: Mapping[str, Any]) -> np.ndarray | None:
 def summary(row: Mapping[str, Any]) -> str:
     """An episode in words: "500 steps, return 500, time limit"."""
     steps = len(row["rewards"])
-    end = "terminated" if row["terminated"] else "time limit" if row["truncated"] else "not at its end"
+    end = "terminated" if row["terminated"] else "time limit" if row["truncated"] else "not ended"
     return f"{steps} step{'s' * (steps != 1)}, return {short_number(_return(row)[-1])}, {end}"
 
 
@@ -220,7 +220,7 @@ def picture(row: Mapping[str, Any]) -> str:
     scene = scene_for(row)
     if scene is None:
         raise ValueError(
-            f"{row['env']} has no picture: --text prints the steps, and experiments/report/scenes.py takes more"
+            f"{row['env']} has no picture: print the steps with --text, or add a scene to experiments/report/scenes.py"
         )
     folder = Path(__file__).with_name("templates")
     styles = "".join((folder / name).read_text(encoding="utf-8") for name in ("colours.css", "film.css"))
@@ -248,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m experiments.report.render", description="Show a recorded episode.")
     parser.add_argument("run", type=Path, metavar="RUN", help="the --workdir of experiments.control_ppo")
-    parser.add_argument("--text", action="store_true", help="print the steps; without it, RUN/episode.svg is written")
+    parser.add_argument("--text", action="store_true", help="print the steps instead of writing RUN/episode.svg")
     parsed = parser.parse_args(arguments)
     try:
         row = load_episodes(parsed.run)[-1]

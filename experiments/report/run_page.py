@@ -24,9 +24,9 @@ CURVES = {
     "kl/k1": "Divergence from the reference, unbiased estimator.",
     "kl/k3": "Divergence from the reference, never-negative estimator.",
     "entropy": "Uncertainty of the next token or action, in nats.",
-    "loss": "What the optimizer minimises; in policy optimization it need not fall.",
+    "loss": "The optimizer's objective; in policy optimization it need not fall.",
     "grad_norm": "Norm of the gradient before clipping.",
-    "completion_length": "Tokens a completion.",
+    "completion_length": "Tokens per completion.",
 }
 # The metrics that best summarise a run, most important first.
 HEADLINES = ("eval/pass@1", "eval/reward", "eval/return", "episode/return", "reward/mean")
@@ -280,7 +280,7 @@ def _token_cell(row: Mapping[str, Any], index: int, scales: Mapping[str, float])
         "text": visible_token(row["tokens"][index]),
         "mask": seen,
         "style": Markup(";".join(style)),
-        "title": f"token {index}: {words}" if seen else f"token {index}: masked, the loss does not see it",
+        "title": f"token {index}: {words}" if seen else f"token {index}: masked, not part of the loss",
         **shown,
     }
 

@@ -33,7 +33,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answers a GET request."""
         if self.headers.get("Host") not in (f"{name}:{self.server.server_port}" for name in (HOST, "localhost")):
-            self._answer(403, "text/plain", "this report answers to 127.0.0.1 and localhost only\n")
+            self._answer(403, "text/plain", "this report is served at 127.0.0.1 and localhost only\n")
         elif self.path in ("/", "/version"):
             try:
                 page = self.path == "/"
@@ -74,7 +74,7 @@ class Server(http.server.ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), Handler)
         except PermissionError as error:
-            said = f"port {port} is not for this user: take one above 1023, or 0 for a free one"
+            said = f"port {port} is not allowed for this user: use one above 1023, or 0 for a free one"
             raise PermissionError(said) from error
         self.paths = [Path(path) for path in paths]
         self._metric, self._nonce = metric, secrets.token_urlsafe(16)
@@ -103,7 +103,7 @@ def serve(paths: Sequence[Path], *, port: int, metric: str | None = None) -> Non
     """
     with Server(paths, port=port, metric=metric) as server:
         server.page()
-        print(f"http://{HOST}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+        print(f"http://{HOST}:{server.server_port}/ (Ctrl-C to stop)", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -64,7 +64,7 @@ def length_bias(
     arrays = _encoded(data, Llama2cTokenizer(tokenizer_path), prompt_length, completion_length)
     count = len(arrays["present"])
     if count < held_out + batch_size:
-        raise ValueError(f"{count} pairs are short enough; held_out={held_out} and a batch of {batch_size} need more")
+        raise ValueError(f"{count} short pairs are fewer than held_out={held_out} plus batch_size={batch_size}")
 
     def scored(params, batch):
         rows = TokenBatch(*(x.reshape(-1, x.shape[-1]) for x in batch.batch[:3]))

@@ -109,7 +109,7 @@ def make_method(slots: Mapping[str, Any]) -> tuple[rule.CreditRule, grpo.Objecti
     made = []
     unknown = set(slots) - {name for kind in MODULES for name in kind._fields}
     if unknown:
-        raise ValueError(f"a method has no slot {', '.join(sorted(unknown))}")
+        raise ValueError(f"unknown slots of a method: {', '.join(sorted(unknown))}")
     for kind, modules in MODULES.items():
         chosen = {name: spec for name, spec in {"kl_coef": 0.0, **slots}.items() if name in kind._fields}
         made.append(kind(**{n: bind(spec, modules[n]) if n in modules else spec for n, spec in chosen.items()}))

@@ -68,7 +68,7 @@ def submit(sweep: pathlib.Path, tasks: Sequence[runner.Task], options) -> int:
         if is_complete(task.workdir):  # if it ended on the cluster, finish() has not run yet
             task.finish()
     if not left:
-        print("every point is complete")
+        print("all points are complete")
         print(folder.markdown(folder.write_table(sweep, options.metric)), end="")
         return 0
     if options.submit == "slurm":
@@ -90,41 +90,41 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--config", required=True, help="configs/FILE.py:arguments")
-    parser.add_argument("--sweep", default="", help="names of sweeps, each with :ARG or without: lr,seed:8")
-    parser.add_argument("--program", help="default: the one that the config is for")
+    parser.add_argument("--sweep", default="", help="names of sweeps, each with an optional :ARG, as in lr,seed:8")
+    parser.add_argument("--program", help="default: that of the config's field `program`")
     parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/sweeps/NAME, by config and sweep")
-    parser.add_argument("--subsample", type=int, help="so many of the points, drawn at random but always the same")
-    parser.add_argument("--metric", help="of the table; default: what the program evaluates")
+    parser.add_argument("--subsample", type=int, help="run this many of the points, a fixed random sample")
+    parser.add_argument("--metric", help="metric of the table; default: the program's evaluation metric")
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("--list", action="store_true", help="the points and their states")
-    action.add_argument("--print", action="store_true", help="a command for each point that is not complete")
-    action.add_argument("--table", action="store_true", help="the table, as far as the sweep has come")
+    action.add_argument("--list", action="store_true", help="list the points and their states")
+    action.add_argument("--print", action="store_true", help="print a command for each point that is not complete")
+    action.add_argument("--table", action="store_true", help="print the table of the results so far")
     action.add_argument("--submit", choices=("slurm", "hosts", "ray"))
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--no-pin", dest="pin", action="store_false", help="do not give each run cores of its own")
-    parser.add_argument("--vmap", action="store_true", help="seeds and numbers of a control sweep in one program")
-    parser.add_argument("--retries", type=int, default=2, help="starts of a failed point after the first")
-    parser.add_argument("--grace_s", type=float, default=runner.GRACE_S, help="seconds to save in, when stopped")
-    parser.add_argument("--hosts", help="a file with HOST or HOST COUNT a line")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--no-pin", dest="pin", action="store_false", help="do not pin each run to its own cores")
+    parser.add_argument("--vmap", action="store_true", help="train a control sweep's seeds and numbers in one program")
+    parser.add_argument("--retries", type=int, default=2, help="restarts of a failed point")
+    parser.add_argument("--grace_s", type=float, default=runner.GRACE_S, help="seconds that a stopped run gets to save")
+    parser.add_argument("--hosts", help="a file with HOST or HOST COUNT per line")
     parser.add_argument(
         "--slurm",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of submitit, as slurm_partition=gpu, timeout_min=600, cpus_per_task=8, gpus_per_node=1",
+        help="for submitit: slurm_partition=gpu, timeout_min=600, cpus_per_task=8, gpus_per_node=1",
     )
-    parser.add_argument("--cluster", default="slurm", choices=("slurm", "local"), help="submitit's: local runs here")
+    parser.add_argument("--cluster", default="slurm", choices=("slurm", "local"), help="local: with submitit, here")
     options, rest = parser.parse_known_args(arguments)
     for text in rest:
         if not re.match(r"--config\.[\w.]+=", text):
             parser.error(f"unknown argument {text}; fields of the config are set with --config.FIELD=VALUE")
     if options.jobs < 1 or options.retries < 0:
-        parser.error("--jobs is at least 1, --retries at least 0")
+        parser.error("--jobs must be at least 1, --retries at least 0")
     if (options.submit == "hosts") != bool(options.hosts) and not options.print:
-        parser.error("--submit=hosts and --hosts=FILE go together")
+        parser.error("--submit=hosts needs --hosts=FILE, and --hosts needs --submit=hosts")
     wrong = [text for text in options.slurm if "=" not in text]
     if wrong:
-        parser.error(f"--slurm={wrong[0]} is not NAME=VALUE")
+        parser.error(f"--slurm={wrong[0]} must be NAME=VALUE")
     return options, [text.removeprefix("--config.") for text in rest]
 
 

@@ -66,10 +66,10 @@ def _split(points: Sequence[tuple[Point, int]]) -> list[list[Point]]:
 def _parts(point: Point) -> tuple[dict[str, float], dict[str, Any]]:
     """(numbers that may differ within one program, the other overrides without seeds)."""
     if point.program != "control_ppo":
-        raise ValueError(f"--vmap: {point.program} is not jittable as a whole; only control_ppo is")
+        raise ValueError(f"--vmap: {point.program} cannot be vectorized; only control_ppo can")
     config = set_fields(load_config(point.config), point.overrides)
     if config.num_seeds != 1 or config.sweep or config.runs:
-        raise ValueError(f"--vmap: {point.name} is several runs itself: name seed among the sweeps")
+        raise ValueError(f"--vmap: {point.name} already has several runs (num_seeds): add seed to --sweep instead")
     swept, rest = {}, {}
     for name, value in point.overrides.items():
         if name.startswith(("algorithm.", "train.")) and type(value) is float:

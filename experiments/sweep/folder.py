@@ -41,8 +41,8 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise RuntimeError(
-                f"another sweep works on {folder} (process {file.read().strip() or 'unknown'}): wait for it, stop it, "
-                "or name another --workdir"
+                f"another sweep runs in {folder} (process {file.read().strip() or 'unknown'}): wait for it, stop it, "
+                "or give another --workdir"
             ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
@@ -74,8 +74,8 @@ def write_sweep(folder: pathlib.Path, points: Sequence[Point], **head: Any) -> d
         new = json.loads(json.dumps(point.record()))
         if before.setdefault(point.name, new) != new:
             raise ValueError(
-                f"{folder} has another point {point.name}, with {before[point.name]['overrides']} of "
-                f"{before[point.name]['config']}: name another --workdir"
+                f"{folder} already has a different point {point.name}, with {before[point.name]['overrides']} of "
+                f"{before[point.name]['config']}: give another --workdir"
             )
     record["points"] = list(before.values())
     folder.mkdir(parents=True, exist_ok=True)

@@ -28,10 +28,10 @@ def read_hosts(path: str | os.PathLike) -> list[Slot]:
         count = words[1] if len(words) > 1 else "1"
         # ssh would take a host that starts with "-" as an option.
         if len(words) > 2 or words[0].startswith("-") or not count.isdecimal() or not int(count):
-            raise ValueError(f"{path}:{number}: {line!r} is not HOST or HOST COUNT")
+            raise ValueError(f"{path}:{number}: {line!r} must be HOST or HOST COUNT")
         slots += [Slot(host=words[0])] * int(count)
     if not slots:
-        raise ValueError(f"{path} names no host")
+        raise ValueError(f"{path} has no host: write HOST or HOST COUNT per line")
     return slots
 
 
@@ -92,4 +92,4 @@ def optional(package: str, install: str):
     try:
         return importlib.import_module(package)
     except ImportError:
-        raise RuntimeError(f"{package} is not installed: {install}") from None
+        raise RuntimeError(f"{package} is not installed; install it with: {install}") from None

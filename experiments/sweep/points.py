@@ -126,7 +126,7 @@ def set_fields(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
         if isinstance(place, ConfigDict):
             raise ValueError(f"{name} is a group of fields; name one of {', '.join(f'{name}.{key}' for key in place)}")
         if not _fits(value, place):
-            raise ValueError(f"{name} is {place!r}, a {type(place).__name__}; {value!r} is a {type(value).__name__}")
+            raise ValueError(f"{name}={place!r} is a {type(place).__name__}, but {value!r} is a {type(value).__name__}")
         parent[last] = float(value) if type(place) is float else value
     return result.lock()
 
@@ -157,7 +157,7 @@ def expand(
             raise ValueError(f"{config} has no sweep {name!r}{_near(name, known)}; it has: {there}")
         parts.append([(name, overrides) for overrides in known[name](arg or None)])
         if not parts[-1]:
-            raise ValueError(f"the sweep {text!r} has no points")
+            raise ValueError(f"the sweep {text!r} returned no points")
     points = [_point(config, combination, program, fixed) for combination in itertools.product(*parts)]
     if subsample is not None:
         kept = sweeps.subsample([{"point": index} for index in range(len(points))], subsample)
@@ -175,7 +175,7 @@ def check_names(points: Iterable[Point]) -> list[Point]:
     points, seen = list(points), set()
     for point in points:
         if point.name in seen:
-            raise ValueError(f"two points of the sweep are called {point.name}")
+            raise ValueError(f"two points of the sweep have the name {point.name}")
         seen.add(point.name)
     return points
 
@@ -202,7 +202,7 @@ def make_point(
     """
     for field, value in overrides.items():
         if not _is_plain(value):
-            raise ValueError(f"{field}={value!r}: an override is a number, a string, a bool or a tuple of these")
+            raise ValueError(f"{field}={value!r}: an override must be a number, a string, a bool or a tuple of these")
     path, _, argument = str(overrides.get("config", config)).partition(":")
     argument = argument or config.partition(":")[2]  # another file, the same task or size
     words = [word for word in (argument, overrides.get("argument", "")) if word]
@@ -227,7 +227,7 @@ def _point(config: str, parts: Sequence[tuple[str, Mapping]], program: str | Non
     for text in fixed:
         name, _, value = text.partition("=")
         if name in overrides:
-            raise ValueError(f"{name} is fixed and swept")
+            raise ValueError(f"{name} is both set on the command line and swept: leave one out")
         overrides[name] = _parsed(name, value, load_config(config))
     return make_point(
         config, overrides, name=_short(",".join(names) or "only"), arm=_short(",".join(arms) or "all"), program=program
@@ -276,7 +276,7 @@ def _parsed(name: str, text: str, config: ConfigDict) -> Any:
     try:
         return {"true": True, "false": False}[text.lower()] if isinstance(place, bool) else type(place)(text)
     except (ValueError, KeyError):
-        raise ValueError(f"{name}={text}: the field is a {type(place).__name__}") from None
+        raise ValueError(f"{name}={text}: the value must be a {type(place).__name__}") from None
 
 
 def _is_plain(value: Any) -> bool:

@@ -145,11 +145,11 @@ class Runner:
             self._set(task, state="complete", error="")
         elif failures > self._retries:
             self._set(task, state="failed")  # an earlier start with more --retries may have left it pending
-            self._say(f"{task.name} has failed {failures} times: it is left; raise --retries, or remove its folder")
+            self._say(f"{task.name} has failed {failures} times and is skipped; raise --retries, or remove its folder")
         elif self._is_held(task):
             self._running.append(Running(task, None, None, time.monotonic()))
             self._set(task, state="running")
-            self._say(f"{task.name} is still running: an earlier sweep has started it")
+            self._say(f"{task.name} is still running, started by an earlier sweep")
         else:
             self._waiting.append(task)
             self._set(task, state="pending")
@@ -255,7 +255,7 @@ class Runner:
             if failures <= self._retries:
                 self._waiting.append(task)
             self._set(task, state="pending" if failures <= self._retries else "failed", error=error[0])
-            what = f"again, {failures} of {self._retries}" if failures <= self._retries else "for good"
+            what = f"retry {failures} of {self._retries}" if failures <= self._retries else "no retries left"
             self._say(f"FAILED   {task.name} ({what}): {error[0]}; see {task.workdir / LOG_FILE}")
 
     def _forward(self) -> None:
@@ -265,7 +265,7 @@ class Runner:
         now = time.monotonic()
         if self._stopped_at is None:
             self._stopped_at = now + self._grace_s
-            self._say(f"stopping {len(self._running)} runs: each saves; again to stop at once")
+            self._say(f"stopping {len(self._running)} runs: each saves first; press Ctrl-C again to stop at once")
             for item in self._running:
                 if item.process is not None:
                     item.process.terminate()

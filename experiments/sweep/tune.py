@@ -51,12 +51,14 @@ def space_of(config: str, names: str) -> dict[str, tuple]:
             raise ValueError(f"{config} has no space {name!r}; it has: {', '.join(sorted(known)) or 'none'}")
         for field, (kind, *bounds) in known[name]().items():
             if KINDS.get(kind) != len(bounds):
-                raise ValueError(f"space {name}: {kind!r} with {bounds} is none of {', '.join(KINDS)} with its bounds")
+                raise ValueError(
+                    f"space {name}: ({kind!r}, {bounds}) must be one of {', '.join(KINDS)}, with its bounds"
+                )
             if field in found:
-                raise ValueError(f"two spaces have {field}")
+                raise ValueError(f"two spaces have the field {field}")
             found[field] = (kind, *bounds)
     if not found:
-        raise ValueError(f"--space names nothing to tune; {config} has: {', '.join(sorted(known)) or 'none'}")
+        raise ValueError(f"--space is empty; {config} has: {', '.join(sorted(known)) or 'none'}")
     return found
 
 
@@ -133,7 +135,7 @@ def equal_budget(arms: Sequence[points.Point], fields: str | None) -> dict[str, 
     for name, mine in found.items():
         if mine != found[first]:
             raise ValueError(
-                f"the arms may not use the same: {first} {found[first]}, {name} {mine}; set the same steps for both, "
+                f"the arms have different budgets: {first} {found[first]}, {name} {mine}; set the same steps for both, "
                 "or name with --budget the fields that must be equal"
             )
     return found[first]
@@ -153,7 +155,7 @@ def seeded(arm: points.Point, params: Mapping[str, Any], seed: int, name: str) -
     """
     twice = sorted(set(params) & set(arm.overrides))
     if twice:
-        raise ValueError(f"{', '.join(twice)} is tuned and set by the arm {arm.name}")
+        raise ValueError(f"{', '.join(twice)} is both tuned and set by the arm {arm.name}: leave one out")
     overrides = points.fields_of(arm.overrides) | dict(params) | seed_overrides(arm.config, seed)
     return points.make_point(arm.config, overrides, name=name, arm=arm.name, program=arm.program)
 
@@ -204,7 +206,7 @@ def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Ma
         other = [name for name in said if record.get(name) != said[name] and (record["trials"] or name != "tuned")]
         if other:
             raise ValueError(
-                f"{path} has trials of another space or other seeds, or of another task ({', '.join(other)}): name "
+                f"{path} has trials of another space, other seeds or another task ({', '.join(other)}): give "
                 "another --workdir"
             )
         trials = record["trials"]
@@ -214,7 +216,7 @@ def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Ma
         found = [seeded(arm, params, seed, name) for seed, name in zip(options.tuning_seeds, names, strict=True)]
         resolved = points.set_fields(points.load_config(found[0].config), found[0].overrides)
         if budget(resolved, arm.program, options.budget) != per_run:
-            raise ValueError(f"a trial of {arm.name} may not change what a run may use: {params}")
+            raise ValueError(f"a trial of {arm.name} may not change the budget of a run: {params}")
         folder.write_json(path, said | {"trials": trials})  # an interrupted trial resumes only with these settings
         tasks = sweep_program.tasks_of(place, found, vmap=False)
         shown = display.Display(tasks, jobs=len(slots))
@@ -226,7 +228,7 @@ def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Ma
             raise Stopped(status)
         value, metric = value_of([task.workdir for task in tasks], options.metric)
         if metric is not None and metric.endswith("loss") and not options.minimize:
-            raise ValueError(f"{metric} is better when lower: give --minimize, or another --metric")
+            raise ValueError(f"lower is better for {metric}: give --minimize, or another --metric")
         trials.append({"number": len(trials), "params": params, "value": value, "metric": metric})
         folder.write_json(path, said | {"trials": trials})
         print(f"{arm.name} trial {len(trials)}/{options.trials}: {metric} {value} with {params}", flush=True)
@@ -241,7 +243,7 @@ def chosen(trials: Sequence[Mapping], minimize: bool) -> Mapping[str, Any]:
     """
     complete = [trial for trial in trials if trial["value"] is not None]
     if not complete:
-        raise ValueError("every trial has failed: see the log.txt of each")
+        raise ValueError("every trial has failed: see their log.txt")
     return (min if minimize else max)(complete, key=lambda trial: trial["value"])
 
 
@@ -279,24 +281,24 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     parser.add_argument("--config", required=True, help="configs/FILE.py:arguments")
     parser.add_argument("--space", required=True, help="names of the config file's spaces: lr,entropy")
     parser.add_argument("--sweep", default="", help="sweeps whose points are the arms; default: one arm")
-    parser.add_argument("--trials", type=int, default=20, help="configurations of each arm")
-    parser.add_argument("--tuning_seeds", default="3", help="how many, or 10003/10004")
-    parser.add_argument("--seeds", default="5", help="test seeds: how many, or 3/4")
-    parser.add_argument("--seed", type=int, default=0, help="of the sampler")
-    parser.add_argument("--program", help="default: the one that the config is for")
+    parser.add_argument("--trials", type=int, default=20, help="configurations tried per arm")
+    parser.add_argument("--tuning_seeds", default="3", help="tuning seeds: a number of them, or 10003/10004")
+    parser.add_argument("--seeds", default="5", help="test seeds: a number of them, or 3/4")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sampler")
+    parser.add_argument("--program", help="default: that of the config's field `program`")
     parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/tune/NAME, by config, arms and space")
-    parser.add_argument("--metric", help="whose mean over seeds is tuned; default: what the program evaluates")
+    parser.add_argument("--metric", help="its mean over seeds is tuned; default: the program's evaluation metric")
     parser.add_argument("--minimize", action="store_true", help="lower is better")
-    parser.add_argument("--budget", help="fields of the config that must be the same in all arms")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--retries", type=int, default=2, help="starts of a failed run after the first")
+    parser.add_argument("--budget", help="config fields that must be equal in all arms")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--retries", type=int, default=2, help="restarts of a failed run")
     options, rest = parser.parse_known_args(arguments)
     options.grace_s = runner.GRACE_S
     wrong = [text for text in rest if not text.startswith("--config.") or "=" not in text]
     if wrong:
         parser.error(f"unknown argument {wrong[0]}; fields of the config are set with --config.FIELD=VALUE")
     if min(options.trials, options.jobs) < 1 or options.retries < 0:
-        parser.error("--trials and --jobs are at least 1, --retries at least 0")
+        parser.error("--trials and --jobs must be at least 1, --retries at least 0")
     return options, [text.removeprefix("--config.") for text in rest]
 
 
@@ -309,7 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.tuning_seeds = [point["seed"] for point in sweeps.tuning_seeds(options.tuning_seeds)]
         options.seeds = [point["seed"] for point in sweeps.seeds(options.seeds)]
         if any(part.partition(":")[0] == "seed" for part in options.sweep.split(",")):
-            raise ValueError("the arms are without seeds: give --tuning_seeds and --seeds")
+            raise ValueError("--sweep may not set seeds here: give --tuning_seeds and --seeds")
         space = space_of(options.config, options.space)
         arms = points.expand(options.config, options.sweep, program=options.program, fixed=fixed)
         with folder.locked(sweep):

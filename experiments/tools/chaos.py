@@ -23,12 +23,12 @@ from typing import NamedTuple
 import numpy as np
 from absl import app, flags
 
-flags.DEFINE_integer("kills", 20, "how often", lower_bound=1)
-flags.DEFINE_integer("seed", 0, "of the moments")
-flags.DEFINE_string("folder", "runs/chaos", "where both runs and their output are written; it must not exist")
-flags.DEFINE_float("in_save", 0.4, "the share of kills that wait until a save has begun")
-flags.DEFINE_float("in_start", 0.2, "the share of kills while the process starts")
-flags.DEFINE_float("timeout_s", 1800.0, "for one process")
+flags.DEFINE_integer("kills", 20, "number of kills", lower_bound=1)
+flags.DEFINE_integer("seed", 0, "seed of the moments of the kills")
+flags.DEFINE_string("folder", "runs/chaos", "folder of both runs and their output; it must not exist")
+flags.DEFINE_float("in_save", 0.4, "share of the kills that wait until a save has begun")
+flags.DEFINE_float("in_start", 0.2, "share of the kills while the process starts")
+flags.DEFINE_float("timeout_s", 1800.0, "time limit per process, in seconds")
 FLAGS = flags.FLAGS
 POLL_S = 0.001
 START_S, STEP_S = 6.0, 0.2  # approximate seconds of a start and of a step; kills fall within
@@ -62,7 +62,7 @@ def draw_moments(kills: int, total: int, *, in_save: float, in_start: float, see
       ValueError: if the run is too short for so many kills, or the fractions are invalid.
     """
     if not 0 <= in_save <= in_save + in_start <= 1:
-        raise ValueError(f"in_save={in_save} and in_start={in_start} are no shares of one whole")
+        raise ValueError(f"in_save={in_save} and in_start={in_start} must be 0 or more and sum to at most 1")
     if total < kills + 2:
         raise ValueError(f"a run that logs {total} rows is too short for {kills} kills: give it more steps")
     draws = np.random.default_rng(seed)

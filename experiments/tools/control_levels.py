@@ -55,7 +55,7 @@ def check_same(level: Level, workdir: pathlib.Path, overrides: Sequence[str], *,
     wrong = [name for name, value in named.items() if not name.startswith(FREE) and str(kept.get(name)) != value]
     if wrong and is_complete(workdir):
         raise ValueError(
-            f"{workdir} is finished, with {wrong[0]}={kept.get(wrong[0])}: delete it, or name another --workdir"
+            f"{workdir} is finished with {wrong[0]}={kept.get(wrong[0])}: delete it, or give another --workdir"
         )
     # A field that the run lacks was added later, with a default that changes nothing.
     other = [
@@ -66,8 +66,8 @@ def check_same(level: Level, workdir: pathlib.Path, overrides: Sequence[str], *,
     if other:
         name = other[0]
         raise ValueError(
-            f"{workdir} holds a run with {name}={kept[name]}, and {argument(level, smoke)} has {asked[name]}: "
-            "delete it, or name another --workdir"
+            f"{workdir} has a run with {name}={kept[name]}, but {argument(level, smoke)} has {asked[name]}: "
+            "delete it, or give another --workdir"
         )
 
 
@@ -100,7 +100,7 @@ def row_of(level: Level, workdir: pathlib.Path, *, smoke: bool = False) -> dict:
 def table(rows: Sequence[dict]) -> str:
     """The rows in Markdown, with the sources of the levels below."""
     lines = [
-        "| environment | steps a seed | published | ours: mean over seeds [95 % interval] | worst seed | seeds at it "
+        "| environment | steps per seed | published | ours: mean over seeds [95 % interval] | worst seed | seeds at it "
         "| verdict | time | command |",
         "|---" * 9 + "|",
     ]
@@ -114,7 +114,7 @@ def table(rows: Sequence[dict]) -> str:
         )
     lines.append("")
     lines += [
-        "- {name}: {level:g}, {source}. Ours: {episodes} episodes a seed, actions {policy}.".format(
+        "- {name}: {level:g}, {source}. Ours: {episodes} episodes per seed, actions {policy}.".format(
             **row | {"policy": "at the mode" if row["policy"] == "mode" else "sampled"}
         )
         for row in rows
@@ -144,14 +144,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     known = {level.word: level for level in LEVELS}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", metavar="WORD", help=f"of {', '.join(known)}; all without one")
-    parser.add_argument("--smoke", action="store_true", help="a few updates of two seeds each: does it run at all?")
-    parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/control_levels; smoke_control_levels there")
+    parser.add_argument("words", nargs="*", metavar="WORD", help=f"any of {', '.join(known)}; default: all")
+    parser.add_argument("--smoke", action="store_true", help="a few updates of two seeds each, to check that it runs")
+    parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/control_levels (smoke_control_levels)")
     options, overrides = parser.parse_known_args(arguments)
     wrong = [word for word in options.words if word not in known]
     wrong += [text for text in overrides if not text.startswith("--config.")]
     if wrong:
-        parser.error(f"{wrong[0]} is none of {', '.join(known)}, and no --config.FIELD=VALUE")
+        parser.error(f"{wrong[0]} is neither one of {', '.join(known)} nor --config.FIELD=VALUE")
     folder = options.workdir or pathlib.Path("runs") / ("smoke_control_levels" if options.smoke else "control_levels")
     run([known[word] for word in options.words] or LEVELS, folder, overrides, smoke=options.smoke)
 

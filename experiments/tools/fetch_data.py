@@ -65,7 +65,7 @@ def check_address(url: str) -> str:
     """
     parts = urllib.parse.urlsplit(url)
     if not (parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname)))):
-        raise FetchError(f"{url}: only https is fetched (and http from this machine)")
+        raise FetchError(f"{url}: only https URLs are fetched (and http from this machine)")
     return url
 
 
@@ -142,12 +142,12 @@ def fetch(entry: dict, folder: pathlib.Path) -> bool:
                     break
     here = partial.stat().st_size if partial.exists() else 0
     if here != entry["bytes"]:
-        so_far = f"{here:,} of {entry['bytes']:,} bytes are here"
-        raise FetchError(f"{url}: {trouble}; {so_far}: the same command goes on from there")
+        so_far = f"{here:,} of {entry['bytes']:,} bytes were received"
+        raise FetchError(f"{url}: {trouble}; {so_far}: run the same command again to continue")
     found = hashlib.sha256(partial.read_bytes()).hexdigest()
     if found != entry["sha256"]:
         partial.unlink()
-        raise FetchError(f"{url}: its sha256 is {found}, expected {entry['sha256']}: what was fetched is removed")
+        raise FetchError(f"{url}: its sha256 is {found}, expected {entry['sha256']}: the download was removed")
     _put(partial, final, packed=_is_packed_here(entry))
     return True
 
@@ -158,20 +158,20 @@ def _receive(url: str, partial: pathlib.Path, entry: dict) -> None:
     if here >= entry["bytes"]:
         if here > entry["bytes"]:
             partial.unlink()
-            raise OSError(f"{here:,} bytes had arrived, more than the file has: started anew")
+            raise OSError(f"{here:,} bytes were received, more than the file has: starting over")
         return
     headers = {"Accept-Encoding": "identity", "User-Agent": "rl_jax"} | ({"Range": f"bytes={here}-"} if here else {})
     with _opener().open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S) as response:
         goes_on = response.status == 206 and str(response.headers.get("Content-Range")).startswith(f"bytes {here}-")
         if response.status == 206 and not goes_on:
-            raise OSError(f"asked for the bytes from {here} on, got {response.headers.get('Content-Range')}")
+            raise OSError(f"requested the bytes from {here} on, got {response.headers.get('Content-Range')}")
         here = here if goes_on else 0  # a server without ranges sends the whole file again
         with open(partial, "ab" if goes_on else "wb") as file:
             while chunk := response.read(CHUNK):
                 here += len(chunk)
                 if here > entry["bytes"]:
                     file.truncate(0)
-                    raise FetchError(f"{url}: more than the {entry['bytes']:,} bytes that the file has: it is refused")
+                    raise FetchError(f"{url}: it sends more than the file's {entry['bytes']:,} bytes: stopped")
                 file.write(chunk)
     if here < entry["bytes"]:
         raise OSError("the connection ended early")
@@ -224,8 +224,8 @@ def listing(names: Sequence[str]) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="sets to bring; --list says which there are")
-    parser.add_argument("--list", action="store_true", help="what there is, or what a set holds; fetches nothing")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="sets to download; --list names them")
+    parser.add_argument("--list", action="store_true", help="only list the sets, or the files of the given sets")
     parser.add_argument("--to", default=common.FETCHED, metavar="FOLDER", help=f"default: {common.FETCHED}")
     options = parser.parse_args(arguments)
     sets, files = catalogue()
@@ -237,7 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder, failed = pathlib.Path(options.to).expanduser().absolute(), 0
     for file in dict.fromkeys(file for name in options.names for file in sets[name]):
         try:
-            news = "fetched" if fetch(files[file], folder) else "is here already"
+            news = "fetched" if fetch(files[file], folder) else "already downloaded"
         except FetchError as error:
             failed, news = failed + 1, f"FAILED: {error}"
         print(f"{file}: {news} ({files[file]['licence']})", flush=True)
@@ -246,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     print(f"All of {', '.join(options.names)} is in {folder}")
     if folder != pathlib.Path(common.FETCHED).expanduser().absolute():
-        print(f"Configs look in {common.DATA} and {common.FETCHED}: give this folder's files by the config's path "
+        print(f"Configs look in {common.DATA} and {common.FETCHED}: to use this folder, set the config's path "
               "fields, such as --config.data.path")
     return 0
 

@@ -351,11 +351,11 @@ def as_json(rows: list[Method]) -> str:
 def main() -> None:
     """Parses the arguments, and writes or prints."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--method", choices=all_keys(), metavar="KEY", help="only this one")
-    parser.add_argument("--family", choices=FAMILIES, help="only these")
+    parser.add_argument("--method", choices=all_keys(), metavar="KEY", help="show only this method")
+    parser.add_argument("--family", choices=FAMILIES, help="show only the methods of this family")
     writers = {"html": html, "markdown": markdown, "json": as_json}
     for name in writers:
-        parser.add_argument(f"--{name}", type=pathlib.Path, metavar="PATH", help=f"write {name} there")
+        parser.add_argument(f"--{name}", type=pathlib.Path, metavar="PATH", help=f"write {name} to this file")
     arguments = parser.parse_args()
     chosen = keys(arguments.family) if arguments.family else all_keys()
     rows = [method(key) for key in ([arguments.method] if arguments.method else chosen)]

@@ -97,7 +97,7 @@ def find(roots: Iterable[str | os.PathLike]) -> Iterator[tuple[str, pathlib.Path
     seen = set()
     for root in roots:
         if not root.is_dir():
-            raise FileNotFoundError(f"there is no folder {root}")
+            raise FileNotFoundError(f"there is no folder {root}: give folders that hold runs")
         for place, folders, files in os.walk(root):
             folders[:] = sorted(set(folders) - NOT_ENTERED)
             path = pathlib.Path(place)
@@ -137,7 +137,7 @@ def parse_where(texts: Iterable[str]) -> list[tuple[str, str, Any]]:
     for part in (part for text in texts for part in re.split(r"\s+and\s+", text.strip())):
         match = CONDITION.fullmatch(part)
         if match is None or not match[3]:
-            raise ValueError(f"{part!r} is no condition; one is FIELD OP VALUE, with one of {' '.join(OPERATORS)}")
+            raise ValueError(f"{part!r} is not a condition: write FIELD OP VALUE, with OP one of {' '.join(OPERATORS)}")
         text = match[3].strip("'\"") if match[3][:1] in "'\"" else match[3]
         try:
             value = json.loads(text) if text == match[3] else text
@@ -240,7 +240,7 @@ def export(runs: Sequence[Run], path: pathlib.Path) -> None:
             try:
                 export_parquet(run.path)
             except ValueError as error:
-                print(f"no copy of {run.name}: {error}", file=sys.stderr)
+                print(f"{run.name} was not exported: {error}", file=sys.stderr)
     write_parquet(path, [run.fields() | {"path": str(run.path)} for run in runs])
 
 
@@ -248,13 +248,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("roots", nargs="*", default=["runs"], help="folders of runs; default: runs")
-    parser.add_argument("--where", action="append", default=[], help="a condition, or several joined by and")
-    parser.add_argument("--metric", help="what to show as the result")
+    parser.add_argument("--where", action="append", default=[], help="a condition, or several joined by `and`")
+    parser.add_argument("--metric", help="metric to show as the result")
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("--compare", nargs="+", metavar="RUN", help="last metrics side by side")
-    action.add_argument("--diff", nargs="+", metavar="RUN", help="what differs between their configs")
-    action.add_argument("--export", action="store_true", help="Parquet of each run, and of all: ROOT/runs.parquet")
-    action.add_argument("--json", action="store_true", help="the runs as JSON, with every field")
+    action.add_argument("--compare", nargs="+", metavar="RUN", help="show the runs' last metrics side by side")
+    action.add_argument("--diff", nargs="+", metavar="RUN", help="show the differences between the runs' configs")
+    action.add_argument("--export", action="store_true", help="write Parquet copies of each run, and ROOT/runs.parquet")
+    action.add_argument("--json", action="store_true", help="print the runs as JSON, with all fields")
     options = parser.parse_args(arguments)
     try:
         named = options.compare or options.diff

@@ -47,7 +47,7 @@ def bind(spec: str | Callable | Mapping, module: ModuleType, **defaults) -> Call
         if fn not in known:
             raise ValueError(
                 f"{module.__name__} has no function {fn!r}; it has: {', '.join(sorted(known))}. "
-                'One of your own is given as "module:function"'
+                'To use your own, write "module:function"'
             )
         fn = known[fn]
     parameters = inspect.signature(fn).parameters.values()
@@ -58,7 +58,7 @@ def bind(spec: str | Callable | Mapping, module: ModuleType, **defaults) -> Call
         raise ValueError(
             f"{getattr(fn, '__name__', fn)} takes no keyword {', '.join(map(repr, unknown))}; "
             f"it takes: {', '.join(sorted(accepted)) or 'none'}"
-            + (f". Keywords of the function that it replaces stay in a config: set dict(fn={given!r})" if own else "")
+            + (f". The config still has keywords of the function it replaces: set dict(fn={given!r})" if own else "")
         )
     already_bound = fn.keywords if isinstance(fn, functools.partial) else {}
     bound = {n: v for n, v in defaults.items() if n in accepted and n not in already_bound} | keywords
@@ -75,7 +75,7 @@ def resolve(path: str) -> Callable:
     """
     name, _, qualname = path.partition(":")
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) or not qualname:
-        raise ValueError(f'{path!r} is no import path: write "module:function", as in "my_losses:my_surrogate"')
+        raise ValueError(f'{path!r} is not an import path: write "module:function", as in "my_losses:my_surrogate"')
     try:
         found = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -92,7 +92,7 @@ def resolve(path: str) -> Callable:
             raise ValueError(f"{path!r}: {name} has no {part!r}" + (f"; nearest: {near[0]!r}" if near else ""))
         found = getattr(found, part)
     if not callable(found):
-        raise ValueError(f"{path!r} is a {type(found).__name__}, and a function is wanted")
+        raise ValueError(f"{path!r} is a {type(found).__name__}, not a function")
     return found
 
 
@@ -110,7 +110,7 @@ def needs(fn: Callable) -> set[str]:
     if ignored:
         raise ValueError(
             f"{_name_of(fn)} has a default for {', '.join(ignored)}: only required keywords are supplied by name, "
-            "so it would never get one; remove the default"
+            "so it would never be given; remove the default"
         )
     return {p.name for p in parameters if p.default is p.empty}
 
@@ -135,8 +135,8 @@ def supply(fn: Callable, available: Mapping[str, Any]) -> Callable:
     if missing:
         known = [f"; {describe(name)}" for name in missing if name in NAMES]
         raise ValueError(
-            f"{_name_of(fn)} needs {', '.join(missing)}, which cannot be given to it here; "
-            f"what can: {', '.join(sorted(given)) or 'nothing'}" + "".join(known)
+            f"{_name_of(fn)} needs {', '.join(missing)}, which is not available here; "
+            f"available: {', '.join(sorted(given)) or 'nothing'}" + "".join(known)
         )
     return functools.partial(fn, **{name: given[name] for name in wanted}) if wanted else fn
 

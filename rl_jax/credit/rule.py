@@ -146,7 +146,9 @@ def _shaped_greedy(
     if greedy_lengths is not None and greedy_truncated is not None:
         return shape(greedy_rewards, greedy_lengths, greedy_truncated, key)
     if "greedy_rewards" in needs(rule.advantage):
-        raise ValueError("greedy_rewards are shaped like the rewards: that needs greedy_lengths and greedy_truncated")
+        raise ValueError(
+            "greedy_rewards also need greedy_lengths and greedy_truncated: they are shaped like the rewards"
+        )
     return None
 
 

@@ -33,7 +33,7 @@ def load(name: str, **keywords) -> Environment:
     if library in PURE:
         return _adapter(library).make(rest, **keywords)
     if library in HOSTED:
-        raise ValueError(f"{name} lives on the host, as a vector only: use load_vector")
+        raise ValueError(f"{name} runs on the host and only as a vector of environments: use load_vector")
     known = ", ".join(f"{library}/NAME" for library in ("probes", *PURE, *HOSTED))
     raise ValueError(f"environment {name!r} is none of {known}")
 

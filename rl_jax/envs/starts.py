@@ -43,7 +43,7 @@ def vectorize_keeping(env: Environment, num_envs: int, *, fresh: int) -> Vector:
       ValueError: if fresh is not in 0 .. B.
     """
     if not 0 <= fresh <= num_envs:
-        raise ValueError(f"fresh_starts={fresh}: of {num_envs} starts, 0 to {num_envs} can be drawn anew at each step")
+        raise ValueError(f"fresh_starts={fresh} must be from 0 to num_envs={num_envs}, the starts sampled per step")
 
     def reset(key: chex.PRNGKey):
         # The first episodes are the same as with protocol.vectorize.

@@ -86,7 +86,7 @@ def select_features(env: Vector, indices: tuple[int, ...]) -> Vector:
         return env
     size = env.observation_space.shape[-1]
     if not all(0 <= i < size for i in indices):
-        raise ValueError(f"select_features: {tuple(indices)} are no places among the {size} of the observation")
+        raise ValueError(f"select_features: {tuple(indices)} are not indices of an observation of size {size}")
     kept = np.asarray(indices)
 
     def reset(key: chex.PRNGKey):

@@ -54,7 +54,9 @@ class Support(NamedTuple):
         """
         inside = self.num_bins - 2 * self.padding
         if self.padding < 0 or inside < 1 or not self.low < self.high:
-            raise ValueError(f"{self} has no bins between low and high")
+            raise ValueError(
+                f"{self} has no bins between low and high: low must be below high, and num_bins above 2 * padding"
+            )
         return (self.high - self.low) / inside
 
     def edges(self) -> chex.Array:

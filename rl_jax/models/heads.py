@@ -83,7 +83,9 @@ def make_predict(model: Model, *, completion_length: int) -> Callable:
         chex.assert_rank(batch.tokens, 2)
         length = batch.tokens.shape[1]
         if length <= completion_length:
-            raise ValueError(f"rows of {length} tokens hold no prompt before {completion_length} completion tokens")
+            raise ValueError(
+                f"rows of {length} tokens leave no room for a prompt before {completion_length} completion tokens"
+            )
         return _linear(params[NAME], model.apply(params, batch)[:, -completion_length - 1 :])
 
     def predict_packed(params: Params, batch: Packed) -> chex.Array:

@@ -80,7 +80,7 @@ def init_lora(config: LoraConfig, params: Params, key: chex.PRNGKey) -> Params:
     every = kernels(params)
     chosen = [name for name in sorted(every) if matches(config.targets, name)]
     if not chosen:
-        raise ValueError(f"targets={config.targets!r} matches no kernel; there are: {', '.join(sorted(every))}")
+        raise ValueError(f"targets={config.targets!r} matches no kernel; the kernels are: {', '.join(sorted(every))}")
     adapters: Params = {}
     for name, subkey in zip(chosen, jax.random.split(key, len(chosen)), strict=True):
         *stack, d_in, d_out = every[name].shape

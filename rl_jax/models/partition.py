@@ -30,7 +30,7 @@ def frozen_mask(params: Params, frozen: str) -> Params:
     if not any(flags) or all(flags):
         names = [path_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
         what = "matches no parameter" if not any(flags) else "freezes every parameter"
-        raise ValueError(f"frozen={frozen!r} {what}; there are: {', '.join(names)}")
+        raise ValueError(f"frozen={frozen!r} {what}; the parameters are: {', '.join(names)}")
     return mask
 
 
@@ -90,7 +90,7 @@ def parameter_table(params: Params, opt_state: optax.OptState | None = None, *, 
     mesh = next((leaf.sharding.mesh for _, leaf in leaves if _is_on_mesh(leaf)), None)
     width = max(len("parameters"), *(len(name) for name, _ in rows))
     lines = [f"{'parameters':<{width}} {'count':>16} {'trained':>16} {'bytes':>18}"]
-    lines[0] += f" {'bytes a device':>18}  split over" if mesh else ""
+    lines[0] += f" {'bytes per device':>18}  split over" if mesh else ""
     for name, (count, trained, size, of_device, axes) in rows:
         numbers = [f"{number:>16,}" if number is not None else " " * 16 for number in (count, trained)]
         line = f"{name:<{width}} {numbers[0]} {numbers[1]} {size:>18,}"

@@ -33,7 +33,7 @@ def check_text(value, field: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise Problem(f"character {error.start} is half a surrogate pair, which is no character", field) from error
+        raise Problem(f"character {error.start} is half of a surrogate pair, not a character", field) from error
     return value
 
 
@@ -53,7 +53,7 @@ def check_chat(messages, field: str = "prompt") -> list[dict]:
         if message.get("role") not in ROLES:
             raise Problem(f"unknown role {message.get('role')!r}; the roles are {', '.join(ROLES)}", f"{where}.role")
         if message["role"] == "system" and place:
-            raise Problem("a system message stands first or not at all", f"{where}.role")
+            raise Problem("a system message must be the first message", f"{where}.role")
         if "tool_calls" not in message:
             check_text(message.get("content"), f"{where}.content")
     if messages[-1]["role"] not in ("user", "tool"):

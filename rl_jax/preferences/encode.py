@@ -64,11 +64,11 @@ def encode_preferences(
     for place, prompt in prompts.items():
         given = records[place]["responses"]
         if len(given) > width:
-            raise ValueError(f"record {place} has {len(given)} responses, over responses={width}")
+            raise ValueError(f"record {place} has {len(given)} responses, more than responses={width}")
         whole = [response_ids(tokenizer, text) for text in given]
         if empty == "refuse" and any(len(row) == 1 for row in whole):
             raise ValueError(
-                f"record {place}: response {[len(row) for row in whole].index(1)} is empty: nothing stands before its "
+                f"record {place}: response {[len(row) for row in whole].index(1)} is empty: it has no token before its "
                 "EOS. Correct the record, or pass empty='keep' for sampled responses"
             )
         ids = [row[:completion_length] for row in whole]
@@ -111,7 +111,9 @@ def encode_labels(tokenizer, records: Sequence[dict], **settings) -> tuple[dict[
     records = list(records)
     for place, record in enumerate(records):
         if len(record["responses"]) != 1:
-            raise ValueError(f"record {place} has {len(record['responses'])} responses, not one label's: see unpair")
+            raise ValueError(
+                f"record {place} has {len(record['responses'])} responses, but a label is of one response: use unpair"
+            )
     return encode_preferences(tokenizer, records, responses=1, **settings)
 
 
@@ -145,7 +147,7 @@ def mismatched(arrays: dict[str, np.ndarray], *, neighbour: int = -1) -> dict[st
     """
     count, length = arrays["present"].shape[0], arrays["completion_mask"].shape[-1]
     if neighbour % max(count, 1) == 0:
-        raise ValueError(f"{count} rows and neighbour={neighbour} match a row with itself")
+        raise ValueError(f"{count} rows and neighbour={neighbour} would match a row with itself")
     taken = {name: np.roll(arrays[name], -neighbour, axis=0) for name in ("tokens", "completion_mask", "present")}
     prompts = arrays["segment_ids"][..., :-length] > 0
     tokens = np.concatenate([arrays["tokens"][..., :-length], taken["tokens"][..., -length:]], axis=-1)
@@ -245,7 +247,7 @@ def _prompt_ids(tokenizer, prompt, place: int) -> list[int]:
     encode = getattr(tokenizer, "encode_messages", None)
     if encode is None:
         raise ValueError(
-            f"record {place} has a chat for a prompt, and the tokenizer has no chat template: pass "
+            f"record {place} has a chat as prompt, but the tokenizer has no chat template: pass "
             "ChatPrompts(ChatTemplate.load(folder, tokenizer)), or load the records with chat=False"
         )
     return encode(prompt)

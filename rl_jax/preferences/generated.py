@@ -81,15 +81,17 @@ def load(
       ValueError: an unknown kind or world, a number out of its range, or a world that has not so many prompts.
     """
     if world not in WORLDS:
-        raise ValueError(f"unknown world {world!r}; the worlds are {', '.join(WORLDS)}")
+        raise ValueError(f"world={world!r} is none of {', '.join(WORLDS)}")
     if kind not in KINDS or (kind == "steps" and world != "sums"):
-        raise ValueError(f"kind={kind!r}: generated {world} are pairs, rankings, labels{', steps' * (world == 'sums')}")
+        raise ValueError(
+            f"kind={kind!r}: generated {world} come as pairs, rankings, labels{', steps' * (world == 'sums')}"
+        )
     if not 2 <= responses <= 6:
         raise ValueError(f"responses must be 2..6, got {responses}")
     if num_prompts < 2:
         raise ValueError(f"num_prompts must be at least 2, got {num_prompts}")
     if annotators < 0 or (annotators and (annotators % 2 == 0 or kind != "pairs")):
-        raise ValueError(f"annotators={annotators}: an odd number of them votes on pairs, or 0")
+        raise ValueError(f"annotators={annotators} must be 0, or odd and with kind='pairs': they vote on pairs")
     drawn = {"world": world, "num_prompts": int(num_prompts), "responses": int(responses), "seed": int(seed)}
 
     def read(path, bad, counts) -> Iterator[dict]:
@@ -147,7 +149,9 @@ def draw(
             yield found, user
         if len(seen) == num_prompts:
             return
-    raise ValueError(f"num_prompts={num_prompts}: after {TRIES} draws for each there are {len(seen)} {world}")
+    raise ValueError(
+        f"num_prompts={num_prompts}: {TRIES} tries for each gave only {len(seen)} distinct {world}; lower it"
+    )
 
 
 # --- Worlds: (rng, number of responses) -> Drawn -----------------------------------------------------------------

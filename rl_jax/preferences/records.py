@@ -100,7 +100,7 @@ def split_pair(chosen: str, rejected: str, marker: str | None = None) -> tuple[s
         for name, text in (("chosen", chosen), ("rejected", rejected)):
             head, found, _ = text.rpartition(marker)
             if not found:
-                raise Problem(f"there is no {marker!r}, behind which the response stands", name)
+                raise Problem(f"lacks the marker {marker!r}, after which the response begins", name)
             prompts.append(head + marker)
         if prompts[0] != prompts[1]:
             raise Problem(f"the two sides do not share a prompt up to the last {marker!r}: {_differ(*prompts)}")
@@ -114,7 +114,7 @@ def split_pair(chosen: str, rejected: str, marker: str | None = None) -> tuple[s
     while end and chosen[end - 1] == " ":
         end -= 1
     if not chosen[:end].strip():
-        raise Problem("there is no 'prompt', and chosen and rejected do not begin alike: they share no prompt")
+        raise Problem("there is no 'prompt', and chosen and rejected share no beginning that could be the prompt")
     return chosen[:end], chosen[end:], rejected[end:]
 
 
@@ -131,9 +131,9 @@ def _pair(raw: Mapping, marker: str | None) -> dict:
         raise Problem("chosen and rejected are identical up to whitespace", "rejected")
     label_prob, margin = (number(raw, name, default) for name, default in (("label_prob", 1.0), ("margin", 0.0)))
     if not 0 <= label_prob <= 1:
-        raise Problem(f"a probability lies in [0, 1], found {label_prob}", "label_prob")
+        raise Problem(f"expected a probability in [0, 1], found {label_prob}", "label_prob")
     if margin < 0:
-        raise Problem(f"it says by how much the chosen response is better, found {margin}", "margin")
+        raise Problem(f"expected 0 or more, by how much the chosen response is better, found {margin}", "margin")
     rewards = [1.0, 0.0]
     if "chosen_reward" in raw or "rejected_reward" in raw:
         rewards = [number(raw, name) for name in ("chosen_reward", "rejected_reward")]
@@ -160,7 +160,7 @@ def _implicit(chosen, rejected, marker: str | None):
         place = shared(chosen[:-1], rejected[:-1])
         raise Problem(f"the two sides do not share a prompt: message {place} differs, before the last one")
     if len(chosen) == 1:
-        raise Problem("there is no 'prompt', and no message stands before the response", "chosen")
+        raise Problem("there is no 'prompt', and no message comes before the response", "chosen")
     return check_chat(chosen[:-1], "chosen"), chosen[-1:], rejected[-1:]
 
 
@@ -178,7 +178,7 @@ def _ranking(raw: Mapping, sort_by_reward: bool) -> dict:
     if "rewards" in raw:
         values = typed(raw, "rewards", list)
         if len(values) != len(responses):
-            raise Problem(f"{len(values)} of them, but {len(responses)} responses", "rewards")
+            raise Problem(f"{len(values)} rewards, but {len(responses)} responses", "rewards")
         rewards = [checked_number(value, f"rewards[{place}]") for place, value in enumerate(values)]
         if min(rewards) == max(rewards):
             raise Problem(f"a tie of all: every reward is {rewards[0]}, so nothing is ranked", "rewards")
@@ -188,7 +188,8 @@ def _ranking(raw: Mapping, sort_by_reward: bool) -> dict:
     for place in range(1, len(rewards)):
         if rewards[place] > rewards[place - 1]:
             raise Problem(
-                f"{rewards[place]} is over the {rewards[place - 1]} before it, and responses stand best first: "
+                f"{rewards[place]} is above the {rewards[place - 1]} before it, but the best response must come "
+                "first: "
                 "reorder them, or pass sort_by_reward=True",
                 f"rewards[{place}]",
             )
@@ -202,11 +203,11 @@ def _steps(raw: Mapping) -> dict:
     for place, step in enumerate(steps):
         check_text(step, f"steps[{place}]")
     if ("labels" in raw) == ("mistake_index" in raw):
-        raise Problem("give either labels or mistake_index, and not both", "labels")
+        raise Problem("give either labels or mistake_index, not both", "labels")
     if "labels" in raw:
         labels = typed(raw, "labels", list)
         if len(labels) != len(steps):
-            raise Problem(f"{len(labels)} of them, but {len(steps)} steps", "labels")
+            raise Problem(f"{len(labels)} labels, but {len(steps)} steps", "labels")
         for place, label in enumerate(labels):
             if label is not None and (not isinstance(label, (bool, int)) or label not in (0, 1)):
                 raise Problem(f"expected 1, 0 or null, found {label!r:.40}", f"labels[{place}]")
@@ -221,7 +222,7 @@ def _steps(raw: Mapping) -> dict:
             if isinstance(mistake, bool) or not isinstance(mistake, int):
                 raise Problem(f"expected an integer or null, found {kind_of(mistake)}", "mistake_index")
             if not 0 <= mistake < len(steps):
-                raise Problem(f"{mistake} is outside 0..{len(steps) - 1}, the steps", "mistake_index")
+                raise Problem(f"{mistake} is outside of the steps, 0..{len(steps) - 1}", "mistake_index")
             labels = [1] * mistake + [0] + [None] * (len(steps) - mistake - 1)
     return {"prompt": prompt, "steps": list(steps), "labels": labels}
 
@@ -237,8 +238,8 @@ def _response(value, field: str, prompt) -> str:
         return check_text(value, field)
     if isinstance(prompt, str):
         raise Problem(
-            "a list of messages behind a prompt that is a text: leave 'prompt' out where both sides hold "
-            "the whole dialogue, or give it as messages, too",
+            "a list of messages after a prompt that is a text: leave 'prompt' out if both sides hold "
+            "the whole dialogue, or give the prompt as messages, too",
             field,
         )
     if len(value) != 1 or not isinstance(value[0], dict) or value[0].get("role") != "assistant":

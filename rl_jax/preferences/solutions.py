@@ -208,7 +208,7 @@ def _math_shepherd(raw: dict) -> tuple[str, list, list]:
         raise Problem("expected a problem and then 'Step 1:'", "input")
     pieces = text[len(problem) :].split(SHEPHERD_MARK)
     if pieces.pop().strip():
-        raise Problem(f"text behind the last {SHEPHERD_MARK!r}", "input")
+        raise Problem(f"text after the last {SHEPHERD_MARK!r}", "input")
     steps, labels, place = [], [], len(problem)
     for piece in pieces:
         place += len(piece)

@@ -60,7 +60,7 @@ def encode_steps(
     for place, prompt in prompts.items():
         record = records[place]
         if len(record["steps"]) > width:
-            raise ValueError(f"record {place} has {len(record['steps'])} steps, over num_steps={width}")
+            raise ValueError(f"record {place} has {len(record['steps'])} steps, more than num_steps={width}")
         ids, row_ends = [], np.full(width, -1, np.int32)
         for number, step in enumerate(record["steps"]):
             ids += tokenizer.encode_continuation(step) + tokenizer.encode_continuation(separator)

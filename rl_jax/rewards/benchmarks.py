@@ -39,7 +39,7 @@ def calibration_error(probs: np.ndarray, labels: np.ndarray, *, bins: int = 10) 
     """
     probs, labels = _same(probs, labels)
     if ((probs < 0) | (probs > 1)).any():
-        raise ValueError(f"probabilities lie in [0, 1], these between {probs.min()} and {probs.max()}")
+        raise ValueError(f"probabilities must be in [0, 1], got values from {probs.min()} to {probs.max()}")
     place = np.clip(np.ceil(probs * bins).astype(int) - 1, 0, bins - 1)
     gaps = np.bincount(place, weights=labels - probs, minlength=bins)
     return float(np.abs(gaps).sum() / len(probs))
@@ -66,7 +66,7 @@ def area_under_curve(scores: np.ndarray, labels: np.ndarray) -> float:
     right = labels > 0.5
     positives, negatives = int(right.sum()), int((~right).sum())
     if not positives or not negatives:
-        raise ValueError(f"AUC compares right with wrong ones; these are {positives} right and {negatives} wrong ones")
+        raise ValueError(f"AUC needs right and wrong ones, got {positives} right and {negatives} wrong ones")
     order = np.sort(scores)
     ranks = 0.5 * (np.searchsorted(order, scores, "left") + np.searchsorted(order, scores, "right") + 1)
     return float((ranks[right].sum() - positives * (positives + 1) / 2) / (positives * negatives))
@@ -180,7 +180,7 @@ def best_of_n(proxy: np.ndarray, gold: np.ndarray, sizes: Sequence[int]) -> list
     proxy, gold = np.asarray(proxy, np.float64), np.asarray(gold, np.float64)
     samples = proxy.shape[1]
     if proxy.shape != gold.shape or min(sizes) < 1 or max(sizes) > samples:
-        raise ValueError(f"sizes {list(sizes)} of samples {proxy.shape} and {gold.shape}: 1 to the number of samples")
+        raise ValueError(f"sizes={list(sizes)} must be from 1 to the number of samples, {proxy.shape} and {gold.shape}")
     order = np.argsort(proxy, axis=1)
     ranked, ordered = np.take_along_axis(gold, order, 1), np.take_along_axis(proxy, order, 1)
     ranked = np.stack([_level(*rows) for rows in zip(ranked, ordered, strict=True)])

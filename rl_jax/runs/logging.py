@@ -217,7 +217,7 @@ class RunLogger:
             try:
                 export_parquet(self._workdir)
             except Exception as error:  # a full disk, a damaged line: must not fail a run whose lines are written
-                warnings.warn(f"{self._workdir}: no Parquet copy was written ({error})", stacklevel=2)
+                warnings.warn(f"{self._workdir}: the Parquet copy could not be written ({error})", stacklevel=2)
         if self._tensorboard is not None:
             self._tensorboard.close()
         if self._progress is not None:

@@ -110,7 +110,7 @@ def run_state(workdir: str | os.PathLike) -> tuple[str, str]:
         return COMPLETE, ""
     attempts = record.get("attempts", [])
     if not isinstance(attempts, list) or not all(isinstance(attempt, dict) for attempt in attempts):
-        raise ValueError(f"{workdir / 'run.json'}: field 'attempts' is no list of objects")
+        raise ValueError(f"{workdir / 'run.json'}: field 'attempts' is not a list of objects")
     last = attempts[-1] if attempts else {"state": INTERRUPTED}  # an old record without attempts
     state = last.get("state", INTERRUPTED)
     if state == RUNNING and not _is_running(last, workdir):

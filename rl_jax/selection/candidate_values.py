@@ -77,5 +77,5 @@ def win_rates(preferences: chex.Array, *, with_self: bool = True) -> chex.Array:
     if with_self:
         return total / count
     if count == 1:
-        raise ValueError("a single candidate has nobody to win against; set with_self=True")
+        raise ValueError("a win rate needs two or more candidates per prompt, or with_self=True")
     return (total - jnp.diagonal(preferences, axis1=1, axis2=2)) / (count - 1)

@@ -234,7 +234,7 @@ def _check(rewards: chex.Array, at_least: int) -> None:
     chex.assert_rank(rewards, 2)
     chex.assert_type(rewards, float)
     if rewards.shape[1] < at_least:
-        raise ValueError(f"{rewards.shape[1]} candidates a prompt; this selection needs {at_least} or more")
+        raise ValueError(f"{rewards.shape[1]} candidates per prompt; this selection needs {at_least} or more")
 
 
 def _shuffled(key: chex.PRNGKey, shape: tuple[int, int]) -> chex.Array:

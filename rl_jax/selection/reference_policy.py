@@ -82,7 +82,7 @@ def soup(parts: list[Params], weights: list[float]) -> Params:
       ValueError: if the number of weights is wrong, or they do not sum to 1.
     """
     if len(parts) != len(weights) or abs(sum(weights) - 1.0) > 1e-6:
-        raise ValueError(f"{len(parts)} sets of params need as many weights with sum 1, got {weights}")
+        raise ValueError(f"{len(parts)} sets of params need as many weights that sum to 1, got {weights}")
     return jax.tree.map(lambda *xs: sum(w * x for w, x in zip(weights, xs, strict=True)).astype(xs[0].dtype), *parts)
 
 

@@ -16,9 +16,9 @@ def _pooled(scores: np.ndarray) -> np.ndarray:
 def _scores(scores: np.ndarray) -> np.ndarray:
     scores = np.asarray(scores, np.float64)
     if scores.ndim < 2 or 0 in scores.shape[-2:]:
-        raise ValueError(f"scores are [..., runs, tasks], got {scores.shape}; of one task they are values[:, None]")
+        raise ValueError(f"scores must be [..., runs, tasks], got {scores.shape}; for one task pass values[:, None]")
     if np.isnan(scores).any():
-        raise ValueError("a score is nan: a run that failed needs a score (the worst there is), or has to be left out")
+        raise ValueError("a score is nan: give a failed run a score (the worst possible one), or leave it out")
     return scores
 
 

@@ -77,7 +77,7 @@ def sample_efficiency(curves: np.ndarray, statistic: Callable = iqm, **keywords)
     """
     curves = np.asarray(curves, np.float64)
     if curves.ndim != 3:
-        raise ValueError(f"curves are [runs, tasks, checkpoints], got {curves.shape}")
+        raise ValueError(f"curves must be [runs, tasks, checkpoints], got {curves.shape}")
     return stratified_bootstrap(statistic, curves, **keywords)
 
 

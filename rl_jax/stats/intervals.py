@@ -49,7 +49,7 @@ def bootstrap_mean(
     """
     values = np.asarray(values, np.float64)
     if values.ndim != 1 or len(values) < 2:
-        raise ValueError(f"an interval needs at least two values in a row, got an array of shape {values.shape}")
+        raise ValueError(f"an interval needs a 1-D array of at least two values, got shape {values.shape}")
     if not np.isfinite(values).all():
         raise ValueError(f"values that are not finite have no interval: {values.tolist()}")
     n = len(values)

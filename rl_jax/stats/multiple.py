@@ -9,7 +9,7 @@ from scipy import stats as scipy_stats
 def _p_values(p_values: Sequence[float]) -> np.ndarray:
     p_values = np.asarray(p_values, np.float64)
     if p_values.ndim != 1 or not p_values.size or not ((p_values >= 0.0) & (p_values <= 1.0)).all():
-        raise ValueError(f"expected p-values in [0, 1] in a row, got {p_values.tolist()}")
+        raise ValueError(f"expected a 1-D array of p-values in [0, 1], got {p_values.tolist()}")
     return p_values
 
 

@@ -52,12 +52,12 @@ def maj_at_k(answers: Sequence[Hashable], correct: Sequence[bool], k: int, *, ti
     if len(answers) != len(correct) or not 1 <= k <= len(answers):
         raise ValueError(f"maj@{k} of {len(answers)} answers, {len(correct)} labels: needs one each, and 1 <= k <= n")
     if ties not in TIES:
-        raise ValueError(f"ties={ties!r}: one of {', '.join(TIES)}")
+        raise ValueError(f"ties={ties!r} is none of {', '.join(TIES)}")
     votes: dict[Hashable, int] = {}
     labels: dict[Hashable, bool] = {}
     for answer, label in zip(answers, correct, strict=True):
         if labels.setdefault(answer, bool(label)) != bool(label):
-            raise ValueError(f"the answer {answer!r} is both correct and not")
+            raise ValueError(f"the answer {answer!r} is labelled both correct and wrong")
         votes[answer] = votes.get(answer, 0) + 1
     total = 0.0
     for highest in range(1, min(k, max(votes.values())) + 1):

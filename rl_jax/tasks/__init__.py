@@ -31,7 +31,7 @@ def load(name: str, **kwargs) -> Task:
         function = importlib.import_module(f"rl_jax.tasks.{name}").load
     else:
         raise ValueError(f"unknown task {name!r}; the tasks are {', '.join(NAMES)}. "
-                         'One of your own is given as "module:function"')
+                         'To use your own, write "module:function"')
     parameters = inspect.signature(function).parameters
     named = {key: value for key, value in parameters.items() if value.kind is not value.VAR_KEYWORD}
     unknown = sorted(set(kwargs) - set(named)) if len(named) == len(parameters) else []
@@ -42,5 +42,5 @@ def load(name: str, **kwargs) -> Task:
         raise ValueError(f"task {name!r} needs {', '.join(missing)}; it takes {', '.join(named)}")
     task = function(**kwargs)
     if not isinstance(task, Task):
-        raise ValueError(f"task {name!r} returned a {type(task).__name__}; it has to return a rl_jax.tasks.Task")
+        raise ValueError(f"task {name!r} returned a {type(task).__name__}; it must return an rl_jax.tasks.Task")
     return task

@@ -71,8 +71,8 @@ def make_problems(*, num_operands: tuple[int, int], digits: int, operators: str,
             found[split].setdefault(problem)
         if all(len(found[name]) == wanted[name] for name in wanted):
             return {name: list(problems) for name, problems in found.items()}
-    raise ValueError(f"found {({name: len(problems) for name, problems in found.items()})} distinct problems, asked "
-                     f"for {wanted}: lower num_train/num_test or raise digits={digits} or num_operands={num_operands}")
+    raise ValueError(f"found {({name: len(problems) for name, problems in found.items()})} distinct problems of "
+                     f"{wanted}: lower num_train/num_test or raise digits={digits} or num_operands={num_operands}")
 
 
 def load(*, num_operands: Sequence[int] = (2, 3), digits: int = 2, operators: str = "+-", num_train: int = 20_000,

@@ -109,7 +109,7 @@ def _refused(case: AdvantageCase, rewards, group_size: int, error: type[Exceptio
     except error as raised:
         assert says in str(raised), f"rewards, {what}: the error does not say {says!r} but {str(raised)!r}"
         return
-    raise AssertionError(f"rewards, {what}: they are not refused with an {error.__name__}")
+    raise AssertionError(f"rewards, {what}: they do not raise {error.__name__}")
 
 
 LAWS = {

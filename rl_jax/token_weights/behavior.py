@@ -47,7 +47,7 @@ def pool_log_weight(gap: chex.Array, mask: chex.Array, level: str) -> chex.Array
       ValueError: if the level is unknown.
     """
     if level not in _LEVELS:
-        raise ValueError(f"no level {level!r}; there are: {', '.join(_LEVELS)}")
+        raise ValueError(f"level={level!r} is none of {', '.join(_LEVELS)}")
     return _LEVELS[level](gap, mask)
 
 

@@ -89,9 +89,9 @@ def reject_divergence(
       ValueError: if the estimator or the pool is unknown.
     """
     if estimator not in _ESTIMATORS:
-        raise ValueError(f"no estimator {estimator!r}; there are: {', '.join(_ESTIMATORS)}")
+        raise ValueError(f"estimator={estimator!r} is none of {', '.join(_ESTIMATORS)}")
     if pool != "token" and pool not in _POOLS:
-        raise ValueError(f"no pool {pool!r}; there are: token, {', '.join(_POOLS)}")
+        raise ValueError(f"pool={pool!r} is none of token, {', '.join(_POOLS)}")
     gap = jnp.clip(behavior_gap(mask, log_probs, behavior_log_probs), -max_log, max_log)
     divergence = _ESTIMATORS[estimator](gap)
     if pool != "token":

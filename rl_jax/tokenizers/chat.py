@@ -222,8 +222,8 @@ class ChatTemplate:
             upto = self._render(messages[: place + 1], False, tools, variables)[0]
             if not text.startswith(before):
                 raise ChatTemplateError(
-                    f"{self._difference(text, before)}: so which tokens of message {place} the assistant wrote cannot "
-                    "be told; the template would have to say it with generation blocks"
+                    f"{self._difference(text, before)}: so the tokens that the assistant wrote in message {place} "
+                    "cannot be identified; the template would have to mark them with generation blocks"
                 )
             exact = text.startswith(upto)
             spans.append(((len(before), len(upto) if exact else len(text)), exact))

@@ -21,7 +21,9 @@ class ChatPrompts:
           ValueError: if eos is set.
         """
         if eos:
-            raise ValueError("a prompt that the assistant answers has no EOS behind it")
+            raise ValueError(
+                "eos=True is not supported: the prompt of a chat ends with the assistant's turn, not with EOS"
+            )
         return self._template.start([{"role": "user", "content": text}]).ids
 
     def encode_messages(self, messages: Sequence[Mapping]) -> list[int]:

@@ -156,7 +156,7 @@ class _Limits(jinja2.ext.Extension):
         state = _rendering.get()
         state.steps += 1
         if state.steps > MAX_STEPS:
-            raise ChatTemplateError(f"its loops take more than {MAX_STEPS} turns")
+            raise ChatTemplateError(f"its loops take more than {MAX_STEPS} iterations")
 
 
 class _Generation(jinja2.ext.Extension):

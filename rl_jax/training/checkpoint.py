@@ -58,7 +58,7 @@ class Checkpointer:
           ValueError: if a field is invalid; the message names it.
         """
         if every < 1:
-            raise ValueError(f"checkpoint.every={every} is no number of steps")
+            raise ValueError(f"checkpoint.every={every} must be at least 1 step")
         self._every = every
         self._directory = pathlib.Path(directory).absolute()
         self._retention = Retention(keep, keep_every, keep_best, best_metric, best_mode)
@@ -109,7 +109,7 @@ class Checkpointer:
             arrays |= self._retention.note(step, metrics or {})
             self._saving = step
             if not self._manager.save(step, args=ocp.args.Composite(**arrays, host=ocp.args.JsonSave(host))):
-                raise OSError(f"step {self._manager.latest_step()} is there already: only the newest goes on")
+                raise OSError(f"step {self._manager.latest_step()} is already saved: only the newest can be continued")
 
     def _finish(self) -> None:
         with self._said_clearly(self._saving):
@@ -157,12 +157,12 @@ class Checkpointer:
             if not distributed.any_process(failure is not None):
                 for number, reason in failures.items():
                     where = self._directory / str(number)
-                    _say(f"checkpoint {where} is damaged ({reason}); step {candidate} is used in its place")
+                    _say(f"checkpoint {where} is damaged ({reason}); step {candidate} is used instead")
                 self._damaged = list(failures)
                 return {name: restored[name] for name in like}, restored["host"]
             failures[candidate] = failure or "another process cannot read it"
         told = "; ".join(f"{self._directory / str(number)}: {reason}" for number, reason in failures.items())
-        raise ValueError(f"no checkpoint can be read. {told}. Move {self._directory} away to start anew")
+        raise ValueError(f"no checkpoint can be read. {told}. Move {self._directory} away to start over")
 
     def _read(self, step: int, targets: dict[str, Any]) -> tuple[Any, str | None]:
         """(items, None), or (None, why it cannot be read).
@@ -187,7 +187,9 @@ class Checkpointer:
                     raise
                 reason = " ".join(str(error).split())
                 if any(words in reason for words in OTHER_FORM):
-                    raise ValueError(f"{folder} is of a run with other shapes, use its config: {reason}") from error
+                    raise ValueError(
+                        f"{folder} is of a run with other shapes; use that run's config: {reason}"
+                    ) from error
                 return None, f"{type(error).__name__}: {reason:.150}"
 
     def _tidy_up(self) -> None:
@@ -198,7 +200,7 @@ class Checkpointer:
         """
         if distributed.is_main():
             for path in () if self._tidy else sorted(self._directory.glob(f"*{UNFINISHED}*")):
-                _say(f"{path} is the rest of a save that was cut off; it is removed")
+                _say(f"{path} is left over from an interrupted save; it is removed")
                 shutil.rmtree(path)
             for step in self._damaged:
                 path, number = self._directory / f"{step}{DAMAGED}", 1
@@ -221,8 +223,8 @@ class Checkpointer:
             room = f"it takes up to {needed:,} bytes, and " if needed else ""
             raise OSError(
                 f"the checkpoint of step {step} cannot be written under {self._directory} ({error}): "
-                f"{room}{free:,} bytes are free. The checkpoints of steps {complete} are untouched: make room, and the "
-                "same command goes on from there"
+                f"{room}{free:,} bytes are free. The checkpoints of steps {complete} are untouched: free some space "
+                "and run the same command again to resume"
             ) from error
 
     def __enter__(self) -> "Checkpointer":

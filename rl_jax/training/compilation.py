@@ -47,7 +47,7 @@ def use_cache(directory: str | os.PathLike, *, max_bytes: int = MAX_BYTES, min_c
         for entry in folder.glob("*-cache"):
             (own / entry.name).symlink_to(entry)
     except OSError as error:
-        warnings.warn(f"compiled programs are not kept: {error}", stacklevel=2)
+        warnings.warn(f"compiled programs are not cached: {error}", stacklevel=2)
         return
     jax.config.update("jax_compilation_cache_dir", str(own))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", min_compile_s)

@@ -47,7 +47,7 @@ class ReferenceCache:
           ValueError: if identity has no "params".
         """
         if not identity.get("params"):
-            raise ValueError("identity needs 'params', the checksum of the reference: else another one would be read")
+            raise ValueError("identity needs 'params', the checksum of the reference: it tells references apart")
         self.folder, self.made = pathlib.Path(folder).expanduser(), 0
         self._identity = json.dumps(dict(identity), sort_keys=True)
 
@@ -104,7 +104,7 @@ class ReferenceCache:
             if identity != self._identity or values.shape != (count,) or values.dtype != np.float32:
                 raise ValueError(f"holds {values.dtype} {values.shape} of {identity}")
         except Exception as error:  # zipfile and numpy raise all kinds of errors on damaged bytes
-            warnings.warn(f"{path} is damaged and is made again: {error!r:.200}", stacklevel=3)
+            warnings.warn(f"{path} is damaged and is rebuilt: {error!r:.200}", stacklevel=3)
             return None
         return values
 
@@ -136,6 +136,8 @@ class ReferenceCache:
                 raise ValueError(f"score returned {scores.shape} for a mask of {mask[rows].shape}")
             values = scores[:count][mask[rows[:count]]]
             if not np.all(np.isfinite(values)):
-                raise ValueError(f"a log-prob of rows {start}..{start + count - 1} is not finite: mend the reference")
+                raise ValueError(
+                    f"a log-prob of rows {start}..{start + count - 1} is not finite: check the reference's params"
+                )
             found.append(values)
         return np.concatenate(found)

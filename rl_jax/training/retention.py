@@ -24,9 +24,9 @@ class Retention:
           ValueError: if a field is invalid; the message names it.
         """
         if keep is not None and keep < 1:
-            raise ValueError(f"checkpoint.keep={keep}: the newest must stay, or nothing could be resumed")
+            raise ValueError(f"checkpoint.keep={keep} must be at least 1: resuming needs the newest checkpoint")
         if keep_every < 0 or keep_best < 0:
-            raise ValueError(f"checkpoint.keep_every={keep_every}, keep_best={keep_best}: 0 is none")
+            raise ValueError(f"checkpoint.keep_every={keep_every}, keep_best={keep_best} must be 0 (none) or more")
         if keep_best and not best_metric:
             raise ValueError(f"checkpoint.keep_best={keep_best} needs checkpoint.best_metric")
         if best_mode not in ("max", "min"):

@@ -43,7 +43,9 @@ def parse_mesh(text: str) -> dict[str, int]:
     for part in filter(None, text.split(",")):
         name, _, size = part.strip().partition(":")
         if name not in AXES or name in sizes or not size.isdecimal() or int(size) < 1:
-            raise ValueError(f"mesh {text!r}: {part!r} is not AXIS:SIZE with AXIS one of {', '.join(AXES)}, each once")
+            raise ValueError(
+                f"mesh {text!r}: {part!r} is not AXIS:SIZE, with AXIS one of {', '.join(AXES)}, each at most once"
+            )
         sizes[name] = int(size)
     return {axis: sizes.get(axis, 1) for axis in AXES}
 
@@ -61,7 +63,7 @@ def make_mesh(sizes: dict[str, int], devices: list | None = None) -> Mesh:
     devices = jax.devices() if devices is None else devices
     needed = math.prod(sizes.values())
     if len(devices) < needed:
-        raise ValueError(f"mesh {sizes} needs {needed} devices, but {len(devices)} are there")
+        raise ValueError(f"mesh {sizes} needs {needed} devices, but {len(devices)} are available")
     shape = tuple(sizes[axis] for axis in AXES)
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[:needed])
 

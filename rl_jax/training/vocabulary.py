@@ -71,7 +71,9 @@ def make_vocabulary_score(model: Model, *, completion_length: int, chunk: int = 
         chex.assert_rank(batch.tokens, 2)
         rows, length = batch.tokens.shape
         if length <= completion_length:
-            raise ValueError(f"rows of {length} tokens hold no prompt before {completion_length} completion tokens")
+            raise ValueError(
+                f"rows of {length} tokens leave no room for a prompt before {completion_length} completion tokens"
+            )
         ref_params = jax.lax.stop_gradient(ref_params)
         columns = slice(-completion_length - 1, -1)
         hidden = model.apply(params, batch)[:, columns]

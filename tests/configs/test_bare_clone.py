@@ -117,5 +117,5 @@ def test_a_real_file_is_beside_the_clone_or_where_it_was_fetched(tmp_path, monke
 
 def test_two_data_sets_are_refused():
     for module, arg in ((stories, "hh,moods"), (reward_models, "steps,gsm8k")):
-        with pytest.raises(ValueError, match="names 2 data sets"):
+        with pytest.raises(ValueError, match="one data set, not 2"):
             module.get_config(arg)

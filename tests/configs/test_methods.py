@@ -101,7 +101,7 @@ def test_an_unknown_word_is_refused(key):
 
 
 def test_two_tasks_are_refused():
-    with pytest.raises(ValueError, match="2 tasks: arithmetic, game24"):
+    with pytest.raises(ValueError, match="one task, not 2: arithmetic, game24"):
         methods.load("grpo", "game24,arithmetic")
 
 

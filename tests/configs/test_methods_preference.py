@@ -67,7 +67,7 @@ def test_data_without_rankings_are_refused():
     assert methods.load("dpo_pl", "solutions").data.name == "gsm8k_solutions"
     with pytest.raises(ValueError, match="'persona'.*rankings, solutions"):
         methods.load("dpo_pl", "persona")
-    with pytest.raises(ValueError, match="2 data sets: hh, persona"):
+    with pytest.raises(ValueError, match="one data set, not 2: hh, persona"):
         methods.load("simpo", "persona,hh")
 
 

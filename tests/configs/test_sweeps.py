@@ -46,7 +46,7 @@ def test_subsample_draws_without_replacement_and_always_the_same():
     values = [point["x"] for point in drawn]
     assert len(set(values)) == 10 and values == sorted(values) and set(values) <= set(range(100))
     assert list(sweeps.subsample(whole, 100)) == whole
-    with pytest.raises(ValueError, match="101 points cannot be drawn from a sweep of 100"):
+    with pytest.raises(ValueError, match="101 points cannot be sampled from a sweep of 100"):
         list(sweeps.subsample(whole, 101))
 
 
@@ -57,9 +57,9 @@ def test_tuning_seeds_and_test_seeds_are_disjoint():
     assert [point["seed"] for point in sweeps.seeds("7/9")] == [7, 9]
     assert [point["seed"] for point in sweeps.tuning_seeds("10005/10009")] == [10005, 10009]
     for make, arg in ((sweeps.seeds, "3/10000"), (sweeps.seeds, "10001"), (sweeps.tuning_seeds, "10000/9999")):
-        with pytest.raises(ValueError, match="what is tuned on a seed is not measured on it"):
+        with pytest.raises(ValueError, match="tuning and testing use different seeds"):
             list(make(arg))
-    with pytest.raises(ValueError, match="is a number of seeds here"):
+    with pytest.raises(ValueError, match="is read as a number of seeds"):
         list(sweeps.tuning_seeds("10003"))
     with pytest.raises(ValueError, match="twice"):
         list(sweeps.seeds("3/3"))
@@ -122,7 +122,7 @@ def test_budgets():
     assert budgets.budget_of(config, "grpo") == {"steps": 200, "samples": 51_200, "completion_tokens": 614_400}
     sampled = points.set_fields(config, {"sample.dynamic_sampling.max_batches": 10})
     assert budgets.budget_of(sampled, "grpo")["completion_tokens"] == 6_144_000
-    with pytest.raises(ValueError, match="how much evaluate trains on"):
+    with pytest.raises(ValueError, match="how long evaluate trains"):
         budgets.budget_of(config, "evaluate")
 
 
@@ -158,5 +158,5 @@ def test_names_of_points():
     ]
     with pytest.raises(ValueError, match="number, a string, a bool or a tuple"):
         points.make_point("configs/control/environments.py", {"algorithm.kl": {"fn": "k1"}}, name="x", arm="x")
-    with pytest.raises(ValueError, match="two points of the sweep are called"):
+    with pytest.raises(ValueError, match="two points of the sweep have the name"):
         points.expand("configs/control/environments.py", "lr:1e-3/1e-3")

@@ -67,7 +67,7 @@ def test_every_method_takes_rows(method):
 
 
 def test_what_has_no_use_for_a_memory_says_so():
-    with pytest.raises(ValueError, match="trpo learns from single steps, gru from whole rows"):
+    with pytest.raises(ValueError, match="trpo takes single steps, gru needs whole rows"):
         configs.get_config("recall,gru,trpo")
     config = configs.get_config("recall,stacked")
     with pytest.raises(ValueError, match="actor_features counts from the oldest frame"):

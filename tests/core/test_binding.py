@@ -142,7 +142,7 @@ def test_supply_refuses_with_what_there_is(available):
         return wanted
 
     there = "other" if available else "nothing"
-    with pytest.raises(ValueError, match=f"^fn needs wanted, which cannot be given to it here; what can: {there}$"):
+    with pytest.raises(ValueError, match=f"^fn needs wanted, which is not available here; available: {there}$"):
         binding.supply(functools.partial(fn), available)
 
 
@@ -187,12 +187,12 @@ def test_a_function_by_import_path(folder, module):
         ("own_package.outer:same", "there is no module 'own_package.outer' on sys.path"),
         ("own_losses:scalde", "^'own_losses:scalde': own_losses has no 'scalde'; nearest: 'scaled'$"),
         ("own_losses:Family.halve", "has no 'halve'; nearest: 'halved'"),
-        ("own_losses:LIMIT", "^'own_losses:LIMIT' is a int, and a function is wanted$"),
+        ("own_losses:LIMIT", "^'own_losses:LIMIT' is a int, not a function$"),
         ("own_broken:f", "^'own_broken:f': importing 'own_broken' fails: No module named 'no_such_library'$"),
-        ("own_losses:", 'is no import path: write "module:function"'),
-        (":scaled", "is no import path"),
-        ("folder/own_losses.py:scaled", "is no import path"),
-        ("..own_losses:scaled", "is no import path"),
+        ("own_losses:", 'is not an import path: write "module:function"'),
+        (":scaled", "is not an import path"),
+        ("folder/own_losses.py:scaled", "is not an import path"),
+        ("..own_losses:scaled", "is not an import path"),
     ],
 )
 def test_a_wrong_import_path_says_what_is_wrong(folder, module, path, says):
@@ -206,11 +206,11 @@ def test_an_error_in_a_module_of_ones_own_is_shown_as_it_is(folder, module):
 
 
 def test_keywords_that_stay_from_the_function_that_was_there_are_named(folder, module):
-    says = "scaled takes no keyword 'clip_low'; it takes: by. Keywords .* stay in a config: .*fn='own_losses:scaled'"
+    says = "scaled takes no keyword 'clip_low'; it takes: by. The config still has keywords .*fn='own_losses:scaled'"
     with pytest.raises(ValueError, match=says):
         binding.bind({"fn": "own_losses:scaled", "clip_low": 0.2}, module)
 
 
 def test_an_unknown_name_says_how_to_give_a_function_of_ones_own(module):
-    with pytest.raises(ValueError, match='One of your own is given as "module:function"$'):
+    with pytest.raises(ValueError, match='To use your own, write "module:function"$'):
         binding.bind("scalde", module)

@@ -192,7 +192,7 @@ def test_the_error_says_where_a_known_name_comes_from():
     def fn(x, *, versions, mine):
         return x
 
-    message = "fn needs mine, versions, which cannot be given to it here; what can: other; versions: int32 .B, C."
+    message = "fn needs mine, versions, which is not available here; available: other; versions: int32 .B, C."
     with pytest.raises(ValueError, match=message):
         binding.supply(fn, {"other": 1})
 

@@ -140,9 +140,9 @@ def test_what_is_not_there_is_refused_with_what_is():
     def by_entropy(mask, *, entropy):
         return entropy
 
-    with pytest.raises(ValueError, match="greedy needs greedy_rewards, .*; what can: .*group_size"):
+    with pytest.raises(ValueError, match="greedy needs greedy_rewards, .*; available: .*group_size"):
         _assign(rule.CreditRule(advantage=greedy))
-    with pytest.raises(ValueError, match="by_entropy needs entropy, .*; what can: advantages, behavior_log_probs, key"):
+    with pytest.raises(ValueError, match="by_entropy needs entropy, .*; available: advantages, behavior_log_probs"):
         _assign(rule.CreditRule(token_weight=by_entropy))
     found = _assign(rule.CreditRule(advantage=greedy), greedy_rewards=jnp.asarray(_rewards()))
     np.testing.assert_array_equal(found.advantages, 0)

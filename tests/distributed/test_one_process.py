@@ -70,13 +70,13 @@ def test_no_flags_start_nothing(parsed):
 
 def test_devices_divide_over_processes(parsed):
     parsed.num_processes = 2
-    with pytest.raises(ValueError, match="a mesh of 3 devices does not divide over 2 processes"):
+    with pytest.raises(ValueError, match="a mesh of 3 devices cannot be split evenly over 2 processes"):
         processes.simulate_devices(3)
 
 
 def test_what_works_in_one_process_only(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match="rollout.engine.name='continuous' works in one process only, there are 2"):
+    with pytest.raises(ValueError, match="rollout.engine.name='continuous' works in one process only, but there are 2"):
         processes.one_process("rollout.engine.name='continuous'")
     with pytest.raises(ValueError, match=r"leaves processes \[1\] without a device"):
         processes.check_mesh(sharding.make_mesh(sharding.parse_mesh("data:2")))

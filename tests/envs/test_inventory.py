@@ -108,5 +108,5 @@ def test_the_demand_has_its_distribution():
 
 
 def test_lost_demand_has_no_closed_form():
-    with pytest.raises(ValueError, match="lost=True has no base-stock level"):
+    with pytest.raises(ValueError, match="lost=True: the optimal base-stock level"):
         base_stock_level(Store(poisson(5.0), lost=True))

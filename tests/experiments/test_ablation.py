@@ -102,10 +102,10 @@ def test_an_order_of_three_is_two_statements():
     [
         (dict(metric="error", arm="god", at_least=0.0), "no 'error' of the arm 'god'.*'good'"),
         (dict(metric="errors", arm="good", at_least=0.0), "no 'errors' of the arm 'good'"),
-        (dict(metric="error", arm="good", at_lest=0.0), "at_lest.*is no statement"),
-        (dict(metric="error", arm="good"), "is no statement"),
-        (dict(metric="error", increasing=("bad", "good")), "is no statement"),
-        (dict(arm="good", at_least=0.0, at_most=1.0), "is no statement"),
+        (dict(metric="error", arm="good", at_lest=0.0), "at_lest.*is not a statement"),
+        (dict(metric="error", arm="good"), "is not a statement"),
+        (dict(metric="error", increasing=("bad", "good")), "is not a statement"),
+        (dict(arm="good", at_least=0.0, at_most=1.0), "is not a statement"),
     ],
 )
 def test_a_wrong_statement_is_an_error(statement, said):
@@ -298,7 +298,7 @@ def test_all_takes_neither_a_key_nor_overrides(three, capsys):
     for words in (["--all", "good"], ["--all", "--config.x=1"]):
         with pytest.raises(SystemExit) as end:
             cli.main(words)
-        assert end.value.code == 2 and "--all runs all of them" in capsys.readouterr().err
+        assert end.value.code == 2 and "--all uses the settings of the files" in capsys.readouterr().err
 
 
 def write_metrics(folder: pathlib.Path, values: list[float]) -> None:

@@ -39,7 +39,7 @@ def test_what_is_a_tie_and_what_an_error():
     tied = [np.array([1, 6, 30]), np.array([4, 4])]
     assert rollout.compare(tied, expected) == {"rows_equal": 1, "rows_tied": 1}
     for wrong in ([np.array([1, 7, 9]), np.array([4, 4])], [np.array([1, 5, 9]), np.array([4])]):
-        with pytest.raises(AssertionError, match="the same request has other tokens"):
+        with pytest.raises(AssertionError, match="the same request has different tokens"):
             rollout.compare(wrong, expected)
 
 

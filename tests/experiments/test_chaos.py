@@ -28,7 +28,7 @@ def test_moments_are_spread_over_the_run_and_drawn_by_their_seed():
 def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="logs 21 rows is too short for 20 kills: give it more steps"):
         chaos.draw_moments(20, 21, in_save=0.4, in_start=0.2, seed=0)
-    with pytest.raises(ValueError, match="in_save=0.9 and in_start=0.2 are no shares of one whole"):
+    with pytest.raises(ValueError, match="in_save=0.9 and in_start=0.2 must be 0 or more and sum to at most 1"):
         moments(in_save=0.9)
 
 

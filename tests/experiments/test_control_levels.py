@@ -65,7 +65,7 @@ def test_a_run_of_other_settings_is_refused(tmp_path):
     control_levels.check_same(EACH, tmp_path / "a", (), smoke=True)
     finished(tmp_path / "b", [1.0, 2.0], sample=dict(num_envs=99, num_steps=128))
     with pytest.raises(
-        ValueError, match="sample.num_envs=99, and configs/control/environments.py:cartpole,smoke has 8: delete it"
+        ValueError, match="sample.num_envs=99, but configs/control/environments.py:cartpole,smoke has 8: delete it"
     ):
         control_levels.check_same(EACH, tmp_path / "b", (), smoke=True)
     control_levels.check_same(EACH, tmp_path / "b", ("--config.sample.num_envs=99",), smoke=True)
@@ -142,7 +142,7 @@ def test_it_runs_and_a_finished_run_is_not_made_again(tmp_path, monkeypatch, cap
     asked += ["--config.network.hidden=[8]"]
     control_levels.main(asked)
     control_levels.main(asked)
-    with pytest.raises(ValueError, match="is finished, with sample.num_envs=4"):
+    with pytest.raises(ValueError, match="is finished with sample.num_envs=4"):
         control_levels.main([*asked, "--config.sample.num_envs=5"])
     assert [row[:2] for row in made] == [("control_ppo", "configs/control/environments.py:cartpole,smoke")]
     (row,) = json.loads((tmp_path / "levels.json").read_text())["rows"]

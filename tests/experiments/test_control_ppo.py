@@ -216,7 +216,7 @@ def traced(config, library):
 def test_words_that_do_not_go_together():
     with pytest.raises(ValueError, match="one environment, one method and one memory"):
         configs.get_config("cartpole,pendulum")
-    with pytest.raises(ValueError, match="a2c goes with inventory, the same store"):
+    with pytest.raises(ValueError, match="use a2c with inventory, the same store"):
         configs.get_config("hdpo,a2c")
     with pytest.raises(ValueError, match="this config is for python -m experiments.control_preferences"):
         control_ppo.run(small(program="control_preferences"), pathlib.Path("unused"))

@@ -143,7 +143,7 @@ def test_refusals(words, fields, said, tmp_path):
 
 
 def test_words_that_do_not_go_together():
-    with pytest.raises(ValueError, match="one method and one environment at most, not cpl, spo"):
+    with pytest.raises(ValueError, match="at most one method and one environment, not cpl, spo"):
         configs.get_config("cpl,spo")
     with pytest.raises(ValueError, match="'cartpol'.*cartpole"):
         configs.get_config("cartpol")

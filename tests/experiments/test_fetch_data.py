@@ -100,7 +100,7 @@ def test_a_set_is_brought_once(server, tmp_path, capsys):
     assert said.count(": fetched (MIT)") == 2 and f"All of both is in {folder}" in said and "--config.data.path" in said
     server.requests.clear()
     assert run(folder, "prefs", "models") == 0
-    assert server.requests == [] and capsys.readouterr().out.count("is here already") == 2
+    assert server.requests == [] and capsys.readouterr().out.count("already downloaded") == 2
 
 
 def test_an_interrupted_file_goes_on_where_it_stopped(server, tmp_path, capsys):
@@ -108,7 +108,7 @@ def test_an_interrupted_file_goes_on_where_it_stopped(server, tmp_path, capsys):
     server.faults[path] = [("cut", 1000), ("cut", 500), ("cut", 250)]
     assert run(folder, "prefs") == 1
     said = capsys.readouterr()
-    assert f"1,750 of {len(TEXT):,} bytes are here: the same command goes on from there" in said.out
+    assert f"1,750 of {len(TEXT):,} bytes were received: run the same command again to continue" in said.out
     assert "1 files are missing" in said.err
     assert files_in(folder) == ["prefs/text.jsonl.gz.partial"]
     assert (folder / "prefs/text.jsonl.gz.partial").read_bytes() == TEXT[:1750]
@@ -132,7 +132,7 @@ def test_a_wrong_checksum_is_refused_and_removed(server, tmp_path, capsys):
     folder = tmp_path / "data"
     server.faults["/o/r/c1/model.bin"] = [("body", BINARY[:-1] + b"?")]
     assert run(folder, "models") == 1
-    assert f"expected {sha(BINARY)}: what was fetched is removed" in capsys.readouterr().out
+    assert f"expected {sha(BINARY)}: the download was removed" in capsys.readouterr().out
     assert files_in(folder) == []
     assert run(folder, "models") == 0, "the next try starts anew"
 
@@ -140,7 +140,7 @@ def test_a_wrong_checksum_is_refused_and_removed(server, tmp_path, capsys):
 def test_more_bytes_than_the_file_has_are_refused(server, tmp_path, capsys):
     folder = tmp_path / "data"
     server.faults["/o/r/c1/model.bin"] = [("body", BINARY + b"?")]
-    assert run(folder, "models") == 1 and "it is refused" in capsys.readouterr().out
+    assert run(folder, "models") == 1 and "bytes: stopped" in capsys.readouterr().out
     assert not (folder / "models/model.bin").exists() and run(folder, "models") == 0
 
 
@@ -174,7 +174,7 @@ def test_a_redirect_elsewhere_is_refused(server, tmp_path, capsys, target):
     folder = tmp_path / "data"
     server.faults["/o/r/c1/model.bin"] = [("redirect", target)] * fetch_data.ATTEMPTS
     assert run(folder, "models") == 1
-    assert "only https is fetched" in capsys.readouterr().out and files_in(folder) == []
+    assert "only https URLs are fetched" in capsys.readouterr().out and files_in(folder) == []
     assert len(server.requests) == 1
 
 

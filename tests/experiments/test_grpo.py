@@ -204,7 +204,7 @@ def test_what_no_program_can_feed_is_refused_before_anything_is_trained(tmp_path
 def test_minibatches_that_do_not_divide_the_rows_are_refused(config):
     config.train.update(minibatches=3)
     batch = policy_batch(config, np.arange(ROWS, dtype=np.float32))
-    with pytest.raises(ValueError, match="train.minibatches=3 does not divide the 8 rows of a step"):
+    with pytest.raises(ValueError, match="train.minibatches=3 must divide the 8 rows of a step"):
         policy.minibatches(config, batch, jax.random.key(0))
 
 
@@ -286,7 +286,7 @@ def test_gradients_that_are_not_finite_stop_the_run(tmp_path):
     settings = dict(train__steps=8, train__max_nonfinite_in_a_row=3, eval__every=100, algorithm__entropy_coef=0.1)
     config = small_config(tmp_path, reward__function=reward(sevens_and_even), **settings)
     config.train.optimizer.learning_rate = float("nan")  # the first update ruins the params
-    with pytest.raises(FloatingPointError, match="3 gradients in a row .* the batch of step 4 is in .*step_4.npz"):
+    with pytest.raises(FloatingPointError, match="3 gradients in a row .* The batch of step 4 is in .*step_4.npz"):
         grpo.run(config, tmp_path / "run")
     rows = read(tmp_path / "run" / "metrics.jsonl")
     assert [row.get("nonfinite/skipped") for row in rows[1:]] == [0.0, 1.0, 2.0]

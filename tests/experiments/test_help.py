@@ -116,7 +116,7 @@ def test_asked_for_help_a_program_exits_with_0(program, monkeypatch, capsys):
         (GRPO, "algorithm.surogate.fn", "cispo", "--config.algorithm.surrogate.fn=cispo"),
         (GRPO, "algoritm", "x", "the group config.algorithm, which has "),
         (GRPO, "task.digit", "2", "--config.task.digits=2"),
-        (GRPO, "train.steps.x", "2", "config.train.steps is a value, 200, and no group"),
+        (GRPO, "train.steps.x", "2", "config.train.steps is a value, 200, not a group"),
         (GRPO, "qqqq", "2", "Its groups and fields: algorithm, "),
         (DPO, "dpo.beta", "1", "--config.algorithm.beta=1"),
         (DPO, "dpo.epochs", "1", "--config.train.data_epochs=1"),
@@ -287,7 +287,7 @@ def test_help_of_a_program_that_is_started():
     ("arguments", "said"),
     [
         ([f"--config={GRPO}", "--config.grpo.lr=3"], "--config.train.optimizer.learning_rate=3"),
-        ([f"--config={GRPO}", "--config.train.minibatches=3"], "does not divide by train.minibatches=3"),
+        ([f"--config={GRPO}", "--config.train.minibatches=3"], "must be a multiple of train.minibatches=3"),
         ([f"--config={GRPO}", "--config.train.steps=-3"], "train.steps=-3 must be 0 or more"),
         ([f"--config={GRPO}", "train.steps=3"], "['train.steps=3']; a field is set by --config.train.steps=3"),
         ([f"--config={GRPO}", "steps"], "unexpected arguments: ['steps']"),

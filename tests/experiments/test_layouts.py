@@ -101,7 +101,7 @@ def test_the_cost_is_told(same):
         (dict(rollout__mesh="rows:8"), "'rows:8' is not AXIS:SIZE"),
         (dict(rollout__mesh="data:8", rollout__devices="others"), "rollout.devices='others' is neither"),
         (dict(rollout__devices="separate"), "rollout.devices='separate' needs rollout.mesh"),
-        (dict(rollout__mesh="data:8", rollout__engine__name="openai"), "has a layout of its own"),
+        (dict(rollout__mesh="data:8", rollout__engine__name="openai"), "the server has its own layout"),
     ],
 )
 def test_layouts_that_cannot_be_are_named(tmp_path, fields, message):

@@ -232,7 +232,7 @@ def test_report_and_table(tmp_path):
     assert "does not fit: total memory (24.67G) exceeds 15.75G" in cli.report(refused)
     rollout = a_plan(programs={"decode": a_plan()["programs"]["train"] | {"cache_bytes": 2**31}})
     assert "the cache is 2.00 of them" in cli.report(rollout)
-    assert "peak 17.00 GiB a chip, which does NOT fit" in cli.report(with_train(peak_bytes=17 * 2**30))
+    assert "peak 17.00 GiB per chip, which does NOT fit" in cli.report(with_train(peak_bytes=17 * 2**30))
     for name, one in {"a": a_plan(), "b": refused, "c": rollout, "d": with_train(peak_bytes=17 * 2**30)}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(one))
     rows = [line for line in stored.table(tmp_path).splitlines() if line.startswith("| ")][1:]
@@ -367,7 +367,7 @@ def test_a_check_plans_with_the_stored_arguments(tmp_path, monkeypatch):
     cli.main()
     assert seen == ["plan", f"--check={path}", *stored.arguments(a_plan())]
     path.write_text("{}")
-    with pytest.raises(ValueError, match=r"a.json is no plan"):
+    with pytest.raises(ValueError, match=r"a.json is not a plan"):
         stored.load(path)
 
 
@@ -453,7 +453,7 @@ def test_a_v4_chip_is_one_device(monkeypatch):
 def test_what_cannot_be_split_over_the_mesh_is_said_so():
     config, model = small(attention="dot_product")
     config.sample.prompts_per_step = 1
-    with pytest.raises(ValueError, match=r"2 rows does not divide over the 4 devices"):
+    with pytest.raises(ValueError, match=r"2 rows must be a multiple of the 4 devices"):
         cli.largest(programs.describe(config, model, mesh()), 1.0, 0.0)
 
 
@@ -467,7 +467,7 @@ def test_a_mesh_of_another_size_is_refused(monkeypatch):
     monkeypatch.setattr(cli, "described_devices", lambda topology: jax.devices())
     config = plans.get_config("8b")
     config.mesh = "fsdp:4"
-    with pytest.raises(ValueError, match="has 4 devices, v5e:2x4 has 8"):
+    with pytest.raises(ValueError, match="has 4 devices, but v5e:2x4 has 8"):
         cli.plan(config, "v5e:2x4", ["train"])
 
 

@@ -134,7 +134,7 @@ def test_token_view_shows_every_token_and_greys_the_masked(workdir, page_text):
     masked = [seen for view in views for row in view["rows"] for seen in row["mask"]].count(False)
     assert page_text.count('<span class="masked"') == masked > 0
     assert page_text.count('title="token ') == len(tokens)
-    assert page_text.count("masked, the loss does not see it") == masked
+    assert page_text.count("masked, not part of the loss") == masked
     table_rows = re.findall(r"<td>(?:yes|no)</td>", page_text)
     assert len(table_rows) == len(tokens) and table_rows.count("<td>no</td>") == masked
 
@@ -200,7 +200,7 @@ def test_timing_leaves_the_compiling_step_out():
     ("name", "notice"),
     [
         ("run.json", "run.json"),
-        (METRICS_FILE, "No metric of this run can be drawn"),
+        (METRICS_FILE, "No metrics: metrics.jsonl"),
         (TIMING_FILE, "No timings"),
         (SAMPLES_FILE, "No held-out completions"),
         (GROUP_VIEW_FILE, "No per-token view"),
@@ -210,7 +210,7 @@ def test_a_missing_file_is_named(tmp_path, name, notice):
     workdir = write_run(tmp_path / "run", steps=3)
     (workdir / name).unlink()
     text = Page(cli.write_report([workdir]).read_text()).text
-    assert notice in text and f"Not in this run's folder: {name}" in text
+    assert notice in text and f"Missing from this run's folder: {name}" in text
 
 
 def test_an_empty_folder_still_gives_a_page(tmp_path):

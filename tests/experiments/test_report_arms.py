@@ -141,14 +141,14 @@ def test_runs_that_differ_in_their_seed_only_are_one_arm(tmp_path):
         "learning_rate=0.2": [0, 1],
     }
     assert "interquartile mean" in cli.write_report(runs, tmp_path / "x.html").read_text()
-    assert "laid over each other" in cli.write_report([runs[0], runs[2]], tmp_path / "y.html").read_text()
+    assert "runs compared" in cli.write_report([runs[0], runs[2]], tmp_path / "y.html").read_text()
 
 
 def test_a_run_made_twice_is_not_two_seeds(tmp_path):
     runs = [write_run(tmp_path / f"{when}{seed}" / "grpo", steps=2, seed=seed) for when in "ab" for seed in (0, 1)]
     arms = {arm: [m.name for m in row] for arm, row in arms_page.load_study(runs).arms.items()}
     assert arms == {"a0/grpo": ["a0/grpo", "a1/grpo"], "b0/grpo": ["b0/grpo", "b1/grpo"]}
-    assert "laid over each other" in cli.write_report([runs[0], runs[2]], tmp_path / "x.html").read_text()
+    assert "runs compared" in cli.write_report([runs[0], runs[2]], tmp_path / "x.html").read_text()
     for run in runs:
         (run / "config.json").unlink()  # nobody knows what they are seeds of
     assert [len(row) for row in arms_page.load_study(runs).arms.values()] == [1] * 4
@@ -200,14 +200,14 @@ def test_the_runs_of_one_control_program_are_seeds_of_what_it_swept(tmp_path):
 def test_the_metric_can_be_chosen(study):
     assert figures.choose_metric(study, None) == "eval/pass@1"
     assert figures.choose_metric(study, "kl/k3") == "kl/k3"
-    with pytest.raises(ValueError, match="no run has logged 'kl/k9'; logged are clip/high"):
+    with pytest.raises(ValueError, match="no run has logged 'kl/k9'; logged: clip/high"):
         figures.choose_metric(study, "kl/k9")
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"points": []}, "'points' holds no list"),
+        ({"points": []}, "'points' is not a list"),
         ({"points": [{"name": "a"}]}, "point 0 has no workdir"),
         ({"points": ["a"]}, "point 0 has no name and no workdir"),
         ({"points": [{"name": "a", "workdir": "../elsewhere"}]}, "outside of the sweep's folder"),

@@ -92,5 +92,5 @@ def test_ports_that_cannot_be_had(tmp_path, workdir, monkeypatch, capsys):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("socketserver.TCPServer.server_bind", refuse)
-    with pytest.raises(SystemExit, match="report: port 80 is not for this user: take one above 1023"):
+    with pytest.raises(SystemExit, match="report: port 80 is not allowed for this user: use one above 1023"):
         cli.main([str(workdir), "--serve", "--port=80"])

@@ -145,7 +145,7 @@ def test_killed_with_9_at_several_moments_and_its_newest_checkpoint_damaged(runn
     newest, before = damage_newest(workdir / "checkpoints")
     runner.to_the_end(workdir)
     told = programs.tail(runner.log)
-    assert f"checkpoint {newest} is damaged" in told and f"step {before} is used in its place" in told
+    assert f"checkpoint {newest} is damaged" in told and f"step {before} is used instead" in told
     assert_equal_results(workdir, undisturbed)
     assert len(json.loads((workdir / "run.json").read_text())["resumed"]) == len(moments)
 

@@ -174,7 +174,7 @@ def test_attributes_are_learned_from_labels_with_gaps(tmp_path):
     assert json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]["auc"] > 0.95
     del records[5]["attribute_targets"]
     config.data.path = lines(tmp_path / "broken.jsonl", records)
-    with pytest.raises(ValueError, match="has no 'attribute_targets', which record"):
+    with pytest.raises(ValueError, match="lacks 'attribute_targets', which record"):
         reward_model.run(config, tmp_path / "broken")
 
 
@@ -307,7 +307,7 @@ def test_lists_of_the_only_graded_data(loss):
 )
 def test_labels_that_the_data_do_not_have(tmp_path, loss, name, unsaid):
     config = small(tmp_path, loss=dict(fn=loss))
-    with pytest.raises(ValueError, match=f"{loss} reads {name}, and all of jsonl's are {unsaid}: take data"):
+    with pytest.raises(ValueError, match=f"{loss} needs {name}, but all of jsonl's are {unsaid}: use data"):
         reward_readers.check_labels(config, {name: np.full(3, unsaid)})
     reward_readers.check_labels(config, {name: np.array([unsaid, 0.5, unsaid])})
     reward_readers.check_labels(small(tmp_path), {name: np.full(3, unsaid)})
@@ -320,7 +320,7 @@ def test_labels_that_the_data_do_not_have(tmp_path, loss, name, unsaid):
     ("change", "said"),
     [
         (lambda c: c.algorithm.update(reads="essays"), "reads='essays' is none of response, steps, log_ratio"),
-        (lambda c: c.algorithm.update(reads="steps"), "needs steps"),
+        (lambda c: c.algorithm.update(reads="steps"), "needs data.kind=steps"),
         (lambda c: c.algorithm.update(reads="log_ratio", members=2), "only reads='response' has several"),
         (lambda c: c.algorithm.update(loss=dict(fn="bt")), "no function 'bt'; it has: .*bradley_terry"),
         (lambda c: c.algorithm.update(loss=dict(fn="bradley_terry", margin=1)), "takes no keyword 'margin'"),
@@ -340,9 +340,9 @@ def test_configs_that_do_not_fit(tmp_path, change, said):
 
 
 def test_a_judge_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no finished run: train one with python -m"):
+    with pytest.raises(FileNotFoundError, match="has no finished run: train a reward model with python -m"):
         load_reward_model(tmp_path)
-    with pytest.raises(ValueError, match="no workdir"):
+    with pytest.raises(ValueError, match="give the workdir"):
         load_reward_model([])
 
 

@@ -203,7 +203,7 @@ def test_an_arm_with_a_result_that_is_not_finite_has_no_mean(tmp_path):
 def test_two_sweeps_in_one_folder_are_refused(tmp_path, capsys):
     with folder.locked(tmp_path):
         assert program.main([*FAKE, "--sweep=seed:1", f"--workdir={tmp_path}"]) == 2
-        assert f"another sweep works on {tmp_path} (process {os.getpid()})" in capsys.readouterr().err
+        assert f"another sweep runs in {tmp_path} (process {os.getpid()})" in capsys.readouterr().err
     with folder.locked(tmp_path):
         pass
 
@@ -214,7 +214,7 @@ def test_a_sweep_may_grow_but_not_change(tmp_path):
     folder.write_sweep(tmp_path, make("lr,seed:1"), **head)
     grown = folder.write_sweep(tmp_path, make("lr,seed:2"), **head)
     assert len(grown["points"]) == 4
-    with pytest.raises(ValueError, match="has another point lr=0.1,seed=0"):
+    with pytest.raises(ValueError, match="already has a different point lr=0.1,seed=0"):
         folder.write_sweep(tmp_path, make("lr,seed:1", fixed=["fake.steps=4"]), **head)
 
 
@@ -245,7 +245,7 @@ def test_list_and_print_start_nothing(undisturbed, tmp_path, capsys):
         (["--sweep=seed:1", "--config.seed=3"], "seed is fixed and swept"),
         (["--sweep=seed:1,seed:1"], "two sweeps set seed"),
         (["--sweep=seed:1", "--subsample=2"], "2 points cannot be drawn from a sweep of 1"),
-        (["--sweep=seed:1", "--vmap"], "only control_ppo is"),
+        (["--sweep=seed:1", "--vmap"], "only control_ppo can"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -297,7 +297,7 @@ def test_hosts_get_their_runs_by_ssh(tmp_path, monkeypatch, capsys):
     assert sorted((tmp_path / "hosts.txt").read_text().split()) == ["me@pod-1", "pod-0", "pod-0"]
     for line in ("-oProxyCommand=x", "a b", "a 0", "a 1 2"):
         (tmp_path / "hosts").write_text(f"{line}\n")
-        with pytest.raises(ValueError, match=r"hosts:1: .* is not HOST or HOST COUNT"):
+        with pytest.raises(ValueError, match=r"hosts:1: .* must be HOST or HOST COUNT"):
             launchers.read_hosts(tmp_path / "hosts")
 
 
@@ -309,7 +309,7 @@ def test_slurm_through_submitit(tmp_path, capsys, monkeypatch):
     until(lambda: complete(tmp_path) == {"seed=0"})
     arguments = [*FAKE, f"--workdir={tmp_path}", *arguments]
     assert program.main(arguments) == 0
-    assert "every point is complete" in capsys.readouterr().out
+    assert "all points are complete" in capsys.readouterr().out
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert program.main([*arguments, "--sweep=seed:2"]) == 2
     assert 'submitit is not installed: pip install -e ".[slurm]"' in capsys.readouterr().err

@@ -86,7 +86,7 @@ def test_what_one_program_can_train(tmp_path, monkeypatch):
     assert all(len(text) < 50_100 for task in parts for text in task.command)
     tasks = fold.folded_tasks(tmp_path, points.expand(CONFIG, "method:ppo/a2c,lr,seed:2"))
     assert sorted(len(task.points) for task in tasks) == [6, 6]
-    with pytest.raises(ValueError, match="name seed among the sweeps"):
+    with pytest.raises(ValueError, match="add seed to --sweep"):
         fold.folded_tasks(tmp_path, points.expand(CONFIG, "lr"))
 
 

@@ -84,10 +84,10 @@ def test_every_arm_gets_the_same_and_a_restart_goes_on(counted, tmp_path, monkey
     ran = len(counted)
     for changed in ("--seed=1", "--config.fake.steps=4", "--minimize", "--metric=loss"):
         assert tune.main([*FAKE, *arms, changed, f"--workdir={tmp_path / 'cut'}"]) == 2
-        assert "trials of another space or other seeds" in capsys.readouterr().err
+        assert "trials of another space, other seeds" in capsys.readouterr().err
     space["fake.lr"] = ("uniform", 0.0, 2.0)
     assert tune.main([*FAKE, *arms, f"--workdir={tmp_path / 'cut'}"]) == 2
-    assert "trials of another space or other seeds" in capsys.readouterr().err and len(counted) == ran
+    assert "trials of another space, other seeds" in capsys.readouterr().err and len(counted) == ran
 
 
 def test_a_loss_is_not_maximized(counted, tmp_path, monkeypatch, capsys):
@@ -105,7 +105,7 @@ def test_a_loss_is_not_maximized(counted, tmp_path, monkeypatch, capsys):
         (["--seeds=10001/10002"], "are tuning seeds, not test seeds"),
         (["--tuning_seeds=5/6"], "are test seeds, not tuning seeds"),
         (["--space=lrr"], "has no space 'lrr'; it has: lr"),
-        (["--sweep=seed:2"], "the arms are without seeds"),
+        (["--sweep=seed:2"], "--sweep may not set seeds"),
         (["--sweep=lr"], "fake.lr is tuned and set by the arm lr=0.1"),
         (["--budget=fake.stepz"], "the config has no field fake.stepz"),
     ],
@@ -123,7 +123,7 @@ def test_unequal_budgets_are_refused():
         )
         for steps in (1000, 2000)
     ]
-    with pytest.raises(ValueError, match=r"may not use the same: 1000 \{'env_steps': 1000\}, 2000"):
+    with pytest.raises(ValueError, match=r"have different budgets: 1000 \{'env_steps': 1000\}, 2000"):
         tune.equal_budget(arms, None)
     assert tune.equal_budget(arms, "sample.num_envs") == {"sample.num_envs": 16}
     assert tune.equal_budget(arms[:1], None) == {"env_steps": 1000}
@@ -132,7 +132,7 @@ def test_unequal_budgets_are_refused():
 def test_a_parameter_may_not_change_the_budget(counted, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tune, "space_of", lambda config, names: {"fake.steps": ("int", 4, 9)})
     assert tune.main([*FAKE, "--trials=1", f"--workdir={tmp_path}"]) == 2
-    assert "may not change what a run may use" in capsys.readouterr().err and not counted
+    assert "may not change the budget" in capsys.readouterr().err and not counted
 
 
 def test_proposals_follow_from_the_trials_and_learn():

@@ -218,13 +218,13 @@ def test_antisymmetric():
 
 
 def test_a_pair_has_two_responses():
-    with pytest.raises(ValueError, match="2 responses, these prompts have 3: use k_wise or plackett_luce"):
+    with pytest.raises(ValueError, match="2 responses per prompt, got 3: use k_wise or plackett_luce"):
         losses.bradley_terry(jnp.zeros((1, 3)), there(1, 3))
 
 
 @pytest.mark.parametrize("name", ["k_wise", "plackett_luce"])
 def test_a_list_has_two_responses_or_more(name):
-    with pytest.raises(ValueError, match="two responses or more; these are 1"):
+    with pytest.raises(ValueError, match="two or more responses per prompt, got 1"):
         getattr(losses, name)(jnp.zeros((2, 1)), there(2, 1), targets=jnp.ones((2, 1)))
 
 

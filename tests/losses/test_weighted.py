@@ -565,7 +565,7 @@ def test_gates_that_are_refused():
         run(gate={"fn": "ppo_gate", "clip_hihg": 0.28})
     with pytest.raises(ValueError, match="needs entropy"):
         run(gate=lambda ratio, advantages, *, entropy: ratio)
-    with pytest.raises(ValueError, match="unknown level 'row'; there are: token, geometric, product"):
+    with pytest.raises(ValueError, match="level='row' is none of token, geometric, product"):
         run(gate="ppo_gate", level="row")
     for wrong in (lambda ratio, advantages: 1.0, lambda ratio, advantages: ratio[:, :1], lambda r, a: r < 2):
         with pytest.raises((AssertionError, ValueError)):

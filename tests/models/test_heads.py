@@ -87,7 +87,7 @@ def test_the_head_counts_in_float32_whatever_the_model_does():
 
 def test_rows_without_a_prompt_are_refused():
     predict = heads.make_predict(MODEL, completion_length=12)
-    with pytest.raises(ValueError, match="rows of 12 tokens hold no prompt before 12 completion tokens"):
+    with pytest.raises(ValueError, match="rows of 12 tokens leave no room for a prompt before 12 completion tokens"):
         predict(critic_params(1), token_batch([12], 12))
     with pytest.raises(AssertionError):
         predict(critic_params(1), jax.tree.map(lambda x: x[0], token_batch([14], 14)))

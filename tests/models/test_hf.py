@@ -86,7 +86,7 @@ def test_old_forms_mean_what_transformers_makes_of_them(name, changes):
 
 def test_our_own_default_model_is_a_llama():
     assert families.write_config(CONFIG)["model_type"] == "llama"
-    with pytest.raises(ValueError, match="no family of llama, .* this model: qwen3 cannot say logit_softcap=3.0"):
+    with pytest.raises(ValueError, match="no family of llama, .* this model: qwen3 does not support logit_softcap=3.0"):
         families.write_config(dataclasses.replace(CONFIG, qk_norm=True, logit_softcap=3.0))
 
 
@@ -198,7 +198,7 @@ def shard(folder):
     "changes, message",
     [
         ({"model_type": "mamba"}, "unknown model_type 'mamba'; known are llama, mistral, qwen2"),
-        ({"model_type": "gemma3"}, "'gemma3' holds images too: save its text model alone, as 'gemma3_text'"),
+        ({"model_type": "gemma3"}, "'gemma3' is multimodal: save its text model alone, as 'gemma3_text'"),
         ({"model_type": "REMOVE"}, "unknown model_type None"),
         ({"hidden_act": "relu"}, "field 'hidden_act': 'relu' is not supported, only silu, gelu"),
         ({"quantization_config": {"bits": 4}}, "unknown fields: quantization_config={'bits': 4}. They may change"),
@@ -320,7 +320,7 @@ def test_what_is_not_saved(folder, tmp_path):
         models.save_hf(tmp_path / "out", dataclasses.replace(CONFIG, tied_head=False), params)
     with pytest.raises(ValueError, match="value_head is .3,. and not None"):
         models.save_hf(tmp_path / "out", CONFIG, params | {"value_head": np.zeros(3)})
-    with pytest.raises(ValueError, match="describes another model than the one to save"):
+    with pytest.raises(ValueError, match="is of another model than the one to save"):
         models.save_hf(tmp_path / "out", dataclasses.replace(CONFIG, norm_eps=1e-3), params, like=folder)
     with pytest.raises(ValueError, match="dtype='int8' is none of float32, float16, bfloat16"):
         models.save_hf(tmp_path / "out", CONFIG, params, dtype="int8")

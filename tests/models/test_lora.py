@@ -220,7 +220,7 @@ def test_experts_get_adapters_of_their_own():
     expected = 1 + np.asarray(adapters["layers"]["experts"]["up"]["a"]).sum(-1, keepdims=True)
     np.testing.assert_allclose(merged["up"], np.broadcast_to(expected, (2, 3, 4, 5)), rtol=1e-6)
     assert set(kernels(params)) == {"layers/experts/up", "layers/experts/router"}
-    with pytest.raises(ValueError, match="no linear module in transformers"):
+    with pytest.raises(ValueError, match="not a linear module in transformers"):
         save_peft("unused", lora, adapters, model_type="qwen3_moe")
 
 
@@ -287,7 +287,7 @@ def test_frozen_parts_and_their_table():
 
 def test_what_an_adapter_cannot_be(bases, tmp_path):
     params = bases["llama"][2]
-    with pytest.raises(ValueError, match=r"matches no kernel; there are: head, layers/down"):
+    with pytest.raises(ValueError, match=r"matches no kernel; the kernels are: head, layers/down"):
         init_lora(LoraConfig(4, 8, "embed"), params, jax.random.key(0))
     with pytest.raises(ValueError, match="rank=0"):
         LoraConfig(0, 8, "head")

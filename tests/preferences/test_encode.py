@@ -72,7 +72,7 @@ def test_the_eos_is_there_once_and_not_behind_what_is_cut():
     np.testing.assert_array_equal(tokens == eos, [[0, 0, 0, 0, 1], [0] * 5])
     assert counts["num_responses_cut"] == 1
     empty = [record("a", "c", "<eos>"), record("a", "c", "")]
-    with pytest.raises(ValueError, match="record 0: response 1 is empty: nothing stands before its EOS"):
+    with pytest.raises(ValueError, match="record 0: response 1 is empty: it has no token before its EOS"):
         encode(empty)
     arrays, _ = encode(empty, empty="keep")
     np.testing.assert_array_equal(arrays["completion_mask"].sum(-1), [[2, 1], [2, 1]])
@@ -169,7 +169,7 @@ def test_labels_and_pairs_as_labels():
     by_place = pairs["tokens"].swapaxes(0, 1)[pairs["present"].T]  # first all the chosen ones
     np.testing.assert_array_equal(arrays["tokens"][:, 0], by_place)
     np.testing.assert_array_equal(arrays["rewards"][:, 0], [1, 1, 0, 0, 0])
-    with pytest.raises(ValueError, match="record 0 has 2 responses, not one label's: see unpair"):
+    with pytest.raises(ValueError, match="record 0 has 2 responses, but a label is of one response: use unpair"):
         preferences.encode_labels(TOKENIZER, RECORDS, **SETTINGS)
 
 
@@ -186,7 +186,7 @@ def test_mismatched_rows_are_prompts_with_their_neighbours_responses(neighbour):
         np.testing.assert_array_equal(value, expected[name])
         assert value.dtype == expected[name].dtype
     alone = {name: value[:1] for name, value in arrays.items()}
-    with pytest.raises(ValueError, match="1 rows and neighbour=-1 match a row with itself"):
+    with pytest.raises(ValueError, match="1 rows and neighbour=-1 would match a row with itself"):
         preferences.mismatched(alone)
 
 

@@ -77,9 +77,9 @@ BAD = {
         "chosen and rejected are ide",
     ),
     "a side that is the prompt": ("pairs", pair(prompt=GONE, chosen="q?", rejected="q? no"), "chosen", "empty text"),
-    "label_prob too large": ("pairs", pair(label_prob=1.5), "label_prob", r"a probability lies in \[0, 1\], found 1.5"),
+    "label_prob too large": ("pairs", pair(label_prob=1.5), "label_prob", r"a probability in \[0, 1\], found 1.5"),
     "label_prob a bool": ("pairs", pair(label_prob=True), "label_prob", "expected a number, found bool"),
-    "margin below 0": ("pairs", pair(margin=-1), "margin", "it says by how much the chosen response is better"),
+    "margin below 0": ("pairs", pair(margin=-1), "margin", "by how much the chosen response is better, found -1"),
     "margin infinite": (
         "pairs",
         '{"prompt": "q", "chosen": "a", "rejected": "b", "margin": Infinity}',
@@ -111,7 +111,7 @@ BAD = {
         "pairs",
         pair(prompt=[USER, {"role": "system", "content": "x"}, USER]),
         "prompt[1].role",
-        "a system message stands first or not at all",
+        "a system message must be the first message",
     ),
     "chat ends with the assistant": (
         "pairs",
@@ -135,7 +135,7 @@ BAD = {
         "pairs",
         pair(chosen=[SAID]),
         "chosen",
-        "a list of messages behind a prompt that is a text",
+        "a list of messages after a prompt that is a text",
     ),
     "chats that do not share": (
         "pairs",
@@ -147,7 +147,7 @@ BAD = {
         "pairs",
         pair(prompt=GONE, chosen=[SAID], rejected=[SAID | {"content": "No"}]),
         "chosen",
-        "there is no 'prompt', and no message stands before",
+        "there is no 'prompt', and no message comes before",
     ),
     "a chat and a text": (
         "pairs",
@@ -193,8 +193,8 @@ BAD = {
     ),
     "mistake below 0": ("steps", steps(labels=GONE, mistake_index=-1), "mistake_index", "-1 is outside"),
     "mistake a bool": ("steps", steps(labels=GONE, mistake_index=True), "mistake_index", "expected an integer or null"),
-    "both": ("steps", steps(mistake_index=1), "labels", "give either labels or mistake_index, and not both"),
-    "neither": ("steps", steps(labels=GONE), "labels", "give either labels or mistake_index, and not both"),
+    "both": ("steps", steps(mistake_index=1), "labels", "give either labels or mistake_index, not both"),
+    "neither": ("steps", steps(labels=GONE), "labels", "give either labels or mistake_index, not both"),
 }
 
 

@@ -213,7 +213,7 @@ def shepherd(**fields):
             shepherd(input="P? a \u043a\u0438"),
             "expected a problem and then 'Step 1:'",
         ),
-        ("openr", {"layout": "math-shepherd"}, shepherd(input="P? Step 1: a"), "text behind the last"),
+        ("openr", {"layout": "math-shepherd"}, shepherd(input="P? Step 1: a"), "text after the last"),
     ],
 )
 def test_a_bad_record_of_a_published_file(tmp_path, name, settings, raw, message):

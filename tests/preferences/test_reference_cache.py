@@ -78,7 +78,7 @@ def test_another_identity_is_another_file(tmp_path, changed):
     assert cache.made == 1 and len(list(tmp_path.iterdir())) == 2
     # Even a file that was given the wrong name is not read.
     shutil.copy(ReferenceCache(tmp_path, IDENTITY).path(arrays), cache.path(arrays))
-    with pytest.warns(UserWarning, match="is damaged and is made again"):
+    with pytest.warns(UserWarning, match="is damaged and is rebuilt"):
         cache.get_or_make(arrays, score, batch_size=7)
     assert cache.made == 2
 

@@ -302,7 +302,7 @@ def test_extras_do_not_hide_what_is_computed():
 
 def test_what_is_missing_is_named():
     log_probs, batch, more = make_batch()
-    with pytest.raises(ValueError, match="reference 'prev'; the batch has: ref"):
+    with pytest.raises(ValueError, match="'prev', which the batch lacks; it has: ref"):
         run(Objective(reference={"prev": 1.0}), log_probs, batch._replace(prev_log_probs=None), more)
     with pytest.raises(ValueError, match="soft_label needs label_probs"):
         run(Objective(link=links.soft_label), log_probs, batch._replace(extras={}), more)

@@ -79,5 +79,5 @@ def test_a_policy_that_remembers_keeps_what_it_remembers():
 
 
 def test_several_worlds_are_no_episode():
-    with pytest.raises(ValueError, match="one world, not in 2"):
+    with pytest.raises(ValueError, match="num_envs=1, not 2"):
         record_episode(always(1), categorical(2), envs.load_vector("probes/corridor", 2), KEY, max_steps=3)

@@ -215,7 +215,7 @@ def test_raw_log_probs_of_another_distribution_are_scored():
     np.testing.assert_allclose(found.raw_log_probs, expected.raw_log_probs, atol=1e-5)
     assert np.abs(found.raw_log_probs - found.sampled_log_probs)[found.completion_mask].max() > 0.1
     assert_same(found._replace(raw_log_probs=expected.raw_log_probs), expected)
-    with pytest.raises(ValueError, match="raw_log_probs need score"):
+    with pytest.raises(ValueError, match="raw_log_probs need the argument .score"):
         engine("http://127.0.0.1:1", sampling=sampling)
 
 
@@ -282,7 +282,7 @@ WRONG = {
     "truncated json": (lambda body: (200, b'{"choices": [{"ind'), "not JSON .*choices"),
     "no object": (lambda body: [1], "no list choices"),
     "no choices": (lambda body: {"error": "x"}, "no list choices"),
-    "one choice too few": (choices(lambda c: c[1:]), "choices are 2, asked for n=3"),
+    "one choice too few": (choices(lambda c: c[1:]), "has 2 choices, but n=3 were requested"),
     "a choice twice": (choices(lambda c: [c[0], c[1], c[1]]), r"index are \[0, 1, 1\], not 0 to 2"),
     "another prompt": (change(prompt_token_ids=lambda ids: [1, *ids]), r"choices\[2\].prompt_token_ids differ"),
     "no logprobs": (change(logprobs=None), r"choices\[2\].logprobs has no token_logprobs"),

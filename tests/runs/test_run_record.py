@@ -77,7 +77,7 @@ def test_who_still_runs(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"started": "x", "resumed": []}))
     assert run_state(tmp_path) == ("interrupted", ""), "of a version that kept no attempts"
     (tmp_path / "run.json").write_text('{"attempts": 3}')
-    with pytest.raises(ValueError, match="'attempts' is no list of objects"):
+    with pytest.raises(ValueError, match="'attempts' is not a list of objects"):
         run_state(tmp_path)
 
 

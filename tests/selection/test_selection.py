@@ -146,7 +146,7 @@ def test_unknown_words_are_refused(spec, said):
 
 
 def test_one_candidate_makes_no_pair():
-    with pytest.raises(ValueError, match="1 candidates a prompt"):
+    with pytest.raises(ValueError, match="1 candidates per prompt"):
         pair_selection.best_worst(REWARDS[:, :1], KEY)
 
 
@@ -163,7 +163,7 @@ def test_win_rates_by_hand():
 def test_win_rate_without_self_is_the_rank_of_a_total_order():
     found = candidate_values.win_rate(REWARDS[:1], REWARDS[:1], temperature=1e-4, with_self=False)
     np.testing.assert_allclose(found[0], [0, 1, 2 / 3, 1 / 3], atol=1e-6)
-    with pytest.raises(ValueError, match="nobody to win against"):
+    with pytest.raises(ValueError, match="two or more candidates per prompt"):
         candidate_values.win_rate(REWARDS[:, :1], REWARDS, with_self=False)
 
 
@@ -233,7 +233,7 @@ def test_extrapolation_of_linear_logits_is_that_of_the_policy():
 def test_soup():
     found = reference_policy.soup([params(1.0, 2.0), params(3.0, 6.0)], [0.75, 0.25])
     np.testing.assert_allclose(found["a"], [1.5, 3.0])
-    with pytest.raises(ValueError, match="need as many weights with sum 1"):
+    with pytest.raises(ValueError, match="need as many weights that sum to 1"):
         reference_policy.soup([params(1.0), params(2.0)], [0.5, 0.6])
 
 

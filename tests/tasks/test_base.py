@@ -138,7 +138,7 @@ def test_a_task_by_import_path():
         (f"{HERE}:onw", {}, "no 'onw'; nearest: 'own'"),
         ("my_tasks_somewhere:load", {}, "no module 'my_tasks_somewhere' on sys.path"),
         (f"{HERE}:no_task", {}, "returned a int; it has to return a rl_jax.tasks.Task"),
-        ("own", {}, 'One of your own is given as "module:function"'),
+        ("own", {}, 'To use your own, write "module:function"'),
     ],
 )
 def test_what_is_wrong_with_a_task_of_ones_own(name, fields, message):

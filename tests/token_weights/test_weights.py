@@ -162,7 +162,7 @@ def test_bad_input_is_refused(name):
             with pytest.raises(AssertionError):
                 fn(batch.mask, **data | {key: data[key].astype(np.int32)})
     if "level" in inspect.signature(fn).parameters:
-        with pytest.raises(ValueError, match="there are: token, sequence, geometric"):
+        with pytest.raises(ValueError, match="is none of token, sequence, geometric"):
             fn(batch.mask, **data, level="row")
 
 
@@ -358,9 +358,9 @@ def test_defaults_and_clamps_of_the_rejections():
 def test_unknown_divergences_are_refused():
     batch = ragged_batch(0)
     arrays = {"log_probs": batch.log_probs, "behavior_log_probs": batch.old_log_probs}
-    with pytest.raises(ValueError, match="no estimator 'k1'; there are: k2, k3"):
+    with pytest.raises(ValueError, match="estimator='k1' is none of k2, k3"):
         token_weights.reject_divergence(batch.mask, **arrays, estimator="k1")
-    with pytest.raises(ValueError, match="no pool 'row'; there are: token, sum, mean, max"):
+    with pytest.raises(ValueError, match="pool='row' is none of token, sum, mean, max"):
         token_weights.reject_divergence(batch.mask, **arrays, pool="row")
 
 

@@ -89,7 +89,7 @@ def test_a_mask_that_cannot_be_told_is_refused(chats):
     chat, _ = chats["qwen3"]
     encoded = chat.encode_chat([USER, ANSWER, THANKS, ANSWER])
     assert masked_text(chat, encoded) == "It is 42.<|im_end|><think>\n\n</think>\n\nIt is 42.<|im_end|>"
-    with pytest.raises(ChatTemplateError, match="message 1 the assistant wrote cannot be told"):
+    with pytest.raises(ChatTemplateError, match="the assistant wrote in message 1 cannot be identified"):
         counting = "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
         ChatTemplate(counting, chat.tokenizer).encode_chat([USER, ANSWER])
 

@@ -110,7 +110,7 @@ def test_one_that_is_damaged_while_the_run_is_on_is_moved_aside_too(tmp_path):
 
 def test_a_step_older_than_the_newest_is_refused_not_skipped(tmp_path):
     save(tmp_path, 2, 4)
-    with pytest.raises(OSError, match="step 3 cannot be written .*step 4 is there already: only the newest goes on"):
+    with pytest.raises(OSError, match="step 3 cannot be written .*step 4 is already saved: only the newest"):
         save(tmp_path, 3)
     assert restored(tmp_path) == 4
 
@@ -129,7 +129,7 @@ def test_another_form_is_no_damage(tmp_path):
     save(tmp_path, 2, 4)
     with Checkpointer(tmp_path, every=1) as checkpoints:
         for wrong in ({"w": jnp.zeros((32, 64))}, {"w": jnp.zeros((64, 64)), "b": jnp.zeros(3)}):
-            with pytest.raises(ValueError, match=r"/4 is of a run with other shapes, use its config: "):
+            with pytest.raises(ValueError, match=r"/4 is of a run with other shapes; use that run.s config: "):
                 checkpoints.restore({"params": wrong})
 
 
@@ -140,7 +140,7 @@ def test_rests_of_a_save_that_was_cut_off_go_at_the_next_save_only(tmp_path, cap
     assert restored(tmp_path) == 2 and rest.exists(), "the folder of a run that is saving this moment"
     save(tmp_path, 6)
     assert not rest.exists() and restored(tmp_path) == 6
-    assert f"{rest} is the rest of a save that was cut off; it is removed" in capfd.readouterr().err
+    assert f"{rest} is left over from an interrupted save; it is removed" in capfd.readouterr().err
 
 
 def test_too_little_room_is_said_before_anything_is_written(tmp_path, monkeypatch):

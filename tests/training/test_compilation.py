@@ -101,7 +101,7 @@ def test_the_oldest_entries_make_room(tmp_path, events):
 def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path, events):
     (tmp_path / "file").write_text("")
     before = jax.config.jax_compilation_cache_dir
-    with pytest.warns(UserWarning, match="compiled programs are not kept: .*Not a directory"):
+    with pytest.warns(UserWarning, match="compiled programs are not cached: .*Not a directory"):
         compilation.use_cache(tmp_path / "file")
     assert jax.config.jax_compilation_cache_dir == before
 

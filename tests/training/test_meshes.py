@@ -117,5 +117,5 @@ def test_each_device_holds_its_own_experts_only(text, share):
 def test_rows_that_a_context_axis_does_not_divide_are_named():
     mesh = sharding.make_mesh(sharding.parse_mesh("context:8"))
     model = sharding.model_on_mesh(make_transformer(CONFIG), mesh)
-    with pytest.raises(ValueError, match="rows of 12 tokens do not divide over context=8"):
+    with pytest.raises(ValueError, match="rows of 12 tokens do not divide over the mesh's context=8"):
         jax.eval_shape(model.apply, jax.eval_shape(model.init, jax.random.key(0)), token_batch([12, 9], 12))

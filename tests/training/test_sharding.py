@@ -39,14 +39,14 @@ def test_parse_mesh(text, sizes):
                    ("fsdp:-1", "fsdp:-1"), ("fsdp:x", "fsdp:x"), ("data:2,tensor:", "tensor:")]
 )  # fmt: skip
 def test_bad_meshes_are_named(text, part):
-    with pytest.raises(ValueError, match=f"mesh '{text}': '{part}' is not AXIS:SIZE with AXIS one of data, expert"):
+    with pytest.raises(ValueError, match=f"mesh '{text}': '{part}' is not AXIS:SIZE, with AXIS one of data, expert"):
         sharding.parse_mesh(text)
 
 
 def test_too_few_devices():
-    with pytest.raises(ValueError, match="needs 16 devices, but 8 are there"):
+    with pytest.raises(ValueError, match="needs 16 devices, but 8 are available"):
         sharding.make_mesh(sharding.parse_mesh("data:16"))
-    with pytest.raises(ValueError, match="needs 2 devices, but 1 are there"):
+    with pytest.raises(ValueError, match="needs 2 devices, but 1 are available"):
         sharding.make_mesh(sharding.parse_mesh("data:2"), jax.devices()[:1])
 
 

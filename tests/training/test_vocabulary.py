@@ -120,7 +120,7 @@ def test_without_a_reference_it_is_the_scorer():
 
 def test_rows_without_a_prompt_are_refused():
     params, ref_params, batch = _case()
-    with pytest.raises(ValueError, match="rows of 14 tokens hold no prompt before 14"):
+    with pytest.raises(ValueError, match="rows of 14 tokens leave no room for a prompt before 14"):
         make_vocabulary_score(MODEL, completion_length=14)(params, ref_params, batch)
 
 

@@ -49,7 +49,7 @@ def construct(name: str, make: Callable, **keywords) -> Any:
     try:
         return make(**keywords)
     except TypeError as error:
-        raise ValueError(f"{name}: {error}; given were {sorted(keywords)}") from error
+        raise ValueError(f"{name}: {error}; the keywords given are {sorted(keywords)}") from error
 
 
 def box(low: Any, high: Any, shape: tuple[int, ...]) -> Box:

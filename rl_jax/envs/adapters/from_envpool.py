@@ -26,8 +26,8 @@ class _Host:
         self.action_space = space(self.pool.action_space)
         if len(self.observation_space.shape) > 1:
             raise ValueError(
-                f"envpool/{name}: observations of shape {self.observation_space.shape}, frames with the channels "
-                "first, which our networks would read as height; only flat observations are known"
+                f"envpool/{name}: observations of shape {self.observation_space.shape} are frames with channels "
+                "first, which the networks would read as height; only flat observations are supported"
             )
 
     def reset(self, seed: int) -> np.ndarray:

@@ -68,5 +68,5 @@ def space(found) -> Discrete | Box:
     if isinstance(found, gymnasium.spaces.Discrete) and found.start == 0:
         return Discrete(int(found.n))
     if not isinstance(found, gymnasium.spaces.Box):
-        raise ValueError(f"space {found}: only Box, and Discrete from 0, are known")
+        raise ValueError(f"space {found}: only Box, and Discrete from 0, are supported")
     return Box(np.asarray(found.low, np.float32), np.asarray(found.high, np.float32))

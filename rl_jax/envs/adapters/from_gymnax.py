@@ -61,6 +61,6 @@ def space(found) -> Discrete | Box:
     if isinstance(found, gymnax.environments.spaces.Discrete):
         return Discrete(int(found.n))
     if not isinstance(found, gymnax.environments.spaces.Box):
-        raise ValueError(f"a space of type {type(found).__name__}: only Discrete and Box are known")
+        raise ValueError(f"a space of type {type(found).__name__}: only Discrete and Box are supported")
     bounds = (np.broadcast_to(np.asarray(bound, np.float32), found.shape) for bound in (found.low, found.high))
     return Box(*bounds)

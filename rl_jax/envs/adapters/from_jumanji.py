@@ -53,10 +53,10 @@ def make(name: str, *, observation: str = "", illegal: str = "keep", **keywords)
     shapes = jax.eval_shape(env.reset, jax.random.key(0))[1]
     actions = action_space(name, env.action_spec)
     if shapes.reward.shape:
-        raise ValueError(f"jumanji/{name} has several agents, rewards {shapes.reward.shape}: one is known here")
+        raise ValueError(f"jumanji/{name} has several agents, rewards {shapes.reward.shape}: only one is supported")
     mask = getattr(shapes.observation, "action_mask", None)
     if illegal not in ("keep", "random") or (illegal == "random" and mask is None):
-        raise ValueError(f"jumanji/{name}: illegal={illegal!r} must be 'keep', or 'random' where there is action_mask")
+        raise ValueError(f"jumanji/{name}: illegal={illegal!r} must be 'keep', or 'random' if it has an action_mask")
     seen = observation_space(name, env.observation_spec, shapes.observation, observation)
     limit = getattr(env, "time_limit", None)
     if limit is not None:
@@ -100,7 +100,7 @@ def action_space(name: str, spec: specs.Array) -> Discrete | Box:
         return Discrete(int(spec.num_values))
     if isinstance(spec, specs.BoundedArray) and jnp.issubdtype(spec.dtype, jnp.floating) and len(spec.shape) == 1:
         return box(spec.minimum, spec.maximum, spec.shape)
-    raise ValueError(f"jumanji/{name} takes actions {spec}: only one number from 0 on, or a row of floats, is known")
+    raise ValueError(f"jumanji/{name} takes actions {spec}: only one integer from 0 on, or floats, are supported")
 
 
 def observation_space(name: str, spec: specs.Spec, shapes: Any, field: str) -> Box:

@@ -32,7 +32,7 @@ def make(name: str, *, impl: str = "jax", observation: str = "state", **override
     if name not in dm_control_suite.ALL_ENVS and not mjx_env.MENAGERIE_PATH.exists():
         raise ValueError(
             f"playground/{name} needs the models of mujoco_menagerie: clone them to {mjx_env.MENAGERIE_PATH}, or load "
-            f"the environment once by mujoco_playground itself, which downloads them"
+            f"the environment once with mujoco_playground itself, which downloads them"
         )
     settings = registry.get_default_config(name)
     if "impl" in settings:

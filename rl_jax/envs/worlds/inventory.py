@@ -114,7 +114,9 @@ def base_stock_level(store: Store) -> int:
       ValueError: if demand is lost, for which no base-stock level is optimal.
     """
     if store.lost:
-        raise ValueError("lost=True has no base-stock level that is best: its closed form is that of backlogged demand")
+        raise ValueError(
+            "lost=True: the optimal base-stock level has a closed form for backlogged demand (lost=False) only"
+        )
     share = store.penalty / (store.penalty + store.holding)
     return int(np.searchsorted(np.cumsum(_demand_of(store, store.lead_time + 1)), share))
 

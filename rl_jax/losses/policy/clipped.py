@@ -136,7 +136,7 @@ def dual_clip(
       ValueError: if c <= 1.
     """
     if dual_clip <= 1:
-        raise ValueError(f"dual_clip = {dual_clip} bounds the ratio from above: it has to be larger than 1")
+        raise ValueError(f"dual_clip={dual_clip} must be larger than 1: it bounds the ratio from above")
     log_ratios, advantages = _tokens(log_probs, old_log_probs, advantages, mask)
     ratio = finite_exp(jnp.clip(log_ratios, -max_log_ratio, max_log_ratio), mask)
     out = ppo_clip(ratio, advantages, mask, clip_low=clip_low, clip_high=clip_high)
@@ -181,7 +181,7 @@ def two_sided_clip(
       ValueError: if delta <= 1 + clip_high; between the two, a token with A < 0 would keep its gradient.
     """
     if delta <= 1.0 + clip_high:
-        raise ValueError(f"delta = {delta} has to lie above the clip, 1 + clip_high = {1.0 + clip_high}")
+        raise ValueError(f"delta={delta} must be above the clip, 1 + clip_high = {1.0 + clip_high}")
     log_ratios, advantages = _tokens(log_probs, old_log_probs, advantages, mask)
     ratio = finite_exp(log_ratios, mask)
     # clip(min(r, delta)) is clip(r), since delta is above the clip.

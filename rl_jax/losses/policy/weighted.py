@@ -334,7 +334,7 @@ def gated(
     """
     levels = {"token": lambda x, _: x, "geometric": row_mean, "product": _row_sum}
     if level not in levels:
-        raise ValueError(f"unknown level {level!r}; there are: {', '.join(levels)}")
+        raise ValueError(f"level={level!r} is none of {', '.join(levels)}")
     log_ratios = log_ratio(log_probs, old_log_probs, mask)
     ratio, advantages = detached(zero_masked(levels[level](log_ratios, mask), mask), advantages, mask)
     context = {"log_probs": zero_masked(log_probs, mask), "old_log_probs": zero_masked(old_log_probs, mask)}

@@ -75,7 +75,7 @@ def kto_anchor() -> BatchStatistics:
 
     def update(state, before: GlobalBatch, key=None):
         if before.mismatched_log_ratios is None or before.mismatched_present is None:
-            raise ValueError("kto_anchor needs the log-ratios of mismatched pairs, and which of them are there")
+            raise ValueError("kto_anchor needs mismatched_log_ratios and mismatched_present, of the mismatched pairs")
         mean = masked_mean(before.mismatched_log_ratios, before.mismatched_present).value()
         return state, {"anchor": _every_row(jnp.maximum(mean, 0.0), before)}
 
@@ -109,7 +109,7 @@ def bco_anchor(*, observations: str = "responses") -> BatchStatistics:
       ValueError: if observations is neither of the two.
     """
     if observations not in ("responses", "batches"):
-        raise ValueError(f"bco_anchor: observations is 'responses' or 'batches', got {observations!r}")
+        raise ValueError(f"bco_anchor: observations={observations!r} is none of responses, batches")
 
     def update(state: RunningMean, before: GlobalBatch, key=None):
         batch = masked_mean(before.sequence_scores, before.present)
@@ -140,7 +140,9 @@ def aot_partners(*, paired: bool = True) -> BatchStatistics:
         if paired:
             ref = before.ref_sequence_scores
             if ref is None:
-                raise ValueError("aot_partners compares margins with the reference's: the objective needs {ref: 1}")
+                raise ValueError(
+                    "aot_partners compares margins with the reference's: set the objective's reference to {ref: 1}"
+                )
             policy = u + ref
             source = _same_rank(policy[:, 0] - policy[:, 1], ref[:, 0] - ref[:, 1], live)
             return state, {"partners": zero_masked(ref[source] - ref, before.present)}
@@ -184,7 +186,7 @@ def beta_statistics(
 
     def update(state: GapStatistics, before: GlobalBatch, key=None):
         if key is None:
-            raise ValueError("beta_statistics draws which pairs are kept: give its update a key")
+            raise ValueError("beta_statistics samples the pairs that are kept: pass a key to its update")
         chex.assert_axis_dimension(before.sequence_scores, 1, 2)
         live = jnp.all(before.present, axis=1)
         gaps = zero_masked(before.sequence_scores[:, 0] - before.sequence_scores[:, 1], live)

@@ -41,7 +41,9 @@ def robust(margins: chex.Array, *, flip_rate: float = 0.1) -> chex.Array:
     """
     chex.assert_type(margins, float)
     if not 0.0 <= flip_rate < 0.5:
-        raise ValueError(f"robust: flip_rate must be in [0, 0.5), got {flip_rate}: at 0.5 the labels say nothing")
+        raise ValueError(
+            f"robust: flip_rate must be in [0, 0.5), got {flip_rate}: at 0.5 the labels carry no information"
+        )
     share = 1.0 - 2.0 * flip_rate
     return _two_sided(margins, (1.0 - flip_rate) / share, -flip_rate / share)
 
@@ -96,7 +98,7 @@ def exo(margins: chex.Array, *, label_smoothing: float = 1e-3) -> chex.Array:
     """
     chex.assert_type(margins, float)
     if not 0.0 < label_smoothing < 1.0:
-        raise ValueError(f"exo: label_smoothing must be in (0, 1), got {label_smoothing}: 1e-3 stands for hard labels")
+        raise ValueError(f"exo: label_smoothing must be in (0, 1), got {label_smoothing}: use 1e-3 for hard labels")
     right = jax.nn.log_sigmoid(margins) - math.log1p(-label_smoothing)
     wrong = jax.nn.log_sigmoid(-margins) - math.log(label_smoothing)
     return jax.nn.sigmoid(margins) * right + jax.nn.sigmoid(-margins) * wrong

@@ -32,7 +32,9 @@ def chosen_nll(log_probs: chex.Array, mask: chex.Array, *, reduce: str = "sum") 
         return total
     if reduce == "mean":
         return total / jnp.maximum(jnp.sum(mask[:, 0], axis=-1), 1)
-    raise ValueError(f"chosen_nll: reduce is 'sum' or 'mean', got {reduce!r}; over all tokens it is chosen_token_nll")
+    raise ValueError(
+        f"chosen_nll: reduce={reduce!r} is none of sum, mean; for the mean over all tokens use chosen_token_nll"
+    )
 
 
 def chosen_token_nll(log_probs: chex.Array, mask: chex.Array, *, mean_tokens: chex.Array) -> chex.Array:

@@ -142,5 +142,5 @@ def _gaps(rewards: chex.Array, present: chex.Array) -> tuple[chex.Array, chex.Ar
     """(r_w - r_l float [N], whether both are present bool [N]). Raises ValueError if K is not 2."""
     rewards = check_responses(rewards, present)
     if rewards.shape[1] != 2:
-        raise ValueError(f"a pair has 2 responses, these prompts have {rewards.shape[1]}: use k_wise or plackett_luce")
+        raise ValueError(f"pairs need 2 responses per prompt, got {rewards.shape[1]}: use k_wise or plackett_luce")
     return rewards[:, 0] - rewards[:, 1], jnp.all(present, axis=1)

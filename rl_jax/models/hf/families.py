@@ -204,7 +204,7 @@ def read_config(raw: Mapping[str, Any], *, path="config.json", ignore: Collectio
     """
     name = raw.get("model_type")
     if name == "gemma3":
-        raise ValueError(f"{path}: model_type 'gemma3' holds images too: save its text model alone, as 'gemma3_text'")
+        raise ValueError(f"{path}: model_type 'gemma3' is multimodal: save its text model alone, as 'gemma3_text'")
     if name not in FAMILIES:
         raise ValueError(f"{path}: unknown model_type {name!r}; known are {', '.join(FAMILIES)}")
     family = FAMILIES[name]
@@ -268,7 +268,7 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
         if not wrong:
             return raw
         if closest is None or len(wrong) < closest[0]:
-            closest = (len(wrong), f"{name} cannot say {', '.join(wrong)}")
+            closest = (len(wrong), f"{name} does not support {', '.join(wrong)}")
     raise ValueError(f"no family of {', '.join(FAMILIES)} describes this model: {closest[1] if closest else config}")
 
 

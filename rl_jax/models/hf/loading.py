@@ -320,5 +320,5 @@ def _config_to_write(config: TransformerConfig, like: str | pathlib.Path | None)
     raw = read_json(path)
     unknown = set(raw)  # fields ignored when it was loaded are ignored here too
     if families.read_config(raw, path=path, ignore=unknown) != families.same_numbers(config):
-        raise ValueError(f"{path} describes another model than the one to save: leave `like` out")
+        raise ValueError(f"like={path} is of another model than the one to save: leave `like` out")
     return raw

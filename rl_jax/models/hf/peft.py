@@ -61,7 +61,7 @@ def save_peft(
             module = module_name(model_type, name, layer)
             if module is None:
                 raise ValueError(
-                    f"{name!r} of {model_type} is no linear module in transformers: merge the adapters and save the "
+                    f"{name!r} of {model_type} is not a linear module in transformers: merge the adapters and save the "
                     "model instead"
                 )
             modules.add(module.rpartition(".")[2])
@@ -151,7 +151,7 @@ def module_name(model_type: str, name: str, layer: int | None) -> str | None:
     family = FAMILIES[model_type]
     if family.conv1d:
         raise ValueError(
-            f"{model_type} keeps q, k and v in one matrix (c_attn): an adapter of one of them is none of PEFT's; merge "
+            f"{model_type} keeps q, k and v in one matrix (c_attn): PEFT has no adapter of one of them alone; merge "
             "the adapters and save the model instead"
         )
     if name == "head":

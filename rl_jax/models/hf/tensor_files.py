@@ -50,12 +50,14 @@ class TensorFiles:
             return
         if not (folder / INDEX).exists():
             raise ValueError(
-                f"{folder}: neither {SINGLE} nor {INDEX} is there; other formats (pytorch_model.bin is a pickle) are "
+                f"{folder} has neither {SINGLE} nor {INDEX}; other formats (pytorch_model.bin is a pickle) are "
                 "not read: save the model again with safe_serialization"
             )
         weight_map = read_json(folder / INDEX).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
-            raise ValueError(f"{folder / INDEX}, field 'weight_map': expected an object of tensor names and files")
+            raise ValueError(
+                f"{folder / INDEX}, field 'weight_map': expected an object that maps tensor names to files"
+            )
         for shard in sorted(set(weight_map.values())):
             if pathlib.PurePath(shard).name != shard or not (folder / shard).exists():
                 raise ValueError(f"{folder / INDEX}: the shard {shard!r} is not in the folder: fetch it")

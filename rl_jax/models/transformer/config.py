@@ -116,7 +116,7 @@ class TransformerConfig:
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(known)}")
         if self.windows and (len(self.windows) != self.num_layers or min(self.windows) < 0):
-            raise ValueError(f"windows={self.windows} must hold {self.num_layers} lengths of at least 0, one a layer")
+            raise ValueError(f"windows={self.windows} must hold {self.num_layers} lengths of at least 0, one per layer")
         if self.attention == "splash" and len(set(self.windows)) > 1:
             raise ValueError(f"attention='splash' takes one window for all layers, not windows={self.windows}")
         if self.num_experts and not 1 <= self.experts_per_token <= self.num_experts:
@@ -124,7 +124,7 @@ class TransformerConfig:
         if self.num_experts and (self.mlp_bias or not self.gated_mlp):
             raise ValueError("experts are gated and have no biases: set gated_mlp=True and mlp_bias=False")
         if self.rope_scaling == "llama3" and self.rope_original_length < 1:
-            raise ValueError("rope_scaling='llama3' needs rope_original_length, the length of the first training")
+            raise ValueError("rope_scaling='llama3' needs rope_original_length, the context length of pretraining")
         if self.norm == "layer" and self.norm_offset:
             raise ValueError("norm_offset is for norm='rms' only")
 

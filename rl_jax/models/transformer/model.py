@@ -82,13 +82,17 @@ def _forward(
     chex.assert_rank([batch.tokens, batch.positions, batch.segment_ids], 2)
     chex.assert_equal_shape(jax.tree.leaves(batch))
     if batch.tokens.shape[1] % devices_over("tokens"):
-        raise ValueError(f"rows of {batch.tokens.shape[1]} tokens do not divide over context={devices_over('tokens')}")
+        raise ValueError(
+            f"rows of {batch.tokens.shape[1]} tokens do not divide over the mesh's context={devices_over('tokens')}"
+        )
     batch = jax.tree.map(lambda x: constrain(x, "rows", "tokens"), batch)
     block = Block(config)
     kinds, kind_of_layer = layer_kinds(config)
     splash = config.attention == "splash"
     if splash and batch.prefix_ids is not None:
-        raise ValueError("attention='splash' has no shared prefixes: take packing.mode=packed, or dot_product")
+        raise ValueError(
+            "attention='splash' does not support shared prefixes: set packing.mode=packed or attention='dot_product'"
+        )
     masks = [None if splash else attention_mask(batch, kind.window) for kind in kinds]
     shared = [(mask, rotation(kind, batch.positions)) for mask, kind in zip(masks, kinds, strict=True)]
     if len(kinds) == 1:

@@ -50,7 +50,7 @@ def record_episode(
       ValueError: if the number of environments is not 1.
     """
     if env.num_envs != 1:
-        raise ValueError(f"an episode is recorded in one world, not in {env.num_envs}")
+        raise ValueError(f"an episode is recorded in one environment: load it with num_envs=1, not {env.num_envs}")
     distribution = at_the_mode(distribution) if greedy else distribution
     reset_key, key = jax.random.split(key)
     # Steps after the end of the first episode are computed too, but not used: the scan has a fixed size.

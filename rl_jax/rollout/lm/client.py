@@ -102,7 +102,7 @@ class _Live:
     def hold(self, sock: socket.socket):
         with self._lock:
             if self.closed.is_set():
-                raise ConnectionError("given up, since another request failed")
+                raise ConnectionError("cancelled, because another request failed")
             self._sockets.add(sock)
         try:
             yield

@@ -137,7 +137,7 @@ class Engine:
         for request in requests:
             check_request(request, **self._limits)
             if request.index in known:
-                raise ValueError(f"request {request.index}: index is in the engine already")
+                raise ValueError(f"request {request.index}: a request with this index is already in the engine")
             known.add(request.index)
         self._queue.extend((request, key_data) for request in requests)
 
@@ -176,7 +176,7 @@ class Engine:
     def warm_up(self, params: Params) -> None:
         """Compiles every program. Raises RuntimeError if requests are in the engine."""
         if not self.idle:
-            raise RuntimeError("warm_up with requests in the engine: call it first")
+            raise RuntimeError("warm_up was called with requests in the engine: call it before submitting any")
         params = self._prepare(params)
         self._resize(self.sizes[0])
         for _ in range(2):  # the second round gets buffers as the programs return them

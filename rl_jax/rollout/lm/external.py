@@ -92,7 +92,7 @@ class OpenAIGenerate:
             raise ValueError("url is empty: set config.rollout.engine.url to the server, as in http://127.0.0.1:8000")
         check_counts(completion_length, group_size)
         if sampling.check(vocab_size) != Sampling() and score is None:
-            raise ValueError(f"{sampling} is not the model's own distribution: raw_log_probs need score")
+            raise ValueError(f"{sampling} changes the model's distribution: raw_log_probs need the argument `score`")
         self._client = Client(url, timeout_s=timeout_s, retries=retries, concurrency=concurrency)
         self._vocab_size, self._completion_length, self._group_size = vocab_size, completion_length, group_size
         self._eos_ids, self._pad_id = tuple(eos_ids), pad_id
@@ -233,7 +233,7 @@ def read_answer(
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         raise ValueError("the answer has no list choices")
     if len(choices) != len(requests):
-        raise ValueError(f"choices are {len(choices)}, asked for n={len(requests)}")
+        raise ValueError(f"the answer has {len(choices)} choices, but n={len(requests)} were requested")
     order = [choice.get("index") for choice in choices]
     if any(type(index) is not int for index in order) or sorted(order) != list(range(len(requests))):
         raise ValueError(f"choices[].index are {order}, not 0 to {len(choices) - 1}")
@@ -263,9 +263,9 @@ def _completion(choice: dict, request: Request, index: int, vocab_size: int, eos
         if type(token) is not int or not 0 <= token < vocab_size:
             refuse(f"token_ids[{t}]", f"is {token}, outside the vocabulary of {vocab_size}")
         if type(value) not in (int, float) or not math.isfinite(value) or value > ROUNDING:
-            refuse(f"logprobs.token_logprobs[{t}]", f"is {value}, which is no log-prob; see --logprobs-mode")
+            refuse(f"logprobs.token_logprobs[{t}]", f"is {value}, which is not a log-prob; see --logprobs-mode")
         if token in eos_ids and t < len(tokens) - 1:
-            refuse(f"token_ids[{t}]", f"is {token}, which ends a row, but it goes on: stop_token_ids are not obeyed")
+            refuse(f"token_ids[{t}]", f"is {token}, which ends a row, but more follow: stop_token_ids are ignored")
     reason = _reason(choice.get("finish_reason"), tokens, request.max_tokens, eos_ids)
     if reason is None:
         last = f"{len(tokens)} tokens of max_tokens={request.max_tokens}, the last {tokens[-1]}, eos_ids={eos_ids}"

@@ -123,7 +123,7 @@ def check_lengths(positive: dict[str, int], *, length: int, stored_prompts: int)
             raise ValueError(f"{name}={value} must be at least 1")
     if length <= positive["prompt_length"]:
         raise ValueError(
-            f"length={length} leaves no token to sample behind prompt_length={positive['prompt_length']}"
+            f"length={length} leaves no token to sample after prompt_length={positive['prompt_length']}"
         )
     if stored_prompts < positive["prefill_rows"]:
         raise ValueError(
@@ -138,7 +138,7 @@ def check_sizes(slots: int, sizes: tuple[int, ...] | None, shards: int) -> tuple
         while sizes[-1] % (2 * shards) == 0 and sizes[-1] > 4:
             sizes.append(sizes[-1] // 2)
     if sizes[0] != slots or any(small >= large for large, small in zip(sizes, sizes[1:], strict=False)):
-        raise ValueError(f"sizes={tuple(sizes)} must fall, from slots={slots} on")
+        raise ValueError(f"sizes={tuple(sizes)} must decrease, starting from slots={slots}")
     if any(size % shards or size < 1 for size in sizes):
-        raise ValueError(f"sizes={tuple(sizes)} must be multiples of {shards}, the devices that rows are dealt out to")
+        raise ValueError(f"sizes={tuple(sizes)} must be multiples of {shards}, the devices that rows are split over")
     return tuple(sizes)

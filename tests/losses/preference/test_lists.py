@@ -198,7 +198,7 @@ def test_a_link_sees_only_what_is_compared(compared):
 
 def test_bad_arguments():
     one = np.zeros((2, 1), np.float32)
-    with pytest.raises(ValueError, match="two responses or more; these are 1"):
+    with pytest.raises(ValueError, match="two or more responses per prompt, got 1"):
         compare.softmax(one, np.ones((2, 1), bool), links.logistic, rewards=one)
     scores, rewards, present = _batch()
     with pytest.raises(ValueError, match="reduce='max'"):

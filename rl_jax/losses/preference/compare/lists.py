@@ -272,7 +272,7 @@ def _check(scores: chex.Array, present: chex.Array, *more: chex.Array) -> None:
     chex.assert_equal_shape([scores, present, *more])
     chex.assert_type(present, bool)
     if scores.shape[1] < 2:
-        raise ValueError(f"a list has two responses or more; these are {scores.shape[1]} of each prompt")
+        raise ValueError(f"a list needs two or more responses per prompt, got {scores.shape[1]}")
 
 
 def _finite(x: chex.Array) -> chex.Array:
