@@ -181,8 +181,8 @@ POLICY = {
     "algorithm.shaping": "Rewards to shaped rewards (rl_jax.credit.shaping).",
     "algorithm.reward_kl": "Estimator of the KL in the reward (rl_jax.losses.kl).",
     "algorithm.reward_kl_coef": "Weight of the KL in the reward. 0: none.",
-    "algorithm.advantage": "Rewards to advantages (rl_jax.advantages). In environments rl_jax.advantages.steps. PPO has "
-    "critic.advantage instead.",
+    "algorithm.advantage": "Rewards to advantages (rl_jax.advantages). In environments rl_jax.advantages.steps. PPO "
+    "has critic.advantage instead.",
     "algorithm.behavior_weight": "Correction from sampler to trainer (rl_jax.token_weights).",
     "algorithm.token_weight": "Weights of tokens. grpo, ppo: rl_jax.token_weights; dpo, online_dpo: "
     "rl_jax.losses.preference.score_maps.",
