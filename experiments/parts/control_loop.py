@@ -13,11 +13,12 @@ from experiments.parts.budgets import samples_per_step
 from experiments.parts.control_runs import make_program, make_run, row_of, with_worlds_of
 from experiments.parts.control_setup import NETWORKS, load_env, make_algorithm, make_network, num_updates, settings_of
 from experiments.parts.episodes import EPISODES, episode_row
+from experiments.parts.processes import to_host
 from experiments.parts.run import Run
 from rl_jax import control
 from rl_jax.rollout.envs.episode import record_episode
 from rl_jax.runs.logging import write_atomically
-from rl_jax.training import checkpoint
+from rl_jax.training import checkpoint, distributed
 from rl_jax.training.step import TrainState
 
 
@@ -50,7 +51,7 @@ def make_recorder(config) -> Callable:
     first = (0, 0) if config.spread == "pmap" else 0
 
     def recorded(state: control.ControlState, step: int) -> list[dict[str, Any]]:
-        episode = compiled(jax.tree.map(lambda x: x[first], state.train))
+        episode = compiled(to_host(jax.tree.map(lambda x: x[first], state.train)))
         return [episode_row(jax.device_get(episode), step=step, env=config.env.name)]
 
     return recorded
@@ -67,7 +68,7 @@ def check_finite(loop: Run, train: TrainState, limit: int) -> None:
     Raises:
       FloatingPointError: if, in every run, the last `limit` gradients were not finite.
     """
-    stuck = int(np.min(jax.device_get(train.skipped_in_a_row)))
+    stuck = int(np.min(jax.device_get(to_host(train.skipped_in_a_row))))
     if stuck >= limit:
         raise FloatingPointError(f"{stuck} gradients in a row were not finite in any run, up to step {loop.step}")
 
@@ -98,7 +99,7 @@ def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: 
             program.compile(loop.ahead, state)
         for step in loop.steps():
             state, measured = program.advance(state)
-            measured = jax.device_get(measured)
+            measured = jax.device_get(to_host(measured))
             step.clock.lap("train_s")
             check_finite(loop, state.train, config.max_nonfinite_in_a_row)
             metrics = {name: x.tolist() for name, x in measured.items()}
@@ -119,6 +120,8 @@ def finish(loop: Run, params: Any, metrics: dict[str, list[float]]) -> None:
     if not loop.done:
         return
     final = {"step": loop.step, "params_sha256": checkpoint.checksum(params), "metrics": metrics}
+    if not distributed.is_main():
+        return
     write_atomically(loop.workdir / "final.json", (json.dumps(final) + "\n").encode())
     shown = metrics["eval/return" if "eval/return" in metrics else "episode/return"]
     print(f"{len(shown)} runs, mean return of each: {' '.join(f'{x:.1f}' for x in shown)}")

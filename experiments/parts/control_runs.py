@@ -26,6 +26,7 @@ from rl_jax import control, envs
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import all_reduce, empty_like, merge
 from rl_jax.rollout.envs.steps import evaluate
+from rl_jax.training import distributed
 from rl_jax.training.step import TrainState
 
 # XLA options for a CPU. Thread pool off: small matmuls gain nothing from it, and on two cores batched ones can
@@ -188,15 +189,21 @@ def make_program(config, make_run: Callable = make_run) -> Program:
       make_run: makes a single run.
 
     Raises:
-      ValueError: if the runs do not divide over the mesh, or config.spread is unknown.
+      ValueError: if the runs do not divide over the mesh, config.spread is unknown, or there are several processes and
+        the envs live on the host, spread is pmap, or a process has no device on the mesh.
     """
-    sizes = parse_mesh(config.mesh)
-    processes.simulate_devices(math.prod(sizes.values()))
+    sizes, hosted = parse_mesh(config.mesh), envs.on_host(config.env.name)
+    if config.mesh or not hosted:  # envs on the host take no mesh: several processes are what is wrong with them
+        processes.simulate_devices(math.prod(sizes.values()))
+    if hosted:
+        processes.one_process(f"env.name={config.env.name!r}, which lives on the host,", processes.ALONE)
     keys, values = runs_of(config)
     if len(keys) % sizes["seeds"]:
         raise ValueError(f"{len(keys)} runs do not divide over seeds:{sizes['seeds']}")
     if config.spread not in ("jit", "pmap"):
         raise ValueError(f"spread={config.spread!r} is neither 'jit' nor 'pmap'")
+    if config.spread == "pmap":
+        processes.one_process("spread='pmap'", "set --config.spread=jit")
     parts = sizes["envs"]
     init, advance, params = make_run(config, parts=parts, axis_name="envs" if parts > 1 else None)
     init = over_runs(init, config.group)
@@ -211,6 +218,7 @@ def make_program(config, make_run: Callable = make_run) -> Program:
 
 def _jit_program(sizes, keys, values, init, chunk, params, specs) -> Program:
     mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * 2)
+    processes.check_mesh(mesh)
     options = CPU_OPTIONS if jax.default_backend() == "cpu" else None
     runs = PartitionSpec("seeds")
 
@@ -219,7 +227,7 @@ def _jit_program(sizes, keys, values, init, chunk, params, specs) -> Program:
             fn = jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
         return jax.jit(fn, compiler_options=options, **more)
 
-    keys, values = jax.device_put((keys, values), NamedSharding(mesh, runs))
+    keys, values = distributed.place((keys, values), NamedSharding(mesh, runs))
     start = mapped(init, (runs, runs), specs)
     advance = mapped(chunk, (specs, runs), (specs, runs), donate_argnums=0)
     finals = mapped(params, (specs,), runs)

@@ -29,6 +29,7 @@ flags.DEFINE_integer("num_processes", 1, "number of processes that run this prog
 flags.DEFINE_integer("process_id", 0, "index of this process, from 0", lower_bound=0)
 flags.DEFINE_integer("heartbeat_timeout_s", 100, "a process silent for this long counts as dead, and the others exit")
 FLAGS = flags.FLAGS
+ALONE = "leave out --distributed, --coordinator and --num_processes"
 
 
 def start(*, supported: bool) -> None:
@@ -43,7 +44,7 @@ def start(*, supported: bool) -> None:
     if not FLAGS.distributed and FLAGS.num_processes == 1 and FLAGS.coordinator is None:
         return
     if not supported:
-        raise ValueError("this program runs in one process: leave out --distributed, --coordinator and --num_processes")
+        raise ValueError(f"this program runs in one process: {ALONE}")
     options = {"timeout_s": FLAGS.heartbeat_timeout_s}
     if FLAGS.distributed:
         return distributed.start(**options)
@@ -88,10 +89,11 @@ def check_mesh(mesh: Mesh) -> None:
         )
 
 
-def one_process(what: str) -> None:
-    """Raises ValueError if there are several processes, which `what` does not support."""
+def one_process(what: str, remedy: str = "") -> None:
+    """Raises ValueError if there are several processes, which `what` does not support. remedy: what to do instead."""
     if jax.process_count() > 1:
-        raise ValueError(f"{what} works in one process only, but there are {jax.process_count()}")
+        said = f"{what} works in one process only, but there are {jax.process_count()}"
+        raise ValueError(f"{said}: {remedy}" if remedy else said)
 
 
 def rows_here(mesh: Mesh, count: int) -> np.ndarray:

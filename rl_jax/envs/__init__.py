@@ -1,7 +1,7 @@
 """Environments as pure functions: a small protocol, probe environments, and adapters for other libraries, by name."""
 
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, Vector, scale_reward, time_limit, vectorize
-from rl_jax.envs.registry import load, load_vector
+from rl_jax.envs.registry import load, load_vector, on_host
 from rl_jax.envs.wrappers import frame_stack, select_features
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "frame_stack",
     "load",
     "load_vector",
+    "on_host",
     "scale_reward",
     "select_features",
     "time_limit",

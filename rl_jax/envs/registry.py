@@ -58,10 +58,15 @@ def load_vector(name: str, num_envs: int, *, fresh_starts: int | None = None, **
       ImportError: as `load`.
     """
     library, _, rest = name.partition("/")
-    if library in HOSTED:
+    if on_host(name):
         return _adapter(library).make_vector(rest, num_envs, **keywords)
     env = load(name, **keywords)
     return vectorize(env, num_envs) if fresh_starts is None else vectorize_keeping(env, num_envs, fresh=fresh_starts)
+
+
+def on_host(name: str) -> bool:
+    """Whether the environment of this name lives on the host; nothing is loaded."""
+    return name.partition("/")[0] in HOSTED
 
 
 def _adapter(library: str):

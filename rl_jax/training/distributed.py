@@ -99,14 +99,17 @@ def place_own(tree: Any, sharding: Sharding) -> Any:
 
 
 def place(tree: Any, sharding: Sharding) -> Any:
-    """Global arrays from copies that every process holds whole; each device takes its part and nothing is sent."""
+    """Global arrays from copies that every process holds whole (a key stays a key).
+
+    Each device takes its part and nothing is sent.
+    """
     if jax.process_count() == 1:
         return jax.device_put(tree, sharding)
 
     def leaf(x):
         if isinstance(x, jax.Array) and not x.is_fully_addressable:
             return jax.device_put(x, sharding)
-        x = np.asarray(x)
+        x = x if _is_key(x) else np.asarray(x)
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
     return jax.tree.map(leaf, tree)
@@ -130,13 +133,17 @@ def whole(tree: Any) -> Any:
     def leaf(x):
         if not isinstance(x, jax.Array) or x.is_fully_addressable:
             return x
-        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        if _is_key(x):
             return jax.random.wrap_key_data(leaf(jax.random.key_data(x)), impl=jax.random.key_impl(x))
         if x.is_fully_replicated:
             return np.asarray(x.addressable_data(0))
         return multihost_utils.process_allgather(x, tiled=True)
 
     return tree if jax.process_count() == 1 else jax.tree.map(leaf, tree)
+
+
+def _is_key(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def gather_rows(tree: Any, rows: np.ndarray, count: int) -> Any:

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 
-from experiments.parts import processes  # noqa: F401  common defines the programs' flags
+from configs.control import environments
+from experiments.parts import control_runs, processes
 from rl_jax.training import distributed, sharding
 from rl_jax.training.step import TrainState
 
@@ -80,3 +81,22 @@ def test_what_works_in_one_process_only(monkeypatch):
         processes.one_process("rollout.engine.name='continuous'")
     with pytest.raises(ValueError, match=r"leaves processes \[1\] without a device"):
         processes.check_mesh(sharding.make_mesh(sharding.parse_mesh("data:2")))
+
+
+@pytest.mark.parametrize(
+    "fields, complaint",
+    [
+        (dict(spread="pmap"), "spread='pmap' works in one process only, there are 2: set --config.spread=jit"),
+        (dict(mesh="seeds:2"), r"leaves processes \[1\] without a device: make --config.mesh as large as"),
+        (
+            dict(env=dict(name="gymnasium/CartPole-v1")),
+            "env.name='gymnasium/CartPole-v1', which lives on the host, works in one process only.*leave out --dist",
+        ),
+    ],
+)
+def test_what_environments_refuse_on_several_processes(fields, complaint, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    config = environments.get_config("matching,smoke")
+    config.update(fields)
+    with pytest.raises(ValueError, match=complaint):
+        control_runs.make_program(config)

@@ -29,6 +29,7 @@ COUNTED = "reward/mean reward/std completion_length finished truncated group/zer
 NOISE = "sampler/gap_max ratio/first_max_dev".split()  # differences of nearly equal numbers
 
 PROGRAMS = ("grpo", "ppo", "dpo", "online_dpo", "reward_model")
+CONTROL = ("control_seeds", "control_envs")  # one program, its runs or their environments spread over the devices
 
 
 class Group:
@@ -99,7 +100,7 @@ def new_folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def one(new_folder):
     """The folder of one process with four devices."""
-    return run(new_folder("one"), 1, *PROGRAMS)
+    return run(new_folder("one"), 1, *PROGRAMS, *CONTROL)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +113,7 @@ def two(new_folder):
     assert any(leaf.addressable_shards[0].data.size * 8 == leaf.size for leaf in jax.tree.leaves(placed))
     with checkpoint.Checkpointer(folder / "params", every=1) as checkpoints:
         checkpoints.save(1, {"params": placed}, {})
-    return run(folder, 2, "seam", "widths", "logits", *PROGRAMS)
+    return run(folder, 2, "seam", "widths", "logits", *PROGRAMS, *CONTROL, "control_halves", "control_diverges")
 
 
 def rows(path):
@@ -135,12 +136,30 @@ def assert_equal_metrics(left, right):
     assert len({row["loss"] for row in left[1:]}) == len(left) - 1, "nothing moved, so nothing was compared"
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [*PROGRAMS, "control_envs"])
 def test_two_processes_walk_the_path_of_one(one, two, program):
     assert_equal_metrics(one / program, two / program)
     if program in ("grpo", "ppo", "online_dpo"):  # every sampled token, and whose prompt it answers
         samples = rows(one / program / "samples.jsonl")
         assert samples == rows(two / program / "samples.jsonl") and len(samples) >= 8
+
+
+@pytest.mark.parametrize("name", ["control_seeds", "control_halves"])
+def test_runs_in_environments_are_those_of_one_process_to_the_bit(one, two, name):
+    """No run talks to another. In the second folder a signal to one process ended all, and all went on."""
+    for file in ("metrics.jsonl", "episodes.jsonl", "final.json"):
+        assert (one / "control_seeds" / file).read_bytes() == (two / name / file).read_bytes(), file
+    assert [row["step"] for row in rows(two / name / "metrics.jsonl")] == [4, 8, 12, 16]
+    attempts = json.loads((two / name / "run.json").read_text())["attempts"]
+    assert len(attempts) == (2 if name == "control_halves" else 1)
+    final = json.loads((two / name / "final.json").read_text())
+    assert len(set(final["metrics"]["loss"])) == 4, "each run is its own"
+
+
+def test_runs_that_all_diverge_end_in_all_processes(two):
+    said = [(two / f"log_2_{index}.txt").read_text() for index in range(2)]
+    assert all("gradients in a row were not finite in any run, up to step 4" in log for log in said)
+    assert not (two / "control_diverges" / "final.json").exists()
 
 
 def test_the_warm_start_agrees(one, two):
@@ -169,6 +188,7 @@ def test_each_thing_is_written_once(two):
     assert steps == sorted(set(steps))
     logs = [(two / f"log_2_{index}.txt").read_text() for index in range(2)]
     assert all(log.count(f'{{"done": "{PROGRAMS[-1]}"}}') == 1 for log in logs)
+    assert sum("2 runs, mean return of each" in log for log in logs) == 1
 
 
 def test_a_checkpoint_of_eight_devices_is_read_by_two_processes(two):

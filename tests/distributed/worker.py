@@ -6,7 +6,10 @@ A job is a method below. What it writes lies in FOLDER, one folder a job.
 """
 
 import json
+import math
+import os
 import pathlib
+import signal
 import sys
 
 import jax
@@ -14,9 +17,10 @@ import numpy as np
 from absl import flags
 
 from configs import ppo_common
+from configs.control import environments
 from configs.preferences import given, online, reward_models
-from experiments import dpo, grpo, online_dpo, ppo, reward_model
-from experiments.parts import encoding, processes
+from experiments import control_ppo, dpo, grpo, online_dpo, ppo, reward_model
+from experiments.parts import control_loop, encoding, processes
 from experiments.parts.encoding import encode_prompts
 from experiments.parts.setup import make_setup
 from rl_jax.models.transformer.model import make_transformer
@@ -47,6 +51,19 @@ def policy_config(folder: pathlib.Path, mesh: str):
     ).unlock()
     found.train.optimizer.update(OPTIMIZER)
     return found
+
+
+def control_config(mesh: str, *, rates: tuple[float, ...]):
+    """16 updates in 4 calls of 8 envs x 8 steps, of 2 seeds with each learning rate; with all trackers."""
+    config = environments.get_config("matching,ppo_kl")
+    config.update(num_seeds=2, num_envs=8, num_steps=8, total_steps=1024, log_every=4, mesh=mesh)
+    config.sweep = (("control.optimizer.learning_rate", rates),)
+    config.network.hidden = (8,)
+    config.control.update(epochs=2, minibatches=2, normalize_observations=True, normalize_rewards=True)
+    config.eval.update(num_episodes=4, max_steps=8)
+    config.checkpoint.every = 4
+    config.log.update(progress=False, tensorboard=False)
+    return config
 
 
 class Jobs:
@@ -110,6 +127,41 @@ class Jobs:
         config.checkpoint.every = 2
         reward_model.run(config.lock(), self.folder / "reward_model")
 
+    def control_seeds(self) -> None:
+        """Four runs in environments, one per device."""
+        control_ppo.run(control_config("seeds:4", rates=(0.003, 0.01)).lock(), self.folder / "control_seeds")
+
+    def control_envs(self) -> None:
+        """Two runs in environments, each with two of its environments on each device."""
+        control_ppo.run(control_config("envs:4", rates=(0.003,)).lock(), self.folder / "control_envs")
+
+    def control_halves(self) -> None:
+        """control_seeds, ended by a signal to the last process alone, and resumed."""
+        config, folder = control_config("seeds:4", rates=(0.003, 0.01)).lock(), self.folder / "control_halves"
+
+        def record(config):
+            recorded = control_loop.make_recorder(config)
+
+            def stopping(state, step):
+                if step == 8 and jax.process_index() == jax.process_count() - 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return recorded(state, step)
+
+            return stopping
+
+        control_loop.train(config, folder, record=record)
+        assert not (folder / "final.json").exists()
+        control_ppo.run(config, folder)
+
+    def control_diverges(self) -> None:
+        """The same program with learning rates at which no run has finite gradients: all processes raise."""
+        config = control_config("seeds:4", rates=(math.inf, math.inf))
+        config.max_nonfinite_in_a_row = 3
+        try:
+            control_ppo.run(config.lock(), self.folder / "control_diverges")
+        except FloatingPointError as error:
+            print(json.dumps({"diverged": str(error)}), flush=True)
+
     def _read_pairs(self, config) -> None:
         """A config that reads FOLDER/pairs.jsonl with a model of one layer."""
         path = self.folder / "pairs.jsonl"
@@ -138,6 +190,9 @@ class Jobs:
         key = jax.jit(jax.random.wrap_key_data)(key)
         assert not key.is_fully_addressable and distributed.whole(key).is_fully_addressable
         assert distributed.whole(key) == jax.random.key(3)
+        keys = jax.random.split(jax.random.key(3), 8)
+        spread = distributed.place(keys, placed.sharding)
+        assert not spread.is_fully_addressable and bool((distributed.whole(spread) == keys).all())
 
         assert distributed.any_process(me == 1) and not distributed.any_process(False)
         assert distributed.largest(10 + me) == 9 + count
