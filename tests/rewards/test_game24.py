@@ -52,12 +52,12 @@ def test_generated_expressions_equal_python():
 
 @pytest.mark.parametrize("alphabet", ["0123456789+-*/() ", "()", "1+", "24()*/ \n\x00é٣²_.e", "-1"])
 def test_random_text_never_raises_and_never_hangs(alphabet):
-    rng, start = random.Random(1), time.monotonic()
+    rng, start = random.Random(1), time.process_time()  # a busy machine changes the other clock
     for _ in range(2000):
         text = "".join(rng.choice(alphabet) for _ in range(rng.choice([0, 1, 3, 8, 20, 99, 101, 2000])))
         values = game24.score("1 1 4 6:", text, INFO)
         assert set(values) == {"reward", "correct", "valid_expression", "uses_numbers"}
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize("text, components", [  # correct, valid_expression, uses_numbers

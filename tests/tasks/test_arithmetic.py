@@ -87,9 +87,9 @@ def test_bad_arguments(kwargs, message, tmp_path):
 
 
 def test_twenty_thousand_take_seconds(tmp_path):
-    start = time.monotonic()
+    start = time.process_time()  # a busy machine changes the other clock
     tasks.load("arithmetic", data_dir=str(tmp_path))
-    assert time.monotonic() - start < 30  # about 3 s on a quiet machine
+    assert time.process_time() - start < 30  # about 3 s
 
 
 def test_some_demonstrations_stop_early_and_prompts_and_rewards_are_the_same(tmp_path):

@@ -78,7 +78,7 @@ def test_a_failure_leaves_nothing_and_the_next_attempt_works(tmp_path):
 
 def _race(data_dir, barrier, queue):
     def slow():
-        barrier.wait(60)  # all of them have seen that the dataset is missing
+        barrier.wait(600)  # all of them have seen that the dataset is missing
         return make(500)()
     source = base.record_splits("toy", slow, arguments={}, data_dir=data_dir)("train")
     queue.put([source[i]["prompt"] for i in range(500)])
@@ -90,7 +90,7 @@ def test_processes_that_prepare_at_once(tmp_path):
     processes = [context.Process(target=_race, args=(str(tmp_path), barrier, queue)) for _ in range(3)]
     for process in processes:
         process.start()
-    results = [queue.get(timeout=60) for _ in processes]
+    results = [queue.get(timeout=600) for _ in processes]
     for process in processes:
         process.join()
         assert process.exitcode == 0
