@@ -86,7 +86,7 @@ def test_what_works_in_one_process_only(monkeypatch):
 @pytest.mark.parametrize(
     "fields, complaint",
     [
-        (dict(spread="pmap"), "spread='pmap' works in one process only, there are 2: set --config.spread=jit"),
+        (dict(spread="pmap"), "spread='pmap' works in one process only, but there are 2: set --config.spread=jit"),
         (dict(mesh="seeds:2"), r"leaves processes \[1\] without a device: make --config.mesh as large as"),
         (
             dict(env=dict(name="gymnasium/CartPole-v1")),

@@ -56,10 +56,12 @@ def policy_config(folder: pathlib.Path, mesh: str):
 def control_config(mesh: str, *, rates: tuple[float, ...]):
     """16 updates in 4 calls of 8 envs x 8 steps, of 2 seeds with each learning rate; with all trackers."""
     config = environments.get_config("matching,ppo_kl")
-    config.update(num_seeds=2, num_envs=8, num_steps=8, total_steps=1024, log_every=4, mesh=mesh)
+    config.update(num_seeds=2, log_every=4, mesh=mesh)
+    config.sample.update(num_envs=8, num_steps=8)
     config.sweep = (("control.optimizer.learning_rate", rates),)
     config.network.hidden = (8,)
-    config.control.update(epochs=2, minibatches=2, normalize_observations=True, normalize_rewards=True)
+    config.train.update(total_steps=1024, epochs=2, minibatches=2)
+    config.algorithm.update(normalize_observations=True, normalize_rewards=True)
     config.eval.update(num_episodes=4, max_steps=8)
     config.checkpoint.every = 4
     config.log.update(progress=False, tensorboard=False)
