@@ -58,7 +58,7 @@ def control_config(mesh: str, *, rates: tuple[float, ...]):
     config = environments.get_config("matching,ppo_kl")
     config.update(num_seeds=2, log_every=4, mesh=mesh)
     config.sample.update(num_envs=8, num_steps=8)
-    config.sweep = (("control.optimizer.learning_rate", rates),)
+    config.sweep = (("train.optimizer.learning_rate", rates),)
     config.network.hidden = (8,)
     config.train.update(total_steps=1024, epochs=2, minibatches=2)
     config.algorithm.update(normalize_observations=True, normalize_rewards=True)
