@@ -63,6 +63,9 @@ def make_drawer(setup: Setup, *, share: float, group_size: int) -> Drawer:
       setup: of the run.
       share: weight of the reference. Only 0 and 1 support engines other than lockstep.
       group_size: samples per prompt.
+
+    Raises:
+      ValueError: if a mixture is to be sampled on rollout.mesh.
     """
     tokenizer, settings = setup.task.tokenizer, setup.config.rollout
     options = dict(
@@ -75,6 +78,8 @@ def make_drawer(setup: Setup, *, share: float, group_size: int) -> Drawer:
     if share in (0.0, 1.0):
         generate = make_sampler(setup, setup.config.sample.prompts_per_batch, **options)
         return Drawer(generate, lambda policy, reference: (reference if share else policy,))
+    if setup.rollout:
+        raise ValueError(f"a share of {share} samples from two models on the training mesh: leave rollout.mesh empty")
     mixed = make_generate(make_mixture(setup.model, share), **options)
     merged = setup.merged or (lambda params: params)
     rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
