@@ -1,21 +1,27 @@
-"""The tests can fail: each fault below is put into a copy of rl_jax, and the test named for it has to go red.
+"""The tests can fail: each fault below is put into rl_jax, and the test named for it has to go red.
 
 A fault is one string replaced by another; the string has to occur exactly once, so that a rewrite of the code says
 here which mutant lost its place. tests/README.md has the table.
+
+One process (`python -m tests.project.test_mutants`) imports what the tests import, rl_jax excepted, and forks for every
+fault: a child pays for rl_jax and its test only. The fault is in the import hook of the child; no file is changed.
 """
 
+import json
 import os
-import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.mutation import plan, world
 from tests.paths import REPO_ROOT
 
 pytestmark = pytest.mark.slow
+LIMIT_S = 1800.0
 
 
 class Mutant(NamedTuple):
@@ -179,44 +185,97 @@ MUTANTS = [
 ]
 
 
-def _copy(folder: Path) -> Path:
-    """A copy of what a test run needs. The tests are copied too: their rootdir comes first on the path of imports."""
-    junk = shutil.ignore_patterns("__pycache__")
-    for name in ("rl_jax", "tests"):
-        shutil.copytree(REPO_ROOT / name, folder / name, ignore=junk)
-    shutil.copy(REPO_ROOT / "pyproject.toml", folder)
-    return folder
+# --- The process that forks ------------------------------------------------------------------------------------------
 
 
-def _run(folder: Path, tests) -> subprocess.CompletedProcess:
-    """pytest on the copy in a process of its own, without the plug-ins' state of this one."""
+class _Seen:
+    """A pytest plugin: the tests that failed, and what else went wrong."""
+
+    def __init__(self):
+        self.failed, self.errors = [], []
+
+    def pytest_collectreport(self, report):
+        if report.failed:
+            self.errors.append(report.nodeid)
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            (self.failed if report.when == "call" else self.errors).append(report.nodeid)
+
+
+def _run(folder: Path, tests: list[str], mutant: Mutant | None) -> dict:
+    """pytest in a forked child. -> its exit code, the tests that failed, the errors, the modules that it imported."""
+    before, seen = set(sys.modules), _Seen()
+    if mutant is not None:
+        place = REPO_ROOT / "rl_jax" / mutant.file
+        source = place.read_text().replace(mutant.old, mutant.new)
+        sys.meta_path.insert(0, world._Finder(lambda path: path.resolve() == place, lambda path: source))
+    plan.use_cache(folder / "xla", write=mutant is None)
+    options = ["-q", "-x", "-p", "no:cacheprovider"]
+    code = pytest.main([*options, *(f"tests/{test}" for test in tests)], plugins=[seen])
+    modules = [name for name in sys.modules if name not in before]
+    return {"code": int(code), "failed": seen.failed, "errors": seen.errors, "modules": modules}
+
+
+def _forked(folder: Path, name: str, tests: list[str], mutant: Mutant | None = None) -> dict:
+    log = plan.log_of(folder, "run", name.replace(" ", "-"))
+    child = world.Child(lambda: _run(folder, tests, mutant), log, LIMIT_S)
+    while (answer := child.poll()) is None:
+        time.sleep(0.01)
+    return answer | {"log": log.read_text()[-6000:]}
+
+
+def _serve(folder: Path):
+    """Answers a line of JSON for the run without a fault, and one for each fault that is named on a line."""
+    from tests import mutate
+
+    (folder / "logs").mkdir()
+    mutate._warm()
+    clean = _forked(folder, "clean", sorted({mutant.test for mutant in MUTANTS}))
+    print(json.dumps(clean), flush=True)
+    plan.preload(REPO_ROOT, folder, {"clean": {"modules": clean.get("modules", [])}})
+    mutants = {mutant.fault: mutant for mutant in MUTANTS}
+    for line in sys.stdin:
+        mutant = mutants[line.rstrip("\n")]
+        print(json.dumps(_forked(folder, mutant.fault, [mutant.test], mutant)), flush=True)
+
+
+# --- The tests -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """(fault -> its answer, the answer of the run without one)."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    return subprocess.run(
-        [*command, *(f"tests/{test}" for test in tests)],
-        cwd=folder,
-        env={**environment, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,  # the unmodified copy runs every test named above
-    )
+    environment |= {"PYTHONPATH": str(REPO_ROOT), "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "tests.project.test_mutants", str(tmp_path_factory.mktemp("mutants"))]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, cwd=REPO_ROOT, env=environment, **pipes) as process:
+
+        def ask(fault: str) -> dict:
+            process.stdin.write(f"{fault}\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield ask, json.loads(process.stdout.readline())
+        process.stdin.close()
 
 
-def test_the_unmodified_copy_passes(tmp_path):
-    result = _run(_copy(tmp_path), sorted({mutant.test for mutant in MUTANTS}))
-    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
+def test_without_a_fault_they_pass(server):
+    _, clean = server
+    assert clean.get("code") == 0, clean
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.fault for mutant in MUTANTS])
-def test_the_fault_is_noticed(mutant, tmp_path):
-    path = _copy(tmp_path) / "rl_jax" / mutant.file
-    source = path.read_text()
-    assert source.count(mutant.old) == 1, (
-        f"{mutant.file} has {source.count(mutant.old)} x {mutant.old!r}: update MUTANTS"
-    )
-    path.write_text(source.replace(mutant.old, mutant.new))
-    result = _run(tmp_path, [mutant.test])
+def test_the_fault_is_noticed(mutant, server):
+    count = (REPO_ROOT / "rl_jax" / mutant.file).read_text().count(mutant.old)
+    assert count == 1, f"{mutant.file} has {count} x {mutant.old!r}: update MUTANTS"
+    answer = server[0](mutant.fault)
     # 1 is "a test failed"; a fault that breaks the import or the collection would be 2 to 5 and proves nothing.
-    assert result.returncode == 1 and "1 failed" in result.stdout and "error" not in result.stdout.splitlines()[-1], (
-        f"{mutant.test} did not notice: {mutant.fault}\n{result.stdout[-4000:]}{result.stderr[-2000:]}"
+    assert answer.get("code") == 1 and answer["failed"] and not answer["errors"], (
+        f"{mutant.test} did not notice: {mutant.fault}\n{answer.get('log', answer)}"
     )
+
+
+if __name__ == "__main__":
+    _serve(Path(sys.argv[1]))
