@@ -279,8 +279,8 @@ def test_all_goes_on_after_a_failure_and_names_it(three, tmp_path, capsys, smoke
         assert end.value.code == 1
         said = capsys.readouterr().out
         assert "bad: FAILED (3)" in said and said.endswith("failed: bad\n")
-        assert "nodata: skipped, it needs no/such/file" in said
-        assert ("good: finished before" in said) == (repeated and not smoke), "a smoke run is made anew"
+        assert "nodata: skipped, because these files are missing: no/such/file" in said
+        assert ("good: already finished" in said) == (repeated and not smoke), "a smoke run is made anew"
     kept = [f"--workdir={tmp_path / 'good'}", *["--smoke"] * smoke]
     assert three.count(("good", kept)) == (2 if smoke else 1) and [key for key, _ in three].count("bad") == 2
 
@@ -432,7 +432,7 @@ def test_the_table_of_a_clone_has_every_claim(tmp_path, monkeypatch, capsys):
         "`python -m experiments.ablation clip_higher`",
         "the entropy ends higher with an upper clip of .28 than with one of .2 (arXiv 2503.14476)",
         "entropy: higher 0.966 [0.896, 1.04]; symmetric 0.725 [0.65, 0.8] (100 seeds (0 to 99), 2026-11-22, 0.4 min, "
-        "12 settings tried an arm, from the README of commit 4200538)",
+        "12 settings tried per arm, from the README of commit 4200538)",
         "entropy: symmetric < higher (0.241 [0.161, 0.321])",
         "reproduced",
     ]

@@ -90,7 +90,7 @@ def test_the_cost_is_told(same):
     told = rollout_mesh.cost(setup.rollout, jax.device_put(params, setup.param_shardings))
     shares = [x.sharding.shard_shape(x.shape) for x in jax.tree.leaves(rollout_mesh.place(setup.rollout, params))]
     each = 4 * sum(int(np.prod(shape)) for shape in shares)  # nothing is there yet
-    assert told.startswith(f"rollouts on tensor:2, separate devices: the weights' way there is {2 * each:,} bytes")
+    assert told.startswith(f"rollouts on tensor:2, separate devices: moving the weights takes {2 * each:,} bytes")
     assert f"{each:,} to each device" in told
 
 

@@ -73,5 +73,5 @@ def test_what_lives_where_and_what_the_move_costs_is_told(runs):
     one, eight = (rows(workdir, "timing.jsonl") for workdir in runs)
     assert all(row["reshard_s"] > 0 for row in eight[1:]) and "reshard_s" not in one[1]
     told = (runs[0].parent / "log.txt").read_text()
-    assert "rollouts on data:4,tensor:2, shared devices: the weights' way there is" in told
+    assert "rollouts on data:4,tensor:2, shared devices: moving the weights takes" in told
     assert "bytes per device  split over" in told and "axis fsdp:2 splits" in told

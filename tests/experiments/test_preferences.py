@@ -137,7 +137,7 @@ def test_every_arm_is_a_config_of_its_program(name):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: c.frontier.update(arms=("DPO",)), "there is no arm 'DPO'; there are: DPO_beta_0p1"),
+        (lambda c: c.frontier.update(arms=("DPO",)), "'DPO' is none of DPO_beta_0p1"),
         (lambda c: c.arms.DPO_beta_0p1.fields.algorithm.update(betta=1.0), "config.algorithm has no field 'betta'"),
     ],
 )

@@ -86,7 +86,7 @@ def test_where_an_arm_logs_no_samples_no_chart_leaves_it_out(tmp_path, workdir):
 def test_ports_that_cannot_be_had(tmp_path, workdir, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         cli.main([str(workdir), "--serve", "--port=70000"])
-    assert "--port=70000 is no port: 0 to 65535" in capsys.readouterr().err
+    assert "--port=70000 must be from 0 to 65535" in capsys.readouterr().err
 
     def refuse(*_):
         raise PermissionError(13, "Permission denied")

@@ -83,9 +83,9 @@ def test_where(tree, capsys, condition, names):
     ("condition", "complaint"),
     [
         ("config.algorithm.kl_coeff>0", "a field 'config.algorithm.kl_coeff'; near it: config.algorithm.kl_coef"),
-        ("step", "'step' is no condition; one is FIELD OP VALUE"),
-        ("step>", "'step>' is no condition"),
-        ("__import__('os')", "is no condition"),
+        ("step", "'step' is not a condition: write FIELD OP VALUE"),
+        ("step>", "'step>' is not a condition"),
+        ("__import__('os')", "is not a condition"),
     ],
 )
 def test_a_condition_that_is_none(tree, capsys, condition, complaint):
@@ -136,7 +136,7 @@ def test_export_makes_what_a_killed_run_has_not(tree, capsys):
         export_parquet(tree / "no_rows")
     (tree / "a" / "timing.jsonl").write_text("{bro\n")
     assert program.main([str(tree), "--export"]) == 0
-    assert "no copy of a: " in capsys.readouterr().err
+    assert "a was not exported: " in capsys.readouterr().err
     # Runs of other programs have other columns.
     write_parquet(tree / "c" / "metrics.parquet", [{"step": 1, "other": 2.0}])
     query = f"select count(*), count(other) from read_parquet('{tree}/**/metrics.parquet', union_by_name=true)"

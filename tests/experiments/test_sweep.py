@@ -136,7 +136,7 @@ def test_a_run_that_outlives_its_sweep_is_waited_for(tmp_path):
     second = sweep(workdir, *arguments)
     line = second.stdout.readline()
     gate.touch()
-    assert line == "lr=0.1 is still running: an earlier sweep has started it\n"
+    assert line == "lr=0.1 is still running, started by an earlier sweep\n"
     assert end(second)[0] == 0
     assert len(read_json(workdir / "points/lr=0.1/run.json")["attempts"]) == 1
     assert complete(workdir) == {"lr=0.1"}
@@ -175,7 +175,7 @@ def test_failed_points_are_tried_again_so_many_times(tmp_path):
     assert states["fail=stop"]["error"] == "ended without a final.json"
     assert folder.state_of(tmp_path / "points/fail=always")[0] == "failed"
     again, printed = end(sweep(tmp_path, *arguments))
-    assert again == 1 and "fail=always has failed 2 times: it is left; raise --retries" in printed
+    assert again == 1 and "fail=always has failed 2 times and is skipped; raise --retries" in printed
     assert read_json(tmp_path / "state.json")["points"]["fail=always"]["attempts"] == 2
 
 
@@ -237,14 +237,14 @@ def test_list_and_print_start_nothing(undisturbed, tmp_path, capsys):
     [
         (["--sweep=lrr"], "has no sweep 'lrr'; near it: lr; it has: bad, fail, lr, seed"),
         (["--sweep=bad"], "no field fake.lrr; near it: fake.lr"),
-        (["--sweep=lr:x"], "'x' is not numbers"),
+        (["--sweep=lr:x"], "'x' must be numbers"),
         (["--sweep=lr", "--config.fake.stepz=1"], "no field fake.stepz; near it: fake.steps"),
         (["--sweep=lr", "--config.fake=a"], "fake is a ConfigDict: set it in the config file"),
-        (["--sweep=lr", "--config.fake.steps=a"], "fake.steps=a: the field is a int"),
+        (["--sweep=lr", "--config.fake.steps=a"], "fake.steps=a: the value must be a int"),
         (["--sweep=seed:10000/10001"], "are tuning seeds, not test seeds"),
-        (["--sweep=seed:1", "--config.seed=3"], "seed is fixed and swept"),
+        (["--sweep=seed:1", "--config.seed=3"], "seed is both set on the command line and swept"),
         (["--sweep=seed:1,seed:1"], "two sweeps set seed"),
-        (["--sweep=seed:1", "--subsample=2"], "2 points cannot be drawn from a sweep of 1"),
+        (["--sweep=seed:1", "--subsample=2"], "2 points cannot be sampled from a sweep of 1"),
         (["--sweep=seed:1", "--vmap"], "only control_ppo can"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -312,7 +312,7 @@ def test_slurm_through_submitit(tmp_path, capsys, monkeypatch):
     assert "all points are complete" in capsys.readouterr().out
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert program.main([*arguments, "--sweep=seed:2"]) == 2
-    assert 'submitit is not installed: pip install -e ".[slurm]"' in capsys.readouterr().err
+    assert 'submitit is not installed; install it with: pip install -e ".[slurm]"' in capsys.readouterr().err
 
 
 def test_without_slurm_or_ray_the_error_says_so(tmp_path, capsys, monkeypatch):
@@ -322,7 +322,7 @@ def test_without_slurm_or_ray_the_error_says_so(tmp_path, capsys, monkeypatch):
     assert "there is no SLURM here" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "ray", None)
     assert program.main([*arguments, "--submit=ray"]) == 2
-    assert 'ray is not installed: pip install -e ".[ray]"' in capsys.readouterr().err
+    assert 'ray is not installed; install it with: pip install -e ".[ray]"' in capsys.readouterr().err
 
 
 def test_ray_runs_the_commands(tmp_path, capsys, monkeypatch):

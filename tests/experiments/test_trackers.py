@@ -92,5 +92,5 @@ def test_an_unknown_tracker_is_refused_with_the_known_ones(tmp_path):
 
 def test_a_tracker_whose_state_its_place_cannot_read_is_refused(tmp_path):
     """D6: beta_values was taken as a baseline, and crashed in the middle of the first step."""
-    with pytest.raises(ValueError, match="trackers.baseline='beta_values': its state has no value, .* use ema_mean"):
+    with pytest.raises(ValueError, match="trackers.baseline='beta_values': its state lacks value, .* use ema_mean"):
         _run(tmp_path, 0, baseline=dict(fn="beta_values", num_prompts=4))

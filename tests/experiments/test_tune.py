@@ -95,7 +95,7 @@ def test_a_loss_is_not_maximized(counted, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tune.folder, "last_metrics", lambda place: {"eval/loss": 1.0})
     arguments = [*FAKE, "--trials=1", "--tuning_seeds=1", "--seeds=1", f"--workdir={tmp_path}"]
     assert tune.main(arguments) == 2
-    assert "eval/loss is better when lower: give --minimize" in capsys.readouterr().err
+    assert "lower is better for eval/loss: give --minimize" in capsys.readouterr().err
     assert tune.main([*arguments, "--minimize"]) == 0
 
 
@@ -106,7 +106,7 @@ def test_a_loss_is_not_maximized(counted, tmp_path, monkeypatch, capsys):
         (["--tuning_seeds=5/6"], "are test seeds, not tuning seeds"),
         (["--space=lrr"], "has no space 'lrr'; it has: lr"),
         (["--sweep=seed:2"], "--sweep may not set seeds"),
-        (["--sweep=lr"], "fake.lr is tuned and set by the arm lr=0.1"),
+        (["--sweep=lr"], "fake.lr is both tuned and set by the arm lr=0.1"),
         (["--budget=fake.stepz"], "the config has no field fake.stepz"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -147,13 +147,13 @@ def test_sides_that_are_the_same_once_cut():
 @pytest.mark.parametrize(
     ("records", "settings", "message"),
     [
-        (RECORDS, {"responses": 2}, "record 1 has 3 responses, over responses=2"),
+        (RECORDS, {"responses": 2}, "record 1 has 3 responses, more than responses=2"),
         (RECORDS, {"truncate": "right"}, "truncate='right' is none of refuse, left, drop"),
         (RECORDS, {"identical": "keep"}, "identical='keep' is none of refuse, drop"),
         (RECORDS, {"empty": "drop"}, "empty='drop' is none of refuse, keep"),
         (RECORDS, {"completion_length": 0}, "completion_length must be at least 1, got 0"),
         ([], {}, "no record is left to encode"),
-        ([record([{"role": "user", "content": "a"}], "b")], {}, "record 0 has a chat for a prompt, and the tokenizer"),
+        ([record([{"role": "user", "content": "a"}], "b")], {}, "record 0 has a chat as prompt, but the tokenizer"),
     ],
 )
 def test_what_is_refused(records, settings, message):

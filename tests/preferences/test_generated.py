@@ -169,14 +169,14 @@ def test_a_chat_says_the_same(folder):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (dict(world="summs"), "unknown world 'summs'; the worlds are sums, moods, order, length"),
-        (dict(kind="essays"), "kind='essays': generated sums are pairs, rankings, labels, steps"),
-        (dict(kind="steps", world="order"), "generated order are pairs, rankings, labels$"),
+        (dict(world="summs"), "world='summs' is none of sums, moods, order, length"),
+        (dict(kind="essays"), "kind='essays': generated sums come as pairs, rankings, labels, steps"),
+        (dict(kind="steps", world="order"), "generated order come as pairs, rankings, labels$"),
         (dict(responses=7), "responses must be 2..6, got 7"),
         (dict(num_prompts=1), "num_prompts must be at least 2"),
-        (dict(annotators=2), "annotators=2: an odd number"),
-        (dict(annotators=3, kind="labels"), "annotators=3: an odd number of them votes on pairs"),
-        (dict(num_prompts=20_000, world="moods"), "after 1 draws for each there are [5-9][0-9][0-9][0-9] moods"),
+        (dict(annotators=2), "annotators=2 must be 0, or odd"),
+        (dict(annotators=3, kind="labels"), "annotators=3 must be .* they vote on pairs"),
+        (dict(num_prompts=20_000, world="moods"), "1 tries for each gave only [5-9][0-9][0-9][0-9] distinct moods"),
         (dict(prompts=3), "'generated' take no prompts; they take kind, world"),
     ],
 )

@@ -48,7 +48,7 @@ def test_without_a_labelled_step():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_steps": 2}, "record 0 has 3 steps, over num_steps=2"),
+        ({"num_steps": 2}, "record 0 has 3 steps, more than num_steps=2"),
         ({"prompt_buckets": (4,)}, "record 1: its prompt has 6 tokens with BOS, over the largest bucket 4"),
         ({"truncate": "x"}, "truncate='x' is none of refuse, left, drop"),
         ({"unlabelled": "x"}, "unlabelled='x' is none of refuse, drop"),

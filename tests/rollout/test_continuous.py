@@ -270,8 +270,8 @@ def test_ends_by_hand():
     [
         (dict(slots=0), "slots=0 must be at least 1"),
         (dict(chunk=0), "chunk=0"),
-        (dict(length=4), "length=4 leaves no token to sample behind prompt_length=4"),
-        (dict(sizes=(1, 2)), r"sizes=\(1, 2\) must fall, from slots=2 on"),
+        (dict(length=4), "length=4 leaves no token to sample after prompt_length=4"),
+        (dict(sizes=(1, 2)), r"sizes=\(1, 2\) must decrease, starting from slots=2"),
         (dict(stored_prompts=2), "stored_prompts=2 must be at least prefill_rows=4"),
         (dict(sampling=Sampling(temperature=0)), "temperature=0"),
     ],
@@ -298,7 +298,7 @@ def test_a_model_without_extend_is_named():
         (dict(tokens=np.array([3])), "request 1: tokens, sampled_log_probs and raw_log_probs differ in length"),
         (dict(stop_ids=(1, 2, 3, 4, 5)), "request 1: stop_ids has 5 tokens, above stop_width=4"),
         (dict(stop_strings=("a",)), r"request 1: stop_strings=\('a',\) need an engine with decode_text"),
-        (dict(index=0), "request 0: index is in the engine already"),
+        (dict(index=0), "request 0: a request with this index is already"),
     ],
     ids=str,
 )

@@ -73,8 +73,8 @@ def test_one_vote_is_the_mean_and_all_votes_the_majority():
         (lambda: stats.pass_at_k(4, 5, 2), "0 <= c <= n"),
         (lambda: stats.maj_at_k("ab", [True, False], 3), "maj@3 of 2 answers"),
         (lambda: stats.maj_at_k("ab", [True], 1), "1 labels"),
-        (lambda: stats.maj_at_k("aa", [True, False], 1), "'a' is both correct and not"),
-        (lambda: stats.maj_at_k("ab", [True, False], 1, ties="first"), "one of random, wrong, right"),
+        (lambda: stats.maj_at_k("aa", [True, False], 1), "'a' is labelled both correct and wrong"),
+        (lambda: stats.maj_at_k("ab", [True, False], 1, ties="first"), "none of random, wrong, right"),
     ],
 )
 def test_what_cannot_be_is_an_error(call, said):

@@ -137,7 +137,7 @@ def test_a_task_by_import_path():
         (f"{HERE}:own", {"reward": 1.0, "digits": 2}, "takes no digits; it takes reward, scale"),
         (f"{HERE}:onw", {}, "no 'onw'; nearest: 'own'"),
         ("my_tasks_somewhere:load", {}, "no module 'my_tasks_somewhere' on sys.path"),
-        (f"{HERE}:no_task", {}, "returned a int; it has to return a rl_jax.tasks.Task"),
+        (f"{HERE}:no_task", {}, "returned a int; it must return an rl_jax.tasks.Task"),
         ("own", {}, 'To use your own, write "module:function"'),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_damaged_newest_gives_way_to_the_one_before(tmp_path, capfd, damage):
     assert restored(tmp_path) == 4
     told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("checkpoint ")]
     assert len(told) == 1
-    assert f"checkpoint {tmp_path}/6 is damaged (" in told[0] and told[0].endswith("step 4 is used in its place")
+    assert f"checkpoint {tmp_path}/6 is damaged (" in told[0] and told[0].endswith("step 4 is used instead")
     assert (tmp_path / "6").exists(), "reading must not move or delete anything"
 
 

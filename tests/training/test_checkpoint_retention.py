@@ -55,7 +55,7 @@ def test_a_metric_that_is_not_there_is_said_once(tmp_path):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"keep": 0}, "checkpoint.keep=0: the newest must stay"),
+        ({"keep": 0}, "checkpoint.keep=0 must be at least 1"),
         ({"every": 0}, "checkpoint.every=0"),
         ({"keep_every": -1}, "keep_every=-1"),
         ({"keep_best": 1}, "keep_best=1 needs checkpoint.best_metric"),

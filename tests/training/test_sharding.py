@@ -195,7 +195,7 @@ def test_the_table_says_what_lives_where():
     of_first = {name: sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(part))
                 for name, part in {**params, "state": state}.items()}  # fmt: skip
     assert of_first["adapters"] == 32 and of_first["state"] == 36  # nothing splits them
-    assert lines[0].split()[-4:] == ["a", "device", "split", "over"]
+    assert lines[0].split()[-4:] == ["per", "device", "split", "over"]
     name = next(line for line in lines if line.startswith("base/layers/q"))
     assert name.split()[1:] == ["2,048", "0", "8,192", "2,048", "fsdp,", "tensor"]
     whole = next(line for line in lines if line.startswith("all of base")).split()
