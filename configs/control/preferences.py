@@ -92,7 +92,7 @@ def _reward(config, place: str) -> None:
         members=3,
         hidden=(64, 64),
         activation="tanh",
-        center=place != "cartpole",  # if an episode may end early, a constant matters (control.relabel)
+        center=place != "cartpole",  # if an episode may end early, a constant matters (control.reward_learning)
         loss=dict(fn="bradley_terry"),
         regularizer=dict(fn="squared"),
         regularizer_coef=0.01,

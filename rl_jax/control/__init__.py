@@ -16,7 +16,7 @@ devices. Params are one flat vector: an optimizer then takes 3 loops instead of 
 `make_trust_region_update` (TRPO) and `make_pathwise_update` (through the environment) give updates of the same form.
 """
 
-from rl_jax.control.algorithm import Algorithm, StepInputs, assign, minibatch_loss, whitened
+from rl_jax.control.algorithm import Algorithm, assign, loss, whitened
 from rl_jax.control.pathwise import make_pathwise_update
 from rl_jax.control.sequences import by_rows
 from rl_jax.control.trust_region import make_trust_region_update
@@ -25,13 +25,12 @@ from rl_jax.control.update import ControlState, make_update, shuffled, unraveler
 __all__ = [
     "Algorithm",
     "ControlState",
-    "StepInputs",
     "assign",
     "by_rows",
+    "loss",
     "make_pathwise_update",
     "make_trust_region_update",
     "make_update",
-    "minibatch_loss",
     "shuffled",
     "unraveler",
     "whitened",

@@ -9,17 +9,31 @@ import jax.numpy as jnp
 
 from rl_jax import ppo
 from rl_jax.advantages import steps as step_advantages
-from rl_jax.control.relabel import Relabel
 from rl_jax.core.binding import supply
 from rl_jax.core.masked import Max, Mean, masked_mean
 from rl_jax.core.trackers import Tracker
-from rl_jax.core.types import PolicyBatch, TokenScores
+from rl_jax.core.types import PolicyBatch, SequenceInputs, StepInputs, TokenScores
 from rl_jax.grpo import Objective as PolicyObjective
 from rl_jax.losses import aggregate, value
 from rl_jax.rollout.envs.steps import Transitions
 
 # The metrics of ppo.loss to report.
 METRICS = ("entropy", "clip/low", "clip/high", "ratio/max_dev", "value/loss", "kl/k1", "kl/k3")
+
+
+class Relabel(NamedTuple):
+    """Replacement rewards for collected steps, as two pure functions.
+
+    All B T steps are relabelled at once, after the loop that collected them. The update only sees the new rewards, so
+    every update works with every relabelling. Episode metrics still report the environment's own rewards.
+
+    Attributes:
+      init: () -> state, a pytree of arrays.
+      apply: (state, Transitions [B, T]) -> (state, the same transitions with new rewards).
+    """
+
+    init: Callable
+    apply: Callable
 
 
 class Algorithm(NamedTuple):
@@ -39,7 +53,8 @@ class Algorithm(NamedTuple):
       actor_lag: number of updates for which the acting policy is kept; 1 always acts with the newest.
       normalize_observations: by running statistics.
       normalize_rewards: by the running spread of discounted returns.
-      relabel: replaces the rewards of collected steps (control.relabel), before they are scaled. None keeps them.
+      relabel: replaces the rewards of collected steps (reward_learning.by_reward, self_play.by_self_play), before they
+        are scaled. None keeps them.
       discount: gamma of the returns in normalize_rewards; the advantage has its own.
     """
 
@@ -61,18 +76,6 @@ class Algorithm(NamedTuple):
     discount: Any = 0.99
 
 
-class StepInputs(NamedTuple):
-    """The content of PolicyBatch.batch for single steps.
-
-    Attributes:
-      observations: float32 [N, *shape], normalised.
-      actions: [N, ...].
-    """
-
-    observations: chex.Array
-    actions: chex.Array
-
-
 def assign(
     agent, params: Any, rows: Transitions, normalize: Callable, algorithm: Algorithm, axis_name=None
 ) -> tuple[ppo.PPOBatch, dict[str, Mean]]:
@@ -87,45 +90,32 @@ def assign(
       axis_name: mapped axis over which the environments are spread.
 
     Returns:
-      (the batch [B T, 1] that the learner trains on, metrics of the critic, undivided).
+      (the batch [B T, 1] of StepInputs that the learner trains on, metrics of the critic, undivided).
     """
-    shape = rows.rewards.shape
     observations, following = (_flat(normalize(x)) for x in (rows.observations, rows.next_observations))
-    actions = _flat(rows.actions)
-    log_prob = agent.distribution.log_prob
-    behavior = log_prob(_flat(rows.outputs), actions)
-    log_probs = behavior if algorithm.actor_lag == 1 else log_prob(agent.policy(params, observations), actions)
-    # Computed even if no episode was cut off, when a state's V' is just V of the next column.
-    values, next_values = (algorithm.objective.values(agent.value(params, x)) for x in (observations, following))
-    outputs = NetworkOutputs(*(x.reshape(shape) for x in (log_probs, behavior, values, next_values)))
-    return credited(StepInputs(observations, actions), rows, outputs, algorithm, axis_name, shape=(-1, 1))
-
-
-class NetworkOutputs(NamedTuple):
-    """The networks' outputs that credit assignment needs, float32 [B, T] each.
-
-    Attributes:
-      log_probs: of the learner.
-      behavior_log_probs: of the actor.
-      values: V.
-      next_values: V' of the states the steps led to.
-    """
-
-    log_probs: chex.Array
-    behavior_log_probs: chex.Array
-    values: chex.Array
-    next_values: chex.Array
+    inputs = StepInputs(observations, _flat(rows.actions))
+    return credited(agent, params, inputs, following, rows, algorithm, axis_name, shape=(-1, 1))
 
 
 def credited(
-    steps: Any, rows: Transitions, outputs: NetworkOutputs, algorithm: Algorithm, axis_name, *, shape: tuple[int, ...]
+    agent,
+    params: Any,
+    inputs: StepInputs | SequenceInputs,
+    next_observations: chex.Array,
+    rows: Transitions,
+    algorithm: Algorithm,
+    axis_name,
+    *,
+    shape: tuple[int, ...],
 ) -> tuple[ppo.PPOBatch, dict[str, Mean]]:
-    """The batch of `steps`, with the advantages and returns of rows [B, T].
+    """The batch of `inputs`, with the advantages and returns of rows [B, T].
 
     Args:
-      steps: what the loss reads in PolicyBatch.batch.
+      agent: its predict_ahead is used, and the log-probs of what the actor did.
+      params: the learner's, before this batch.
+      inputs: those rows as the loss reads them.
+      next_observations: of the states the steps led to, in the form of inputs.observations.
       rows: [B, T].
-      outputs: [B, T].
       algorithm: see Algorithm.
       axis_name: mapped axis over which the environments are spread.
       shape: of the batch's arrays, (-1, 1) or (B, T).
@@ -133,7 +123,10 @@ def credited(
     Returns:
       (the batch, metrics of the critic, undivided).
     """
-    log_probs, behavior, values, next_values = outputs
+    scores, *outputs = agent.predict_ahead(params, inputs, next_observations)
+    values, next_values = (algorithm.objective.values(x).reshape(rows.rewards.shape) for x in outputs)
+    behavior = agent.distribution.log_prob(rows.outputs, rows.actions)
+    log_probs = behavior if algorithm.actor_lag == 1 else scores.log_probs.reshape(behavior.shape)
     estimate = supply(algorithm.advantage, {"log_probs": log_probs, "behavior_log_probs": behavior})
     advantages, returns = estimate(rows.rewards, values, next_values, rows.terminated, rows.truncated)
     mask = jnp.ones(values.shape, bool)
@@ -147,7 +140,7 @@ def credited(
         jax.lax.stop_gradient(x.reshape(shape)) for x in (advantages, returns, values, log_probs, behavior)
     )
     policy = PolicyBatch(
-        batch=steps,
+        batch=inputs,
         completion_mask=mask.reshape(shape),
         advantages=advantages,
         old_log_probs=log_probs,
@@ -157,28 +150,20 @@ def credited(
     return ppo.PPOBatch(policy, values, returns), metrics
 
 
-def minibatch_loss(agent, params: Any, batch: ppo.PPOBatch, algorithm: Algorithm) -> tuple[Mean, dict[str, Mean | Max]]:
-    """ppo.loss of n single steps.
+def loss(
+    scores: TokenScores, values: chex.Array, batch: ppo.PPOBatch, algorithm: Algorithm
+) -> tuple[Mean, dict[str, Mean | Max]]:
+    """ppo.loss of n rows of T steps; T = 1 for single steps.
 
     Args:
-      agent: models.agents.actor_critic.Agent.
-      params: differentiated.
-      batch: [n, 1] of `assign`. Its kl_coefs override the algorithm's.
+      scores: [n, T] of the agent's predict, differentiated.
+      values: float32 [n, T, K], outputs of its value head, differentiated.
+      batch: [n, T]. Its kl_coefs override the algorithm's.
       algorithm: see Algorithm.
 
     Returns:
       (loss, the metrics named in METRICS), undivided.
     """
-    steps = batch.policy.batch
-    outputs, values = agent.policy(params, steps.observations), agent.value(params, steps.observations)
-    log_probs, entropy = agent.distribution.log_prob(outputs, steps.actions), agent.distribution.entropy(outputs)
-    return scored_loss(TokenScores(log_probs[:, None], entropy[:, None]), values[:, None, :], batch, algorithm)
-
-
-def scored_loss(
-    scores: TokenScores, values: chex.Array, batch: ppo.PPOBatch, algorithm: Algorithm
-) -> tuple[Mean, dict[str, Mean | Max]]:
-    """`minibatch_loss` from the networks' outputs. scores: float32 [n, T]. values: [n, T, K] of the value head."""
     rows, extras = len(batch.returns), dict(batch.policy.extras)
     # As arrays, so that a traced weight (one of many trained in parallel) works like a number.
     if _in_use(algorithm.entropy_coef):
@@ -187,8 +172,8 @@ def scored_loss(
         extras["kl_coefs"] = jnp.full(rows, algorithm.kl_coef)
     plain = algorithm.objective.policy._replace(kl_coef=0.0, entropy_coef=0.0)
     objective = algorithm.objective._replace(policy=plain)
-    loss, metrics = ppo.loss(scores, values, batch._replace(policy=batch.policy._replace(extras=extras)), objective)
-    return loss, {name: metrics[name] for name in METRICS if name in metrics}
+    total, metrics = ppo.loss(scores, values, batch._replace(policy=batch.policy._replace(extras=extras)), objective)
+    return total, {name: metrics[name] for name in METRICS if name in metrics}
 
 
 def whitened(x: chex.Array, axis_name=None, *, eps: float = 1e-8) -> chex.Array:

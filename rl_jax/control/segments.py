@@ -1,19 +1,13 @@
-"""Preferences between segments of episodes: cutting, labelling, pairing, and the losses that learn from them.
+"""Preferences between segments of episodes: cutting, labelling, pairing, and fitting a function to the pairs.
 
     P(1 > 2) = sigma( beta (f_1 - f_2) )                                          preference_probs
     f = sum_t gamma^t r_t                          partial return, 1706.03741     segment_sums(rewards)
     f = sum_t gamma^t (Q*(s_t, a_t) - V*(s_t))     minus the regret, 2206.02231   segment_sums(advantages)
 
-and the inverse, from preferences to
-
-    a reward    -log sigma( sum_t gamma^t r(s_t, a_t) |_w - |_l )                 reward_loss
-    a policy    -log sigma( alpha sum_t gamma^t log pi(a_t | s_t) |_w - lambda |_l )   policy_loss, CPL (2310.13639)
-
-Both are losses of language models, with a step in the place of a token and a segment in the place of a response:
-rl_jax.reward_model.loss and rl_jax.dpo.loss. A segment ends with its episode; later steps are masked.
+What learns from them is in reward_learning.py (a reward) and cpl.py (a policy). A segment ends with its episode; later
+steps are masked.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,20 +17,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rl_jax import dpo, reward_model
 from rl_jax.core.masked import Mean, empty_like, merge, zero_masked
-from rl_jax.core.types import Metrics, PreferenceBatch, TokenScores
-from rl_jax.losses.preference import regularizers, score_maps
+from rl_jax.core.types import PreferenceBatch
 from rl_jax.training.step import TrainState, make_train_step
-
-# The published configs for MetaWorld's states; lambda = bias, and no additional cloning loss.
-CPL = dpo.Objective(
-    reference={},
-    beta=0.1,
-    token_weight=functools.partial(score_maps.discounted, discount=1.0),
-    score_map=functools.partial(score_maps.biased, bias=0.5),
-    regularizer=regularizers.behaviour_cloning,
-)
 
 
 class SegmentPairs(NamedTuple):
@@ -152,6 +135,13 @@ def labelled_pairs(
     return jnp.where(right[:, None], pairs, pairs[:, ::-1])
 
 
+def over_leading(fn: Callable, rank: int, *arrays: chex.Array) -> chex.Array:
+    """Applies `fn` to arrays whose first `rank` axes are flattened into one, and restores these axes in the result."""
+    shape = arrays[0].shape[:rank]
+    result = fn(*(x.reshape(-1, *x.shape[rank:]) for x in arrays))
+    return result.reshape(*shape, *result.shape[1:])
+
+
 def pair_batch(data: SegmentPairs, index: chex.Array) -> PreferenceBatch:
     """The pairs at index (int [n]) in the form that the losses take; `batch` is their steps, [n, 2, K, ...]."""
     pairs = data.pairs[index]
@@ -159,61 +149,6 @@ def pair_batch(data: SegmentPairs, index: chex.Array) -> PreferenceBatch:
     rewards = jnp.broadcast_to(jnp.array([1.0, 0.0]), pairs.shape)
     steps = jax.tree.map(lambda x: x[pairs], data.steps)
     return PreferenceBatch(steps, data.mask[pairs], present, rewards)
-
-
-def reward_loss(
-    rewards: chex.Array, batch: PreferenceBatch, objective: reward_model.Objective, *, discount: float = 1.0
-) -> tuple[Mean, Metrics]:
-    """Bradley-Terry on sums of rewards: -log sigma(sum_t gamma^t r_t |_w - |_l), separately for each ensemble member.
-
-    Source: arXiv 1706.03741 section 2.2.3, 2206.02231 section 3.
-
-    Args:
-      rewards: float [n, 2, K, M] of M members, differentiated. For a regret model these are the optimal advantages
-        (control.tabular).
-      batch: of `pair_batch`.
-      objective: of rl_jax.reward_model.
-      discount: gamma.
-
-    Returns:
-      (loss, metrics), undivided.
-    """
-    chex.assert_rank(rewards, 4)
-    by_member = jnp.swapaxes(rewards, 2, 3)
-    mask = jnp.broadcast_to(batch.completion_mask[:, :, None], by_member.shape)
-    return reward_model.loss(segment_sums(by_member, mask, discount=discount), batch, objective)
-
-
-def policy_loss(
-    log_probs: chex.Array, batch: PreferenceBatch, objective: dpo.Objective = CPL
-) -> tuple[Mean, Metrics]:
-    """CPL: -log sigma(alpha (sum_t gamma^t log pi_t |_w - lambda |_l)) + c BC, and other choices of rl_jax.dpo.
-
-    Source: arXiv 2310.13639, jhejna/cpl.
-
-    Args:
-      log_probs: float [n, 2, K], differentiated.
-      batch: of `pair_batch`.
-      objective: for CPL beta = alpha, score_maps.discounted, score_maps.biased (lambda) and
-        regularizers.behaviour_cloning (c = regularizer_coef).
-
-    Returns:
-      (loss, metrics), undivided.
-    """
-    chex.assert_equal_shape([log_probs, batch.completion_mask])
-    flat = log_probs.reshape(-1, log_probs.shape[-1])
-    return dpo.loss(TokenScores(flat, jnp.zeros_like(flat)), batch, objective)
-
-
-def cloning_loss(log_probs: chex.Array, batch: PreferenceBatch) -> tuple[Mean, Metrics]:
-    """Behaviour cloning of both segments, for the start of CPL: -log pi_t, the mean over pairs of the mean over steps.
-
-    log_probs: float [n, 2, K], differentiated. Source: the first bc_steps of jhejna/cpl.
-    """
-    mask = batch.completion_mask
-    chex.assert_equal_shape([log_probs, mask])
-    losses = regularizers.behaviour_cloning(zero_masked(log_probs, mask), mask, present=batch.present)
-    return Mean(jnp.sum(losses), jnp.float32(len(losses))), {}
 
 
 def make_fit(

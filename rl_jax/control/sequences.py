@@ -10,33 +10,16 @@ bootstrap value V' of an episode's last step uses that episode's memory and does
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import chex
 import jax.numpy as jnp
 
 from rl_jax import ppo
-from rl_jax.control.algorithm import Algorithm, NetworkOutputs, credited, scored_loss
+from rl_jax.control.algorithm import Algorithm, credited
 from rl_jax.control.update import LearnRule
-from rl_jax.core.masked import Max, Mean
-from rl_jax.core.types import TokenScores
+from rl_jax.core.masked import Mean
+from rl_jax.core.types import SequenceInputs
 from rl_jax.rollout.envs.steps import Transitions, Worlds
-
-
-class SequenceInputs(NamedTuple):
-    """The content of PolicyBatch.batch for agents with memory.
-
-    Attributes:
-      observations: float32 [B, T, *shape], normalised.
-      actions: [B, T, ...].
-      first: bool [B, T]. True at the first step of an episode.
-      memory: the agent's state before each row, a pytree with B first.
-    """
-
-    observations: chex.Array
-    actions: chex.Array
-    first: chex.Array
-    memory: Any
 
 
 def by_rows(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None) -> LearnRule:
@@ -76,7 +59,6 @@ def by_rows(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None)
         assign=lambda params, rows, normalize, began: assign_rows(
             agent, params, rows, normalize, algorithm, axis_name, began=began
         ),
-        loss=lambda params, batch: rows_loss(agent, params, batch, algorithm),
         size=env.num_envs,
     )
 
@@ -96,24 +78,10 @@ def assign_rows(
       began: the environments' state at the start of the rows, including the memory at that time.
 
     Returns:
-      (batch [B, T], metrics of the critic, undivided).
+      (batch [B, T] of SequenceInputs, metrics of the critic, undivided).
     """
     done = rows.terminated | rows.truncated
     first = jnp.concatenate([began.episode_length[:, None] == 0, done[:, :-1]], axis=1)
     observations, following = normalize(rows.observations), normalize(rows.next_observations)
-    distributions, *values = agent.look_ahead(params, observations, began.memory, first, following)
-    log_prob = agent.distribution.log_prob
-    behavior = log_prob(rows.outputs, rows.actions)
-    log_probs = behavior if algorithm.actor_lag == 1 else log_prob(distributions, rows.actions)
-    outputs = NetworkOutputs(log_probs, behavior, *(algorithm.objective.values(x) for x in values))
-    steps = SequenceInputs(observations, rows.actions, first, began.memory)
-    return credited(steps, rows, outputs, algorithm, axis_name, shape=first.shape)
-
-
-def rows_loss(agent, params: Any, batch: ppo.PPOBatch, algorithm: Algorithm) -> tuple[Mean, dict[str, Mean | Max]]:
-    """control.minibatch_loss for n whole rows. batch: [n, T] of `assign_rows`."""
-    rows = batch.policy.batch
-    outputs, values = agent.unroll(params, rows.observations, rows.memory, rows.first)
-    distribution = agent.distribution
-    scores = TokenScores(distribution.log_prob(outputs, rows.actions), distribution.entropy(outputs))
-    return scored_loss(scores, values, batch, algorithm)
+    inputs = SequenceInputs(observations, rows.actions, first, began.memory)
+    return credited(agent, params, inputs, following, rows, algorithm, axis_name, shape=first.shape)

@@ -4,8 +4,10 @@
     V(s)    = tau log sum_a exp(Q(s, a) / tau),  max_a Q(s, a) for tau = 0
 
 A row of P may sum to less than 1: the rest is the probability that the episode ends, with no value after it. tau > 0
-gives the soft optimum with policy exp((Q - V) / tau). Then A = tau log pi, which is the identity behind CPL.
+gives the soft optimum with policy exp((Q - V) / tau). Then A = tau log pi, which is the identity that CPL rests on.
 """
+
+from collections.abc import Callable
 
 import chex
 import jax
@@ -56,7 +58,21 @@ def advantages(
     """A*(s, a) = Q*(s, a) - V*(s) <= 0, float [S, A]: minus the regret of each action. Arguments as for `solve`.
 
     The regret model of preferences (arXiv 2206.02231 eq. 5) sums these over a segment (segments.segment_sums). With the
-    true reward it labels segments; through it a reward is learned from labels (segments.reward_loss).
+    true reward it labels segments; through it a reward is learned from labels (reward_learning.table_loss).
     """
     q, v = solve(rewards, transition_probs, discount=discount, temperature=temperature, iterations=iterations)
     return q - jnp.broadcast_to(v[:, None], q.shape)
+
+
+def states(observations: chex.Array) -> chex.Array:
+    """The states that one-hot observations show. float [..., S] -> int32 [...]."""
+    return jnp.argmax(observations, axis=-1)
+
+
+def q_policy(rewards: chex.Array, transition_probs: chex.Array, **options) -> Callable:
+    """The policy of Q*: one-hot observations [N, S] -> Q*(s, .) float [N, A], of which the mode is the best action.
+
+    options: keywords of `solve`.
+    """
+    q, _ = solve(rewards, transition_probs, **options)
+    return lambda observations: q[states(observations)]

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from rl_jax import ppo
-from rl_jax.control.algorithm import Algorithm, minibatch_loss, uses_kl
+from rl_jax.control.algorithm import Algorithm, loss, uses_kl
 from rl_jax.control.update import ControlState, make_parts, over_turns, unraveler
 from rl_jax.core.masked import Mean
 from rl_jax.training.step import make_train_step
@@ -187,8 +187,8 @@ def make_trust_region_update(
     policy_only = algorithm._replace(objective=algorithm.objective._replace(value_coef=0.0))
 
     def critic_loss(params: chex.Array, batch: ppo.PPOBatch):
-        outputs = agent.value(unravel(params), batch.policy.batch.observations)[:, None, :]
-        return ppo.value_loss(outputs, batch, algorithm.objective)
+        _, values = agent.predict(unravel(params), batch.policy.batch)
+        return ppo.value_loss(values, batch, algorithm.objective)
 
     train_step = make_train_step(critic_loss, optimizer, max_grad_norm=algorithm.max_grad_norm, axis_name=axis_name)
 
@@ -199,8 +199,10 @@ def make_trust_region_update(
         old = agent.policy(unravel(before), observations)
 
         def gain(params: chex.Array) -> chex.Array:
-            return -minibatch_loss(agent, unravel(params), batch, policy_only)[0].value()
+            scores, values = agent.predict(unravel(params), batch.policy.batch)
+            return -loss(scores, values, batch, policy_only)[0].value()
 
+        # Of whole distributions, which scores of single actions cannot give.
         def kl(params: chex.Array) -> chex.Array:
             return jnp.mean(agent.distribution.kl(old, agent.policy(unravel(params), observations)))
 
@@ -216,7 +218,7 @@ def make_trust_region_update(
 
         train, learned = jax.lax.scan(turn, state.train._replace(params=params), order)
         named = {f"trust_region/{name}": Mean(x, jnp.float32(1.0)) for name, x in found._asdict().items()}
-        ended = minibatch_loss(agent, unravel(train.params), batch, algorithm)[1]
+        ended = parts.loss(train.params, batch)[1]
         return state._replace(train=train), metrics | over_turns(learned) | named | ended
 
     return parts.init, update, parts.policy_of

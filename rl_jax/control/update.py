@@ -10,7 +10,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from rl_jax import ppo
-from rl_jax.control.algorithm import Algorithm, assign, minibatch_loss
+from rl_jax.control.algorithm import Algorithm, assign, loss
 from rl_jax.core.masked import Max, Mean, all_reduce
 from rl_jax.core.trackers import Tracker, feature_moments, reward_scale
 from rl_jax.rollout.envs.steps import Transitions, Worlds, collect, memoryless, start
@@ -36,18 +36,16 @@ class ControlState(NamedTuple):
 
 
 class LearnRule(NamedTuple):
-    """How an agent acts and how it is trained.
+    """How an agent acts, and the batch that it is trained on.
 
     Attributes:
       policy: (params, normalize) -> a policy as rollout.envs.steps takes it.
       assign: (params, rows, normalize, the Worlds at the start of the rows) -> (PPOBatch, metrics).
-      loss: (params, minibatch) -> (Mean, metrics), all undivided.
       size: number of entries of the batch, which are shuffled and split into minibatches.
     """
 
     policy: Callable
     assign: Callable
-    loss: Callable
     size: int
 
 
@@ -83,7 +81,6 @@ def by_steps(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None
     return LearnRule(
         policy=lambda params, normalize: memoryless(lambda observation: agent.policy(params, normalize(observation))),
         assign=lambda params, rows, normalize, began: assign(agent, params, rows, normalize, algorithm, axis_name),
-        loss=lambda params, batch: minibatch_loss(agent, params, batch, algorithm),
         size=size,
     )
 
@@ -133,7 +130,10 @@ def make_parts(
     def policy_of(state: ControlState) -> Callable:
         return learning.policy(unravel(state.train.params), _normalizer(state.train.trackers))
 
-    return UpdateParts(init, gather, policy_of, lambda params, batch: learning.loss(unravel(params), batch))
+    def loss_of(params: chex.Array, batch: ppo.PPOBatch):
+        return loss(*agent.predict(unravel(params), batch.policy.batch), batch, algorithm)
+
+    return UpdateParts(init, gather, policy_of, loss_of)
 
 
 def make_update(

@@ -6,7 +6,7 @@ scorer runs the head on the last C columns only.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import chex
 import jax
@@ -68,6 +68,31 @@ class Packed(NamedTuple):
     -1 for tokens that are not in `rows`, those after the last scored one. Heads of values and rewards read there."""
 
 
+class StepInputs(NamedTuple):
+    """N single steps in environments as an agent reads them; each is in the place of a row of one token."""
+
+    observations: chex.Array
+    """float32 [N, *shape], normalised."""
+    actions: chex.Array
+    """[N, ...]. What is scored."""
+
+
+class SequenceInputs(NamedTuple):
+    """Rows of T steps in environments as an agent with memory reads them; a step is in the place of a token."""
+
+    observations: chex.Array
+    """float32 [B, T, *shape], normalised."""
+    actions: chex.Array
+    """[B, T, ...]. What is scored."""
+    first: chex.Array
+    """bool [B, T]. True at the first step of an episode."""
+    memory: Any
+    """The agent's state before each row, a pytree with B first."""
+
+
+Inputs = TokenBatch | Packed | StepInputs | SequenceInputs  # what a Score reads: each kind of model has its own
+
+
 class Rollout(NamedTuple):
     """What the sampler returns for B = prompts x G rows; the G samples of a prompt are neighbours."""
 
@@ -93,10 +118,11 @@ class Rollout(NamedTuple):
 class PolicyBatch(NamedTuple):
     """What a policy-gradient recipe trains on."""
 
-    batch: TokenBatch | Packed
-    """TokenBatch of [B, P + C], or the same rows Packed."""
+    batch: Inputs
+    """What the Score reads: TokenBatch of [B, P + C], or the same rows Packed; in environments StepInputs of B steps,
+    C = 1, or SequenceInputs of B rows of C steps."""
     completion_mask: chex.Array
-    """bool [B, C]. Tokens that the loss sees."""
+    """bool [B, C]. Tokens that the loss sees; in environments, steps."""
     advantages: chex.Array
     """float32 [B, C]."""
     old_log_probs: chex.Array | None
@@ -120,10 +146,11 @@ class PreferenceBatch(NamedTuple):
     A pair is K = 2, chosen and rejected; a labelled response is K = 1; a ranking is K > 2.
     """
 
-    batch: TokenBatch | Packed
-    """TokenBatch of [N, K, P + C], or the same N * K rows, prompt by prompt, Packed."""
+    batch: Inputs
+    """What the Score reads: TokenBatch of [N, K, P + C], or the same N * K rows, prompt by prompt, Packed; in
+    environments StepInputs of [N, K, C], K segments of C steps each."""
     completion_mask: chex.Array
-    """bool [N, K, C]. Tokens of the response, its EOS included."""
+    """bool [N, K, C]. Tokens of the response, its EOS included; in environments, steps of the segment."""
     present: chex.Array
     """bool [N, K]. False if the prompt has fewer responses than K."""
     rewards: chex.Array
@@ -139,12 +166,27 @@ class PreferenceBatch(NamedTuple):
 
 
 class TokenScores(NamedTuple):
-    """Per-token results of the trainer's forward on the last C columns."""
+    """All that a policy or preference loss sees of a model: the results of a Score on C tokens per row.
+
+    A token is whatever was sampled in one turn: for a language model one of the last C columns, for an agent a step.
+    """
 
     log_probs: chex.Array
-    """float32 [B, C]. Of the tokens in those columns."""
+    """float32 [B, C]. Of the tokens."""
     entropy: chex.Array
     """float32 [B, C]. Of the distribution that each of those tokens was sampled from, in nats."""
+
+
+class Score(Protocol):
+    """The seam between what acts and what learns: score(params, inputs) -> TokenScores, differentiable in params.
+
+    training.scoring.make_score gives it for language models, models.agents.scoring.make_score for agents. Losses take
+    TokenScores (and values) and never run a model, so the same loss trains all of them. A new kind of model, such as a
+    diffusion policy with its K denoising turns as C = K tokens, brings inputs and a Score of its own and no loss.
+    """
+
+    def __call__(self, params: Params, inputs: Inputs, /) -> TokenScores:
+        """Scores the tokens of `inputs`, B rows with C tokens each."""
 
 
 class Model(NamedTuple):

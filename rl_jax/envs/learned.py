@@ -10,7 +10,7 @@ from rl_jax.envs.protocol import Vector
 def learned_reward(env: Vector, reward_fn: Callable) -> Vector:
     """`env` with the reward r(o, a), o being the observation that was acted on.
 
-    It is called in every step. Training instead relabels its T B steps at once (control.relabel.by_reward).
+    It is called in every step. Training instead relabels its T B steps at once (control.reward_learning.by_reward).
 
     Args:
       env: Vector.

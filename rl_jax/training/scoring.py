@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from rl_jax.core.packed_rows import hidden_of_parts, pick
-from rl_jax.core.types import Model, Packed, Params, TokenBatch, TokenScores
+from rl_jax.core.types import Model, Packed, Params, Score, TokenBatch, TokenScores
 from rl_jax.rollout.lm.sampling import Sampling, sampled_log_softmax, take_log_probs
 
 
 def make_score(
     model: Model, *, completion_length: int, sampling: Sampling = Sampling(), chunk: int = 32
-) -> Callable:
-    """Builds a pure function score(params, batch) -> TokenScores [B, C] of the last C = completion_length columns.
+) -> Score:
+    """Builds the Score of a language model: score(params, batch) -> TokenScores [B, C] of the last C columns.
 
     The log-prob of column t comes from the hidden state of column t - 1.
 

@@ -147,12 +147,12 @@ def test_a_lagging_actors_log_probs_are_its_own():
     assert np.abs(batch.policy.behavior_log_probs - batch.policy.old_log_probs).max() > 0.1
 
 
-def test_minibatch_loss_is_the_sum_that_ppo_writes():
+def test_the_loss_is_the_sum_that_ppo_writes():
     agent, params = small_agent()
     algorithm = control.Algorithm(entropy_coef=0.1)
     batch, _ = control.assign(agent, params, transitions(), lambda x: x, algorithm)
     moved = jax.tree.map(lambda x: x * 1.3 + 0.01, params)
-    loss, metrics = control.minibatch_loss(agent, moved, batch, algorithm)
+    loss, metrics = control.loss(*agent.predict(moved, batch.policy.batch), batch, algorithm)
     log_probs = np.asarray(jax.nn.log_softmax(agent.policy(moved, batch.policy.batch.observations)))
     chosen = log_probs[np.arange(24), np.asarray(batch.policy.batch.actions)]
     ratio = np.exp(chosen - batch.policy.old_log_probs[:, 0])

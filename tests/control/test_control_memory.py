@@ -12,12 +12,13 @@ from configs.control import environments as configs
 from experiments.parts import control_runs, control_setup
 from rl_jax import control, envs
 from rl_jax.advantages.steps import gae
-from rl_jax.control.sequences import assign_rows, rows_loss
+from rl_jax.control.sequences import assign_rows
 from rl_jax.core.trackers import adaptive_kl
 from rl_jax.envs.worlds import probes
 from rl_jax.models.agents.actor_critic import make_agent
 from rl_jax.models.agents.distributions import categorical, tanh_gaussian
 from rl_jax.models.agents.memory import MemoryAgent, make_gru_agent, make_transformer_agent
+from rl_jax.models.agents.scoring import predict_rows
 from rl_jax.rollout.envs.steps import collect, evaluate, memoryless, start
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
@@ -140,7 +141,8 @@ def test_credit_is_that_of_a_loop_over_steps(kind):
         batch, _ = assign_rows(agent, params, rows, lambda x: x, algorithm, began=began)
         emptied = began._replace(memory=agent.initial_state(4))
         other, _ = assign_rows(agent, params, rows, lambda x: x, algorithm, began=emptied)
-        deviations = [rows_loss(agent, params, b, algorithm)[1]["ratio/max_dev"].value() for b in (batch, other)]
+        losses = [control.loss(*agent.predict(params, b.policy.batch), b, algorithm) for b in (batch, other)]
+        deviations = [metrics["ratio/max_dev"].value() for _, metrics in losses]
         return values.T, expected, batch, deviations
 
     values, expected, batch, deviations = jax.jit(whole, compiler_options=QUICK)(began, rows)
@@ -186,7 +188,10 @@ def test_an_agent_that_forgets_at_once_learns_the_same_from_rows_as_from_steps()
     def step(params, observations, state, first):
         return plain.policy(params, observations), plain.value(params, observations), state
 
-    remembering = MemoryAgent(plain.init, plain.initial_state, step, unroll, look_ahead, plain.distribution)
+    predictions = predict_rows(unroll, look_ahead, plain.distribution)
+    remembering = MemoryAgent(
+        plain.init, plain.initial_state, step, unroll, look_ahead, plain.distribution, *predictions
+    )
     algorithm = control.Algorithm(minibatches=1, kl_control=adaptive_kl(initial=0.5), normalize_observations=True)
     ended = []
     for agent, keywords in ((plain, {}), (remembering, {"learner": control.by_rows})):

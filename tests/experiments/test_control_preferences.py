@@ -130,7 +130,7 @@ def test_every_config_traces(words):
         ("regret,cartpole", {}, "the regret model solves finite MDPs, probes/gridworld"),
         ("reward", dict(segments__label__fn="taste"), "'taste' is none of partial_return, regret"),
         ("cpl", dict(algorithm__normalize_observations=True), "segments are read as they come"),
-        ("cpl", dict(mesh="envs:2"), "cpl has no worlds to spread"),
+        ("cpl", dict(mesh="envs:2"), "cpl has no envs to spread"),
         ("cpl,corridor", dict(segments__teacher_steps=0), "a critic has to say what regret is"),
         ("cpl", dict(algorithm__normalize_rewards=True), "knows no regret"),
         ("reward", dict(preferences__method="dagger"), "'dagger' is none of reward, regret, cpl, spo"),

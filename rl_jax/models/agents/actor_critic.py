@@ -12,6 +12,7 @@ import jax
 
 from rl_jax.core.types import Params
 from rl_jax.models.agents.distributions import Distribution
+from rl_jax.models.agents.scoring import predict_steps
 from rl_jax.models.agents.torso import dense, linear, make_torso
 
 
@@ -23,6 +24,8 @@ class Agent(NamedTuple):
       policy: (params, observations [N, ...]) -> float32 [N, distribution.num_outputs].
       value: (params, observations [N, ...]) -> float32 [N, K], the outputs of a value head (losses.value).
       distribution: of the actions.
+      predict: (params, StepInputs [N]) -> (TokenScores [N, 1], values [N, 1, K]); see agents.scoring.
+      predict_ahead: (params, StepInputs, next_observations [N, ...]) -> (TokenScores, values, next_values [N, 1, K]).
       initial_state: (B) -> (), because there is no memory (agents.memory.MemoryAgent has one).
     """
 
@@ -30,6 +33,8 @@ class Agent(NamedTuple):
     policy: Callable
     value: Callable
     distribution: Distribution
+    predict: Callable
+    predict_ahead: Callable
     initial_state: Callable = lambda rows: ()
 
 
@@ -82,4 +87,4 @@ def make_agent(
     def value(params: Params, observations: chex.Array) -> chex.Array:
         return linear(critic.apply(params["critic"], observations), params["critic"]["head"])
 
-    return Agent(init, policy, value, distribution)
+    return Agent(init, policy, value, distribution, *predict_steps(policy, value, distribution))

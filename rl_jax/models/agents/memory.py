@@ -14,6 +14,7 @@ import jax
 from rl_jax.core.types import Params
 from rl_jax.models.agents.distributions import Distribution
 from rl_jax.models.agents.recurrence import Memory, gru, transformer
+from rl_jax.models.agents.scoring import predict_rows
 from rl_jax.models.agents.torso import Torso, dense, linear, make_torso
 
 
@@ -30,6 +31,9 @@ class MemoryAgent(NamedTuple):
         [B, T, K]). As unroll, plus the values of the states that the steps led to, in the memory of each step's
         episode. That is V' even if the episode was truncated there: no memory has seen next_observations.
       distribution: of the actions.
+      predict: (params, SequenceInputs [B, T]) -> (TokenScores [B, T], values [B, T, K]); see agents.scoring.
+      predict_ahead: (params, SequenceInputs, next_observations [B, T, ...]) -> (TokenScores, values, next_values). As
+        predict, plus the next_values of look_ahead.
     """
 
     init: Callable
@@ -38,6 +42,8 @@ class MemoryAgent(NamedTuple):
     unroll: Callable
     look_ahead: Callable
     distribution: Distribution
+    predict: Callable
+    predict_ahead: Callable
 
 
 def make_gru_agent(
@@ -189,4 +195,5 @@ def _make_agent(
     def initial_state(rows: int) -> dict[str, Any]:
         return {name: network.memory.empty(rows) for name, network in networks.items()}
 
-    return MemoryAgent(init, initial_state, step, unroll, look_ahead, distribution)
+    predictions = predict_rows(unroll, look_ahead, distribution)
+    return MemoryAgent(init, initial_state, step, unroll, look_ahead, distribution, *predictions)

@@ -1,103 +1,18 @@
-"""Replacement rewards for collected steps, for Algorithm.relabel.
+"""Self-play: an episode is paid for beating other episodes, by a preference between two (control.duels).
 
-    r_t = sum_k (r_k(o_t, a_t) - mean_k) / std_k / M         by_reward: a reward that was learned
-    r_T = mean_j P(episode > j), 0 before its last step T    by_self_play: SPO (2401.04056), j the last episodes
-
-All T B steps are relabelled at once, after the loop that collected them. The update only sees rewards, so every update
-works with every relabelling. Episode metrics still report the environment's own rewards.
+    r_T = mean_j P(episode > j), 0 before its last step T, j the last Q episodes          SPO, arXiv 2401.04056
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 
 from rl_jax.advantages.recursion import backward_sums
-from rl_jax.credit import ensembles
+from rl_jax.control.algorithm import Relabel
 from rl_jax.rollout.envs.steps import Transitions
-
-
-class Relabel(NamedTuple):
-    """A relabelling, as two pure functions.
-
-    Attributes:
-      init: () -> state, a pytree of arrays.
-      apply: (state, Transitions [B, T]) -> (state, the same transitions with new rewards).
-    """
-
-    init: Callable
-    apply: Callable
-
-
-class LearnedReward(NamedTuple):
-    """A reward network of M members, with the scale of each.
-
-    Attributes:
-      params: of the network.
-      means: float32 [M]. Subtracted from each member's reward.
-      stds: float32 [M]. Each member's reward is divided by these.
-    """
-
-    params: Any
-    means: chex.Array
-    stds: chex.Array
-
-
-def standardized_by(
-    apply: Callable, params: Any, observations: chex.Array, actions: chex.Array, mask: chex.Array, *, center: bool
-) -> LearnedReward:
-    """The reward in units of its standard deviation over the steps under the mask.
-
-    Args:
-      apply: (params, observations [N, ...], actions [N, ...]) -> float [N, M].
-      params: of the network.
-      observations: [N, ...].
-      actions: [N, ...].
-      mask: bool [N].
-      center: whether to subtract the mean, too. Preferences do not determine the value of a constant reward. If
-        episodes may end, that constant decides whether long episodes are good (arXiv 1706.03741 has no such episodes,
-        and centers).
-
-    Returns:
-      LearnedReward.
-    """
-    rewards = apply(params, observations, actions)
-    weights = jnp.broadcast_to(mask[:, None], rewards.shape).astype(rewards.dtype)
-    count = jnp.sum(weights, axis=0)
-    means = jnp.sum(rewards * weights, axis=0) / count
-    squares = jnp.square(rewards - jnp.broadcast_to(means, rewards.shape))
-    stds = jnp.sqrt(jnp.sum(squares * weights, axis=0) / count)
-    return LearnedReward(params, means if center else jnp.zeros_like(means), stds)
-
-
-def learned(
-    apply: Callable, reward: LearnedReward, observations: chex.Array, actions: chex.Array
-) -> chex.Array:
-    """1/M sum_k (r_k - mean_k) / std_k, float32 [N]. Arguments as for `standardized_by`."""
-    rewards = apply(reward.params, observations, actions)
-    return ensembles.mean(ensembles.standardized(rewards, reward.means, reward.stds))
-
-
-def by_reward(apply: Callable, to_env: Callable, init: Callable) -> Relabel:
-    """Replaces rewards by those of a learned network. The network is the state, which does not change.
-
-    Args:
-      apply: (params, observations [N, ...], actions [N, ...]) -> float [N, M].
-      to_env: maps the policy's actions to those that the environment and the network take.
-      init: () -> LearnedReward.
-
-    Returns:
-      Relabel.
-    """
-
-    def relabel(state: LearnedReward, rows: Transitions) -> tuple[LearnedReward, Transitions]:
-        flat = (x.reshape(-1, *x.shape[2:]) for x in (rows.observations, to_env(rows.actions)))
-        rewards = learned(apply, state, *flat).reshape(rows.rewards.shape)
-        return state, rows._replace(rewards=jax.lax.stop_gradient(rewards))
-
-    return Relabel(init, relabel)
 
 
 class Contest(NamedTuple):

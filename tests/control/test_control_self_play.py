@@ -1,4 +1,4 @@
-"""control/relabel.py, duels.py, the reward network: against loops in numpy; self-play where no reward says who wins."""
+"""control/self_play.py: against loops in numpy; self-play where no reward says who wins."""
 
 import functools
 
@@ -10,15 +10,13 @@ import pytest
 
 from configs.control.preferences import CYCLE
 from rl_jax import control, envs, ppo
-from rl_jax.control import duels, relabel
-from rl_jax.envs.learned import learned_reward
+from rl_jax.control import duels, reward_learning, self_play
 from rl_jax.envs.worlds import probes
 from rl_jax.grpo import Objective as PolicyObjective
 from rl_jax.losses import aggregate, policy, value
 from rl_jax.models.agents.actor_critic import make_agent
-from rl_jax.models.agents.distributions import categorical, tanh_gaussian
-from rl_jax.models.agents.reward_network import make_reward_network
-from rl_jax.rollout.envs.steps import Transitions, collect, memoryless, start
+from rl_jax.models.agents.distributions import categorical
+from rl_jax.rollout.envs.steps import Transitions
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
 
@@ -31,41 +29,11 @@ def rows_of(rng, rows=3, length=7):
     return Transitions(blank, blank, blank, blank, *map(jnp.asarray, (rewards, ended, cut & ~ended)))
 
 
-# --- Who wins ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "preference",
-    [
-        duels.greater,
-        functools.partial(duels.bradley_terry, temperature=0.7),
-        functools.partial(duels.table, probs=CYCLE),
-    ],
-)
-def test_one_of_two_wins(preference):
-    mine, theirs = jnp.array([0.0, 1.0, 2.0]), jnp.array([1.0, 2.0])
-    probs = preference(mine, theirs)
-    assert probs.shape == (3, 2)
-    np.testing.assert_allclose(probs + preference(theirs, mine).T, 1.0, rtol=1e-6)
-
-
-def test_the_values_of_duels():
-    x, y = jnp.array([0.0, 2.0]), jnp.array([0.0, 1.0])
-    np.testing.assert_array_equal(duels.greater(x, y), [[0.5, 0.0], [1.0, 1.0]])
-    np.testing.assert_allclose(duels.bradley_terry(x, y, temperature=2.0)[1], 1 / (1 + np.exp([-1.0, -0.5])), rtol=1e-6)
-    np.testing.assert_allclose(duels.table(x, y, probs=CYCLE), [[0.5, 0.9], [0.6, 0.3]], rtol=1e-6)
-    with pytest.raises(ValueError, match="P\\(i beats j\\) \\+ P\\(j beats i\\) is 1"):
-        duels.table(x, y, probs=((0.5, 0.9), (0.2, 0.5)))
-
-
-# --- Self-play --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("horizon", [None, 5.0])
 def test_self_play_pays_the_share_of_wins(horizon):
     """Three rollouts that episodes run through, and a queue that overflows, against a loop."""
     rng, size = np.random.default_rng(0), 5
-    contest = relabel.by_self_play(3, preference=duels.greater, queue_size=size, horizon=horizon)
+    contest = self_play.by_self_play(3, preference=duels.greater, queue_size=size, horizon=horizon)
     state, under_way, queue = contest.init(), np.zeros(3), []
     for _ in range(3):
         rows = rows_of(rng)
@@ -96,7 +64,7 @@ def test_a_total_order_pays_the_rank():
     """Without ties R = (rank - 1) / (G - 1), the lowest rank 1, but for the half win against itself."""
     outcomes = jnp.array([[3.0], [0.5], [7.0], [4.0]])
     rows = rows_of(np.random.default_rng(0), 4, 1)._replace(rewards=outcomes, terminated=jnp.ones((4, 1), bool))
-    contest = relabel.by_self_play(4, preference=duels.greater, queue_size=4)
+    contest = self_play.by_self_play(4, preference=duels.greater, queue_size=4)
     _, found = contest.apply(contest.init(), rows)
     without_itself = (found.rewards * 4 - 0.5) / 3
     np.testing.assert_allclose(without_itself[:, 0], [1 / 3, 0.0, 1.0, 2 / 3], atol=1e-6)
@@ -104,8 +72,8 @@ def test_a_total_order_pays_the_rank():
 
 def test_the_queue_of_several_parts_is_that_of_all():
     rows = rows_of(np.random.default_rng(1), 4)
-    whole = relabel.by_self_play(4, preference=duels.greater, queue_size=8)
-    part = relabel.by_self_play(2, preference=duels.greater, queue_size=8, axis_name="envs")
+    whole = self_play.by_self_play(4, preference=duels.greater, queue_size=8)
+    part = self_play.by_self_play(2, preference=duels.greater, queue_size=8, axis_name="envs")
 
     def halves(x):
         return x.reshape(2, 2, *x.shape[1:])
@@ -148,7 +116,7 @@ WINNER = np.array([0.4, 0.2, 0.8]) / 1.4  # of CYCLE: the odds of the pair witho
 def test_self_play_finds_the_minimax_winner_where_a_reward_collapses():
     """CYCLE has no best behaviour: its winner is a mixture. A reward ranks them, and PPO plays the first alone."""
     table = functools.partial(duels.table, probs=CYCLE)
-    policies = game(relabel.by_self_play(64, preference=table, queue_size=128))
+    policies = game(self_play.by_self_play(64, preference=table, queue_size=128))
     np.testing.assert_allclose(policies.mean(1), np.broadcast_to(WINNER, (3, 3)), atol=0.08)
     assert ((np.array(CYCLE).T @ policies.mean(1).T).max(0) < 0.53).all()  # what beats the mixture, barely does
     # Bradley-Terry on all pairs: r is the fixed point of the mean of the labels.
@@ -156,64 +124,10 @@ def test_self_play_finds_the_minimax_winner_where_a_reward_collapses():
     for _ in range(500):
         rewards += np.sum(np.array(CYCLE) - 1 / (1 + np.exp(rewards[None] - rewards[:, None])), axis=1)
     assert rewards.argmax() == 0
-    learned = relabel.by_reward(
+    learned = reward_learning.by_reward(
         lambda params, observations, actions: params[actions][:, None],
         lambda actions: actions,
-        lambda: relabel.LearnedReward(jnp.asarray(rewards, jnp.float32), jnp.zeros(1), jnp.ones(1)),
+        lambda: reward_learning.LearnedReward(jnp.asarray(rewards, jnp.float32), jnp.zeros(1), jnp.ones(1)),
     )
     policies = game(learned, updates=500)
     assert (policies[:, -1, 0] > 0.9).all() and ((policies[:, -1] @ np.array(CYCLE).T)[:, 2] > 0.57).all()
-
-
-# --- Learned rewards --------------------------------------------------------------------------------------------------
-
-
-def small_network(env, members=2):
-    space = env.action_space
-    kind = dict(num_actions=space.n) if isinstance(space, envs.Discrete) else dict(action_size=space.shape[0])
-    return make_reward_network(env.observation_space.shape[0], **kind, members=members, hidden=(8,))
-
-
-@pytest.mark.parametrize("env", [probes.matching(), probes.aim()], ids=["matching", "aim"])
-def test_relabelled_rows_are_what_the_environment_would_pay(env):
-    """control.relabel of T B steps at once and envs.learned in every step are one reward."""
-    vector, network = envs.vectorize(env, 4), small_network(env)
-    space = env.action_space
-    discrete = isinstance(space, envs.Discrete)
-    distribution = categorical(space.n) if discrete else tanh_gaussian(space.low, space.high)
-    reward = relabel.LearnedReward(network.init(jax.random.key(0)), jnp.array([0.3, -0.2]), jnp.array([2.0, 0.5]))
-    reward_fn = functools.partial(relabel.learned, network.apply, reward)
-
-    def rollout(vector):
-        worlds = start(vector, jax.random.key(1))
-
-        def outputs(observations):
-            return jnp.zeros((len(observations), distribution.num_outputs))
-
-        return collect(memoryless(outputs), distribution, vector, worlds, jax.random.key(2), num_steps=5)
-
-    relabelling = relabel.by_reward(network.apply, distribution.to_env, lambda: reward)
-    _, rows, metrics = rollout(vector)
-    state, found = relabelling.apply(relabelling.init(), rows)
-    _, paid, _ = rollout(learned_reward(vector, reward_fn))
-    np.testing.assert_allclose(found.rewards, paid.rewards, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(found.actions, paid.actions)
-    assert state is reward and np.abs(found.rewards - rows.rewards).max() > 0.1
-    each = network.apply(reward.params, rows.observations[:, 0], distribution.to_env(rows.actions[:, 0]))
-    expected = ((np.asarray(each) - [0.3, -0.2]) / [2.0, 0.5]).mean(1)
-    np.testing.assert_allclose(found.rewards[:, 0], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_members_differ_and_are_standardized_apart():
-    network = small_network(probes.matching(), members=3)
-    params = network.init(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    observations, actions = rng.normal(size=(50, 1)).astype(np.float32), rng.integers(0, 2, 50)
-    mask = rng.random(50) < 0.7
-    rewards = np.asarray(network.apply(params, jnp.asarray(observations), jnp.asarray(actions)))
-    assert rewards.shape == (50, 3) and np.abs(np.diff(rewards, axis=1)).max() > 0.1
-    arguments = (network.apply, params, jnp.asarray(observations), jnp.asarray(actions), jnp.asarray(mask))
-    found = relabel.standardized_by(*arguments, center=True)
-    np.testing.assert_allclose(found.means, rewards[mask].mean(0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(found.stds, rewards[mask].std(0), rtol=1e-4)
-    np.testing.assert_array_equal(relabel.standardized_by(*arguments, center=False).means, np.zeros(3))

@@ -1,0 +1,69 @@
+"""Fitting a function to labelled segments: the settings of config.fit, and a run that learns from segments only."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from experiments.parts import control_runs, control_setup
+from experiments.parts.control_segments import AgentSetup, make_gather
+from rl_jax.control import segments
+from rl_jax.rollout.envs.steps import memoryless
+from rl_jax.training.step import TrainState, init_state
+
+
+class Offline(NamedTuple):
+    """State of a run that learns from segments only.
+
+    Attributes:
+      train: TrainState.
+      data: segments.SegmentPairs.
+    """
+
+    train: TrainState
+    data: segments.SegmentPairs
+
+
+def fit_settings(config) -> dict[str, Any]:
+    """The keywords of segments.make_fit from config.fit."""
+    fit = config.fit
+    optimizer = optax.adam(**fit.optimizer.to_dict())
+    return dict(optimizer=optimizer, batch_size=fit.batch_size, max_grad_norm=fit.max_grad_norm)
+
+
+def offline_run(config, begin: Callable, loss_fn: Callable, policy_of: Callable, setup: AgentSetup):
+    """A run that fits a function to segments and evaluates the policy it implies.
+
+    Args:
+      config: of the run.
+      begin: (key, data) -> params.
+      loss_fn: (params, PreferenceBatch) -> (Mean, metrics).
+      policy_of: params -> (observations -> outputs).
+      setup: agent, algorithm and env.
+
+    Returns:
+      (init, advance, params), as control_runs.make_run returns.
+    """
+    settings = fit_settings(config)
+    fit, gather = segments.make_fit(loss_fn, **settings), make_gather(config, setup)
+    eval_env = control_setup.load_env(config, config.eval.num_episodes)
+
+    def init(key: jax.Array, values: dict[str, jax.Array]) -> Offline:
+        begin_key, gather_key, fit_key = jax.random.split(key, 3)
+        data, _ = gather(gather_key, values)
+        return Offline(init_state(begin(begin_key, data), settings["optimizer"], fit_key), data)
+
+    def advance(state: Offline, values: dict[str, jax.Array], count: int):
+        train, metrics = fit(state.train, state.data, count)
+        policy = memoryless(policy_of(train.params))
+        metrics |= control_runs.judge(config, policy, setup.agent.distribution, eval_env, train)
+        return state._replace(train=train), metrics
+
+    return init, advance, lambda state: state.train.params
+
+
+def check_one_device(config, parts: int) -> None:
+    """Raises ValueError if a run that collects no steps is to spread its envs over devices."""
+    if parts > 1:
+        raise ValueError(f"mesh={config.mesh!r}: {config.preferences.method} has no envs to spread; use seeds:N")
