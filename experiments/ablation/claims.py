@@ -1,7 +1,5 @@
 """The claim of an ablation: verdicts on its statements, seeds needed to decide an open one, and Markdown output."""
 
-import json
-import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -176,49 +174,6 @@ def report(outcome: Mapping) -> str:
         "{paper}: {claim}\n\nScaled down: {scaled_down}.{note}\n\n{table}\n\n**{verdict}**, {seeds}, {date}, "
         "{wall_seconds:.0f} s, {tried}: `{command}`"
     ).format(**{**outcome, **words})
-
-
-def summary(keys: Sequence[str], runs: pathlib.Path, stored: pathlib.Path | None = None) -> str:
-    """One Markdown table of all ablations with a result.
-
-    Args:
-      keys: the ablations.
-      runs: the folder of results, runs/KEY/ablation.json.
-      stored: the folder to look in if `runs` has no result.
-    """
-    lines = [
-        "| command | claim | result: mean over seeds [95 % interval] | judged: mean or paired difference | verdict |",
-        "|---|---|---|---|---|",
-    ]
-    for key in keys:
-        places = [runs / key / "ablation.json", *([stored / f"{key}.json"] if stored else [])]
-        path = next((path for path in places if path.exists()), None)
-        if path:
-            lines.append(summary_row(json.loads(path.read_text(encoding="utf-8"))))
-    return "\n".join(lines)
-
-
-def summary_row(found: Mapping) -> str:
-    """The row of one result: a finished ablation, or a stored one (see experiments/ablation/results)."""
-    if "values" in found:
-        arms = {arm: cell(row[found["metric"]]) for arm, row in found["values"].items()}
-        minutes, seeds = max(found["wall_seconds"] / 60, 0.1), found["seeds"]
-    else:
-        arms = {arm: interval_text(row) for arm, row in found["arms"].items()}
-        minutes, seeds = found["wall_minutes"], range(found["seeds"]["first"], found["seeds"]["last"] + 1)
-    measured = "; ".join(f"{arm} {text}" for arm, text in arms.items())
-    judged_rows = "<br>".join(
-        f"{row['statement']} ({interval_text(row['interval'])}{more_text(row)})" for row in found["statements"]
-    )
-    # Older results lack the run time and the number of settings tried.
-    said = [seeds_text(seeds), found["date"], *([f"{minutes:.1f} min"] if minutes else [])]
-    said += [tried_text(found["tried"])] if found.get("tried") else []
-    said += [f"from the {found['source']}"] if "source" in found else []
-    note = f", {found['note']}" if "source" in found and found.get("note") else ""
-    return (
-        f"| `{found['command']}` | {found['claim']} ({found['paper']}) | {found['metric']}: {measured}{note} "
-        f"({', '.join(said)}) | {judged_rows} | {found['verdict']} |"
-    )
 
 
 def interval_text(interval: Mapping[str, float]) -> str:

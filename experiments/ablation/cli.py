@@ -5,6 +5,7 @@
     python -m experiments.ablation --all --smoke    # every one, small: does it run? (make ablations SMOKE=1)
     python -m experiments.ablation --all            # every one that has no result yet (make ablations)
     python -m experiments.ablation --table          # all results: those run here, and stored ones for the rest
+    python -m experiments.ablation KEY --table      # one result: every arm and statement
 
 There are two kinds. A study is a function of experiments.studies that runs all seeds of all arms in this process. An
 ablation of programs runs each arm and seed as a process of its own with its own workdir (runs/ablations/KEY/...). If
@@ -33,7 +34,8 @@ from collections.abc import Mapping
 from ml_collections import ConfigDict
 
 from experiments.ablation.chart import curves_chart, interval_chart
-from experiments.ablation.claims import Values, judgements, report, summary, tables
+from experiments.ablation.claims import Values, judgements, report, tables
+from experiments.ablation.summary import by_claim, load_results, short_table
 from rl_jax import stats
 from rl_jax.core.binding import bind
 from rl_jax.runs.logging import read_jsonl, write_atomically
@@ -257,7 +259,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--list", action="store_true", help="list the ablations and their claims")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
     parser.add_argument("--all", action="store_true", help="run every ablation that has no result yet")
-    parser.add_argument("--table", action="store_true", help="one Markdown table of all results, run or stored")
+    parser.add_argument("--table", action="store_true", help="print a Markdown table of all results, or all of KEY's")
     parser.add_argument("--smoke", action="store_true", help="the small sizes of the file's field `smoke`, as a check")
     parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/ablations/KEY; with --all, runs/ablations")
     options, overrides = parser.parse_known_args(arguments)
@@ -267,7 +269,9 @@ def main(arguments: list[str] | None = None) -> None:
             parser.error(f"--all uses the settings of the files: leave out {options.key or overrides[0]}")
         sys.exit(run_all(options.workdir or folder, smoke=options.smoke))
     if options.table:
-        print(summary(keys(), options.workdir or folder, None if options.smoke else RESULTS))
+        named = [options.key] if options.key else keys()
+        results = load_results(named, options.workdir or folder, None if options.smoke else RESULTS)
+        print(by_claim(results) if options.key and results else short_table(results))
     elif options.list or options.key is None:
         print(listing(options.json))
     else:

@@ -18,7 +18,7 @@ from ml_collections.config_flags import config_path
 
 import configs
 from configs import fields
-from experiments.parts import check_config
+from experiments.parts import check_config, real_data
 from experiments.parts.nearest import nearest_field, ratio, show
 
 FLAGS = flags.FLAGS
@@ -138,6 +138,7 @@ def _parsed(name: str, doc: str, argv: list[str]) -> list[str]:
     if wrong is None:
         try:
             check_config.check(FLAGS.config)
+            real_data.check(FLAGS.config)
             return rest
         except ValueError as error:
             wrong = str(error)

@@ -10,9 +10,9 @@ configs/papers needs, or a folder of the data. The same command continues an int
 sha256 than in data_sources.json is removed. Only https is used (and http to this machine, for tests), redirects
 included.
 
-data_sources.json holds for each file: repository, commit and path on GitHub, size, licence, and sha256 of the file
-there. The address is the one at which GitHub serves a file of a commit. Tier A: the repository's licence was read and
-is permissive. Tier B: the licence of the data themselves is not stated there or was not checked; read it before use.
+experiments/parts/data_sources.json has each file's address, size, licence and sha256 (experiments.parts.real_data). The
+address is the one at which GitHub serves a file of a commit. Tier A: the repository's licence was read and is
+permissive. Tier B: the licence of the data themselves is not stated there or was not checked; read it before use.
 """
 
 import argparse
@@ -20,7 +20,6 @@ import gzip
 import hashlib
 import http.client
 import ipaddress
-import json
 import os
 import pathlib
 import sys
@@ -30,26 +29,14 @@ import urllib.request
 from collections.abc import Sequence
 
 from configs import common
+from experiments.parts.real_data import catalogue
 
-SOURCES = pathlib.Path(__file__).with_name("data_sources.json")
 ADDRESS = "https://raw.githubusercontent.com/{repo}/{commit}/{path}"
 ATTEMPTS, TIMEOUT_S, CHUNK = 3, 60, 1 << 16
 
 
 class FetchError(RuntimeError):
     """A file could not be downloaded; the message says which, why, and what to do."""
-
-
-def catalogue() -> tuple[dict[str, list[str]], dict[str, dict]]:
-    """(set -> its files, file -> its entry in data_sources.json). A folder of the data is a set, too."""
-    known = json.loads(SOURCES.read_text(encoding="utf-8"))
-    files = {entry["file"]: entry for entry in known["files"]}
-    sets = dict(known["sets"])
-    for name in files:
-        sets.setdefault(folder := name.partition("/")[0], [])
-        if folder not in known["sets"]:
-            sets[folder].append(name)
-    return sets, files
 
 
 def address(entry: dict) -> str:

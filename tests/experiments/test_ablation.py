@@ -240,11 +240,14 @@ def test_the_table_has_what_is_stored(a_toy, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "keys", lambda: ["never_run", "toy"])
     capsys.readouterr()
     cli.main(["--table", f"--workdir={tmp_path}"])
-    rows = capsys.readouterr().out.strip().splitlines()
-    assert len(rows) == 3 and rows[2].startswith("| `python -m experiments.ablation toy` | a < b (arXiv 0000.00000) |")
-    assert "error: a 0.01 [-0.0148, 0.0348]; b 1.01 [0.985, 1.03] (3 seeds (0 to 2), 20" in rows[2]
-    assert "0.1 min, settings tried: a 1, b 4) |" in rows[2]
-    assert rows[2].endswith("| error: a < b (1 [1, 1]) | reproduced |")
+    head, _, _, *rows = capsys.readouterr().out.strip().splitlines()
+    assert head == "1 claims: 1 reproduced." and len(rows) == 3
+    assert rows[2] == "| A < b (arXiv 0000.00000) | reproduced | `error: a < b`: 1 [1, 1] | 3 | toy |"
+    cli.main(["toy", "--table", f"--workdir={tmp_path}"])
+    said = capsys.readouterr().out
+    assert said.startswith("## toy\n\nA < b (arXiv 0000.00000): **reproduced**.\n\n3 seeds (0 to 2), 20")
+    assert "0.1 min, settings tried: a 1, b 4. Arms, error: a 0.01 [-0.0148, 0.0348]; b 1.01 [0.985, 1.03]" in said
+    assert said.endswith("| `error: a < b` | 1 [1, 1] |\n")
 
 
 @pytest.fixture
@@ -425,23 +428,36 @@ def test_a_stored_verdict_is_that_of_its_intervals(path):
 def test_the_table_of_a_clone_has_every_claim(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "RUNS", tmp_path)
     cli.main(["--table"])
-    rows = capsys.readouterr().out.splitlines()
-    assert len(rows) == 2 + len(STORED) == 28
-    (row,) = (row for row in rows if "clip_higher`" in row)
-    assert [cell.strip() for cell in row.strip("|").split(" | ")] == [
-        "`python -m experiments.ablation clip_higher`",
-        "the entropy ends higher with an upper clip of .28 than with one of .2 (arXiv 2503.14476)",
-        "entropy: higher 0.966 [0.896, 1.04]; symmetric 0.725 [0.65, 0.8] (100 seeds (0 to 99), 2026-11-22, 0.4 min, "
-        "12 settings tried per arm, from the README of commit 4200538)",
-        "entropy: symmetric < higher (0.241 [0.161, 0.321])",
-        "reproduced",
-    ]
-    (undecided,) = (row for row in rows if "tis_mismatch`" in row)
-    assert "undecided, 1,727 more seeds (power) or 40 (AdaStop, 10% decided)) | undecided |" in undecided
-    (old,) = (row for row in rows if "hl_gauss`" in row)
-    assert "gain: hl_gauss 0.461; mse 0.46, means of runs made before the statement had an interval (5 seeds" in old
+    table = capsys.readouterr().out
+    head, _, _, _, _, *rows = table.splitlines()
+    assert head.startswith(f"{len(STORED)} claims: ") and len(rows) == len(STORED) == 26
+    page = (REPO_ROOT / "docs/pages/results.md").read_text()
+    for path, row in zip(STORED, rows, strict=True):
+        key = path.stem
+        assert row.endswith(f" | {key} |"), "a table for the terminal has no links"
+        assert row.removesuffix(f"{key} |") + f"[{key}](results_by_claim.md#{key}) |" in page, "the table of the docs"
     cli.main(["--table", "--smoke"])
-    assert len(capsys.readouterr().out.splitlines()) == 2, "a smoke table is of smoke runs alone"
+    assert capsys.readouterr().out.startswith("No results yet: run python -m experiments.ablation KEY")
+
+
+def test_the_table_of_one_claim_has_every_statement(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "RUNS", tmp_path)
+
+    def table_of(key):
+        cli.main([key, "--table"])
+        return capsys.readouterr().out
+
+    said = table_of("clip_higher")
+    assert "higher with an upper clip of .28 than with one of .2 (arXiv 2503.14476): **reproduced**." in said
+    assert (
+        "100 seeds (0 to 99), 2026-11-22, 0.4 min, 12 settings tried per arm, from the README of commit 4200538. "
+        "Arms, entropy: higher 0.966 [0.896, 1.04]; symmetric 0.725 [0.65, 0.8].\n" in said
+    )
+    assert "| `entropy: symmetric < higher` | 0.241 [0.161, 0.321] |" in said
+    assert "; undecided, 1,727 more seeds (power) or 40 (AdaStop, 10% decided) |" in table_of("tis_mismatch")
+    old = "gain: hl_gauss 0.461; mse 0.46 (means of runs made before the statement had an interval)."
+    assert old in table_of("hl_gauss")
+    assert table_of("best_seed") in (REPO_ROOT / "docs/pages/results_by_claim.md").read_text()
 
 
 def test_a_run_comes_before_a_stored_result(a_toy, tmp_path, monkeypatch, capsys):
@@ -453,12 +469,12 @@ def test_a_run_comes_before_a_stored_result(a_toy, tmp_path, monkeypatch, capsys
     monkeypatch.setattr(cli, "RESULTS", stored)
     monkeypatch.setattr(cli, "RUNS", tmp_path / "runs")
     cli.main(["--table"])
-    assert "of old" in capsys.readouterr().out
+    assert "Of old" in capsys.readouterr().out
     cli.main(["toy"])
     capsys.readouterr()
     cli.main(["--table"])
     said = capsys.readouterr().out
-    assert "of old" not in said and "error: a 0.01" in said
+    assert "Of old" not in said and "`error: a < b`: 1 [1, 1]" in said
     # A finished ablation's own file may be stored, too.
     shutil.copy(tmp_path / "runs" / "ablations" / "toy" / "ablation.json", stored / "toy.json")
     shutil.rmtree(tmp_path / "runs")

@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from configs import common
+from experiments.parts import real_data
 from experiments.tools import fetch_data
 from tests.paths import shared_data
 
@@ -66,7 +67,7 @@ def server(monkeypatch, tmp_path):
         ]
         sources = tmp_path / "sources.json"
         sources.write_text(json.dumps({"sets": {"both": [f["file"] for f in files]}, "files": files}))
-        monkeypatch.setattr(fetch_data, "SOURCES", sources)
+        monkeypatch.setattr(real_data, "SOURCES", sources)
         found.at = f"http://127.0.0.1:{found.server_port}"
         monkeypatch.setattr(fetch_data, "ADDRESS", found.at + "/{repo}/{commit}/{path}")
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):

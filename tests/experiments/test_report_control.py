@@ -33,7 +33,7 @@ def test_what_a_text_would_have_is_not_missed(text):
     shown = Page(text).text
     for words in ("Completions", "token by token", "samples.jsonl", "Not logged", "No timings", "sampler/gap_max"):
         assert words not in shown
-    assert "environment steps/s" in shown and "a logged row after the first" in shown
+    assert "environment steps/s" in shown and "per logged row after the first" in shown
 
 
 def test_curves_are_drawn_over_the_steps_of_the_environments(text):

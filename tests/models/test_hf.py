@@ -267,7 +267,7 @@ def pickle_only(folder):
         (lambda f: (f / "config.json").unlink(), "config.json: cannot be read .* give a Hugging Face model folder"),
         (lambda f: (f / "config.json").write_text("{"), "config.json: not valid JSON"),
         (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object, found list"),
-        (pickle_only, "neither model.safetensors nor model.safetensors.index.json is there"),
+        (pickle_only, "has neither model.safetensors nor model.safetensors.index.json"),
         (truncate, "model.safetensors: truncated or not a safetensors file"),
         (functools.partial(truncate, keep=20), "model.safetensors: truncated or not a safetensors file"),
         (functools.partial(truncate, keep=0), "model.safetensors: truncated or not a safetensors file"),

@@ -55,7 +55,7 @@ def splash_attend(
     sizes = mesh_sizes()
     length, context, tensor = q.shape[1], devices_over("tokens"), devices_over("heads")
     if length % (LANES * context):
-        over = f" per device, on {context} devices," if context > 1 else ""
+        over = f" per device, on {context} devices" if context > 1 else ""
         raise ValueError(f"attention='splash' takes rows in multiples of {LANES} tokens{over}, not {length}")
     if k.shape[2] % tensor:
         raise ValueError(f"{k.shape[2]} key heads do not divide over tensor={tensor} devices")
