@@ -19,7 +19,8 @@ os.environ["NPROC"] = "16"
 # Most of the suite's time is compiling small programs that run once: XLA's older code generator and no optimizations do
 # that in less than half of the time. What users run is compiled with all of them in .ci/run's quick start.
 _QUICK = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}".strip()
+if _QUICK not in os.environ.get("XLA_FLAGS", ""):  # workers inherit it; twice, it would be another program to the cache
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}".strip()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA and TensorStore chatter would bury a failing test
 
 import jax  # noqa: E402
@@ -27,13 +28,21 @@ import jax  # noqa: E402
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Compiled programs are shared inside one test process only, in a folder that dies with it. A cache kept from run to
-# run is faster still, but jax writes its entries in place: a test process killed half-way (we kill some on purpose)
-# would leave a torn entry that every later run trips over.
-_cache = tempfile.mkdtemp(prefix="rl_jax-tests-xla-")
-atexit.register(shutil.rmtree, _cache, ignore_errors=True)
-jax.config.update("jax_compilation_cache_dir", _cache)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+# The folder of compiled programs, in the environment: the workers of a test run and the programs that tests start share
+# it. It dies with the test run: one that is kept would be faster still, but would hide what no longer compiles.
+COMPILED = "RL_JAX_TESTS_COMPILED"
+
+
+def pytest_configure():
+    """Each process writes into a folder of its own and publishes what is complete: some are killed, on purpose."""
+    if jax.config.jax_compilation_cache_dir:  # of who started this process
+        return
+    from rl_jax.training import compilation
+
+    if COMPILED not in os.environ:
+        os.environ[COMPILED] = tempfile.mkdtemp(prefix="rl_jax-tests-xla-")
+        atexit.register(shutil.rmtree, os.environ[COMPILED], ignore_errors=True)
+    compilation.use_cache(os.environ[COMPILED], min_compile_s=0.1)
 
 
 @pytest.hookimpl(trylast=True)

@@ -27,17 +27,16 @@ def command(workdir: Path, *overrides: str, program="grpo", config="tasks/arithm
     return [*start, f"--workdir={workdir}", *fields]
 
 
-def environment(home: Path, *, compile_cache: Path | None = None, write_cache: bool = True) -> dict[str, str]:
-    """A process's environment: the CPU, data sets prepared under `home` and not in the user's cache.
+def environment(home: Path) -> dict[str, str]:
+    """A process's environment: the CPU, and a home in which data sets are prepared, not the user's.
 
-    compile_cache: a folder of compiled programs to read, and to write unless write_cache is False (a process that is
-    killed may leave a torn entry).
+    Compiled programs are those of the whole test run (conftest.py): a program that is killed leaves none of them torn.
     """
-    variables = {**os.environ, "HOME": str(home), "JAX_PLATFORMS": "cpu"}
-    if compile_cache is not None:
-        variables["JAX_COMPILATION_CACHE_DIR"] = str(compile_cache)
-        variables["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0" if write_cache else "1000000"
-    return variables
+    kept = home / ".cache" / "rl_jax" / "xla"  # the default of --compile_cache
+    if not kept.exists():
+        kept.parent.mkdir(parents=True)
+        kept.symlink_to(os.environ["RL_JAX_TESTS_COMPILED"])
+    return {**os.environ, "HOME": str(home), "JAX_PLATFORMS": "cpu"}
 
 
 def start(arguments: list[str], variables: dict[str, str], log: Path) -> subprocess.Popen:

@@ -70,16 +70,15 @@ def test_only_the_newest_complete_checkpoint_is_named(tmp_path):
 def test_three_kills_end_where_none_do(tmp_path):
     """Two of them wait for a save. The log of 20 is experiments/chaos_20.txt."""
     small = ("sft.steps=0", "train.steps=8", "checkpoint.every=2", "eval.every=8")
-    (tmp_path / "home").mkdir()
     command = [part for part in programs.command(tmp_path, *small) if not part.startswith("--workdir")]
-    options = [f"--folder={tmp_path / 'chaos'}", "--kills=3", "--in_save=0.67", "--in_start=0.0", "--timeout_s=300"]
+    options = [f"--folder={tmp_path / 'chaos'}", "--kills=3", "--in_save=0.67", "--in_start=0.0", "--timeout_s=1800"]
     done = subprocess.run(
         [sys.executable, "-m", "experiments.tools.chaos", *options, "--", *command],
         cwd=REPO_ROOT,
         env=programs.environment(tmp_path / "home"),
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=3600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     kills = re.findall(r"^kill +\d/3: (.*), \d+ rows logged; resumes from (.*)$", done.stdout, re.MULTILINE)

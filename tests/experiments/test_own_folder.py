@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from experiments.sweep import points
 from rl_jax.core.binding import bind
 from rl_jax.losses import policy
 from rl_jax.rewards.pool import RewardPool
+from tests.experiments import programs
 from tests.paths import REPO_ROOT
 
 CONFIG = '''"""My surrogate on sums of two digits."""
@@ -118,14 +120,14 @@ def test_a_reward_of_the_folder_runs_in_the_workers(folder):
     assert result.rewards.tolist() == [1.5, 0.0] and result.first_error is None
 
 
-def run(*arguments: str, **variables: str) -> str:
+def run(*arguments: str, home: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=REPO_ROOT,
         capture_output=True,
         text=True,
         timeout=600,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **variables},
+        env=programs.environment(home),
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done.stdout + done.stderr
@@ -134,15 +136,15 @@ def run(*arguments: str, **variables: str) -> str:
 @pytest.mark.slow
 def test_a_folder_trains_by_the_programs_of_the_checkout(folder):
     path, losses = folder
-    home, config = str(path / "home"), f"--config={path}/my_config.py"
-    run("experiments.grpo", config, f"--workdir={path}/run", HOME=home)
+    home, config = path / "home", f"--config={path}/my_config.py"
+    run("experiments.grpo", config, f"--workdir={path}/run", home=home)
     recorded = json.loads((path / "run" / "config.json").read_text())
     assert recorded["algorithm"]["surrogate"] == {"fn": f"{losses}:my_surrogate", "width": 0.3}
     assert (path / "called").read_text() == "0.3"
     assert json.loads((path / "run" / "final.json").read_text())
     # And by a sweep, which starts the same program.
     more = ("--subsample=1", "--config.train.steps=1", f"--workdir={path}/sweep", "--no-pin")
-    run("experiments.sweep", config, "--sweep=loss", *more, HOME=home)
+    run("experiments.sweep", config, "--sweep=loss", *more, home=home)
     states = [json.loads(file.read_text()) for file in (path / "sweep" / "points").glob("*/final.json")]
     assert len(states) == 1
 
@@ -183,7 +185,7 @@ def test_a_misspelt_function_ends_the_program_with_the_nearest_name(folder):
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "HOME": str(path / "home")},
+        env=programs.environment(path / "home"),
     )
     assert done.returncode != 0
     assert f"'{losses}:my_surogate': {losses} has no 'my_surogate'; nearest: 'my_surrogate'" in done.stderr

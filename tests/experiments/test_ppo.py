@@ -251,12 +251,12 @@ EXTRA = "train.steps=10 train.epochs=2 train.minibatches=2 algorithm.reward_kl_c
 class PPORunner(Runner):
     """Starts experiments.ppo."""
 
-    def start(self, workdir, *, write_cache=False):
+    def start(self, workdir):
         """The process of one start; `shared` in the workdir's name chooses the critic."""
         extra = [*EXTRA] if "shared" in workdir.name else [*EXTRA, "critic.warmup_steps=4"]
         config = "tasks/arithmetic_ppo.py:smoke" + (",shared" if "shared" in workdir.name else "")
-        variables = programs.environment(self._home, compile_cache=self._cache, write_cache=write_cache)
-        return programs.start(programs.command(workdir, *extra, program="ppo", config=config), variables, self.log)
+        command = programs.command(workdir, *extra, program="ppo", config=config)
+        return programs.start(command, self.variables, self.log)
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +271,7 @@ def runner(tmp_path_factory):
 )
 def test_killed_with_9_it_ends_where_an_undisturbed_run_ends(runner, name, moments):
     undisturbed, killed = runner.folder / name, runner.folder / f"{name}-killed"
-    runner.to_the_end(undisturbed, write_cache=True)
+    runner.to_the_end(undisturbed)
     for moment in moments:
         assert runner.until(killed, moment, signal.SIGKILL) == -signal.SIGKILL
     assert not (killed / "final.json").exists(), "it was done before the last kill: nothing was resumed"

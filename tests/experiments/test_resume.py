@@ -31,22 +31,20 @@ TIMEOUT_S = 600.0
 
 
 class Runner:
-    """Starts runs of one command in several workdirs; they share a home and the first run's compiled programs."""
+    """Starts runs of one command in several workdirs; they share a home."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.log = folder / "log.txt"
-        self._home, self._cache = folder / "home", folder / "cache"
-        self._home.mkdir()
+        self.variables = programs.environment(folder / "home")
 
-    def start(self, workdir: Path, *, write_cache: bool = False):
+    def start(self, workdir: Path):
         """The process of one start."""
-        variables = programs.environment(self._home, compile_cache=self._cache, write_cache=write_cache)
-        return programs.start(programs.command(workdir, *EXTRA), variables, self.log)
+        return programs.start(programs.command(workdir, *EXTRA), self.variables, self.log)
 
-    def to_the_end(self, workdir: Path, **options) -> None:
+    def to_the_end(self, workdir: Path) -> None:
         """Starts it and waits; it must exit with 0."""
-        status = programs.finish(self.start(workdir, **options), self.log, TIMEOUT_S)
+        status = programs.finish(self.start(workdir), self.log, TIMEOUT_S)
         assert status == 0, programs.tail(self.log)
 
     def until(self, workdir: Path, moment, number: signal.Signals) -> int:
@@ -75,7 +73,7 @@ def runner(tmp_path_factory):
 def undisturbed(runner):
     """The workdir of a run that nothing happened to."""
     workdir = runner.folder / "undisturbed"
-    runner.to_the_end(workdir, write_cache=True)
+    runner.to_the_end(workdir)
     return workdir
 
 
