@@ -46,22 +46,22 @@ def tuning_seeds(arg: str | None = None, default: int = 3) -> Iterator[Overrides
     return grid("seed", check_seeds([first + seed for seed in _seeds(arg, default)], tuning=True))
 
 
-def check_seeds(found: Sequence[int], *, tuning: bool) -> list[int]:
+def check_seeds(result: Sequence[int], *, tuning: bool) -> list[int]:
     """`found` as a list, if all are tuning seeds, or none.
 
     Raises:
       ValueError: if seeds are of the other kind, or repeated; the message names them.
     """
-    wrong = [seed for seed in found if (seed >= FIRST_TUNING_SEED) != tuning]
+    wrong = [seed for seed in result if (seed >= FIRST_TUNING_SEED) != tuning]
     if wrong:
         kind, other = ("tuning", "test") if tuning else ("test", "tuning")
         raise ValueError(
             f"{wrong} are {other} seeds, not {kind} seeds: tuning and testing use different seeds; test seeds "
             f"are below {FIRST_TUNING_SEED}, tuning seeds are not"
         )
-    if len(set(found)) < len(found):
-        raise ValueError(f"a seed is named twice: {list(found)}")
-    return list(found)
+    if len(set(result)) < len(result):
+        raise ValueError(f"a seed is named twice: {list(result)}")
+    return list(result)
 
 
 def product(*sweeps: Iterable[Overrides]) -> Iterator[Overrides]:
@@ -119,11 +119,11 @@ def numbers(arg: str | None, default: Sequence[float]) -> tuple[float, ...]:
 
 def words(arg: str | None, known: Sequence[str]) -> tuple[str, ...]:
     """The words of "a/b", or all known ones. Raises ValueError for an unknown word."""
-    found = tuple(known) if arg is None else tuple(arg.split("/"))
-    unknown = sorted(set(found) - set(known))
+    result = tuple(known) if arg is None else tuple(arg.split("/"))
+    unknown = sorted(set(result) - set(known))
     if unknown:
         raise ValueError(f"{unknown} is none of {', '.join(known)}")
-    return found
+    return result
 
 
 def _seeds(arg: str | None, default: int) -> list[int]:

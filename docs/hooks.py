@@ -104,17 +104,17 @@ def config_page() -> str:
     files = config_files()
     lines = ["# Config reference", "", CONFIGS, ""]
     for file in sorted(files, key=lambda name: (name.startswith("control"), name not in FULL.values(), name)):
-        text, found = files[file]
+        text, result = files[file]
         baseline = FULL["control" if file.startswith("control/") else ""]
         theirs = {} if file == baseline else files[baseline][1]
-        shown = {name: value for name, value in found.items() if theirs.get(name) != value}
+        shown = {name: value for name, value in result.items() if theirs.get(name) != value}
         lines += [f"## configs/{file}", "", "```text", text, "```", ""]
         if file != baseline:
             lines += [f"Against `configs/{baseline}`:", ""]
         lines += ["| field | default | description |", "|---|---|---|"]
         rows = [(name, cell(shown[name]), prose(describe(name) or "")) for name in sorted(shown)]
         lines += [f"| `{name}` | {default} | {description} |" for name, default, description in rows] + [""]
-        missing = sorted({name.partition(".")[0] for name in theirs} - {name.partition(".")[0] for name in found})
+        missing = sorted({name.partition(".")[0] for name in theirs} - {name.partition(".")[0] for name in result})
         if missing:
             lines += [f"It has no group {', '.join(f'`{name}`' for name in missing)}.", ""]
     return "\n".join(lines)
@@ -159,9 +159,9 @@ MADE = {"methods": methods_page, "configs": config_page}
 
 def on_page_markdown(markdown, page, config, files):
     """Shows the file that a page names, or what is made for it; links into the repository become names."""
-    made = re.search(r"<!-- MADE: (.+?) -->", markdown)
-    if made:
-        return MADE[made.group(1)]()
+    marker = re.search(r"<!-- MADE: (.+?) -->", markdown)
+    if marker:
+        return MADE[marker.group(1)]()
     shown = re.search(r"<!-- FILE: (.+?) -->", markdown)
     if shown:
         markdown = (ROOT / shown.group(1)).read_text(encoding="utf-8")

@@ -56,13 +56,13 @@ def sample(setup: Setup, params, pool) -> list[Judged]:
         ),
         setup,
     )
-    source, key, found = setup.task.data_source(settings.split), jax.random.key(config.seed + 2), []
+    source, key, result = setup.task.data_source(settings.split), jax.random.key(config.seed + 2), []
     for index, records in enumerate(pipeline.eval_batches(source, settings.batch_size, settings.num_prompts)):
         full = records + records[:1] * (settings.batch_size - len(records))  # one shape, one compilation
         rollout = generate(params, *encode_prompts(setup, full), jax.random.fold_in(key, index))
         kept = len(records) * settings.samples
-        found.append(judge(setup, pool, jax.tree.map(lambda x, n=kept: np.asarray(x)[:n], rollout), records))
-    return found
+        result.append(judge(setup, pool, jax.tree.map(lambda x, n=kept: np.asarray(x)[:n], rollout), records))
+    return result
 
 
 def proxy_scores(judged: list[Judged], model: RewardModel | None) -> np.ndarray:
@@ -84,9 +84,9 @@ def proxy_scores(judged: list[Judged], model: RewardModel | None) -> np.ndarray:
     kept = [place for place, (_, text) in enumerate(texts) if text.strip()]
     members = model._replace(score=model.members)
     scores = members.score_texts([texts[i][0] for i in kept], [texts[i][1] for i in kept])
-    found = np.full((len(texts), scores.shape[1]), scores.min(axis=0))
-    found[kept] = scores
-    return found
+    result = np.full((len(texts), scores.shape[1]), scores.min(axis=0))
+    result[kept] = scores
+    return result
 
 
 def combined(members: np.ndarray, config) -> np.ndarray:
@@ -106,12 +106,12 @@ def curve(gold: np.ndarray, proxy: np.ndarray, sizes) -> list[dict[str, float]]:
       One dict per n: the fields of benchmarks.best_of_n, and gold_low and gold_high.
     """
     rows = []
-    for n, found in zip(sizes, benchmarks.best_of_n(proxy, gold, sizes), strict=True):
+    for n, result in zip(sizes, benchmarks.best_of_n(proxy, gold, sizes), strict=True):
         by_prompt = np.array(
             [benchmarks.best_of_n(p[None], g[None], (n,))[0].gold for p, g in zip(proxy, gold, strict=True)]
         )
         interval = bootstrap_mean(by_prompt)
-        rows.append(found._asdict() | {"gold_low": interval.low, "gold_high": interval.high})
+        rows.append(result._asdict() | {"gold_low": interval.low, "gold_high": interval.high})
     return rows
 
 

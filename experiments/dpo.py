@@ -92,14 +92,14 @@ def with_token_rewards(
     Raises:
       ValueError: if an instruction is empty.
     """
-    found = []
+    result = []
     for side in ("better", "worse"):
         if not config.algorithm.contrast[side]:
             raise ValueError(f"algorithm.contrast.{side} is empty: token rewards need better and worse")
         rows = encoder.instructed(arrays, config.algorithm.contrast[side])
-        found.append(with_reference(config, workdir, score, params, rows)["ref_log_probs"])
+        result.append(with_reference(config, workdir, score, params, rows)["ref_log_probs"])
     # sigma(x) - 1/2 = tanh(x / 2) / 2, which cannot overflow.
-    return arrays | {"token_rewards": 0.5 * np.tanh(0.5 * (found[0] - found[1]))}
+    return arrays | {"token_rewards": 0.5 * np.tanh(0.5 * (result[0] - result[1]))}
 
 
 def make_evaluate(
@@ -142,7 +142,7 @@ def check(config) -> dpo.Objective:
     return objective
 
 
-def read(setup: Setup, found: preferences.Preferences, encoder: Encoder) -> tuple[Arrays, Arrays, dict[str, int]]:
+def read(setup: Setup, result: preferences.Preferences, encoder: Encoder) -> tuple[Arrays, Arrays, dict[str, int]]:
     """Reads and encodes the data.
 
     Args:
@@ -155,9 +155,9 @@ def read(setup: Setup, found: preferences.Preferences, encoder: Encoder) -> tupl
       metric name).
     """
     config = setup.config
-    arrays, counts = encoder(records_of(found, "train", config.algorithm.responses))
-    held_out, _ = encoder(records_of(found, "test", config.algorithm.responses, limit=config.eval.num_prompts))
-    counts["skipped_records"] = found.data_source("train").num_skipped
+    arrays, counts = encoder(records_of(result, "train", config.algorithm.responses))
+    held_out, _ = encoder(records_of(result, "test", config.algorithm.responses, limit=config.eval.num_prompts))
+    counts["skipped_records"] = result.data_source("train").num_skipped
     return arrays, held_out, {f"data/{name}": count for name, count in counts.items()}
 
 
@@ -224,12 +224,12 @@ def compile_ahead(
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     settings, objective = config.train, check(config)
-    loop, found = Run(config, workdir, "dpo", settings), preferences.load(**config.data.to_dict())
-    setup = for_sft(make_setup(config, task or load_task(config)), found)
+    loop, result = Run(config, workdir, "dpo", settings), preferences.load(**config.data.to_dict())
+    setup = for_sft(make_setup(config, task or load_task(config)), result)
     check_batches(setup)
     loop.record(setup.mesh.devices.flat)
     encoder, packer = Encoder(setup, objective.needs()), Packer(setup)
-    arrays, held_out, counts = read(setup, found, encoder)
+    arrays, held_out, counts = read(setup, result, encoder)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     reference = jax.tree.map(jnp.copy, params) if needs_reference(config) else None

@@ -50,8 +50,8 @@ def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> 
     """
     value = bind(config.algorithm.candidate_value.to_dict(), candidate_values)
     rewards = value(jnp.asarray(candidates.rewards), jnp.asarray(candidates.opponents))
-    found = bind(config.algorithm.pair_selection.to_dict(), pair_selection)(rewards, key)
-    indices, present = np.asarray(found.indices), np.asarray(found.present)
+    result = bind(config.algorithm.pair_selection.to_dict(), pair_selection)(rewards, key)
+    indices, present = np.asarray(result.indices), np.asarray(result.present)
     prompts, lists, responses = indices.shape
     if config.algorithm.responses not in (1, responses):
         raise ValueError(
@@ -189,8 +189,8 @@ def make_source(config):
     """
     known = {"": "train", "completion": "sft_train"}
     if config.sample.data == "pairs":
-        found = preferences.load(**config.sample.pairs.to_dict())
-        return load_task(config), lambda task: found.data_source("train")
+        result = preferences.load(**config.sample.pairs.to_dict())
+        return load_task(config), lambda task: result.data_source("train")
     if config.sample.data not in known:
         raise ValueError(f"sample.data={config.sample.data!r} is none of '', 'completion', 'pairs'")
     return None, lambda task: task.data_source(known[config.sample.data])

@@ -133,13 +133,13 @@ def reference_log_probs(batch: PreferenceBatch, reference: Mapping[str, float], 
     Raises:
       ValueError: if a name is neither "ref" nor "prev", or the batch does not have it.
     """
-    known = {"ref": batch.ref_log_probs, "prev": batch.prev_log_probs}
+    available = {"ref": batch.ref_log_probs, "prev": batch.prev_log_probs}
     total = jnp.zeros(mask.shape)
     for name, share in reference.items():
-        if known.get(name) is None:
-            there = ", ".join(sorted(n for n, x in known.items() if x is not None)) or "none"
-            raise ValueError(f"objective.reference names {name!r}, which the batch lacks; it has: {there}")
-        total += share * jax.lax.stop_gradient(zero_masked(known[name], mask))
+        if available.get(name) is None:
+            names = ", ".join(sorted(n for n, x in available.items() if x is not None)) or "none"
+            raise ValueError(f"objective.reference names {name!r}, which the batch lacks; it has: {names}")
+        total += share * jax.lax.stop_gradient(zero_masked(available[name], mask))
     return total
 
 
@@ -165,13 +165,13 @@ def sequence_scores(
     return total / lengths**length_power
 
 
-def _metrics(found: tuple, entropy: chex.Array, batch: PreferenceBatch, mask: chex.Array) -> Metrics:
+def _metrics(result: tuple, entropy: chex.Array, batch: PreferenceBatch, mask: chex.Array) -> Metrics:
     """Metrics of training: the implicit rewards beta phi(u) of both sides, without offsets, as in TRL.
 
     A response is good by its position, or by its label if K = 1. Of several responses after the first, those of lower
     reward are bad.
     """
-    rewards, log_probs, ratios = found
+    rewards, log_probs, ratios = result
     present, place = batch.present, jnp.arange(rewards.shape[1])[None]
     several = rewards.shape[1] > 1
     good = present & (jnp.broadcast_to(place == 0, rewards.shape) if several else batch.rewards > 0.5)

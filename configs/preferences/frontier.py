@@ -52,10 +52,10 @@ def get_config(arg: str | None = None):
 
 def arms() -> dict[str, dict]:
     """name -> program ("dpo", "grpo", "ppo"), method and setting for the table, and the fields that differ by group."""
-    found = {}
+    result = {}
 
     def add(method: str, setting: str, program: str, groups: dict | None = None, **algorithm):
-        found[f"{method} {setting}".replace(" ", "_").replace(".", "p")] = dict(
+        result[f"{method} {setting}".replace(" ", "_").replace(".", "p")] = dict(
             method=method, setting=setting, program=program, fields=dict(algorithm=algorithm) | (groups or {})
         )
 
@@ -77,7 +77,7 @@ def arms() -> dict[str, dict]:
         add("GRPO", f"KL {kl_coef}", "grpo", kl_coef=kl_coef)
     for kl_coef in (0.003, 0.01):
         add("PPO", f"KL {kl_coef}", "ppo", reward_kl_coef=kl_coef)
-    return found
+    return result
 
 
 def smoke(config: ConfigDict) -> ConfigDict:

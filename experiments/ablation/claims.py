@@ -29,7 +29,7 @@ def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
       ValueError: if a statement has neither form, if the results lack an arm or a metric, or if fewer than two seeds
         are left.
     """
-    found = []
+    result = []
     for statement in expected:
         kind = "arm" if "arm" in statement else "increasing"
         if not set(statement) <= BOUNDS[kind] or not {"metric", kind} <= set(statement) or len(statement) < 3:
@@ -40,13 +40,13 @@ def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
             bounds = {name: statement[name] for name in ("at_least", "at_most") if name in statement}
             said = " and ".join(f"{name.replace('_', ' ')} {bound:g}" for name, bound in bounds.items())
             side = _of(values, statement["arm"], metric)
-            found.append(judged(f"{metric} of {statement['arm']} {said}", [side], bounds))
+            result.append(judged(f"{metric} of {statement['arm']} {said}", [side], bounds))
             continue
         by, arms = statement["by"], statement["increasing"]
         for less, more in zip(arms, arms[1:], strict=False):
             text = f"{metric}: {less} < {more}" + (f" by {by:g}" if by else "")
-            found.append(judged(text, [_of(values, more, metric), _of(values, less, metric)], dict(at_least=by)))
-    return found
+            result.append(judged(text, [_of(values, more, metric), _of(values, less, metric)], dict(at_least=by)))
+    return result
 
 
 def judged(text: str, sides: Sequence[Sequence[float | None]], bounds: Mapping[str, float]) -> dict:
@@ -72,10 +72,10 @@ def judged(text: str, sides: Sequence[Sequence[float | None]], bounds: Mapping[s
     differences = numbers[:, 0] - numbers[:, 1] if len(sides) == 2 else numbers[:, 0]
     interval = stats.bootstrap_mean(differences)
     verdict = stats.judge(interval, **bounds)
-    found = dict(statement=text, interval=interval._asdict(), verdict=verdict, dropped=len(sides[0]) - len(rows))
+    result = dict(statement=text, interval=interval._asdict(), verdict=verdict, dropped=len(sides[0]) - len(rows))
     if verdict == stats.UNDECIDED:
-        found["more_seeds"] = shortfall(differences, interval, bounds)
-    return found
+        result["more_seeds"] = shortfall(differences, interval, bounds)
+    return result
 
 
 def shortfall(differences: np.ndarray, interval: stats.Interval, bounds: Mapping[str, float]) -> dict:
@@ -100,26 +100,26 @@ def shortfall(differences: np.ndarray, interval: stats.Interval, bounds: Mapping
         if not interval.low <= bound <= interval.high:
             continue  # this bound is clear of the interval
         needed = stats.seeds_for_power(differences, bound=bound, power=POWER)
-        wanted = stats.seeds_wanted(differences - bound, interims=INTERIMS)
-        more = None if needed is None else max(needed - len(differences), 1)
-        asked.append(dict(power=more, adastop=wanted.more, decided=wanted.decided))
-    return max(asked, key=lambda found: (found["power"] is None, found["power"] or 0))
+        needed_total = stats.seeds_wanted(differences - bound, interims=INTERIMS)
+        missing = None if needed is None else max(needed - len(differences), 1)
+        asked.append(dict(power=missing, adastop=needed_total.more, decided=needed_total.decided))
+    return max(asked, key=lambda result: (result["power"] is None, result["power"] or 0))
 
 
 def _of(values: Values, arm: str, metric: str) -> Sequence[float | None]:
     if arm not in values or metric not in values[arm]:
-        known = {name: sorted(metrics) for name, metrics in values.items()}
-        raise ValueError(f"the results have no {metric!r} of the arm {arm!r}; they have: {known}")
+        metrics_of_arm = {name: sorted(metrics) for name, metrics in values.items()}
+        raise ValueError(f"the results have no {metric!r} of the arm {arm!r}; they have: {metrics_of_arm}")
     return values[arm][metric]
 
 
 def cell(values: Sequence[float | None]) -> str:
     """"mean [low, high]", with "of N" if only N seeds have a value; "-" if fewer than two do."""
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
+    present = [value for value in values if value is not None]
+    if len(present) < 2:
         return "-"
-    text = "{:.3g} [{:.3g}, {:.3g}]".format(*stats.bootstrap_mean(known))
-    return text if len(known) == len(values) else f"{text} of {len(known)}"
+    text = "{:.3g} [{:.3g}, {:.3g}]".format(*stats.bootstrap_mean(present))
+    return text if len(present) == len(values) else f"{text} of {len(present)}"
 
 
 def verdict_cell(row: Mapping) -> str:

@@ -241,13 +241,13 @@ def run_all(folder: pathlib.Path, *, smoke: bool) -> int:
 
 def listing(as_json: bool) -> str:
     """All ablations with their claims, as lines or as JSON."""
-    found = {key: load(key) for key in keys()}
+    result = {key: load(key) for key in keys()}
     if not as_json:
-        return "\n".join(f"{key:24} {ablation.paper}: {ablation.claim}" for key, ablation in found.items())
+        return "\n".join(f"{key:24} {ablation.paper}: {ablation.claim}" for key, ablation in result.items())
     fields = ("paper", "claim", "scaled_down", "metric", "seeds", "tried")
     rows = [
         dict(key=key, kind="study" if "study" in ablation else "programs", **{name: ablation[name] for name in fields})
-        for key, ablation in found.items()
+        for key, ablation in result.items()
     ]
     return json.dumps(rows, indent=2, default=dict)
 

@@ -22,11 +22,11 @@ def load_results(keys: Sequence[str], runs: pathlib.Path, stored: pathlib.Path |
       runs: the folder of results, runs/KEY/ablation.json.
       stored: the folder to look in if `runs` has no result.
     """
-    found = []
+    result = []
     for key in keys:
         places = [runs / key / "ablation.json", *([stored / f"{key}.json"] if stored else [])]
-        found += [json.loads(path.read_text(encoding="utf-8")) for path in places if path.exists()][:1]
-    return found
+        result += [json.loads(path.read_text(encoding="utf-8")) for path in places if path.exists()][:1]
+    return result
 
 
 def sentence(text: str) -> str:

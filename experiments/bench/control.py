@@ -117,10 +117,10 @@ def measure(sizes: list[int], options) -> list[dict]:
             side.turn()
     rows = []
     for seeds in sizes:
-        found = {name.partition("=")[0]: sides[seeds, name].result() for name in names}
-        row = {"seeds": seeds, "steps_a_seed": options.steps, **found}
-        for name in list(found)[1:]:
-            row[f"ratio_{name}"] = round(found["ours"]["steps_per_s"] / found[name]["steps_per_s"], 3)
+        result = {name.partition("=")[0]: sides[seeds, name].result() for name in names}
+        row = {"seeds": seeds, "steps_a_seed": options.steps, **result}
+        for name in list(result)[1:]:
+            row[f"ratio_{name}"] = round(result["ours"]["steps_per_s"] / result[name]["steps_per_s"], 3)
         rows.append(row)
     return rows
 

@@ -62,9 +62,9 @@ def make_lengths(shape: str, rows: int, longest: int, rng: np.random.Generator) 
     if not shape.startswith("ragged"):
         return [longest] * rows
     spread = (np.arange(rows) + 0.5) / rows
-    found = np.ceil(longest * np.maximum(1 / 16, spread**6)).astype(int)
-    found[-1] = longest
-    return rng.permutation(found).tolist()
+    result = np.ceil(longest * np.maximum(1 / 16, spread**6)).astype(int)
+    result[-1] = longest
+    return rng.permutation(result).tolist()
 
 
 def make_work(shape: str, sizes: dict, *, prompts: int, group_size: int, steps: int, beta: float) -> dict:
@@ -147,7 +147,7 @@ def run_ours(work: dict) -> dict:
     params = setup.init_params()
     reference_params = jax.tree.map(jnp.copy, params)
     programs, state = policy.build(setup, params)
-    found = {"name": "ours", "step_s": [], "rollout_s": [], "update_s": [], "compile_count": []}
+    result = {"name": "ours", "step_s": [], "rollout_s": [], "update_s": [], "compile_count": []}
     for step, (prompts, lengths) in enumerate(zip(work["prompts"], work["lengths"], strict=True)):
         start = time.perf_counter()
         mask = np.arange(work["prompt_length"])[::-1][None] < np.array([[len(prompt)] for prompt in prompts])
@@ -166,9 +166,9 @@ def run_ours(work: dict) -> dict:
             jax.device_get(metrics)
         end = time.perf_counter()
         for name, seconds in (("step_s", end - start), ("rollout_s", rolled - start), ("update_s", end - begin_update)):
-            found[name].append(seconds)
-        found["compile_count"].append(programs.compile_count())
-    return found
+            result[name].append(seconds)
+        result["compile_count"].append(programs.compile_count())
+    return result
 
 
 def update_flops(work: dict) -> float:

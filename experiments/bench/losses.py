@@ -130,7 +130,7 @@ def measure(arrays: dict[str, jax.Array], only: set[str], rounds: int) -> list[R
     table = losses()
     plain, arguments = compiled(table["surrogate", PLAIN], arrays)
     array_bytes = arrays["log_probs"].size * 4
-    found = []
+    result = []
     for (kind, name), loss in table.items():
         if only and name not in only:
             continue
@@ -140,8 +140,8 @@ def measure(arrays: dict[str, jax.Array], only: set[str], rounds: int) -> list[R
         turns = [(seconds_of(plain, arguments), seconds_of(program, arguments)) for _ in range(rounds)]
         plain_seconds, seconds = (min(column) for column in zip(*turns, strict=True))
         temporary = program.memory_analysis().temp_size_in_bytes / array_bytes
-        found.append(Row(kind, name, seconds, plain_seconds, temporary))
-    return found
+        result.append(Row(kind, name, seconds, plain_seconds, temporary))
+    return result
 
 
 def table(rows: list[Row]) -> str:

@@ -91,11 +91,11 @@ def measure(config: TransformerConfig, options: argparse.Namespace) -> list[Line
         "ours, packed rows": (ours, pack(padded, mask, share_prefix=False, **packing)),
         "ours, shared prefix": (ours, pack(padded, mask, share_prefix=True, **packing)),
     }
-    found = []
+    result = []
     for name, (score, batch) in cases.items():
         tokens = batch.rows.tokens[0] if isinstance(batch, Packed) else batch.tokens
-        found.append(Line(name, *tokens.shape, occupancy(batch), temporary_bytes(score, params, batch)))
-    return found
+        result.append(Line(name, *tokens.shape, occupancy(batch), temporary_bytes(score, params, batch)))
+    return result
 
 
 def table(lines: list[Line], title: str) -> str:

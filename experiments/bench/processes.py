@@ -115,11 +115,11 @@ def measure_processes(counts=(1, 2), *, rows: int = 16, steps: int = 20, rounds:
     Returns:
       One dict per count: processes, rows (of all processes), step_s, and ratio (step_s over that of the first count).
     """
-    found = {count: [] for count in counts}
+    result = {count: [] for count in counts}
     for _ in range(rounds):
         for count in counts:
-            found[count].append(measure(count, rows, steps))
-    best = {count: min(seconds) for count, seconds in found.items()}
+            result[count].append(measure(count, rows, steps))
+    best = {count: min(seconds) for count, seconds in result.items()}
     return [
         {"processes": count, "rows": count * rows, "step_s": seconds, "ratio": seconds / best[counts[0]]}
         for count, seconds in best.items()

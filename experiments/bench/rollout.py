@@ -107,15 +107,15 @@ def lockstep(model, params, work: Workload, rows_sharding) -> Peer:
     )
 
     def run():
-        found = []
+        result = []
         for prompts, max_tokens, key in work.batches():
             arrays = prompts, np.ones(prompts.shape, bool), max_tokens
             if rows_sharding is not None and len(prompts) % rows_sharding.mesh.size == 0:
                 arrays = jax.device_put(arrays, rows_sharding)
             rollout = generate(params, arrays[0], arrays[1], key, arrays[2])
             tokens = np.asarray(rollout.batch.tokens[:, prompts.shape[1] :])
-            found += [row[:n] for row, n in zip(tokens, max_tokens, strict=True)]
-        return found
+            result += [row[:n] for row, n in zip(tokens, max_tokens, strict=True)]
+        return result
 
     steps = sum(int(max_tokens.max()) for _, max_tokens, _ in work.batches())
     return Peer("lockstep", run, {"decode_steps": steps - len(work.batches())})
@@ -137,14 +137,14 @@ def continuous(engine: Engine, params, work: Workload) -> Peer:
     return Peer("continuous", run, {"sizes": list(engine.sizes), "programs": engine.compile_count()})
 
 
-def compare(found: list[np.ndarray], expected: list[np.ndarray]) -> dict[str, int]:
+def compare(result: list[np.ndarray], expected: list[np.ndarray]) -> dict[str, int]:
     """Counts the rows that are equal and those that differ by a neighbouring token.
 
     Raises:
       AssertionError: if a row differs otherwise.
     """
     equal = tied = 0
-    for row, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+    for row, (ours, theirs) in enumerate(zip(result, expected, strict=True)):
         different = np.flatnonzero(ours != theirs) if len(ours) == len(theirs) else np.array([-1])
         if not len(different):
             equal += 1

@@ -56,26 +56,26 @@ def arm_config(config, name: str):
     if name not in config.arms:
         raise ValueError(f"frontier.arms: {name!r} is none of {', '.join(config.arms)}")
     arm = config.arms[name].to_dict()
-    found = ConfigDict(config.to_dict())  # unlocked, unlike the one from the command line
+    result = ConfigDict(config.to_dict())  # unlocked, unlike the one from the command line
     online = arm["program"] != "dpo"
     if online:
         for group, fields in config.programs[arm["program"]].items():
-            found[group] = ConfigDict(fields.to_dict())  # replaces the offline arms'
-    found.program = arm["program"]
+            result[group] = ConfigDict(fields.to_dict())  # replaces the offline arms'
+    result.program = arm["program"]
     for group in ("arms", "frontier", "programs"):
-        del found[group]
+        del result[group]
     for group, fields in arm["fields"].items():
         for field, value in fields.items():
-            if field not in found[group]:
+            if field not in result[group]:
                 raise ValueError(f"arms.{name}: config.{group} has no field {field!r}")
-            found[group][field] = value
-    found.name = name
+            result[group][field] = value
+    result.name = name
     if online:
         # No evaluation of its own: the frontier measures its checkpoints.
-        found.eval.update(every=found.train.steps + 1, num_prompts=8, samples_per_prompt=1, batch_size=8)
+        result.eval.update(every=result.train.steps + 1, num_prompts=8, samples_per_prompt=1, batch_size=8)
         points = config.frontier.points
-        found.checkpoint.update(every=max(found.train.steps // points, 1), keep=points + 1)
-    return found.lock()
+        result.checkpoint.update(every=max(result.train.steps // points, 1), keep=points + 1)
+    return result.lock()
 
 
 def digest(value) -> str:
@@ -145,19 +145,19 @@ def best_of_points(setup: Setup, pool: RewardPool, params: Params) -> list[dict]
         rewards.append(judge(setup, pool, rollout, full).result.rewards.reshape(size, -1)[: len(records)])
     rewards = np.concatenate(rewards)
     points = []
-    for found in best_of_n(rewards, rewards, sizes):
+    for result in best_of_n(rewards, rewards, sizes):
         # Only prompts are independent.
-        by_prompt = [best_of_n(row[None], row[None], [found.n])[0].gold for row in rewards]
+        by_prompt = [best_of_n(row[None], row[None], [result.n])[0].gold for row in rewards]
         points.append(
             {
                 "method": "best of n",
-                "setting": f"n {found.n}",
+                "setting": f"n {result.n}",
                 "step": 0,
-                "reward": found.gold,
+                "reward": result.gold,
                 "reward_se": curves.standard_error(by_prompt),
-                "kl": found.kl,
+                "kl": result.kl,
                 "kl_se": 0.0,
-                "kl_per_token": found.kl / setup.config.rollout.completion_length,
+                "kl_per_token": result.kl / setup.config.rollout.completion_length,
             }
         )
     return points
@@ -170,9 +170,9 @@ def make_candidates(setup: Setup, pool: RewardPool, params: Params, workdir: pat
     key = digest([checkpoint.checksum(params), config.task.to_dict(), config.rollout.to_dict(), sample, config.seed])
     path = workdir / f"candidates-{key}.npz"
     if path.exists():
-        with np.load(path, allow_pickle=False) as found:
-            batch = TokenBatch(found["tokens"], found["positions"], found["segment_ids"])
-            rest = {name: found[name] for name in Candidates._fields if name != "batch"}
+        with np.load(path, allow_pickle=False) as result:
+            batch = TokenBatch(result["tokens"], result["positions"], result["segment_ids"])
+            rest = {name: result[name] for name in Candidates._fields if name != "batch"}
         return Candidates(batch=batch, **rest)
     prompts = pipeline.train_iterator(
         setup.task.data_source("train"), batch_size=config.sample.prompts_per_batch, seed=config.seed
@@ -221,7 +221,7 @@ def train_offline(
     )
     packer = Packer(setup)
     updates = config.train.epochs * (len(batch.present) // config.train.batch_size)
-    every, found = max(updates // points, 1), []
+    every, result = max(updates // points, 1), []
     for step, part in enumerate(online_dpo.minibatches(config, batch, order_key), start=1):
         if stop.received:
             return []
@@ -229,8 +229,8 @@ def train_offline(
         part = to_mesh(setup, packer(part, config.train.micro_batches))
         state, metrics = programs.train_step(state, part, reference)
         if step % every == 0:
-            found.append({"step": step} | measure(state.params) | {"loss": float(metrics["loss"])})
-    return found
+            result.append({"step": step} | measure(state.params) | {"loss": float(metrics["loss"])})
+    return result
 
 
 def in_parts(config, batch: PreferenceBatch, fn: Callable) -> PreferenceBatch:
@@ -267,12 +267,12 @@ def train_online(
         setup.param_shardings,
     )
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", every=1, keep=None)
-    found = []
+    result = []
     with checkpoints:
         for step in range(config.checkpoint.every, config.train.steps + 1, config.checkpoint.every):
             params = checkpoints.restore({"params": like}, step)[0]["params"]
-            found.append({"step": step} | measure(params))
-    return found
+            result.append({"step": step} | measure(params))
+    return result
 
 
 class Results:

@@ -92,8 +92,8 @@ def table(points: Sequence[Point], budgets: Sequence[float]) -> str:
         "|---|" + "---|" * (len(budgets) + 1),
     ]
     for method in methods_of(points):
-        found = [best_within(points, method, budget) for budget in budgets]
-        cells = ["-" if p is None else f"{p['reward']:.3f} ± {p['reward_se']:.3f}" for p in found]
+        result = [best_within(points, method, budget) for budget in budgets]
+        cells = ["-" if p is None else f"{p['reward']:.3f} ± {p['reward_se']:.3f}" for p in result]
         best = best_within(points, method, math.inf)
         where = f"{best['reward']:.3f} at {best['kl']:.2f} nats ({best['setting']}, step {best['step']})"
         lines.append(f"| {method} | " + " | ".join(cells) + f" | {where} |")

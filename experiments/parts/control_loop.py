@@ -43,8 +43,8 @@ def make_recorder(config) -> Callable:
         state = control.ControlState(train, (), ())
         key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 2), train.step)
         memory = agent.initial_state(1)
-        choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
-        return record_episode(policy_of(state), agent.distribution, env, key, **choice)
+        episode = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
+        return record_episode(policy_of(state), agent.distribution, env, key, **episode)
 
     options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None  # compiles faster
     compiled = jax.jit(record, compiler_options=options)

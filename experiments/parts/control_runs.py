@@ -83,12 +83,12 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
     agent = make_network(config, env, num_values)
 
     def parts_of(values: dict[str, jax.Array]):
-        found = with_values(settings, values)
-        adam = dict(found["train"]["optimizer"])
+        result = with_values(settings, values)
+        adam = dict(result["train"]["optimizer"])
         rate, final = adam.pop("learning_rate"), adam.pop("final_fraction")
         optimizer = optax.adam(optax.linear_schedule(rate, rate * final, total), **adam)
-        make_update = bind(found["algorithm"]["updater"] | NETWORKS[config.network.kind][1], control)
-        algorithm = make_algorithm(found)._replace(relabel=relabel)
+        make_update = bind(result["algorithm"]["updater"] | NETWORKS[config.network.kind][1], control)
+        algorithm = make_algorithm(result)._replace(relabel=relabel)
         return make_update(agent, env, algorithm, optimizer, num_steps=config.sample.num_steps, axis_name=axis_name)
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> control.ControlState:
@@ -134,8 +134,8 @@ def judge(
       eval/return and eval/length, float32 [].
     """
     key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 1), train.step)
-    choice = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
-    returns, lengths = evaluate(policy, distribution, env, key, **choice)
+    options = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
+    returns, lengths = evaluate(policy, distribution, env, key, **options)
     return {"eval/return": jnp.mean(returns), "eval/length": jnp.mean(lengths.astype(jnp.float32))}
 
 

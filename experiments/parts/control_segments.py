@@ -98,10 +98,10 @@ def advantages_by(config, setup: AgentSetup, teacher: Any) -> Callable:
     """
     if config.env.name in TABLES:
         table = table_of(config)
-        known = tabular.advantages(
+        exact = tabular.advantages(
             jnp.asarray(table.rewards), jnp.asarray(table.transition_probs), discount=config.segments.label.discount
         )
-        return lambda rows: known[tabular.states(rows.observations), rows.actions]
+        return lambda rows: exact[tabular.states(rows.observations), rows.actions]
 
     def values(observations: jax.Array) -> jax.Array:
         outputs = segments.over_leading(lambda x: setup.agent.value(teacher, x), 2, observations)

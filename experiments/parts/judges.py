@@ -54,13 +54,13 @@ class RewardModel(NamedTuple):
     def score_texts(self, prompts: Sequence[str], responses: Sequence[str]) -> np.ndarray:
         """The reward of each response to its prompt, an EOS after it, truncated as in training. Returns float32 [B]."""
         rows = self.encode(prompts, responses)
-        size, found = self.config.eval.batch_size, []
+        size, result = self.config.eval.batch_size, []
         compiled = _compiled(self.score)
         for start in range(0, len(prompts), size):
             chosen = np.resize(np.arange(start, min(start + size, len(prompts))), size)
             part = jax.tree.map(lambda x, chosen=chosen: x[chosen], rows)
-            found.append(np.asarray(compiled(self.params, part)))
-        return np.concatenate(found)[: len(prompts)]
+            result.append(np.asarray(compiled(self.params, part)))
+        return np.concatenate(result)[: len(prompts)]
 
     def encode(self, prompts: Sequence[str], responses: Sequence[str]) -> TokenBatch:
         """The rows of prompts with their responses, in numpy, as the model was trained on them."""
@@ -106,20 +106,20 @@ def load_reward_model(workdirs: str | pathlib.Path | Sequence, combine: dict | N
     folders = [pathlib.Path(x) for x in ([workdirs] if isinstance(workdirs, (str, pathlib.Path)) else workdirs)]
     if not folders:
         raise ValueError("no reward model: give the workdir of at least one")
-    found = [_load(folder) for folder in folders]
-    config, tokenizer, members = found[0].config, found[0].tokenizer, found[0].members
-    shapes = [jax.tree.map(lambda x: (x.shape, str(x.dtype)), other.params) for other in found]
+    result = [_load(folder) for folder in folders]
+    config, tokenizer, members = result[0].config, result[0].tokenizer, result[0].members
+    shapes = [jax.tree.map(lambda x: (x.shape, str(x.dtype)), other.params) for other in result]
     for folder, shape in zip(folders, shapes, strict=True):
         if shape != shapes[0]:
             raise ValueError(f"{folder} and {folders[0]} have different architectures: an ensemble needs one")
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *(other.params for other in found))
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *(other.params for other in result))
 
     def all_members(params: Params, batch: TokenBatch) -> chex.Array:
         rewards = jax.vmap(members, in_axes=(0, None))(params, batch)  # [runs, B, members of a run]
         rewards = jnp.moveaxis(rewards, 0, 1).reshape(batch.tokens.shape[0], -1)
         return ensembles.standardized(rewards, means, stds) if config.algorithm.standardize else rewards
     fn = bind(combine or config.algorithm.combine.to_dict(), ensembles)
-    means, stds = (jnp.concatenate([other.moments[name] for other in found]) for name in ("means", "stds"))
+    means, stds = (jnp.concatenate([other.moments[name] for other in result]) for name in ("means", "stds"))
 
     def score(params: Params, batch: TokenBatch) -> chex.Array:
         return fn(all_members(params, batch))

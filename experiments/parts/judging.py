@@ -48,7 +48,7 @@ def judge(
     pool: RewardPool,
     rollout: Rollout,
     records: list[dict],
-    here: np.ndarray | None = None,
+    own_rows: np.ndarray | None = None,
     count: int | None = None,
 ) -> Judged:
     """Brings a rollout to the host, decodes its completions and scores them.
@@ -66,13 +66,13 @@ def judge(
     """
     rollout = distributed.local_rows(rollout)
     samples = len(rollout.completion_mask) // len(records)
-    here = np.arange(len(records)) if here is None else here
+    own_rows = np.arange(len(records)) if own_rows is None else own_rows
     count = len(records) if count is None else count
-    wanted = np.flatnonzero(here < count)
-    rows = (wanted[:, None] * samples + np.arange(samples)).ravel()
+    kept_rows = np.flatnonzero(own_rows < count)
+    rows = (kept_rows[:, None] * samples + np.arange(samples)).ravel()
     rollout = jax.tree.map(lambda x: x[rows], rollout)
-    judged = _judge_rows(setup, pool, rollout, [records[i] for i in wanted for _ in range(samples)])
-    places = (here[wanted][:, None] * samples + np.arange(samples)).ravel()
+    judged = _judge_rows(setup, pool, rollout, [records[i] for i in kept_rows for _ in range(samples)])
+    places = (own_rows[kept_rows][:, None] * samples + np.arange(samples)).ravel()
     return _bring_together(judged, places, count * samples)
 
 
@@ -93,12 +93,12 @@ def _bring_together(judged: Judged, places: np.ndarray, count: int) -> Judged:
     result = judged.result
     texts = list(zip(judged.records, judged.completions, strict=True))
     failures = (result.num_timeouts, result.num_errors, result.first_error)
-    told = distributed.gather([places.tolist(), sorted(result.components), texts, *failures])
-    names = sorted({name for _, found, *_ in told for name in found})  # none if all rows of a process failed
+    gathered = distributed.gather([places.tolist(), sorted(result.components), texts, *failures])
+    names = sorted({name for _, found, *_ in gathered for name in found})  # none if all rows of a process failed
     columns = {name: result.components.get(name, np.zeros_like(result.rewards)) for name in names}
     rollout, rewards, components = distributed.gather_rows((judged.rollout, result.rewards, columns), places, count)
     texts, owners = [None] * count, {}
-    for rows, _, found, *numbers in reversed(told):
+    for rows, _, found, *numbers in reversed(gathered):
         owners[tuple(rows)] = numbers  # processes that share rows have each scored them
         for row, text in zip(rows, found, strict=True):
             texts[row] = text
@@ -153,17 +153,17 @@ def make_evaluate(setup: Setup, pool: RewardPool | None) -> Callable:
     )
     source = setup.task.data_source("test")
     check_rows(setup, **{"eval.batch_size": config.batch_size})
-    here = processes.rows_here(setup.mesh, config.batch_size)
+    own_rows = processes.rows_here(setup.mesh, config.batch_size)
     key = jax.random.key(setup.config.seed + 1)
 
     def evaluate(params):
         params, values, rows = rollout_mesh.place(setup.rollout, params), {}, []
         for index, records in enumerate(pipeline.eval_batches(source, config.batch_size, config.num_prompts)):
             full = records + records[:1] * (config.batch_size - len(records))  # one shape, compiled once
-            mine = [full[i] for i in here]
+            mine = [full[i] for i in own_rows]
             prompts = processes.own_to_mesh(setup.mesh, encode_prompts(setup, mine))
             rollout = generate(params, *prompts, jax.random.fold_in(key, index))
-            judged = judge(setup, pool, rollout, mine, here, len(records))
+            judged = judge(setup, pool, rollout, mine, own_rows, len(records))
             batch = {"reward": judged.result.rewards, **judged.result.components}
             batch["completion_length"] = judged.rollout.completion_mask.sum(axis=1)
             batch["truncated"] = judged.rollout.truncated

@@ -139,17 +139,17 @@ def nearest_field(
     if inside is not None and not isinstance(inside, ConfigDict):
         return f"{start}: config.{group} is a value, {show(inside)}, not a group"
     if dotted in names:
-        found = [dotted]
+        result = [dotted]
     elif inside is not None and ("fn" in inside or group in fields.OPEN):
         near = difflib.get_close_matches(key, inside, 1, NEAR)
-        found = [f"{group}.{near[0]}"] if near else _by_other_name(names, dotted, within=group)
-        if not found:
+        result = [f"{group}.{near[0]}"] if near else _by_other_name(names, dotted, within=group)
+        if not result:
             return f"{start}. {_whole_group(config, group, key, value, given)}"
     else:
-        found = _candidates(names, dotted)
-    if not found:
+        result = _candidates(names, dotted)
+    if not result:
         return f"{start}. Its groups and fields: {', '.join(config)}; --help shows the main fields"
-    first, *others = found
+    first, *others = result
     top = f"{dotted.partition('.')[0]}."
     if first.startswith(top):  # the named group has one
         others = [name for name in others if name.startswith(top)]
@@ -200,9 +200,9 @@ def _candidates(names: list[str], dotted: str) -> list[str]:
     last = dotted.rpartition(".")[2]
     same = [name for name in names if name.rpartition(".")[2] == last != "fn"]
     method = [name for name in same if name.partition(".")[0] in METHOD]
-    found = _ordered(method, dotted) or _by_other_name(names, dotted) or _ordered(same, dotted)
-    if found:
-        return found
+    result = _ordered(method, dotted) or _by_other_name(names, dotted) or _ordered(same, dotted)
+    if result:
+        return result
     scores = {name: 0.7 * ratio(last, name.rpartition(".")[2]) + 0.3 * ratio(dotted, name) for name in names}
     best = max(scores.values(), default=0.0)
     return [name for name in sorted(names, key=scores.__getitem__, reverse=True) if scores[name] >= max(best, FAR)]
@@ -214,11 +214,11 @@ def _by_other_name(names: list[str], dotted: str, within: str = "") -> list[str]
     if within:
         ends = [end.rpartition(".")[2] for end in ends]
         return [f"{within}.{end}" for end in ends if f"{within}.{end}" in names]
-    found = [_ordered([name for name in names if f".{name}".endswith(f".{end}")], dotted) for end in ends]
-    return _ordered(list(dict.fromkeys(name for part in found for name in part)), dotted, keep=True)
+    result = [_ordered([name for name in names if f".{name}".endswith(f".{end}")], dotted) for end in ends]
+    return _ordered(list(dict.fromkeys(name for part in result for name in part)), dotted, keep=True)
 
 
-def _ordered(found: list[str], dotted: str, keep: bool = False) -> list[str]:
+def _ordered(result: list[str], dotted: str, keep: bool = False) -> list[str]:
     """Fields in the named group first; then by GROUPS, or in their given order if `keep`."""
     top = dotted.partition(".")[0]
 
@@ -226,7 +226,7 @@ def _ordered(found: list[str], dotted: str, keep: bool = False) -> list[str]:
         group = name.partition(".")[0]
         return group != top, 0 if keep else GROUPS.index(group) if group in GROUPS else len(GROUPS)
 
-    return sorted(found, key=rank)
+    return sorted(result, key=rank)
 
 
 def _whole_group(config: ConfigDict, group: str, key: str, value: str | None, given: Mapping[str, str | None]) -> str:

@@ -25,14 +25,14 @@ def load_task(config) -> tasks.Task:
     return tasks.Task("preferences", tokenizer, None, None)
 
 
-def for_sft(setup: Setup, found: preferences.Preferences) -> Setup:
+def for_sft(setup: Setup, result: preferences.Preferences) -> Setup:
     """The setup with the best responses of `found` as the SFT data of its task."""
     task = setup.task
     limit = max(setup.config.rollout.prompt_buckets)
 
     def data_source(split: str):
         if split == "sft_train":
-            return Best(found.data_source("train"), task.tokenizer, limit)
+            return Best(result.data_source("train"), task.tokenizer, limit)
         return task.data_source(split)
 
     return setup._replace(task=task._replace(data_source=data_source))
@@ -65,7 +65,7 @@ class Best:
 
 
 def records_of(
-    found: preferences.Preferences, split: str, responses: int, *, limit: int | None = None
+    result: preferences.Preferences, split: str, responses: int, *, limit: int | None = None
 ) -> list[dict]:
     """A split's records with at most `responses` responses each.
 
@@ -79,12 +79,13 @@ def records_of(
       ValueError: if this kind of data has no such responses.
     """
     kinds = KINDS.get(responses, KINDS[2])
-    if found.kind not in kinds:
-        raise ValueError(f"{found.name} holds {found.kind}; algorithm.responses={responses} needs {' or '.join(kinds)}")
-    source = found.data_source(split)
+    if result.kind not in kinds:
+        needed = " or ".join(kinds)
+        raise ValueError(f"{result.name} holds {result.kind}; algorithm.responses={responses} needs {needed}")
+    source = result.data_source(split)
     number = len(source) if limit is None else min(limit, len(source))
     records = [source[index] for index in range(number)]
-    if responses == 1 and found.kind == "pairs":
+    if responses == 1 and result.kind == "pairs":
         return preferences.unpair(records)
     if responses == 2:
         ends = [{name: [r[name][0], r[name][-1]] for name in ("responses", "rewards")} for r in records]

@@ -74,18 +74,18 @@ def build(setup: Setup, params: Params) -> tuple[PreferencePrograms, TrainState]
     plain = with_merged_adapters(setup, score)
 
     def loss_fn(params, batch, reference):
-        found, more = score_more(params, batch, reference)
-        return dpo.loss(found, batch, objective, more)
+        result, extras = score_more(params, batch, reference)
+        return dpo.loss(result, batch, objective, extras)
 
     def evaluate(params, batch, reference):
-        found, more = score_more(params, batch, reference)
-        loss, metrics = dpo.loss(found, batch, objective, more)
-        return {"loss": loss, **metrics}, measure(found, batch, objective)
+        result, extras = score_more(params, batch, reference)
+        loss, metrics = dpo.loss(result, batch, objective, extras)
+        return {"loss": loss, **metrics}, measure(result, batch, objective)
 
     def update(tracker, params, batch, mismatched, key):
         before = measure(plain(params, flat(batch.batch)), batch, objective)
-        ratios, there = mismatched or (None, None)
-        before = before._replace(mismatched_log_ratios=ratios, mismatched_present=there)
+        ratios, present = mismatched or (None, None)
+        before = before._replace(mismatched_log_ratios=ratios, mismatched_present=present)
         return statistics.update(tracker, before, key)
 
     train_step, state = make_trainer(setup, config.train, loss_fn, params, statistics.init(), num_beside=1)
@@ -122,16 +122,16 @@ def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
 
     def score_more(params, batch, reference):
         reference = merged(reference) if "sequence_kl" in needed else None
-        found, mask = with_vocabulary(merged(params), reference, flat(batch.batch)), batch.completion_mask
-        more = {"response_weights": response_weights(found.log_probs, found.log_sum_squares, mask)}
+        result, mask = with_vocabulary(merged(params), reference, flat(batch.batch)), batch.completion_mask
+        extras = {"response_weights": response_weights(result.log_probs, result.log_sum_squares, mask)}
         if reference is not None:
-            more["sequence_kl"] = sequence_kl(found.kl, mask)
-        return found.scores(), more
+            extras["sequence_kl"] = sequence_kl(result.kl, mask)
+        return result.scores(), extras
 
     return score, score_more
 
 
-def measure(found: TokenScores, batch: PreferenceBatch, objective: dpo.Objective) -> batch_stats.GlobalBatch:
+def measure(result: TokenScores, batch: PreferenceBatch, objective: dpo.Objective) -> batch_stats.GlobalBatch:
     """The scores of each response before an update, for batch statistics and evaluation.
 
     Args:
@@ -144,7 +144,7 @@ def measure(found: TokenScores, batch: PreferenceBatch, objective: dpo.Objective
       scores.
     """
     mask = batch.completion_mask
-    log_probs = zero_masked(found.log_probs.reshape(mask.shape), mask)
+    log_probs = zero_masked(result.log_probs.reshape(mask.shape), mask)
     ratios = log_probs - dpo.reference_log_probs(batch, objective.reference, mask)
     token_weights = supply(objective.token_weight, {"present": batch.present})(mask)
     u = dpo.sequence_scores(ratios, mask, token_weights, objective.length_power)
@@ -201,6 +201,6 @@ def mismatched_log_ratios(
     rows |= {name: np.asarray(getattr(batch, name)) for name in ("completion_mask", "present")}
     rows = preferences.mismatched(rows)
     tokens = flat(TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]))
-    log_probs, before = (programs.on_host(found, to_mesh(setup, tokens)).log_probs for found in (params, reference))
+    log_probs, before = (programs.on_host(result, to_mesh(setup, tokens)).log_probs for result in (params, reference))
     ratios = jnp.sum(zero_masked(log_probs - before, jnp.asarray(rows["completion_mask"][:, 0])), axis=1)
     return ratios, jnp.asarray(rows["present"][:, 0])

@@ -80,8 +80,8 @@ def _of_labels(arrays, mean: np.ndarray, records: list[dict], logits: bool) -> d
         groups.setdefault(str(record["prompt"]), []).append(place)
     several = [places for places in groups.values() if len(places) > 1]
     if several:
-        found = benchmarks.rerank_accuracy([scores[p] for p in several], [labels[p] for p in several])
-        metrics |= {f"rerank/{name}": number for name, number in found.items()}
+        result = benchmarks.rerank_accuracy([scores[p] for p in several], [labels[p] for p in several])
+        metrics |= {f"rerank/{name}": number for name, number in result.items()}
     return metrics
 
 
@@ -100,27 +100,28 @@ def evaluate_steps(arrays, probs: np.ndarray, records: list[dict], aggregate: di
     Returns:
       Numbers by name.
     """
-    labels, there = arrays["step_labels"], arrays["step_labels"] >= 0
-    right = labels[there] > 0
+    labels, labelled = arrays["step_labels"], arrays["step_labels"] >= 0
+    right = labels[labelled] > 0
     metrics = {
-        "accuracy": float(np.mean((probs[there] > 0.5) == right)),
+        "accuracy": float(np.mean((probs[labelled] > 0.5) == right)),
         "always_right": float(right.mean()),
-        "ece": benchmarks.calibration_error(probs[there], right.astype(np.float64)),
+        "ece": benchmarks.calibration_error(probs[labelled], right.astype(np.float64)),
     }
     if right.any() and not right.all():
-        metrics["auc"] = benchmarks.area_under_curve(probs[there], right)
-    kept = there.any(axis=1)
-    solved = ((labels > 0) | ~there)[kept].all(axis=1)
-    scores = np.asarray(bind(aggregate, process_rewards)(probs[kept], there[kept]))
+        metrics["auc"] = benchmarks.area_under_curve(probs[labelled], right)
+    kept = labelled.any(axis=1)
+    solved = ((labels > 0) | ~labelled)[kept].all(axis=1)
+    scores = np.asarray(bind(aggregate, process_rewards)(probs[kept], labelled[kept]))
     if solved.any() and not solved.all():
         metrics["solution/auc"] = benchmarks.area_under_curve(scores, solved)
         metrics["solution/right"] = float(solved.mean())
-    subsets = np.broadcast_to(_subsets([records[index] for index in arrays["indices"]])[:, None], there.shape)[there]
+    subsets = _subsets([records[index] for index in arrays["indices"]])[:, None]
+    subsets = np.broadcast_to(subsets, labelled.shape)[labelled]
     for name in _several(subsets):
         chosen = subsets == name
-        metrics[f"accuracy/{name}"] = float(np.mean((probs[there][chosen] > 0.5) == right[chosen]))
+        metrics[f"accuracy/{name}"] = float(np.mean((probs[labelled][chosen] > 0.5) == right[chosen]))
         metrics[f"always_right/{name}"] = float(right[chosen].mean())
-    first = [_first(there & (x <= 0.5)) for x in (probs, labels)]
+    first = [_first(labelled & (x <= 0.5)) for x in (probs, labels)]
     metrics["first_mistake"] = float(np.mean((first[0] == first[1])[kept]))
     return metrics
 

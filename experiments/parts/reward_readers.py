@@ -160,13 +160,13 @@ def _log_ratio_reader(setup: Setup) -> Reader:
     def encode(records):
         """Scores the responses once with the reference, which is the initial model."""
         arrays, counts = encode_responses(setup, records, set())
-        params, found = base_params(setup), []
+        params, result = base_params(setup), []
         for rows, size in _parts(len(arrays["tokens"]), config.eval.batch_size):
             batch = take_rows(arrays, rows, size, set())
             rows_placed = to_mesh(setup, flat(batch.batch))
             log_probs = np.asarray(to_host(reference_score(params, rows_placed).log_probs))
-            found.append(log_probs.reshape(batch.completion_mask.shape)[: len(rows)])
-        return arrays | {"ref_log_probs": np.concatenate(found)}, counts
+            result.append(log_probs.reshape(batch.completion_mask.shape)[: len(rows)])
+        return arrays | {"ref_log_probs": np.concatenate(result)}, counts
 
     def rewards(params, batch):
         mask = batch.completion_mask
@@ -242,11 +242,11 @@ def make_rewards(setup: Setup, reader: Reader) -> Callable:
     size = setup.config.eval.batch_size
 
     def rewards(params: Params, arrays: Arrays) -> np.ndarray:
-        found = []
+        result = []
         for rows, size_ in _parts(len(arrays["tokens"]), size):
             batch = to_mesh(setup, reader.batch(arrays, rows, size_))
-            found.append(np.asarray(to_host(compiled(params, batch)))[: len(rows)])
-        return np.concatenate(found)
+            result.append(np.asarray(to_host(compiled(params, batch)))[: len(rows)])
+        return np.concatenate(result)
 
     return rewards
 
@@ -280,7 +280,7 @@ def check_labels(config, arrays: Arrays) -> None:
             )
 
 
-def load_records(config, found: preferences.Preferences, split: str, limit: int | None = None) -> list[dict]:
+def load_records(config, result: preferences.Preferences, split: str, limit: int | None = None) -> list[dict]:
     """A split's records, with as many responses as the config sets.
 
     Args:
@@ -293,11 +293,11 @@ def load_records(config, found: preferences.Preferences, split: str, limit: int 
       ValueError: if the data are of another kind than the config reads.
     """
     if config.algorithm.reads == "steps":
-        if found.kind != "steps":
-            raise ValueError(f"algorithm.reads='steps' needs data.kind=steps, but {found.name} has {found.kind}")
-        source = found.data_source(split)
+        if result.kind != "steps":
+            raise ValueError(f"algorithm.reads='steps' needs data.kind=steps, but {result.name} has {result.kind}")
+        source = result.data_source(split)
         return [source[index] for index in range(len(source))][:limit]
-    return records_of(found, split, config.algorithm.responses, limit=limit)
+    return records_of(result, split, config.algorithm.responses, limit=limit)
 
 
 # Defaults of labels that the data lack: a loss that reads only these is plain bradley_terry.

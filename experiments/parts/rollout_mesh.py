@@ -48,22 +48,23 @@ def mesh_sizes(config) -> tuple[dict[str, int], dict[str, int] | None]:
         if settings.devices == "separate":
             raise ValueError("rollout.devices='separate' needs rollout.mesh, the mesh of those devices")
         return train, None
-    found, count = sharding.parse_mesh(settings.mesh), math.prod(train.values())
-    if settings.devices == "shared" and math.prod(found.values()) != count:
+    rollout, count = sharding.parse_mesh(settings.mesh), math.prod(train.values())
+    mine = math.prod(rollout.values())
+    if settings.devices == "shared" and mine != count:
         raise ValueError(
-            f"rollout.mesh={settings.mesh!r} has {math.prod(found.values())} devices and mesh={config.mesh!r} {count}: "
+            f"rollout.mesh={settings.mesh!r} has {mine} devices and mesh={config.mesh!r} {count}: "
             "make them equal, or set rollout.devices=separate"
         )
     if settings.engine.name == "openai":
         raise ValueError("rollout.mesh must be empty with rollout.engine.name='openai': the server has its own layout")
-    return train, found
+    return train, rollout
 
 
 def num_devices(config) -> int:
     """The number of devices of a run, including those of separate rollouts."""
-    train, found = mesh_sizes(config)
-    more = math.prod(found.values()) if found and config.rollout.devices == "separate" else 0
-    return math.prod(train.values()) + more
+    train, rollout = mesh_sizes(config)
+    separate = math.prod(rollout.values()) if rollout and config.rollout.devices == "separate" else 0
+    return math.prod(train.values()) + separate
 
 
 def make_layout(config, mesh: Mesh, shapes) -> Layout | None:
@@ -82,8 +83,8 @@ def make_layout(config, mesh: Mesh, shapes) -> Layout | None:
         return None
     processes.one_process(f"rollout.mesh={settings.mesh!r}")
     used = list(mesh.devices.flat)
-    there = sharding.make_mesh(sizes, [d for d in jax.devices() if (d in used) == (settings.devices == "shared")])
-    return Layout(there, sharding.tree_shardings(shapes, there), f"{settings.mesh}, {settings.devices} devices")
+    target = sharding.make_mesh(sizes, [d for d in jax.devices() if (d in used) == (settings.devices == "shared")])
+    return Layout(target, sharding.tree_shardings(shapes, target), f"{settings.mesh}, {settings.devices} devices")
 
 
 def place(layout: Layout | None, params: Params, clock=None) -> Params:

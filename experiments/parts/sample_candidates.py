@@ -200,13 +200,13 @@ class Source:
         texts = [record.get("responses") or [record["completion"]] for record in records]
         rows = [
             {"prompt": record["prompt"], "completion": text}
-            for record, found in zip(records, texts, strict=True)
-            for text in found
+            for record, result in zip(records, texts, strict=True)
+            for text in result
         ]
         batch, mask = encode_sft(self._setup, rows)
         cut = batch.tokens.shape[1] - mask.shape[1] - width
         batch = TokenBatch(*(x[:, cut:] for x in batch[:3]))
-        rewards = [float(k == 0 < len(found) - 1) for found in texts for k in range(len(found))]
+        rewards = [float(k == 0 < len(result) - 1) for result in texts for k in range(len(result))]
         return _grouped(batch, mask, np.array(rewards), len(records), DATA)
 
 

@@ -95,12 +95,12 @@ class Collector:
 
     def _collect(self, generate: Callable, greedy: Callable | None, params: Params, key, clock: Clock) -> Collected:
         sample = self._setup.config.sample
-        size, wanted, max_batches = sample.group_size, sample.prompts_per_step, sample.dynamic_sampling.max_batches
-        here = processes.rows_here(self._setup.mesh, wanted)
+        size, num_groups, max_batches = sample.group_size, sample.prompts_per_step, sample.dynamic_sampling.max_batches
+        own_prompts = processes.rows_here(self._setup.mesh, num_groups)
         taught, idle, batches, failures = [], [], 0, np.zeros(2, int)
-        while batches < max_batches and len(taught) < wanted:
+        while batches < max_batches and len(taught) < num_groups:
             batch_key = jax.random.fold_in(key, batches) if batches else key
-            judged = self._sample(generate, next(self._prompts), params, batch_key, here, clock)
+            judged = self._sample(generate, next(self._prompts), params, batch_key, own_prompts, clock)
             batches += 1
             failures += (judged.result.num_timeouts, judged.result.num_errors)
             if max_batches == 1:
@@ -110,14 +110,14 @@ class Collector:
             for group, value in zip(_split(judged, size), spread, strict=True):
                 (taught if value > 0 else idle).append(group)
         else:
-            groups = (taught + idle)[:wanted]
+            groups = (taught + idle)[:num_groups]
         judged = groups[0] if len(groups) == 1 else _join(groups, self._setup.task.tokenizer.pad_id)
         counts = {"num_timeouts": int(failures[0]), "num_errors": int(failures[1])}  # including those of dropped groups
         judged = judged._replace(result=judged.result._replace(**counts))
         of_greedy = (None, None, None)
         if greedy is not None:
-            records = [judged.records[i * size] for i in here]
-            best = self._sample(greedy, records, params, key, here, clock)
+            records = [judged.records[i * size] for i in own_prompts]
+            best = self._sample(greedy, records, params, key, own_prompts, clock)
             lengths = best.rollout.completion_mask.sum(axis=1)
             of_greedy = [np.repeat(x, size) for x in (best.result.rewards, lengths, best.rollout.truncated)]
         metrics = {}
@@ -125,13 +125,15 @@ class Collector:
             metrics = {"sampling/batches": batches, "sampling/dropped": len(idle) / (len(idle) + len(taught))}
         return Collected(judged, of_greedy[0], metrics, *of_greedy[1:])
 
-    def _sample(self, generate: Callable, records: list[dict], params: Params, key, here, clock: Clock) -> Judged:
+    def _sample(
+        self, generate: Callable, records: list[dict], params: Params, key, own_prompts: np.ndarray, clock: Clock
+    ) -> Judged:
         """The judged samples of the records, from one call of `generate`."""
         setup = self._setup
         encoded = processes.own_to_mesh(setup.mesh, encode_prompts(setup, records))
         rollout = generate(params, *encoded, key)
         clock.lap("rollout_s", rollout)
-        judged = judge(setup, self._pool, rollout, records, here, setup.config.sample.prompts_per_step)
+        judged = judge(setup, self._pool, rollout, records, own_prompts, setup.config.sample.prompts_per_step)
         clock.lap("reward_s")
         return judged
 

@@ -63,12 +63,12 @@ def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
     if config.reward.function:
         task = task._replace(reward_fn=resolve(config.reward.function), reward_kwargs={})
     if config.model.path:
-        found = _setup_hf(config, mesh, task)
+        result = _setup_hf(config, mesh, task)
     else:
-        found = assemble(config, mesh, task, *load_model(config.model.to_dict(), config.seed, task.tokenizer))
-    found = _with_adapters(found) if config.model.lora.rank else found
-    layout = rollout_mesh.make_layout(config, mesh, found.param_shapes)
-    return found._replace(model=sharding.model_on_mesh(found.model, mesh), rollout=layout)
+        result = assemble(config, mesh, task, *load_model(config.model.to_dict(), config.seed, task.tokenizer))
+    result = _with_adapters(result) if config.model.lora.rank else result
+    layout = rollout_mesh.make_layout(config, mesh, result.param_shapes)
+    return result._replace(model=sharding.model_on_mesh(result.model, mesh), rollout=layout)
 
 
 def lora_config(config: ConfigDict) -> lora.LoraConfig:
@@ -76,18 +76,18 @@ def lora_config(config: ConfigDict) -> lora.LoraConfig:
     return lora.LoraConfig(**config.model.lora.to_dict())
 
 
-def _with_adapters(found: Setup) -> Setup:
+def _with_adapters(result: Setup) -> Setup:
     """The setup with params {"base": the model's, "adapters": what is trained}."""
-    config = lora_config(found.config)
+    config = lora_config(result.config)
 
     def add(base):
-        return {"base": base, "adapters": lora.init_lora(config, base, jax.random.key(found.config.seed))}
+        return {"base": base, "adapters": lora.init_lora(config, base, jax.random.key(result.config.seed))}
 
-    shapes = jax.eval_shape(add, found.param_shapes)
-    shardings = sharding.tree_shardings(shapes, found.mesh)
+    shapes = jax.eval_shape(add, result.param_shapes)
+    shardings = sharding.tree_shardings(shapes, result.mesh)
     place = jax.jit(add, out_shardings=shardings, donate_argnums=0)
-    return found._replace(
-        init_params=lambda: place(found.init_params()),
+    return result._replace(
+        init_params=lambda: place(result.init_params()),
         param_shapes=shapes,
         param_shardings=shardings,
         merged=lambda params: lora.merge_trained(config, params),

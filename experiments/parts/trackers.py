@@ -44,8 +44,8 @@ def make_trackers(config) -> dict[str, Tracker]:
       ValueError: if a tracker is unknown, or its state lacks what its place reads.
     """
     specs = {place: spec for place, spec in config.algorithm.trackers.items() if spec.fn}
-    made = {place: bind(spec.to_dict(), trackers)() for place, spec in specs.items()}
-    for place, tracker in made.items():
+    estimators = {place: bind(spec.to_dict(), trackers)() for place, spec in specs.items()}
+    for place, tracker in estimators.items():
         fields, usual = PLACES[place]
         lacking = [field for field in fields if not hasattr(tracker.init(), field)]
         if lacking:
@@ -53,31 +53,31 @@ def make_trackers(config) -> dict[str, Tracker]:
                 f"algorithm.trackers.{place}={specs[place].fn!r}: its state lacks {', '.join(lacking)}, which the "
                 f"loop reads; use {usual}"
             )
-    return made
+    return estimators
 
 
-def init(made: dict[str, Tracker]) -> States:
+def init(estimators: dict[str, Tracker]) -> States:
     """The states before the first step."""
-    return {place: tracker.init() for place, tracker in made.items()}
+    return {place: tracker.init() for place, tracker in estimators.items()}
 
 
-def see_rewards(made: dict[str, Tracker], states: States, rewards: np.ndarray) -> States:
+def see_rewards(estimators: dict[str, Tracker], states: States, rewards: np.ndarray) -> States:
     """The states after observing the step's rewards, float32 [B], if that comes before their use (PPO-max)."""
-    if "reward_scale" not in made:
+    if "reward_scale" not in estimators:
         return states
-    return states | {"reward_scale": made["reward_scale"].update(states["reward_scale"], jnp.asarray(rewards))}
+    return states | {"reward_scale": estimators["reward_scale"].update(states["reward_scale"], jnp.asarray(rewards))}
 
 
 def known(config, states: States) -> dict[str, Any]:
     """What credit.assign may use: reward_mean, reward_std, baseline, and the weight of the KL in the reward."""
-    found = {"reward_kl_coef": config.algorithm.reward_kl_coef}
+    result = {"reward_kl_coef": config.algorithm.reward_kl_coef}
     if "reward_kl" in states:
-        found["reward_kl_coef"] = states["reward_kl"].coef
+        result["reward_kl_coef"] = states["reward_kl"].coef
     if "reward_scale" in states:
-        found["reward_mean"], found["reward_std"] = states["reward_scale"].mean, states["reward_scale"].std()
+        result["reward_mean"], result["reward_std"] = states["reward_scale"].mean, states["reward_scale"].std()
     if "baseline" in states:
-        found["baseline"] = states["baseline"].value
-    return found
+        result["baseline"] = states["baseline"].value
+    return result
 
 
 def weigh(batch: PolicyBatch, states: States) -> PolicyBatch:
@@ -91,7 +91,7 @@ def weigh(batch: PolicyBatch, states: States) -> PolicyBatch:
     return batch._replace(extras=extras)
 
 
-def observe(made: dict[str, Tracker], states: States, rewards: np.ndarray, metrics: dict[str, float]) -> States:
+def observe(estimators: dict[str, Tracker], states: States, rewards: np.ndarray, metrics: dict[str, float]) -> States:
     """The states after a step.
 
     Args:
@@ -110,7 +110,8 @@ def observe(made: dict[str, Tracker], states: States, rewards: np.ndarray, metri
         kl = jnp.float32(metrics["kl/k1"])
         seen |= {"reward_kl": (kl, samples), "loss_kl": (kl, samples)}
     return {
-        place: made[place].update(state, *seen[place]) if place in seen else state for place, state in states.items()
+        place: estimators[place].update(state, *seen[place]) if place in seen else state
+        for place, state in states.items()
     }
 
 
@@ -123,14 +124,14 @@ def metrics_of(states: States) -> dict[str, float]:
     }
 
 
-def see(made: dict[str, Tracker], state: TrainState, collected: Collected) -> TrainState:
+def see(estimators: dict[str, Tracker], state: TrainState, collected: Collected) -> TrainState:
     """The train state whose trackers have observed the step's rewards, if that comes before their use."""
-    return state._replace(trackers=see_rewards(made, state.trackers, collected.judged.result.rewards))
+    return state._replace(trackers=see_rewards(estimators, state.trackers, collected.judged.result.rewards))
 
 
 def observe_step(
     mesh: Mesh,
-    made: dict[str, Tracker],
+    estimators: dict[str, Tracker],
     state: TrainState,
     collected: Collected,
     metrics: dict[str, float],
@@ -149,5 +150,5 @@ def observe_step(
     Returns:
       (the train state with new tracker states, on the mesh; the metrics with theirs added).
     """
-    states = observe(made, state.trackers, collected.judged.result.rewards if earned is None else earned, metrics)
+    states = observe(estimators, state.trackers, collected.judged.result.rewards if earned is None else earned, metrics)
     return state._replace(trackers=processes.replicate(mesh, states)), metrics | metrics_of(states)

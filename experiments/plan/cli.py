@@ -236,7 +236,7 @@ def plan(config, topology: str, names: list[str], *, find_largest: bool = False,
     setup = programs.describe(config, programs.model_config(config), mesh)
     # A kernel's products cannot be counted in a jaxpr, so those of plain attention are counted instead.
     plain = programs.describe(config, programs.model_config(config, attention="dot_product"), mesh)
-    found = {
+    result = {
         "config": config.name,
         "model": config.model.path or config.name,
         "topology": topology,
@@ -255,39 +255,40 @@ def plan(config, topology: str, names: list[str], *, find_largest: bool = False,
     for name in names:
         if name == "train" and find_largest:
             rows, figures = largest(setup, chip.bytes, effort)
-            found |= {"largest_micro_batch": rows, "micro_batches": found["rows"] // rows if rows else found["rows"]}
+            result |= {"largest_micro_batch": rows, "micro_batches": result["rows"] // rows if rows else result["rows"]}
         else:
             figures = compile_one(make_planned(name, setup), mesh, effort)
         if "refused" not in figures:
-            planned, counted = [make_planned(name, x, found["micro_batches"]) for x in (setup, plain)]
+            planned, counted = [make_planned(name, x, result["micro_batches"]) for x in (setup, plain)]
             total = flops.count(counted.jaxpr(mesh), while_turns=counted.while_turns)
-            useful = model_flops(plain, found["rows"]) if name == "train" else total
+            useful = model_flops(plain, result["rows"]) if name == "train" else total
             sent = sum(figures["sent_bytes"].values())
-            moved = moved_bytes(name, setup, planned, found["micro_batches"])
+            moved = moved_bytes(name, setup, planned, result["micro_batches"])
             figures |= roofline(sent, total, useful, moved, mesh, chip)
         if name == "decode":
             figures["cache_bytes"] = cache_bytes(setup, config.sample.prompts_per_step)
-        found["programs"][name] = figures
-    return found
+        result["programs"][name] = figures
+    return result
 
 
-def report(found: dict[str, Any]) -> str:
+def report(result: dict[str, Any]) -> str:
     """A plan in words."""
-    prompt, completion = found["tokens"]
+    prompt, completion = result["tokens"]
     lines = [
-        f"{found['model']}: {found['parameters'] / 1e9:.2f}B parameters on {found['topology']}, mesh {found['mesh']}",
-        f"rows of {prompt} + {completion} tokens; a train step has {found['rows']}, "
-        f"in {found['micro_batches']} micro-batches",
-        f"parameters {found['parameter_bytes'] / GIB:.2f} GiB per chip, which has {found['chip_bytes'] / GIB:.0f}; "
-        f"the optimizer keeps {found['optimizer_bytes'] / GIB:.2f}",
+        f"{result['model']}: {result['parameters'] / 1e9:.2f}B parameters on {result['topology']}, "
+        f"mesh {result['mesh']}",
+        f"rows of {prompt} + {completion} tokens; a train step has {result['rows']}, "
+        f"in {result['micro_batches']} micro-batches",
+        f"parameters {result['parameter_bytes'] / GIB:.2f} GiB per chip, which has {result['chip_bytes'] / GIB:.0f}; "
+        f"the optimizer keeps {result['optimizer_bytes'] / GIB:.2f}",
     ]
-    for name, one in found["programs"].items():
+    for name, one in result["programs"].items():
         if "refused" in one:
             lines.append(f"{name:7} does not fit: {one['refused']}")
             continue
         sent = ", ".join(f"{axes} {size / 1e9:.3g} GB" for axes, size in one["sent_bytes"].items()) or "nothing"
         limit = max(("compute_s", "memory_s", "links_s"), key=one.get).removesuffix("_s")
-        over = ", which does NOT fit" if one["peak_bytes"] > found["chip_bytes"] else ""
+        over = ", which does NOT fit" if one["peak_bytes"] > result["chip_bytes"] else ""
         lines += [
             f"{name:7} peak {one['peak_bytes'] / GIB:.2f} GiB per chip{over}: "
             f"{one['argument_bytes'] / GIB:.2f} of arguments, "
@@ -299,20 +300,20 @@ def report(found: dict[str, Any]) -> str:
             f"(compute {one['compute_s']:.3g}, memory {one['memory_s']:.3g}, links {one['links_s']:.3g}); "
             f"MFU at most {one['mfu']:.0%}",
         ]
-    if "largest_micro_batch" in found:
-        lines.append(f"largest micro-batch that fits: {found['largest_micro_batch']} rows")
+    if "largest_micro_batch" in result:
+        lines.append(f"largest micro-batch that fits: {result['largest_micro_batch']} rows")
     return "\n".join(lines)
 
 
 def meshes(topology: str, model) -> list[str]:
     """The sensible meshes: tensor at most the number of key heads, the rest fsdp, or half fsdp and half data."""
-    count, found = len(described_devices(topology)), []
+    count, result = len(described_devices(topology)), []
     for tensor in (1, 2, 4, 8):
         if count % tensor == 0 and model.num_kv_heads % tensor == 0:
             rest = count // tensor
-            found.append(f"fsdp:{rest},tensor:{tensor}")
-            found += [f"data:2,fsdp:{rest // 2},tensor:{tensor}"] if rest > 2 else []
-    return found
+            result.append(f"fsdp:{rest},tensor:{tensor}")
+            result += [f"data:2,fsdp:{rest // 2},tensor:{tensor}"] if rest > 2 else []
+    return result
 
 
 def rank(config, topology: str) -> list[dict[str, Any]]:
@@ -330,9 +331,9 @@ def rank(config, topology: str) -> list[dict[str, Any]]:
         said = one.get("refused") or f"{one['step_s']:.3g} s, peak {one['peak_bytes'] / GIB:.2f} GiB"
         print(f"{mesh:32} {said}", flush=True)
 
-    def order(found: dict[str, Any]) -> tuple[bool, float]:
-        one = found["programs"]["train"]
-        return one.get("peak_bytes", math.inf) > found["chip_bytes"], one.get("step_s", math.inf)
+    def order(result: dict[str, Any]) -> tuple[bool, float]:
+        one = result["programs"]["train"]
+        return one.get("peak_bytes", math.inf) > result["chip_bytes"], one.get("step_s", math.inf)
 
     return sorted(plans, key=order)
 
@@ -351,15 +352,15 @@ def run(config, workdir: pathlib.Path) -> None:
         best = rank(config, options.topology)
         print("\n" + report(best[0]))
         return
-    found = plan(config, options.topology, options.programs, find_largest=options.largest, effort=options.effort)
-    print(report(found))
+    result = plan(config, options.topology, options.programs, find_largest=options.largest, effort=options.effort)
+    print(report(result))
     kept = stored.load(pathlib.Path(options.check)) if options.check else None
     if options.save:
-        text = json.dumps({"command": command()} | found, indent=1) + "\n"
+        text = json.dumps({"command": command()} | result, indent=1) + "\n"
         write_atomically(pathlib.Path(options.save), text.encode())
     if kept:
-        print("\n" + stored.comparison(kept, found))
-        refused = stored.growth(kept, found)
+        print("\n" + stored.comparison(kept, result))
+        refused = stored.growth(kept, result)
         if refused:
             accept = f"if this is intended, commit the result of: {kept['command']}"
             sys.exit("\n".join([*refused, accept, "and of: python -m experiments.plan --table=experiments/plan/plans"]))

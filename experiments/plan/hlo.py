@@ -45,13 +45,13 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
       mesh: axis -> size, in the order of the mesh; its flat order numbers the devices.
     """
     computations, entry = _computations(text)
-    found: dict[tuple, Collective] = {}
+    result: dict[tuple, Collective] = {}
 
     def visit(name: str, turns: int, loop: str, seen: frozenset):
         for line in computations.get(name, ()):
             operation = _OPERATION.search(line)
             if operation:
-                _add(found, line, operation, turns, loop, mesh)
+                _add(result, line, operation, turns, loop, mesh)
             looped = _LOOP.search(line)
             if looped:
                 condition, body = looped.groups()
@@ -62,13 +62,13 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
                     visit(called, turns, loop, seen | {called})
 
     visit(entry, 1, entry, frozenset({entry}))
-    return list(found.values())
+    return list(result.values())
 
 
-def by_axes(found: list[Collective]) -> dict[str, float]:
+def by_axes(result: list[Collective]) -> dict[str, float]:
     """Bytes that a chip sends, by "kind over axes"."""
     totals: dict[str, float] = {}
-    for one in found:
+    for one in result:
         name = f"{one.kind} over {'+'.join(one.axes) or 'nothing'}"
         totals[name] = totals.get(name, 0.0) + one.bytes
     return dict(sorted(totals.items(), key=lambda item: -item[1]))
@@ -76,17 +76,17 @@ def by_axes(found: list[Collective]) -> dict[str, float]:
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     """({name: its lines}, the entry's name)."""
-    found, entry, current = {}, "", None
+    result, entry, current = {}, "", None
     for line in text.splitlines():
         head = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$", line)
         if head:
-            current = found.setdefault(head[2], [])
+            current = result.setdefault(head[2], [])
             entry = head[2] if head[1] else entry
         elif line.startswith("}"):
             current = None
         elif current is not None:
             current.append(line)
-    return found, entry
+    return result, entry
 
 
 def _turns(condition: list[str]) -> int:
@@ -95,7 +95,7 @@ def _turns(condition: list[str]) -> int:
     return max(constants, default=1)
 
 
-def _add(found: dict, line: str, operation: re.Match, turns: int, loop: str, mesh: Mapping[str, int]) -> None:
+def _add(result: dict, line: str, operation: re.Match, turns: int, loop: str, mesh: Mapping[str, int]) -> None:
     shapes, kind, start = operation.groups()
     channel = re.search(r"channel_id=(\d+)", line)
     sizes = [_num_bytes(*shape) for shape in _SHAPE.findall(shapes)]
@@ -110,7 +110,7 @@ def _add(found: dict, line: str, operation: re.Match, turns: int, loop: str, mes
         "collective-permute": size,
     }[kind]
     key = (loop, kind, channel[1] if channel else line)
-    found[key] = Collective(kind, _axes(groups, mesh), sent * turns, turns)
+    result[key] = Collective(kind, _axes(groups, mesh), sent * turns, turns)
 
 
 def _num_bytes(kind: str, shape: str) -> int:

@@ -33,16 +33,16 @@ def load(path: pathlib.Path) -> dict[str, Any]:
       ValueError: if the file holds no plan.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        found["command"], found["programs"]
+        result = json.loads(path.read_text(encoding="utf-8"))
+        result["command"], result["programs"]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a plan written by experiments.plan --save: {error!r}") from error
-    return found
+    return result
 
 
-def arguments(found: dict[str, Any]) -> list[str]:
+def arguments(result: dict[str, Any]) -> list[str]:
     """The arguments that made a plan, except the one that stored it."""
-    words = shlex.split(found["command"])
+    words = shlex.split(result["command"])
     return [word for word in words[words.index("experiments.plan") + 1 :] if not word.startswith("--save")]
 
 
@@ -55,19 +55,19 @@ def by_axis(sent: dict[str, float]) -> dict[str, float]:
     return totals
 
 
-def _measures(found: dict[str, Any]) -> dict[str, float | str]:
+def _measures(result: dict[str, Any]) -> dict[str, float | str]:
     """The measures compared: {"train: peak bytes": ..., "train: bytes over fsdp": ...}; a refusal as its text."""
     measures: dict[str, float | str] = {}
-    for name, one in found["programs"].items():
+    for name, one in result["programs"].items():
         measures[f"{name}: peak bytes"] = one.get("peak_bytes", one.get("refused"))
         for axes, size in by_axis(one.get("sent_bytes", {})).items():
             measures[f"{name}: bytes over {axes}"] = size
     return measures
 
 
-def comparison(kept: dict[str, Any], found: dict[str, Any]) -> str:
+def comparison(kept: dict[str, Any], result: dict[str, Any]) -> str:
     """The measures of two plans side by side."""
-    old, new = _measures(kept), _measures(found)
+    old, new = _measures(kept), _measures(result)
 
     def text(value: float | str | None) -> str:
         return f"{value / 1e9:.3f} GB" if isinstance(value, (int, float)) else str(value or "none")
@@ -84,7 +84,7 @@ def comparison(kept: dict[str, Any], found: dict[str, Any]) -> str:
     )
 
 
-def growth(kept: dict[str, Any], found: dict[str, Any]) -> list[str]:
+def growth(kept: dict[str, Any], result: dict[str, Any]) -> list[str]:
     """What is worse in a plan than in the stored one, one sentence each: it has grown, is refused, or is missing.
 
     Bytes over an axis that had none count as growth if they are more than MAX_GROWTH of the program's bytes. A program
@@ -94,8 +94,8 @@ def growth(kept: dict[str, Any], found: dict[str, Any]) -> list[str]:
       kept: the stored plan.
       found: the new plan.
     """
-    old, new = _measures(kept), _measures(found)
-    wrong = [f"{name} is planned no more" for name in kept["programs"] if name not in found["programs"]]
+    old, new = _measures(kept), _measures(result)
+    wrong = [f"{name} is planned no more" for name in kept["programs"] if name not in result["programs"]]
     for name, size in new.items():
         before, program = old.get(name, 0.0), name.partition(":")[0]
         if isinstance(size, str):
@@ -131,21 +131,21 @@ def table(folder: pathlib.Path) -> str:
     return "\n".join([HEAD, *lines, "\nThe commands, in the order of the table:\n", *commands]) + "\n"
 
 
-def _line(name: str, found: dict[str, Any], program: str) -> str:
-    one, model = found["programs"][program], pathlib.Path(found["model"]).name
-    place = f"{slice_name(found['topology'])} ({found['topology']})"
-    star = "*" if found.get("effort") else ""
-    start = f"| {name} | {model} | {place} | {found['mesh']} | {program}{star} |"
-    rows, micro = found["rows"], f" ({found['rows'] // found['micro_batches']})"
-    start += f" {rows}{micro} |" if program == "train" else f" {found['step_rows']} |"
+def _line(name: str, result: dict[str, Any], program: str) -> str:
+    one, model = result["programs"][program], pathlib.Path(result["model"]).name
+    place = f"{slice_name(result['topology'])} ({result['topology']})"
+    star = "*" if result.get("effort") else ""
+    start = f"| {name} | {model} | {place} | {result['mesh']} | {program}{star} |"
+    rows, micro = result["rows"], f" ({result['rows'] // result['micro_batches']})"
+    start += f" {rows}{micro} |" if program == "train" else f" {result['step_rows']} |"
     if "refused" in one:
         return f"{start} refused: {one['refused']} | | | | |"
-    state = found["parameter_bytes"] + (found["optimizer_bytes"] if program == "train" else 0)
+    state = result["parameter_bytes"] + (result["optimizer_bytes"] if program == "train" else 0)
     sent = ", ".join(f"{axes} {size / 1e9:.3g}" for axes, size in by_axis(one["sent_bytes"]).items()) or "none"
     limit = max(("compute_s", "memory_s", "links_s"), key=one.get).removesuffix("_s")
-    most = found.get("largest_micro_batch", "") if program == "train" else ""
-    over = ": **does not fit**" if one["peak_bytes"] > found["chip_bytes"] else ""
+    most = result.get("largest_micro_batch", "") if program == "train" else ""
+    over = ": **does not fit**" if one["peak_bytes"] > result["chip_bytes"] else ""
     return (
-        f"{start} {one['peak_bytes'] / GIB:.2f} ({state / GIB:.2f}) of {found['chip_bytes'] / GIB:.0f}{over} | {sent} "
+        f"{start} {one['peak_bytes'] / GIB:.2f} ({state / GIB:.2f}) of {result['chip_bytes'] / GIB:.0f}{over} | {sent} "
         f"| {one['step_s']:.3g} ({limit}) | {one['mfu']:.0%} | {most} |"
     )

@@ -77,10 +77,10 @@ def load_study(paths: Sequence[Path]) -> Study:
     tuning: dict[str, dict[str, Any]] = {}
     sweeps = []
     for folder, name in zip(folders, names, strict=True):
-        sweep, found, missing, tried = _load_sweep(folder)
+        sweep, result, missing, tried = _load_sweep(folder)
         prefix = f"{name}: " if len(paths) > 1 else ""
         sweeps.append(sweep)
-        members += [m._replace(arm=prefix + m.arm, name=prefix + m.name) for m in found]
+        members += [m._replace(arm=prefix + m.arm, name=prefix + m.name) for m in result]
         waiting += [prefix + point for point in missing]
         failed += [prefix + point for point in given_up(folder)]
         tuning |= {prefix + arm: row for arm, row in tried.items()}
@@ -104,8 +104,8 @@ def _load_sweep(folder: Path):
     tuning = read_json(folder / TUNING_FILE) if (folder / TUNING_FILE).exists() else {}
     members, waiting = [], []
     for index, point in enumerate(points):
-        there = point if isinstance(point, dict) else {}
-        lacks = [field for field in ("name", "workdir") if not isinstance(there.get(field), str)]
+        fields = point if isinstance(point, dict) else {}
+        lacks = [field for field in ("name", "workdir") if not isinstance(fields.get(field), str)]
         if lacks:
             raise ValueError(f"{path}: point {index} has no {' and no '.join(lacks)}")
         workdir = folder / point["workdir"]

@@ -177,9 +177,9 @@ def line_chart(
 
 def _shade(band: Band, index: int, x, y) -> Markup:
     """The area between a band's ends."""
-    there = [f"{x(step):.1f} {y(high):.1f}" for step, _, high in band]
+    upper = [f"{x(step):.1f} {y(high):.1f}" for step, _, high in band]
     back = [f"{x(step):.1f} {y(low):.1f}" for step, low, _ in reversed(band)]
-    return Markup('<path class="band fill{} arm{}" d="M{}Z"/>').format(look(index)[0], index, "L".join(there + back))
+    return Markup('<path class="band fill{} arm{}" d="M{}Z"/>').format(look(index)[0], index, "L".join(upper + back))
 
 
 def _line(points: Points, index: int, name: str, x, y, *, raw: bool = True, along: str = "step") -> list[Markup]:

@@ -52,18 +52,18 @@ def choose_metric(study: Study, asked: str | None) -> str | None:
 
 def samples_of(member: Member) -> dict[float, float]:
     """{step: training samples seen by then}, for the steps at which the seed logged them."""
-    found = {row["step"]: row["env_steps"] for row in member.metrics if row.get("env_steps") is not None}
-    return found or {row["step"]: row["samples"] for row in member.run.timing if row.get("samples") is not None}
+    result = {row["step"]: row["env_steps"] for row in member.metrics if row.get("env_steps") is not None}
+    return result or {row["step"]: row["samples"] for row in member.run.timing if row.get("samples") is not None}
 
 
 def minutes_of(run: Run) -> dict[float, float]:
     """{step: minutes since the first logged row}: the time before that row is mostly compilation."""
-    total, found = 0.0, {}
+    total, result = 0.0, {}
     for row in run.timing:
         total += seconds_of(row)
-        found[row["step"]] = row.get("wall_s", total) / 60
-    start = min(found.values(), default=0.0)
-    return {step: minutes - start for step, minutes in found.items()}
+        result[row["step"]] = row.get("wall_s", total) / 60
+    start = min(result.values(), default=0.0)
+    return {step: minutes - start for step, minutes in result.items()}
 
 
 def align(members: Sequence[Member], metric: str, along: str) -> Aligned | None:
@@ -108,15 +108,15 @@ def align(members: Sequence[Member], metric: str, along: str) -> Aligned | None:
 
 def curve(study: Study, metric: str, along: str) -> dict[str, Any] | None:
     """One chart with the IQM over the seeds and its 95 % interval per arm; None if no arm has values."""
-    found = {arm: align(members, metric, along) for arm, members in study.arms.items()}
-    found = {arm: aligned for arm, aligned in found.items() if aligned is not None}
-    longest = max((aligned.along[-1] for aligned in found.values()), default=0.0)
+    result = {arm: align(members, metric, along) for arm, members in study.arms.items()}
+    result = {arm: aligned for arm, aligned in result.items() if aligned is not None}
+    longest = max((aligned.along[-1] for aligned in result.values()), default=0.0)
     if along == "minute" and longest < 3:
-        along, found = "second", {arm: row._replace(along=60 * row.along) for arm, row in found.items()}
-    if along == "sample" and all(acts(member.metrics) for arm in found for member in study.arms[arm]):
+        along, result = "second", {arm: row._replace(along=60 * row.along) for arm, row in result.items()}
+    if along == "sample" and all(acts(member.metrics) for arm in result for member in study.arms[arm]):
         along = "environment step"
     series, bands, faint = {}, {}, {}
-    for arm, (places, matrix) in found.items():
+    for arm, (places, matrix) in result.items():
         middle = matrix[0]
         if 1 < len(matrix) and len(study.arms) == 1:  # with several arms, all their seeds would be unreadable
             faint[arm] = [list(zip(places.tolist(), row.tolist(), strict=True)) for row in matrix]
@@ -132,9 +132,9 @@ def curve(study: Study, metric: str, along: str) -> dict[str, Any] | None:
 
 def finals(study: Study, metric: str) -> dict[str, list[float]]:
     """Arm -> the last value of each seed, for arms that have any."""
-    found = {arm: [final_value(member, metric) for member in members] for arm, members in study.arms.items()}
-    found = {arm: [value for value in row if value is not None] for arm, row in found.items()}
-    return {arm: row for arm, row in found.items() if row}
+    result = {arm: [final_value(member, metric) for member in members] for arm, members in study.arms.items()}
+    result = {arm: [value for value in row if value is not None] for arm, row in result.items()}
+    return {arm: row for arm, row in result.items() if row}
 
 
 def estimate(values: Sequence[float]) -> stats.Estimate | None:
@@ -144,11 +144,11 @@ def estimate(values: Sequence[float]) -> stats.Estimate | None:
     return stats.stratified_bootstrap(stats.iqm, np.array(values)[:, None])
 
 
-def _words(found: Sequence[float] | None) -> str:
+def _words(result: Sequence[float] | None) -> str:
     """An estimate as "0.51 [0.42, 0.6]"; "" for None."""
-    if found is None:
+    if result is None:
         return ""
-    middle, low, high = map(charts.short_number, found)
+    middle, low, high = map(charts.short_number, result)
     return f"{middle} [{low}, {high}]"
 
 
@@ -162,7 +162,7 @@ def final_table(study: Study, metric: str) -> list[dict[str, Any]]:
         if arm != base and min(len(values), len(scores.get(base, ()))) > 1:
             pair = (np.array(values)[:, None], np.array(scores[base])[:, None])
             better = stats.stratified_bootstrap(stats.probability_of_improvement, *pair)
-        minutes = [max(found.values()) for found in map(minutes_of, runs_of(members)) if found]
+        minutes = [max(result.values()) for result in map(minutes_of, runs_of(members)) if result]
         minutes = float(np.median(minutes)) if minutes else None
         rows.append({
             "arm": arm,
@@ -201,34 +201,34 @@ def _tried(row: Mapping[str, Any] | None) -> str:
 
 def notices(study: Study, metric: str | None) -> list[str]:
     """Warnings to read before the table: unequal budgets, few seeds, other code, missing runs."""
-    found = []
+    result = []
     members = [member for row in study.arms.values() for member in row]
     if study.waiting:
         total = len(study.waiting) + len(runs_of(members))
-        found.append(f"{len(study.waiting)} of {total} points have no run yet: {_first(study.waiting)}")
+        result.append(f"{len(study.waiting)} of {total} points have no run yet: {_first(study.waiting)}")
     if study.failed:
-        found.append(f"{len(study.failed)} points have failed: {_first(study.failed)}")
+        result.append(f"{len(study.failed)} points have failed: {_first(study.failed)}")
     if any(member.run.record.get("folded") for member in members):
-        found.append("Some runs were trained together in one program: the time of each is that of the whole program.")
+        result.append("Some runs were trained together in one program: the time of each is that of the whole program.")
     spent = {m.name: max(samples_of(m).values(), default=None) for m in members}
     spent = spent if None not in spent.values() else {m.name: m.metrics[-1]["step"] for m in members if m.metrics}
     if spent and max(spent.values()) > 1.1 * min(spent.values()):
         low, high = charts.short_number(min(spent.values())), charts.short_number(max(spent.values()))
-        found.append(f"Budgets differ: the runs end after {low} to {high} samples (steps where these are not logged). "
+        result.append(f"Budgets differ: the runs end after {low} to {high} samples (steps where these are not logged). "
                      "The table compares their last values.")
     if metric is not None:
-        found += _without_an_end(members, metric)
+        result += _without_an_end(members, metric)
     commits = {run.record.get("git_commit") for run in runs_of(members) if run.record}
     if len(commits) > 1:
-        found.append(f"The runs were made by {len(commits)} different commits.")
+        result.append(f"The runs were made by {len(commits)} different commits.")
     counts = {len(row) for row in study.arms.values()}
     if metric is not None and min(counts, default=0) < stats.FEW and max(counts, default=0) > 1:
-        found.append(f"With fewer than {stats.FEW} seeds per arm, a bootstrap interval of the IQM is too narrow: it "
+        result.append(f"With fewer than {stats.FEW} seeds per arm, a bootstrap interval of the IQM is too narrow: it "
                      "misses the true value in more than 5 % of cases. The mean's interval is widened for this.")
     if metric is not None and len(study.arms) > 2 and max(counts) > 1:
-        found.append(f"The best of {len(study.arms)} arms was picked on these seeds: expect it to do less well on "
+        result.append(f"The best of {len(study.arms)} arms was picked on these seeds: expect it to do less well on "
                      "new ones.")
-    return found
+    return result
 
 
 def _without_an_end(members: Sequence[Member], metric: str) -> list[str]:
@@ -236,13 +236,13 @@ def _without_an_end(members: Sequence[Member], metric: str) -> list[str]:
     points = {member.name: points_of(member.metrics, metric) for member in members}
     lost = [name for name, row in points.items() if all(value is None for _, value in row)]
     broken = [name for name, row in points.items() if name not in lost and row[-1][1] is None]
-    found = []
+    result = []
     if lost:
-        found.append(f"{len(lost)} of {len(members)} seeds have no value of {metric} and are left out: {_first(lost)}")
+        result.append(f"{len(lost)} of {len(members)} seeds have no value of {metric} and are left out: {_first(lost)}")
     if broken:
-        found.append(f"The last {metric} of {len(broken)} of {len(members)} seeds is not finite; the last finite one "
+        result.append(f"The last {metric} of {len(broken)} of {len(members)} seeds is not finite; the last finite one "
                      f"is used: {_first(broken)}")
-    return found
+    return result
 
 
 def _first(names: Sequence[str], count: int = 6) -> str:
@@ -259,11 +259,11 @@ def profile(study: Study, metric: str) -> dict[str, Any] | None:
     taus = np.linspace(min(every) - pad, max(every) + pad, 121)
     series, bands = {}, {}
     for arm, row in scores.items():
-        found = stats.stratified_bootstrap(
+        result = stats.stratified_bootstrap(
             lambda x: stats.performance_profile(x, taus), np.array(row)[:, None], resamples=RESAMPLES
         )
-        series[arm] = list(zip(taus.tolist(), found.value.tolist(), strict=True))
-        bands[arm] = list(zip(taus, found.low, found.high, strict=True))
+        series[arm] = list(zip(taus.tolist(), result.value.tolist(), strict=True))
+        bands[arm] = list(zip(taus, result.low, result.high, strict=True))
     svg = charts.line_chart(
         series, title="share of seeds above it", palette=list(study.arms), bands=bands, along=f"final {metric}",
         span=(0.0, 1.0),
@@ -306,23 +306,23 @@ def health_table(study: Study) -> dict[str, Any]:
         arm: [(run, {row["metric"]: row for row in assess(run.metrics)}) for run in runs_of(members)]
         for arm, members in study.arms.items()
     }
-    everyone = [found for row in judged.values() for _, found in row]
+    everyone = [result for row in judged.values() for _, result in row]
     rows = []
     for metric in everyone[0] if everyone else ():
-        if all(found[metric]["status"] == "not logged" for found in everyone):
+        if all(result[metric]["status"] == "not logged" for result in everyone):
             continue
         cells = [_health_cell(metric, row) for row in judged.values()]
-        about = next(found[metric] for found in everyone if found[metric]["status"] != "not logged")
+        about = next(result[metric] for result in everyone if result[metric]["status"] != "not logged")
         warns = any(cell["status"] == "warning" for cell in cells)
-        advice = next((found[metric]["advice"] for found in everyone if found[metric]["advice"]), "")
+        advice = next((result[metric]["advice"] for result in everyone if result[metric]["advice"]), "")
         rows.append({**about, "cells": cells, "advice": advice, "status": "warning" if warns else "ok"})
-    warned = sum(any(row["status"] == "warning" for row in found.values()) for found in everyone)
+    warned = sum(any(row["status"] == "warning" for row in result.values()) for result in everyone)
     rows.sort(key=lambda row: row["status"] != "warning")
     return {"rows": rows, "warned": warned, "runs": len(everyone)}
 
 
 def _health_cell(metric: str, judged) -> dict[str, Any]:
-    rows = [(run, found[metric]) for run, found in judged if found[metric]["status"] != "not logged"]
+    rows = [(run, result[metric]) for run, result in judged if result[metric]["status"] != "not logged"]
     warned = [run.label for run, row in rows if row["status"] == "warning"]
     values = [row["value"] for _, row in rows if row["value"] is not None]
     low = "below" in rows[0][1]["limit"] if rows else False
@@ -333,12 +333,12 @@ def _health_cell(metric: str, judged) -> dict[str, Any]:
 
 def completions(study: Study) -> list[dict[str, Any]]:
     """One section per arm: its first run that wrote completions."""
-    found = []
+    result = []
     for arm, members in study.arms.items():
         run = next((run for run in runs_of(members) if before_and_after(run.samples)), None)
         if run is not None:
-            found.append({"arm": arm, **run_section(run)})
-    return found
+            result.append({"arm": arm, **run_section(run)})
+    return result
 
 
 def episodes(study: Study) -> list[dict[str, Any]]:
@@ -346,12 +346,12 @@ def episodes(study: Study) -> list[dict[str, Any]]:
 
     A program of many runs records the episodes of its first run only, so they belong to that run's arm.
     """
-    found = []
+    result = []
     for arm, members in study.arms.items():
         own = [m.run for m in members if m.run.episodes and m.name.rpartition("#")[2] in (m.name, "0")]
         if own:
-            found.append({"arm": arm, **run_section(own[0])})
-    return found
+            result.append({"arm": arm, **run_section(own[0])})
+    return result
 
 
 def sections(study: Study, asked: str | None = None) -> dict[str, Any]:
@@ -361,7 +361,7 @@ def sections(study: Study, asked: str | None = None) -> dict[str, Any]:
     members = [member for row in study.arms.values() for member in row]
     main = [] if metric is None else [curve(study, metric, along) for along in ("sample", "step", "minute")]
     scores = {} if metric is None else finals(study, metric)
-    intervals = {arm: found for arm, row in scores.items() if (found := estimate(row)) is not None}
+    intervals = {arm: result for arm, row in scores.items() if (result := estimate(row)) is not None}
     names = [name for name in CURVES if name != metric]
     everyone = metric is not None and all(align(row, metric, "sample") for row in study.arms.values())
     along = "sample" if everyone else "step"  # an arm that logs no samples would be missing from every chart

@@ -50,15 +50,15 @@ def observations_of(row: Mapping[str, Any]) -> np.ndarray | None:
     shape = tuple(packed["shape"])
     if "bits" in packed:
         rows = [np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8)) for text in packed["bits"]]
-        found = np.stack(rows)[:, : math.prod(shape)].astype(float)
+        result = np.stack(rows)[:, : math.prod(shape)].astype(float)
     else:
-        found = np.array(packed["values"], float)  # None becomes nan
-    if len(found) != len(row["rewards"]) + 1 or len(row["actions"]) != len(row["rewards"]):
+        result = np.array(packed["values"], float)  # None becomes nan
+    if len(result) != len(row["rewards"]) + 1 or len(row["actions"]) != len(row["rewards"]):
         raise ValueError(
-            f"the episode of step {row['step']} has {len(found)} observations; there must be one more "
+            f"the episode of step {row['step']} has {len(result)} observations; there must be one more "
             f"than rewards ({len(row['rewards'])}) and actions ({len(row['actions'])})"
         )
-    return found.reshape(len(found), *shape)
+    return result.reshape(len(result), *shape)
 
 
 def summary(row: Mapping[str, Any]) -> str:
@@ -175,15 +175,15 @@ def _features(observations: np.ndarray | None, scene: Scene | None) -> Sequence[
 def section(row: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that the report shows of an episode."""
     scene = scene_for(row)
-    found = {"step": row["step"], "env": row["env"], "summary": summary(row), "table": table(row, scene)}
+    result = {"step": row["step"], "env": row["env"], "summary": summary(row), "table": table(row, scene)}
     if scene is None:
-        return found | {"film": None, "stills": [], "said": ""}
+        return result | {"film": None, "stills": [], "said": ""}
     count, shown = len(row["rewards"]) + 1, picked(len(row["rewards"]) + 1, scene)
     said = ""
     if len(shown) < count:
         stride = shown[1] - shown[0]
         said = f"one state in {stride} is shown" if scene.thins else f"the first {len(shown)} states are shown"
-    return found | {"film": film(row, scene), "stills": stills(row, scene), "said": said}
+    return result | {"film": film(row, scene), "stills": stills(row, scene), "said": said}
 
 
 def as_text(row: Mapping[str, Any]) -> str:
@@ -197,8 +197,8 @@ def as_text(row: Mapping[str, Any]) -> str:
             reward = f", reward {_number(row['rewards'][t - 1])}" if t else ""
             lines += ["", f"step {t}{reward}: {words}", *_board(board)]
         return "\n".join(lines)
-    found = table(row, scene, whole=True)
-    rows = [found["head"], *found["rows"]]
+    result = table(row, scene, whole=True)
+    rows = [result["head"], *result["rows"]]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
         lines.append("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)))

@@ -73,10 +73,10 @@ def load_run(workdir: Path, label: str) -> Run:
         raise FileNotFoundError(f"no run at {workdir}: name the --workdir of a program under experiments/")
     missing: list[str] = []
 
-    def read(name: str, reader, empty, *, wanted: bool = True):
+    def read(name: str, reader, empty, *, names: bool = True):
         if (workdir / name).exists():
             return reader(workdir / name)
-        if wanted:
+        if names:
             missing.append(name)
         return empty
 
@@ -128,15 +128,15 @@ def curves(runs: Sequence[Run], names: Sequence[str]) -> list[dict[str, Any]]:
     palette = [run.label for run in runs]
     in_worlds = all(acts(run.metrics) for run in runs)
     field, along = ("env_steps", "environment step") if in_worlds else ("step", "step")
-    found = []
+    result = []
     for name in names:
         series = {run.label: points_of(run.metrics, name, field) for run in runs}
         svg = charts.line_chart(series, title=name, palette=palette, along=along)
         if svg is not None:
             ends = [next((v for _, v in reversed(points) if v is not None), None) for points in series.values()]
             last = ", ".join(charts.short_number(value) for value in ends)
-            found.append({"name": name, "meaning": CURVES.get(name, ""), "svg": svg, "last": last})
-    return found
+            result.append({"name": name, "meaning": CURVES.get(name, ""), "svg": svg, "last": last})
+    return result
 
 
 def other_metrics(runs: Sequence[Run]) -> list[str]:

@@ -96,7 +96,7 @@ def length_bias(
             u = dpo.sequence_scores(ratios, mask, jnp.ones(mask.shape), objective.length_power)
             return u[:, 0] - u[:, 1]
 
-        found = []
+        result = []
         for seed in seeds:
             order = np.random.default_rng(seed).permutation(count)
             test, train = order[:held_out], order[held_out:]
@@ -106,8 +106,8 @@ def length_bias(
                 trained, state = update(trained, state, _batch(arrays, rows, ref_log_probs))
             batches = (_batch(arrays, test[rows], ref_log_probs) for rows in _chunks(held_out, batch_size))
             gaps = np.concatenate([np.asarray(margins(trained, batch)) for batch in batches])[:held_out]
-            found.append(_describe(gaps, arrays["completion_mask"][test].sum(axis=-1)))
-        values[arm] = {name: np.array([row[name] for row in found]) for name in found[0]}
+            result.append(_describe(gaps, arrays["completion_mask"][test].sum(axis=-1)))
+        values[arm] = {name: np.array([row[name] for row in result]) for name in result[0]}
     return Outcome(values)
 
 

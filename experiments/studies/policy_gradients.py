@@ -50,11 +50,11 @@ def moments_of(estimate: Callable, exact: chex.Array, keys: chex.Array) -> dict[
     samples = keys.shape[0]
 
     def add(carry, key):
-        found = estimate(key)
-        norms = jnp.linalg.norm(found) * jnp.linalg.norm(exact)
-        aligned = jnp.where(norms > 0, found @ exact / jnp.where(norms > 0, norms, 1.0), 0.0)
+        result = estimate(key)
+        norms = jnp.linalg.norm(result) * jnp.linalg.norm(exact)
+        aligned = jnp.where(norms > 0, result @ exact / jnp.where(norms > 0, norms, 1.0), 0.0)
         total, squares, cosines = carry
-        return (total + found, squares + jnp.sum(jnp.square(found)), cosines + aligned), None
+        return (total + result, squares + jnp.sum(jnp.square(result)), cosines + aligned), None
 
     start = jnp.zeros_like(exact), jnp.zeros(()), jnp.zeros(())
     (total, squares, cosines), _ = jax.lax.scan(add, start, keys)

@@ -92,12 +92,12 @@ class Layout(NamedTuple):
     def log_probs(self, logits: chex.Array) -> chex.Array:
         """log pi of all completions, for a policy that sees everything. float [P, N, V] -> float [P, V^T]."""
         table, start = jax.nn.log_softmax(logits), 0
-        found = jnp.zeros((logits.shape[0], 1), logits.dtype)
+        result = jnp.zeros((logits.shape[0], 1), logits.dtype)
         for t in range(self.length):
             stop = start + self.vocab**t
-            found = (found[:, :, None] + table[:, start:stop]).reshape(logits.shape[0], -1)
+            result = (result[:, :, None] + table[:, start:stop]).reshape(logits.shape[0], -1)
             start = stop
-        return found
+        return result
 
 
 def make_method(slots: Mapping[str, Any]) -> tuple[rule.CreditRule, grpo.Objective]:
@@ -159,8 +159,8 @@ def sample(key: chex.PRNGKey, logits: chex.Array, prompts: chex.Array, layout: L
 
 def loss_of(logits: chex.Array, batch: PolicyBatch, objective: grpo.Objective, layout: Layout) -> tuple:
     """rl_jax.grpo.loss and its metrics, divided by their counts."""
-    found, metrics = grpo.loss(score(logits, batch.batch, layout), batch, objective)
-    return found.value(), {name: x.value() for name, x in metrics.items()}
+    result, metrics = grpo.loss(score(logits, batch.batch, layout), batch, objective)
+    return result.value(), {name: x.value() for name, x in metrics.items()}
 
 
 class Recipe(NamedTuple):

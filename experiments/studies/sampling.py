@@ -74,8 +74,8 @@ def online_offline(
     def at_budgets(rewards, log_probs):
         spent, gained = kl(log_probs, jnp.broadcast_to(ref, log_probs.shape)), jnp.exp(log_probs) @ rewards
         so_far = jax.lax.cummax(spent)  # if the path turns back: where it first reached this KL
-        found = {f"reward_kl_{budget:g}": jnp.interp(budget, so_far, gained) for budget in budgets}
-        return found | {"max_kl": so_far[-1]}
+        result = {f"reward_kl_{budget:g}": jnp.interp(budget, so_far, gained) for budget in budgets}
+        return result | {"max_kl": so_far[-1]}
 
     def train(key, drawn_by):
         key_world, key_run = jax.random.split(key)

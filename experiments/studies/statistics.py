@@ -93,7 +93,7 @@ def few_seeds(
     else:
         tables = [made_up_tables(np.random.default_rng(place)) for place in range(len(suites))]
     statistics = {arm: bind(choice, stats) for arm, choice in arms.items()}
-    found = {arm: {} for arm in arms}
+    result = {arm: {} for arm in arms}
     for n in runs:
         rows = {arm: [] for arm in arms}
         for seed in seeds:
@@ -116,9 +116,9 @@ def few_seeds(
                     rows[arm].append(np.mean(measured, axis=1))
         for arm in arms:
             means = np.reshape(rows[arm], (len(seeds), len(tables), 4)).mean(axis=1)
-            found[arm] |= {f"{name}_{n}": means[:, i] for i, name in enumerate(("width", "covered", "wrong", "shift"))}
+            result[arm] |= {f"{name}_{n}": means[:, i] for i, name in enumerate(("width", "covered", "wrong", "shift"))}
     note = "" if real else f"{next(iter(suites.values()))[0]} is not here: the scores were made up (made_up_tables)"
-    return Outcome(found, note=note)
+    return Outcome(result, note=note)
 
 
 def _draw(rng: np.random.Generator, table: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -222,8 +222,8 @@ def tuning_seeds(
         truth = jnp.mean(others[test:])
         return {arm: {"score": reported[which], "bias": reported[which] - truth} for arm, which in arms.items()}
 
-    found = _one_by_one(study, seeds)
-    return Outcome({arm: per_seed(metrics) for arm, metrics in found.items()})
+    result = _one_by_one(study, seeds)
+    return Outcome({arm: per_seed(metrics) for arm, metrics in result.items()})
 
 
 def best_of_seeds(
@@ -258,13 +258,13 @@ def best_of_seeds(
         rates = jnp.asarray([learning_rates["careful"], learning_rates["bold"]])
         scores = jax.vmap(lambda rate, row: jax.vmap(lambda key: learn(key, means, rate, **learner))(row))(rates, keys)
         truth = jnp.mean(scores[:, most:], axis=1)
-        found = {}
+        result = {}
         for arm, choice in arms.items():
             reported = {"mean": jnp.mean, "max": jnp.max}[choice["report"]](scores[:, : choice["runs"]], axis=1)
             bias = reported - truth
             wrong = (reported[0] > reported[1]) != (truth[0] > truth[1])
-            found[arm] = {"bias": bias[0], "bold_bias": bias[1], "wrong": wrong.astype(jnp.float32)}
-        return found
+            result[arm] = {"bias": bias[0], "bold_bias": bias[1], "wrong": wrong.astype(jnp.float32)}
+        return result
 
-    found = _one_by_one(study, seeds)
-    return Outcome({arm: per_seed(metrics) for arm, metrics in found.items()})
+    result = _one_by_one(study, seeds)
+    return Outcome({arm: per_seed(metrics) for arm, metrics in result.items()})

@@ -121,6 +121,6 @@ def unfold(folder: pathlib.Path, workdir: pathlib.Path, points: Sequence[Point])
 def _row_of(row: dict[str, Any], index: int) -> dict[str, Any]:
     """The values of one run in a row of runs.jsonl."""
     lost = row.get("nonfinite", {})
-    found = {name: values[index] for name, values in row.items() if isinstance(values, list)}
-    found |= {name: float(lost[f"{name}[{index}]"]) for name in found if f"{name}[{index}]" in lost}
-    return found | {"step": row["step"]}
+    result = {name: values[index] for name, values in row.items() if isinstance(values, list)}
+    result |= {name: float(lost[f"{name}[{index}]"]) for name in result if f"{name}[{index}]" in lost}
+    return result | {"step": row["step"]}

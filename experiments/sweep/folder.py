@@ -103,10 +103,10 @@ def last_metrics(workdir: pathlib.Path) -> dict[str, float]:
     Raises:
       ValueError: if a row is damaged.
     """
-    path, found = workdir / METRICS_FILE, {}
+    path, result = workdir / METRICS_FILE, {}
     for row in read_jsonl(path) if path.exists() else []:
-        found |= {name: value for name, value in row.items() if name != "nonfinite"}
-    return found
+        result |= {name: value for name, value in row.items() if name != "nonfinite"}
+    return result
 
 
 def table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
@@ -141,31 +141,31 @@ def table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
     for arm in dict.fromkeys(row["arm"] for row in rows):
         mine = [row["metrics"].get(metric) for row in complete if row["arm"] == arm]
         known = mine and None not in mine
-        found = dict(mean=sum(mine) / len(mine), least=min(mine), greatest=max(mine)) if known else {}
-        arms.append(dict(arm=arm, complete=len(mine), points=sum(row["arm"] == arm for row in rows), **found))
+        result = dict(mean=sum(mine) / len(mine), least=min(mine), greatest=max(mine)) if known else {}
+        arms.append(dict(arm=arm, complete=len(mine), points=sum(row["arm"] == arm for row in rows), **result))
     return {"metric": metric, "points": rows, "arms": arms}
 
 
-def markdown(found: Mapping[str, Any]) -> str:
+def markdown(result: Mapping[str, Any]) -> str:
     """A table's arms and points as two Markdown tables."""
 
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.4g}"
 
-    metric = found["metric"] or "result"
+    metric = result["metric"] or "result"
     lines = [f"| arm | complete | mean {metric} | least | greatest |", "|---|---|---|---|---|"]
-    for arm in found["arms"]:
+    for arm in result["arms"]:
         values = " | ".join(number(arm.get(name)) for name in ("mean", "least", "greatest"))
         lines.append(f"| {arm['arm']} | {arm['complete']} of {arm['points']} | {values} |")
     lines += ["", f"| point | state | step | {metric} |", "|---|---|---|---|"]
-    for row in found["points"]:
+    for row in result["points"]:
         lines.append(f"| {row['name']} | {row['state']} | {row['step']} | {number(row['metrics'].get(metric))} |")
     return "\n".join(lines) + "\n"
 
 
 def write_table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
     """Writes table.md and table.json; returns the content of table.json."""
-    found = table(folder, metric)
-    write_json(folder / "table.json", found)
-    write_atomically(folder / "table.md", markdown(found).encode())
-    return found
+    result = table(folder, metric)
+    write_json(folder / "table.json", result)
+    write_atomically(folder / "table.md", markdown(result).encode())
+    return result

@@ -89,7 +89,7 @@ def load_config(config: str) -> ConfigDict:
 
 def functions_of(module: ModuleType, prefix: str) -> dict[str, Any]:
     """{NAME: function} for the functions prefix_NAME of a config file and of the config files that it builds on."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     waiting, seen = [module], set()
     while waiting:
         module = waiting.pop(0)
@@ -98,10 +98,10 @@ def functions_of(module: ModuleType, prefix: str) -> dict[str, Any]:
         seen.add(module.__name__)
         for name, value in vars(module).items():
             if name.startswith(prefix) and callable(value):
-                found.setdefault(name.removeprefix(prefix), value)
+                result.setdefault(name.removeprefix(prefix), value)
         imported = [value for value in vars(module).values() if isinstance(value, ModuleType)]
         waiting += [value for value in imported if value.__name__.startswith("configs.") and value is not sweeps]
-    return found
+    return result
 
 
 def set_fields(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
@@ -294,10 +294,10 @@ def _fits(value: Any, place: Any) -> bool:
 
 def _names(config: ConfigDict, prefix: str = "") -> list[str]:
     """The dotted names of all fields."""
-    found = []
+    result = []
     for key, value in config.items():
-        found += _names(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else [prefix + key]
-    return found
+        result += _names(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else [prefix + key]
+    return result
 
 
 def _near(name: str, known: Iterable[str]) -> str:

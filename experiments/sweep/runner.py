@@ -280,8 +280,8 @@ def ssh_command(host: str, command: Sequence[str]) -> list[str]:
     """The command on another machine, in the same folder on a shared file system; it ends with its ssh."""
     import shlex
 
-    there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(command)}"
-    return ["ssh", "-o", "BatchMode=yes", "-tt", host, there]
+    remote = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(command)}"
+    return ["ssh", "-o", "BatchMode=yes", "-tt", host, remote]
 
 
 def _said(status: int) -> str:

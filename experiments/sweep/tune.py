@@ -45,7 +45,7 @@ def space_of(config: str, names: str) -> dict[str, tuple]:
       ValueError: if a name or a kind is unknown, if there are no names, or if two spaces have the same field.
     """
     known = points.functions_of(points.load_module(config.partition(":")[0]), "space_")
-    found: dict[str, tuple] = {}
+    result: dict[str, tuple] = {}
     for name in filter(None, names.split(",")):
         if name not in known:
             raise ValueError(f"{config} has no space {name!r}; it has: {', '.join(sorted(known)) or 'none'}")
@@ -54,12 +54,12 @@ def space_of(config: str, names: str) -> dict[str, tuple]:
                 raise ValueError(
                     f"space {name}: ({kind!r}, {bounds}) must be one of {', '.join(KINDS)}, with its bounds"
                 )
-            if field in found:
+            if field in result:
                 raise ValueError(f"two spaces have the field {field}")
-            found[field] = (kind, *bounds)
-    if not found:
+            result[field] = (kind, *bounds)
+    if not result:
         raise ValueError(f"--space is empty; {config} has: {', '.join(sorted(known)) or 'none'}")
-    return found
+    return result
 
 
 def propose(space: Mapping[str, tuple], trials: Sequence[Mapping], *, seed: int, maximize: bool) -> dict[str, Any]:
@@ -110,15 +110,15 @@ def budget(config: Mapping[str, Any], program: str, fields: str | None) -> dict[
     """
     if fields is None:
         return budget_of(config, program)
-    found = {}
+    result = {}
     for name in fields.split(","):
         place: Any = config
         for part in name.split("."):
             if part not in place:
                 raise ValueError(f"--budget: the config has no field {name}")
             place = place[part]
-        found[name] = place
-    return found
+        result[name] = place
+    return result
 
 
 def equal_budget(arms: Sequence[points.Point], fields: str | None) -> dict[str, Any]:
@@ -127,18 +127,19 @@ def equal_budget(arms: Sequence[points.Point], fields: str | None) -> dict[str, 
     Raises:
       ValueError: if two arms have different budgets; the message names them.
     """
-    found = {}
+    result = {}
     for arm in arms:
         config = points.set_fields(points.load_config(arm.config), arm.overrides)
-        found[arm.name] = budget(config, arm.program, fields)
+        result[arm.name] = budget(config, arm.program, fields)
     first = arms[0].name
-    for name, mine in found.items():
-        if mine != found[first]:
+    for name, mine in result.items():
+        if mine != result[first]:
             raise ValueError(
-                f"the arms have different budgets: {first} {found[first]}, {name} {mine}; set the same steps for both, "
+                f"the arms have different budgets: {first} {result[first]}, {name} {mine}; "
+                "set the same steps for both, "
                 "or name with --budget the fields that must be equal"
             )
-    return found[first]
+    return result[first]
 
 
 def seed_overrides(config: str, seed: int) -> dict[str, Any]:
@@ -213,12 +214,12 @@ def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Ma
     while len(trials) < options.trials:
         params = propose(space, trials, seed=options.seed, maximize=not options.minimize)
         names = [f"trial={len(trials):03d},seed={seed}" for seed in options.tuning_seeds]
-        found = [seeded(arm, params, seed, name) for seed, name in zip(options.tuning_seeds, names, strict=True)]
-        resolved = points.set_fields(points.load_config(found[0].config), found[0].overrides)
+        result = [seeded(arm, params, seed, name) for seed, name in zip(options.tuning_seeds, names, strict=True)]
+        resolved = points.set_fields(points.load_config(result[0].config), result[0].overrides)
         if budget(resolved, arm.program, options.budget) != per_run:
             raise ValueError(f"a trial of {arm.name} may not change the budget of a run: {params}")
         folder.write_json(path, said | {"trials": trials})  # an interrupted trial resumes only with these settings
-        tasks = sweep_program.tasks_of(place, found, vmap=False)
+        tasks = sweep_program.tasks_of(place, result, vmap=False)
         shown = display.Display(tasks, jobs=len(slots))
         try:
             status = runner.Runner(place, tasks, slots, retries=options.retries, display=shown).run()

@@ -102,12 +102,12 @@ def newest_checkpoint(workdir: pathlib.Path) -> str:
 
 def unfinished(workdir: pathlib.Path) -> set[tuple]:
     """The folders of unfinished saves, each with what distinguishes it from an earlier one of the same name."""
-    found = set()
+    result = set()
     for path in (path for part in parts_of(workdir) for path in (part / "checkpoints").glob("*.orbax-checkpoint-tmp*")):
         with contextlib.suppress(FileNotFoundError):  # complete by now, and renamed
             status = path.stat()
-            found.add((path.name.split(".")[0], status.st_ino, status.st_ctime_ns))
-    return found
+            result.add((path.name.split(".")[0], status.st_ino, status.st_ctime_ns))
+    return result
 
 
 class Runs:
@@ -186,11 +186,11 @@ class Runs:
 
 def compare(undisturbed: pathlib.Path, killed: pathlib.Path) -> bool:
     """Prints each result's checksum and whether the two runs agree; returns whether all do."""
-    expected, found = results_of(undisturbed), results_of(killed)
-    for name in sorted(expected | found):
-        ends = [results.get(name, "missing")[:16] for results in (expected, found)]
+    expected, result = results_of(undisturbed), results_of(killed)
+    for name in sorted(expected | result):
+        ends = [results.get(name, "missing")[:16] for results in (expected, result)]
         print(f"{name:24} {ends[0]} {'equal' if len(set(ends)) == 1 else f'DIFFERS: {ends[1]}'}")
-    return expected == found and "final.json" in expected
+    return expected == result and "final.json" in expected
 
 
 def main(argv: list[str]) -> None:
@@ -206,15 +206,16 @@ def main(argv: list[str]) -> None:
     total = progress_of(undisturbed)
     print(f"undisturbed: {total} rows of metrics in {seconds:.0f} s", flush=True)
     moments = draw_moments(FLAGS.kills, total, in_save=FLAGS.in_save, in_start=FLAGS.in_start, seed=FLAGS.seed)
-    told = []
+    messages = []
     for number, moment in enumerate(moments, 1):
-        told.append(runs.kill_at(killed, moment))
-        at = f"{told[-1]}, {progress_of(killed)} rows logged"
+        messages.append(runs.kill_at(killed, moment))
+        at = f"{messages[-1]}, {progress_of(killed)} rows logged"
         print(f"kill {number:2}/{len(moments)}: {at}; resumes from {newest_checkpoint(killed)}", flush=True)
     runs.to_the_end(killed)
     same = compare(undisturbed, killed)
-    inside = sum(text.startswith("inside") for text in told)
-    print(f"{len(told)} kills, {inside} inside a save; {len(told)} resumes: {'all equal' if same else 'NOT EQUAL'}")
+    inside = sum(text.startswith("inside") for text in messages)
+    verdict, count = "all equal" if same else "NOT EQUAL", len(messages)
+    print(f"{count} kills, {inside} inside a save; {count} resumes: {verdict}")
     sys.exit(not same)
 
 

@@ -127,40 +127,41 @@ def fetch(entry: dict, folder: pathlib.Path) -> bool:
                 error.close()
                 if error.code < 500:  # retrying would give the same answer
                     break
-    here = partial.stat().st_size if partial.exists() else 0
-    if here != entry["bytes"]:
-        so_far = f"{here:,} of {entry['bytes']:,} bytes were received"
+    received = partial.stat().st_size if partial.exists() else 0
+    if received != entry["bytes"]:
+        so_far = f"{received:,} of {entry['bytes']:,} bytes were received"
         raise FetchError(f"{url}: {trouble}; {so_far}: run the same command again to continue")
-    found = hashlib.sha256(partial.read_bytes()).hexdigest()
-    if found != entry["sha256"]:
+    result = hashlib.sha256(partial.read_bytes()).hexdigest()
+    if result != entry["sha256"]:
         partial.unlink()
-        raise FetchError(f"{url}: its sha256 is {found}, expected {entry['sha256']}: the download was removed")
+        raise FetchError(f"{url}: its sha256 is {result}, expected {entry['sha256']}: the download was removed")
     _put(partial, final, packed=_is_packed_here(entry))
     return True
 
 
 def _receive(url: str, partial: pathlib.Path, entry: dict) -> None:
     """Appends the missing part of entry["bytes"] to `partial`."""
-    here = partial.stat().st_size if partial.exists() else 0
-    if here >= entry["bytes"]:
-        if here > entry["bytes"]:
+    received = partial.stat().st_size if partial.exists() else 0
+    if received >= entry["bytes"]:
+        if received > entry["bytes"]:
             partial.unlink()
-            raise OSError(f"{here:,} bytes were received, more than the file has: starting over")
+            raise OSError(f"{received:,} bytes were received, more than the file has: starting over")
         return
-    headers = {"Accept-Encoding": "identity", "User-Agent": "rl_jax"} | ({"Range": f"bytes={here}-"} if here else {})
+    headers = {"Accept-Encoding": "identity", "User-Agent": "rl_jax"}
+    headers |= {"Range": f"bytes={received}-"} if received else {}
     with _opener().open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S) as response:
-        goes_on = response.status == 206 and str(response.headers.get("Content-Range")).startswith(f"bytes {here}-")
+        goes_on = response.status == 206 and str(response.headers.get("Content-Range")).startswith(f"bytes {received}-")
         if response.status == 206 and not goes_on:
-            raise OSError(f"requested the bytes from {here} on, got {response.headers.get('Content-Range')}")
-        here = here if goes_on else 0  # a server without ranges sends the whole file again
+            raise OSError(f"requested the bytes from {received} on, got {response.headers.get('Content-Range')}")
+        received = received if goes_on else 0  # a server without ranges sends the whole file again
         with open(partial, "ab" if goes_on else "wb") as file:
             while chunk := response.read(CHUNK):
-                here += len(chunk)
-                if here > entry["bytes"]:
+                received += len(chunk)
+                if received > entry["bytes"]:
                     file.truncate(0)
                     raise FetchError(f"{url}: it sends more than the file's {entry['bytes']:,} bytes: stopped")
                 file.write(chunk)
-    if here < entry["bytes"]:
+    if received < entry["bytes"]:
         raise OSError("the connection ended early")
 
 

@@ -80,8 +80,8 @@ FAMILIES = {
 def keys(family: str = "online") -> list[str]:
     """A family's methods, one file each. The first is the baseline."""
     baseline = FAMILIES[family].baseline
-    found = sorted(path.stem for path in FAMILIES[family].folder.glob("*.py") if not path.stem.startswith("_"))
-    return [baseline, *(key for key in found if key != baseline)]
+    result = sorted(path.stem for path in FAMILIES[family].folder.glob("*.py") if not path.stem.startswith("_"))
+    return [baseline, *(key for key in result if key != baseline)]
 
 
 def all_keys() -> list[str]:

@@ -116,14 +116,14 @@ def describe(value: Any) -> str:
 
 def settings(config: ConfigDict, family: Family, prefix: str = "") -> dict[str, Any]:
     """Dotted name -> value of every field that defines a method; a group with a function in it is one value."""
-    found = {}
+    result = {}
     for name, value in config.items():
         dotted = prefix + name
         if isinstance(value, ConfigDict) and "fn" not in value and dotted != "algorithm.reference":
-            found |= settings(value, family, f"{dotted}.")
+            result |= settings(value, family, f"{dotted}.")
         elif dotted.startswith(family.groups) and not dotted.startswith(family.of_the_task):
-            found[dotted] = value
-    return found
+            result[dotted] = value
+    return result
 
 
 def changes(config: ConfigDict, baseline: ConfigDict, family: Family) -> dict[str, str]:
@@ -159,8 +159,8 @@ def own_functions(key: str) -> list[Callable]:
     family = family_of(key)
     config, baseline = load(key), load(family.baseline)
     changed = changes(config, baseline, family)
-    found = [unwrapped(fn) for slot, fn in bound_functions(config).items() if slot in changed]
-    return list(dict.fromkeys(found or (unwrapped(fn) for fn in bound_functions(baseline).values())))
+    result = [unwrapped(fn) for slot, fn in bound_functions(config).items() if slot in changed]
+    return list(dict.fromkeys(result or (unwrapped(fn) for fn in bound_functions(baseline).values())))
 
 
 class Named(NamedTuple):
@@ -181,18 +181,18 @@ class Named(NamedTuple):
     @classmethod
     def of(cls, tree: ast.AST) -> "Named":
         """The names in a syntax tree."""
-        found = cls({}, set(), set(), set())
+        result = cls({}, set(), set(), set())
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
-                found.imported.update((node.module or "", alias.name) for alias in node.names)
-                found.modules.update(
+                result.imported.update((node.module or "", alias.name) for alias in node.names)
+                result.modules.update(
                     (alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names
                 )
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                found.attributes.add((node.value.id, node.attr))
+                result.attributes.add((node.value.id, node.attr))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.strings.add(node.value)
-        return found
+                result.strings.add(node.value)
+        return result
 
     def has(self, fn: Callable) -> bool:
         """Whether it names `fn`: imported, as an attribute of its module, or as a string next to that module."""
@@ -225,14 +225,14 @@ def tests_of(key: str, functions: Iterable[Callable]) -> list[str]:
 @functools.cache
 def ablated() -> dict[str, list[str]]:
     """Config file -> the ablations of configs/papers that have it as an arm."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for path in sorted((ROOT / "configs" / "papers").glob("*.py")):
         module = importlib.import_module(f"configs.papers.{path.stem}")
         # An ablation that is a study has no configs as arms.
         arms = module.get_ablation().get("arms", {}) if hasattr(module, "get_ablation") else {}
         for file in sorted({arm.partition(":")[0] for arm in arms.values()}):
-            found.setdefault(file, []).append(path.relative_to(ROOT).as_posix())
-    return found
+            result.setdefault(file, []).append(path.relative_to(ROOT).as_posix())
+    return result
 
 
 def method(key: str) -> Method:
@@ -269,11 +269,11 @@ def fields(row: Method) -> dict[str, str]:
 
 def tables(rows: list[Method]) -> list[tuple[str, str, list[Method]]]:
     """(title, name of the baseline, rows) for each family that occurs."""
-    found = []
+    result = []
     for family in FAMILIES.values():
         if chosen := [row for row in rows if row.family == family.name]:
-            found.append((f"{len(chosen)} {family.name} methods", family.baseline.upper(), chosen))
-    return found
+            result.append((f"{len(chosen)} {family.name} methods", family.baseline.upper(), chosen))
+    return result
 
 
 def terminal(title: str, against: str, rows: list[Method]) -> Table:
@@ -313,9 +313,9 @@ def markdown(rows: list[Method]) -> str:
         return text.replace("|", "\\|").replace("\n", "<br>")
 
     lines = ["# Methods", "", "Written by `python -m experiments.tools.methods`; do not edit."]
-    for title, against, found in tables(rows):
+    for title, against, result in tables(rows):
         lines += ["", f"## {title}", "", f"| method | name | source | against {against} |", "|---|---|---|---|"]
-        for row in found:
+        for row in result:
             said = fields(row).get(f"Against {against}", "")
             lines.append(f"| [{row.key}](#{row.key}) | {cell(row.title)} | {cell(row.source)} | {cell(said)} |")
     for row in rows:
@@ -359,10 +359,10 @@ def main() -> None:
     arguments = parser.parse_args()
     chosen = keys(arguments.family) if arguments.family else all_keys()
     rows = [method(key) for key in ([arguments.method] if arguments.method else chosen)]
-    wanted = {name: path for name in writers if (path := getattr(arguments, name))}
-    for name, path in wanted.items():
+    outputs = {name: path for name in writers if (path := getattr(arguments, name))}
+    for name, path in outputs.items():
         write_atomically(path, writers[name](rows).encode())
-    if not wanted:
+    if not outputs:
         Console().print(*([page(rows[0])] if arguments.method else (terminal(*table) for table in tables(rows))))
 
 

@@ -133,7 +133,7 @@ def parse_where(texts: Iterable[str]) -> list[tuple[str, str, Any]]:
     Raises:
       ValueError: if a part is no condition; the message names it.
     """
-    found = []
+    result = []
     for part in (part for text in texts for part in re.split(r"\s+and\s+", text.strip())):
         match = CONDITION.fullmatch(part)
         if match is None or not match[3]:
@@ -143,8 +143,8 @@ def parse_where(texts: Iterable[str]) -> list[tuple[str, str, Any]]:
             value = json.loads(text) if text == match[3] else text
         except ValueError:
             value = {"True": True, "False": False, "None": None}.get(text, text)
-        found.append((match[1], match[2], value))
-    return found
+        result.append((match[1], match[2], value))
+    return result
 
 
 def select(runs: Sequence[Run], conditions: Sequence[tuple[str, str, Any]]) -> list[Run]:

@@ -63,9 +63,9 @@ def by_self_play(
         if axis_name is not None:
             ended = jax.lax.all_gather(ended, axis_name, axis=1, tiled=True)
         queue, size = pushed(state.queue, state.size, *(x.reshape(-1) for x in ended))
-        there = jnp.arange(queue_size) >= queue_size - size
+        filled = jnp.arange(queue_size) >= queue_size - size
         probs = preference(outcomes.reshape(-1), queue)
-        wins = jnp.sum(jnp.where(jnp.broadcast_to(there, probs.shape), probs, 0.0), axis=1)
+        wins = jnp.sum(jnp.where(jnp.broadcast_to(filled, probs.shape), probs, 0.0), axis=1)
         rates = jnp.where(done, (wins / jnp.maximum(size, 1)).reshape(done.shape), 0.0)
         if horizon is not None:
             rates = backward_sums(rates, jnp.where(done, 0.0, 1.0)) / horizon
@@ -120,5 +120,5 @@ def pushed(
     length = len(queue)
     taken = jnp.concatenate([jnp.arange(length) >= length - size, live])
     order = jnp.argsort(taken, stable=True)  # empty places go to the front
-    found = jnp.concatenate([queue, values])[order][-length:]
-    return found, jnp.minimum(size + jnp.sum(live), length).astype(jnp.int32)
+    result = jnp.concatenate([queue, values])[order][-length:]
+    return result, jnp.minimum(size + jnp.sum(live), length).astype(jnp.int32)

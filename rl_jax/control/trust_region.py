@@ -136,13 +136,13 @@ def natural_step(
         count, _, _ = carry
         fraction = jnp.asarray(shrink, full.dtype) ** count
         candidate = params + fraction * full
-        found = Found(fraction, average(kl(candidate)), average(gain(candidate)) - before)
-        return count + 1, (found.gain > 0.0) & (found.kl <= max_kl), found
+        result = Found(fraction, average(kl(candidate)), average(gain(candidate)) - before)
+        return count + 1, (result.gain > 0.0) & (result.kl <= max_kl), result
 
     nothing = Found(*(jnp.zeros((), full.dtype) for _ in Found._fields))
-    _, accepted, found = jax.lax.while_loop(unfinished, attempt, (jnp.int32(0), jnp.bool_(False), nothing))
-    found = jax.tree.map(lambda x: jnp.where(accepted, x, 0.0), found)
-    return jnp.where(accepted, params + found.fraction * full, params), found
+    _, accepted, result = jax.lax.while_loop(unfinished, attempt, (jnp.int32(0), jnp.bool_(False), nothing))
+    result = jax.tree.map(lambda x: jnp.where(accepted, x, 0.0), result)
+    return jnp.where(accepted, params + result.fraction * full, params), result
 
 
 def make_trust_region_update(
@@ -206,7 +206,7 @@ def make_trust_region_update(
         def kl(params: chex.Array) -> chex.Array:
             return jnp.mean(agent.distribution.kl(old, agent.policy(unravel(params), observations)))
 
-        params, found = natural_step(
+        params, result = natural_step(
             before, gain, kl, max_kl=max_kl, damping=damping, cg_iterations=cg_iterations,
             backtracks=backtracks, shrink=shrink, axis_name=axis_name,
         )  # fmt: skip
@@ -217,7 +217,7 @@ def make_trust_region_update(
             return train, {name: learned[name] for name in CRITIC_METRICS}
 
         train, learned = jax.lax.scan(turn, state.train._replace(params=params), order)
-        named = {f"trust_region/{name}": Mean(x, jnp.float32(1.0)) for name, x in found._asdict().items()}
+        named = {f"trust_region/{name}": Mean(x, jnp.float32(1.0)) for name, x in result._asdict().items()}
         ended = parts.loss(train.params, batch)[1]
         return state._replace(train=train), metrics | over_turns(learned) | named | ended
 

@@ -122,10 +122,10 @@ def make_parts(
         policy = learning.policy(unravel(actor if algorithm.actor_lag > 1 else train.params), normalize)
         worlds, rows, metrics = collect(policy, agent.distribution, env, state.worlds, act_key, num_steps=num_steps)
         carried, rows = _observe(trackers, train.trackers, rows)
-        batch, more = learning.assign(unravel(train.params), rows, normalize, state.worlds)
+        batch, credit_metrics = learning.assign(unravel(train.params), rows, normalize, state.worlds)
         order = shuffled(shuffle_key, algorithm.epochs, learning.size)
         order = order.reshape(-1, learning.size // algorithm.minibatches)
-        return ControlState(train._replace(trackers=carried), worlds, actor), batch, order, metrics | more
+        return ControlState(train._replace(trackers=carried), worlds, actor), batch, order, metrics | credit_metrics
 
     def policy_of(state: ControlState) -> Callable:
         return learning.policy(unravel(state.train.params), _normalizer(state.train.trackers))
@@ -227,16 +227,16 @@ def own_key(key: chex.PRNGKey, axis_name) -> chex.PRNGKey:
 
 def _trackers(env, algorithm: Algorithm, axis_name) -> dict[str, Tracker]:
     """The estimators in use, by their names in TrainState.trackers."""
-    found = {}
+    result = {}
     if algorithm.normalize_observations:
-        found["observations"] = feature_moments(shape=env.observation_space.shape, axis_name=axis_name)
+        result["observations"] = feature_moments(shape=env.observation_space.shape, axis_name=axis_name)
     if algorithm.normalize_rewards:
-        found["rewards"] = reward_scale(env.num_envs, discount=algorithm.discount, axis_name=axis_name)
+        result["rewards"] = reward_scale(env.num_envs, discount=algorithm.discount, axis_name=axis_name)
     if algorithm.relabel is not None:
-        found["relabel"] = algorithm.relabel
+        result["relabel"] = algorithm.relabel
     if algorithm.kl_control is not None:
-        found["kl"] = algorithm.kl_control
-    return found
+        result["kl"] = algorithm.kl_control
+    return result
 
 
 def _normalizer(states: dict[str, Any]) -> Callable:
@@ -272,10 +272,10 @@ def _observe(
 
 def over_turns(learned: dict[str, chex.Array]) -> dict[str, Mean | Max]:
     """Metrics of an update from those of its turns, [turns] each."""
-    found = {}
+    result = {}
     for name, x in learned.items():
         if name == "nonfinite/skipped":  # a count so far
-            found[name] = Max(x[-1])
+            result[name] = Max(x[-1])
         else:
-            found[name] = Mean(jnp.sum(x), jnp.float32(len(x)))
-    return found
+            result[name] = Mean(jnp.sum(x), jnp.float32(len(x)))
+    return result

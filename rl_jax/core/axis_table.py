@@ -43,12 +43,12 @@ def spec(shape: tuple[int, ...], names: tuple[str | None, ...], sizes: dict[str,
       names: of its dimensions.
       sizes: of the mesh, axis -> devices.
     """
-    found = []
+    result = []
     for length, name in zip(shape, names, strict=True):
         axes = axes_of(name, sizes)
         fits = axes and length % math.prod(sizes[axis] for axis in axes) == 0
-        found.append((axes if len(axes) > 1 else axes[0]) if fits else None)
-    return PartitionSpec(*found)
+        result.append((axes if len(axes) > 1 else axes[0]) if fits else None)
+    return PartitionSpec(*result)
 
 
 def mesh_sizes() -> dict[str, int]:

@@ -77,7 +77,7 @@ def resolve(path: str) -> Callable:
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) or not qualname:
         raise ValueError(f'{path!r} is not an import path: write "module:function", as in "my_losses:my_surrogate"')
     try:
-        found = importlib.import_module(name)
+        result = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise ValueError(
@@ -86,14 +86,15 @@ def resolve(path: str) -> Callable:
             ) from error
         raise ValueError(f"{path!r}: importing {name!r} fails: {error}") from error
     for part in qualname.split("."):
-        if not hasattr(found, part):
-            known = [key for key, value in vars(found).items() if callable(value)] if hasattr(found, "__dict__") else []
+        if not hasattr(result, part):
+            members = vars(result) if hasattr(result, "__dict__") else {}
+            known = [key for key, value in members.items() if callable(value)]
             near = difflib.get_close_matches(part, known, n=1, cutoff=0.0)
             raise ValueError(f"{path!r}: {name} has no {part!r}" + (f"; nearest: {near[0]!r}" if near else ""))
-        found = getattr(found, part)
-    if not callable(found):
-        raise ValueError(f"{path!r} is a {type(found).__name__}, not a function")
-    return found
+        result = getattr(result, part)
+    if not callable(result):
+        raise ValueError(f"{path!r} is a {type(result).__name__}, not a function")
+    return result
 
 
 def needs(fn: Callable) -> set[str]:
@@ -129,16 +130,16 @@ def supply(fn: Callable, available: Mapping[str, Any]) -> Callable:
       ValueError: if `fn` needs something that is not available. The message lists what is, and says what supplies the
         missing ones.
     """
-    wanted = needs(fn)
+    names = needs(fn)
     given = {name: value for name, value in available.items() if value is not None}
-    missing = sorted(wanted - set(given))
+    missing = sorted(names - set(given))
     if missing:
-        known = [f"; {describe(name)}" for name in missing if name in NAMES]
+        descriptions = [f"; {describe(name)}" for name in missing if name in NAMES]
         raise ValueError(
             f"{_name_of(fn)} needs {', '.join(missing)}, which is not available here; "
-            f"available: {', '.join(sorted(given)) or 'nothing'}" + "".join(known)
+            f"available: {', '.join(sorted(given)) or 'nothing'}" + "".join(descriptions)
         )
-    return functools.partial(fn, **{name: given[name] for name in wanted}) if wanted else fn
+    return functools.partial(fn, **{name: given[name] for name in names}) if names else fn
 
 
 def _name_of(fn: Callable) -> str:

@@ -81,9 +81,9 @@ def adaptive_entropy(
 
     def update(state: EntropyCoefficient, entropy: chex.Array) -> EntropyCoefficient:
         chex.assert_rank(entropy, 0)
-        wanted = entropy <= target
-        coef = jnp.clip(state.coef + jnp.where(wanted, step, -step), low, high)
-        return EntropyCoefficient(coef, jnp.where(wanted, coef, 0.0))
+        below = entropy <= target
+        coef = jnp.clip(state.coef + jnp.where(below, step, -step), low, high)
+        return EntropyCoefficient(coef, jnp.where(below, coef, 0.0))
 
     return Tracker(lambda: EntropyCoefficient(jnp.float32(initial), jnp.float32(0.0)), update)
 

@@ -64,9 +64,9 @@ def at_tokens(rewards: chex.Array, mask: chex.Array, ends: chex.Array, *, comple
     """
     _check(rewards, mask)
     chex.assert_equal_shape([rewards, ends])
-    there = jax.nn.one_hot(ends, completion_length, dtype=rewards.dtype)
-    there = jnp.where(mask[:, :, None], there, 0.0)
-    return jnp.sum(zero_masked(rewards, mask)[:, :, None] * there, axis=1)
+    ends_here = jax.nn.one_hot(ends, completion_length, dtype=rewards.dtype)
+    ends_here = jnp.where(mask[:, :, None], ends_here, 0.0)
+    return jnp.sum(zero_masked(rewards, mask)[:, :, None] * ends_here, axis=1)
 
 
 def prime_token_rewards(log_ratios: chex.Array, mask: chex.Array, *, normalize: bool = True) -> chex.Array:

@@ -53,12 +53,12 @@ class LoraConfig:
 
 def kernels(params: Params) -> dict[str, chex.Array]:
     """The matrices that can have an adapter, [..., D_in, D_out], by path without "/kernel"."""
-    found = {}
+    result = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         name = path_name(path)
         if name.endswith("/kernel") or (name.startswith("layers/experts/") and leaf.ndim == 4):
-            found[name.removesuffix("/kernel")] = leaf
-    return found
+            result[name.removesuffix("/kernel")] = leaf
+    return result
 
 
 def init_lora(config: LoraConfig, params: Params, key: chex.PRNGKey) -> Params:
@@ -144,10 +144,10 @@ def adapter_groups(adapters: Params, above: str = "") -> dict[str, dict[str, che
     """The adapters by the path of their kernel: "layers/q" -> {"a", "b"} or {"a", "b", "magnitude"}."""
     if "a" in adapters and "b" in adapters:
         return {above: adapters}
-    found = {}
+    result = {}
     for name, below in adapters.items():
-        found |= adapter_groups(below, f"{above}/{name}" if above else name)
-    return found
+        result |= adapter_groups(below, f"{above}/{name}" if above else name)
+    return result
 
 
 def nest(groups: dict[str, dict[str, chex.Array]]) -> Params:

@@ -27,8 +27,8 @@ def make_mixture(model: Model, share: float) -> Model:
         return join(*hidden), dict(zip(NAMES, caches, strict=True))
 
     def decode(params, tokens, positions, cache, column, visible):
-        found = (model.decode(params[name], tokens, positions, cache[name], column, visible) for name in NAMES)
-        hidden, caches = zip(*found, strict=True)
+        result = (model.decode(params[name], tokens, positions, cache[name], column, visible) for name in NAMES)
+        hidden, caches = zip(*result, strict=True)
         return join(*hidden), dict(zip(NAMES, caches, strict=True))
 
     def unembed(params, hidden):

@@ -119,12 +119,12 @@ def checked_number(value, field: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Problem(f"expected a number, found {kind_of(value)}", field)
     try:
-        found = float(value)
+        result = float(value)
     except OverflowError:  # JSON has integers of any size
-        found = math.inf
-    if not math.isfinite(found):
-        raise Problem(f"not finite: {found}", field)
-    return found
+        result = math.inf
+    if not math.isfinite(result):
+        raise Problem(f"not finite: {result}", field)
+    return result
 
 
 def kind_of(value) -> str:

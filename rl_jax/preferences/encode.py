@@ -177,7 +177,7 @@ def encode_prompts(
     Raises:
       ValueError: if a prompt is a chat and the tokenizer has no template, or a prompt is refused.
     """
-    found, counts = {}, {"num_prompts_cut": 0, "num_prompts_dropped": 0}
+    result, counts = {}, {"num_prompts_cut": 0, "num_prompts_dropped": 0}
     for place, record in enumerate(records):
         ids = _prompt_ids(tokenizer, record["prompt"], place)
         if len(ids) > limit:
@@ -192,8 +192,8 @@ def encode_prompts(
             counts["num_prompts_cut"] += 1
             first = ids[:1] if ids[0] == tokenizer.bos_id else []
             ids = first + ids[len(ids) - limit + len(first) :]
-        found[place] = ids
-    return found, counts
+        result[place] = ids
+    return result, counts
 
 
 def response_ids(tokenizer, text: str) -> list[int]:

@@ -95,12 +95,12 @@ def load(
     drawn = {"world": world, "num_prompts": int(num_prompts), "responses": int(responses), "seed": int(seed)}
 
     def read(path, bad, counts) -> Iterator[dict]:
-        for found, user in draw(**drawn, users=USERS.get(world, (None,))):
+        for result, user in draw(**drawn, users=USERS.get(world, (None,))):
             # A generator of its own for each record: one more draw in one does not change the others.
-            rng = random.Random(f"{seed} {kind} {found.key} {user}")
-            for raw in MAKERS[kind](rng, found, user, annotators):
-                prompt = [{"role": "user", "content": found.prompt}] if chat else found.prompt
-                more = found.info if user is None else {**found.info, "user": user}
+            rng = random.Random(f"{seed} {kind} {result.key} {user}")
+            for raw in MAKERS[kind](rng, result, user, annotators):
+                prompt = [{"role": "user", "content": result.prompt}] if chat else result.prompt
+                more = result.info if user is None else {**result.info, "user": user}
                 yield parse(kind, {"prompt": prompt, **raw, **more})
 
     return sources.prepare(
@@ -141,12 +141,12 @@ def draw(
     """
     rng, seen = random.Random(f"{seed} {world}"), set()
     for _ in range(TRIES * num_prompts):
-        found = WORLDS[world](rng, responses)
-        if found.key in seen:
+        result = WORLDS[world](rng, responses)
+        if result.key in seen:
             continue
-        seen.add(found.key)
+        seen.add(result.key)
         for user in users:
-            yield found, user
+            yield result, user
         if len(seen) == num_prompts:
             return
     raise ValueError(
@@ -196,11 +196,11 @@ def _moods(rng: random.Random, count: int) -> Drawn:
 
 def _order(rng: random.Random, count: int) -> Drawn:
     numbers = rng.sample(range(1, 100), 4)
-    found: dict[int, list[int]] = {6: sorted(numbers), 0: sorted(numbers, reverse=True)}
-    while len(found) < count:
+    result: dict[int, list[int]] = {6: sorted(numbers), 0: sorted(numbers, reverse=True)}
+    while len(result) < count:
         chosen = rng.sample(numbers, len(numbers))
-        found.setdefault(_rising(chosen), chosen)
-    texts = [(_listed(found[rising]), rising / 6) for rising in sorted(found, reverse=True)]
+        result.setdefault(_rising(chosen), chosen)
+    texts = [(_listed(result[rising]), rising / 6) for rising in sorted(result, reverse=True)]
     return Drawn(_listed(sorted(numbers)), _listed(numbers) + ":", texts, {})
 
 
@@ -233,15 +233,15 @@ USERS = {"order": (0, 1), "length": (0, 1)}
 # --- Kinds: (rng, what is drawn, user, annotators) -> the fields of its records in a file ----------------------------
 
 
-def _graded(found: Drawn, user: int | None) -> list[tuple[str, float]]:
+def _graded(result: Drawn, user: int | None) -> list[tuple[str, float]]:
     """(text, the user's grade), best first."""
     if user != 1:
-        return found.responses
-    return [(text, 1.0 - grade) for text, grade in reversed(found.responses)]
+        return result.responses
+    return [(text, 1.0 - grade) for text, grade in reversed(result.responses)]
 
 
-def _pairs(rng, found: Drawn, user, annotators: int) -> list[dict]:
-    graded = _graded(found, user)
+def _pairs(rng, result: Drawn, user, annotators: int) -> list[dict]:
+    graded = _graded(result, user)
     better, worse = graded[0], rng.choice(graded[1:])
     margin, label_prob = better[1] - worse[1], 1.0
     if annotators:
@@ -254,19 +254,19 @@ def _pairs(rng, found: Drawn, user, annotators: int) -> list[dict]:
     return [{"chosen": better[0], "rejected": worse[0], **said}]
 
 
-def _rankings(rng, found: Drawn, user, annotators: int) -> list[dict]:
-    texts, grades = zip(*_graded(found, user), strict=True)
+def _rankings(rng, result: Drawn, user, annotators: int) -> list[dict]:
+    texts, grades = zip(*_graded(result, user), strict=True)
     return [{"responses": list(texts), "rewards": list(grades), "grades": list(grades)}]
 
 
-def _labels(rng, found: Drawn, user, annotators: int) -> list[dict]:
-    graded = _graded(found, user)
+def _labels(rng, result: Drawn, user, annotators: int) -> list[dict]:
+    graded = _graded(result, user)
     rows = [(graded[0], True), (rng.choice(graded[1:]), False)]
     return [{"completion": text, "label": label, "grades": [grade]} for (text, grade), label in rows]
 
 
-def _steps(rng, found: Drawn, user, annotators: int) -> list[dict]:
-    steps, mistake = found.steps
+def _steps(rng, result: Drawn, user, annotators: int) -> list[dict]:
+    steps, mistake = result.steps
     return [{"steps": steps, "mistake_index": mistake}]
 
 

@@ -98,8 +98,8 @@ def split_pair(chosen: str, rejected: str, marker: str | None = None) -> tuple[s
     if marker is not None:
         prompts = []
         for name, text in (("chosen", chosen), ("rejected", rejected)):
-            head, found, _ = text.rpartition(marker)
-            if not found:
+            head, result, _ = text.rpartition(marker)
+            if not result:
                 raise Problem(f"lacks the marker {marker!r}, after which the response begins", name)
             prompts.append(head + marker)
         if prompts[0] != prompts[1]:

@@ -93,7 +93,7 @@ def load_gsm8k_solutions(
 
     def make(raw, counts):
         prompt = published.ask(check_text(need(raw, "question"), "question"), chat=chat)
-        found = []
+        result = []
         for solver in SOLVERS:
             solution = typed(raw, solver, dict)
             try:
@@ -101,15 +101,15 @@ def load_gsm8k_solutions(
                 text = check_text(need(solution, "solution"), "solution")
             except Problem as problem:
                 raise Problem(problem.text, f"{solver}.{problem.field}") from None
-            if any(same_text(text, other) for other, _, _ in found):
+            if any(same_text(text, other) for other, _, _ in result):
                 counts["num_repeated"] += 1
             else:
-                found.append((text, label, solver))
-        sides = [[item for item in found if item[1] is label] for label in (True, False)]
+                result.append((text, label, solver))
+        sides = [[item for item in result if item[1] is label] for label in (True, False)]
         if kind == "labels":
             return [
                 parse("labels", {"prompt": prompt, "completion": say(text), "label": label, "solver": solver})
-                for text, label, solver in found
+                for text, label, solver in result
             ]
         if not all(sides):
             counts["num_one_sided"] += 1
@@ -203,8 +203,8 @@ def _prm800k(raw: dict) -> tuple[str, list, list]:
 
 def _math_shepherd(raw: dict) -> tuple[str, list, list]:
     text, labelled = (check_text(need(raw, name), name) for name in ("input", "label"))
-    problem, found, _ = text.partition("Step 1:")
-    if not found or not problem.strip():
+    problem, result, _ = text.partition("Step 1:")
+    if not result or not problem.strip():
         raise Problem("expected a problem and then 'Step 1:'", "input")
     pieces = text[len(problem) :].split(SHEPHERD_MARK)
     if pieces.pop().strip():

@@ -184,12 +184,12 @@ def best_of_n(proxy: np.ndarray, gold: np.ndarray, sizes: Sequence[int]) -> list
     order = np.argsort(proxy, axis=1)
     ranked, ordered = np.take_along_axis(gold, order, 1), np.take_along_axis(proxy, order, 1)
     ranked = np.stack([_level(*rows) for rows in zip(ranked, ordered, strict=True)])
-    found = []
+    result = []
     for n in sizes:
         weights = np.array([math.comb(i, n - 1) / math.comb(samples, n) for i in range(samples)])
         means = [float(np.mean(x @ weights)) for x in (ranked, ordered)]
-        found.append(BestOfN(n, *means, best_of_n_kl(n)))
-    return found
+        result.append(BestOfN(n, *means, best_of_n_kl(n)))
+    return result
 
 
 def rerank_accuracy(scores: Sequence[Sequence[float]], right: Sequence[Sequence[bool]]) -> dict[str, float]:

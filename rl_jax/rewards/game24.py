@@ -110,7 +110,7 @@ def parse_steps(text: str, numbers: Sequence[int]) -> CheckedSteps:
     """
     if len(text) > MAX_LENGTH:
         return CheckedSteps(False, False, None)
-    there, lines = sorted(numbers), text.split(",")
+    operands, lines = sorted(numbers), text.split(",")
     valid, uses, value = True, len(lines) == len(numbers) - 1, None
     for index, line in enumerate(lines):
         match = _STEP.fullmatch(line)
@@ -121,12 +121,12 @@ def parse_steps(text: str, numbers: Sequence[int]) -> CheckedSteps:
         result = exact[match[2]] if match[2] in exact else Fraction(left, right) if right else None
         valid = valid and value == result
         for number in (left, right):
-            uses = uses and number in there
+            uses = uses and number in operands
             if uses:
-                there.remove(number)
-        there = sorted([*there, value])
+                operands.remove(number)
+        operands = sorted([*operands, value])
         shown = [int(number) for number in (match[5] or "").split()]
-        uses = uses and shown == (there if index < len(lines) - 1 else [])
+        uses = uses and shown == (operands if index < len(lines) - 1 else [])
     return CheckedSteps(valid, uses, value)
 
 

@@ -196,9 +196,9 @@ def train(examples: Sequence[tuple[int, str]], *, l2: float, min_count: int) -> 
         value = np.logaddexp(0.0, -margin).sum() + 0.5 * l2 * weights @ weights
         return value, np.append(scaled.T @ slope + l2 * weights, slope.sum())
 
-    found = optimize.minimize(objective, np.zeros(len(index) + 1), jac=True, method="L-BFGS-B",
+    result = optimize.minimize(objective, np.zeros(len(index) + 1), jac=True, method="L-BFGS-B",
                               options={"maxiter": 500})
-    if not found.success:
-        raise RuntimeError(f"the sentiment model did not converge: {found.message}")
-    values = (found.x[:-1] * ratio).tolist()
-    return dict(zip(index, values, strict=True)), float(found.x[-1])
+    if not result.success:
+        raise RuntimeError(f"the sentiment model did not converge: {result.message}")
+    values = (result.x[:-1] * ratio).tolist()
+    return dict(zip(index, values, strict=True)), float(result.x[-1])

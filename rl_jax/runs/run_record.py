@@ -125,10 +125,10 @@ def is_complete(workdir: str | os.PathLike) -> bool:
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"a.b": value} from nested dicts, such as a config.json; an empty dict is a value."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in tree.items():
-        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {prefix + name: value}
-    return found
+        result |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {prefix + name: value}
+    return result
 
 
 def read_json(path: str | os.PathLike) -> dict[str, Any]:
@@ -219,23 +219,23 @@ def _git_state(source: Path) -> dict[str, Any]:
         command = ["git", "-C", str(source.parent), *arguments]
         return subprocess.run(command, capture_output=True, check=True, timeout=30).stdout
 
-    found = {"git_commit": "unknown", "git_dirty": None, "git_patch": None, "git_untracked": [], "patch": b""}
+    result = {"git_commit": "unknown", "git_dirty": None, "git_patch": None, "git_untracked": [], "patch": b""}
     try:
         # An installed copy may be in a .venv inside another checkout, whose commit would be meaningless.
         git("ls-files", "--error-unmatch", source.name)
         root = git("rev-parse", "--show-toplevel").decode().strip()
-        found["git_commit"] = git("rev-parse", "HEAD").decode().strip()
-        found["patch"] = git("-C", root, "diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv")
+        result["git_commit"] = git("rev-parse", "HEAD").decode().strip()
+        result["patch"] = git("-C", root, "diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv")
         untracked = git("-C", root, "ls-files", "-z", "--others", "--exclude-standard").decode("utf-8", "replace")
     except (OSError, subprocess.SubprocessError):
-        return found | {"patch": b""}
+        return result | {"patch": b""}
     names = sorted(filter(None, untracked.split("\0")))
     more = [f"... and {len(names) - MAX_UNTRACKED} more"] if len(names) > MAX_UNTRACKED else []
-    found |= {"git_dirty": bool(found["patch"]), "git_untracked": names[:MAX_UNTRACKED] + more}
-    if len(found["patch"]) > PATCH_BYTES:
-        note = f"\n# cut here: {len(found['patch'])} bytes of changes, of which {PATCH_BYTES} are kept\n"
-        found["patch"] = found["patch"][:PATCH_BYTES] + note.encode()
-    return found
+    result |= {"git_dirty": bool(result["patch"]), "git_untracked": names[:MAX_UNTRACKED] + more}
+    if len(result["patch"]) > PATCH_BYTES:
+        note = f"\n# cut here: {len(result['patch'])} bytes of changes, of which {PATCH_BYTES} are kept\n"
+        result["patch"] = result["patch"][:PATCH_BYTES] + note.encode()
+    return result
 
 
 def _version(package: str) -> str:

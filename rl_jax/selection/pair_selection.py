@@ -111,8 +111,8 @@ def bradley_terry(rewards: chex.Array, key: chex.PRNGKey, *, temperature: float 
     _check(rewards, 2)
     draw, label = jax.random.split(key)
     pair = _shuffled(draw, rewards.shape)[:, :2]
-    found = jnp.take_along_axis(rewards, pair, axis=1)
-    keep = jax.random.uniform(label, found.shape[:1]) < jax.nn.sigmoid((found[:, 0] - found[:, 1]) / temperature)
+    result = jnp.take_along_axis(rewards, pair, axis=1)
+    keep = jax.random.uniform(label, result.shape[:1]) < jax.nn.sigmoid((result[:, 0] - result[:, 1]) / temperature)
     keep = jnp.broadcast_to(keep[:, None], pair.shape)
     indices = jnp.where(keep, pair, pair[:, ::-1])[:, None]
     return Selection(indices, jnp.ones(indices.shape, bool))
@@ -248,7 +248,7 @@ def _ordered(rewards: chex.Array, pairs: chex.Array, ties: str) -> Selection:
         raise ValueError(f"ties={ties!r} is none of {', '.join(TIES)}")
     pairs = jnp.sort(pairs.astype(jnp.int32), axis=2)
     flat = jnp.take_along_axis(rewards, pairs.reshape(pairs.shape[0], -1), axis=1)
-    found = flat.reshape(pairs.shape)
-    swap = jnp.broadcast_to((found[..., 1] > found[..., 0])[..., None], pairs.shape)
-    tied = jnp.broadcast_to((found[..., 1] == found[..., 0])[..., None], pairs.shape)
+    result = flat.reshape(pairs.shape)
+    swap = jnp.broadcast_to((result[..., 1] > result[..., 0])[..., None], pairs.shape)
+    tied = jnp.broadcast_to((result[..., 1] == result[..., 0])[..., None], pairs.shape)
     return Selection(jnp.where(swap, pairs[..., ::-1], pairs), ~tied if ties == "drop" else jnp.ones_like(tied))

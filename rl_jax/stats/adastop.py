@@ -192,7 +192,7 @@ def seeds_wanted(
     for _ in range(simulations):
         further = rng.choice(differences, size=n * (interims - 1))
         scores = {"difference": np.concatenate([differences, further]), "zero": np.zeros(n * interims)}
-        found = adastop(scores, n=n, interims=interims, alpha=alpha, paired=True, permutations=permutations, key=key)
-        more.append(found.used["zero"] - n)
-        decided += EQUAL not in found.decisions.values()
+        result = adastop(scores, n=n, interims=interims, alpha=alpha, paired=True, permutations=permutations, key=key)
+        more.append(result.used["zero"] - n)
+        decided += EQUAL not in result.decisions.values()
     return SeedsWanted(int(np.median(more)), decided / simulations)

@@ -51,12 +51,12 @@ def stratified_bootstrap(
         if table.ndim not in (2, 3) or table.shape[0] < 2:
             raise ValueError(f"an interval needs scores [runs, tasks] of at least two runs, got {table.shape}")
     rng, size = np.random.default_rng(key), max(CHUNK // max(table.size for table in tables), 1)
-    found = []
+    result = []
     for start in range(0, resamples, size):
         count = min(size, resamples - start)
-        found.append(statistic(*(_resampled(rng, table, count) for table in tables)))
+        result.append(statistic(*(_resampled(rng, table, count) for table in tables)))
     tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(np.concatenate(found), [tail, 1.0 - tail], axis=0)
+    low, high = np.quantile(np.concatenate(result), [tail, 1.0 - tail], axis=0)
     value = statistic(*(_checkpoints_first(table) for table in tables))
     return Estimate(value[()], low[()], high[()])
 

@@ -25,12 +25,12 @@ def pass_at_k(samples: int | Sequence[int], correct: int | Sequence[int], k: int
       ValueError: if k is not in 1..n or c not in 0..n.
     """
     samples, correct = np.broadcast_arrays(np.asarray(samples), np.asarray(correct))
-    found = []
+    result = []
     for n, c in zip(samples.ravel().tolist(), correct.ravel().tolist(), strict=True):
         if not 1 <= k <= n or not 0 <= c <= n:
             raise ValueError(f"pass@{k} of {c} correct ones of {n} samples: needs 1 <= k <= n and 0 <= c <= n")
-        found.append(1.0 - math.comb(n - c, k) / math.comb(n, k))  # exact integers: no product loses small terms
-    return np.array(found).reshape(samples.shape)
+        result.append(1.0 - math.comb(n - c, k) / math.comb(n, k))  # exact integers: no product loses small terms
+    return np.array(result).reshape(samples.shape)
 
 
 def maj_at_k(answers: Sequence[Hashable], correct: Sequence[bool], k: int, *, ties: str = RANDOM) -> float:

@@ -53,8 +53,8 @@ def make_problems(*, num_operands: tuple[int, int], digits: int, operators: str,
       ValueError: if the settings allow too few problems.
     """
     rng = random.Random(seed)
-    wanted = {"train": num_train, "test": num_test}
-    found: dict[str, dict[Problem, None]] = {"train": {}, "test": {}}  # dicts keep the order of insertion
+    counts = {"train": num_train, "test": num_test}
+    result: dict[str, dict[Problem, None]] = {"train": {}, "test": {}}  # dicts keep the order of insertion
     for _ in range(200 * (num_train + num_test) + 10_000):
         terms = []
         for place in range(rng.randint(*num_operands)):
@@ -67,12 +67,12 @@ def make_problems(*, num_operands: tuple[int, int], digits: int, operators: str,
             terms.append(-number if negative else number)
         problem = tuple(terms)
         split = split_of(problem)
-        if len(found[split]) < wanted[split]:
-            found[split].setdefault(problem)
-        if all(len(found[name]) == wanted[name] for name in wanted):
-            return {name: list(problems) for name, problems in found.items()}
-    raise ValueError(f"found {({name: len(problems) for name, problems in found.items()})} distinct problems of "
-                     f"{wanted}: lower num_train/num_test or raise digits={digits} or num_operands={num_operands}")
+        if len(result[split]) < counts[split]:
+            result[split].setdefault(problem)
+        if all(len(result[name]) == counts[name] for name in counts):
+            return {name: list(problems) for name, problems in result.items()}
+    raise ValueError(f"found {({name: len(problems) for name, problems in result.items()})} distinct problems of "
+                     f"{counts}: lower num_train/num_test or raise digits={digits} or num_operands={num_operands}")
 
 
 def load(*, num_operands: Sequence[int] = (2, 3), digits: int = 2, operators: str = "+-", num_train: int = 20_000,

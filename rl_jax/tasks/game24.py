@@ -56,7 +56,7 @@ def read_puzzles(path, bad: readers.BadRecords, *, max_solutions: int,
 
 
 def _expressions(answers: list, worked: bool) -> tuple[list[str], str | None]:
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     for place, answer in enumerate(answers):
         if not isinstance(answer, dict) or not isinstance(answer.get("text"), str):
             return [], f"entry {place} is not an object with a string 'text'"
@@ -66,8 +66,8 @@ def _expressions(answers: list, worked: bool) -> tuple[list[str], str | None]:
         if match is None:
             return [], f"the last line of entry {place} is not 'The answer is EXPRESSION = VALUE'"
         if answer["correct"]:
-            found.setdefault(_steps(answer["text"]) if worked else match[1].replace(" ", ""))
-    return list(found), None
+            result.setdefault(_steps(answer["text"]) if worked else match[1].replace(" ", ""))
+    return list(result), None
 
 
 def _steps(text: str) -> str:

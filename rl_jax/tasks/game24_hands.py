@@ -80,7 +80,7 @@ def puzzles(*, max_solutions: int, worked: bool) -> list[dict]:
     worked: solutions in steps, of whole numbers alone: a few hands then have none. Else expressions.
     The first max_solutions by the hash of (numbers, text), a fixed random sample, as of the published files.
     """
-    found = []
+    result = []
     for hand in itertools.combinations_with_replacement(CARDS, 4):
         texts: dict[str, None] = {}
         solved = False
@@ -93,8 +93,8 @@ def puzzles(*, max_solutions: int, worked: bool) -> list[dict]:
         if solved:
             numbers = list(hand)
             order = sorted(texts, key=lambda text: hashlib.sha256(f"{numbers} {text}".encode()).digest())  # noqa: B023
-            found.append({"numbers": numbers, "solutions": order[:max_solutions]})
-    return found
+            result.append({"numbers": numbers, "solutions": order[:max_solutions]})
+    return result
 
 
 def split(hands: Sequence[dict]) -> dict[str, list[dict]]:

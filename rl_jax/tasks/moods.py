@@ -49,10 +49,10 @@ def make_stories(*, num_stories: int, num_sentences: int, seed: int) -> list[dic
         raise ValueError(f"num_stories must be 2..{NUM_PROMPTS // 2}, got {num_stories}")
     if not 1 <= num_sentences <= 6:
         raise ValueError(f"num_sentences must be 1..6, got {num_sentences}")
-    rng, found = random.Random(seed), {}
-    while len(found) < num_stories:
+    rng, result = random.Random(seed), {}
+    while len(result) < num_stories:
         prompt, person, thing = draw_prompt(rng)
         moods = [rng.random() < 0.5 for _ in range(num_sentences)]
         rest = draw_rest(rng, person, thing, moods)
-        found.setdefault(prompt, {"prompt": prompt, "completion": rest, "info": json.dumps({"num_good": sum(moods)})})
-    return list(found.values())
+        result.setdefault(prompt, {"prompt": prompt, "completion": rest, "info": json.dumps({"num_good": sum(moods)})})
+    return list(result.values())

@@ -98,8 +98,8 @@ def contents_of_the_padding_change_nothing(case: AggregateCase) -> None:
     value, gradient = _value_and_gradient(case, x, mask)
     np.testing.assert_array_equal(gradient[~mask], 0, err_msg="per_token: a gradient behind the mask")
     for poison in (50.0, np.nan, np.inf, -np.inf):
-        found = _value_and_gradient(case, np.where(mask, x, np.float32(poison)), mask)
-        same(found, (value, gradient), argument=f"per_token, {poison} behind the mask", rtol=0, atol=0)
+        result = _value_and_gradient(case, np.where(mask, x, np.float32(poison)), mask)
+        same(result, (value, gradient), argument=f"per_token, {poison} behind the mask", rtol=0, atol=0)
 
 
 @law
@@ -121,8 +121,8 @@ def rows_without_a_token_change_nothing(case: AggregateCase) -> None:
     x, mask = _batch(2)
     value, gradient = _value_and_gradient(case, x, mask)
     more = ((0, GROUP_SIZE), (0, 0))
-    found = _value_and_gradient(case, np.pad(x, more, constant_values=np.nan), np.pad(mask, more))
-    same(found, (value, np.pad(gradient, more)), argument=f"mask, {GROUP_SIZE} rows without a token more")
+    result = _value_and_gradient(case, np.pad(x, more, constant_values=np.nan), np.pad(mask, more))
+    same(result, (value, np.pad(gradient, more)), argument=f"mask, {GROUP_SIZE} rows without a token more")
 
 
 @law
@@ -140,8 +140,8 @@ def order_of_the_rows_changes_nothing(case: AggregateCase) -> None:
     (x, mask), order = _batch(4, empty_row=5), np.random.default_rng(3).permutation(8)
     value, gradient = _value_and_gradient(case, x, mask)
     by_name = {name: array[order] for name, array in _by_name(case, mask).items()}
-    found = _value_and_gradient(case, x[order], mask[order], by_name)
-    same(found, (value, gradient[order]), argument="per_token and mask, their rows in another order")
+    result = _value_and_gradient(case, x[order], mask[order], by_name)
+    same(result, (value, gradient[order]), argument="per_token and mask, their rows in another order")
 
 
 @law
@@ -179,9 +179,9 @@ def several_devices_are_one(case: AggregateCase) -> None:
     x, mask, by_name = batch.advantages, batch.mask, _by_name(case, batch.mask)
     mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
     arrays = jax.device_put((x, mask, by_name), NamedSharding(mesh, PartitionSpec("data")))
-    found = jax.jit(jax.value_and_grad(lambda x, mask, by_name: _mean(case, x, mask, by_name).value()))(*arrays)
+    result = jax.jit(jax.value_and_grad(lambda x, mask, by_name: _mean(case, x, mask, by_name).value()))(*arrays)
     expected = _value_and_gradient(case, x, mask)
-    same(found, expected, argument=f"per_token and mask, their rows on {len(devices)} devices")
+    same(result, expected, argument=f"per_token and mask, their rows on {len(devices)} devices")
 
 
 LAWS = {

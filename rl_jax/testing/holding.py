@@ -25,9 +25,9 @@ def title(fn: Callable) -> str:
     return fn.__name__.replace("_", " ")
 
 
-def same(found, expected, *, argument: str, rtol: float = 1e-5, atol: float = 1e-7) -> None:
+def same(result, expected, *, argument: str, rtol: float = 1e-5, atol: float = 1e-7) -> None:
     """Asserts that two (value, gradient) agree. argument: what was changed between them, for the message."""
-    for what, left, right in zip(("value", "gradient"), found, expected, strict=True):
+    for what, left, right in zip(("value", "gradient"), result, expected, strict=True):
         left, right = np.asarray(left), np.asarray(right)
         detail = f"{argument}: another {what}"
         np.testing.assert_allclose(left, right, rtol=rtol, atol=atol, err_msg=detail)
@@ -35,13 +35,13 @@ def same(found, expected, *, argument: str, rtol: float = 1e-5, atol: float = 1e
 
 def broken(case, laws: Mapping[str, Callable]) -> dict[str, str]:
     """What does not hold: {name of the law: what it says}, in the order of `laws`; empty if all hold."""
-    found = {}
+    result = {}
     for name, fn in laws.items():
         try:
             fn(case)
         except AssertionError as error:
-            found[name] = str(error)
-    return found
+            result[name] = str(error)
+    return result
 
 
 def check(case, laws: Mapping[str, Callable], *, except_for: Collection[str] = ()) -> None:
@@ -60,10 +60,11 @@ def check(case, laws: Mapping[str, Callable], *, except_for: Collection[str] = (
             near = difflib.get_close_matches(name, laws, n=1, cutoff=0.0)[0]
             raise ValueError(f"there is no law {name!r}; near it: {near}. The laws are: {', '.join(laws)}")
     asked = {name: fn for name, fn in laws.items() if name not in except_for}
-    found = broken(case, asked)
-    if found:
-        listed = "\n\n".join(found.values())
-        raise AssertionError(f"{case.name} breaks {len(found)} of {len(asked)} laws ({', '.join(found)}).\n\n{listed}")
+    result = broken(case, asked)
+    if result:
+        listed = "\n\n".join(result.values())
+        names = ", ".join(result)
+        raise AssertionError(f"{case.name} breaks {len(result)} of {len(asked)} laws ({names}).\n\n{listed}")
 
 
 def name_of(fn: Callable) -> str:

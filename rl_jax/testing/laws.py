@@ -173,8 +173,8 @@ def contents_of_the_padding_change_nothing(case: Case) -> None:
     for says, poison in {"noise": noise, "nan": np.nan, "inf": np.inf, "-inf": -np.inf}.items():
         for fields in [[field] for field in (*DATA, "log_probs")] + [[*DATA, "log_probs"]]:
             poisoned = {field: np.where(batch.mask, getattr(batch, field), np.float32(poison)) for field in fields}
-            found = value_and_gradient(case, batch._replace(**poisoned))
-            same(found, (value, gradient), argument=f"{', '.join(fields)}, {says} behind the mask", rtol=0, atol=0)
+            result = value_and_gradient(case, batch._replace(**poisoned))
+            same(result, (value, gradient), argument=f"{', '.join(fields)}, {says} behind the mask", rtol=0, atol=0)
 
 
 @law
@@ -193,8 +193,8 @@ def rows_without_a_token_change_nothing(case: Case) -> None:
     value, gradient = value_and_gradient(case, batch)
     empty = Batch(*(np.full_like(x[:3], np.nan) for x in batch[:4]), np.zeros_like(batch.mask[:3]))
     more = Batch(*(np.concatenate([x, e]) for x, e in zip(batch, empty, strict=True)))
-    found = value_and_gradient(case, more)
-    same(found, (value, np.pad(gradient, ((0, 3), (0, 0)))), argument="mask, three rows without a token more")
+    result = value_and_gradient(case, more)
+    same(result, (value, np.pad(gradient, ((0, 3), (0, 0)))), argument="mask, three rows without a token more")
 
 
 @law
@@ -214,8 +214,8 @@ def order_of_the_rows_changes_nothing(case: Case) -> None:
     """A permutation of the rows permutes the gradient."""
     batch, order = ragged_batch(3), np.random.default_rng(3).permutation(8)
     value, gradient = value_and_gradient(case, batch)
-    found = value_and_gradient(case, _map(lambda x: x[order], batch))
-    same(found, (value, gradient[order]), argument="all arguments, their rows in another order")
+    result = value_and_gradient(case, _map(lambda x: x[order], batch))
+    same(result, (value, gradient[order]), argument="all arguments, their rows in another order")
 
 
 @law
@@ -233,8 +233,8 @@ def micro_batches_change_nothing(case: Case) -> None:
         (_, mean), part = jax.value_and_grad(total, has_aux=True)(*_map(lambda x, rows=rows: x[rows], batch))
         statistics = mean if statistics is None else add(statistics, mean)
         gradients.append(np.asarray(part))
-    found = statistics.value(), np.concatenate(gradients) / statistics.count
-    same(found, (value, gradient), argument="all arguments, in micro-batches of 1 and 3 rows")
+    result = statistics.value(), np.concatenate(gradients) / statistics.count
+    same(result, (value, gradient), argument="all arguments, in micro-batches of 1 and 3 rows")
 
 
 @law
@@ -247,9 +247,9 @@ def several_devices_are_one(case: Case) -> None:
     mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
     sharding = NamedSharding(mesh, PartitionSpec("data"))
     run = jax.jit(jax.value_and_grad(lambda *arrays: case.fn(*arrays).value()), in_shardings=sharding)
-    found = jax.block_until_ready(run(*jax.device_put(tuple(batch), sharding)))
+    result = jax.block_until_ready(run(*jax.device_put(tuple(batch), sharding)))
     expected = value_and_gradient(case, batch)
-    same(found, expected, argument=f"all arguments, their rows on {len(devices)} devices")
+    same(result, expected, argument=f"all arguments, their rows on {len(devices)} devices")
 
 
 @law

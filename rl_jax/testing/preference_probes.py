@@ -57,8 +57,8 @@ def good(logits) -> np.ndarray:
 
 def log_probs(logits, prompts, actions) -> jax.Array:
     """float [N, K, C]: of the tokens, nan behind each answer's own."""
-    found = jax.nn.log_softmax(logits)[prompts[:, None], actions] / jnp.asarray(LENGTHS)[actions]
-    return jnp.where(mask_of(actions), found[:, :, None], jnp.nan)
+    result = jax.nn.log_softmax(logits)[prompts[:, None], actions] / jnp.asarray(LENGTHS)[actions]
+    return jnp.where(mask_of(actions), result[:, :, None], jnp.nan)
 
 
 def mask_of(actions) -> np.ndarray:
@@ -139,8 +139,8 @@ def complete(probe: Probe, rows: ProbeBatch, logits, state, poison: bool = True)
 
 def scores_of(logits, rows: ProbeBatch) -> TokenScores:
     """What a forward returns."""
-    found = log_probs(logits, rows.prompts, rows.actions).reshape(-1, LENGTH)
-    return TokenScores(found, jnp.zeros_like(found))
+    result = log_probs(logits, rows.prompts, rows.actions).reshape(-1, LENGTH)
+    return TokenScores(result, jnp.zeros_like(result))
 
 
 def vocabulary(logits, rows: ProbeBatch) -> dict[str, jax.Array]:

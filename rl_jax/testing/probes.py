@@ -257,12 +257,12 @@ def make_steps(probe: Probe) -> dict[str, tuple]:
         return ppo.value_loss(predict(table, batch.policy.batch)[:, :-1], batch, probe.critic)
 
     losses = {"policy": (policy_loss, LEARNING_RATE), "critic": (critic_loss, CRITIC_LEARNING_RATE)}
-    found = {}
+    result = {}
     for name, (loss, rate) in losses.items():
         if name == "policy" or probe.critic is not None:
             optimizer = optax.adam(rate)
-            found[name] = optimizer, make_train_step(loss, optimizer, max_grad_norm=probe.training.max_grad_norm)
-    return found
+            result[name] = optimizer, make_train_step(loss, optimizer, max_grad_norm=probe.training.max_grad_norm)
+    return result
 
 
 def train(probe: Probe, *, seeds: int = 3) -> Outcome:

@@ -78,10 +78,10 @@ def lowest(bits: chex.Array, mask: chex.Array, count: chex.Array, *, uniform: bo
     """
     chex.assert_equal_shape([bits, mask])
     hidden, first_bit = _hide(bits, mask), 0
-    if uniform:  # about half to a quarter of 2^-skipped of the mask is wanted: one count shows whether that is enough
+    if uniform:  # about half to a quarter of 2^-skipped of the mask is share: one count shows whether that is enough
         width = 8 * bits.dtype.itemsize
-        wanted = count / jnp.sum(mask, dtype=jnp.float32)
-        skipped = jnp.clip(-jnp.ceil(jnp.log2(wanted)) - 1, 1, width - 1).astype(jnp.int32)
+        share = count / jnp.sum(mask, dtype=jnp.float32)
+        skipped = jnp.clip(-jnp.ceil(jnp.log2(share)) - 1, 1, width - 1).astype(jnp.int32)
         ceiling = jnp.asarray(1, bits.dtype) << (width - skipped).astype(bits.dtype)
         first_bit = jnp.where(_num_below(hidden, ceiling) > count, skipped, 0)
     threshold, found = _cut(hidden, count, first_bit)

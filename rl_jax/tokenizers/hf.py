@@ -133,10 +133,10 @@ def _build(description: Mapping, path: str):
             "Is the file whole, and not of a newer version?"
         ) from error
     for token in description.get("added_tokens") or []:
-        found = tokenizer.token_to_id(token["content"])
-        if found != token["id"]:  # the package numbers added tokens consecutively by itself
+        result = tokenizer.token_to_id(token["content"])
+        if result != token["id"]:  # the package numbers added tokens consecutively by itself
             raise readers.DataError(
-                f"{path}: the added token {token['content']!r} should have id {token['id']} and would get {found}: an "
+                f"{path}: the added token {token['content']!r} should have id {token['id']} and would get {result}: an "
                 "added token before it is missing"
             )
     return tokenizer

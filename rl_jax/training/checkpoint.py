@@ -161,8 +161,8 @@ class Checkpointer:
                 self._damaged = list(failures)
                 return {name: restored[name] for name in like}, restored["host"]
             failures[candidate] = failure or "another process cannot read it"
-        told = "; ".join(f"{self._directory / str(number)}: {reason}" for number, reason in failures.items())
-        raise ValueError(f"no checkpoint can be read. {told}. Move {self._directory} away to start over")
+        reasons = "; ".join(f"{self._directory / str(number)}: {reason}" for number, reason in failures.items())
+        raise ValueError(f"no checkpoint can be read. {reasons}. Move {self._directory} away to start over")
 
     def _read(self, step: int, targets: dict[str, Any]) -> tuple[Any, str | None]:
         """(items, None), or (None, why it cannot be read).

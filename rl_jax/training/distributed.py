@@ -174,5 +174,5 @@ def _exchange(payload: bytes) -> list[bytes]:
     lengths = multihost_utils.process_allgather(np.int32(len(payload)))
     buffer = np.zeros(1 << int(max(lengths.max(), 1) - 1).bit_length(), np.uint8)
     buffer[: len(payload)] = np.frombuffer(payload, np.uint8)
-    found = multihost_utils.process_allgather(buffer)
-    return [row[:length].tobytes() for row, length in zip(found, lengths, strict=True)]
+    result = multihost_utils.process_allgather(buffer)
+    return [row[:length].tobytes() for row, length in zip(result, lengths, strict=True)]

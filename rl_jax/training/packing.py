@@ -66,10 +66,10 @@ def arrange(
         return np.arange(rows)
     members = {i: [] for i in range(num_parts)}
     loads, room = np.zeros(num_parts, int), slots.shape[1]
-    found = _groups(batch, mask, share_prefix)
-    idle = sorted(set(range(rows)) - {row for group in found for row, _ in group.completions})
+    result = _groups(batch, mask, share_prefix)
+    idle = sorted(set(range(rows)) - {row for group in result for row, _ in group.completions})
     left = []
-    for group in sorted(found, key=lambda group: -group.size):
+    for group in sorted(result, key=lambda group: -group.size):
         fitting = [part for part in members if len(members[part]) + len(group.completions) <= room]
         if not fitting:
             left += [row for row, _ in group.completions]
@@ -117,13 +117,13 @@ def pack(
     rows, length = mask.shape
     slots = _slots(rows, num_parts, num_micro_batches)
     row_length = row_length or 2 * batch.tokens.shape[1]
-    found = _groups(batch, mask, share_prefix)
-    longest = max((len(g.prompt[1]) + len(columns) for g in found for _, columns in g.completions), default=0)
+    result = _groups(batch, mask, share_prefix)
+    longest = max((len(g.prompt[1]) + len(columns) for g in result for _, columns in g.completions), default=0)
     if longest > row_length:
         raise ValueError(f"a sequence of {longest} tokens does not fit into rows of row_length={row_length}")
     part_of = np.empty(rows, int)
     part_of[slots] = np.arange(num_parts)[:, None]
-    bins = [_first_fit(_of_rows(found, part_of == part), row_length) for part in range(num_parts)]
+    bins = [_first_fit(_of_rows(result, part_of == part), row_length) for part in range(num_parts)]
     height = round_up(max(min_rows, *map(len, bins)))
     blank = np.zeros((num_parts, height, row_length), np.int32)
     number = min(slots.shape[1] * length, height * row_length)
@@ -165,7 +165,7 @@ def _groups(batch: TokenBatch, mask: np.ndarray, share_prefix: bool) -> list[_Gr
     width = segments.shape[1] - mask.shape[1]
     if (mask & (segments[:, width:] == 0)).any():
         raise ValueError("the mask covers padding: a scored token must be a token of its row")
-    found: dict[object, _Group] = {}
+    result: dict[object, _Group] = {}
     for row in np.flatnonzero(mask.any(axis=1)):
         end = width + np.flatnonzero(mask[row])[-1] + 1
         columns = np.flatnonzero(segments[row, :end])
@@ -173,8 +173,8 @@ def _groups(batch: TokenBatch, mask: np.ndarray, share_prefix: bool) -> list[_Gr
         if not len(prompt):
             raise ValueError(f"row {row} has scored tokens and no prompt to predict the first one from")
         key = (tokens[row, prompt].tobytes(), positions[row, prompt].tobytes()) if share_prefix else row
-        found.setdefault(key, _Group((row, prompt), [])).completions.append((row, completion))
-    return list(found.values())
+        result.setdefault(key, _Group((row, prompt), [])).completions.append((row, completion))
+    return list(result.values())
 
 
 def _of_rows(groups: list[_Group], chosen: np.ndarray) -> list[_Group]:
@@ -220,11 +220,11 @@ def _fill(packed: Packed, part: int, bins: list[list[_Group]], batch: TokenBatch
     row_length = rows.tokens.shape[2]
 
     def write(r, column, row, columns, segment, prefix):
-        there = (part, r, slice(column, column + len(columns)))
-        rows.tokens[there], rows.positions[there] = batch.tokens[row, columns], batch.positions[row, columns]
-        rows.segment_ids[there] = segment
+        place = (part, r, slice(column, column + len(columns)))
+        rows.tokens[place], rows.positions[place] = batch.tokens[row, columns], batch.positions[row, columns]
+        rows.segment_ids[place] = segment
         if share_prefix:
-            rows.prefix_ids[there] = prefix
+            rows.prefix_ids[place] = prefix
         return column + len(columns)
 
     for r, groups in enumerate(bins):

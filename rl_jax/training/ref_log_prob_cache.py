@@ -125,7 +125,7 @@ class ReferenceCache:
     @staticmethod
     def _score(arrays: Mapping[str, np.ndarray], score: Callable, batch_size: int) -> np.ndarray:
         """The values under the mask, in its order."""
-        mask, found = arrays["completion_mask"], []
+        mask, result = arrays["completion_mask"], []
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         for start in range(0, len(mask), batch_size):
@@ -139,5 +139,5 @@ class ReferenceCache:
                 raise ValueError(
                     f"a log-prob of rows {start}..{start + count - 1} is not finite: check the reference's params"
                 )
-            found.append(values)
-        return np.concatenate(found)
+            result.append(values)
+        return np.concatenate(result)

@@ -62,12 +62,12 @@ class Retention:
                 text = f"checkpoint.best_metric={self._metric!r} is not among the metrics of step {step}: {known}"
                 warnings.warn(text, stacklevel=3)
             return {}
-        found = {self._metric: float(metrics[self._metric])}
-        self._take(step, found)
-        return {ITEM: ocp.args.JsonSave(found)}
+        result = {self._metric: float(metrics[self._metric])}
+        self._take(step, result)
+        return {ITEM: ocp.args.JsonSave(result)}
 
-    def _take(self, step: int, found: Mapping[str, float]) -> None:
-        value = found.get(self._metric)
+    def _take(self, step: int, result: Mapping[str, float]) -> None:
+        value = result.get(self._metric)
         if isinstance(value, float) and not math.isnan(value):
             self._values[step] = value
 

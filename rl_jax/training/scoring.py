@@ -64,8 +64,8 @@ def make_score(
         scores = map_columns(head, params, hidden, batch.targets, rows * chunk, jnp.max(batch.counts))
 
         def place(x):
-            found = pick(x, jnp.maximum(batch.places, 0).reshape(parts, -1)).reshape(parts * rows, length)
-            return jnp.where(batch.places.reshape(parts * rows, length) >= 0, found, 0.0)
+            result = pick(x, jnp.maximum(batch.places, 0).reshape(parts, -1)).reshape(parts * rows, length)
+            return jnp.where(batch.places.reshape(parts * rows, length) >= 0, result, 0.0)
 
         return jax.tree.map(place, scores)
 
@@ -132,14 +132,14 @@ def _loop_forward(call, hidden, tokens, live, *weights):
 def _loop_backward(call, residuals, cotangents):
     hidden, tokens, live, *weights = residuals
     # If the loss has no entropy term, the gradient needs none either.
-    wanted = [not isinstance(x, SymbolicZero) for x in cotangents]
+    has_cotangent = [not isinstance(x, SymbolicZero) for x in cotangents]
 
     def step(i, sums):
         def scores(x, *weights):
-            return [score for score, want in zip(call(x, tokens[i], *weights), wanted, strict=True) if want]
+            return [score for score, want in zip(call(x, tokens[i], *weights), has_cotangent, strict=True) if want]
 
         pull = jax.vjp(scores, hidden[i], *weights)[1]
-        by_hidden, *by_weights = pull([x[i] for x, want in zip(cotangents, wanted, strict=True) if want])
+        by_hidden, *by_weights = pull([x[i] for x, want in zip(cotangents, has_cotangent, strict=True) if want])
         return sums[0].at[i].set(by_hidden), jax.tree.map(jnp.add, sums[1], by_weights)
 
     zeros = jnp.zeros_like(hidden), [jnp.zeros_like(x) for x in weights]

@@ -118,8 +118,8 @@ def tree_shardings(tree, mesh: Mesh, rules=PARAMS):
 
     def leaf(path, x):
         name = path_name(path)
-        found = (names for pattern, names in rules if re.search(pattern, name) and len(names) == len(x.shape))
-        names = next(found, None)
+        result = (names for pattern, names in rules if re.search(pattern, name) and len(names) == len(x.shape))
+        names = next(result, None)
         return NamedSharding(mesh, spec(x.shape, names, dict(mesh.shape)) if names else PartitionSpec())
 
     return jax.tree_util.tree_map_with_path(leaf, tree)
@@ -132,8 +132,8 @@ def moved_bytes(tree, shardings) -> int:
     """
 
     def leaf(x, to):
-        here, there = (s.devices_indices_map(x.shape) for s in (x.sharding, to))
-        missing = sum(_volume(x.shape, part) - _volume(x.shape, part, here.get(d)) for d, part in there.items())
+        source, target = (s.devices_indices_map(x.shape) for s in (x.sharding, to))
+        missing = sum(_volume(x.shape, part) - _volume(x.shape, part, source.get(d)) for d, part in target.items())
         return missing * x.dtype.itemsize
 
     return sum(jax.tree.leaves(jax.tree.map(leaf, tree, shardings)))

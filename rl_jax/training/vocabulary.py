@@ -56,16 +56,16 @@ def make_vocabulary_score(model: Model, *, completion_length: int, chunk: int = 
 
     def head(params: Params, ref_params: Params | None, hidden, ref_hidden, tokens) -> VocabularyScores:
         log_pi = jax.nn.log_softmax(model.unembed(params, hidden), axis=-1)
-        found = VocabularyScores(
+        result = VocabularyScores(
             take_log_probs(log_pi, tokens),
             -jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1),
             jax.nn.logsumexp(2.0 * log_pi, axis=-1),
         )
         if ref_params is None:
-            return found
+            return result
         log_ref = jax.lax.stop_gradient(jax.nn.log_softmax(model.unembed(ref_params, ref_hidden), axis=-1))
         kl = jnp.sum(jnp.exp(log_ref) * (log_ref - log_pi), axis=-1)
-        return found._replace(ref_log_probs=take_log_probs(log_ref, tokens), kl=kl)
+        return result._replace(ref_log_probs=take_log_probs(log_ref, tokens), kl=kl)
 
     def score(params: Params, ref_params: Params | None, batch: TokenBatch) -> VocabularyScores:
         chex.assert_rank(batch.tokens, 2)
@@ -90,8 +90,8 @@ def make_vocabulary_score(model: Model, *, completion_length: int, chunk: int = 
             return head(params, ref_params, *parts)
 
         parts = jax.tree.map(split, (hidden, ref_hidden, batch.tokens[:, -completion_length:]))
-        found = jax.lax.map(lambda parts: one(params, ref_params, parts), parts)
-        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, -1)[:, :completion_length], found)
+        result = jax.lax.map(lambda parts: one(params, ref_params, parts), parts)
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, -1)[:, :completion_length], result)
 
     return score
 

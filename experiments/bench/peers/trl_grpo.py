@@ -77,9 +77,9 @@ class Trainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, *args, **kwargs):
         start = time.perf_counter()
-        found = super()._generate_and_score_completions(*args, **kwargs)
+        result = super()._generate_and_score_completions(*args, **kwargs)
         scores.append(time.perf_counter() - start)
-        return found
+        return result
 
 
 class Clock(TrainerCallback):

@@ -93,22 +93,22 @@ generate, update = cluster.generate, cluster.update_actor
 def cut_generate(*args, **kwargs):
     """generate, with the completions cut to this step's lengths."""
     start = time.perf_counter()
-    found = generate(*args, **kwargs)
+    result = generate(*args, **kwargs)
     wanted = lengths[len(rollouts)]
-    found.tokens = [tokens[:length] for tokens, length in zip(found.tokens, wanted, strict=True)]
-    found.text = [" ".join(text.split()[:length]) for text, length in zip(found.text, wanted, strict=True)]
+    result.tokens = [tokens[:length] for tokens, length in zip(result.tokens, wanted, strict=True)]
+    result.text = [" ".join(text.split()[:length]) for text, length in zip(result.text, wanted, strict=True)]
     rollouts.append(time.perf_counter() - start)
-    return found
+    return result
 
 
 def timed_update(*args, **kwargs):
     """update_actor, timed to its end."""
     start = time.perf_counter()
-    found = update(*args, **kwargs)
+    result = update(*args, **kwargs)
     jax.block_until_ready(jax.tree.leaves(nnx.state(cluster.actor_trainer.model, nnx.Param)))
     ends.append(time.perf_counter())
     updates.append(ends[-1] - start)
-    return found
+    return result
 
 
 cluster.generate, cluster.update_actor = cut_generate, timed_update

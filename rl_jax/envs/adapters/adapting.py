@@ -95,12 +95,12 @@ def from_brax_interface(name: str, env: Any, episode_length: int, observation: s
 
     def unpack(packed: tuple[chex.Array, ...]) -> Any:
         """New containers each time: a step writes into the dictionaries of the state it is given."""
-        found = iter(packed)
-        return treedef.unflatten([next(found) if x.size else jnp.zeros(x.shape, x.dtype) for x in leaves])
+        result = iter(packed)
+        return treedef.unflatten([next(result) if x.size else jnp.zeros(x.shape, x.dtype) for x in leaves])
 
     def observe(state: Any) -> chex.Array:
-        found = state.obs[observation] if isinstance(state.obs, Mapping) else state.obs
-        return jnp.asarray(found, jnp.float32)
+        result = state.obs[observation] if isinstance(state.obs, Mapping) else state.obs
+        return jnp.asarray(result, jnp.float32)
 
     def reset(key: chex.PRNGKey):
         state = env.reset(key)

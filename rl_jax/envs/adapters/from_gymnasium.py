@@ -59,14 +59,14 @@ def make_vector(name: str, num_envs: int, *, mode: str = "sync", **keywords) -> 
     return hosted(_Host(name, num_envs, mode, keywords), num_envs)
 
 
-def space(found) -> Discrete | Box:
+def space(result) -> Discrete | Box:
     """A gymnasium space in our types.
 
     Raises:
       ValueError: if it is neither Discrete nor Box.
     """
-    if isinstance(found, gymnasium.spaces.Discrete) and found.start == 0:
-        return Discrete(int(found.n))
-    if not isinstance(found, gymnasium.spaces.Box):
-        raise ValueError(f"space {found}: only Box, and Discrete from 0, are supported")
-    return Box(np.asarray(found.low, np.float32), np.asarray(found.high, np.float32))
+    if isinstance(result, gymnasium.spaces.Discrete) and result.start == 0:
+        return Discrete(int(result.n))
+    if not isinstance(result, gymnasium.spaces.Box):
+        raise ValueError(f"space {result}: only Box, and Discrete from 0, are supported")
+    return Box(np.asarray(result.low, np.float32), np.asarray(result.high, np.float32))

@@ -52,15 +52,15 @@ def make(name: str, **params) -> Environment:
     return Environment(reset, step, space(env.observation_space(settings)), space(env.action_space(settings)))
 
 
-def space(found) -> Discrete | Box:
+def space(result) -> Discrete | Box:
     """A gymnax space in our types.
 
     Raises:
       ValueError: if it is neither Discrete nor Box.
     """
-    if isinstance(found, gymnax.environments.spaces.Discrete):
-        return Discrete(int(found.n))
-    if not isinstance(found, gymnax.environments.spaces.Box):
-        raise ValueError(f"a space of type {type(found).__name__}: only Discrete and Box are supported")
-    bounds = (np.broadcast_to(np.asarray(bound, np.float32), found.shape) for bound in (found.low, found.high))
+    if isinstance(result, gymnax.environments.spaces.Discrete):
+        return Discrete(int(result.n))
+    if not isinstance(result, gymnax.environments.spaces.Box):
+        raise ValueError(f"a space of type {type(result).__name__}: only Discrete and Box are supported")
+    bounds = (np.broadcast_to(np.asarray(bound, np.float32), result.shape) for bound in (result.low, result.high))
     return Box(*bounds)

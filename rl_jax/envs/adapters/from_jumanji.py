@@ -62,10 +62,10 @@ def make(name: str, *, observation: str = "", illegal: str = "keep", **keywords)
     if limit is not None:
         env.time_limit = NEVER  # else it ends an episode there as if the task had ended
 
-    def observe(found: Any) -> chex.Array:
+    def observe(result: Any) -> chex.Array:
         if observation:
-            return jnp.asarray(getattr(found, observation), jnp.float32)
-        return jnp.concatenate([jnp.ravel(x).astype(jnp.float32) for x in jax.tree.leaves(found)])
+            return jnp.asarray(getattr(result, observation), jnp.float32)
+        return jnp.concatenate([jnp.ravel(x).astype(jnp.float32) for x in jax.tree.leaves(result)])
 
     def reset(key: chex.PRNGKey):
         state, first = env.reset(key)
@@ -114,7 +114,7 @@ def observation_space(name: str, spec: specs.Spec, shapes: Any, field: str) -> B
     arrays = [known for known in vars(spec) if isinstance(getattr(spec, known), specs.Array)]
     if field not in arrays:
         raise ValueError(f"jumanji/{name}: observation={field!r} is none of {', '.join(arrays)}")
-    found = getattr(spec, field)
-    if isinstance(found, specs.BoundedArray):
-        return box(found.minimum, found.maximum, found.shape)
-    return unbounded(found.shape)
+    result = getattr(spec, field)
+    if isinstance(result, specs.BoundedArray):
+        return box(result.minimum, result.maximum, result.shape)
+    return unbounded(result.shape)

@@ -53,9 +53,9 @@ class Store(NamedTuple):
 def poisson(mean: float, *, tail: float = 1e-9) -> np.ndarray:
     """Poisson probabilities, cut off when less than `tail` is left and rescaled to sum to 1. float64 [K]."""
     units = np.arange(int(mean + 12.0 * math.sqrt(mean) + 25.0))
-    found = np.exp(units * math.log(mean) - mean - np.asarray([math.lgamma(k + 1.0) for k in units]))
-    found = found[: 1 + int(np.searchsorted(np.cumsum(found), 1.0 - tail))]
-    return found / found.sum()
+    result = np.exp(units * math.log(mean) - mean - np.asarray([math.lgamma(k + 1.0) for k in units]))
+    result = result[: 1 + int(np.searchsorted(np.cumsum(result), 1.0 - tail))]
+    return result / result.sum()
 
 
 def period(
@@ -143,7 +143,7 @@ def least_cost(store: Store, periods: int) -> float:
 
 def _demand_of(store: Store, periods: int) -> np.ndarray:
     """Probabilities of the total demand of this many periods."""
-    found = np.ones(1)
+    result = np.ones(1)
     for _ in range(periods):
-        found = np.convolve(found, store.demand)
-    return found
+        result = np.convolve(result, store.demand)
+    return result

@@ -108,8 +108,8 @@ def corridor(*, length: int = 12) -> Environment:
 
     def step(key: chex.PRNGKey, place: chex.Array, action: chex.Array):
         place = jnp.where(action == 1, place + 1, jnp.maximum(place - 1, 0))
-        there = place == length
-        return place, Step(observe(place), there.astype(jnp.float32), there, NO)
+        arrived = place == length
+        return place, Step(observe(place), arrived.astype(jnp.float32), arrived, NO)
 
     space = Box(np.zeros(length + 1, np.float32), np.ones(length + 1, np.float32))
     return time_limit(Environment(reset, step, space, Discrete(2)), 4 * length)

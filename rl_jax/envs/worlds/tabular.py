@@ -75,8 +75,8 @@ def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, lim
     for state in range(states):
         row, column = divmod(state, size)
         for action, (down, right) in enumerate([(-1, 0), (1, 0), (0, -1), (0, 1)]):
-            there = min(max(row + down, 0), size - 1), min(max(column + right, 0), size - 1)
-            moved[state, action] = there[0] * size + there[1]
+            next_cell = min(max(row + down, 0), size - 1), min(max(column + right, 0), size - 1)
+            moved[state, action] = next_cell[0] * size + next_cell[1]
     for state in range(states):
         for action in range(4):
             for other in range(4):

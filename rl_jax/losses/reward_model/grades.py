@@ -65,8 +65,8 @@ def hl_gauss(
       support: the bins.
       sigma_ratio: the Gaussian's sigma, in bin widths.
     """
-    found = value.hl_gauss(logits, targets, present, support=support, sigma_ratio=sigma_ratio)
-    return Terms(found.loss, present)
+    result = value.hl_gauss(logits, targets, present, support=support, sigma_ratio=sigma_ratio)
+    return Terms(result.loss, present)
 
 
 def outcome(rewards: chex.Array, present: chex.Array, *, targets: chex.Array) -> Terms:

@@ -256,15 +256,15 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
     Raises:
       ValueError: if no family can; lists what the closest one would get wrong.
     """
-    wanted = same_numbers(config)
+    expected = same_numbers(config)
     closest: tuple[int, str] | None = None
     for name, family in FAMILIES.items():
         try:
-            raw = _write(wanted, name, family)
+            raw = _write(expected, name, family)
             read = dataclasses.asdict(read_config(raw))
         except (ValueError, KeyError):
             continue
-        wrong = [f"{key}={value!r}" for key, value in dataclasses.asdict(wanted).items() if read[key] != value]
+        wrong = [f"{key}={value!r}" for key, value in dataclasses.asdict(expected).items() if read[key] != value]
         if not wrong:
             return raw
         if closest is None or len(wrong) < closest[0]:

@@ -105,13 +105,13 @@ def _stored_names(files: TensorFiles, family: Family) -> dict[str, str]:
     return names
 
 
-def _check_tensors(files: TensorFiles, stored: dict[str, str], wanted: dict[str, tuple[int, ...]]) -> None:
+def _check_tensors(files: TensorFiles, stored: dict[str, str], expected: dict[str, tuple[int, ...]]) -> None:
     """Refuses tensors that are missing, unexpected, or of another shape than `wanted`."""
-    problems = [f"missing tensor {name!r}" for name in wanted if name not in stored]
-    problems += [f"unexpected tensor {name!r}" for name in stored if name not in wanted]
+    problems = [f"missing tensor {name!r}" for name in expected if name not in stored]
+    problems += [f"unexpected tensor {name!r}" for name in stored if name not in expected]
     problems += [
         f"{name!r} is {list(files.shapes[stored[name]])}, config.json asks for {list(shape)}"
-        for name, shape in wanted.items()
+        for name, shape in expected.items()
         if name in stored and files.shapes[stored[name]] != shape
     ]
     if problems:
@@ -220,7 +220,7 @@ def load(
     family, files, shapes = FAMILIES[name], TensorFiles(folder), param_shapes(config)
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     pieces = [_pieces(family, path_name(path), leaf.shape) for path, leaf in leaves]
-    wanted = {
+    expected = {
         piece.tensor: _file_shape(piece, leaf)
         for group, (_, leaf) in zip(pieces, leaves, strict=True)
         for piece in group
@@ -228,7 +228,7 @@ def load(
     stored = _stored_names(files, family)
     if config.tied_head and _HEAD in stored:
         _check_tied(files, stored.pop(_HEAD), stored.get(family.top["embed/embedding"], _HEAD))
-    _check_tensors(files, stored, wanted)
+    _check_tensors(files, stored, expected)
     if shardings is None:
         places = [jax.sharding.SingleDeviceSharding(jax.devices()[0])] * len(leaves)
     else:
@@ -281,10 +281,10 @@ def save_hf(
     raw = _config_to_write(config, like)
     shapes = jax.tree_util.tree_flatten_with_path(param_shapes(config))[0]
     expected = {path_name(path): leaf.shape for path, leaf in shapes}
-    found = {path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]}
-    wrong = sorted(name for name in expected | found if expected.get(name) != found.get(name))
+    result = {path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]}
+    wrong = sorted(name for name in expected | result if expected.get(name) != result.get(name))
     if wrong:
-        listed = "; ".join(f"{name} is {found.get(name)} and not {expected.get(name)}" for name in wrong[:8])
+        listed = "; ".join(f"{name} is {result.get(name)} and not {expected.get(name)}" for name in wrong[:8])
         raise ValueError(f"the params do not fit the config: {listed}")
     dtype = dtype or str(params["embed"]["embedding"].dtype)
     if dtype not in DTYPES.values():

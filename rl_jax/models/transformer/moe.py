@@ -128,16 +128,16 @@ def _mix(activation: Callable, x, chosen, weights, gate, up, down, *, first=None
     """
     num_experts, k, shape = gate.shape[0], chosen.shape[-1], x.shape
     x, chosen, weights = x.reshape(-1, shape[-1]), chosen.reshape(-1), weights.reshape(-1, k, 1)
-    here = None
+    own_experts = None
     if first is not None:
-        here = (chosen >= first) & (chosen < first + num_experts)
-        chosen = jnp.where(here, chosen - first, num_experts)  # after all groups
+        own_experts = (chosen >= first) & (chosen < first + num_experts)
+        chosen = jnp.where(own_experts, chosen - first, num_experts)  # after all groups
     # Each token is k times in the rows, sorted by expert: one group of rows per expert, of any size.
     order = jnp.argsort(chosen, stable=True)
     rows, sizes = x[order // k], jnp.bincount(chosen, length=num_experts).astype(jnp.int32)
 
     def only_here(rows):  # the result of ragged_dot on rows after its groups is undefined, forwards and backwards
-        return rows if here is None else jnp.where(here[order][:, None], rows, 0.0)
+        return rows if own_experts is None else jnp.where(own_experts[order][:, None], rows, 0.0)
 
     rows = only_here(rows)
     gated = activation(jax.lax.ragged_dot(rows, gate, sizes)) * jax.lax.ragged_dot(rows, up, sizes)

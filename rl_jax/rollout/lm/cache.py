@@ -82,12 +82,12 @@ class PromptStore:
 
 def _digests(prompt: np.ndarray, chunk: int) -> list[bytes]:
     """The digests of the first 1, 2, ... whole chunks, and of the whole prompt, which is marked as different."""
-    digest, found = hashlib.blake2b(digest_size=16), []
+    digest, result = hashlib.blake2b(digest_size=16), []
     tokens = np.ascontiguousarray(prompt, np.int32)
     for start in range(0, len(tokens), chunk):
         part = tokens[start : start + chunk]
         digest.update(part.tobytes())
         if len(part) == chunk:
-            found.append(digest.digest())
+            result.append(digest.digest())
     digest.update(b"all")
-    return [*found, digest.digest()]
+    return [*result, digest.digest()]

@@ -144,9 +144,9 @@ def _message(text: bytes) -> str:
     if isinstance(body, dict):
         error = body.get("error")
         inner = error.get("message") if isinstance(error, dict) else error
-        found = inner or body.get("message") or body.get("detail")
-        if found:
-            return str(found)[:SHOWN]
+        result = inner or body.get("message") or body.get("detail")
+        if result:
+            return str(result)[:SHOWN]
     return _quote(text)
 
 

@@ -180,8 +180,8 @@ class OpenAIGenerate:
         if self._sync is None:
             return
         leaves = jax.tree.leaves(params)
-        known = self._synced is not None and len(self._synced) == len(leaves)
-        if known and all(ref() is leaf for ref, leaf in zip(self._synced, leaves, strict=True)):
+        synced = self._synced is not None and len(self._synced) == len(leaves)
+        if synced and all(ref() is leaf for ref, leaf in zip(self._synced, leaves, strict=True)):
             return
         self._synced = None  # after a failed sync the server's weights are unknown
         self._sync(params)
