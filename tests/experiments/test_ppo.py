@@ -156,13 +156,15 @@ def test_ppo_learns_arithmetic_from_the_warm_start_of_grpo(tmp_path):
 def test_adapters_are_trained_on_a_frozen_base(tmp_path, shared):
     """After SFT of the adapters; and a run that was cut off ends where the whole one does."""
 
+    rate = ppo_common.common.optimizer(learning_rate=1e-2, weight_decay=0.1)  # moves all that is not frozen
+
     def run(steps, workdir):
         config = small_config(
             tmp_path,
             reward__function=reward(has_a_seven),
             train__steps=steps,
             train__epochs=2,
-            train__optimizer__learning_rate=1e-2,
+            train__optimizer=rate,
             sft__steps=2,
             sft__batch_size=8,
             sft__eval_every=2,
@@ -170,7 +172,6 @@ def test_adapters_are_trained_on_a_frozen_base(tmp_path, shared):
             model__lora=dict(rank=2, alpha=16.0, targets="layers/(q|v)", variant="lora"),
             eval__every=2,
         )
-        rate = ppo_common.common.optimizer(learning_rate=1e-2)
         config = with_critic(config, shared=shared, optimizer=rate, warmup_steps=0 if shared else 1)
         ppo.run(config, workdir)
         return make_setup(config)

@@ -224,6 +224,7 @@ def test_adapters_and_the_head_are_trained_on_a_frozen_base(tmp_path, words):
     def config(steps):
         found = small(tmp_path, words, steps=steps, **dict(responses=1, beta=1.0) if words else {})
         found.model.lora.update(rank=2, targets="layers/(q|v|down)")
+        found.train.optimizer.weight_decay = 0.01  # moves all that is not frozen
         return found
 
     reward_model.run(config(30), tmp_path / "run")
