@@ -110,7 +110,7 @@ def _check_tensors(files: TensorFiles, stored: dict[str, str], wanted: dict[str,
     problems = [f"missing tensor {name!r}" for name in wanted if name not in stored]
     problems += [f"unexpected tensor {name!r}" for name in stored if name not in wanted]
     problems += [
-        f"{name!r} is {list(files.shapes[stored[name]])}, config.json asks for {list(shape)}"
+        f"{name!r} is {list(files.shapes[stored[name]])}, but config.json requires {list(shape)}"
         for name, shape in wanted.items()
         if name in stored and files.shapes[stored[name]] != shape
     ]
