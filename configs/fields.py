@@ -155,7 +155,7 @@ TRAINING = {
     "sample.opponents.share": "Like sample.share, but for these.",
     "sample.opponents.candidates": "Let them be selected, too (XPO). False: they are only compared with (Nash-MD).",
     "sample.data": 'Further candidates from the records. "": none; "completion" (SPIN); "pairs": the two responses of '
-    "sample.pairs (HyPO), which are not judged.",
+    "sample.pairs (HyPO), which are not scored.",
     "sample.pairs": 'Given pairs if sample.data is "pairs" (rl_jax.preferences).',
     "sample.pairs.name": 'Data set, like data.name; "jsonl" is your own file.',
     "sample.pairs.path": "File or folder of the pairs.",

@@ -4,7 +4,7 @@ CONTROL = {
     "num_seeds": "Seeds trained in one program.",
     "sweep": '(("algorithm.entropy_coef", (0.0, 0.01)),) trains each value with each seed. Floats that change no '
     "shape; (): none.",
-    "runs": '((seed, (("algorithm.entropy_coef", 0.01),)), ...): these runs, in place of num_seeds and sweep. '
+    "runs": '((seed, (("algorithm.entropy_coef", 0.01),)), ...): these runs, instead of num_seeds and sweep. '
     "experiments.sweep --vmap writes it; (): none.",
     "spread": 'How runs are spread over the mesh: "jit" or "pmap".',
     "group": "Runs per device trained in lockstep (vmap). 1: one after the other.",

@@ -133,7 +133,7 @@ def verdict_cell(row: Mapping) -> str:
     power = "over 10,000" if asked["power"] is None else f"{asked['power']:,}"
     return text + (
         f"; if further seeds are like these: {power} more for a power of {POWER:.0%} (t), "
-        f"AdaStop asks for {asked['adastop']} more and then decides {asked['decided']:.0%} of the time"
+        f"AdaStop needs {asked['adastop']} more and then decides {asked['decided']:.0%} of the time"
     )
 
 

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m experiments.report", description="Write report.html for runs.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_OR_SWEEP", help="a run's or a sweep's --workdir")
-    parser.add_argument("--out", type=Path, help="where to write the page; default: report.html in the first folder")
+    parser.add_argument("--out", type=Path, help="file to write; default: report.html in the first folder")
     parser.add_argument("--metric", help="metric that arms are compared by; default: a held-out one, if logged")
     parser.add_argument("--serve", action="store_true", help="serve a page on 127.0.0.1 that follows the runs")
     parser.add_argument("--port", type=int, default=8000, help="port of --serve; 0 takes a free one")

@@ -238,10 +238,10 @@ def _without_an_end(members: Sequence[Member], metric: str) -> list[str]:
     broken = [name for name, row in points.items() if name not in lost and row[-1][1] is None]
     result = []
     if lost:
-        result.append(f"{len(lost)} of {len(members)} seeds have no value of {metric} and are left out: {_first(lost)}")
+        result.append(f"{len(lost)} of {len(members)} seeds have no value of {metric} and are excluded: {_first(lost)}")
     if broken:
         result.append(f"The last {metric} of {len(broken)} of {len(members)} seeds is not finite; the last finite one "
-                     f"is used: {_first(broken)}")
+                      f"is used: {_first(broken)}")
     return result
 
 

@@ -197,7 +197,7 @@ def main(argv: list[str]) -> None:
     """Parses the flags and runs everything."""
     command = argv[1:]
     if not command or any(part.startswith("--workdir") for part in command):
-        raise app.UsageError("the command stands behind --, without a --workdir of its own")
+        raise app.UsageError("give the command after --, without --workdir")
     folder = pathlib.Path(FLAGS.folder)
     folder.mkdir(parents=True)
     command = [sys.executable if part == "python" else part for part in command]

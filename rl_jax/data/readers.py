@@ -154,7 +154,7 @@ def read_json_list(path, bad: BadRecords) -> Iterator[tuple[int, dict]]:
             raise fail("expected , or ]")
     place = behind_space(place + 1)
     if place < len(text):
-        raise fail("text behind the array")
+        raise fail("text after the array")
 
 
 def read_jsonl(path, fields: Mapping[str, type], bad: BadRecords) -> Iterator[tuple[int, dict]]:

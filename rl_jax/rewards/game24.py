@@ -75,13 +75,13 @@ def _product(tokens: list[str], place: int, depth: int, numbers: list[int]) -> t
 
 def _atom(tokens: list[str], place: int, depth: int, numbers: list[int]) -> tuple[Fraction, int]:
     if place == len(tokens):
-        raise ExpressionError("the expression ends where a number or '(' should be")
+        raise ExpressionError("expected a number or '(', but the expression ends")
     token = tokens[place]
     if token.isdigit():
         numbers.append(int(token))
         return Fraction(int(token)), place + 1
     if token != "(":
-        raise ExpressionError(f"{token!r} where a number or '(' should be")
+        raise ExpressionError(f"expected a number or '(', found {token!r}")
     if depth == MAX_DEPTH:
         raise ExpressionError(f"parentheses nested over {MAX_DEPTH} deep")
     value, place = _sum(tokens, place + 1, depth + 1, numbers)

@@ -70,7 +70,7 @@ def adastop(
     if n < 2 or interims < 1 or not 0.0 < alpha < 1.0 or not pairs:
         raise ValueError(f"n={n}, interims={interims}, alpha={alpha}, {len(pairs)} pairs: there is nothing to test")
     if missing := {agent for pair in pairs for agent in pair} - set(scores):
-        raise ValueError(f"no scores of {sorted(map(str, missing))}; there are scores of: {list(scores)}")
+        raise ValueError(f"no scores of {sorted(map(str, missing))}; scores given: {list(scores)}")
     decisions, boundaries, spent = dict.fromkeys(pairs, CONTINUE), [], 0.0
     used = dict.fromkeys(scores, 0)
     for interim in range(interims):

@@ -96,10 +96,10 @@ def contents_of_the_padding_change_nothing(case: AggregateCase) -> None:
     """Noise, nan and infinities behind the mask."""
     x, mask = _batch(1)
     value, gradient = _value_and_gradient(case, x, mask)
-    np.testing.assert_array_equal(gradient[~mask], 0, err_msg="per_token: a gradient behind the mask")
+    np.testing.assert_array_equal(gradient[~mask], 0, err_msg="per_token: a gradient outside of the mask")
     for poison in (50.0, np.nan, np.inf, -np.inf):
         result = _value_and_gradient(case, np.where(mask, x, np.float32(poison)), mask)
-        same(result, (value, gradient), argument=f"per_token, {poison} behind the mask", rtol=0, atol=0)
+        same(result, (value, gradient), argument=f"per_token, {poison} outside of the mask", rtol=0, atol=0)
 
 
 @law
@@ -122,7 +122,7 @@ def rows_without_a_token_change_nothing(case: AggregateCase) -> None:
     value, gradient = _value_and_gradient(case, x, mask)
     more = ((0, GROUP_SIZE), (0, 0))
     result = _value_and_gradient(case, np.pad(x, more, constant_values=np.nan), np.pad(mask, more))
-    same(result, (value, np.pad(gradient, more)), argument=f"mask, {GROUP_SIZE} rows without a token more")
+    same(result, (value, np.pad(gradient, more)), argument=f"mask, {GROUP_SIZE} more rows without tokens")
 
 
 @law

@@ -72,7 +72,7 @@ def surrogate_case(
         )
         for field, values in result._asdict().items():
             assert jnp.shape(values) == mask.shape, (
-                f"{field} of its Surrogate is of shape {jnp.shape(values)}, and {mask.shape} is wanted, a token each"
+                f"{field} of its Surrogate has shape {jnp.shape(values)}, expected {mask.shape}, one value per token"
             )
         return aggregate.seq_mean_token_mean(result.loss, mask)
 
@@ -87,7 +87,7 @@ def kl_case(estimator: Callable, *, name: str = "") -> Case:
         bound = binding.supply(estimator, _known(log_probs, old_log_probs, ref_log_probs))
         values = bound(log_probs, ref_log_probs, mask)
         assert jnp.shape(values) == mask.shape, (
-            f"it returns shape {jnp.shape(values)}, and {mask.shape} is wanted, a token each"
+            f"it returns shape {jnp.shape(values)}, expected {mask.shape}, one value per token"
         )
         return aggregate.token_mean(values, mask)
 
@@ -168,13 +168,13 @@ def contents_of_the_padding_change_nothing(case: Case) -> None:
     value, gradient = value_and_gradient(case, batch)
     assert np.isfinite(value) and np.isfinite(gradient).all(), "log_probs: value or gradient are not finite"
     assert np.abs(gradient).max() > 0, "log_probs: the gradient is 0 everywhere"
-    np.testing.assert_array_equal(gradient[~batch.mask], 0, err_msg="log_probs: a gradient behind the mask")
+    np.testing.assert_array_equal(gradient[~batch.mask], 0, err_msg="log_probs: a gradient outside of the mask")
     noise = np.random.default_rng(1).normal(size=batch.mask.shape).astype(np.float32) * 50
     for says, poison in {"noise": noise, "nan": np.nan, "inf": np.inf, "-inf": -np.inf}.items():
         for fields in [[field] for field in (*DATA, "log_probs")] + [[*DATA, "log_probs"]]:
             poisoned = {field: np.where(batch.mask, getattr(batch, field), np.float32(poison)) for field in fields}
             result = value_and_gradient(case, batch._replace(**poisoned))
-            same(result, (value, gradient), argument=f"{', '.join(fields)}, {says} behind the mask", rtol=0, atol=0)
+            same(result, (value, gradient), argument=f"{', '.join(fields)}, {says} outside of the mask", rtol=0, atol=0)
 
 
 @law
@@ -194,7 +194,7 @@ def rows_without_a_token_change_nothing(case: Case) -> None:
     empty = Batch(*(np.full_like(x[:3], np.nan) for x in batch[:4]), np.zeros_like(batch.mask[:3]))
     more = Batch(*(np.concatenate([x, e]) for x, e in zip(batch, empty, strict=True)))
     result = value_and_gradient(case, more)
-    same(result, (value, np.pad(gradient, ((0, 3), (0, 0)))), argument="mask, three rows without a token more")
+    same(result, (value, np.pad(gradient, ((0, 3), (0, 0)))), argument="mask, three more rows without tokens")
 
 
 @law

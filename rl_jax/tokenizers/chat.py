@@ -252,8 +252,8 @@ class ChatTemplate:
         place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(now), len(before)))
         shown = slice(max(place - 20, 0), place + 40)
         return (
-            f"{self.path} rewrites what has been said: from character {place} on there was "
-            f"{before[shown]!r}, now there is {now[shown]!r}"
+            f"{self.path} rewrites earlier turns: from character {place} on it was "
+            f"{before[shown]!r}, now it is {now[shown]!r}"
         )
 
 

@@ -26,7 +26,7 @@ def load_tokenizer(folder: str | pathlib.Path, *, eos_tokens: Sequence[str] | No
     """
     folder = pathlib.Path(folder)
     if not folder.is_dir():
-        raise readers.DataError(f"{folder}: no such folder: give the one that holds tokenizer.json")
+        raise readers.DataError(f"{folder}: no such folder: give the one with tokenizer.json")
     config = read_json(folder / "tokenizer_config.json") or {}
     description = read_json(folder / "tokenizer.json")
     model, vocab, merges = (folder / name for name in ("tokenizer.model", "vocab.json", "merges.txt"))
@@ -100,7 +100,7 @@ def special_tokens(
         if token is None:
             place = places.get(name, name)
             raise readers.DataError(
-                f"{folder / place}: {name} is {text!r}, which the vocabulary does not hold: the "
+                f"{folder / place}: {name} is {text!r}, which is not in the vocabulary: the "
                 "files belong to different tokenizers"
             )
         return token
@@ -112,7 +112,7 @@ def special_tokens(
         ends = [id_of("eos_tokens", text) for text in eos_tokens]
     if not ends:
         raise readers.DataError(
-            f"{folder}: no file says which token ends a text: put eos_token into "
+            f"{folder}: no file names the EOS token: put eos_token into "
             "tokenizer_config.json, or pass eos_tokens=[...]"
         )
     bos = id_of("bos_token", texts["bos_token"]) if "bos_token" in texts else None
@@ -135,7 +135,7 @@ def read_json(path: pathlib.Path) -> dict | None:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise readers.DataError(f"{path}: not a readable JSON file ({error}): is the download complete?") from error
     if not isinstance(data, dict):
-        raise readers.DataError(f"{path}: holds a {type(data).__name__}, not an object")
+        raise readers.DataError(f"{path}: expected a JSON object, found {type(data).__name__}")
     return data
 
 

@@ -106,7 +106,7 @@ def gpt2_description(vocab: pathlib.Path, merges: pathlib.Path, tokenizer_class:
 
     if tokenizer_class not in GPT2_CLASSES:
         raise readers.DataError(
-            f"{vocab.parent}/tokenizer_config.json: vocab.json and merges.txt of a {tokenizer_class} do not say how "
+            f"{vocab.parent}/tokenizer_config.json: vocab.json and merges.txt of a {tokenizer_class} do not define how "
             "text is split before the merges: save a tokenizer.json there (transformers' save_pretrained writes it)"
         )
     try:

@@ -115,5 +115,5 @@ def _load(model: bytes, path: str):
     except RuntimeError as error:
         raise readers.DataError(f"{path}: not a sentencepiece model, or cut: {error}") from error
     if not processor.vocab_size():
-        raise readers.DataError(f"{path}: holds no pieces: fetch the file again")
+        raise readers.DataError(f"{path}: has no pieces: fetch the file again")
     return processor

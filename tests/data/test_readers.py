@@ -61,7 +61,7 @@ def test_an_array_of_objects_is_read_with_their_lines(tmp_path, name):
 
 @pytest.mark.parametrize("text, place, problem", [
     ("", 1, "expected \\["), ('{"a": 1}', 1, "expected \\["), ('[{"a": 1}\n{"b": 2}]', 2, "expected , or \\]"),
-    ('[{"a": 1},\n\n]', 3, "a comma before \\]"), ('[{"a": 1}]\n[]', 2, "text behind the array"),
+    ('[{"a": 1},\n\n]', 3, "a comma before \\]"), ('[{"a": 1}]\n[]', 2, "text after the array"),
     ('[\n{"a": }]', 2, "not valid JSON"), ('[{"a": 1}', 1, "expected , or \\]"),
     ("[" * 100_000, 1, "not valid JSON"), (b'[\n"\xff"]', 2, "not UTF-8")])
 def test_what_is_no_array_is_never_skipped(tmp_path, text, place, problem):

@@ -139,7 +139,7 @@ def test_an_undecided_statement_says_how_many_more_seeds():
         asked[name] = found["more_seeds"]
     assert asked["far"]["power"] == stats.seeds_for_power(noise + 0.4) - 20 < 40 < 1000 < asked["near"]["power"]
     assert asked["far"]["adastop"] < asked["near"]["adastop"] == 80 and asked["near"]["decided"] < 0.5
-    assert "AdaStop asks for" in claims.verdict_cell(found) and "more for a power of 80%" in claims.verdict_cell(found)
+    assert "AdaStop needs" in claims.verdict_cell(found) and "more for a power of 80%" in claims.verdict_cell(found)
     (both,) = cli.judgements(near, [dict(metric="m", arm="a", at_least=0.0, at_most=0.4)])
     assert both["more_seeds"]["power"] == asked["near"]["power"], "the bound that is harder to clear"
     (none,) = cli.judgements({"a": {"m": [-1.0, 1.0]}}, [dict(metric="m", arm="a", at_least=0.0)])

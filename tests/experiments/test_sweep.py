@@ -171,7 +171,7 @@ def test_failed_points_are_tried_again_so_many_times(tmp_path):
     assert {name: (found["state"], found["attempts"], found["failures"]) for name, found in states.items()} == {
         "fail=once": ("complete", 2, 1), "fail=always": ("failed", 2, 2), "fail=stop": ("failed", 2, 2),
     }
-    assert "FAILED   fail=always (for good): FloatingPointError: seed 0 was told to fail; see " in printed
+    assert "FAILED   fail=always (no retries left): FloatingPointError: seed 0 was told to fail; see " in printed
     assert states["fail=stop"]["error"] == "ended without a final.json"
     assert folder.state_of(tmp_path / "points/fail=always")[0] == "failed"
     again, printed = end(sweep(tmp_path, *arguments))

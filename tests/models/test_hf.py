@@ -197,7 +197,7 @@ def shard(folder):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"model_type": "mamba"}, "unknown model_type 'mamba'; known are llama, mistral, qwen2"),
+        ({"model_type": "mamba"}, "unknown model_type 'mamba'; supported are llama, mistral, qwen2"),
         ({"model_type": "gemma3"}, "'gemma3' is multimodal: save its text model alone, as 'gemma3_text'"),
         ({"model_type": "REMOVE"}, "unknown model_type None"),
         ({"hidden_act": "relu"}, "field 'hidden_act': 'relu' is not supported, only silu, gelu"),
@@ -215,7 +215,7 @@ def shard(folder):
          "field 'use_bidirectional_attention': True is not supported, only None or False"),
         ({"num_hidden_layers": 3}, "missing tensor 'model.layers.2"),
         ({"num_hidden_layers": 1}, "unexpected tensor 'model.layers.1"),
-        ({"intermediate_size": 47}, r"gate_proj.weight' is \[48, 32\], config.json asks for \[47, 32\]"),
+        ({"intermediate_size": 47}, r"gate_proj.weight' is \[48, 32\], but config.json requires \[47, 32\]"),
         ({"tie_word_embeddings": False}, "missing tensor 'lm_head.weight'"),
         ({"attention_bias": True}, "missing tensor 'model.layers.0.self_attn.k_proj.bias'"),
     ],

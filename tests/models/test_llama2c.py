@@ -142,11 +142,11 @@ def test_files_that_do_not_fit_are_named_with_their_sizes(tmp_path):
     path = _write(tmp_path / "model.bin", _tensors(True), True)
     whole = path.read_bytes()
     path.write_bytes(whole[:-4])
-    message = rf"model.bin: {len(whole) - 4} bytes, but its header asks for {len(whole)}; is the download complete"
+    message = rf"model.bin: {len(whole) - 4} bytes, but its header requires {len(whole)}; is the download complete"
     with pytest.raises(ValueError, match=message):
         llama2c.load(path)
     path.write_bytes(whole + b"\0")
-    with pytest.raises(ValueError, match=f"{len(whole) + 1} bytes, but its header asks for {len(whole)}"):
+    with pytest.raises(ValueError, match=f"{len(whole) + 1} bytes, but its header requires {len(whole)}"):
         llama2c.load(path)
     path.write_bytes(whole[:10])
     with pytest.raises(ValueError, match="model.bin: 10 bytes are too few for a llama2.c header of 28"):

@@ -293,7 +293,7 @@ def test_a_model_without_extend_is_named():
         (dict(prompt=np.array([], int)), "request 1: prompt is empty"),
         (dict(prompt=np.array([1] * 5)), "request 1: prompt and earlier tokens are 5, above prompt_length=4"),
         (dict(prompt=np.array([1, 16])), "request 1: a token of prompt or tokens is outside the vocabulary of 16"),
-        (dict(max_tokens=0), "request 1: max_tokens=0 leaves nothing to sample behind 0 tokens"),
+        (dict(max_tokens=0), "request 1: max_tokens=0 leaves nothing to sample after 0 tokens"),
         (dict(max_tokens=15), "request 1: a prompt of 2 and max_tokens=15 are above length=16"),
         (dict(tokens=np.array([3])), "request 1: tokens, sampled_log_probs and raw_log_probs differ in length"),
         (dict(stop_ids=(1, 2, 3, 4, 5)), "request 1: stop_ids has 5 tokens, above stop_width=4"),

@@ -84,8 +84,8 @@ def pulling(log_probs, old_log_probs, advantages, mask):
 
 
 FAULTS = [
-    (forgetful, "contents_of_the_padding_change_nothing", "log_probs, noise behind the mask"),
-    (masked_late, "contents_of_the_padding_change_nothing", "log_probs, noise behind the mask"),
+    (forgetful, "contents_of_the_padding_change_nothing", "log_probs, noise outside of the mask"),
+    (masked_late, "contents_of_the_padding_change_nothing", "log_probs, noise outside of the mask"),
     (masked_late, "rows_without_a_token_change_nothing", "rows without a token"),
     (by_width, "width_of_the_padding_changes_nothing", "columns of padding"),
     (by_rows, "rows_without_a_token_change_nothing", "rows without a token"),
@@ -138,7 +138,7 @@ def test_a_check_lists_every_law_that_is_broken():
     ("fn", "says"),
     [
         (lambda log_probs, old, advantages, mask: -advantages, "returns a .*, and a Surrogate"),
-        (lambda *arrays: as_surrogate(plain(*arrays).loss)._replace(ratio=jnp.float32(1)), r"ratio .* of shape \(\)"),
+        (lambda *arrays: as_surrogate(plain(*arrays).loss)._replace(ratio=jnp.float32(1)), r"ratio .* has shape \(\)"),
     ],
 )
 def test_what_is_no_surrogate_is_refused(fn, says):
@@ -172,7 +172,7 @@ def test_kl_estimators():
 
     with pytest.raises(AssertionError, match="lifted breaks 1 of 12 laws(.|\n)*equal to log_probs: the value is 1"):
         testing.check_kl(lifted)
-    with pytest.raises(AssertionError, match=r"it returns shape \(\), and \(8, 6\) is wanted"):
+    with pytest.raises(AssertionError, match=r"it returns shape \(\), expected \(8, 6\)"):
         testing.check_kl(lambda log_probs, ref_log_probs, mask: kl.k1(log_probs, ref_log_probs, mask).sum())
 
 
@@ -221,7 +221,7 @@ def by_place(per_token, mask):
         (padded_mean, "width_of_the_padding_changes_nothing", "columns of padding"),
         (padded_mean, "rows_without_a_token_change_nothing", "rows without a token"),
         (first_row, "order_of_the_rows_changes_nothing", "in another order"),
-        (unmasked, "contents_of_the_padding_change_nothing", "per_token, nan behind the mask"),
+        (unmasked, "contents_of_the_padding_change_nothing", "per_token, nan outside of the mask"),
         (squared, "value_is_a_sum_of_coefficients", "per_token"),
         (by_place, "equal_lengths_weigh_all_tokens_the_same", "mask, rows of equal length"),
         (lambda x, mask: Mean(jnp.sum(zero_masked(x, mask)), 0.0 + mask.sum()).total, "micro_batches_add_up", "Mean"),

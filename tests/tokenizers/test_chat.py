@@ -152,7 +152,7 @@ def test_stripped_thinking_is_refused_or_reported(chats):
     thought = "<think>\nSum.\n</think>\n\nIt is 42."
     sampled = [*chat.tokenizer.encode(thought), 2]
     start = chat.start([USER])
-    with pytest.raises(ChatTemplateError, match=r"rewrites what has been said: .*there was .*<think>.*now there is"):
+    with pytest.raises(ChatTemplateError, match=r"rewrites earlier turns: .*it was .*<think>.*now it is"):
         chat.append_turn(start, sampled, [THANKS])
     kept = chat.append_turn(start, sampled, [THANKS], on_rewrite="keep")
     assert kept.ids[: len(start.ids) + len(sampled)] == start.ids + sampled

@@ -164,7 +164,7 @@ def test_gpt2_from_vocab_and_merges(tmp_path):
     for text in TEXTS:
         assert tok.encode(text) == theirs.encode(text) and tok.decode(tok.encode(text)) == text
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
-    with pytest.raises(readers.DataError, match="Qwen2Tokenizer do not say how"):
+    with pytest.raises(readers.DataError, match="Qwen2Tokenizer do not define how"):
         load_tokenizer(tmp_path)
     (tmp_path / "merges.txt").unlink()
     with pytest.raises(readers.DataError, match="merges.txt is missing"):
@@ -176,7 +176,7 @@ def test_a_published_tokenizer_json(tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(gzip.decompress(packed))
     tok = load_tokenizer(tmp_path, eos_tokens=["<|endoftext|>"])
     assert tok.vocab_size == 50277 and tok.encode("Hello world") == [12092, 1533]
-    with pytest.raises(readers.DataError, match="no file says which token ends a text"):
+    with pytest.raises(readers.DataError, match="no file names the EOS token"):
         load_tokenizer(tmp_path)
 
 
@@ -230,7 +230,7 @@ def damage(folder, name, content):
     ("name", "content", "message"),
     [
         ("tokenizer.json", '{"version": "1.0", "mod', r"tokenizer\.json: not a readable JSON"),
-        ("tokenizer.json", "[1]", r"tokenizer\.json: holds a list"),
+        ("tokenizer.json", "[1]", r"tokenizer\.json: expected a JSON object, found list"),
         ("tokenizer.json", "{}", r"tokenizer\.json: has no field model\.vocab"),
         ("tokenizer.json", '{"model": {"type": "X", "vocab": {"<s>": 0, "</s>": 1}}}', "cannot read it"),
         ("tokenizer_config.json", '{"eos_token": "<nope>"}', r"tokenizer_config\.json: eos_token is '<nope>'"),

@@ -206,7 +206,7 @@ def read_config(raw: Mapping[str, Any], *, path="config.json", ignore: Collectio
     if name == "gemma3":
         raise ValueError(f"{path}: model_type 'gemma3' is multimodal: save its text model alone, as 'gemma3_text'")
     if name not in FAMILIES:
-        raise ValueError(f"{path}: unknown model_type {name!r}; known are {', '.join(FAMILIES)}")
+        raise ValueError(f"{path}: unknown model_type {name!r}; supported are {', '.join(FAMILIES)}")
     family = FAMILIES[name]
     fields = Fields(path, {family.aliases.get(key, key): value for key, value in raw.items()}, ignore)
     fields.left -= family.unused

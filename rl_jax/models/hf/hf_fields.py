@@ -38,7 +38,7 @@ class Fields:
         self.left.discard(name)
         value = self.raw.get(name)
         if value is None and default is REQUIRED:
-            raise self.error(name, "missing, and nothing else says it")
+            raise self.error(name, "missing, and no other field determines it")
         if value is None:
             return default
         if kind is int and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -164,7 +164,7 @@ def read_windows(fields: Fields, num_layers: int, style: str) -> tuple[int, ...]
             raise fields.error("layer_types", f"{types} are not {num_layers} of full_attention or sliding_attention")
         sliding = [kind == "sliding_attention" for kind in types]
     if any(sliding) and not window:
-        raise fields.error("layer_types", "there are layers with a window, but sliding_window gives no length")
+        raise fields.error("layer_types", "some layers have a window, but sliding_window gives no length")
     return tuple(window if local else 0 for local in sliding)
 
 

@@ -48,7 +48,7 @@ def load(path: str | pathlib.Path) -> tuple[TransformerConfig, Params]:
         shapes["head"] = (vocab, dim)
     expected = _HEADER + 4 * sum(int(np.prod(s)) for s in shapes.values())
     if len(raw) != expected:
-        raise ValueError(f"{path}: {len(raw)} bytes, but its header asks for {expected}; is the download complete?")
+        raise ValueError(f"{path}: {len(raw)} bytes, but its header requires {expected}; is the download complete?")
     tensors, offset = {}, _HEADER
     for name, shape in shapes.items():
         size = int(np.prod(shape))

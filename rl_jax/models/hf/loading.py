@@ -106,11 +106,11 @@ def _stored_names(files: TensorFiles, family: Family) -> dict[str, str]:
 
 
 def _check_tensors(files: TensorFiles, stored: dict[str, str], expected: dict[str, tuple[int, ...]]) -> None:
-    """Refuses tensors that are missing, unexpected, or of another shape than `wanted`."""
+    """Refuses tensors that are missing, unexpected, or of another shape than `expected`."""
     problems = [f"missing tensor {name!r}" for name in expected if name not in stored]
     problems += [f"unexpected tensor {name!r}" for name in stored if name not in expected]
     problems += [
-        f"{name!r} is {list(files.shapes[stored[name]])}, config.json asks for {list(shape)}"
+        f"{name!r} is {list(files.shapes[stored[name]])}, but config.json requires {list(shape)}"
         for name, shape in expected.items()
         if name in stored and files.shapes[stored[name]] != shape
     ]

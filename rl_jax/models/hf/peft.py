@@ -147,7 +147,7 @@ def module_name(model_type: str, name: str, layer: int | None) -> str | None:
       ValueError: if the family is unknown, or PEFT's LoRA does not fit it.
     """
     if model_type not in FAMILIES:
-        raise ValueError(f"unknown model_type {model_type!r}; known are {', '.join(FAMILIES)}")
+        raise ValueError(f"unknown model_type {model_type!r}; supported are {', '.join(FAMILIES)}")
     family = FAMILIES[model_type]
     if family.conv1d:
         raise ValueError(

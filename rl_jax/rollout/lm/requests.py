@@ -60,7 +60,7 @@ def check_request(
     if len(context) > prompt_length:
         refuse(f"prompt and earlier tokens are {len(context)}, above prompt_length={prompt_length}")
     if request.max_tokens <= len(request.tokens):
-        refuse(f"max_tokens={request.max_tokens} leaves nothing to sample behind {len(request.tokens)} tokens")
+        refuse(f"max_tokens={request.max_tokens} leaves nothing to sample after {len(request.tokens)} tokens")
     if len(request.prompt) + request.max_tokens > length:
         refuse(f"a prompt of {len(request.prompt)} and max_tokens={request.max_tokens} are above length={length}")
     if not len(request.tokens) == len(request.sampled_log_probs) == len(request.raw_log_probs):
