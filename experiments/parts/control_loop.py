@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from experiments.parts.budgets import samples_per_step
-from experiments.parts.control_runs import make_program, make_run, row_of, with_worlds_of
+from experiments.parts.control_runs import make_program, make_run, row_of, with_fresh_envs
 from experiments.parts.control_setup import NETWORKS, load_env, make_algorithm, make_network, num_updates, settings_of
 from experiments.parts.episodes import EPISODES, episode_row
 from experiments.parts.processes import to_host
@@ -89,7 +89,7 @@ def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: 
     state = loop.restore({"state": fresh}, in_place=program.pure)["state"]
     if loop.step and not program.pure:
         # Envs on the host were reset when this process started: the saved observations are not theirs.
-        state = with_worlds_of(state, fresh)
+        state = with_fresh_envs(state, fresh)
     del fresh
     metrics, env_steps = loop.host.get("metrics", {}), samples_per_step(config)
     with loop:

@@ -150,7 +150,7 @@ def parse_mesh(text: str) -> dict[str, int]:
     return sizes
 
 
-def over_runs(fn: Callable, group: int) -> Callable:
+def map_runs(fn: Callable, group: int) -> Callable:
     """Maps `fn` of one run over many: one after the other, or `group` at a time in lockstep."""
 
     def mapped(*args):
@@ -167,7 +167,7 @@ def of_worlds(path) -> bool:
     return any(getattr(key, "name", "") in ("worlds", "returns") for key in path)
 
 
-def with_worlds_of(state, other):
+def with_fresh_envs(state, other):
     """The state with the leaves of `other` that exist once per env."""
     return jax.tree_util.tree_map_with_path(lambda path, own, fresh: fresh if of_worlds(path) else own, state, other)
 
@@ -206,13 +206,13 @@ def make_program(config, make_run: Callable = make_run) -> Program:
         processes.one_process("spread='pmap'", "set --config.spread=jit")
     parts = sizes["envs"]
     init, advance, params = make_run(config, parts=parts, axis_name="envs" if parts > 1 else None)
-    init = over_runs(init, config.group)
-    chunk = over_runs(functools.partial(advance, count=config.log_every), config.group)
+    init = map_runs(init, config.group)
+    chunk = map_runs(functools.partial(advance, count=config.log_every), config.group)
     if config.spread == "pmap":
-        return _pmap_program(sizes, keys, values, init, chunk, over_runs(params, 1))
+        return _pmap_program(sizes, keys, values, init, chunk, map_runs(params, 1))
     # Shapes of one part are computed outside of the mesh, without an axis name.
-    shapes = jax.eval_shape(over_runs(make_run(config, parts=parts)[0], 1) if parts > 1 else init, keys, values)
-    program = _jit_program(sizes, keys, values, init, chunk, over_runs(params, 1), state_specs(shapes))
+    shapes = jax.eval_shape(map_runs(make_run(config, parts=parts)[0], 1) if parts > 1 else init, keys, values)
+    program = _jit_program(sizes, keys, values, init, chunk, map_runs(params, 1), state_specs(shapes))
     return program._replace(pure=load_env(config, 1).pure)
 
 

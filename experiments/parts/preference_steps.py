@@ -88,7 +88,7 @@ def build(setup: Setup, params: Params) -> tuple[PreferencePrograms, TrainState]
         before = before._replace(mismatched_log_ratios=ratios, mismatched_present=present)
         return statistics.update(tracker, before, key)
 
-    train_step, state = make_trainer(setup, config.train, loss_fn, params, statistics.init(), num_beside=1)
+    train_step, state = make_trainer(setup, config.train, loss_fn, params, statistics.init(), num_extra_args=1)
     programs = PreferencePrograms(jit_score(score, setup), train_step, jax.jit(evaluate), jax.jit(update))
     return programs, state
 

@@ -44,7 +44,7 @@ def place_state(setup: Setup, params: types.Params, optimizer, trackers: Any = (
     return jax.jit(init, out_shardings=shardings, donate_argnums=0)(params), shardings
 
 
-def jit_step(step: Callable, setup: Setup, state_shardings, num_beside: int = 0) -> Callable:
+def jit_step(step: Callable, setup: Setup, state_shardings, num_extra_args: int = 0) -> Callable:
     """Compiles `step` for the mesh and donates the state.
 
     Batch sharded over the data axes, metrics replicated, extra arguments left as placed.
@@ -53,13 +53,13 @@ def jit_step(step: Callable, setup: Setup, state_shardings, num_beside: int = 0)
       step: (state, batch, *extra) -> (state, metrics).
       setup: of the run.
       state_shardings: tree of shardings.
-      num_beside: number of extra arguments.
+      num_extra_args: number of extra arguments.
     """
     rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
     return jax.jit(
         step,
         donate_argnums=0,
-        in_shardings=(state_shardings, rows, *[None] * num_beside),
+        in_shardings=(state_shardings, rows, *[None] * num_extra_args),
         out_shardings=(state_shardings, everywhere),
     )
 
@@ -75,7 +75,7 @@ def make_trainer(
     loss_fn: Callable,
     params: types.Params,
     trackers: Any = (),
-    num_beside: int = 0,
+    num_extra_args: int = 0,
 ) -> tuple[Callable, TrainState]:
     """Compiles the train step and makes its first state.
 
@@ -85,7 +85,7 @@ def make_trainer(
       loss_fn: (params, batch, *extra) -> (Mean, metrics).
       params: to start from. Their buffers are donated.
       trackers: states of the trackers.
-      num_beside: number of extra arguments of step and loss_fn that are no rows (params of a reference).
+      num_extra_args: number of extra arguments of step and loss_fn that are no rows (params of a reference).
 
     Returns:
       (compiled train step, fresh TrainState).
@@ -94,7 +94,7 @@ def make_trainer(
     state, shardings = place_state(setup, params, optimizer, trackers)
     if setup.config.log.progress and distributed.is_main():
         print(parameter_table(state.params, state.opt_state, frozen="base" if setup.merged else None))
-    return jit_step(step, setup, shardings, num_beside), state
+    return jit_step(step, setup, shardings, num_extra_args), state
 
 
 def make_step(setup: Setup, settings: ConfigDict, loss_fn: Callable) -> tuple[optax.GradientTransformation, Callable]:

@@ -102,4 +102,4 @@ def test_control_lowers_for_accelerators(lowered):
     program = control_runs.make_program(test_control_ppo.small())
     lowered.clear()
     program.advance(program.init())
-    assert lowered == {"over_runs.<locals>.mapped"}
+    assert lowered == {"map_runs.<locals>.mapped"}
