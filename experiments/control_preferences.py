@@ -59,11 +59,11 @@ def regret_run(config, *, parts: int = 1, axis_name: str | None = None):
     setup, table = control_segments.make_agent_setup(config), control_segments.table_of(config)
     probs, fields = jnp.asarray(table.transition_probs), config.tabular.to_dict()
     model = fields.pop("model")
-    if model not in control_segments.LABELS:
-        raise ValueError(f"tabular.model={model!r} is none of {', '.join(control_segments.LABELS)}")
     regret = functools.partial(tabular.advantages, transition_probs=probs, **fields)
-    score_of = {"regret": regret, "partial_return": lambda rewards: rewards}[model]
-    loss_fn = functools.partial(reward_learning.table_loss, score_of, discount=config.fit.discount)
+    models = {"partial_return": lambda rewards: rewards, "regret": regret}
+    if model not in models:
+        raise ValueError(f"tabular.model={model!r} is none of {', '.join(models)}")
+    loss_fn = functools.partial(reward_learning.table_loss, models[model], discount=config.fit.discount)
     policy_of = functools.partial(tabular.q_policy, transition_probs=probs, **fields)
     zeros = jnp.zeros(table.rewards.shape)
     return control_offline.offline_run(config, lambda key, data: zeros, loss_fn, policy_of, setup)

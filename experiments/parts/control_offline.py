@@ -13,7 +13,7 @@ from rl_jax.rollout.envs.steps import memoryless
 from rl_jax.training.step import TrainState, init_state
 
 
-class Offline(NamedTuple):
+class OfflineState(NamedTuple):
     """State of a run that learns from segments only.
 
     Attributes:
@@ -49,12 +49,12 @@ def offline_run(config, begin: Callable, loss_fn: Callable, policy_of: Callable,
     fit, gather = segments.make_fit(loss_fn, **settings), make_gather(config, setup)
     eval_env = control_setup.load_env(config, config.eval.num_episodes)
 
-    def init(key: jax.Array, values: dict[str, jax.Array]) -> Offline:
+    def init(key: jax.Array, values: dict[str, jax.Array]) -> OfflineState:
         begin_key, gather_key, fit_key = jax.random.split(key, 3)
         data, _ = gather(gather_key, values)
-        return Offline(init_state(begin(begin_key, data), settings["optimizer"], fit_key), data)
+        return OfflineState(init_state(begin(begin_key, data), settings["optimizer"], fit_key), data)
 
-    def advance(state: Offline, values: dict[str, jax.Array], count: int):
+    def advance(state: OfflineState, values: dict[str, jax.Array], count: int):
         train, metrics = fit(state.train, state.data, count)
         policy = memoryless(policy_of(train.params))
         metrics |= control_runs.judge(config, policy, setup.agent.distribution, eval_env, train)

@@ -73,10 +73,10 @@ def load_run(workdir: Path, label: str) -> Run:
         raise FileNotFoundError(f"no run at {workdir}: name the --workdir of a program under experiments/")
     missing: list[str] = []
 
-    def read(name: str, reader, empty, *, names: bool = True):
+    def read(name: str, reader, empty, *, expected: bool = True):
         if (workdir / name).exists():
             return reader(workdir / name)
-        if names:
+        if expected:
             missing.append(name)
         return empty
 
@@ -89,10 +89,10 @@ def load_run(workdir: Path, label: str) -> Run:
         config,
         metrics,
         timing,
-        read(SAMPLES_FILE, read_jsonl, [], wanted=not in_worlds),
-        read(GROUP_VIEW_FILE, read_jsonl, [], wanted=not in_worlds),
+        read(SAMPLES_FILE, read_jsonl, [], expected=not in_worlds),
+        read(GROUP_VIEW_FILE, read_jsonl, [], expected=not in_worlds),
         missing,
-        read(render.EPISODES_FILE, read_jsonl, [], wanted=False),
+        read(render.EPISODES_FILE, read_jsonl, [], expected=False),
     )
 
 

@@ -86,6 +86,22 @@ def test_partial_returns_cannot_tell_a_good_lottery_from_a_bad_one():
     assert choices["regret"] == right and choices["partial"] != right, choices
 
 
+def test_the_loss_of_a_table_is_that_of_what_its_steps_add():
+    """score_of says what; here 1 - r^2, so that the table itself would not do."""
+    rng = np.random.default_rng(6)
+    at, chosen = rng.integers(0, 4, (10, 3)), rng.integers(0, 2, (10, 3))
+    mask, pairs = np.arange(3) < rng.integers(1, 4, (10, 1)), rng.integers(0, 10, (20, 2))
+    rewards = rng.normal(size=(4, 2))
+    added = np.where(mask, 1 - rewards[at, chosen] ** 2, 0.0) * 0.9 ** np.arange(3)
+    gaps = added.sum(1)[pairs[:, 0]] - added.sum(1)[pairs[:, 1]]
+    steps = StepInputs(jax.nn.one_hot(at, 4), jnp.asarray(chosen))
+    data = segments.SegmentPairs(steps, jnp.asarray(mask), jnp.asarray(pairs))
+    batch = segments.pair_batch(data, jnp.arange(20))
+    table = jnp.asarray(rewards, jnp.float32)
+    loss, _ = reward_learning.table_loss(lambda r: 1 - jnp.square(r), table, batch, discount=0.9)
+    np.testing.assert_allclose(loss.value(), np.log1p(np.exp(-gaps)).mean(), rtol=1e-5)
+
+
 # --- Learned rewards --------------------------------------------------------------------------------------------------
 
 

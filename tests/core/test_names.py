@@ -30,6 +30,7 @@ from rl_jax.losses.preference import (
     score_maps,
 )
 from rl_jax.losses.reward_model import rankings
+from rl_jax.models.agents import actor_critic, distributions
 from rl_jax.rollout.envs.steps import Transitions
 from rl_jax.testing.batches import ragged_batch
 from tests.paths import REPO_ROOT
@@ -99,10 +100,12 @@ def policy_recipes():
 
 
 def control_recipe():
-    floats, flags = jnp.ones((2, 3)), jnp.zeros((2, 3), bool)
-    fields = {name: floats for name in Transitions._fields} | {"terminated": flags, "truncated": flags}
-    outputs = algorithm.NetworkOutputs(*[floats] * 4)
-    algorithm.credited(None, Transitions(**fields), outputs, algorithm.Algorithm(), None, shape=(-1, 1))
+    agent = actor_critic.make_agent((3,), distributions.categorical(2), hidden=(4,), num_values=1)
+    floats, flags, observations = jnp.ones((2, 3)), jnp.zeros((2, 3), bool), jnp.ones((2, 3, 3))
+    steps = dict.fromkeys(Transitions._fields, floats) | dict(terminated=flags, truncated=flags)
+    steps |= dict(observations=observations, next_observations=observations, outputs=jnp.zeros((2, 3, 2)))
+    rows = Transitions(**steps | dict(actions=jnp.zeros((2, 3), jnp.int32)))
+    algorithm.assign(agent, agent.init(jax.random.key(0)), rows, lambda x: x, algorithm.Algorithm())
 
 
 def preference_recipes():

@@ -133,6 +133,7 @@ def test_every_config_traces(words):
         ("cpl", dict(mesh="envs:2"), "cpl has no envs to spread"),
         ("cpl,corridor", dict(segments__teacher_steps=0), "a critic has to say what regret is"),
         ("cpl", dict(algorithm__normalize_rewards=True), "knows no regret"),
+        ("regret", dict(tabular__model="taste"), "tabular.model='taste' is none of partial_return, regret"),
         ("reward", dict(preferences__method="dagger"), "'dagger' is none of reward, regret, cpl, spo"),
         ("spo", dict(spo__preference__fn="less"), "no function 'less'"),
     ],
