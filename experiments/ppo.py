@@ -9,6 +9,7 @@ base, and a critic of its own trains further adapters on a copy of that base, an
 trains the policy's adapters and the head. The same command resumes an interrupted run, bit for bit.
 """
 
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -185,9 +186,9 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
     if settings.shared and settings.warmup_steps:
         raise ValueError("critic.warmup_steps: a critic that shares the policy's trunk cannot be trained alone")
     rows = sharding.batch_sharding(setup.mesh)
-    model, num_outputs = trained_model(setup), objective.num_outputs()
-    critic_params = jax.jit(lambda p: add_value_head(model, p, num_outputs=num_outputs))(params)
-    critic_shardings = sharding.tree_shardings(jax.eval_shape(lambda: critic_params), setup.mesh)
+    add_head = functools.partial(add_value_head, trained_model(setup), num_outputs=objective.num_outputs())
+    critic_shardings = sharding.tree_shardings(jax.eval_shape(add_head, params), setup.mesh)
+    critic_params = jax.jit(add_head, out_shardings=critic_shardings)(params)
     of_policy, policy = policy_parts.build(setup, params)
     predict = with_merged_adapters(setup, make_predict(setup.model, completion_length=length))
 

@@ -127,6 +127,7 @@ def test_asked_for_help_a_program_exits_with_0(program, monkeypatch, capsys):
         (CONTROL, "total_timesteps", "9", "--config.train.total_steps=9"),
         (PPO, "critic_lr", "1", "--config.critic.optimizer.learning_rate=1"),
         (PPO, "vf_coef", "1", "--config.critic.value_coef=1"),
+        (PPO, "algorithm.advantage.fn", "vtrace", "--config.critic.advantage.fn=vtrace"),
     ],
 )
 def test_nearest_field(config, name, value, said):
