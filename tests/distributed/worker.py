@@ -54,9 +54,9 @@ def policy_config(folder: pathlib.Path, mesh: str):
 
 
 def control_config(mesh: str, *, rates: tuple[float, ...]):
-    """16 updates in 4 calls of 8 envs x 8 steps, of 2 seeds with each learning rate; with all trackers."""
+    """12 updates in 3 calls of 8 envs x 8 steps, of 2 seeds with each learning rate; with all trackers."""
     config = environments.get_config("matching,ppo_kl")
-    config.update(num_seeds=2, num_envs=8, num_steps=8, total_steps=1024, log_every=4, mesh=mesh)
+    config.update(num_seeds=2, num_envs=8, num_steps=8, total_steps=768, log_every=4, mesh=mesh)
     config.sweep = (("control.optimizer.learning_rate", rates),)
     config.network.hidden = (8,)
     config.control.update(epochs=2, minibatches=2, normalize_observations=True, normalize_rewards=True)
@@ -144,7 +144,7 @@ class Jobs:
             recorded = control_loop.make_recorder(config)
 
             def stopping(state, step):
-                if step == 8 and jax.process_index() == jax.process_count() - 1:
+                if step == 4 and jax.process_index() == jax.process_count() - 1:
                     os.kill(os.getpid(), signal.SIGTERM)
                 return recorded(state, step)
 
