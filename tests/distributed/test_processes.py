@@ -29,7 +29,6 @@ COUNTED = "reward/mean reward/std completion_length finished truncated group/zer
 NOISE = "sampler/gap_max ratio/first_max_dev".split()  # differences of nearly equal numbers
 
 PROGRAMS = ("grpo", "ppo", "dpo", "online_dpo", "reward_model")
-CONTROL = ("control_seeds", "control_envs")  # one program, its runs or their environments spread over the devices
 
 
 class Group:
@@ -100,7 +99,7 @@ def new_folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def one(new_folder):
     """The folder of one process with four devices."""
-    return run(new_folder("one"), 1, *PROGRAMS, *CONTROL)
+    return run(new_folder("one"), 1, *PROGRAMS, "control_seeds", "control_envs")
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +112,8 @@ def two(new_folder):
     assert any(leaf.addressable_shards[0].data.size * 8 == leaf.size for leaf in jax.tree.leaves(placed))
     with checkpoint.Checkpointer(folder / "params", every=1) as checkpoints:
         checkpoints.save(1, {"params": placed}, {})
-    return run(folder, 2, "seam", "widths", "logits", *PROGRAMS, *CONTROL, "control_halves", "control_diverges")
+    control = ("control_halves", "control_envs", "control_diverges")
+    return run(folder, 2, "seam", "widths", "logits", *PROGRAMS, *control)
 
 
 def rows(path):
@@ -144,15 +144,14 @@ def test_two_processes_walk_the_path_of_one(one, two, program):
         assert samples == rows(two / program / "samples.jsonl") and len(samples) >= 8
 
 
-@pytest.mark.parametrize("name", ["control_seeds", "control_halves"])
-def test_runs_in_environments_are_those_of_one_process_to_the_bit(one, two, name):
-    """No run talks to another. In the second folder a signal to one process ended all, and all went on."""
-    for file in ("metrics.jsonl", "episodes.jsonl", "final.json"):
-        assert (one / "control_seeds" / file).read_bytes() == (two / name / file).read_bytes(), file
-    assert [row["step"] for row in rows(two / name / "metrics.jsonl")] == [4, 8, 12, 16]
-    attempts = json.loads((two / name / "run.json").read_text())["attempts"]
-    assert len(attempts) == (2 if name == "control_halves" else 1)
-    final = json.loads((two / name / "final.json").read_text())
+def test_runs_in_environments_are_those_of_one_process_to_the_bit(one, two):
+    """Although a signal to one of the two processes ended both, and both went on."""
+    whole, halves = one / "control_seeds", two / "control_halves"
+    for name in ("metrics.jsonl", "episodes.jsonl", "final.json"):
+        assert (whole / name).read_bytes() == (halves / name).read_bytes(), name
+    assert [row["step"] for row in rows(halves / "metrics.jsonl")] == [4, 8, 12]
+    assert len(json.loads((halves / "run.json").read_text())["attempts"]) == 2
+    final = json.loads((halves / "final.json").read_text())
     assert len(set(final["metrics"]["loss"])) == 4, "each run is its own"
 
 

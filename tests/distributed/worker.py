@@ -54,13 +54,13 @@ def policy_config(folder: pathlib.Path, mesh: str):
 
 
 def control_config(mesh: str, *, rates: tuple[float, ...]):
-    """16 updates in 4 calls of 8 envs x 8 steps, of 2 seeds with each learning rate; with all trackers."""
+    """12 updates in 3 calls of 8 envs x 8 steps, of 2 seeds with each learning rate; with all trackers."""
     config = environments.get_config("matching,ppo_kl")
     config.update(num_seeds=2, log_every=4, mesh=mesh)
     config.sample.update(num_envs=8, num_steps=8)
     config.sweep = (("train.optimizer.learning_rate", rates),)
     config.network.hidden = (8,)
-    config.train.update(total_steps=1024, epochs=2, minibatches=2)
+    config.train.update(total_steps=768, epochs=2, minibatches=2)
     config.algorithm.update(normalize_observations=True, normalize_rewards=True)
     config.eval.update(num_episodes=4, max_steps=8)
     config.checkpoint.every = 4
@@ -145,7 +145,7 @@ class Jobs:
             recorded = control_loop.make_recorder(config)
 
             def stopping(state, step):
-                if step == 8 and jax.process_index() == jax.process_count() - 1:
+                if step == 4 and jax.process_index() == jax.process_count() - 1:
                     os.kill(os.getpid(), signal.SIGTERM)
                 return recorded(state, step)
 
