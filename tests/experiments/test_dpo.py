@@ -305,7 +305,7 @@ def test_a_folder_with_a_chat_template_goes_in_and_comes_out(files, folder, tmp_
         (dict(link=dict(fn="hinge", slope=1.0)), "hinge takes no keyword 'slope'; it takes: margin"),
         (dict(batch_stats=dict(fn="kto")), "no function 'kto'; it has: .*kto_anchor"),
         (dict(reference=dict(prev=1.0)), "only experiments.online_dpo supports"),
-        (dict(reference=dict(refs=1.0)), "reference 'refs'.*has: ref"),
+        (dict(reference=dict(refs=1.0)), "'refs', which the batch lacks.*has: ref"),
         (dict(responses=1, regularizer_coef=0.0), "K|axis|dimension|shape"),
         (dict(offset=dict(fn="other_objectives")), "other_rewards in each record's info, or algorithm.brevity"),
         (dict(compare=dict(fn="anchored")), "anchored needs anchor.*rewards"),
