@@ -13,6 +13,7 @@ SMALL = (
 ).split()
 
 
+@pytest.mark.slow
 def test_one_line_of_json(capsys):
     rollout.main(SMALL)
     (line,) = capsys.readouterr().out.splitlines()

@@ -121,6 +121,7 @@ def test_a_critic_that_classifies_learns_cartpole():
     assert (returns(config, 60) > 300).all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_it_runs_and_a_finished_run_is_not_made_again(tmp_path, monkeypatch, capsys):
     """The program of each run in this process; what a run of its own process adds is held by the ablations' tests."""

@@ -217,6 +217,7 @@ class StopAfter:
         return self._left < 0
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, monkeypatch):
     """With a running mean that is carried from batch to batch."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -329,6 +329,7 @@ def test_step_metrics(config):
     assert isinstance(policy_batch(config, np.zeros(8, np.float32)), PolicyBatch)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_without_a_term_that_compares_the_reference_has_no_forward(tmp_path):
     rows, scored = {}, reward(sevens_and_even)

@@ -219,6 +219,7 @@ def test_swapped_clip_bounds_turn_the_verdict_round(monkeypatch):
     assert _verdict(run("clip_entropy", **small), **claim) == "not reproduced"
 
 
+@pytest.mark.slow
 def test_stale_samples_and_drawn_groups(monkeypatch):
     """At smoke size, every way of collecting a step; and a loss of the wrong sign unlearns."""
     small = dict(vocab=3, length=2, world=dict(prompts=4, logit_scale=1.0, right=(0.1, 0.5)), sampler_noise=0.5)

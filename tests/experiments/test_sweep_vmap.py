@@ -30,6 +30,7 @@ def folded(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_one_process_trains_all_and_each_point_gets_its_run_directory(folded):
     assert len(list((folded / "folded").iterdir())) == 1
     run = next((folded / "folded").iterdir())
@@ -47,6 +48,7 @@ def test_one_process_trains_all_and_each_point_gets_its_run_directory(folded):
     assert len({row[0]["loss"] for row in rows}) == 4, "two points are one run"
 
 
+@pytest.mark.slow
 def test_a_point_is_what_it_is_alone(folded, tmp_path):
     name = "lr=0.003,entropy=0.01,seed=1"
     fixed = ["--config.seed=1", "--config.num_seeds=1"]

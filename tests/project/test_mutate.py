@@ -114,6 +114,7 @@ def test_a_default_that_is_a_function_becomes_another_one():
     assert len(moved) == 1 and moved[0].startswith("kl_estimators.") and moved[0] != "kl_estimators.k3"
 
 
+@pytest.mark.slow
 def test_every_fault_of_the_objectives_is_another_program():
     files = mutate.mutated_files(REPO_ROOT)
     assert {"rl_jax/core/masked.py", "rl_jax/losses/kl.py", "rl_jax/grpo.py", "rl_jax/advantages/groups.py"} <= set(

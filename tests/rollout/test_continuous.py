@@ -63,6 +63,7 @@ def _assert_rows(completions, rollout, rows=None):
         assert completion.reason == ("eos" if rollout.finished[row] else "length")
 
 
+@pytest.mark.slow
 def test_rows_are_the_lockstep_engines_in_any_order_and_number():
     requests = _requests()
     _assert_rows(_run(_engine(), requests), _lockstep())
