@@ -54,7 +54,9 @@ def make_score(
         chex.assert_rank(batch.tokens, 2)
         length = batch.tokens.shape[1]
         if length <= completion_length:
-            raise ValueError(f"rows of {length} tokens hold no prompt before {completion_length} completion tokens")
+            raise ValueError(
+                f"rows of {length} tokens leave no room for a prompt before {completion_length} completion tokens"
+            )
         hidden = model.apply(params, batch)[:, -completion_length - 1 : -1]
         return map_columns(head, params, hidden, batch.tokens[:, -completion_length:], chunk)
 

@@ -149,7 +149,7 @@ def test_the_compiled_program_holds_no_logits_of_the_batch(differentiated):
 
 def test_rows_without_a_prompt_are_refused():
     params, batch = _case()
-    with pytest.raises(ValueError, match="rows of 14 tokens hold no prompt before 14 completion tokens"):
+    with pytest.raises(ValueError, match="rows of 14 tokens leave no room for a prompt before 14 completion tokens"):
         make_score(MODEL, completion_length=14)(params, batch)
     with pytest.raises(ValueError, match="top_p=2.0"):
         make_score(MODEL, completion_length=4, sampling=Sampling(top_p=2.0))
