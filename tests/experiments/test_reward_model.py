@@ -327,7 +327,7 @@ def test_labels_that_the_data_do_not_have(tmp_path, loss, name, unsaid):
         (lambda c: c.algorithm.update(loss=dict(fn="bradley_terry", margin=1)), "takes no keyword 'margin'"),
         (
             lambda c: c.algorithm.update(loss=dict(fn="bradley_terry_margin")),
-            "reads margins, and all of jsonl's are 0",
+            "needs margins, but all of jsonl's are 0",
         ),
         (lambda c: c.packing.update(mode="dense"), "packing.mode='dense' is none of padded, packed, shared_prefix"),
         (lambda c: c.algorithm.update(responses=1, loss=dict(fn="bradley_terry")), "2 responses"),

@@ -87,7 +87,7 @@ def test_slots_are_those_of_credit_and_objective():
     credit, objective = make_method({"advantage": "leave_one_out", "surrogate": {"fn": "cispo", "ratio_max": 2.0}})
     assert credit.advantage.__name__ == "leave_one_out" and objective.surrogate.keywords == {"ratio_max": 2.0}
     assert objective.kl_coef == 0.0
-    with pytest.raises(ValueError, match="no slot learning_rate"):
+    with pytest.raises(ValueError, match="unknown slots of a method: learning_rate"):
         make_method({"learning_rate": 1.0})
 
 
