@@ -94,6 +94,7 @@ def test_generated_preferences_fit_their_config(tmp_path, name, module, word):
         assert (arrays["margins"] > 0).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [game24, stories_sentiment], ids=lambda m: m.__name__)
 def test_generated_tasks_fit_their_config(tmp_path, module):
     config = module.get_config()

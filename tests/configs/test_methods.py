@@ -167,6 +167,7 @@ def one_step(key: str, *, poison: bool = False):
     return jax.value_and_grad(loss)(hide(batch.log_probs))
 
 
+@pytest.mark.slow
 @every_method
 def test_one_step_is_finite_and_does_not_look_behind_the_mask(key):
     value, gradient = one_step(key)
@@ -190,6 +191,7 @@ def probe_of(key: str) -> probes.Probe:
     return of_config(methods.load(key))
 
 
+@pytest.mark.slow
 @every_method
 def test_learns(key):
     outcome = probes.train(probe_of(key))
@@ -237,12 +239,14 @@ FAULTS = [*(("grpo", fault) for fault in (flipped, shuffled, detached, unsampled
 FAULTS += [("gspo", flipped), ("ppo", detached), ("ppo", unsampled)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "fault"), FAULTS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_broken_method_does_not_learn(key, fault):
     outcome = probes.train(fault(probe_of(key)))
     assert np.all(outcome.gain() < min(LESS.values())), outcome
 
 
+@pytest.mark.slow
 def test_the_probe_is_ragged_and_off_policy():
     rollout = probes.sample(probes.start(), jax.random.key(0))
     lengths = np.asarray(rollout.completion_mask.sum(axis=1))
@@ -261,6 +265,7 @@ def test_the_probe_measures_what_it_samples():
     np.testing.assert_allclose(np.mean(draws), probes.accuracy(probes.start()), atol=0.02)
 
 
+@pytest.mark.slow
 def test_dynamic_sampling_puts_groups_with_a_spread_first():
     hard = probes.start() * 0.7
 
@@ -279,6 +284,7 @@ def rows() -> list[methods.Method]:
     return [methods.method(key) for key in KEYS]
 
 
+@pytest.mark.slow
 def test_the_table_has_every_method_and_each_has_a_test():
     assert [row.key for row in rows()] == KEYS and KEYS[0] == "grpo"
     for row in rows():
@@ -332,6 +338,7 @@ def test_arms_of_ablations_are_read():
     assert "configs/papers/spurious_rewards.py" in methods.ablated()["configs/tasks/arithmetic.py"]
 
 
+@pytest.mark.slow
 def test_all_the_forms_say_the_same(tmp_path):
     paths = {name: tmp_path / f"methods.{name}" for name in ("html", "markdown", "json")}
     command = [sys.executable, "-m", "experiments.tools.methods", *(f"--{name}={path}" for name, path in paths.items())]
@@ -360,6 +367,7 @@ def test_the_terminal_shows_the_table_and_a_page(width, capsys):
     assert rows()[1].key in shown and "Departs from GRPO" in shown and "3 online methods" in shown
 
 
+@pytest.mark.slow
 def test_a_method_that_is_not_there_is_refused():
     command = [sys.executable, "-m", "experiments.tools.methods", "--method=grpoo"]
     done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=120)

@@ -143,6 +143,7 @@ def one_step(key: str) -> Step:
     return Step(*jax.tree.map(np.asarray, found), np.asarray(clean.completion_mask & present[:, :, None]))
 
 
+@pytest.mark.slow
 @every_method
 def test_one_step_is_finite_and_does_not_look_behind_the_mask(key):
     found = one_step(key)
@@ -227,6 +228,7 @@ def test_the_probe_measures_what_it_draws():
 # The table.
 
 
+@pytest.mark.slow
 def test_the_table_has_every_method_and_each_function_has_a_test():
     for key in KEYS:
         row = methods.method(key)

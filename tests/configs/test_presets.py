@@ -294,6 +294,7 @@ PUBLISHED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", TOKEN_WEIGHTS)
 def test_weight_of_a_token_in_the_policy_gradient(key):
     """Table 5.2, at ratio 1 and without the KL term."""
@@ -341,6 +342,7 @@ KL_GRADIENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", KL_GRADIENTS)
 def test_gradient_of_the_kl(key):
     """Table 5.3, through the recipe: eight rows of one token, one an outcome, weighed by its probability."""

@@ -33,6 +33,7 @@ def train(config, updates):
     return jax.jit(whole, compiler_options=QUICK)(keys, values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_solves_the_matching_probe(method):
     config = configs.get_config(",".join(filter(None, ["matching", method])))
@@ -79,6 +80,7 @@ def learned_values(env, observations, **choices):
     return np.asarray(jax.jit(whole, compiler_options=QUICK)(jax.random.key(0)))
 
 
+@pytest.mark.slow
 def test_value_probes():
     np.testing.assert_allclose(learned_values(probes.observation(), [[-1.0], [1.0]]), [-1.0, 1.0], atol=0.05)
     discounted = functools.partial(step_advantages.gae, discount=0.5, lam=0.8)
@@ -86,6 +88,7 @@ def test_value_probes():
     np.testing.assert_allclose(found, [0.5, 1.0], atol=0.05)
 
 
+@pytest.mark.slow
 def test_truncation_is_not_the_end():
     """Reward 1 for ever, cut off every 5 steps: V = 1 / (1 - gamma) = 5, and 3.36 where being cut off is an end."""
     advantage = functools.partial(step_advantages.gae, discount=0.8, lam=0.9)
@@ -93,6 +96,7 @@ def test_truncation_is_not_the_end():
     np.testing.assert_allclose(found, [5.0], atol=0.25)
 
 
+@pytest.mark.slow
 def test_a_categorical_critic_finds_the_value():
     support = value.Support(-2.0, 2.0, num_bins=31)
     objective = ppo.Objective(
@@ -122,6 +126,7 @@ def small_agent():
     return agent, agent.init(jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_assign_bootstraps_from_where_the_step_led_to():
     agent, params = small_agent()
     rows = transitions()
@@ -147,6 +152,7 @@ def test_a_lagging_actors_log_probs_are_its_own():
     assert np.abs(batch.policy.behavior_log_probs - batch.policy.old_log_probs).max() > 0.1
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_sum_that_ppo_writes():
     agent, params = small_agent()
     algorithm = control.Algorithm(entropy_coef=0.1)
@@ -194,6 +200,7 @@ def test_minibatches_have_to_divide_the_batch():
         control.make_update(agent, env, control.Algorithm(), optax.adam(1e-3), num_steps=5)
 
 
+@pytest.mark.slow
 def test_normalised_observations_are_those_of_the_past():
     """The policy acts with the statistics of before the rollout, and the learner sees the same numbers."""
     agent, _ = small_agent()

@@ -13,6 +13,7 @@ from rl_jax.models.agents.distributions import categorical
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
 
 
+@pytest.mark.slow
 def test_the_actor_reads_its_features_and_the_critic_all():
     agent = make_agent((5,), categorical(3), hidden=(8,), actor_features=2)
     params = agent.init(jax.random.key(0))
@@ -53,6 +54,7 @@ def trained(seeds=8, **env):
     return map(np.asarray, jax.jit(jax.vmap(whole), compiler_options=QUICK)(keys))
 
 
+@pytest.mark.slow
 def test_a_critic_that_sees_the_noise_learns_more():
     """The same budget, nets and seeds; only the critic's second feature differs, and the policy sees it in neither."""
     seeing, explained = trained(shown=True)

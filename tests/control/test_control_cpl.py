@@ -25,6 +25,7 @@ def quick(fn, *args):
     return jax.jit(fn, compiler_options=QUICK)(*args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bias", "discount", "cloning"), [(0.5, 1.0, 0.0), (1.0, 0.9, 0.0), (0.7, 0.9, 0.6)])
 def test_cpl_is_the_published_loss(bias, discount, cloning):
     """log(1 + exp(-(alpha (S_w - lambda S_l)))) of the published biased_bce_with_logits, and c times the cloning."""
@@ -56,6 +57,7 @@ def test_the_published_settings():
     assert default._replace(**plain) == cpl.CPL._replace(**plain)
 
 
+@pytest.mark.slow
 def test_means_take_the_place_of_sums():
     """length_power = 1, for segments that end with their episode: twice the length is no less likely."""
     mask = jnp.array([[[True, True, True, True], [True, True, False, False]]])
@@ -69,6 +71,7 @@ def test_means_take_the_place_of_sums():
     np.testing.assert_allclose(by_mean, np.log(2.0), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_segments_are_scored_and_cloned_step_by_step():
     """The log-probs of an agent in numpy; cloning brings them up, most of all those of steps that are always taken."""
     agent = make_agent((1,), categorical(3), hidden=(8,))
@@ -133,6 +136,7 @@ def cpl_policy(advantages, rewards, following, alpha, label):
     return np.asarray(jax.nn.softmax(logits)), loss
 
 
+@pytest.mark.slow
 def test_cpl_recovers_the_optimal_policy_of_a_finite_mdp():
     """Labels by the regret of the soft optimum: the least loss is at pi = exp(A / alpha), to the digit."""
     alpha, rng = 0.5, np.random.default_rng(7)

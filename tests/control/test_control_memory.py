@@ -80,6 +80,7 @@ def test_what_has_no_use_for_a_memory_says_so():
         control_runs.make_run(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["gru", "transformer", "stacked"])
 def test_a_cue_is_remembered(memory):
     """In evaluations, and in the rollouts, whose rows are begun in the middle of an episode."""
@@ -89,6 +90,7 @@ def test_a_cue_is_remembered(memory):
     assert not metrics["nonfinite/skipped"].any()
 
 
+@pytest.mark.slow
 def test_without_memory_it_is_not():
     assert np.abs(trained("recall")["eval/return"]).max() < 0.4
 
@@ -120,6 +122,7 @@ def collected(kind):
     return agent, params, began, rows._replace(outputs=10.0 * rows.outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_credit_is_that_of_a_loop_over_steps(kind):
     """V and V' one by one: V' by a memory that has seen the episode up to it, also where the episode was cut off."""
@@ -170,6 +173,7 @@ def test_a_lagging_actors_log_probs_are_its_own():
     assert np.abs(own - acted).max() > 0.05
 
 
+@pytest.mark.slow
 def test_an_agent_that_forgets_at_once_learns_the_same_from_rows_as_from_steps():
     """A network without memory behind both interfaces; one minibatch a batch, so that nothing depends on the order."""
     env = envs.vectorize(probes.aim(), 4)

@@ -28,6 +28,7 @@ def store_agent(num_envs, hidden=(16, 16), periods=PERIODS):
     return env, make_agent(env.observation_space.shape, tanh_gaussian(space.low, space.high), hidden=hidden)
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_finite_differences():
     env, agent = store_agent(4, hidden=(5,), periods=6)
     with jax.enable_x64(True):
@@ -68,6 +69,7 @@ def trained(updates=250, seeds=3):
     return np.asarray(positions), np.asarray(costs)
 
 
+@pytest.mark.slow
 def test_the_store_is_run_at_the_closed_forms_cost():
     """Within 1 %; a level that is one unit off costs 2 % more (test_inventory)."""
     positions, costs = trained()

@@ -28,6 +28,7 @@ def quick(fn, *args):
     return jax.jit(fn, compiler_options=QUICK)(*args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("discount", [1.0, 0.9])
 def test_the_reward_loss_is_torchs_cross_entropy_of_the_sums(discount):
     members = [pairs_of(seed=seed)[0] for seed in (0, 0)]
@@ -76,6 +77,7 @@ def learned_choice(chance, model):
     return jnp.argmax(tabular.q_policy(state.params, probs, **options)(jax.nn.one_hot(jnp.array([0]), 4))[0])
 
 
+@pytest.mark.slow
 def test_partial_returns_cannot_tell_a_good_lottery_from_a_bad_one():
     """2206.02231: errorless partial returns rank won > sure > lost whatever the odds; regret knows them."""
     odds, right = jnp.array([0.45, 0.2]), [1, 0]
@@ -86,6 +88,7 @@ def test_partial_returns_cannot_tell_a_good_lottery_from_a_bad_one():
     assert choices["regret"] == right and choices["partial"] != right, choices
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_table_is_that_of_what_its_steps_add():
     """score_of says what; here 1 - r^2, so that the table itself would not do."""
     rng = np.random.default_rng(6)
@@ -111,6 +114,7 @@ def small_network(env, members=2):
     return make_reward_network(env.observation_space.shape[0], **kind, members=members, hidden=(8,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [probes.matching(), probes.aim()], ids=["matching", "aim"])
 def test_relabelled_rows_are_what_the_environment_would_pay(env):
     """by_reward of T B steps at once and envs.learned in every step are one reward."""
@@ -142,6 +146,7 @@ def test_relabelled_rows_are_what_the_environment_would_pay(env):
     np.testing.assert_allclose(found.rewards[:, 0], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_members_differ_and_are_standardized_apart():
     network = small_network(probes.matching(), members=3)
     params = network.init(jax.random.key(0))
@@ -169,6 +174,7 @@ def annotated(env, to_env, count, seed=0):
     return segments.SegmentPairs(StepInputs(jnp.asarray(observations), jnp.asarray(actions)), jnp.asarray(mask), pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [probes.matching(), probes.aim()], ids=["matching", "aim"])
 def test_a_reward_is_learned_and_scaled_on_its_segments(env):
     """The annotator's order on pairs that were held out; the standardised reward has mean 0 and std 1 on real steps."""

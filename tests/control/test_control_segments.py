@@ -50,6 +50,7 @@ def test_an_annotators_probabilities():
             segments.preference_probs(f, **wrong)
 
 
+@pytest.mark.slow
 def test_pairs_are_drawn_evenly_and_ordered_by_the_annotator():
     f = jnp.array([0.0, 1.0, 0.5])
     pairs = np.asarray(segments.labelled_pairs(jax.random.key(0), f, count=12_000, beta=2.0))

@@ -29,6 +29,7 @@ def rows_of(rng, rows=3, length=7):
     return Transitions(blank, blank, blank, blank, *map(jnp.asarray, (rewards, ended, cut & ~ended)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("horizon", [None, 5.0])
 def test_self_play_pays_the_share_of_wins(horizon):
     """Three rollouts that episodes run through, and a queue that overflows, against a loop."""
@@ -60,6 +61,7 @@ def test_self_play_pays_the_share_of_wins(horizon):
         assert (np.asarray(found.terminated) == done).all() and not found.truncated.any()
 
 
+@pytest.mark.slow
 def test_a_total_order_pays_the_rank():
     """Without ties R = (rank - 1) / (G - 1), the lowest rank 1, but for the half win against itself."""
     outcomes = jnp.array([[3.0], [0.5], [7.0], [4.0]])
@@ -70,6 +72,7 @@ def test_a_total_order_pays_the_rank():
     np.testing.assert_allclose(without_itself[:, 0], [1 / 3, 0.0, 1.0, 2 / 3], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_queue_of_several_parts_is_that_of_all():
     rows = rows_of(np.random.default_rng(1), 4)
     whole = self_play.by_self_play(4, preference=duels.greater, queue_size=8)
@@ -113,6 +116,7 @@ def game(relabelling, *, updates=2000, learning_rate=0.4):
 WINNER = np.array([0.4, 0.2, 0.8]) / 1.4  # of CYCLE: the odds of the pair without it, 2 P - 1, in proportion
 
 
+@pytest.mark.slow
 def test_self_play_finds_the_minimax_winner_where_a_reward_collapses():
     """CYCLE has no best behaviour: its winner is a mixture. A reward ranks them, and PPO plays the first alone."""
     table = functools.partial(duels.table, probs=CYCLE)

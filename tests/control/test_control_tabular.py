@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rl_jax.control import segments, tabular
 from tests.control.segment_cases import all_segments
@@ -28,6 +29,7 @@ def test_solve_finds_the_best_of_all_policies():
     np.testing.assert_allclose(q, rewards + 0.9 * probs @ best, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_soft_solution_is_a_policy_and_its_gradient_is_right():
     rewards, probs = (jnp.asarray(x) for x in random_mdp())
     options = dict(discount=0.9, temperature=0.5, iterations=150)

@@ -35,6 +35,7 @@ def test_conjugate_gradients_solve_what_numpy_solves():
 SPAN = (np.full(1, -1.0), np.full(1, 2.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("distribution", "slope"),
     [
@@ -92,6 +93,7 @@ def bandit(rewards, logits):
     return gain, lambda params: dist.kl(old, params), np.asarray(jax.nn.softmax(old))
 
 
+@pytest.mark.slow
 def test_the_natural_gradient_of_a_bandit_in_closed_form():
     """F = diag(pi) - pi pi^T and g = F r: the direction is r - mean(r), its length sqrt(2 delta / Var_pi r)."""
     rewards, logits = np.asarray([1.0, -0.5, 0.3, 2.0]), np.asarray([0.2, 1.0, -1.0, 0.0])
@@ -105,6 +107,7 @@ def test_the_natural_gradient_of_a_bandit_in_closed_form():
         np.testing.assert_allclose(step.kl, kl(found), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_steps_that_are_spread_over_devices_make_the_same_step():
     rng = np.random.default_rng(3)
     states, gains = jnp.asarray(rng.normal(size=(8, 4)), jnp.float32), jnp.asarray(rng.normal(size=(8, 3)), jnp.float32)
@@ -128,6 +131,7 @@ def test_steps_that_are_spread_over_devices_make_the_same_step():
         np.testing.assert_allclose([x[part] for x in founds], found, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_step_that_helps_nowhere_is_not_made():
     rewards, logits = np.asarray([1.0, -0.5, 0.3]), jnp.zeros(3)
     gain, kl, _ = bandit(rewards, logits)
@@ -144,6 +148,7 @@ def test_a_step_that_helps_nowhere_is_not_made():
     np.testing.assert_array_equal(found, logits)
 
 
+@pytest.mark.slow
 def test_the_search_goes_back_until_the_bound_holds():
     """A direction that is far too long, by a curvature that is too small at its start: it is halved until KL fits."""
     gain, kl, _ = bandit(np.asarray([1.0, -1.0]), jnp.zeros(2))
@@ -180,6 +185,7 @@ def trained(updates, seeds, bounds):
     return jax.tree.map(lambda x: np.asarray(x).reshape(seeds, len(bounds), *x.shape[1:]), found)
 
 
+@pytest.mark.slow
 def test_the_probe_is_learned_within_the_bound_at_every_update():
     """With a bound of .02, in 25 updates of 128 steps; with a bound of 0 the policy stays and the critic learns."""
     right, metrics = trained(updates=25, seeds=4, bounds=(0.0, 0.02))

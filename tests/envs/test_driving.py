@@ -100,6 +100,7 @@ def test_standing_still_is_cut_off_and_earns_nothing():
     assert (np.asarray(total) == 0.0).all() and last.truncated.all() and (length == 200).all()
 
 
+@pytest.mark.slow
 def test_the_sum_of_terms_prefers_to_stop_before_the_goal():
     """Each reward's own judgement of two drivers: the product's best is to arrive, the sum's to park."""
     arrive, park = (drive(d)[0].mean() for d in (careful, parked))

@@ -52,6 +52,7 @@ def alone(own, row, key, world, actions, harmed):
     return first, *jax.lax.scan(step, hurt(state, row.harm, harmed), (keys, actions))[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name.partition("/")[0] in SLOW)) for name in ROWS]
 )
@@ -111,6 +112,7 @@ def check_shapes(env, first, observation, step):
     assert (observation <= np.broadcast_to(high, observation.shape)).all()
 
 
+@pytest.mark.slow
 def test_jumanjis_illegal_actions_and_its_fields():
     adapter("jumanji")
     with foreign():

@@ -43,6 +43,7 @@ def test_our_side_samples_the_lengths_and_makes_every_update(monkeypatch):
     assert all(len(found[name]) == 3 and min(found[name]) > 0 for name in ("step_s", "rollout_s", "update_s"))
 
 
+@pytest.mark.slow
 def test_a_peer_that_fails_is_told_with_its_error():
     with pytest.raises(RuntimeError, match="(?s)tunix .* ended with 1: .*No module named 'tunix'"):
         work = grpo.make_work("uniform", SIZES, prompts=1, group_size=1, steps=1, beta=0.0)

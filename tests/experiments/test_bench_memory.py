@@ -3,12 +3,14 @@
 import json
 
 import numpy as np
+import pytest
 
 from experiments.bench import memory
 
 SMALL = "--vocab=8192 --length=128 --prompt=32 --rows=8 --group=4 --width=32 --layers=1 --heads=1 --chunk=4".split()
 
 
+@pytest.mark.slow
 def test_the_table_and_its_json_line(capsys):
     memory.main(SMALL)
     *printed, last = capsys.readouterr().out.strip().splitlines()

@@ -36,6 +36,7 @@ class LastDigit:
         return np.stack([first, -first], axis=1)
 
 
+@pytest.mark.slow
 def test_the_verifier_as_its_own_proxy(tmp_path, monkeypatch):
     rows, workdir = run(tmp_path)
     found = json.loads((workdir / "best_of_n.json").read_text())

@@ -28,6 +28,7 @@ def with_critic(config):
         return ppo_common.with_critic(config)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("program, fields, told", [
     pytest.param(grpo, VARIED, "generate generate greedy score assign train_step", marks=pytest.mark.slow),

@@ -64,6 +64,7 @@ def test_pmap_over_eight_devices_is_jit_over_the_mesh(monkeypatch):
     assert_same(by_jit, one_device, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["matching", pytest.param("recall,gru", marks=pytest.mark.slow)])
 def test_worlds_over_eight_devices_by_jit_and_pmap(words, monkeypatch):
     """The gradients, the whitening and the running statistics are those of all the worlds together."""
@@ -81,6 +82,7 @@ def test_worlds_over_eight_devices_by_jit_and_pmap(words, monkeypatch):
     assert len(np.unique(np.asarray(state.worlds.observation))) == 2  # each device has worlds of its own
 
 
+@pytest.mark.slow
 def test_what_is_swept_is_what_a_run_of_its_own_has():
     config = small(num_seeds=2)
     config.sweep = (("algorithm.entropy_coef", (0.0, 0.3)), ("algorithm.surrogate.clip_low", (0.1, 0.2)))
@@ -98,6 +100,7 @@ def test_a_group_in_lockstep_is_one_after_the_other():
     assert_same(left, right, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("words", ["matching,ppo_kl", pytest.param("recall,gru,ppo_kl", marks=pytest.mark.slow)])
 def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
@@ -131,6 +134,7 @@ class Pays(gymnasium.Env):
         return np.zeros(3, np.float32), float(action), True, False, {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["", "envs:8"])
 def test_a_kl_far_from_its_target_moves_its_coefficient_by_all_samples(mesh, monkeypatch):
     """Seven of eight updates move it by 1 -+ .2 x 64 / 2048, wherever the worlds are."""
@@ -143,6 +147,7 @@ def test_a_kl_far_from_its_target_moves_its_coefficient_by_all_samples(mesh, mon
     np.testing.assert_allclose(coef, (1 - 0.2 * 64 / 2048) ** 8, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_a_users_gymnasium_environment_is_learned_unchanged(tmp_path):
     gymnasium.register("TestPays-v0", Pays)
@@ -193,6 +198,7 @@ PLACES = [place for place in configs.ENVIRONMENTS if place not in STEPPED]
 CONFIGS = [*PLACES, *(f"matching,{method}" for method in configs.METHODS), "cartpole,smoke"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", CONFIGS)
 def test_every_config_traces(words):
     """The whole of a run's program, down to its shapes; every field is one that is read."""

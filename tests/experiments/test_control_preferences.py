@@ -54,6 +54,7 @@ def test_a_reward_is_learned_and_then_maximised():
     assert (found["reward/accuracy"] > 0.55).all()
 
 
+@pytest.mark.slow
 def test_cpl_learns_the_policy_itself():
     found = trained(small("cpl,matching", **OFFLINE, train__total_steps=200 * 128))
     assert (found["eval/return"] > 0.9).all(), found
@@ -68,6 +69,7 @@ def test_reversed_labels_teach_the_contrary():
     assert (trained(small("regret", **fields, train__total_steps=200 * 128 * 3))["eval/return"] < 0.5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["regret", pytest.param("partial_return", marks=pytest.mark.slow)])
 def test_regret_finds_the_goal_where_partial_returns_see_too_little(model):
     """300 pairs of walks of 3 steps in a gridworld of 16 places that pays at its goal only."""
@@ -76,6 +78,7 @@ def test_regret_finds_the_goal_where_partial_returns_see_too_little(model):
     assert (found["eval/return"] > 0.95).all() if model == "regret" else (found["eval/return"] < 0.5).any(), found
 
 
+@pytest.mark.slow
 def test_self_play_solves_the_probe():
     found = trained(small("spo,matching", **ONLINE))
     assert (found["eval/return"] > 0.9).all(), found
@@ -112,6 +115,7 @@ def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
 CONFIGS = [*configs.METHODS, "spo,cycle", "reward,aim"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", CONFIGS)
 def test_every_config_traces(words):
     """The whole of a run's program, down to its shapes."""

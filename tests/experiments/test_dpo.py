@@ -99,6 +99,7 @@ def test_it_learns_to_prefer(plain):
     assert timing["compile_count"] <= 4, "shapes are leaking"
 
 
+@pytest.mark.slow
 def test_the_reference_is_scored_once(plain, files, monkeypatch):
     """A second run, as after a crash before the first checkpoint, reads it from disk."""
     made = []
@@ -233,6 +234,7 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, monke
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -268,6 +270,7 @@ RUNS = {
 QUICK = ("kto", "tdpo")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in RUNS])
 def test_methods_of_other_kinds_learn(name, files, tmp_path):
     kind, slots = RUNS[name]

@@ -277,6 +277,7 @@ def started(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_help_of_a_program_that_is_started():
     done = started("--config=configs/tasks/arithmetic.py:smoke", "--config.train.steps=77", "--help")
     assert done.returncode == 0 and done.stderr == ""
@@ -324,6 +325,7 @@ def test_a_bug_in_a_config_is_raised(monkeypatch, tmp_path):
         program_help.parse_flags_helpfully(["program", *arguments])
 
 
+@pytest.mark.slow
 def test_a_program_that_is_started_says_it_without_a_traceback(tmp_path):
     folder = tmp_path / "run"
     arguments = ["--config.train.minibatches=3", "--config.algorithm.advantage.fn=group_relativ"]

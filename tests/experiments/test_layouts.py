@@ -47,6 +47,7 @@ def same(tmp_path_factory):
     return folder, jax.device_get(params), sampled(setup, params)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh, fields",
     [

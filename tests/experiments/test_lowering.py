@@ -70,6 +70,7 @@ def one_step(config):
 STEP = "make_step.<locals>.step"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "names"),
     [
@@ -97,6 +98,7 @@ def test_what_a_program_jits_lowers_for_accelerators(program, names, tmp_path, l
         assert any(name in found for found in lowered), f"{name} is not among {sorted(lowered)}"
 
 
+@pytest.mark.slow
 def test_control_lowers_for_accelerators(lowered):
     """A chunk of updates with its environments, and the start of it."""
     program = control_runs.make_program(test_control_ppo.small())

@@ -168,6 +168,7 @@ class Drawn:
             self.candidates, self.judged = draw(self.params, self.other, jax.random.key(5), Clock())
 
 
+@pytest.mark.slow
 def test_candidates_of_the_policy_and_of_the_reference(tmp_path):
     settings = config(
         tmp_path,
@@ -211,6 +212,7 @@ def test_a_trained_reward_model_judges_in_place_of_the_verifier(tmp_path, monkey
     assert [prompt for prompt, _ in seen] == [record["prompt"] for record in drawn.judged.records]
 
 
+@pytest.mark.slow
 def test_the_first_reference_may_be_a_soup(tmp_path, monkeypatch):
     settings = config(tmp_path, algorithm__reference_soup=dict(init_from="other", weight=0.25))
     setup = make_setup(settings)
@@ -226,6 +228,7 @@ def test_unknown_data_are_refused(tmp_path):
         online_dpo.make_source(config(tmp_path, sample__data="pair"))
 
 
+@pytest.mark.slow
 def test_opponents_may_only_be_compared_with(tmp_path):
     drawn = Drawn(config(tmp_path, sample__opponents=dict(samples=3, share=0.5, candidates=False)))
     assert drawn.candidates.rewards.shape == (8, 2) and drawn.candidates.opponents.shape == (8, 3)
@@ -251,6 +254,7 @@ def test_the_records_own_completion_is_the_last_candidate(tmp_path):
     np.testing.assert_array_equal(chosen.batch.tokens[:, 0], found.batch.tokens[:, 2])
 
 
+@pytest.mark.slow
 def test_references_are_scored_by_their_own_params(tmp_path):
     drawn = Drawn(config(tmp_path))
     setup = drawn.setup
@@ -266,6 +270,7 @@ def test_references_are_scored_by_their_own_params(tmp_path):
     assert none.ref_log_probs is None and none.prev_log_probs is None
 
 
+@pytest.mark.slow
 def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monkeypatch):
     """[236]: pairs that were sampled and judged train as the same pairs do when they come as texts with an order."""
     setup = make_setup(config(tmp_path))
@@ -351,7 +356,7 @@ RUNS = {
         algorithm__responses=1,
         algorithm__compare=dict(fn="anchored"),
         algorithm__link=dict(fn="saturating"),
-        algorithm__couple=dict(fn="kto_anchor"),
+        algorithm__batch_stats=dict(fn="kto_anchor"),
     ),
     "xpo": dict(
         sample__group_size=1,

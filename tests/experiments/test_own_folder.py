@@ -174,6 +174,7 @@ def test_a_fork_needs_the_parts_and_little_else():
     assert len({name for name in ours if not name.startswith("experiments.parts")}) <= 3, sorted(ours)
 
 
+@pytest.mark.slow
 def test_a_misspelt_function_ends_the_program_with_the_nearest_name(folder):
     path, losses = folder
     done = subprocess.run(

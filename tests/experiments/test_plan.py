@@ -137,6 +137,7 @@ def small(**changes):
     return config, dataclasses.replace(model, **sizes | changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", ["full", "none"])
 def test_flops_of_a_train_step_are_those_of_the_formula(remat):
     config, model = small(remat=remat, attention="dot_product")
@@ -154,6 +155,7 @@ def test_flops_of_a_train_step_are_those_of_the_formula(remat):
 # Programs.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
 @pytest.mark.parametrize("name", ["train", "score", "decode"])
 def test_programs_lower_for_an_accelerator_that_is_not_there(name, platform):
@@ -187,6 +189,7 @@ def cpu_figures():
     return setup, cli.compile_one(programs.train(setup, 16), setup.mesh)
 
 
+@pytest.mark.slow
 def test_figures_of_a_compiled_step():
     setup, figures = cpu_figures()
     assert figures["argument_bytes"] >= cli.tree_bytes(setup.param_shapes, setup.param_shardings) * 3
@@ -399,6 +402,7 @@ def test_the_largest_micro_batch_is_the_first_that_is_not_refused(monkeypatch, l
     assert figures["peak_bytes"] == (most or tried[-1])
 
 
+@pytest.mark.slow
 def test_micro_batches_of_a_planned_step():
     """A whole minibatch at once has no loop over micro-batches; two have one of two turns."""
     config, model = small(attention="dot_product", num_layers=1)

@@ -66,6 +66,7 @@ def rows(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_pairs_are_learned_and_the_loader_judges_as_the_run_did(tmp_path):
     workdir = tmp_path / "run"
     reward_model.run(small(tmp_path, members=2), workdir)

@@ -23,6 +23,7 @@ def run(key: str, seeds=(0, 1, 2), **settings) -> dict:
     return cli.run_study(paper)[0]
 
 
+@pytest.mark.slow
 def test_preference_loss_is_dpos():
     log_probs, ref = jnp.array([[-1.0, -2.0], [-0.5, -0.1]]), jnp.array([[-1.5, -1.0], [-0.5, -0.7]])
     found = base.preference_loss(log_probs, ref, base.make_objective({"beta": 0.5}))
@@ -58,6 +59,7 @@ def test_descend_keeps_its_path():
     np.testing.assert_allclose([last, base.descend(lambda x: 0.5 * x * x, jnp.float32(1.0), optax.sgd(0.5), 6)], 2**-6)
 
 
+@pytest.mark.slow
 def test_robust_loss_undoes_the_flips():
     """Without flips it is the correction that is wrong; and the arms differ in nothing but their loss."""
     noisy = {arm: np.mean(row["kl"]) for arm, row in run("rdpo_label_noise", pairs=4000, steps=100).items()}
@@ -68,6 +70,7 @@ def test_robust_loss_undoes_the_flips():
     assert np.mean(clean["dpo"]["kl"]) < np.mean(clean["rdpo"]["kl"]) / 2 and len(set(clean["dpo"]["kl"])) == 3
 
 
+@pytest.mark.slow
 def test_ipo_stops_where_its_target_is():
     targets = {"ipo": 5.0, "half": 2.5}
     arms = {name: {"beta": 1.0, "link": {"fn": "square", "target": target}} for name, target in targets.items()}
@@ -90,6 +93,7 @@ def test_the_duality_gap_is_zero_at_the_nash_policy_only():
     assert float(games.duality_gap(other, uniform, wins, 0.1)) == pytest.approx(2 * (best - 0.5), abs=2e-3)
 
 
+@pytest.mark.slow
 def test_the_extragradient_step_is_what_converges():
     slots = dict(beta=1.0, offset=dict(fn="reward_gap", eta=50.0), link=dict(fn="square", target=0.0))
     found = run("nash_last_iterate", beta=0.02, steps=600, slots=slots)
@@ -100,11 +104,13 @@ def test_the_extragradient_step_is_what_converges():
     assert max(wrong["egpo"]["log10_gap"]) > -3.0
 
 
+@pytest.mark.slow
 def test_the_power_law_is_what_makes_the_target_dpos_optimum():
     found = run("did_power_law", pairs=2000, steps=150, arms={"power_law": "power_law", "uniform": "uniform"})
     assert max(found["power_law"]["kl"]) < 0.1 and np.mean(found["uniform"]["kl"]) > 0.2
 
 
+@pytest.mark.slow
 def test_online_pairs_give_more_reward_for_the_same_kl():
     found = run("online_vs_offline", steps=250)
     for metric in ("reward_kl_0.5", "reward_kl_2", "reward_kl_4"):

@@ -37,6 +37,7 @@ def softmax(x):
 # --- The world -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_completion_has_its_probability():
     layout = Layout(3, 3)
     logits = np.random.default_rng(0).normal(size=(2, layout.contexts, 3)).astype(np.float32)
@@ -59,6 +60,7 @@ def test_every_completion_has_its_probability():
     np.testing.assert_allclose(layout.log_probs(again), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_samples_follow_the_policy():
     layout = Layout(3, 2)
     logits = jax.random.normal(jax.random.key(0), (1, layout.contexts, 3))
@@ -68,6 +70,7 @@ def test_samples_follow_the_policy():
     assert rollout.completion_mask.all() and rollout.finished.all() and not rollout.truncated.any()
 
 
+@pytest.mark.slow
 def test_completions_end_with_their_eos():
     layout = Layout(4, 6, sees="first", eos=0)
     logits = policy_length.start_logits(0.3, jnp.array([0.5, 0.5]), 6)
@@ -91,6 +94,7 @@ def test_slots_are_those_of_credit_and_objective():
         make_method({"learning_rate": 1.0})
 
 
+@pytest.mark.slow
 def test_a_fork_is_as_rare_as_it_is_said_to_be():
     layout = Layout(4, 2)
     made = policy_learning.make_answers(
@@ -116,6 +120,7 @@ def _moments(logits, rewards, advantages, group_size):
     return (square - total @ total) / (total @ total), total
 
 
+@pytest.mark.slow
 def test_noise_and_bias_are_those_of_all_groups():
     found = run(
         "rloo_variance", arms=("rloo", "grpo"), vocab=3, length=1, group_size=3, samples=6000,
@@ -140,6 +145,7 @@ def test_noise_and_bias_are_those_of_all_groups():
             assert got["cosine"] > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["group_relative", "group_centered", "leave_one_out"])
 def test_slopes_of_questions_are_sums_over_binomials(rule):
     size, p = 4, 0.2
@@ -154,6 +160,7 @@ def test_slopes_of_questions_are_sums_over_binomials(rule):
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_each_kl_term_pulls_at():
     """On a bandit KL(pi || ref) has the slope pi (d - KL), d = log pi - log ref, and KL(ref || pi) pi - ref."""
     layout, (logits, ref) = Layout(4, 1), np.random.default_rng(0).normal(size=(2, 1, 1, 4)).astype(np.float32)
@@ -171,6 +178,7 @@ def test_what_each_kl_term_pulls_at():
         np.testing.assert_allclose(found[0, 0], slope, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_kl_in_the_reward_leads_to_the_optimum():
     recipe = dict(groups=8, group_size=8, minibatches=1, steps=150, learning_rate=1.0)
     found = run("kl_placement", arms=("k1_reward",), vocab=3, recipe=recipe)["k1_reward"]
@@ -185,6 +193,7 @@ def _verdict(values, **statement) -> str:
     return cli.judgements(values, [statement])[0]["verdict"]
 
 
+@pytest.mark.slow
 def test_lengths_hang_on_the_aggregation(monkeypatch):
     """And where Dr. GRPO's aggregation is broken into GRPO's, its answers change their lengths as well."""
     recipe = dict(groups=2, group_size=8, minibatches=1, steps=40, learning_rate=8.0)
@@ -241,6 +250,7 @@ def test_stale_samples_and_drawn_groups(monkeypatch):
     assert all(wrong.values["noisy"]["reward"] < found["noisy"]["reward"] - 0.1)
 
 
+@pytest.mark.slow
 def test_dynamic_sampling_takes_the_first_groups_that_differ():
     layout = Layout(2, 1)
     rates = jnp.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 1.0]])  # the prompts 1, 3 and 4 teach

@@ -19,6 +19,7 @@ def bias():
     return statistics.tuning_seeds(range(32), arms=arms, bandit=dict(arms=16), learner=LEARNER, **sizes).values
 
 
+@pytest.mark.slow
 def test_the_learner_learns_as_much_as_its_step_size_lets_it():
     means = jnp.array([1.0, 0.0, -0.5, -0.5])
     learn = jax.jit(jax.vmap(lambda key, rate: statistics.learn(key, means, rate, **LEARNER), (0, None)))
@@ -38,6 +39,7 @@ def test_the_seeds_a_setting_was_chosen_on_flatter_it(bias):
     )
 
 
+@pytest.mark.slow
 def test_the_best_of_one_seed_is_its_mean_and_of_more_is_above():
     arms = {f"{report}_{runs}": dict(report=report, runs=runs) for report in ("mean", "max") for runs in (1, 6)}
     rates = dict(careful=3.0, bold=10.0)

@@ -101,6 +101,7 @@ def test_a_sweep_runs_every_point_and_writes_its_table(undisturbed):
     assert {point["state"] for point in read_json(workdir / "state.json")["points"].values()} == {"complete"}
 
 
+@pytest.mark.slow
 def test_killed_with_9_and_started_again_no_finished_point_runs_again(undisturbed, tmp_path):
     workdir, gate = tmp_path / "sweep", tmp_path / "gate"
     arguments = ["--sweep=lr,seed:3", "--jobs=2", f"--config.fake.gate={gate}"]
@@ -126,6 +127,7 @@ def test_killed_with_9_and_started_again_no_finished_point_runs_again(undisturbe
         assert len(read_json(workdir / "points" / name / "run.json")["attempts"]) == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_outlives_its_sweep_is_waited_for(tmp_path):
     workdir, gate = tmp_path / "sweep", tmp_path / "gate"
     arguments = ["--sweep=lr:0.1", "--config.seed=1", f"--config.fake.gate={gate}"]
@@ -142,6 +144,7 @@ def test_a_run_that_outlives_its_sweep_is_waited_for(tmp_path):
     assert complete(workdir) == {"lr=0.1"}
 
 
+@pytest.mark.slow
 def test_sigterm_lets_runs_save_and_the_next_start_resumes_them(tmp_path):
     gate = tmp_path / "gate"
     arguments = ["--sweep=seed:1/2", "--jobs=2", f"--config.fake.gate={gate}"]
@@ -163,6 +166,7 @@ def test_sigterm_lets_runs_save_and_the_next_start_resumes_them(tmp_path):
     assert all(found["failures"] == 0 for found in read_json(tmp_path / "state.json")["points"].values())
 
 
+@pytest.mark.slow
 def test_failed_points_are_tried_again_so_many_times(tmp_path):
     arguments = ["--sweep=fail", "--jobs=3", "--retries=1"]
     status, printed = end(sweep(tmp_path, *arguments))
@@ -280,6 +284,7 @@ def test_each_run_has_the_cores_of_its_slot(tmp_path):
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.mark.slow
 def test_hosts_get_their_runs_by_ssh(tmp_path, monkeypatch, capsys):
     """An ssh of our own, which notes the host and runs the command here."""
     fake = tmp_path / "bin" / "ssh"
@@ -301,6 +306,7 @@ def test_hosts_get_their_runs_by_ssh(tmp_path, monkeypatch, capsys):
             launchers.read_hosts(tmp_path / "hosts")
 
 
+@pytest.mark.slow
 def test_slurm_through_submitit(tmp_path, capsys, monkeypatch):
     """submitit's local cluster: the same executor, processes here."""
     arguments = ["--sweep=seed:1", "--submit=slurm", "--cluster=local", "--slurm=timeout_min=5"]
@@ -325,6 +331,7 @@ def test_without_slurm_or_ray_the_error_says_so(tmp_path, capsys, monkeypatch):
     assert 'ray is not installed; install it with: pip install -e ".[ray]"' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ray_runs_the_commands(tmp_path, capsys, monkeypatch):
     """A ray of three functions; with ray 2.60 itself it was run by hand."""
 

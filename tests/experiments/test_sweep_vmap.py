@@ -76,6 +76,7 @@ def test_a_started_fold_is_kept_and_a_complete_one_is_only_unfolded_again(folded
     assert (folded / "points" / points_[0].name / "final.json").stat().st_mtime_ns == kept
 
 
+@pytest.mark.slow
 def test_what_one_program_can_train(tmp_path, monkeypatch):
     made = points.expand(CONFIG, "lr,clip,seed:64", fixed=["group=8"])
     (task,) = fold.folded_tasks(tmp_path, made)

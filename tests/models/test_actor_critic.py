@@ -52,6 +52,7 @@ def test_tanh_gaussian_far_out_is_finite():
     np.testing.assert_allclose(gradient, [[1.0, 1.0, 0.0, 0.0]], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_tanh_gaussian_entropy_is_the_mean_of_minus_log_prob():
     dist, outputs = tanh_gaussian(LOW, HIGH), gaussian_outputs(1)
     u = dist.sample(jnp.broadcast_to(outputs, (40_000, 7, 4)), dist.noise(jax.random.key(1), (40_000, 7)))
@@ -61,6 +62,7 @@ def test_tanh_gaussian_entropy_is_the_mean_of_minus_log_prob():
         tanh_gaussian(LOW, np.full(2, np.inf, np.float32))
 
 
+@pytest.mark.slow
 def test_the_entropys_gradient_pulls_a_saturated_mean_back():
     dist = tanh_gaussian(LOW[:1], HIGH[:1])
     gradient = jax.grad(lambda o: dist.entropy(o).sum())(jnp.asarray([[2.0, -1.0], [-2.0, -1.0]]))
@@ -86,6 +88,7 @@ def test_categorical_samples_with_its_probabilities():
     np.testing.assert_allclose(np.bincount(drawn) / 30_000, [0.2, 0.5, 0.3], atol=0.01)
 
 
+@pytest.mark.slow
 def test_networks_are_apart_and_start_as_ppo_does():
     agent = make_agent((4,), categorical(2), num_values=3, hidden=(8, 8))
     params = agent.init(jax.random.key(0))
@@ -106,6 +109,7 @@ def test_networks_are_apart_and_start_as_ppo_does():
     )
 
 
+@pytest.mark.slow
 def test_the_convolution_is_a_convolution():
     agent = make_agent((6, 5, 2), categorical(2), hidden=(), channels=3, activation="relu")
     params = agent.init(jax.random.key(0))

@@ -48,6 +48,7 @@ def test_a_step_is_a_row_of_one_token():
     jax.tree.map(np.testing.assert_array_equal, make_score(agent)(params, inputs), scores)
 
 
+@pytest.mark.slow
 def test_real_actions_are_scored_before_they_are_squashed():
     agent = make_agent((2,), tanh_gaussian(np.array([-1.0], np.float32), np.array([1.0], np.float32)), hidden=(8,))
     params, rng = shaken(agent), np.random.default_rng(2)
@@ -58,6 +59,7 @@ def test_real_actions_are_scored_before_they_are_squashed():
     np.testing.assert_array_equal(scores.entropy[:, 0], agent.distribution.entropy(outputs))
 
 
+@pytest.mark.slow
 def test_a_row_is_scored_with_the_memory_it_began_with():
     """Against the agent's own steps, one after the other; an episode ends inside each row."""
     agent, rng = make_gru_agent((2,), categorical(3), hidden=(4,), width=4), np.random.default_rng(3)
@@ -83,6 +85,7 @@ def test_a_row_is_scored_with_the_memory_it_began_with():
     assert moved[:, :2].max() > 1e-2 and moved[:, 2:].max() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entropy_coef", [0.0, 0.3])
 def test_a_loss_does_not_see_how_many_turns_an_action_took(entropy_coef):
     """An action sampled at once or in two turns (as a diffusion policy would): two tokens, and the same gradient."""

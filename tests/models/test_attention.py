@@ -10,6 +10,7 @@ import pytest
 from rl_jax.models.transformer.attention import attend, attend_causally
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "softcap"), [(128, 0.0), (300, 0.0), (300, 2.0)])
 def test_blocks_of_queries_equal_the_whole(length, softcap):
     keys = jax.random.split(jax.random.key(0), 4)

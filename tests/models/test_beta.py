@@ -22,6 +22,7 @@ def torch_beta(outputs):
     return torch.distributions.Beta(concentrations[:, :2], concentrations[:, 2:])
 
 
+@pytest.mark.slow
 def test_log_prob_entropy_and_kl_are_torchs():
     dist, outputs, others = beta(LOW, HIGH), some_outputs(), some_outputs(1)
     u = dist.sample(outputs, dist.noise(jax.random.key(0), (7,)))
@@ -51,6 +52,7 @@ def test_samples_have_scipys_distribution(pair):
     assert found.pvalue > 1e-3, found
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_finite_differences():
     dist = beta(LOW, HIGH)
     outputs = np.asarray(some_outputs(2, 1), np.float64)
@@ -65,6 +67,7 @@ def test_gradients_are_those_of_finite_differences():
                 np.testing.assert_allclose(found[0, i], slope, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_far_out_everything_is_finite_and_the_mode_is_the_mode():
     dist = beta(LOW[:1], HIGH[:1])
     outputs = jnp.asarray([[60.0, -60.0], [-60.0, 60.0], [-60.0, -60.0], [3.0, 5.0]])
@@ -83,6 +86,7 @@ def test_far_out_everything_is_finite_and_the_mode_is_the_mode():
 DISTRIBUTIONS = dict(categorical=categorical(4), tanh_gaussian=tanh_gaussian(LOW, HIGH), beta=beta(LOW, HIGH))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dist", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
 def test_kl_is_the_mean_log_ratio(dist):
     """KL(p || q) = E_p (log p - log q), is 0 only at q = p, and its gradient there is 0."""

@@ -211,6 +211,7 @@ def test_completions_that_share_a_prompt_equal_separate_rows(case):
     np.testing.assert_allclose(logits[0, 9:], logits[2, 4:7], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_cached_decoding_equals_the_full_forward(case):
     model, batch = case.model, case.batch
 

@@ -32,6 +32,7 @@ def critic_params(num_outputs, seed=0):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_outputs", [1, 3])
 def test_each_column_reads_the_hidden_state_before_it(num_outputs):
     params, batch = critic_params(num_outputs), token_batch([9, 12, 7], 12)
@@ -55,6 +56,7 @@ def test_a_value_does_not_see_the_token_it_judges():
         assert moved.tolist() == [column > t for column in range(COMPLETION + 1)]
 
 
+@pytest.mark.slow
 def test_the_head_starts_at_0_and_can_leave_it():
     params, batch = heads.add_value_head(MODEL, random_params(), num_outputs=2), token_batch([12, 8], 12)
     predict = heads.make_predict(MODEL, completion_length=COMPLETION)
@@ -124,12 +126,14 @@ def test_a_reward_is_read_at_the_last_real_token(left):
     np.testing.assert_allclose(PREDICT_LAST(params, dirty), found, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_response_is_worth_the_same_in_a_wider_row():
     params = reward_params(1)
     narrow, wide = (token_batch([9, 7], width) for width in (9, 14))
     np.testing.assert_allclose(PREDICT_LAST(params, narrow), PREDICT_LAST(params, wide), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rewards_of_steps_are_read_at_their_columns():
     params, batch = reward_params(2), token_batch([12, 12], 12)
     columns = jnp.array([[3, 7, 11], [5, -1, -1]])
@@ -197,6 +201,7 @@ def assert_alike(padded, packed, weights):
     assert largest > 0.1 and max_difference(padded[1], packed[1]) < 1e-5 * largest
 
 
+@pytest.mark.slow
 @packed_in_each_way
 def test_values_of_packed_rows_are_those_of_padded_ones(settings):
     """Before each completion token and after the last; 0 where no token is left."""
@@ -215,6 +220,7 @@ def test_values_of_packed_rows_are_those_of_padded_ones(settings):
     assert packed[0].shape == (8, COMPLETION + 1, 3) and not packed[0][~there].any()
 
 
+@pytest.mark.slow
 @packed_in_each_way
 def test_rewards_of_packed_rows_are_those_of_padded_ones(settings):
     batch, mask = completions()
@@ -226,6 +232,7 @@ def test_rewards_of_packed_rows_are_those_of_padded_ones(settings):
     assert_alike(padded, value_and_gradient(predict, params, weights, rows), weights)
 
 
+@pytest.mark.slow
 def test_rewards_of_packed_steps_are_read_at_their_columns():
     batch, mask = completions()
     columns = [[4, 6, 8], [5, -1, -1], [8, -1, -1], [-1] * 3, [4, -1, -1], [4, 7, -1], [6, -1, -1], [5, 8, -1]]

@@ -96,6 +96,7 @@ def test_loads_what_was_saved(saved):
     assert max_difference(params, params_of(CONFIG)) == 0.0
 
 
+@pytest.mark.slow
 def test_bfloat16_folders_come_back_byte_for_byte(tmp_path):
     stored = dataclasses.replace(CONFIG, param_dtype="bfloat16", tied_head=False)
     params = params_of(stored)

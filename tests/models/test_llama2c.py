@@ -36,6 +36,7 @@ def test_has_the_published_number_of_parameters():
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(params))
 
 
+@pytest.mark.slow
 def test_nats_per_token_on_tiny_stories():
     """1.33 in ../shared/data/SOURCES.md: BOS and the story, at most 512 tokens, 64 stories, mean over tokens."""
     model, params = _stories()
@@ -58,6 +59,7 @@ def test_nats_per_token_on_tiny_stories():
     assert total / number == pytest.approx(1.33, abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_greedy_story_begins_as_published():
     model, params = _stories()
     tokenizer = _tokenizer()
@@ -126,6 +128,7 @@ def _run_c(tensors, tokens):
     return np.stack(logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_equals_run_c_written_in_numpy(tied, tmp_path):
     tensors = _tensors(tied)

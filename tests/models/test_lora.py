@@ -89,6 +89,7 @@ def token_loss(logits, tokens=TOKENS):
     return -jnp.mean(jnp.take_along_axis(log_probs, jnp.asarray(tokens)[:, 1:, None], axis=-1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "variant"),
     [
@@ -116,6 +117,7 @@ def test_peft_opens_what_we_save(bases, tmp_path, name, variant):
     np.testing.assert_allclose(logits, their_logits(theirs.merge_and_unload()).detach(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["lora", "dora"])
 def test_we_open_what_peft_saves_and_the_gradients_agree(bases, tmp_path, variant):
     _, model_config, params = bases["llama"]
@@ -224,6 +226,7 @@ def test_experts_get_adapters_of_their_own():
         save_peft("unused", lora, adapters, model_type="qwen3_moe")
 
 
+@pytest.mark.slow
 def test_training_moves_the_adapters_only(bases):
     _, model_config, params = bases["llama"]
     lora = LoraConfig(4, 8, "layers/(q|v)", "dora")
@@ -252,6 +255,7 @@ def test_training_moves_the_adapters_only(bases):
     assert f"{8 * count + 4:,}" in table.splitlines()[-1]  # two moments in float32 and a counter: none for the base
 
 
+@pytest.mark.slow
 def test_frozen_parts_and_their_table():
     params = {
         "embed": {"embedding": jnp.ones((6, 4))},

@@ -91,6 +91,7 @@ def assert_close(left, right):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), left, right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_row_is_what_its_steps_are(name):
     found = played(name)[-1]
@@ -110,6 +111,7 @@ def test_a_value_ahead_is_that_of_the_memory_up_to_it(name):
     assert np.abs(ahead[:, :-1] - values[:, 1:])[~goes_on].max() > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_episode_knows_nothing_of_the_one_before(kind):
     agent, params, (observations, start, first), _, _ = played(kind)
@@ -214,6 +216,7 @@ def test_one_layer_sees_k_steps_and_no_more():
     np.testing.assert_array_equal(np.abs(gradient[0]).max(axis=1) > 0, [5 <= t <= 8 for t in range(LENGTH)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_actor_and_critic_share_nothing_and_start_as_ppo_does(kind):
     agent = AGENTS[kind](**({"layers": 1} if kind == "transformer" else {}))

@@ -42,6 +42,7 @@ def routed():
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_topk_prob", [True, False])
 def test_experts_equal_a_loop_over_the_tokens(norm_topk_prob):
     config = dataclasses.replace(MOE, norm_topk_prob=norm_topk_prob)
@@ -66,6 +67,7 @@ def test_experts_equal_a_loop_over_the_tokens(norm_topk_prob):
     np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_balance_loss_equals_that_of_transformers():
     import torch
     from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
@@ -81,6 +83,7 @@ def test_the_balance_loss_equals_that_of_transformers():
     assert loss.count == REAL.sum()
 
 
+@pytest.mark.slow
 def test_statistics_count_real_tokens_and_sum_over_micro_batches():
     (_, (hidden, stats)), _ = routed()(model_and_params()[1], None)
     model, params = model_and_params()
@@ -98,6 +101,7 @@ def test_statistics_count_real_tokens_and_sum_over_micro_batches():
     assert metrics["router/balance_loss"] > 2.0  # k where the load is even
 
 
+@pytest.mark.slow
 def test_replaying_the_own_choice_changes_nothing_and_another_choice_does():
     params = model_and_params()[1]
     (value, (hidden, stats)), gradients = routed()(params, None)
@@ -114,6 +118,7 @@ def test_replaying_the_own_choice_changes_nothing_and_another_choice_does():
     assert np.max(np.abs(changed_gradients["layers"]["experts"]["router"]["kernel"])) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_mesh_changes_nothing():
     params = model_and_params()[1]
     mesh = make_mesh(parse_mesh("fsdp:2,tensor:2"))

@@ -29,6 +29,7 @@ def projections(head_dim: int):
     return [jax.random.normal(key, (2, LENGTH, heads, head_dim)) for key, heads in zip(keys, (4, 2, 2), strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head_dim", "keywords", "mesh"),
     [
@@ -65,6 +66,7 @@ def test_values_and_gradients_are_those_of_plain_attention(head_dim, keywords, m
         np.testing.assert_allclose(ours, theirs, atol=3e-5)
 
 
+@pytest.mark.slow
 def test_rows_must_fit_the_tiles():
     q, k, v = (x[:, :100] for x in projections(128))
     with pytest.raises(ValueError, match="multiples of 128 tokens, not 100"):
@@ -90,6 +92,7 @@ def test_what_the_kernel_cannot_do_is_refused():
         jax.eval_shape(model.apply, jax.eval_shape(model.init, jax.random.key(0)), batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["", "data:2,fsdp:2,tensor:2", "data:2,fsdp:2,context:2"])
 def test_a_gradient_lowers_for_tpu_without_one(mesh):
     """Through Mosaic, and with a mesh on each device's own rows and heads."""

@@ -38,6 +38,7 @@ def _logits(config):
     return jax.jit(lambda params, batch: model.unembed(params, model.apply(params, batch)))
 
 
+@pytest.mark.slow
 def test_width_of_the_left_padding_changes_nothing():
     params, lengths = random_params(), [8, 5, 1]
     narrow, wide = token_batch(lengths, 8), token_batch(lengths, 13)
@@ -56,6 +57,7 @@ def test_padding_on_the_right_equals_padding_on_the_left():
     np.testing.assert_allclose(logits[0], logits[1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_contents_of_the_padding_change_nothing():
     """Other tokens, other positions, an embedding a million times larger: none of it is seen, and none is trained."""
     params, batch = random_params(), token_batch([8, 5, 1], 8)
@@ -73,6 +75,7 @@ def test_contents_of_the_padding_change_nothing():
     assert max_difference(clean, gradient) < 1e-6
 
 
+@pytest.mark.slow
 def test_packed_rows_equal_separate_rows():
     """Two sequences in one row, segments 1 and 2 with positions that start again, then padding."""
     params = random_params()
@@ -89,6 +92,7 @@ def test_packed_rows_equal_separate_rows():
     assert max_difference(left, right) < 1e-5
 
 
+@pytest.mark.slow
 def test_no_position_sees_a_later_one():
     """The logits of the first t tokens do not change when those behind them do."""
     params, batch = random_params(), token_batch([8, 8], 8)
@@ -157,6 +161,7 @@ def test_rope_frequencies_equal_those_of_transformers(fields, parameters):
     np.testing.assert_allclose(ours, theirs, rtol=3e-7)
 
 
+@pytest.mark.slow
 def test_a_position_past_the_learned_table_gives_nan():
     config = dataclasses.replace(CONFIG, learned_positions=4)
     model, batch = make_transformer(config), token_batch([5, 4], 5, left=False)
@@ -164,6 +169,7 @@ def test_a_position_past_the_learned_table_gives_nan():
     assert np.all(np.isnan(hidden[0, 4])) and np.all(np.isfinite(hidden[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["full", "dots"])
 def test_rematerialisation_changes_nothing(policy):
     params, batch = random_params(), token_batch([8, 5], 8)
@@ -174,6 +180,7 @@ def test_rematerialisation_changes_nothing(policy):
     assert "remat" in jaxpr or "checkpoint" in jaxpr, "the policy is not applied"
 
 
+@pytest.mark.slow
 def test_the_scan_equals_a_loop_over_the_layers():
     params, batch = random_params(), token_batch([8, 5], 8)
     mask = attention_mask(batch)
@@ -188,6 +195,7 @@ def test_the_scan_equals_a_loop_over_the_layers():
     np.testing.assert_allclose(make_transformer(CONFIG).apply(params, batch), x, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_in_bfloat16_and_gives_float32_logits():
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
     model, params, batch = make_transformer(config), random_params(), token_batch([8, 5], 8)

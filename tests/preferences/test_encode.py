@@ -211,6 +211,7 @@ def test_chats_need_a_template_and_are_encoded_by_it(tmp_path):
     assert list(kept) == [*template.tokenizer.encode_continuation("yes"), template.tokenizer.eos_id]
 
 
+@pytest.mark.slow
 def test_hh_takes_seconds(tmp_path):
     """2303 pairs with tok512.bin: counts of what is cut are those of the encoded texts."""
     prefs = preferences.load(

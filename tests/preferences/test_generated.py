@@ -186,6 +186,7 @@ def test_what_it_refuses(tmp_path, settings, said, monkeypatch):
         load(tmp_path, **settings)
 
 
+@pytest.mark.slow
 def test_given_reads_a_file_where_there_is_one(tmp_path):
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"prompt": "q", "chosen": "a", "rejected": "b"}\n')

@@ -3,6 +3,7 @@ rows."""
 
 import jax
 import numpy as np
+import pytest
 
 from rl_jax import preferences
 from rl_jax.core.types import TokenBatch
@@ -15,6 +16,7 @@ from tests.tiny import CONFIG, random_params
 TOKENIZER = CharTokenizer("abcdefghijklmnopqrstuvwxyz ")
 
 
+@pytest.mark.slow
 def test_packed_rows_score_as_padded_ones():
     rng = np.random.default_rng(0)
 

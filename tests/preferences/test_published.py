@@ -44,6 +44,7 @@ def test_hh_stops_at_the_first_bad_line(tmp_path):
         load("hh", shared_data(HH), tmp_path)
 
 
+@pytest.mark.slow
 def test_hh_as_chats_has_the_same_turns_and_the_same_splits(tmp_path):
     plain, chats = (load("hh", shared_data(HH), tmp_path, chat=chat, **SKIP) for chat in (False, True))
     names = {"user": "Human", "assistant": "Assistant"}
@@ -105,6 +106,7 @@ def test_bbmistake(tmp_path):
             assert record["labels"][:first] == [1] * first and set(record["labels"][first + 1 :]) <= {None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [("labels", 5268), ("pairs", 2426), ("rankings", 731)])
 def test_gsm8k_solutions(tmp_path, kind, count):
     prefs = load("gsm8k_solutions", shared_data(SOLUTIONS), tmp_path, kind=kind)

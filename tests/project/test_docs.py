@@ -170,6 +170,7 @@ def run_snippets(names: list[str], folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_readme_s_snippet_runs(tmp_path):
     run_snippets(["README.md"], tmp_path)
 

@@ -244,6 +244,7 @@ def test_public_functions_say_what_they_do(path):
     assert silent == []
 
 
+@pytest.mark.slow
 def test_jax_free_modules_load_without_jax():
     prefixes = tuple(f"rl_jax.{name}" for name in JAX_FREE)
     modules = ["rl_jax"] + [

@@ -39,6 +39,7 @@ def test_each_requirement_has_a_range_a_reason_and_holds_what_is_installed(name)
         assert requirement.specifier.contains(installed), f"{requirement} excludes the tested {installed}"
 
 
+@pytest.mark.slow
 def test_every_package_that_is_imported_is_required():
     required = {requirement.name.lower().replace("_", "-") for requirement, _ in requirements("requirements.txt")}
     known = importlib.metadata.packages_distributions()

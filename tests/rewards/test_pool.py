@@ -51,6 +51,7 @@ def test_one_bad_item_fails_alone(bad):
     np.testing.assert_array_equal(again.rewards, [1.0] * 4)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_workers_or_order():
     bad = ["exit", "segfault", "sleep", "raise", "nan", "none"]
     completions = (["fine"] * 6 + bad) * 2
@@ -140,6 +141,7 @@ def test_a_worker_replaced_at_the_end_of_a_call_may_idle():
         assert pool._workers[0] is replacement  # it was not taken for one that cannot start
 
 
+@pytest.mark.slow
 def test_children_of_a_late_item_end_with_it(tmp_path):
     with RewardPool(reward_functions.leaves_a_child, kwargs={"path": str(tmp_path / "pid")}, num_workers=1,
                     time_limit_s=LIMIT_S) as pool:

@@ -73,6 +73,7 @@ def test_rows_are_the_lockstep_engines_in_any_order_and_number():
     _assert_rows(_run(_engine(slots=3, sizes=(3,), steps=64, prefill_rows=1, stored_prompts=1), requests), _lockstep())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling",
     [Sampling(temperature=0.7, top_p=0.9), Sampling(repetition_penalty=1.5, min_p=0.02)],
@@ -84,6 +85,7 @@ def test_rules_are_the_lockstep_engines(sampling):
     assert np.max(np.abs(rollout.sampled_log_probs - rollout.raw_log_probs)) > 0.1
 
 
+@pytest.mark.slow
 def test_rollout_equals_the_lockstep_engines_and_the_scorer():
     generate = ContinuousGenerate(
         TINY, prompt_length=WIDTH, completion_length=LIMIT, group_size=GROUP, eos_ids=EOS, slots=4, sizes=(4, 2),
@@ -114,6 +116,7 @@ def test_rollout_equals_the_lockstep_engines_and_the_scorer():
         generate(random_params(), tokens, mask, jax.random.key(KEY), limits + 9)
 
 
+@pytest.mark.slow
 def test_shared_beginnings_and_chunks_change_nothing():
     """Prompts with one system prompt, in one chunk and in many, one by one and together."""
     tokens, mask = prompts([8, 8, 8, 8], 8)
@@ -135,6 +138,7 @@ def test_shared_beginnings_and_chunks_change_nothing():
             np.testing.assert_allclose(completion.raw_log_probs, expected.raw_log_probs[row, :length], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [(), (3, 0)], ids=["full", "window"])
 def test_extend_equals_the_whole_forward(windows):
     """Chunks of 3 at columns of each row's own against `apply`, for rows that begin at other columns."""
@@ -155,6 +159,7 @@ def test_extend_equals_the_whole_forward(windows):
     np.testing.assert_allclose(jnp.concatenate(found, axis=1), expected, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_abort_and_resume_equal_undisturbed():
     engine = _engine(prompt_length=WIDTH + LIMIT, length=WIDTH + 2 * LIMIT, steps=3)
     engine.submit(_requests(), jax.random.key(KEY))
@@ -168,6 +173,7 @@ def test_abort_and_resume_equal_undisturbed():
     _assert_rows(sorted(done, key=lambda c: c.request.index), _lockstep())
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_after_warm_up():
     traces = []
 
@@ -242,6 +248,7 @@ def _letters(ids):
     return "".join(chr(ord("a") + i) for i in ids)
 
 
+@pytest.mark.slow
 def test_ends_by_hand():
     ends = {
         "limit": dict(max_tokens=3),

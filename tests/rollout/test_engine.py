@@ -38,6 +38,7 @@ def _rollout(name, sampling, *, completion_length, seed=0, group_size=2, eos_ids
     return jax.jit(generate)(params, tokens, mask, jax.random.key(seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny", "stories"])
 @pytest.mark.parametrize(
     "sampling",
@@ -61,6 +62,7 @@ def test_sampler_and_scorer_agree(name, sampling):
         assert np.max(np.abs(rollout.sampled_log_probs - rollout.raw_log_probs)) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny", "stories"])
 def test_ratio_of_the_first_update_is_one(name):
     """old from the jitted scorer, new from inside jax.grad: exp(new - old) is 1 to 1e-5."""
@@ -101,6 +103,7 @@ def _greedy_loop(model, params, prompt, number):
     return row[len(prompt) :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny", "stories"])
 def test_greedy_tokens_equal_a_loop_without_a_cache(name):
     model, params = _network(name)
@@ -114,6 +117,7 @@ def test_greedy_tokens_equal_a_loop_without_a_cache(name):
     assert len(np.unique(completions)) > 6, "too monotonous a text to notice a wrong column"
 
 
+@pytest.mark.slow
 def test_samples_of_a_group_equal_separate_calls():
     """One prefill for G samples is a saving and nothing else: a row draws as the same row of a call without groups."""
     tokens, mask = prompts([6, 2, 8], 8)
@@ -141,6 +145,7 @@ def _rows(rollout, rows, width):
     ), np.asarray(rollout.sampled_log_probs[rows])
 
 
+@pytest.mark.slow
 def test_a_row_does_not_depend_on_its_neighbours_nor_on_the_bucket():
     generate = jax.jit(make_generate(TINY, completion_length=10, group_size=2, eos_ids=(5, 9)))
     params, key = random_params(), jax.random.key(1)
@@ -169,6 +174,7 @@ def _count(prompt_ends, *, eos_ids, completion_length=6, on_decode=lambda: None)
     return jax.jit(generate)({}, tokens, mask, jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_ends_of_rows_by_hand():
     rollout = _count([7, 4, 9, 1], eos_ids=(10, 8))
     np.testing.assert_array_equal(
@@ -193,6 +199,7 @@ def test_an_eos_as_the_last_token_is_no_truncation():
     assert np.all(rollout.completion_mask)
 
 
+@pytest.mark.slow
 def test_an_eos_in_the_prompt_ends_nothing_and_no_eos_never_ends():
     rollout = _count([10], eos_ids=(10,), completion_length=4)
     assert rollout.batch.tokens[0, 3:].tolist() == [11, 12, 13, 14]
@@ -213,6 +220,7 @@ def test_a_completion_of_one_token():
     assert rollout.batch.tokens[:, 3].tolist() == [8, 5] and rollout.finished.tolist() == [True, False]
 
 
+@pytest.mark.slow
 def test_two_buckets_are_two_programs():
     traces, plain = [], make_generate(TINY, completion_length=4, group_size=2, eos_ids=(5,))
 

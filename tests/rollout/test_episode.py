@@ -41,6 +41,7 @@ def test_a_time_limit_is_told_from_the_end_of_the_recording(max_steps, length, t
     assert (episode.length, episode.terminated, episode.truncated) == (length, False, truncated)
 
 
+@pytest.mark.slow
 def test_the_mode_is_taken_where_it_is_asked_for_and_actions_are_the_environments():
     space = envs.load("probes/aim").action_space
     distribution = tanh_gaussian(space.low, space.high)
@@ -67,6 +68,7 @@ def test_cartpole_moves_as_gymnasiums(name):
         np.testing.assert_allclose(world.step(0)[0], after, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_policy_that_remembers_keeps_what_it_remembers():
     env = envs.load_vector("probes/endless", 1, limit=6)
 

@@ -146,6 +146,7 @@ def assert_same(found, expected):
             np.testing.assert_array_equal(a, b, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_rows_are_those_that_the_server_sampled():
     expected = rollout_of()
     assert 0 < expected.finished.sum() < ROWS and len(set(expected.completion_mask.sum(axis=1))) > 3
@@ -193,6 +194,7 @@ def test_limits_for_each_row():
     np.testing.assert_array_equal(found.completion_mask, rollout_of().completion_mask & inside)
 
 
+@pytest.mark.slow
 def test_log_probs_agree_with_our_scoring_and_other_weights_do_not():
     score = jax.jit(make_score(TINY, completion_length=LIMIT))
     found, _ = run(Serve(rollout_of()))
@@ -205,6 +207,7 @@ def test_log_probs_agree_with_our_scoring_and_other_weights_do_not():
     assert log_prob_gap(none, score(random_params(), found.batch)) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_raw_log_probs_of_another_distribution_are_scored():
     sampling = Sampling(0.7, top_k=20)
     score = jax.jit(make_score(TINY, completion_length=LIMIT))

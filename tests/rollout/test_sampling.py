@@ -55,6 +55,7 @@ def test_equals_the_loop(sampling):
     np.testing.assert_allclose(np.exp(ours).sum(-1), 1.0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_token_that_crosses_top_p_is_kept():
     log_probs = jnp.log(jnp.array([0.1, 0.5, 0.25, 0.15]))
     for top_p, kept in [(0.49, [1]), (0.51, [1, 2]), (0.74, [1, 2]), (0.76, [1, 2, 3]), (0.95, [0, 1, 2, 3])]:
@@ -79,6 +80,7 @@ def test_ties_are_kept_together():
         np.testing.assert_allclose(np.exp(out), [0, 1 / 3, 1 / 3, 0, 1 / 3], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_top_k_of_one_is_greedy_at_any_temperature():
     logits = jax.random.normal(jax.random.key(0), (50, 31))
     out = sampled_log_softmax(logits, Sampling(temperature=3.0, top_k=1))
@@ -87,6 +89,7 @@ def test_a_top_k_of_one_is_greedy_at_any_temperature():
     np.testing.assert_array_equal(take_log_probs(out, jnp.argmax(logits, -1)), np.zeros(50))
 
 
+@pytest.mark.slow
 def test_draw_inverts_the_cdf():
     log_probs = jnp.log(jnp.array([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]]))
     expected = {0.0: 1, 0.2499: 1, 0.25: 3, 0.7499: 3, 0.75: 4, 0.9999: 4, 1 - 2**-24: 4}
@@ -94,6 +97,7 @@ def test_draw_inverts_the_cdf():
         assert draw(log_probs, jnp.array([u], jnp.float32)).tolist() == [token], u
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocab_size", [3, 64, 512, 2000])
 def test_a_token_without_mass_is_never_drawn(vocab_size):
     """At u = 0, the u just below 1, and where the float32 cumulative sum itself changes between tokens."""
@@ -111,6 +115,7 @@ def test_a_token_without_mass_is_never_drawn(vocab_size):
     assert np.all(np.isfinite(drawn)), f"{np.sum(~np.isfinite(drawn))} of {drawn.size} draws have mass 0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.7, top_k=8, top_p=0.9)], ids=str)
 def test_frequencies_within_the_chi_square_bound(sampling):
     number = 50_000
@@ -126,6 +131,7 @@ def test_frequencies_within_the_chi_square_bound(sampling):
     assert statistic < freedom + 4 * np.sqrt(2 * freedom)
 
 
+@pytest.mark.slow
 def test_gradient_is_finite_beside_the_cut():
     logits = jax.random.normal(jax.random.key(3), (5, 16))
     kept = jnp.argmax(logits, axis=-1)
@@ -158,6 +164,7 @@ def test_senseless_rules_are_named(sampling, message):
     assert Sampling(top_k=16).check(16) == Sampling(top_k=16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling", [Sampling(), Sampling(temperature=0.7), Sampling(top_k=5, min_p=0.1)], ids=["plain", "warm", "cut"]
 )
@@ -172,6 +179,7 @@ def test_sample_equals_its_parts(sampling):
     np.testing.assert_allclose(raw, take_log_probs(jax.nn.log_softmax(logits), tokens), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_draw_inverts_the_whole_cdf():
     """Block by block gives the token that one long float64 sum gives, but for a uniform at the very edge."""
     rng = np.random.default_rng(6)

@@ -86,6 +86,7 @@ def test_bad_arguments(kwargs, message, tmp_path):
         tasks.load("arithmetic", data_dir=str(tmp_path), **kwargs)
 
 
+@pytest.mark.slow
 def test_twenty_thousand_take_seconds(tmp_path):
     start = time.process_time()  # a busy machine changes the other clock
     tasks.load("arithmetic", data_dir=str(tmp_path))

@@ -84,6 +84,7 @@ def _race(data_dir, barrier, queue):
     queue.put([source[i]["prompt"] for i in range(500)])
 
 
+@pytest.mark.slow
 def test_processes_that_prepare_at_once(tmp_path):
     context = multiprocessing.get_context("spawn")
     barrier, queue = context.Barrier(3), context.Queue()

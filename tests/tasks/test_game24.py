@@ -37,6 +37,7 @@ def published(tmp_path_factory):
     return tasks.load("game24", path=str(shared_data("math")), data_dir=str(tmp_path_factory.mktemp("tfds")))
 
 
+@pytest.mark.slow
 def test_published_files(published):
     task = published
     train, test, sft = rows(task, "train"), rows(task, "test"), rows(task, "sft_train")
@@ -101,6 +102,7 @@ def test_published_numbers_are_the_prompt(published):
     assert reward.is_solution(row["completion"], [int(n) for n in row["prompt"].rstrip(":").split()])
 
 
+@pytest.mark.slow
 def test_worked_solutions_are_steps_that_the_verifier_takes(tmp_path):
     path = str(shared_data("math"))
     task = tasks.load("game24", path=path, worked=True, max_solutions_per_puzzle=50, data_dir=str(tmp_path))

@@ -63,6 +63,7 @@ def test_split_story(task):
     assert stories.split_story("No end", tok, max_prompt_tokens=20) == ("No end", "")
 
 
+@pytest.mark.slow
 def test_small_file(tmp_path, folder):
     path = tmp_path / "stories.txt"
     texts = [f"Tale {i} begins. It goes on." for i in range(60)] + ["Only one sentence.", "Tale 1 begins. It goes on."]

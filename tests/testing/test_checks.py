@@ -101,11 +101,13 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fn", [plain, with_keyword, partial(with_keyword, scale=1.0)], ids=["plain", "asks", "bound"])
 def test_a_good_surrogate_passes(fn):
     testing.check_surrogate(fn)
 
 
+@pytest.mark.slow
 def test_what_is_on_purpose_is_said():
     testing.check_surrogate(pulling, needs_advantages=False)
     testing.check_surrogate(turned, on_policy=False)
@@ -157,6 +159,7 @@ def test_an_array_that_nobody_gives_is_refused():
 # KL estimators.
 
 
+@pytest.mark.slow
 def test_kl_estimators():
     testing.check_kl(kl.k3)
     testing.check_kl(kl.ratio_k1)
@@ -214,6 +217,7 @@ def by_place(per_token, mask):
     return masked_mean(per_token * jnp.arange(1.0, mask.shape[1] + 1)[None], mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fn", "law", "argument"),
     [
@@ -259,6 +263,7 @@ def test_advantages():
 # That they learn.
 
 
+@pytest.mark.slow
 def test_learns():
     outcome = testing.learns(plain)
     assert outcome.before[0] == pytest.approx(0.23, abs=0.01) and outcome.gain().min() > 0.3 and len(outcome.after) == 3
@@ -266,6 +271,7 @@ def test_learns():
     assert len(testing.learns(objective, seeds=2).after) == 2
 
 
+@pytest.mark.slow
 def test_what_does_not_learn_says_so():
     def backwards(log_probs, old_log_probs, advantages, mask):
         return plain(log_probs, old_log_probs, -advantages, mask)
@@ -275,6 +281,7 @@ def test_what_does_not_learn_says_so():
         testing.learns(backwards)
 
 
+@pytest.mark.slow
 def test_learns_preferences():
     gains = testing.learns_preferences(dpo.Objective(beta=0.1))
     assert gains.shape == (4,) and gains.min() > 0.1

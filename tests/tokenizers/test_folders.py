@@ -153,6 +153,7 @@ def test_special_tokens_that_only_the_config_names_are_one_id(tmp_path):
     assert ours.eos_id in ours.encode("a</s>The") and ours.decode(ours.encode("</s>a")) == " a"
 
 
+@pytest.mark.slow
 def test_gpt2_from_vocab_and_merges(tmp_path):
     (tmp_path / "vocab.json").write_bytes(gzip.decompress(shared_data("tokenizers/gpt2_encoder.json.gz").read_bytes()))
     (tmp_path / "merges.txt").write_bytes(gzip.decompress(shared_data("tokenizers/gpt2_vocab.bpe.gz").read_bytes()))

@@ -49,6 +49,7 @@ def _assert_same(left, right):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved, restored", [("", ""), ("data:2,fsdp:2,tensor:2", "tensor:4"),
                                              ("fsdp:8", "")])  # fmt: skip
 def test_comes_back_bit_for_bit_on_any_mesh(tmp_path, saved, restored):
@@ -84,6 +85,7 @@ def test_only_the_items_asked_for_are_read(tmp_path):
     _assert_same(items["params"], expected)
 
 
+@pytest.mark.slow
 def test_steps_that_are_kept_and_found(tmp_path):
     _saved(tmp_path, steps=(2, 4, 6), keep=2)
     checkpoints = Checkpointer(tmp_path, every=2)
@@ -105,6 +107,7 @@ def test_no_checkpoint_is_said_with_the_folder(tmp_path):
     checkpoints.close()
 
 
+@pytest.mark.slow
 def test_a_save_that_was_cut_off_is_not_there(tmp_path):
     """A process killed while it wrote step 6 leaves a folder under orbax's temporary name, with a part of the files."""
     _saved(tmp_path, steps=(2, 4))

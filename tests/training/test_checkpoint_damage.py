@@ -170,6 +170,7 @@ WRITER = """
 """
 
 
+@pytest.mark.slow
 def test_a_write_that_fails_in_the_background_stops_the_run_and_leaves_the_old_one(tmp_path):
     """Files of the process may not grow past 100,000 bytes: the operating system refuses the write, as a full disk."""
     command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]

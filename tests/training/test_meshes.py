@@ -74,6 +74,7 @@ def run(name, text):
     return jax.device_get(compiled(*arguments)), compiled.as_text(), shards
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, text", SHAPES)
 def test_tokens_losses_and_gradients_agree(name, text):
     (rollout, loss, gradients), *_ = run(name, text)

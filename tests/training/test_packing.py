@@ -218,6 +218,7 @@ def assert_equal_to_padded(batch, mask, tolerance, mode, config=CONFIG, **settin
     assert max_difference(packed_gradient, gradient) < tolerance * largest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["packed", "shared_prefix"])
 def test_loss_and_gradient_of_ragged_groups_with_holes_and_empty_rows(mode):
     assert_equal_to_padded(RAGGED[0], RAGGED[2], 1e-5, mode)
@@ -229,6 +230,7 @@ def test_groups_of_one():
     assert_equal_to_padded(batch, mask, 1e-5, "shared_prefix")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "tolerance"), [(dict(remat="full"), 1e-5), (dict(dtype="bfloat16"), 0.05)], ids=str)
 def test_rematerialisation_and_bfloat16(change, tolerance):
     assert_equal_to_padded(*RAGGED[::2], tolerance, "shared_prefix", dataclasses.replace(CONFIG, **change))
@@ -272,6 +274,7 @@ def updated_from_padded():
     return updated(policy_batch(batch, mask), "", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "num_micro_batches", "share_prefix"),
     [

@@ -54,6 +54,7 @@ def _plain_at_temperature():
     return scores, gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 4, 32])
 def test_chunks_change_nothing(chunk):
     params, batch = _case()
@@ -71,6 +72,7 @@ def test_chunks_change_nothing(chunk):
     assert max_difference(ours, plain) < 1e-5 * max(1.0, largest)
 
 
+@pytest.mark.slow
 def test_temperature_and_entropy_against_numpy():
     params, batch = _case()
     rule = Sampling(temperature=0.5)
@@ -84,6 +86,7 @@ def test_temperature_and_entropy_against_numpy():
     np.testing.assert_allclose(scores.entropy, -(probs * np.log(probs)).sum(-1), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_token_that_is_cut_off_is_minus_infinity_and_leaves_the_gradient_finite():
     params, batch = _case()
     score = make_score(MODEL, completion_length=COMPLETION, sampling=Sampling(top_p=0.8), chunk=4)
@@ -103,6 +106,7 @@ def test_a_token_that_is_cut_off_is_minus_infinity_and_leaves_the_gradient_finit
     assert any(np.any(g) for g in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 def test_the_log_prob_of_a_token_is_read_one_column_before_it():
     """Changing the last token changes its own log-prob and no other score."""
     params, batch = _case()
@@ -129,6 +133,7 @@ def _largest_array(compiled):
     return max(math.prod(int(n) for n in shape.split(",") if n) for shape in shapes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("differentiated", [False, True], ids=["forward", "gradient"])
 def test_the_compiled_program_holds_no_logits_of_the_batch(differentiated):
     model = make_transformer(WIDE)
@@ -198,6 +203,7 @@ def _head(params, hidden, tokens):
     return TokenScores(picked, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 3, 5, 7, 100])
 @pytest.mark.parametrize("count", [None, 0, 4, 7])
 def test_map_columns_equals_the_head_on_the_columns_that_count(chunk, count):
@@ -223,6 +229,7 @@ def test_map_columns_equals_the_head_on_the_columns_that_count(chunk, count):
     assert not np.any(np.asarray(found[0][1].log_probs)[:, beyond:]), "columns that nobody wants were computed"
 
 
+@pytest.mark.slow
 def test_a_loss_without_entropy_does_not_differentiate_it():
     """The program is then smaller, and the gradient the same."""
     hidden, tokens, weights = _head_case()

@@ -96,6 +96,7 @@ def test_a_dimension_that_does_not_divide_stays_whole():
     assert specs["layers/o/kernel"] == P(None, "tensor", None)
 
 
+@pytest.mark.slow
 def test_each_device_holds_its_part():
     mesh = sharding.make_mesh(sharding.parse_mesh("data:2,fsdp:2,tensor:2"))
     state = jax.jit(lambda: make_transformer(CONFIG).init(jax.random.key(0)))()
@@ -147,6 +148,7 @@ def test_a_hint_is_one_on_a_mesh_and_nothing_elsewhere():
     assert both(x).sharding.spec == P("fsdp", "context", "tensor")
 
 
+@pytest.mark.slow
 def test_params_are_made_in_their_shards():
     """No device ever holds the whole: results and temporaries together are under a third of it on eight devices."""
     config = TransformerConfig(**{**vars(CONFIG), "num_layers": 1, "vocab_size": 512, "embed_dim": 128, "mlp_dim": 512})

@@ -266,6 +266,7 @@ def test_pmap_over_eight_devices_equals_jit():
         np.testing.assert_allclose(metrics[name], np.full(8, value), rtol=1e-3, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_rows_over_a_mapped_axis_make_the_step_of_all_rows():
     """The parts hold different counts, some none at all: a mean of the parts' means would be another step."""
     optimizer = optax.sgd(0.1)

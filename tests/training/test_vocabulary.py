@@ -84,6 +84,7 @@ def _value_and_gradients(score):
     return jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))(params, ref_params)
 
 
+@pytest.mark.slow
 def test_chunks_are_the_whole():
     """Two slices of 4 columns, the last of them padding."""
     score = make_vocabulary_score(MODEL, completion_length=C, chunk=4)
