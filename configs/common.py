@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 
 def optimizer(**changes) -> ConfigDict:
-    """AdamW as rl_jax.training.step.make_optimizer takes it; decay_steps=0 keeps the rate constant."""
+    """AdamW as experiments.parts.training.make_optimizer takes it; decay_steps=0 keeps the rate constant."""
     fields = dict(
         learning_rate=1e-3,
         warmup_steps=0,

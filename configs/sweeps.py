@@ -46,22 +46,22 @@ def tuning_seeds(arg: str | None = None, default: int = 3) -> Iterator[Overrides
     return grid("seed", check_seeds([first + seed for seed in _seeds(arg, default)], tuning=True))
 
 
-def check_seeds(result: Sequence[int], *, tuning: bool) -> list[int]:
-    """`found` as a list, if all are tuning seeds, or none.
+def check_seeds(seeds: Sequence[int], *, tuning: bool) -> list[int]:
+    """`seeds` as a list, if all are tuning seeds, or none.
 
     Raises:
       ValueError: if seeds are of the other kind, or repeated; the message names them.
     """
-    wrong = [seed for seed in result if (seed >= FIRST_TUNING_SEED) != tuning]
+    wrong = [seed for seed in seeds if (seed >= FIRST_TUNING_SEED) != tuning]
     if wrong:
         kind, other = ("tuning", "test") if tuning else ("test", "tuning")
         raise ValueError(
             f"{wrong} are {other} seeds, not {kind} seeds: tuning and testing use different seeds; test seeds "
             f"are below {FIRST_TUNING_SEED}, tuning seeds are not"
         )
-    if len(set(result)) < len(result):
-        raise ValueError(f"a seed is named twice: {list(result)}")
-    return list(result)
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"a seed is named twice: {list(seeds)}")
+    return list(seeds)
 
 
 def product(*sweeps: Iterable[Overrides]) -> Iterator[Overrides]:

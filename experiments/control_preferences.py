@@ -121,4 +121,4 @@ def run(config, workdir: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    flags.main(run)
+    flags.main(run, several_processes=True)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.parts import flags
-from experiments.parts.preference_data import Arrays, Encoder, Packer, flat, for_sft, load_task, records_of
+from experiments.parts.preference_data import Arrays, Encoder, PreferencePacker, flat, for_sft, load_task, records_of
 from experiments.parts.preference_steps import (
     PreferencePrograms,
     add_batch_statistics,
@@ -95,7 +95,9 @@ def with_token_rewards(
     result = []
     for side in ("better", "worse"):
         if not config.algorithm.contrast[side]:
-            raise ValueError(f"algorithm.contrast.{side} is empty: token rewards need better and worse")
+            raise ValueError(
+                f"algorithm.contrast.{side} is empty: token rewards compare two instructions; set both better and worse"
+            )
         rows = encoder.instructed(arrays, config.algorithm.contrast[side])
         result.append(with_reference(config, workdir, score, params, rows)["ref_log_probs"])
     # sigma(x) - 1/2 = tanh(x / 2) / 2, which cannot overflow.
@@ -142,12 +144,12 @@ def check(config) -> dpo.Objective:
     return objective
 
 
-def read(setup: Setup, result: preferences.Preferences, encoder: Encoder) -> tuple[Arrays, Arrays, dict[str, int]]:
+def read(setup: Setup, pairs: preferences.Preferences, encoder: Encoder) -> tuple[Arrays, Arrays, dict[str, int]]:
     """Reads and encodes the data.
 
     Args:
       setup: of the run.
-      found: the preferences.
+      pairs: the preferences.
       encoder: of the run.
 
     Returns:
@@ -155,9 +157,9 @@ def read(setup: Setup, result: preferences.Preferences, encoder: Encoder) -> tup
       metric name).
     """
     config = setup.config
-    arrays, counts = encoder(records_of(result, "train", config.algorithm.responses))
-    held_out, _ = encoder(records_of(result, "test", config.algorithm.responses, limit=config.eval.num_prompts))
-    counts["skipped_records"] = result.data_source("train").num_skipped
+    arrays, counts = encoder(records_of(pairs, "train", config.algorithm.responses))
+    held_out, _ = encoder(records_of(pairs, "test", config.algorithm.responses, limit=config.eval.num_prompts))
+    counts["skipped_records"] = pairs.data_source("train").num_skipped
     return arrays, held_out, {f"data/{name}": count for name, count in counts.items()}
 
 
@@ -200,7 +202,7 @@ def compile_ahead(
     programs: PreferencePrograms,
     state: TrainState,
     batch: PreferenceBatch,
-    packer: Packer,
+    packer: PreferencePacker,
     reference,
 ) -> None:
     """Compiles the train step, unless the run is complete.
@@ -224,12 +226,12 @@ def compile_ahead(
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     settings, objective = config.train, check(config)
-    loop, result = Run(config, workdir, "dpo", settings), preferences.load(**config.data.to_dict())
-    setup = for_sft(make_setup(config, task or load_task(config)), result)
+    loop, pairs = Run(config, workdir, "dpo", settings), preferences.load(**config.data.to_dict())
+    setup = for_sft(make_setup(config, task or load_task(config)), pairs)
     check_batches(setup)
     loop.record(setup.mesh.devices.flat)
-    encoder, packer = Encoder(setup, objective.needs()), Packer(setup)
-    arrays, held_out, counts = read(setup, result, encoder)
+    encoder, packer = Encoder(setup, objective.needs()), PreferencePacker(setup)
+    arrays, held_out, counts = read(setup, pairs, encoder)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     reference = jax.tree.map(jnp.copy, params) if needs_reference(config) else None

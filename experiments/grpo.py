@@ -16,7 +16,7 @@ import numpy as np
 
 from experiments.parts import flags, policy, processes, trackers
 from experiments.parts.judging import make_evaluate, make_pool
-from experiments.parts.packers import Packer
+from experiments.parts.packers import RolloutPacker
 from experiments.parts.processes import to_host
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.sample_groups import Collected, Collector
@@ -59,7 +59,12 @@ def needs_scores(config) -> bool:
 
 
 def compile_ahead(
-    loop: Run, setup: Setup, programs: policy.PolicyPrograms, packer: Packer, collect: Collector, state: TrainState
+    loop: Run,
+    setup: Setup,
+    programs: policy.PolicyPrograms,
+    packer: RolloutPacker,
+    collect: Collector,
+    state: TrainState,
 ) -> None:
     """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
 
@@ -113,7 +118,13 @@ def score(
 
 
 def update(
-    loop: Run, setup: Setup, programs: policy.PolicyPrograms, packer: Packer, state: TrainState, batch: PolicyBatch, key
+    loop: Run,
+    setup: Setup,
+    programs: policy.PolicyPrograms,
+    packer: RolloutPacker,
+    state: TrainState,
+    batch: PolicyBatch,
+    key,
 ) -> tuple[TrainState, list[dict[str, Any]], dict[str, float]]:
     """All updates of one step.
 
@@ -141,7 +152,7 @@ def update(
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     loop, setup = Run(config, workdir, "grpo", config.train), make_setup(config, task)
-    packer, estimators = Packer(setup), trackers.make_trackers(config)
+    packer, estimators = RolloutPacker(setup), trackers.make_trackers(config)
     policy.check_sizes(setup)
     loop.record(setup.mesh.devices.flat)
     if (params := warm_start(setup, workdir, loop.stop)) is None:

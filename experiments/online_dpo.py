@@ -16,7 +16,7 @@ import numpy as np
 
 from experiments.parts import flags, processes
 from experiments.parts.judging import make_evaluate, make_pool, sample_rows
-from experiments.parts.preference_data import Packer, flat, for_sft, load_task
+from experiments.parts.preference_data import PreferencePacker, flat, for_sft, load_task
 from experiments.parts.preference_steps import PreferencePrograms, add_batch_statistics, build, make_objective
 from experiments.parts.run import Clock, Run, checkpoint_items, state_of
 from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, Source, make_judge
@@ -108,7 +108,7 @@ def with_references(
     Returns:
       The batch with ref_log_probs and prev_log_probs, float32 [N, K, C]; each None if `shares` lacks it.
     """
-    shape, rows = batch.completion_mask.shape, flat(Packer(setup)(batch).batch)
+    shape, rows = batch.completion_mask.shape, flat(PreferencePacker(setup)(batch).batch)
 
     def score(params):
         return programs.on_host(params, to_mesh(setup, rows)).log_probs.reshape(shape)
@@ -252,7 +252,7 @@ def update(
     Returns:
       (state, the metrics of each update).
     """
-    updates, packer = [], Packer(setup)
+    updates, packer = [], PreferencePacker(setup)
     for part in minibatches(setup.config, batch, key):
         state, part = add_batch_statistics(setup, programs, state, part, ref)
         part = to_mesh(setup, packer(part, setup.config.train.micro_batches))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from experiments.parts import flags, processes, trackers
 from experiments.parts import policy as policy_parts
 from experiments.parts.judging import make_evaluate, make_pool
-from experiments.parts.packers import Packer
+from experiments.parts.packers import RolloutPacker
 from experiments.parts.processes import to_host
 from experiments.parts.run import Run
 from experiments.parts.sample_groups import Collected, Collector
@@ -269,7 +269,7 @@ def check_config(config) -> None:
 def score(
     setup: Setup,
     programs: PPOPrograms,
-    packer: Packer,
+    packer: RolloutPacker,
     learner: LearnerState,
     ref_params: Params,
     collected: Collected,
@@ -304,7 +304,7 @@ def score(
 
 
 def compile_ahead(
-    loop: Run, setup: Setup, programs: PPOPrograms, packer: Packer, collect: Collector, learner: LearnerState
+    loop: Run, setup: Setup, programs: PPOPrograms, packer: RolloutPacker, collect: Collector, learner: LearnerState
 ) -> None:
     """Compiles what the first step calls by running it on its prompts, with zeros in place of samples.
 
@@ -335,7 +335,13 @@ def compile_ahead(
 
 
 def update(
-    loop: Run, setup: Setup, programs: PPOPrograms, packer: Packer, learner: LearnerState, batch: ppo.PPOBatch, key
+    loop: Run,
+    setup: Setup,
+    programs: PPOPrograms,
+    packer: RolloutPacker,
+    learner: LearnerState,
+    batch: ppo.PPOBatch,
+    key,
 ) -> tuple[LearnerState, list[dict], list[dict], dict[str, float]]:
     """All updates of one step.
 
@@ -369,7 +375,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     check_config(config)
     loop, setup = Run(config, workdir, "ppo", config.train), make_setup(config, task)
-    packer, estimators = Packer(setup), trackers.make_trackers(config)
+    packer, estimators = RolloutPacker(setup), trackers.make_trackers(config)
     policy_parts.check_sizes(setup, **{"critic's micro_batch": config.critic.micro_batches})
     loop.record(setup.mesh.devices.flat)
     if (params := warm_start(setup, workdir, loop.stop)) is None:

@@ -72,8 +72,8 @@ def finish(setup: Setup, reader: Reader, workdir: pathlib.Path, params: Params, 
     """
     config, rewards = setup.config, make_rewards(setup, reader)
     arrays, records = held_out
-    result = rewards(params, arrays)
-    report = {"held_out": reader.evaluate(arrays, result, records)}
+    held_out_rewards = rewards(params, arrays)
+    report = {"held_out": reader.evaluate(arrays, held_out_rewards, records)}
     for name in config.benchmarks.names:
         benchmark = preferences.load(**config.benchmarks.sets[name].to_dict(), data_dir=config.data.data_dir)
         records = load_records(config, benchmark, "test")
@@ -83,7 +83,7 @@ def finish(setup: Setup, reader: Reader, workdir: pathlib.Path, params: Params, 
         return report
     write_atomically(workdir / "evaluation.json", (json.dumps(report, indent=2) + "\n").encode())
     if config.algorithm.reads == "response":
-        of_members = result[held_out[0]["present"]]
+        of_members = held_out_rewards[held_out[0]["present"]]
         moments = {"means": of_members.mean(0).tolist(), "stds": of_members.std(0).tolist()}
         write_atomically(workdir / "rewards.json", (json.dumps(moments) + "\n").encode())
     return report
@@ -99,14 +99,14 @@ def take(setup: Setup, reader: Reader, arrays: Arrays, indices: list[int]) -> tu
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Data, params, restore, loop, save, evaluate. task: its tokenizer replaces that of config.task."""
     check(config)
-    loop, result = Run(config, workdir, "reward_model", config.train), preferences.load(**config.data.to_dict())
+    loop, data = Run(config, workdir, "reward_model", config.train), preferences.load(**config.data.to_dict())
     setup, size = make_setup(config, task or load_task(config)), config.train.batch_size
     check_batches(setup)
     loop.record(setup.mesh.devices.flat)
     reader = make_reader(setup)
-    arrays, counts = reader.encode(load_records(config, result, "train"))
+    arrays, counts = reader.encode(load_records(config, data, "train"))
     check_labels(config, arrays)
-    records = load_records(config, result, "test", config.eval.num_prompts)
+    records = load_records(config, data, "test", config.eval.num_prompts)
     held_out = reader.encode(records)[0], records
     params = add_head(setup, reader, base_params(setup))
     train_step, state = make_trainer(setup, config.train, reader.loss, params)

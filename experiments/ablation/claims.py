@@ -100,10 +100,10 @@ def shortfall(differences: np.ndarray, interval: stats.Interval, bounds: Mapping
         if not interval.low <= bound <= interval.high:
             continue  # this bound is clear of the interval
         needed = stats.seeds_for_power(differences, bound=bound, power=POWER)
-        needed_total = stats.seeds_wanted(differences - bound, interims=INTERIMS)
+        adastop_seeds = stats.seeds_wanted(differences - bound, interims=INTERIMS)
         missing = None if needed is None else max(needed - len(differences), 1)
-        asked.append(dict(power=missing, adastop=needed_total.more, decided=needed_total.decided))
-    return max(asked, key=lambda result: (result["power"] is None, result["power"] or 0))
+        asked.append(dict(power=missing, adastop=adastop_seeds.more, decided=adastop_seeds.decided))
+    return max(asked, key=lambda row: (row["power"] is None, row["power"] or 0))
 
 
 def _of(values: Values, arm: str, metric: str) -> Sequence[float | None]:

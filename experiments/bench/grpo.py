@@ -31,7 +31,7 @@ from configs import common as defaults
 from experiments import grpo
 from experiments.parts import policy
 from experiments.parts.judging import Judged
-from experiments.parts.packers import Packer
+from experiments.parts.packers import RolloutPacker
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import Setup, assemble
 from experiments.parts.training import to_mesh
@@ -143,7 +143,7 @@ def judged(rollout, group_size: int) -> Judged:
 def run_ours(work: dict) -> dict:
     """Seconds per step, and of its rollout and update, with the functions of experiments.grpo."""
     setup = make_setup(work)
-    config, packer, no_trackers = setup.config, Packer(setup), {}
+    config, packer, no_trackers = setup.config, RolloutPacker(setup), {}
     params = setup.init_params()
     reference_params = jax.tree.map(jnp.copy, params)
     programs, state = policy.build(setup, params)

@@ -27,7 +27,7 @@ from experiments.frontier import curves
 from experiments.parts import flags, preference_steps
 from experiments.parts.encoding import encode_prompts
 from experiments.parts.judging import judge, make_pool
-from experiments.parts.preference_data import Packer
+from experiments.parts.preference_data import PreferencePacker
 from experiments.parts.run import Clock
 from experiments.parts.sample_candidates import Candidates, Source, make_judge
 from experiments.parts.setup import Setup, make_setup
@@ -219,7 +219,7 @@ def train_offline(
         batch,
         lambda part: online_dpo.with_references(setup, programs, part, objective.reference, reference, reference),
     )
-    packer = Packer(setup)
+    packer = PreferencePacker(setup)
     updates = config.train.epochs * (len(batch.present) // config.train.batch_size)
     every, result = max(updates // points, 1), []
     for step, part in enumerate(online_dpo.minibatches(config, batch, order_key), start=1):

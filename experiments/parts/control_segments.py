@@ -124,9 +124,11 @@ def check_labels(config) -> None:
         raise ValueError(f"segments.label.fn={settings.label.fn!r} is none of {', '.join(LABELS)}")
     if settings.label.fn == "regret" and config.env.name not in TABLES:
         if not settings.teacher_steps:
-            raise ValueError("segments.label.fn=regret: a critic has to say what regret is; set segments.teacher_steps")
+            raise ValueError("segments.label.fn=regret: the regret needs a trained critic; set segments.teacher_steps")
         if config.algorithm.normalize_rewards:
-            raise ValueError("algorithm.normalize_rewards: a critic of scaled rewards knows no regret; set it False")
+            raise ValueError(
+                "algorithm.normalize_rewards: the regret cannot be measured on scaled rewards; set it False"
+            )
 
 
 def make_gather(config, setup: AgentSetup) -> Callable:

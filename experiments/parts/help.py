@@ -237,8 +237,8 @@ def _row(config: ConfigDict, name: str, width: int) -> list[str]:
 
 def usual_config(doc: str) -> str | None:
     """The config in the command of a program's docstring; None if there is none."""
-    result = re.search(r"--config=([^\s\]]+)", doc)
-    return result.group(1) if result else None
+    match = re.search(r"--config=([^\s\]]+)", doc)
+    return match.group(1) if match else None
 
 
 def load_config(text: str) -> ConfigDict:

@@ -111,7 +111,9 @@ def load_reward_model(workdirs: str | pathlib.Path | Sequence, combine: dict | N
     shapes = [jax.tree.map(lambda x: (x.shape, str(x.dtype)), other.params) for other in result]
     for folder, shape in zip(folders, shapes, strict=True):
         if shape != shapes[0]:
-            raise ValueError(f"{folder} and {folders[0]} have different architectures: an ensemble needs one")
+            raise ValueError(
+                f"{folder} and {folders[0]} have different architectures: all members of an ensemble need the same"
+            )
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *(other.params for other in result))
 
     def all_members(params: Params, batch: TokenBatch) -> chex.Array:

@@ -48,7 +48,7 @@ def judge(
     pool: RewardPool,
     rollout: Rollout,
     records: list[dict],
-    own_rows: np.ndarray | None = None,
+    own_prompts: np.ndarray | None = None,
     count: int | None = None,
 ) -> Judged:
     """Brings a rollout to the host, decodes its completions and scores them.
@@ -58,7 +58,7 @@ def judge(
       pool: scores the texts.
       rollout: one or several samples per prompt.
       records: one per prompt, this process's own.
-      here: int [n]. Indices of these records in the batch, if other processes have the rest. None: all are here.
+      own_prompts: int [n]. Indices of these records in the batch, if other processes have the rest. None: all are here.
       count: how many prompts of the batch are wanted, from the first on. None: all.
 
     Returns:
@@ -66,13 +66,13 @@ def judge(
     """
     rollout = distributed.local_rows(rollout)
     samples = len(rollout.completion_mask) // len(records)
-    own_rows = np.arange(len(records)) if own_rows is None else own_rows
+    own_prompts = np.arange(len(records)) if own_prompts is None else own_prompts
     count = len(records) if count is None else count
-    kept_rows = np.flatnonzero(own_rows < count)
-    rows = (kept_rows[:, None] * samples + np.arange(samples)).ravel()
+    kept_prompts = np.flatnonzero(own_prompts < count)
+    rows = (kept_prompts[:, None] * samples + np.arange(samples)).ravel()
     rollout = jax.tree.map(lambda x: x[rows], rollout)
-    judged = _judge_rows(setup, pool, rollout, [records[i] for i in kept_rows for _ in range(samples)])
-    places = (own_rows[kept_rows][:, None] * samples + np.arange(samples)).ravel()
+    judged = _judge_rows(setup, pool, rollout, [records[i] for i in kept_prompts for _ in range(samples)])
+    places = (own_prompts[kept_prompts][:, None] * samples + np.arange(samples)).ravel()
     return _bring_together(judged, places, count * samples)
 
 
@@ -153,17 +153,17 @@ def make_evaluate(setup: Setup, pool: RewardPool | None) -> Callable:
     )
     source = setup.task.data_source("test")
     check_rows(setup, **{"eval.batch_size": config.batch_size})
-    own_rows = processes.rows_here(setup.mesh, config.batch_size)
+    own_prompts = processes.rows_here(setup.mesh, config.batch_size)
     key = jax.random.key(setup.config.seed + 1)
 
     def evaluate(params):
         params, values, rows = rollout_mesh.place(setup.rollout, params), {}, []
         for index, records in enumerate(pipeline.eval_batches(source, config.batch_size, config.num_prompts)):
             full = records + records[:1] * (config.batch_size - len(records))  # one shape, compiled once
-            mine = [full[i] for i in own_rows]
+            mine = [full[i] for i in own_prompts]
             prompts = processes.own_to_mesh(setup.mesh, encode_prompts(setup, mine))
             rollout = generate(params, *prompts, jax.random.fold_in(key, index))
-            judged = judge(setup, pool, rollout, mine, own_rows, len(records))
+            judged = judge(setup, pool, rollout, mine, own_prompts, len(records))
             batch = {"reward": judged.result.rewards, **judged.result.components}
             batch["completion_length"] = judged.rollout.completion_mask.sum(axis=1)
             batch["truncated"] = judged.rollout.truncated

@@ -4,7 +4,7 @@
 --config.packing.mode=packed               # prompt and completion together, several per row
 --config.packing.mode=padded               # one row each
 
-Policies pack with Packer, preferences with experiments.parts.preference_data.Packer.
+Policies pack with RolloutPacker, preferences with experiments.parts.preference_data.PreferencePacker.
 """
 
 import jax
@@ -62,7 +62,7 @@ class Packing:
         return {"share_prefix": self.share_prefix, **parts}
 
 
-class Packer:
+class RolloutPacker:
     """Packs the rollouts of one run."""
 
     def __init__(self, setup: Setup):

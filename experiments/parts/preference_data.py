@@ -25,14 +25,14 @@ def load_task(config) -> tasks.Task:
     return tasks.Task("preferences", tokenizer, None, None)
 
 
-def for_sft(setup: Setup, result: preferences.Preferences) -> Setup:
-    """The setup with the best responses of `found` as the SFT data of its task."""
+def for_sft(setup: Setup, pairs: preferences.Preferences) -> Setup:
+    """The setup with the best responses of `pairs` as the SFT data of its task."""
     task = setup.task
     limit = max(setup.config.rollout.prompt_buckets)
 
     def data_source(split: str):
         if split == "sft_train":
-            return Best(result.data_source("train"), task.tokenizer, limit)
+            return Best(pairs.data_source("train"), task.tokenizer, limit)
         return task.data_source(split)
 
     return setup._replace(task=task._replace(data_source=data_source))
@@ -65,12 +65,12 @@ class Best:
 
 
 def records_of(
-    result: preferences.Preferences, split: str, responses: int, *, limit: int | None = None
+    pairs: preferences.Preferences, split: str, responses: int, *, limit: int | None = None
 ) -> list[dict]:
     """A split's records with at most `responses` responses each.
 
     Args:
-      found: the preferences.
+      pairs: the preferences.
       split: "train" or "test".
       responses: 1 makes a labelled response of each side of a pair; 2 takes the best and the worst of a ranking.
       limit: how many records of the split are used (both sides of a pair); None for all.
@@ -79,13 +79,13 @@ def records_of(
       ValueError: if this kind of data has no such responses.
     """
     kinds = KINDS.get(responses, KINDS[2])
-    if result.kind not in kinds:
+    if pairs.kind not in kinds:
         needed = " or ".join(kinds)
-        raise ValueError(f"{result.name} holds {result.kind}; algorithm.responses={responses} needs {needed}")
-    source = result.data_source(split)
+        raise ValueError(f"{pairs.name} holds {pairs.kind}; algorithm.responses={responses} needs {needed}")
+    source = pairs.data_source(split)
     number = len(source) if limit is None else min(limit, len(source))
     records = [source[index] for index in range(number)]
-    if responses == 1 and result.kind == "pairs":
+    if responses == 1 and pairs.kind == "pairs":
         return preferences.unpair(records)
     if responses == 2:
         ends = [{name: [r[name][0], r[name][-1]] for name in ("responses", "rewards")} for r in records]
@@ -186,7 +186,7 @@ def flat(batch: TokenBatch | Packed) -> TokenBatch | Packed:
     return TokenBatch(*(None if x is None else x.reshape(rows, x.shape[2]) for x in batch))
 
 
-class Packer:
+class PreferencePacker:
     """config.packing for preferences: one copy of a prompt before all of its K responses, or padded rows."""
 
     def __init__(self, setup: Setup):

@@ -74,13 +74,13 @@ def build(setup: Setup, params: Params) -> tuple[PreferencePrograms, TrainState]
     plain = with_merged_adapters(setup, score)
 
     def loss_fn(params, batch, reference):
-        result, extras = score_more(params, batch, reference)
-        return dpo.loss(result, batch, objective, extras)
+        scores, extras = score_more(params, batch, reference)
+        return dpo.loss(scores, batch, objective, extras)
 
     def evaluate(params, batch, reference):
-        result, extras = score_more(params, batch, reference)
-        loss, metrics = dpo.loss(result, batch, objective, extras)
-        return {"loss": loss, **metrics}, measure(result, batch, objective)
+        scores, extras = score_more(params, batch, reference)
+        loss, metrics = dpo.loss(scores, batch, objective, extras)
+        return {"loss": loss, **metrics}, measure(scores, batch, objective)
 
     def update(tracker, params, batch, mismatched, key):
         before = measure(plain(params, flat(batch.batch)), batch, objective)
@@ -131,11 +131,11 @@ def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
     return score, score_more
 
 
-def measure(result: TokenScores, batch: PreferenceBatch, objective: dpo.Objective) -> batch_stats.GlobalBatch:
+def measure(scores: TokenScores, batch: PreferenceBatch, objective: dpo.Objective) -> batch_stats.GlobalBatch:
     """The scores of each response before an update, for batch statistics and evaluation.
 
     Args:
-      found: TokenScores of the rows [N * K, C].
+      scores: TokenScores of the rows [N * K, C].
       batch: N prompts, K responses each.
       objective: of the run.
 
@@ -144,7 +144,7 @@ def measure(result: TokenScores, batch: PreferenceBatch, objective: dpo.Objectiv
       scores.
     """
     mask = batch.completion_mask
-    log_probs = zero_masked(result.log_probs.reshape(mask.shape), mask)
+    log_probs = zero_masked(scores.log_probs.reshape(mask.shape), mask)
     ratios = log_probs - dpo.reference_log_probs(batch, objective.reference, mask)
     token_weights = supply(objective.token_weight, {"present": batch.present})(mask)
     u = dpo.sequence_scores(ratios, mask, token_weights, objective.length_power)
@@ -201,6 +201,6 @@ def mismatched_log_ratios(
     rows |= {name: np.asarray(getattr(batch, name)) for name in ("completion_mask", "present")}
     rows = preferences.mismatched(rows)
     tokens = flat(TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]))
-    log_probs, before = (programs.on_host(result, to_mesh(setup, tokens)).log_probs for result in (params, reference))
+    log_probs, before = (programs.on_host(own, to_mesh(setup, tokens)).log_probs for own in (params, reference))
     ratios = jnp.sum(zero_masked(log_probs - before, jnp.asarray(rows["completion_mask"][:, 0])), axis=1)
     return ratios, jnp.asarray(rows["present"][:, 0])

@@ -37,14 +37,17 @@ def check(config: ConfigDict) -> None:
       ValueError: with each field whose files are missing, and the command that downloads them.
     """
     named = dict(_named(config))
-    chosen = _set_of(config, named.values())
-    if chosen is None:
-        return
-    name, files = chosen
-    missing = [field for field, path in named.items() if not _is_here(check_config.get(config, field), path, files)]
+    whole = _set_of(config, named.values())
+    chosen = {field: whole or _set_of(config, [path]) for field, path in named.items()}  # or a set for each path
+    missing = {
+        field: chosen[field][0]
+        for field, path in named.items()
+        if chosen[field] and not _is_here(check_config.get(config, field), path, chosen[field][1])
+    }
     if missing:
         values = ", ".join(f"{field}={check_config.get(config, field)}" for field in missing)
-        raise ValueError(f"missing data files: {values}. Download them with: {FETCH} {name}")
+        commands = " && ".join(f"{FETCH} {name}" for name in dict.fromkeys(missing.values()))
+        raise ValueError(f"missing data files: {values}. Download them with: {commands}")
 
 
 def _named(config: ConfigDict) -> Iterator[tuple[str, str]]:

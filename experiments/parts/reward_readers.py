@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from experiments.parts.packers import Packing
-from experiments.parts.preference_data import Arrays, Packer, flat, records_of, take_rows
+from experiments.parts.preference_data import Arrays, PreferencePacker, flat, records_of, take_rows
 from experiments.parts.processes import to_host
 from experiments.parts.reward_evaluation import evaluate_responses, evaluate_steps
 from experiments.parts.setup import Setup, load_params
@@ -86,7 +86,7 @@ def _response_reader(setup: Setup) -> Reader:
         add_head=add_head,
         encode=lambda records: encode_responses(setup, records, needs(objective.loss)),
         batch=lambda arrays, rows, size: take_rows(arrays, rows, size, needs(objective.loss)),
-        pack=Packer(setup),
+        pack=PreferencePacker(setup),
         loss=lambda params, batch: reward_model.loss(outputs(params, batch), batch, objective),
         rewards=lambda params, batch: objective.rewards(outputs(params, batch)),
         evaluate=lambda arrays, rewards, records: evaluate_responses(
@@ -178,7 +178,7 @@ def _log_ratio_reader(setup: Setup) -> Reader:
         add_head=lambda params, key: params,
         encode=encode,
         batch=lambda arrays, rows, size: take_rows(arrays, rows, size, set()),
-        pack=Packer(setup),
+        pack=PreferencePacker(setup),
         loss=lambda params, batch: reward_model.implicit_loss(score(params, flat(batch.batch)), batch, fn, beta=beta),
         rewards=rewards,
         evaluate=lambda arrays, rewards, records: evaluate_responses(arrays, rewards, records, logits=True),
@@ -280,12 +280,12 @@ def check_labels(config, arrays: Arrays) -> None:
             )
 
 
-def load_records(config, result: preferences.Preferences, split: str, limit: int | None = None) -> list[dict]:
+def load_records(config, data: preferences.Preferences, split: str, limit: int | None = None) -> list[dict]:
     """A split's records, with as many responses as the config sets.
 
     Args:
       config: algorithm.reads and algorithm.responses.
-      found: the preferences.
+      data: the preferences.
       split: "train" or "test".
       limit: how many of the split's records are used; None for all.
 
@@ -293,11 +293,11 @@ def load_records(config, result: preferences.Preferences, split: str, limit: int
       ValueError: if the data are of another kind than the config reads.
     """
     if config.algorithm.reads == "steps":
-        if result.kind != "steps":
-            raise ValueError(f"algorithm.reads='steps' needs data.kind=steps, but {result.name} has {result.kind}")
-        source = result.data_source(split)
+        if data.kind != "steps":
+            raise ValueError(f"algorithm.reads='steps' needs data.kind=steps, but {data.name} has {data.kind}")
+        source = data.data_source(split)
         return [source[index] for index in range(len(source))][:limit]
-    return records_of(result, split, config.algorithm.responses, limit=limit)
+    return records_of(data, split, config.algorithm.responses, limit=limit)
 
 
 # Defaults of labels that the data lack: a loss that reads only these is plain bradley_terry.

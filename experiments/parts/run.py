@@ -169,7 +169,7 @@ class Run:
         if distributed.is_main():
             np.savez(path, **{types.path_name(name): np.asarray(leaf) for name, leaf in leaves})
         raise FloatingPointError(
-            f"{self._limit} gradients in a row were not finite: lower the learning rate. The batch of step "
+            f"{self._limit} gradients in a row were not finite; often the learning rate is too high. The batch of step "
             f"{self.step} is in {path}"
         )
 

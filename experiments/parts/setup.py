@@ -76,18 +76,18 @@ def lora_config(config: ConfigDict) -> lora.LoraConfig:
     return lora.LoraConfig(**config.model.lora.to_dict())
 
 
-def _with_adapters(result: Setup) -> Setup:
+def _with_adapters(setup: Setup) -> Setup:
     """The setup with params {"base": the model's, "adapters": what is trained}."""
-    config = lora_config(result.config)
+    config = lora_config(setup.config)
 
     def add(base):
-        return {"base": base, "adapters": lora.init_lora(config, base, jax.random.key(result.config.seed))}
+        return {"base": base, "adapters": lora.init_lora(config, base, jax.random.key(setup.config.seed))}
 
-    shapes = jax.eval_shape(add, result.param_shapes)
-    shardings = sharding.tree_shardings(shapes, result.mesh)
+    shapes = jax.eval_shape(add, setup.param_shapes)
+    shardings = sharding.tree_shardings(shapes, setup.mesh)
     place = jax.jit(add, out_shardings=shardings, donate_argnums=0)
-    return result._replace(
-        init_params=lambda: place(result.init_params()),
+    return setup._replace(
+        init_params=lambda: place(setup.init_params()),
         param_shapes=shapes,
         param_shardings=shardings,
         merged=lambda params: lora.merge_trained(config, params),

@@ -95,7 +95,7 @@ def observe(estimators: dict[str, Tracker], states: States, rewards: np.ndarray,
     """The states after a step.
 
     Args:
-      made: the trackers by place.
+      estimators: the trackers by place.
       states: before the step.
       rewards: float32 [B]. Shaped, as the advantage sees them.
       metrics: of the step; kl/k1 and entropy are means over tokens.
@@ -141,7 +141,7 @@ def observe_step(
 
     Args:
       mesh: of the training.
-      made: the trackers by place.
+      estimators: the trackers by place.
       state: after the step's updates.
       collected: the step's rows.
       metrics: of the step.

@@ -225,7 +225,10 @@ def plan(config, topology: str, names: list[str], *, find_largest: bool = False,
     """
     for field, value in {"model.lora.rank": config.model.lora.rank, "rollout.mesh": config.rollout.mesh}.items():
         if value:
-            raise ValueError(f"{field}={value!r} cannot be planned: leave it empty or 0")
+            empty = "''" if isinstance(value, str) else 0
+            raise ValueError(
+                f"{field}={value!r}: plans are of full training that samples on the training mesh; set {field}={empty}"
+            )
     chip, devices = chips.chip_of(topology), described_devices(topology)
     sizes = sharding.parse_mesh(config.mesh)
     if math.prod(sizes.values()) != len(devices):

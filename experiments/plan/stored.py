@@ -65,9 +65,9 @@ def _measures(result: dict[str, Any]) -> dict[str, float | str]:
     return measures
 
 
-def comparison(kept: dict[str, Any], result: dict[str, Any]) -> str:
+def comparison(kept: dict[str, Any], new_plan: dict[str, Any]) -> str:
     """The measures of two plans side by side."""
-    old, new = _measures(kept), _measures(result)
+    old, new = _measures(kept), _measures(new_plan)
 
     def text(value: float | str | None) -> str:
         return f"{value / 1e9:.3f} GB" if isinstance(value, (int, float)) else str(value or "none")
@@ -84,7 +84,7 @@ def comparison(kept: dict[str, Any], result: dict[str, Any]) -> str:
     )
 
 
-def growth(kept: dict[str, Any], result: dict[str, Any]) -> list[str]:
+def growth(kept: dict[str, Any], new_plan: dict[str, Any]) -> list[str]:
     """What is worse in a plan than in the stored one, one sentence each: it has grown, is refused, or is missing.
 
     Bytes over an axis that had none count as growth if they are more than MAX_GROWTH of the program's bytes. A program
@@ -92,10 +92,10 @@ def growth(kept: dict[str, Any], result: dict[str, Any]) -> list[str]:
 
     Args:
       kept: the stored plan.
-      found: the new plan.
+      new_plan: the new plan.
     """
-    old, new = _measures(kept), _measures(result)
-    wrong = [f"{name} is planned no more" for name in kept["programs"] if name not in result["programs"]]
+    old, new = _measures(kept), _measures(new_plan)
+    wrong = [f"{name} is planned no more" for name in kept["programs"] if name not in new_plan["programs"]]
     for name, size in new.items():
         before, program = old.get(name, 0.0), name.partition(":")[0]
         if isinstance(size, str):

@@ -265,7 +265,7 @@ class Runner:
         now = time.monotonic()
         if self._stopped_at is None:
             self._stopped_at = now + self._grace_s
-            self._say(f"stopping {len(self._running)} runs: each saves first; press Ctrl-C again to stop at once")
+            self._say(f"stopping {len(self._running)} runs: each saves first; a second signal (Ctrl-C) stops at once")
             for item in self._running:
                 if item.process is not None:
                     item.process.terminate()

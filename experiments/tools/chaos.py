@@ -186,11 +186,11 @@ class Runs:
 
 def compare(undisturbed: pathlib.Path, killed: pathlib.Path) -> bool:
     """Prints each result's checksum and whether the two runs agree; returns whether all do."""
-    expected, result = results_of(undisturbed), results_of(killed)
-    for name in sorted(expected | result):
-        ends = [results.get(name, "missing")[:16] for results in (expected, result)]
+    expected, actual = results_of(undisturbed), results_of(killed)
+    for name in sorted(expected | actual):
+        ends = [results.get(name, "missing")[:16] for results in (expected, actual)]
         print(f"{name:24} {ends[0]} {'equal' if len(set(ends)) == 1 else f'DIFFERS: {ends[1]}'}")
-    return expected == result and "final.json" in expected
+    return expected == actual and "final.json" in expected
 
 
 def main(argv: list[str]) -> None:

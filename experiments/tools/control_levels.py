@@ -57,6 +57,11 @@ def check_same(level: Level, workdir: pathlib.Path, overrides: Sequence[str], *,
         raise ValueError(
             f"{workdir} is finished with {wrong[0]}={kept.get(wrong[0])}: delete it, or give another --workdir"
         )
+    unknown = sorted(name for name in kept if name not in asked and not name.startswith(FREE))
+    if unknown:
+        raise ValueError(
+            f"{workdir} has a run of an older config, with {unknown[0]}: delete it, or give another --workdir"
+        )
     # A field that the run lacks was added later, with a default that changes nothing.
     other = [
         name

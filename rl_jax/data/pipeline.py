@@ -62,7 +62,7 @@ class _Rows:
 
     def __init__(self, dataset, batch_size: int, rows: list[int]):
         if not rows or not 0 <= min(rows) <= max(rows) < batch_size:
-            raise ValueError(f"rows {rows} are outside of a batch of batch_size={batch_size}")
+            raise ValueError(f"rows {rows} must be some of the {batch_size} rows of a batch, 0 to {batch_size - 1}")
         self._dataset, self._batch_size, self._rows = dataset, batch_size, rows
 
     def __len__(self) -> int:

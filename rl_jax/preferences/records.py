@@ -98,8 +98,8 @@ def split_pair(chosen: str, rejected: str, marker: str | None = None) -> tuple[s
     if marker is not None:
         prompts = []
         for name, text in (("chosen", chosen), ("rejected", rejected)):
-            head, result, _ = text.rpartition(marker)
-            if not result:
+            head, separator, _ = text.rpartition(marker)
+            if not separator:
                 raise Problem(f"lacks the marker {marker!r}, after which the response begins", name)
             prompts.append(head + marker)
         if prompts[0] != prompts[1]:
@@ -189,8 +189,7 @@ def _ranking(raw: Mapping, sort_by_reward: bool) -> dict:
         if rewards[place] > rewards[place - 1]:
             raise Problem(
                 f"{rewards[place]} is above the {rewards[place - 1]} before it, but the best response must come "
-                "first: "
-                "reorder them, or pass sort_by_reward=True",
+                "first: reorder them, or pass sort_by_reward=True",
                 f"rewards[{place}]",
             )
     return {"prompt": prompt, "responses": responses, "rewards": rewards}

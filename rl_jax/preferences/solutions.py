@@ -203,8 +203,8 @@ def _prm800k(raw: dict) -> tuple[str, list, list]:
 
 def _math_shepherd(raw: dict) -> tuple[str, list, list]:
     text, labelled = (check_text(need(raw, name), name) for name in ("input", "label"))
-    problem, result, _ = text.partition("Step 1:")
-    if not result or not problem.strip():
+    problem, separator, _ = text.partition("Step 1:")
+    if not separator or not problem.strip():
         raise Problem("expected a problem and then 'Step 1:'", "input")
     pieces = text[len(problem) :].split(SHEPHERD_MARK)
     if pieces.pop().strip():

@@ -78,11 +78,11 @@ def convert(
     """Yields the records that make(object) returns for each (line, object); refused objects go to `bad`."""
     for line, raw in objects:
         try:
-            record = make(raw)
+            made_records = make(raw)
         except checks.Problem as problem:
             bad.reject(path, line, problem.text, field=problem.field, cause=problem)
             continue
-        yield from record
+        yield from made_records
 
 
 def prepare(
@@ -126,11 +126,11 @@ def prepare(
     def make():
         bad, counts, splits = readers.BadRecords(skip=skip_bad_records), Counter(), {"train": [], "test": []}
         for path in paths:
-            result = 0
+            count = 0
             for record in read(path, bad, counts):
-                result += 1
+                count += 1
                 splits["test" if prompt_share(record["prompt"]) < test_share else "train"].append(_stored(record))
-            if not result:
+            if not count:
                 raise readers.DataError(
                     f"{path}: no record that can be used ({bad.num_skipped} bad ones skipped"
                     f"{', the first: ' + bad.first[0] if bad.first else ''}): give a file of {kind}"

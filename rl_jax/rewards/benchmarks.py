@@ -179,8 +179,10 @@ def best_of_n(proxy: np.ndarray, gold: np.ndarray, sizes: Sequence[int]) -> list
     """
     proxy, gold = np.asarray(proxy, np.float64), np.asarray(gold, np.float64)
     samples = proxy.shape[1]
-    if proxy.shape != gold.shape or min(sizes) < 1 or max(sizes) > samples:
-        raise ValueError(f"sizes={list(sizes)} must be from 1 to the number of samples, {proxy.shape} and {gold.shape}")
+    if proxy.shape != gold.shape:
+        raise ValueError(f"proxy is {proxy.shape} and gold is {gold.shape}: give both for the same samples")
+    if min(sizes) < 1 or max(sizes) > samples:
+        raise ValueError(f"sizes={list(sizes)} must be from 1 to the number of samples, {samples}")
     order = np.argsort(proxy, axis=1)
     ranked, ordered = np.take_along_axis(gold, order, 1), np.take_along_axis(proxy, order, 1)
     ranked = np.stack([_level(*rows) for rows in zip(ranked, ordered, strict=True)])

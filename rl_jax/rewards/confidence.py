@@ -10,14 +10,14 @@ def read(completion: str) -> tuple[str, float] | None:
 
     None for another format, or if the confidence is not a number in [0, 1].
     """
-    result = re.match(FORMAT, completion, re.DOTALL)
-    if result is None:
+    match = re.match(FORMAT, completion, re.DOTALL)
+    if match is None:
         return None
     try:
-        confidence = float(result[2])
+        confidence = float(match[2])
     except ValueError:
         return None
-    return (result[1], confidence) if 0.0 <= confidence <= 1.0 else None  # a nan is in no interval
+    return (match[1], confidence) if 0.0 <= confidence <= 1.0 else None  # a nan is in no interval
 
 
 def brier(correct: bool, confidence: float) -> float:

@@ -78,7 +78,7 @@ def lowest(bits: chex.Array, mask: chex.Array, count: chex.Array, *, uniform: bo
     """
     chex.assert_equal_shape([bits, mask])
     hidden, first_bit = _hide(bits, mask), 0
-    if uniform:  # about half to a quarter of 2^-skipped of the mask is share: one count shows whether that is enough
+    if uniform:  # 2^-skipped is two to four times the share: one count shows whether that is enough
         width = 8 * bits.dtype.itemsize
         share = count / jnp.sum(mask, dtype=jnp.float32)
         skipped = jnp.clip(-jnp.ceil(jnp.log2(share)) - 1, 1, width - 1).astype(jnp.int32)

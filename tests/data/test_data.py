@@ -55,7 +55,7 @@ def test_processes_share_each_batch(shares):
         assert [prompts(next(part)) for part in parts] == [[batch[row] for row in rows] for rows in shares]
     # A position means the same to any number of processes.
     assert [part.get_state() for part in parts] == [whole.get_state()] * len(parts)
-    with pytest.raises(ValueError, match="outside of a batch of batch_size=8"):
+    with pytest.raises(ValueError, match="must be some of the 8 rows of a batch"):
         pipeline.train_iterator(SOURCE, batch_size=8, seed=0, rows=[7, 8])
 
 

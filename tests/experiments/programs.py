@@ -33,9 +33,10 @@ def environment(home: Path) -> dict[str, str]:
     Compiled programs are those of the whole test run (conftest.py): a program that is killed leaves none of them torn.
     """
     kept = home / ".cache" / "rl_jax" / "xla"  # the default of --compile_cache
-    if not kept.exists():
-        kept.parent.mkdir(parents=True)
-        kept.symlink_to(os.environ["RL_JAX_TESTS_COMPILED"])
+    compiled = os.environ.get("RL_JAX_TESTS_COMPILED")  # not set if the user named a cache, which then is theirs, too
+    if compiled and not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.symlink_to(compiled)
     return {**os.environ, "HOME": str(home), "JAX_PLATFORMS": "cpu"}
 
 

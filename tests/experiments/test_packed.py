@@ -88,7 +88,8 @@ def test_row_lengths(tmp_path, mode, fields, length):
     setup = types.SimpleNamespace(config=config, mesh=types.SimpleNamespace(shape={"data": 1, "fsdp": 1}))
     tokens = np.ones((2, 12), np.int32)
     batch = TokenBatch(tokens, np.broadcast_to(np.arange(12, dtype=np.int32), (2, 12)), tokens)
-    found = packers.Packer(setup).to_score(types.SimpleNamespace(batch=batch, completion_mask=np.ones((2, 4), bool)))
+    rollout = types.SimpleNamespace(batch=batch, completion_mask=np.ones((2, 4), bool))
+    found = packers.RolloutPacker(setup).to_score(rollout)
     assert found.rows.tokens.shape == (1, 2, length)
 
 

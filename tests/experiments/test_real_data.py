@@ -55,6 +55,13 @@ def test_a_folder_with_files_of_another_set_is_not_enough(data):
         real_data.check(stories.get_config("persona"))
 
 
+def test_files_of_several_sets_name_a_command_for_each(data):
+    config = stories.get_config("hh")
+    config.task.tokenizer_path = f"{data}/sql/geography.json.gz"
+    with pytest.raises(ValueError, match=r"fetch_data \S+ && python -m \S+fetch_data \S+$"):
+        real_data.check(config)
+
+
 def test_downloaded_files_are_found(data, tmp_path):
     put(tmp_path / "fetched", "bbmistake")
     real_data.check(config := reward_models.get_config("bbmistake"))

@@ -40,8 +40,8 @@ BAD = {  # the completion names what happens
     "segfault": lambda: ctypes.string_at(0),
     "close": _close_everything,
     "spin": _spin,
-    "sleep": lambda: time.sleep(600),
-    "child": lambda: _exec("import time; time.sleep(600)"),
+    "sleep": lambda: time.sleep(3600),
+    "child": lambda: _exec("import time; time.sleep(3600)"),
     "raise": lambda: _raise(KeyError("boom")),
     "unprintable": lambda: _raise(_Unprintable()),
     "interrupt": lambda: _raise(KeyboardInterrupt()),
@@ -81,12 +81,12 @@ def begins(prompt, completion, info, *, path):
     """Writes an empty file at `path`, and is late."""
     with open(path, "w"):
         pass
-    time.sleep(600)
+    time.sleep(3600)
 
 
 def leaves_a_child(prompt, completion, info, *, path):
     """Starts a child that outlives the time limit, and writes its process id to `path`."""
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     with open(path, "w") as file:
         file.write(str(child.pid))
     child.wait()

@@ -200,8 +200,10 @@ def test_nothing_is_compiled_after_warm_up():
     assert len(traces) == warm[0] and engine.compile_count() <= warm[1]  # jax may have forgotten some, among many tests
 
 
+@pytest.mark.slow
 def test_new_params_between_steps():
     engine, old, new = _engine(), random_params(), random_params(seed=1)
+    engine.warm_up(old)
     _assert_rows(_run(engine, _requests(), old), _lockstep())
     count = engine.compile_count()
     _assert_rows(_run(engine, _requests(), new), _lockstep(seed=1))  # and no prompt of the old params

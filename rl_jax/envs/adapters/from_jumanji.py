@@ -100,7 +100,8 @@ def action_space(name: str, spec: specs.Array) -> Discrete | Box:
         return Discrete(int(spec.num_values))
     if isinstance(spec, specs.BoundedArray) and jnp.issubdtype(spec.dtype, jnp.floating) and len(spec.shape) == 1:
         return box(spec.minimum, spec.maximum, spec.shape)
-    raise ValueError(f"jumanji/{name} takes actions {spec}: only one integer from 0 on, or floats, are supported")
+    supported = "one integer from 0 on, or a 1-D array of floats"
+    raise ValueError(f"jumanji/{name} takes actions {spec}, but only {supported} is supported")
 
 
 def observation_space(name: str, spec: specs.Spec, shapes: Any, field: str) -> Box:

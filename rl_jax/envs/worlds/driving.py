@@ -133,8 +133,8 @@ def road(*, reward: str = "product", length: float = 200.0, hold: int = 10, max_
         gap = state.lead - state.position
         near = state.held > 0
         left = (length - state.position) / length
-        result = [state.speed / LIMIT, jnp.minimum(gap / 50.0, 2.0), state.lead_speed / LIMIT, left, near]
-        return jnp.stack([jnp.asarray(x, jnp.float32) for x in result])
+        features = [state.speed / LIMIT, jnp.minimum(gap / 50.0, 2.0), state.lead_speed / LIMIT, left, near]
+        return jnp.stack([jnp.asarray(x, jnp.float32) for x in features])
 
     def reset(key: chex.PRNGKey):
         gap_key, speed_key = jax.random.split(key)
@@ -158,9 +158,9 @@ def road(*, reward: str = "product", length: float = 200.0, hold: int = 10, max_
         halves = [jnp.where(held > 0, 0.5, 1.0), overspeed_factor(speed, LIMIT), jnp.where(harsh, 0.5, 1.0)]
         progress = (jnp.minimum(position, length) - state.position) * (100.0 / length)
         reached = (position >= length) & ~collision
-        result = REWARDS[reward](progress, jnp.stack(halves), collision)
+        paid = REWARDS[reward](progress, jnp.stack(halves), collision)
         state = Road(position, speed, lead, lead_speed, held)
-        return state, Step(observe(state), result, collision | reached, NO)
+        return state, Step(observe(state), paid, collision | reached, NO)
 
     low, high = np.zeros(5, np.float32), np.asarray([1.5, 2.0, 1.0, 1.0, 1.0], np.float32)
     pedals = Box(np.full(1, -4.0, np.float32), np.full(1, 3.0, np.float32))

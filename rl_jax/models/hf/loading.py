@@ -281,10 +281,10 @@ def save_hf(
     raw = _config_to_write(config, like)
     shapes = jax.tree_util.tree_flatten_with_path(param_shapes(config))[0]
     expected = {path_name(path): leaf.shape for path, leaf in shapes}
-    result = {path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]}
-    wrong = sorted(name for name in expected | result if expected.get(name) != result.get(name))
+    actual = {path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]}
+    wrong = sorted(name for name in expected | actual if expected.get(name) != actual.get(name))
     if wrong:
-        listed = "; ".join(f"{name} is {result.get(name)} and not {expected.get(name)}" for name in wrong[:8])
+        listed = "; ".join(f"{name} is {actual.get(name)} and not {expected.get(name)}" for name in wrong[:8])
         raise ValueError(f"the params do not fit the config: {listed}")
     dtype = dtype or str(params["embed"]["embedding"].dtype)
     if dtype not in DTYPES.values():

@@ -122,9 +122,9 @@ def load_peft(folder: str | pathlib.Path, params: Params, *, model_type: str) ->
                 continue
             shape = {"a": (rank, kernel.shape[-2]), "b": (kernel.shape[-1], rank), "magnitude": kernel.shape[-1:]}[part]
             for tensor in names:
-                result = tensors[tensor].shape if tensor in tensors else None
-                if result != shape:
-                    raise ValueError(f"{folder / TENSORS}: {tensor!r} should be {shape}, found {result}")
+                stored_shape = tensors[tensor].shape if tensor in tensors else None
+                if stored_shape != shape:
+                    raise ValueError(f"{folder / TENSORS}: {tensor!r} should be {shape}, found {stored_shape}")
             leaves = [tensors[tensor].T for tensor in names]
             adapter[part] = np.stack(leaves) if stacked else np.ascontiguousarray(leaves[0])
             left -= set(names)
