@@ -165,13 +165,13 @@ def sequence_scores(
     return total / lengths**length_power
 
 
-def _metrics(result: tuple, entropy: chex.Array, batch: PreferenceBatch, mask: chex.Array) -> Metrics:
+def _metrics(scored: tuple, entropy: chex.Array, batch: PreferenceBatch, mask: chex.Array) -> Metrics:
     """Metrics of training: the implicit rewards beta phi(u) of both sides, without offsets, as in TRL.
 
     A response is good by its position, or by its label if K = 1. Of several responses after the first, those of lower
     reward are bad.
     """
-    rewards, log_probs, ratios = result
+    rewards, log_probs, ratios = scored
     present, place = batch.present, jnp.arange(rewards.shape[1])[None]
     several = rewards.shape[1] > 1
     good = present & (jnp.broadcast_to(place == 0, rewards.shape) if several else batch.rewards > 0.5)

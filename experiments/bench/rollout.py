@@ -137,14 +137,14 @@ def continuous(engine: Engine, params, work: Workload) -> Peer:
     return Peer("continuous", run, {"sizes": list(engine.sizes), "programs": engine.compile_count()})
 
 
-def compare(result: list[np.ndarray], expected: list[np.ndarray]) -> dict[str, int]:
+def compare(actual: list[np.ndarray], expected: list[np.ndarray]) -> dict[str, int]:
     """Counts the rows that are equal and those that differ by a neighbouring token.
 
     Raises:
       AssertionError: if a row differs otherwise.
     """
     equal = tied = 0
-    for row, (ours, theirs) in enumerate(zip(result, expected, strict=True)):
+    for row, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
         different = np.flatnonzero(ours != theirs) if len(ours) == len(theirs) else np.array([-1])
         if not len(different):
             equal += 1

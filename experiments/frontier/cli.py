@@ -145,19 +145,19 @@ def best_of_points(setup: Setup, pool: RewardPool, params: Params) -> list[dict]
         rewards.append(judge(setup, pool, rollout, full).result.rewards.reshape(size, -1)[: len(records)])
     rewards = np.concatenate(rewards)
     points = []
-    for result in best_of_n(rewards, rewards, sizes):
+    for point in best_of_n(rewards, rewards, sizes):
         # Only prompts are independent.
-        by_prompt = [best_of_n(row[None], row[None], [result.n])[0].gold for row in rewards]
+        by_prompt = [best_of_n(row[None], row[None], [point.n])[0].gold for row in rewards]
         points.append(
             {
                 "method": "best of n",
-                "setting": f"n {result.n}",
+                "setting": f"n {point.n}",
                 "step": 0,
-                "reward": result.gold,
+                "reward": point.gold,
                 "reward_se": curves.standard_error(by_prompt),
-                "kl": result.kl,
+                "kl": point.kl,
                 "kl_se": 0.0,
-                "kl_per_token": result.kl / setup.config.rollout.completion_length,
+                "kl_per_token": point.kl / setup.config.rollout.completion_length,
             }
         )
     return points
@@ -170,9 +170,9 @@ def make_candidates(setup: Setup, pool: RewardPool, params: Params, workdir: pat
     key = digest([checkpoint.checksum(params), config.task.to_dict(), config.rollout.to_dict(), sample, config.seed])
     path = workdir / f"candidates-{key}.npz"
     if path.exists():
-        with np.load(path, allow_pickle=False) as result:
-            batch = TokenBatch(result["tokens"], result["positions"], result["segment_ids"])
-            rest = {name: result[name] for name in Candidates._fields if name != "batch"}
+        with np.load(path, allow_pickle=False) as stored:
+            batch = TokenBatch(stored["tokens"], stored["positions"], stored["segment_ids"])
+            rest = {name: stored[name] for name in Candidates._fields if name != "batch"}
         return Candidates(batch=batch, **rest)
     prompts = pipeline.train_iterator(
         setup.task.data_source("train"), batch_size=config.sample.prompts_per_batch, seed=config.seed

@@ -157,14 +157,14 @@ def _print_help(name: str, doc: str, argv: list[str], several_processes: bool) -
     else:
         source = usual_config(doc)
         config = load_config(str(ROOT / source)) if source and (ROOT / source.partition(":")[0]).is_file() else None
-    result = {}
+    program_flags = {}
     own = ("experiments.parts.", name)  # another tool's flags may be loaded, too
     for module, defined in FLAGS.flags_by_module_dict().items():
         if module.startswith(own) or module == sys.argv[0]:
-            result |= {flag.name: flag.help for flag in defined if not flag.name.startswith("config.")}
+            program_flags |= {flag.name: flag.help for flag in defined if not flag.name.startswith("config.")}
     if not several_processes:
-        result = {flag: said for flag, said in result.items() if flag not in SEVERAL}
-    print(help_text(doc, config, result, program=name.rpartition(".")[2], source=source))
+        program_flags = {flag: said for flag, said in program_flags.items() if flag not in SEVERAL}
+    print(help_text(doc, config, program_flags, program=name.rpartition(".")[2], source=source))
 
 
 def help_text(
@@ -249,7 +249,7 @@ def load_config(text: str) -> ConfigDict:
 
 def on_command_line(argv: Sequence[str]) -> tuple[str | None, dict[str, str | None]]:
     """(the value of --config, {dotted name: value} of its overrides); None for a value that is absent."""
-    text, result = None, {}
+    text, overrides = None, {}
     argv = FLAGS.read_flags_from_files(list(argv)[1:], force_gnu=False)
     for argument, following in itertools.zip_longest(argv, argv[1:]):
         if argument == "--":
@@ -263,8 +263,8 @@ def on_command_line(argv: Sequence[str]) -> tuple[str | None, dict[str, str | No
         if name is None:
             text = value
         else:
-            result[name] = value
-    return text, result
+            overrides[name] = value
+    return text, overrides
 
 
 def explain(error: Exception, argv: Sequence[str], doc: str = "") -> str | None:

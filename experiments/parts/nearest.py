@@ -218,7 +218,7 @@ def _by_other_name(names: list[str], dotted: str, within: str = "") -> list[str]
     return _ordered(list(dict.fromkeys(name for part in result for name in part)), dotted, keep=True)
 
 
-def _ordered(result: list[str], dotted: str, keep: bool = False) -> list[str]:
+def _ordered(names: list[str], dotted: str, keep: bool = False) -> list[str]:
     """Fields in the named group first; then by GROUPS, or in their given order if `keep`."""
     top = dotted.partition(".")[0]
 
@@ -226,7 +226,7 @@ def _ordered(result: list[str], dotted: str, keep: bool = False) -> list[str]:
         group = name.partition(".")[0]
         return group != top, 0 if keep else GROUPS.index(group) if group in GROUPS else len(GROUPS)
 
-    return sorted(result, key=rank)
+    return sorted(names, key=rank)
 
 
 def _whole_group(config: ConfigDict, group: str, key: str, value: str | None, given: Mapping[str, str | None]) -> str:

@@ -200,13 +200,13 @@ class Source:
         texts = [record.get("responses") or [record["completion"]] for record in records]
         rows = [
             {"prompt": record["prompt"], "completion": text}
-            for record, result in zip(records, texts, strict=True)
-            for text in result
+            for record, responses in zip(records, texts, strict=True)
+            for text in responses
         ]
         batch, mask = encode_sft(self._setup, rows)
         cut = batch.tokens.shape[1] - mask.shape[1] - width
         batch = TokenBatch(*(x[:, cut:] for x in batch[:3]))
-        rewards = [float(k == 0 < len(result) - 1) for result in texts for k in range(len(result))]
+        rewards = [float(k == 0 < len(responses) - 1) for responses in texts for k in range(len(responses))]
         return _grouped(batch, mask, np.array(rewards), len(records), DATA)
 
 

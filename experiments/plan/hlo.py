@@ -65,10 +65,10 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
     return list(result.values())
 
 
-def by_axes(result: list[Collective]) -> dict[str, float]:
+def by_axes(sent: list[Collective]) -> dict[str, float]:
     """Bytes that a chip sends, by "kind over axes"."""
     totals: dict[str, float] = {}
-    for one in result:
+    for one in sent:
         name = f"{one.kind} over {'+'.join(one.axes) or 'nothing'}"
         totals[name] = totals.get(name, 0.0) + one.bytes
     return dict(sorted(totals.items(), key=lambda item: -item[1]))

@@ -144,11 +144,11 @@ def estimate(values: Sequence[float]) -> stats.Estimate | None:
     return stats.stratified_bootstrap(stats.iqm, np.array(values)[:, None])
 
 
-def _words(result: Sequence[float] | None) -> str:
+def _words(interval: Sequence[float] | None) -> str:
     """An estimate as "0.51 [0.42, 0.6]"; "" for None."""
-    if result is None:
+    if interval is None:
         return ""
-    middle, low, high = map(charts.short_number, result)
+    middle, low, high = map(charts.short_number, interval)
     return f"{middle} [{low}, {high}]"
 
 

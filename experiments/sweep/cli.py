@@ -26,21 +26,21 @@ from experiments.sweep import display, fold, folder, launchers, points, runner
 from rl_jax.runs.run_record import is_complete
 
 
-def tasks_of(sweep: pathlib.Path, result: Sequence[points.Point], *, vmap: bool) -> list[runner.Task]:
+def tasks_of(sweep: pathlib.Path, chosen: Sequence[points.Point], *, vmap: bool) -> list[runner.Task]:
     """One process per point, or with `vmap` one per set of points that one program can train."""
     if vmap:
-        return fold.folded_tasks(sweep, result)
-    places = [sweep / "points" / point.name for point in result]
+        return fold.folded_tasks(sweep, chosen)
+    places = [sweep / "points" / point.name for point in chosen]
     return [
         runner.Task(point.name, place, point.command(place), [point.name])
-        for point, place in zip(result, places, strict=True)
+        for point, place in zip(chosen, places, strict=True)
     ]
 
 
-def listing(sweep: pathlib.Path, result: Sequence[points.Point]) -> str:
+def listing(sweep: pathlib.Path, chosen: Sequence[points.Point]) -> str:
     """One line per point: its state, name and overrides."""
     lines = []
-    for point in result:
+    for point in chosen:
         state = folder.state_of(sweep / "points" / point.name)[0]
         fields = " ".join(f"{name}={value}" for name, value in point.overrides.items())
         lines.append(f"{state:12} {point.name:40} {fields}".rstrip())
@@ -140,18 +140,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, fixed = parse(arguments)
     sweep = options.workdir or default_folder(options.config, options.sweep)
     try:
-        result = points.expand(
+        chosen = points.expand(
             options.config, options.sweep, program=options.program, subsample=options.subsample, fixed=fixed
         )
         if options.list:
-            print(listing(sweep, result))
+            print(listing(sweep, chosen))
             return 0
         if options.table:
             print(folder.markdown(folder.table(sweep, options.metric)), end="")
             return 0
         if options.print:
             slots = launchers.read_hosts(options.hosts) if options.hosts else [runner.Slot()]
-            left = [point for point in result if not is_complete(sweep / "points" / point.name)]
+            left = [point for point in chosen if not is_complete(sweep / "points" / point.name)]
             for index, point in enumerate(left):
                 command, host = point.command(sweep / "points" / point.name), slots[index % len(slots)].host
                 print(points.shown(runner.ssh_command(host, command) if host else command))
@@ -159,8 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = f"python -m experiments.sweep {points.shown(sys.argv[1:] if arguments is None else arguments)}"
         with folder.locked(sweep):
             head = dict(name=sweep.name, config=options.config, sweep=options.sweep, command=command)
-            folder.write_sweep(sweep, result, program=result[0].program, **head)
-            tasks = tasks_of(sweep, result, vmap=options.vmap)
+            folder.write_sweep(sweep, chosen, program=chosen[0].program, **head)
+            tasks = tasks_of(sweep, chosen, vmap=options.vmap)
             if options.submit in ("slurm", "ray"):
                 return submit(sweep, tasks, options)
             hosts = launchers.read_hosts(options.hosts) if options.hosts else None

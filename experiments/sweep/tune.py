@@ -214,12 +214,12 @@ def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Ma
     while len(trials) < options.trials:
         params = propose(space, trials, seed=options.seed, maximize=not options.minimize)
         names = [f"trial={len(trials):03d},seed={seed}" for seed in options.tuning_seeds]
-        result = [seeded(arm, params, seed, name) for seed, name in zip(options.tuning_seeds, names, strict=True)]
-        resolved = points.set_fields(points.load_config(result[0].config), result[0].overrides)
+        runs = [seeded(arm, params, seed, name) for seed, name in zip(options.tuning_seeds, names, strict=True)]
+        resolved = points.set_fields(points.load_config(runs[0].config), runs[0].overrides)
         if budget(resolved, arm.program, options.budget) != per_run:
             raise ValueError(f"a trial of {arm.name} may not change the budget of a run: {params}")
         folder.write_json(path, said | {"trials": trials})  # an interrupted trial resumes only with these settings
-        tasks = sweep_program.tasks_of(place, result, vmap=False)
+        tasks = sweep_program.tasks_of(place, runs, vmap=False)
         shown = display.Display(tasks, jobs=len(slots))
         try:
             status = runner.Runner(place, tasks, slots, retries=options.retries, display=shown).run()

@@ -131,10 +131,10 @@ def fetch(entry: dict, folder: pathlib.Path) -> bool:
     if received != entry["bytes"]:
         so_far = f"{received:,} of {entry['bytes']:,} bytes were received"
         raise FetchError(f"{url}: {trouble}; {so_far}: run the same command again to continue")
-    result = hashlib.sha256(partial.read_bytes()).hexdigest()
-    if result != entry["sha256"]:
+    digest = hashlib.sha256(partial.read_bytes()).hexdigest()
+    if digest != entry["sha256"]:
         partial.unlink()
-        raise FetchError(f"{url}: its sha256 is {result}, expected {entry['sha256']}: the download was removed")
+        raise FetchError(f"{url}: its sha256 is {digest}, expected {entry['sha256']}: the download was removed")
     _put(partial, final, packed=_is_packed_here(entry))
     return True
 

@@ -313,9 +313,9 @@ def markdown(rows: list[Method]) -> str:
         return text.replace("|", "\\|").replace("\n", "<br>")
 
     lines = ["# Methods", "", "Written by `python -m experiments.tools.methods`; do not edit."]
-    for title, against, result in tables(rows):
+    for title, against, chosen in tables(rows):
         lines += ["", f"## {title}", "", f"| method | name | source | against {against} |", "|---|---|---|---|"]
-        for row in result:
+        for row in chosen:
             said = fields(row).get(f"Against {against}", "")
             lines.append(f"| [{row.key}](#{row.key}) | {cell(row.title)} | {cell(row.source)} | {cell(said)} |")
     for row in rows:

@@ -95,12 +95,12 @@ def load(
     drawn = {"world": world, "num_prompts": int(num_prompts), "responses": int(responses), "seed": int(seed)}
 
     def read(path, bad, counts) -> Iterator[dict]:
-        for result, user in draw(**drawn, users=USERS.get(world, (None,))):
+        for problem, user in draw(**drawn, users=USERS.get(world, (None,))):
             # A generator of its own for each record: one more draw in one does not change the others.
-            rng = random.Random(f"{seed} {kind} {result.key} {user}")
-            for raw in MAKERS[kind](rng, result, user, annotators):
-                prompt = [{"role": "user", "content": result.prompt}] if chat else result.prompt
-                more = result.info if user is None else {**result.info, "user": user}
+            rng = random.Random(f"{seed} {kind} {problem.key} {user}")
+            for raw in MAKERS[kind](rng, problem, user, annotators):
+                prompt = [{"role": "user", "content": problem.prompt}] if chat else problem.prompt
+                more = problem.info if user is None else {**problem.info, "user": user}
                 yield parse(kind, {"prompt": prompt, **raw, **more})
 
     return sources.prepare(
@@ -141,12 +141,12 @@ def draw(
     """
     rng, seen = random.Random(f"{seed} {world}"), set()
     for _ in range(TRIES * num_prompts):
-        result = WORLDS[world](rng, responses)
-        if result.key in seen:
+        problem = WORLDS[world](rng, responses)
+        if problem.key in seen:
             continue
-        seen.add(result.key)
+        seen.add(problem.key)
         for user in users:
-            yield result, user
+            yield problem, user
         if len(seen) == num_prompts:
             return
     raise ValueError(
@@ -233,15 +233,15 @@ USERS = {"order": (0, 1), "length": (0, 1)}
 # --- Kinds: (rng, what is drawn, user, annotators) -> the fields of its records in a file ----------------------------
 
 
-def _graded(result: Drawn, user: int | None) -> list[tuple[str, float]]:
+def _graded(problem: Drawn, user: int | None) -> list[tuple[str, float]]:
     """(text, the user's grade), best first."""
     if user != 1:
-        return result.responses
-    return [(text, 1.0 - grade) for text, grade in reversed(result.responses)]
+        return problem.responses
+    return [(text, 1.0 - grade) for text, grade in reversed(problem.responses)]
 
 
-def _pairs(rng, result: Drawn, user, annotators: int) -> list[dict]:
-    graded = _graded(result, user)
+def _pairs(rng, problem: Drawn, user, annotators: int) -> list[dict]:
+    graded = _graded(problem, user)
     better, worse = graded[0], rng.choice(graded[1:])
     margin, label_prob = better[1] - worse[1], 1.0
     if annotators:
@@ -254,19 +254,19 @@ def _pairs(rng, result: Drawn, user, annotators: int) -> list[dict]:
     return [{"chosen": better[0], "rejected": worse[0], **said}]
 
 
-def _rankings(rng, result: Drawn, user, annotators: int) -> list[dict]:
-    texts, grades = zip(*_graded(result, user), strict=True)
+def _rankings(rng, problem: Drawn, user, annotators: int) -> list[dict]:
+    texts, grades = zip(*_graded(problem, user), strict=True)
     return [{"responses": list(texts), "rewards": list(grades), "grades": list(grades)}]
 
 
-def _labels(rng, result: Drawn, user, annotators: int) -> list[dict]:
-    graded = _graded(result, user)
+def _labels(rng, problem: Drawn, user, annotators: int) -> list[dict]:
+    graded = _graded(problem, user)
     rows = [(graded[0], True), (rng.choice(graded[1:]), False)]
     return [{"completion": text, "label": label, "grades": [grade]} for (text, grade), label in rows]
 
 
-def _steps(rng, result: Drawn, user, annotators: int) -> list[dict]:
-    steps, mistake = result.steps
+def _steps(rng, problem: Drawn, user, annotators: int) -> list[dict]:
+    steps, mistake = problem.steps
     return [{"steps": steps, "mistake_index": mistake}]
 
 

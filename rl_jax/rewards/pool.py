@@ -112,10 +112,10 @@ def function_name(function: Callable) -> str:
     if not module or not qualname or "<" in qualname or module == "__main__":
         raise ValueError(f"reward function {function!r} cannot be imported by name" + help_text)
     try:
-        result = worker_module.resolve(f"{module}:{qualname}")
+        resolved = worker_module.resolve(f"{module}:{qualname}")
     except (ImportError, AttributeError) as error:
         raise ValueError(f"reward function {module}:{qualname} cannot be imported ({error})" + help_text) from error
-    if result is not function:
+    if resolved is not function:
         raise ValueError(f"{module}:{qualname} names another object than {function!r}" + help_text)
     return f"{module}:{qualname}"
 

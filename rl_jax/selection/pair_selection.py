@@ -111,8 +111,9 @@ def bradley_terry(rewards: chex.Array, key: chex.PRNGKey, *, temperature: float 
     _check(rewards, 2)
     draw, label = jax.random.split(key)
     pair = _shuffled(draw, rewards.shape)[:, :2]
-    result = jnp.take_along_axis(rewards, pair, axis=1)
-    keep = jax.random.uniform(label, result.shape[:1]) < jax.nn.sigmoid((result[:, 0] - result[:, 1]) / temperature)
+    pair_rewards = jnp.take_along_axis(rewards, pair, axis=1)
+    margins = pair_rewards[:, 0] - pair_rewards[:, 1]
+    keep = jax.random.uniform(label, margins.shape) < jax.nn.sigmoid(margins / temperature)
     keep = jnp.broadcast_to(keep[:, None], pair.shape)
     indices = jnp.where(keep, pair, pair[:, ::-1])[:, None]
     return Selection(indices, jnp.ones(indices.shape, bool))
@@ -248,7 +249,7 @@ def _ordered(rewards: chex.Array, pairs: chex.Array, ties: str) -> Selection:
         raise ValueError(f"ties={ties!r} is none of {', '.join(TIES)}")
     pairs = jnp.sort(pairs.astype(jnp.int32), axis=2)
     flat = jnp.take_along_axis(rewards, pairs.reshape(pairs.shape[0], -1), axis=1)
-    result = flat.reshape(pairs.shape)
-    swap = jnp.broadcast_to((result[..., 1] > result[..., 0])[..., None], pairs.shape)
-    tied = jnp.broadcast_to((result[..., 1] == result[..., 0])[..., None], pairs.shape)
+    pair_rewards = flat.reshape(pairs.shape)
+    swap = jnp.broadcast_to((pair_rewards[..., 1] > pair_rewards[..., 0])[..., None], pairs.shape)
+    tied = jnp.broadcast_to((pair_rewards[..., 1] == pair_rewards[..., 0])[..., None], pairs.shape)
     return Selection(jnp.where(swap, pairs[..., ::-1], pairs), ~tied if ties == "drop" else jnp.ones_like(tied))

@@ -133,10 +133,10 @@ def _build(description: Mapping, path: str):
             "Is the file whole, and not of a newer version?"
         ) from error
     for token in description.get("added_tokens") or []:
-        result = tokenizer.token_to_id(token["content"])
-        if result != token["id"]:  # the package numbers added tokens consecutively by itself
+        actual_id = tokenizer.token_to_id(token["content"])
+        if actual_id != token["id"]:  # the package numbers added tokens consecutively by itself
             raise readers.DataError(
-                f"{path}: the added token {token['content']!r} should have id {token['id']} and would get {result}: an "
-                "added token before it is missing"
+                f"{path}: the added token {token['content']!r} should have id {token['id']} and would get {actual_id}: "
+                "an added token before it is missing"
             )
     return tokenizer

@@ -118,8 +118,8 @@ def tree_shardings(tree, mesh: Mesh, rules=PARAMS):
 
     def leaf(path, x):
         name = path_name(path)
-        result = (names for pattern, names in rules if re.search(pattern, name) and len(names) == len(x.shape))
-        names = next(result, None)
+        matching = (names for pattern, names in rules if re.search(pattern, name) and len(names) == len(x.shape))
+        names = next(matching, None)
         return NamedSharding(mesh, spec(x.shape, names, dict(mesh.shape)) if names else PartitionSpec())
 
     return jax.tree_util.tree_map_with_path(leaf, tree)

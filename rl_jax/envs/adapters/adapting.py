@@ -95,12 +95,12 @@ def from_brax_interface(name: str, env: Any, episode_length: int, observation: s
 
     def unpack(packed: tuple[chex.Array, ...]) -> Any:
         """New containers each time: a step writes into the dictionaries of the state it is given."""
-        result = iter(packed)
-        return treedef.unflatten([next(result) if x.size else jnp.zeros(x.shape, x.dtype) for x in leaves])
+        leaves_left = iter(packed)
+        return treedef.unflatten([next(leaves_left) if x.size else jnp.zeros(x.shape, x.dtype) for x in leaves])
 
     def observe(state: Any) -> chex.Array:
-        result = state.obs[observation] if isinstance(state.obs, Mapping) else state.obs
-        return jnp.asarray(result, jnp.float32)
+        seen = state.obs[observation] if isinstance(state.obs, Mapping) else state.obs
+        return jnp.asarray(seen, jnp.float32)
 
     def reset(key: chex.PRNGKey):
         state = env.reset(key)

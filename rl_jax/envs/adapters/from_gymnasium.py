@@ -59,14 +59,14 @@ def make_vector(name: str, num_envs: int, *, mode: str = "sync", **keywords) -> 
     return hosted(_Host(name, num_envs, mode, keywords), num_envs)
 
 
-def space(result) -> Discrete | Box:
+def space(theirs) -> Discrete | Box:
     """A gymnasium space in our types.
 
     Raises:
       ValueError: if it is neither Discrete nor Box.
     """
-    if isinstance(result, gymnasium.spaces.Discrete) and result.start == 0:
-        return Discrete(int(result.n))
-    if not isinstance(result, gymnasium.spaces.Box):
-        raise ValueError(f"space {result}: only Box, and Discrete from 0, are supported")
-    return Box(np.asarray(result.low, np.float32), np.asarray(result.high, np.float32))
+    if isinstance(theirs, gymnasium.spaces.Discrete) and theirs.start == 0:
+        return Discrete(int(theirs.n))
+    if not isinstance(theirs, gymnasium.spaces.Box):
+        raise ValueError(f"space {theirs}: only Box, and Discrete from 0, are supported")
+    return Box(np.asarray(theirs.low, np.float32), np.asarray(theirs.high, np.float32))

@@ -52,15 +52,15 @@ def make(name: str, **params) -> Environment:
     return Environment(reset, step, space(env.observation_space(settings)), space(env.action_space(settings)))
 
 
-def space(result) -> Discrete | Box:
+def space(theirs) -> Discrete | Box:
     """A gymnax space in our types.
 
     Raises:
       ValueError: if it is neither Discrete nor Box.
     """
-    if isinstance(result, gymnax.environments.spaces.Discrete):
-        return Discrete(int(result.n))
-    if not isinstance(result, gymnax.environments.spaces.Box):
-        raise ValueError(f"a space of type {type(result).__name__}: only Discrete and Box are supported")
-    bounds = (np.broadcast_to(np.asarray(bound, np.float32), result.shape) for bound in (result.low, result.high))
+    if isinstance(theirs, gymnax.environments.spaces.Discrete):
+        return Discrete(int(theirs.n))
+    if not isinstance(theirs, gymnax.environments.spaces.Box):
+        raise ValueError(f"a space of type {type(theirs).__name__}: only Discrete and Box are supported")
+    bounds = (np.broadcast_to(np.asarray(bound, np.float32), theirs.shape) for bound in (theirs.low, theirs.high))
     return Box(*bounds)

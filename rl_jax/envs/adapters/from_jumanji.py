@@ -62,10 +62,10 @@ def make(name: str, *, observation: str = "", illegal: str = "keep", **keywords)
     if limit is not None:
         env.time_limit = NEVER  # else it ends an episode there as if the task had ended
 
-    def observe(result: Any) -> chex.Array:
+    def observe(seen: Any) -> chex.Array:
         if observation:
-            return jnp.asarray(getattr(result, observation), jnp.float32)
-        return jnp.concatenate([jnp.ravel(x).astype(jnp.float32) for x in jax.tree.leaves(result)])
+            return jnp.asarray(getattr(seen, observation), jnp.float32)
+        return jnp.concatenate([jnp.ravel(x).astype(jnp.float32) for x in jax.tree.leaves(seen)])
 
     def reset(key: chex.PRNGKey):
         state, first = env.reset(key)

@@ -55,9 +55,9 @@ class Fields:
         """Refuses fields that were not taken, except null ones."""
         unknown = sorted(name for name in self.left if self.raw[name] is not None)
         if unknown:
-            result = ", ".join(f"{name}={self.raw[name]!r}"[:100] for name in unknown)
+            listed = ", ".join(f"{name}={self.raw[name]!r}"[:100] for name in unknown)
             raise ValueError(
-                f"{self.path}: unknown fields: {result}. They may change what the model computes; those that do not "
+                f"{self.path}: unknown fields: {listed}. They may change what the model computes; those that do not "
                 f"can be named in ignore={tuple(unknown)!r}"
             )
 

@@ -144,9 +144,9 @@ def _message(text: bytes) -> str:
     if isinstance(body, dict):
         error = body.get("error")
         inner = error.get("message") if isinstance(error, dict) else error
-        result = inner or body.get("message") or body.get("detail")
-        if result:
-            return str(result)[:SHOWN]
+        message = inner or body.get("message") or body.get("detail")
+        if message:
+            return str(message)[:SHOWN]
     return _quote(text)
 
 
