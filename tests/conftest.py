@@ -4,7 +4,6 @@ The environment is set here, before jax is loaded, and is inherited by the progr
 """
 
 import atexit
-import gc
 import os
 import shutil
 import sys
@@ -32,12 +31,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # The folder of compiled programs, in the environment: the workers of a test run and the programs that tests start share
 # it. It dies with the test run: one that is kept would be faster still, but would hide what no longer compiles.
 COMPILED = "RL_JAX_TESTS_COMPILED"
-
-
-def pytest_sessionstart():
-    """Tracing makes many objects and few cycles: without most collections the objectives' tests take 5 % less time."""
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 1000)
 
 
 def pytest_configure():

@@ -142,7 +142,7 @@ def test_killed_with_9_at_several_moments_and_its_newest_checkpoint_damaged(runn
     assert not (workdir / "final.json").exists(), "it was done before the last kill: nothing was resumed"
     newest, before = damage_newest(workdir / "checkpoints")
     runner.to_the_end(workdir)
-    told = programs.tail(runner.log)
+    told = runner.log.read_text(errors="replace")  # not its tail: orbax may print a traceback after it
     assert f"checkpoint {newest} is damaged" in told and f"step {before} is used instead" in told
     assert_equal_results(workdir, undisturbed)
     assert len(json.loads((workdir / "run.json").read_text())["resumed"]) == len(moments)
