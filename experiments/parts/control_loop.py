@@ -119,6 +119,7 @@ def finish(loop: Run, params: Any, metrics: dict[str, list[float]]) -> None:
     """Writes final.json if the run is complete, and prints each run's return."""
     if not loop.done:
         return
+    # On every process: the checksum gathers the params of all.
     final = {"step": loop.step, "params_sha256": checkpoint.checksum(params), "metrics": metrics}
     if not distributed.is_main():
         return

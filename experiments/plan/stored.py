@@ -126,24 +126,24 @@ def table(folder: pathlib.Path) -> str:
     ]
     order = sorted(plans, key=lambda name: (plans[name]["parameters"], plans[name]["topology"], name))
     for name in order:
-        lines += [_line(name, plans[name], program) for program in plans[name]["programs"]]
+        lines += [_line(name, plans[name], kind) for kind in plans[name]["programs"]]
     commands = [f"    {plans[name]['command']}" for name in order]
     return "\n".join([HEAD, *lines, "\nThe commands, in the order of the table:\n", *commands]) + "\n"
 
 
-def _line(name: str, result: dict[str, Any], program: str) -> str:
-    one, model = result["programs"][program], pathlib.Path(result["model"]).name
+def _line(name: str, result: dict[str, Any], kind: str) -> str:
+    one, model = result["programs"][kind], pathlib.Path(result["model"]).name
     place = f"{slice_name(result['topology'])} ({result['topology']})"
     star = "*" if result.get("effort") else ""
-    start = f"| {name} | {model} | {place} | {result['mesh']} | {program}{star} |"
+    start = f"| {name} | {model} | {place} | {result['mesh']} | {kind}{star} |"
     rows, micro = result["rows"], f" ({result['rows'] // result['micro_batches']})"
-    start += f" {rows}{micro} |" if program == "train" else f" {result['step_rows']} |"
+    start += f" {rows}{micro} |" if kind == "train" else f" {result['step_rows']} |"
     if "refused" in one:
         return f"{start} refused: {one['refused']} | | | | |"
-    state = result["parameter_bytes"] + (result["optimizer_bytes"] if program == "train" else 0)
+    state = result["parameter_bytes"] + (result["optimizer_bytes"] if kind == "train" else 0)
     sent = ", ".join(f"{axes} {size / 1e9:.3g}" for axes, size in by_axis(one["sent_bytes"]).items()) or "none"
     limit = max(("compute_s", "memory_s", "links_s"), key=one.get).removesuffix("_s")
-    most = result.get("largest_micro_batch", "") if program == "train" else ""
+    most = result.get("largest_micro_batch", "") if kind == "train" else ""
     over = ": **does not fit**" if one["peak_bytes"] > result["chip_bytes"] else ""
     return (
         f"{start} {one['peak_bytes'] / GIB:.2f} ({state / GIB:.2f}) of {result['chip_bytes'] / GIB:.0f}{over} | {sent} "

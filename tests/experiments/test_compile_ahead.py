@@ -31,9 +31,9 @@ def with_critic(config):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("program, fields, told", [
-    pytest.param(grpo, VARIED, "generate generate greedy score assign train_step", marks=pytest.mark.slow),
+    (grpo, VARIED, "generate generate greedy score assign train_step"),
     (grpo, dict(packing__mode="packed"), "generate"),
-    pytest.param(ppo, {}, "generate score predict assign critic_step policy_step", marks=pytest.mark.slow),
+    (ppo, {}, "generate score predict assign critic_step policy_step"),
 ])  # fmt: skip
 def test_the_first_step_compiles_nothing_that_was_compiled_ahead(tmp_path, monkeypatch, capsys, program, fields, told):
     compiled, before = [], []

@@ -65,7 +65,7 @@ def test_pmap_over_eight_devices_is_jit_over_the_mesh(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["matching", pytest.param("recall,gru", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("words", ["matching", "recall,gru"])
 def test_worlds_over_eight_devices_by_jit_and_pmap(words, monkeypatch):
     """The gradients, the whitening and the running statistics are those of all the worlds together."""
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)
@@ -102,7 +102,7 @@ def test_a_group_in_lockstep_is_one_after_the_other():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("words", ["matching,ppo_kl", pytest.param("recall,gru,ppo_kl", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("words", ["matching,ppo_kl", "recall,gru,ppo_kl"])
 def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
     config = small(words, num_seeds=2, algorithm__normalize_observations=True)
     control_ppo.run(config, tmp_path / "whole")

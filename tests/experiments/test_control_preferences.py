@@ -70,7 +70,7 @@ def test_reversed_labels_teach_the_contrary():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["regret", pytest.param("partial_return", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", ["regret", "partial_return"])
 def test_regret_finds_the_goal_where_partial_returns_see_too_little(model):
     """300 pairs of walks of 3 steps in a gridworld of 16 places that pays at its goal only."""
     fields = OFFLINE | dict(segments__num_envs=8, segments__num_pairs=300, train__total_steps=200 * 128 * 3)

@@ -238,12 +238,10 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, monke
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(dict(train=dict(micro_batches=4)), marks=pytest.mark.slow),
+        dict(train=dict(micro_batches=4)),
         dict(train=dict(micro_batches=2), packing=dict(mode="shared_prefix")),
-        pytest.param(dict(mesh="data:2,fsdp:2,tensor:2", train=dict(micro_batches=2)), marks=pytest.mark.slow),
-        pytest.param(
-            dict(mesh="data:4,fsdp:2", packing=dict(mode="packed"), train=dict(micro_batches=2)), marks=pytest.mark.slow
-        ),
+        dict(mesh="data:2,fsdp:2,tensor:2", train=dict(micro_batches=2)),
+        dict(mesh="data:4,fsdp:2", packing=dict(mode="packed"), train=dict(micro_batches=2)),
     ],
     ids=["micro-batches", "shared prefix", "mesh", "packed on a mesh"],
 )

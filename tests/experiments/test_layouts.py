@@ -53,10 +53,9 @@ def same(tmp_path_factory):
     [
         ("fsdp:8", dict(rollout__mesh="data:4,tensor:2")),
         ("fsdp:4", dict(rollout__mesh="data:2,tensor:2", rollout__devices="separate")),
-        pytest.param(
+        (
             "fsdp:8",
             dict(rollout__mesh="data:4,tensor:2", rollout__engine__name="continuous", rollout__engine__slots=8),
-            marks=pytest.mark.slow,
         ),
     ],
     ids=["same devices", "other devices", "continuous"],

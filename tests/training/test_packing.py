@@ -279,8 +279,8 @@ def updated_from_padded():
     ("mesh", "num_micro_batches", "share_prefix"),
     [
         ("", 2, True),
-        pytest.param("data:2,fsdp:2,tensor:2", 2, True, marks=pytest.mark.slow),
-        pytest.param("data:2,fsdp:2,tensor:2", 1, False, marks=pytest.mark.slow),
+        ("data:2,fsdp:2,tensor:2", 2, True),
+        ("data:2,fsdp:2,tensor:2", 1, False),
     ],
     ids=["micro-batches", "mesh-shared_prefix", "mesh-packed"],
 )
