@@ -1,5 +1,6 @@
 # make train   SFT warm-up, then GRPO on random arithmetic, then report.html     (SMOKE=1: the same at toy size)
 # make preferences   reward against KL of DPO, IPO, KTO, SimPO, SPPO, PPO, GRPO on stories: a table and a picture
+# make rlhf    samples, reward models and PPO on them: the gold reward under its proxy, alone and as an ensemble
 # make ablations   papers' claims, checked: tables, charts and verdicts in runs/ablations; what is finished is skipped
 # make control-levels   ten seeds of CartPole, Acrobot, MountainCar, Pendulum and Breakout beside the published returns
 # make docs    the documentation site, from docs/pages, docstrings and configs, into build/site; warnings are errors
@@ -33,7 +34,7 @@ endif
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: docs train preferences ablations control-levels test mutants plan-check lint clean install install-dev
+.PHONY: docs train preferences rlhf ablations control-levels test mutants plan-check lint clean install install-dev
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.installed
@@ -43,6 +44,18 @@ train: $(VENV)/.installed
 # Under 20 minutes on 2 cores; arms that are finished are not run again.
 preferences: $(VENV)/.installed
 	$(PY) -m experiments.frontier --config=$(FRONTIER) --workdir=$(FRONTIER_RUN)
+
+# Five reward models with seeds of their own; PPO on the first one, then on the worst of five. What is complete is skipped.
+RLHF := configs/preferences/rlhf.py
+rlhf: $(VENV)/.installed
+	test -e runs/rlhf_candidates/final.json || $(PY) -m experiments.best_of_n --config=$(RLHF):candidates
+	for seed in 0 1 2 3 4; do \
+	  $(PY) -m experiments.reward_model --config=$(RLHF):reward_model --config.seed=$$seed \
+	    --workdir=runs/rlhf_reward_model_$$seed || exit 1; \
+	done
+	$(PY) -m experiments.ppo --config=$(RLHF)
+	$(PY) -m experiments.ppo --config=$(RLHF):ensemble
+	$(PY) -m experiments.tools.over_optimization runs/rlhf_ppo runs/rlhf_ppo_ensemble
 
 # Each in a process of its own; one that fails is named at the end, and the others go on.
 ablations: $(VENV)/.installed

@@ -10,10 +10,13 @@ from ml_collections import ConfigDict
 
 
 def optimizer(**changes) -> ConfigDict:
-    """AdamW as experiments.parts.training.make_optimizer takes it; decay_steps=0 keeps the rate constant."""
+    """An optimizer as experiments.parts.training.make_optimizer takes it; decay_steps=0 keeps the rate constant."""
     fields = dict(
         learning_rate=1e-3,
+        rule=dict(fn="adamw"),
         warmup_steps=0,
+        hold_steps=0,
+        decay="cosine",
         decay_steps=0,
         final_fraction=1.0,
         b1=0.9,
@@ -29,13 +32,15 @@ def transformer(**changes) -> ConfigDict:
 
     Args:
       **changes: fields that differ from the defaults. checkpoint: a llama2.c file to start from, which then gives the
-        sizes. path: a Hugging Face folder, which gives sizes, weights and the tokenizer. chat: prompts are messages in
-        that folder's chat template. lora: adapters that are trained instead of the weights; rank 0 is none.
+        sizes. path: a Hugging Face folder (or hf://ORG/NAME@REVISION), which gives sizes, weights and the tokenizer.
+        chat: prompts are messages in that folder's chat template. template: the template's own arguments. lora:
+        adapters that are trained instead of the weights; rank 0 is none.
     """
     fields = dict(
         checkpoint="",
         path="",
         chat=False,
+        template=dict(),  # as in dict(enable_thinking=False)
         lora=dict(rank=0, alpha=16.0, targets="layers/(q|k|v|o|gate|up|down)", variant="lora"),
         embed_dim=128,
         num_layers=4,
@@ -78,7 +83,12 @@ def train(*, steps: int, optimizer: ConfigDict, **more) -> dict:
     )
 
 
-SAMPLING = dict(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)  # the model's own distribution
+SAMPLING = dict(  # the model's own distribution
+    temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, stop_strings=()
+)
+WANDB = dict(project="", mode="offline")  # none
+# Which prompts come next (rl_jax.experience.sources), and whether something is remembered of each.
+PROMPTS = dict(prompts=dict(fn="shuffled"), memory=dict(on=False, successes=0, last=False))
 DATA_DIR = "~/.cache/rl_jax/tfds"  # where datasets are prepared, once
 # Folders of real data sets: next to the clone, and the one of experiments.tools.fetch_data.
 DATA, FETCHED = "../shared/data", "~/.cache/rl_jax/data"
@@ -88,6 +98,64 @@ def real(path: str) -> str:
     """A file or folder of the real data sets: the one under DATA, unless only FETCHED has it."""
     fetched = pathlib.Path(FETCHED).expanduser() / path
     return str(fetched) if fetched.exists() and not pathlib.Path(DATA, path).exists() else f"{DATA}/{path}"
+
+
+def rollout() -> dict:
+    """config.rollout: how completions are sampled."""
+    return dict(
+        completion_length=32,
+        prompt_buckets=(16, 32, 64),
+        long_prompts="stop",  # over the widest bucket: "stop", "drop" or "cut" (their ends are kept)
+        **SAMPLING,
+        engine=dict(name="lockstep", slots=0, url="", model="", timeout_s=600.0, sync=dict(fn="")),
+        mesh="",  # another layout of the weights for sampling (experiments.parts.rollout_mesh)
+        devices="shared",  # "shared" with the training, or "separate"
+    )
+
+
+def reward() -> dict:
+    """config.reward: what scores them."""
+    return dict(
+        function="",  # "module:function", (prompt, completion, info) -> {"reward": ...}; "": the task's own
+        terms=dict(),  # name -> dict(fn=..., weight=1.0); none: the function above alone
+        compose=dict(fn="weighted_sum"),
+        num_workers=2,
+        time_limit_s=1.0,
+        failure_reward=0.0,
+        all_failed="stop",
+    )
+
+
+def algorithm() -> dict:
+    """config.algorithm: from rewards to advantages, weights and the loss; what a file of configs/methods sets."""
+    return dict(
+        mask_truncated=False,  # DAPO's overlong filtering: no loss on rows that were cut off
+        # From rewards to advantages and weights (rl_jax.credit).
+        shaping=dict(fn="unchanged"),
+        reward_kl=dict(fn="k1"),
+        reward_kl_coef=0.0,
+        advantage=dict(fn="group_relative"),
+        behavior_weight=dict(fn="none"),  # from the sampler's log-probs to the trainer's
+        token_weight=dict(fn="none"),
+        row_selection=dict(fn=""),  # rows that are trained on, drawn again by their rewards; "": all
+        token_selection=dict(fn=""),  # tokens that a surrogate treats differently; "": none
+        entropy_weight=dict(fn=""),  # weight of the entropy bonus on each token; "": entropy_coef
+        # Estimators with a state (rl_jax.core.trackers), by their use in the loop; "" is none.
+        trackers={
+            place: dict(fn="") for place in ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
+        },
+        # The loss (rl_jax.grpo).
+        surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
+        kl=dict(fn="k3"),
+        kl_coef=0.0,
+        measure_kl=True,  # False: no forward of the reference and no kl/ metric, unless a term needs it
+        entropy_coef=0.0,
+        aggregate=dict(fn="token_mean"),
+        ptx=dict(coef=0.0, split="sft_train"),  # InstructGPT's pretraining term on the task's demonstrations
+        # The reference policy: its start and its moves (experiments.parts.references).
+        reference_soup=dict(init_from="", weight=0.5),
+        reference_schedule=dict(fn="fixed"),
+    )
 
 
 def base(name: str) -> ConfigDict:
@@ -104,18 +172,11 @@ def base(name: str) -> ConfigDict:
             task=dict(name=name),
             model=transformer(),
             init_from="",  # workdir of a finished run whose params to start from; "" runs the SFT below, if any
-            rollout=dict(
-                completion_length=32,
-                prompt_buckets=(16, 32, 64),
-                **SAMPLING,
-                engine=dict(name="lockstep", slots=0, url="", model="", timeout_s=600.0, sync=None),
-                mesh="",  # another layout of the weights for sampling (experiments.parts.rollout_mesh)
-                devices="shared",  # "shared" with the training, or "separate"
-            ),
+            rollout=rollout(),
             score=dict(chunk=32),
             packing=dict(mode="padded", row_length=0, min_rows=1),  # see experiments.parts.packers
-            # function: "module:function", (prompt, completion, info) -> {"reward": ...}; "": the task's own.
-            reward=dict(function="", num_workers=2, time_limit_s=1.0, failure_reward=0.0),
+            reward=reward(),
+            judge=dict(),  # learned judges: name -> dict(fn=..., weight=1.0) of experiments.parts.judges
             sft=dict(
                 steps=0,  # 0: no warm start
                 batch_size=128,
@@ -126,38 +187,36 @@ def base(name: str) -> ConfigDict:
                 eval_every=100,
                 stop_at=1.1,  # stop at this pass@1; above 1: never
             ),
-            # From rewards to advantages, weights and the loss: what a file of configs/methods sets.
-            algorithm=dict(
-                mask_truncated=False,  # DAPO's overlong filtering: no loss on rows that were cut off
-                # From rewards to advantages and weights (rl_jax.credit).
-                shaping=dict(fn="unchanged"),
-                reward_kl=dict(fn="k1"),
-                reward_kl_coef=0.0,
-                advantage=dict(fn="group_relative"),
-                behavior_weight=dict(fn="none"),  # from the sampler's log-probs to the trainer's
-                token_weight=dict(fn="none"),
-                token_selection=dict(fn=""),  # tokens that a surrogate treats differently; "": none
-                # Estimators with a state (rl_jax.core.trackers), by their use in the loop; "" is none.
-                trackers={
-                    place: dict(fn="") for place in ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
-                },
-                # The loss (rl_jax.grpo).
-                surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
-                kl=dict(fn="k3"),
-                kl_coef=0.0,
-                measure_kl=True,  # False: no forward of the reference and no kl/ metric, unless a term needs it
-                entropy_coef=0.0,
-                aggregate=dict(fn="token_mean"),
-            ),
+            algorithm=algorithm(),
+            # Coefficients that change: name -> dict(field=, fn=, ...) (experiments.parts.schedules).
+            schedules=dict(),
+            # Rows that the policy did not sample: name -> dict(fn=, ...) (experiments.parts.foreign_rows).
+            foreign=dict(),
             train=train(steps=100, epochs=1, minibatches=1, optimizer=optimizer(learning_rate=1e-4)),
             sample=dict(
                 prompts_per_step=32,
                 group_size=8,
                 dynamic_sampling=dict(max_batches=1),  # 1: off
+                references=0,  # samples of the reference per prompt, for a shaping against their rewards
+                **PROMPTS,
             ),
-            eval=dict(every=50, num_prompts=256, samples_per_prompt=1, batch_size=256, **SAMPLING),
+            eval=dict(
+                every=50,
+                num_prompts=256,
+                samples_per_prompt=1,
+                batch_size=256,
+                completion_length=0,  # 0: that of rollout
+                **SAMPLING,
+            ),
             checkpoint=checkpoint(every=50),
-            log=dict(progress=True, tensorboard=True, sample_rows=16),
+            log=dict(
+                progress=True,
+                tensorboard=True,
+                wandb=dict(WANDB),
+                sample_rows=16,
+                print_completions=0,
+                profile_steps=(),  # none
+            ),
         )
     )
 

@@ -8,6 +8,7 @@ from configs import common
 def critic(**changes) -> ConfigDict:
     """config.critic: how values are learned and turned into advantages. The policy's side is config.algorithm."""
     fields = dict(
+        init_from="",  # a run to start from: a reward model, or a policy
         shared=False,  # a value head on the policy's trunk; False: a separate network, from the same params
         warmup_steps=0,  # the first steps train the critic alone (unless it is shared)
         # From token rewards to advantages and returns (rl_jax.advantages.tokens).

@@ -3,6 +3,7 @@
     python -m experiments.best_of_n --config=configs/preferences/best_of_n.py \
         --config.best_of_n.proxies=runs/reward_model
 
+Who picks is best_of_n.proxies, the judges of config.judge (then best_of_n.proxies is empty), or else the verifier.
 Writes WORKDIR/best_of_n.json (gold and proxy score as functions of n and its KL), best_of_n.md (the table), scores.npz
 (the scores of every sample) and rankings.jsonl (the samples, ranked by the verifier: data for
 experiments.reward_model). The policy is that of config.init_from, or the config's own model, after its SFT in
@@ -17,8 +18,9 @@ import numpy as np
 
 from experiments.parts import flags
 from experiments.parts.encoding import encode_prompts
-from experiments.parts.judges import RewardModel, load_reward_model
-from experiments.parts.judging import Judged, judge, make_pool
+from experiments.parts.judges.trained import RewardModel, load_reward_model
+from experiments.parts.judging import Judged, judge, need_reward
+from experiments.parts.rewards import TASK, make_rewards
 from experiments.parts.run import record_run
 from experiments.parts.setup import Setup, check_rows, make_setup, sampling_of
 from experiments.parts.training import jit_generate
@@ -33,13 +35,13 @@ from rl_jax.stats import bootstrap_mean
 from rl_jax.tasks import Task
 
 
-def sample(setup: Setup, params, pool) -> list[Judged]:
+def sample(setup: Setup, params, rewards) -> list[Judged]:
     """Samples `samples` completions per prompt and scores them with the task's verifier, batch by batch.
 
     Args:
       setup: of the run.
       params: of the policy.
-      pool: the reward pool (judging.make_pool).
+      rewards: Rows -> RewardResult (make_rewards).
 
     Returns:
       One Judged per batch of prompts, without the rows that fill up the last batch.
@@ -61,8 +63,24 @@ def sample(setup: Setup, params, pool) -> list[Judged]:
         full = records + records[:1] * (settings.batch_size - len(records))  # one shape, one compilation
         rollout = generate(params, *encode_prompts(setup, full), jax.random.fold_in(key, index))
         kept = len(records) * settings.samples
-        result.append(judge(setup, pool, jax.tree.map(lambda x, n=kept: np.asarray(x)[:n], rollout), records))
+        result.append(judge(setup, rewards, jax.tree.map(lambda x, n=kept: np.asarray(x)[:n], rollout), records))
     return result
+
+
+def gold_scores(judged: list[Judged], config) -> np.ndarray:
+    """The verifier's rewards, float [rows]: the task's own if there are judges.
+
+    Raises:
+      ValueError: if the task's own reward is no term of the reward.
+    """
+    if not config.judge:
+        return np.concatenate([part.result.rewards for part in judged])
+    if TASK not in judged[0].result.components:
+        raise ValueError(
+            "best_of_n needs the task's own reward, to grade what the judges pick: leave reward.terms empty, or "
+            "add {'task': {'fn': 'task', 'weight': 0.0}}"
+        )
+    return np.concatenate([part.result.components[TASK] for part in judged])
 
 
 def proxy_scores(judged: list[Judged], model: RewardModel | None) -> np.ndarray:
@@ -70,7 +88,7 @@ def proxy_scores(judged: list[Judged], model: RewardModel | None) -> np.ndarray:
 
     Args:
       judged: the samples, batch by batch.
-      model: a reward model of M members. None takes the verifier's rewards, M = 1.
+      model: a reward model of M members. None takes the rewards, of the judges or the verifier, M = 1.
 
     Returns:
       float [rows, M]. An empty completion gets the member's lowest score.
@@ -122,13 +140,14 @@ def table(rows: list[dict[str, float]]) -> str:
     return head + "".join(line.format(**row) for row in rows)
 
 
-def rankings(judged: list[Judged], samples: int, noise: float, seed: int) -> bytes:
+def rankings(judged: list[Judged], gold: np.ndarray, samples: int, noise: float, seed: int) -> bytes:
     """The samples as lines of preferences.jsonl's kind "rankings", the best of each prompt first.
 
     Equal texts are kept once. A prompt needs two samples with different rewards.
 
     Args:
       judged: the samples, batch by batch.
+      gold: float [rows]. The verifier's rewards.
       samples: samples per prompt.
       noise: fraction of prompts whose order is reversed.
       seed: of the noise.
@@ -136,19 +155,20 @@ def rankings(judged: list[Judged], samples: int, noise: float, seed: int) -> byt
     Returns:
       JSON lines.
     """
-    rng, lines = np.random.default_rng(seed), []
+    rng, lines, first = np.random.default_rng(seed), [], 0
     for part in judged:
         for start in range(0, len(part.completions), samples):
             grades = {}
             for i in range(start, start + samples):
                 if part.completions[i].strip():
-                    grades.setdefault(part.completions[i], float(part.result.rewards[i]))
+                    grades.setdefault(part.completions[i], float(gold[first + i]))
             turned = rng.random() < noise
             order = sorted(grades, key=lambda text: (grades[text], text), reverse=not turned)
             rewards = sorted(grades.values(), reverse=True)
             if len(order) > 1 and rewards[0] > rewards[-1]:
                 record = {"prompt": part.records[start]["prompt"], "responses": order, "rewards": rewards}
                 lines.append(json.dumps(record) + "\n")
+        first += len(part.completions)
     return "".join(lines).encode()
 
 
@@ -156,6 +176,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
     """Samples, picks, writes. Returns the table's rows, none if a signal ended the SFT. task: replaces config.task."""
     settings = config.best_of_n
     setup = make_setup(config, task)
+    need_reward(setup)
     check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})
     record_run(config, workdir, "best_of_n", setup.mesh.devices.flat)
     params = warm_start(setup, workdir, None)
@@ -163,17 +184,17 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
         return []
     folders = [name for name in settings.proxies.split(",") if name]
     model = load_reward_model(folders) if folders else None
-    with make_pool(setup) as pool:
-        judged = sample(setup, params, pool)
+    with make_rewards(setup) as rewards:
+        judged = sample(setup, params, rewards)
     members = proxy_scores(judged, model)
-    gold = np.concatenate([part.result.rewards for part in judged]).reshape(-1, settings.samples)
+    gold = gold_scores(judged, config).reshape(-1, settings.samples)
     proxy = combined(members, config).reshape(gold.shape)
     rows = curve(gold, proxy, settings.sizes)
     write_atomically(
         workdir / "best_of_n.json", (json.dumps({"rows": rows, "proxies": folders}, indent=2) + "\n").encode()
     )
     write_atomically(workdir / "best_of_n.md", table(rows).encode())
-    noisy = rankings(judged, settings.samples, settings.label_noise, config.seed)
+    noisy = rankings(judged, gold.ravel(), settings.samples, settings.label_noise, config.seed)
     write_atomically(workdir / "rankings.jsonl", noisy)
     np.savez(workdir / "scores.npz", gold=gold, members=members.reshape(*gold.shape, -1))
     write_atomically(workdir / "final.json", (json.dumps({"step": 0}) + "\n").encode())  # marks the run as complete

@@ -7,7 +7,9 @@ import json
 import pathlib
 
 from experiments.parts import flags
-from experiments.parts.judging import make_evaluate, make_pool
+from experiments.parts.judging import make_evaluate, need_reward
+from experiments.parts.preference_data import with_data
+from experiments.parts.rewards import make_rewards
 from experiments.parts.setup import load_params, make_setup
 from rl_jax.tasks import Task
 from rl_jax.training import distributed
@@ -15,10 +17,11 @@ from rl_jax.training import distributed
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str, float]:
     """Evaluates config.init_from (or fresh params) and writes WORKDIR/evaluation.json. task: replaces config.task."""
-    setup = make_setup(config, task)
+    setup = with_data(make_setup(config, task))
+    need_reward(setup)
     params = load_params(setup, config.init_from) if config.init_from else setup.init_params()
-    with make_pool(setup) as pool:
-        metrics, rows = make_evaluate(setup, pool)(params)
+    with make_rewards(setup) as rewards:
+        metrics, rows = make_evaluate(setup, rewards)(params)
     if distributed.is_main():
         workdir.mkdir(parents=True, exist_ok=True)
         (workdir / "evaluation.json").write_text(json.dumps({"metrics": metrics, "samples": rows}, indent=2))

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from experiments.parts import flags, policy, processes, trackers
-from experiments.parts.judging import make_evaluate, make_pool
+from experiments.parts import flags, policy, pretraining, processes, references, schedules, trackers
+from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.processes import to_host
+from experiments.parts.rewards import make_rewards
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup, make_setup
@@ -44,18 +43,16 @@ def make_policy_batch(
     Returns:
       (PolicyBatch, float32 [B]).
     """
-    result, named = collected.judged.result, {}
-    if collected.greedy_rewards is not None:
-        named = {name: getattr(collected, name) for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated")}
-    if result.components:
-        named["components"] = np.stack(list(result.components.values()), axis=1)
-    return assign(collected.judged.rollout, result.rewards, before, reference, key, to_host(states), named)
+    judged, named = collected.judged, policy.arrays_of(collected)
+    return assign(judged.rollout, judged.result.rewards, before, reference, key, to_host(states), named)
 
 
 def needs_scores(config) -> bool:
     """Whether a step needs the policy's own log-probs before its updates, which cost a forward pass."""
-    in_reward = bool(config.algorithm.reward_kl_coef) or bool(config.algorithm.trackers.reward_kl.fn)
-    return policy.has_several_updates(config) or in_reward or policy.make_credit(config).needs_scores()
+    moved = bool(config.algorithm.trackers.reward_kl.fn)
+    in_reward = moved or schedules.may_be_used(config, "algorithm.reward_kl_coef")
+    needed = policy.has_several_updates(config) or policy.make_credit(config).needs_scores()
+    return needed or in_reward or bool(config.foreign)
 
 
 def compile_ahead(
@@ -86,6 +83,7 @@ def compile_ahead(
     before = to_host(ahead("score", programs.score)(state.params, rows))
     reference = before.log_probs if policy.needs_ref_log_probs(config) else None
     batch, _ = make_policy_batch(ahead("assign", programs.assign), collected, before, reference, key, state.trackers)
+    batch = pretraining.attach(setup, batch, 1)
     part = to_mesh(setup, packer.to_train(policy.minibatches(config, batch, key)[0]))
     ahead("train_step", programs.train_step)(state, part)
 
@@ -140,7 +138,7 @@ def update(
     Returns:
       (state, the metrics of each update, metrics of the packing).
     """
-    updates = []
+    updates, batch = [], pretraining.attach(setup, batch, loop.step)
     for part in policy.minibatches(setup.config, batch, key):
         part = to_mesh(setup, packer.to_train(part))
         state, metrics = programs.train_step(state, part)
@@ -152,26 +150,26 @@ def update(
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     loop, setup = Run(config, workdir, "grpo", config.train), make_setup(config, task)
-    packer, estimators = RolloutPacker(setup), trackers.make_trackers(config)
+    packer, estimators = RolloutPacker(setup), trackers.make_trackers(config, setup.task)
     policy.check_sizes(setup)
     loop.record(setup.mesh.devices.flat)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
-    ref_params = jax.tree.map(jnp.copy, params)
+    move, ref_params = references.start(setup, params)
     (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
+    rewards = loop.carry(make_rewards(setup))
     items = loop.restore(checkpoint_items(state, reference=ref_params), prompts)
     state, ref_params = state_of(items), items["reference"]
-    with loop, make_pool(setup) as pool:
-        collect = Collector(setup, pool, prompts, programs.generate, programs.greedy)
-        evaluate = make_evaluate(setup, pool)
+    with loop, rewards:
+        collect, evaluate = Collector(setup, rewards, prompts, programs), make_evaluate(setup, rewards)
         compile_ahead(loop, setup, programs, packer, collect, state)
         loop.begin(lambda: evaluate(state.params))
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step.number), 3)
-            collected = collect(state.params, rollout_key, step.clock)
+            collected = collect(state.params, rollout_key, step.clock, ref_params)
             rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
             scores, reference = score(config, programs, rows, state.params, ref_params, looks=step.evaluates)
-            state = trackers.see(estimators, state, collected)
+            state = trackers.see(estimators, state, collected, step.number)
             batch, earned = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)
             step.clock.lap("score_s", batch)
             state, updates, metrics = update(loop, setup, programs, packer, state, batch, order_key)
@@ -181,8 +179,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             if step.evaluates:
                 views = (collected.judged, batch, scores, programs.on_host(state.params, rows))
                 metrics |= policy.look(loop, step, setup, evaluate, state.params, *views)
-            timings = policy.timings(step, collected, programs)
-            step.end(checkpoint_items(state, reference=ref_params), metrics, timings)
+            ref_params = move(ref_params, state.params, step.number)
+            step.end(checkpoint_items(state, reference=ref_params), metrics, policy.timings(step, collected, programs))
     loop.finish(setup, state.params)
 
 

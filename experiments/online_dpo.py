@@ -14,13 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import flags, processes
-from experiments.parts.judging import make_evaluate, make_pool, sample_rows
-from experiments.parts.preference_data import PreferencePacker, flat, for_sft, load_task
+from experiments.parts import flags, hub, processes, references
+from experiments.parts.judging import Judged, make_evaluate, need_reward, rewards_by_source, sample_rows
+from experiments.parts.preference_data import PreferencePacker, flat, for_sft
 from experiments.parts.preference_steps import PreferencePrograms, add_batch_statistics, build, make_objective
+from experiments.parts.prompts import make_prompts
+from experiments.parts.rewards import make_rewards
 from experiments.parts.run import Clock, Run, checkpoint_items, state_of
 from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, Source, make_judge
-from experiments.parts.setup import Setup, check_rows, load_params, make_setup
+from experiments.parts.setup import Setup, check_rows, make_setup
 from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax import preferences
@@ -139,11 +141,14 @@ def minibatches(config, batch: PreferenceBatch, key: jax.Array) -> Iterator[Pref
             yield jax.tree.map(lambda x, i=chosen: jnp.asarray(x)[i], batch)
 
 
-def step_metrics(candidates: Candidates, source, batch: PreferenceBatch, updates: list[dict]) -> dict[str, float]:
+def step_metrics(
+    candidates: Candidates, judged: Judged, source, batch: PreferenceBatch, updates: list[dict]
+) -> dict[str, float]:
     """The metrics of one step: of its candidates, of the selected lists, and the mean over the updates.
 
     Args:
       candidates: of the step.
+      judged: its first samples.
       source: the prompts' source, for its num_skipped.
       batch: the selected lists.
       updates: metrics of each update.
@@ -160,40 +165,29 @@ def step_metrics(candidates: Candidates, source, batch: PreferenceBatch, updates
         "selection/gap": float(np.ptp(np.asarray(batch.rewards), axis=1)[kept].mean()) if kept.any() else 0.0,
         "completion_length": lengths.mean(),
         "data/skipped_records": source.num_skipped,
+        **rewards_by_source(judged),
     }
-
-
-def first_reference(setup: Setup, params: Params) -> Params:
-    """The first reference: `params`, or a soup (weighted average) of them and another run's."""
-    settings = setup.config.algorithm.reference_soup
-    if not settings.init_from:
-        return params
-    other = load_params(setup, settings.init_from)
-    return reference_policy.soup([params, other], [1.0 - settings.weight, settings.weight])
 
 
 def first_references(setup: Setup, params: Params) -> tuple[Callable, reference_policy.References]:
     """(the schedule that moves the references, the references before the first step)."""
-    schedule = bind(setup.config.algorithm.reference_schedule.to_dict(), reference_policy)
-    return schedule, reference_policy.start(schedule, params, first_reference(setup, params))
+    schedule = references.make_schedule(setup.config)
+    return schedule, reference_policy.start(schedule, params, references.first(setup, params))
 
 
 def make_source(config):
-    """Where the prompts come from.
-
-    Returns:
-      (task, or None for that of config.task; task -> source of the prompts' records).
+    """Where the prompts come from: task -> source of the prompts' records.
 
     Raises:
       ValueError: if sample.data is unknown.
     """
     known = {"": "train", "completion": "sft_train"}
     if config.sample.data == "pairs":
-        result = preferences.load(**config.sample.pairs.to_dict())
-        return load_task(config), lambda task: result.data_source("train")
+        result = preferences.load(**hub.local_fields(config.sample.pairs.to_dict()))
+        return lambda task: result.data_source("train")
     if config.sample.data not in known:
         raise ValueError(f"sample.data={config.sample.data!r} is none of '', 'completion', 'pairs'")
-    return None, lambda task: task.data_source(known[config.sample.data])
+    return lambda task: task.data_source(known[config.sample.data])
 
 
 def set_up(config, task: Task | None) -> Setup:
@@ -201,11 +195,13 @@ def set_up(config, task: Task | None) -> Setup:
     setup = make_setup(config, task)
     if config.sample.data != "pairs":
         return setup
-    return for_sft(setup, preferences.load(**config.sample.pairs.to_dict()))
+    return for_sft(setup, preferences.load(**hub.local_fields(config.sample.pairs.to_dict())))
 
 
 def check_config(setup: Setup) -> None:
-    """Raises ValueError if sizes do not divide."""
+    """Raises ValueError if sizes do not divide, or nothing judges the samples."""
+    if setup.config.sample.data != "pairs":
+        need_reward(setup)
     sample, settings = setup.config.sample, setup.config.train
     if sample.prompts_per_step % sample.prompts_per_batch:
         raise ValueError(
@@ -321,19 +317,19 @@ def compile_ahead(
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
-    loop, (named, source_of) = Run(config, workdir, "online_dpo", config.train), make_source(config)
-    setup = set_up(config, task or named)
+    loop, source_of = Run(config, workdir, "online_dpo", config.train), make_source(config)
+    setup = set_up(config, task)
     check_config(setup)
     loop.record(setup.mesh.devices.flat)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     schedule, compared = first_references(setup, params)
     (programs, state), source = build(setup, params), source_of(setup.task)
-    prompts = processes.own_batches(setup.mesh, source, batch_size=config.sample.prompts_per_batch, seed=config.seed)
+    prompts = make_prompts(setup, source, batch_size=config.sample.prompts_per_batch)
     items = loop.restore(checkpoint_items(state, references=compared), prompts)
     state, compared = state_of(items), items["references"]
-    with loop, make_pool(setup) as pool:
-        evaluate, draw = make_evaluate(setup, pool), Source(setup, make_judge(setup, pool), prompts)
+    with loop, make_rewards(setup) as rewards:
+        evaluate, draw = make_evaluate(setup, rewards), Source(setup, make_judge(setup, rewards), prompts)
         compile_ahead(loop, setup, programs, draw, state, compared.ref)
         loop.begin(lambda: evaluate(state.params))
         for step in loop.steps():
@@ -346,7 +342,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             compared, moved = schedule(compared, state.params, step.number)
             state = state._replace(params=moved)
             step.clock.lap("train_s")
-            metrics = step_metrics(candidates, source, batch, updates)
+            metrics = step_metrics(candidates, judged, source, batch, updates) | draw.metrics()
             if step.evaluates:
                 evaluated, samples = evaluate(state.params)
                 metrics |= evaluated

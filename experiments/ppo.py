@@ -9,23 +9,22 @@ base, and a critic of its own trains further adapters on a copy of that base, an
 trains the policy's adapters and the head. The same command resumes an interrupted run, bit for bit.
 """
 
-import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
-from experiments.parts import flags, processes, trackers
+from experiments.parts import critics, flags, foreign_rows, pretraining, processes, references, schedules, trackers
 from experiments.parts import policy as policy_parts
-from experiments.parts.judging import make_evaluate, make_pool
+from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.processes import to_host
+from experiments.parts.rewards import make_rewards
 from experiments.parts.run import Run
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup, make_setup
-from experiments.parts.training import make_trainer, to_mesh, trained_model, with_merged_adapters
+from experiments.parts.training import make_trainer, to_mesh, with_merged_adapters
 from experiments.parts.warm_start import warm_start
 from rl_jax import ppo
 from rl_jax.advantages import tokens as token_advantages
@@ -34,7 +33,7 @@ from rl_jax.core.packed_rows import rows_of
 from rl_jax.core.types import Params
 from rl_jax.losses import value
 from rl_jax.models.heads import NAME as HEAD
-from rl_jax.models.heads import add_value_head, make_predict, without_value_head
+from rl_jax.models.heads import make_predict, without_value_head
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.tasks import Task
 from rl_jax.training import sharding
@@ -105,10 +104,12 @@ class PPOPrograms(NamedTuple):
       generate: as in experiments.grpo.
       score: as in experiments.grpo.
       predict: (critic params, rows) -> values float32 [B, C + 1].
-      assign: (rollout, rewards, values, before, reference, key, tracker states) -> (PPOBatch, metrics).
+      assign: (rollout, rewards, values, before, reference, key, tracker states, named) -> (PPOBatch, metrics).
       policy_step: (state, PolicyBatch) -> (state, metrics). If the critic is shared it trains both and takes a
         PPOBatch.
       critic_step: (state, PPOBatch) -> (state, metrics), or None if the critic is shared.
+      greedy: None; PPO has no use for it.
+      references: as in experiments.grpo.
     """
 
     generate: Callable
@@ -117,6 +118,8 @@ class PPOPrograms(NamedTuple):
     assign: Callable
     policy_step: Callable
     critic_step: Callable | None
+    greedy: Callable | None = None
+    references: Callable | None = None
 
     def on_host(self, params, rows):
         """The scores of `rows`, gathered from all processes."""
@@ -151,9 +154,11 @@ class PPOPrograms(NamedTuple):
 
 def make_assign(config) -> Callable:
     """Makes PPOPrograms.assign, which sees the global batch."""
-    rule, estimator = policy_parts.make_credit(config), make_estimator(config)
 
-    def assign(rollout, rewards, values, before, reference, key, states):
+    def assign(rollout, rewards, values, before, reference, key, states, named):
+        now = schedules.in_credit(config, states)
+        rule, estimator = policy_parts.make_credit(now), make_estimator(now)
+        rollout = foreign_rows.with_behavior(rollout, before)
         batch, means = ppo.assign(
             rule,
             estimator,
@@ -165,11 +170,13 @@ def make_assign(config) -> Callable:
             ref_log_probs=reference,
             log_probs=before.log_probs,
             entropy=before.entropy,
-            **trackers.known(config, states),
+            **named,
+            **trackers.known(now, states, named),
         )
         policy = trackers.weigh(batch.policy, states)
         if policy_parts.has_several_updates(config):
             policy = policy._replace(old_log_probs=before.log_probs)
+        policy = policy_parts.with_row_selection(now, policy, rewards, key)
         return batch._replace(policy=policy), {name: mean.value() for name, mean in means.items()}
 
     return assign
@@ -179,21 +186,20 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
     """Compiled functions and the initial learner. The buffers of `params` are donated.
 
     Raises:
-      ValueError: if a shared critic is to be warmed up alone.
+      ValueError: if a shared critic is to be warmed up alone, or to start from another run.
     """
     config, objective = setup.config, make_objective(setup.config)
     length, settings = config.rollout.completion_length, config.critic
-    if settings.shared and settings.warmup_steps:
-        raise ValueError("critic.warmup_steps: a critic that shares the policy's trunk cannot be trained alone")
     rows = sharding.batch_sharding(setup.mesh)
-    add_head = functools.partial(add_value_head, trained_model(setup), num_outputs=objective.num_outputs())
-    critic_shardings = sharding.tree_shardings(jax.eval_shape(add_head, params), setup.mesh)
-    critic_params = jax.jit(add_head, out_shardings=critic_shardings)(params)
+    critic_params, critic_shardings = critics.start(setup, params, num_outputs=objective.num_outputs())
     of_policy, policy = policy_parts.build(setup, params)
     predict = with_merged_adapters(setup, make_predict(setup.model, completion_length=length))
 
+    def objective_of(batch):
+        return make_objective(schedules.in_loss(config, batch.policy.extras))
+
     def critic_loss(params, batch):
-        return ppo.value_loss(predict(params, batch.policy.batch)[:, :-1], batch, objective)
+        return ppo.value_loss(predict(params, batch.policy.batch)[:, :-1], batch, objective_of(batch))
 
     def joint_loss(params, batch):
         tokens = batch.policy.batch
@@ -202,7 +208,7 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
         sampling = Sampling(config.rollout.temperature)  # what is trained, as policy_parts.make_scorer has it
         score = make_score(model, completion_length=length, sampling=sampling, chunk=config.score.chunk)
         values = make_predict(model, completion_length=length)(params, tokens)
-        return ppo.loss(score(params, tokens), values[:, :-1], batch, objective)
+        return ppo.loss(score(params, tokens), values[:, :-1], batch, objective_of(batch))
 
     if settings.shared:
         loss_fn = with_merged_adapters(setup, joint_loss)
@@ -222,6 +228,7 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
         assign=jax.jit(make_assign(config), out_shardings=(rows, sharding.replicated(setup.mesh))),
         policy_step=policy_step,
         critic_step=critic_step,
+        references=of_policy.references,
     )
     return programs, LearnerState(policy, critic)
 
@@ -298,7 +305,8 @@ def score(
         reference = programs.score(ref_params, rows).log_probs
     values = programs.predict(learner.critic_params(), rows)
     states = jax.device_get(learner.policy.trackers)
-    batch, metrics = programs.assign(rollout, rewards, values, before, reference, key, states)
+    named = policy_parts.arrays_of(collected)
+    batch, metrics = programs.assign(rollout, rewards, values, before, reference, key, states, named)
     before, batch, metrics = to_host((before, batch, jax.device_get(metrics)))
     return batch, metrics, before
 
@@ -327,6 +335,7 @@ def compile_ahead(
     compiled = {name: ahead(name, getattr(programs, name)) for name in ("predict", "assign")}
     compiled = programs._replace(score=lambda *_: scored, **compiled)
     batch, _, _ = score(setup, compiled, packer, learner, learner.policy_params(), collected, key)
+    batch = pretraining.attach(setup, batch, 1)
     part = to_mesh(setup, policy_parts.minibatches(setup.config, batch, key)[0])
     if programs.critic_step:
         ahead("critic_step", programs.critic_step)(learner.critic, part)
@@ -359,6 +368,7 @@ def update(
     """
     updates, critic_updates, settings = [], [], setup.config.critic
     only_critic = loop.step <= settings.warmup_steps
+    batch = pretraining.attach(setup, batch, loop.step)
     alike = packer.padded or settings.shared or settings.micro_batches == setup.config.train.micro_batches
     for part in policy_parts.minibatches(setup.config, batch, key):
         rows = to_mesh(setup, packer.to_train(part))
@@ -375,23 +385,23 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     check_config(config)
     loop, setup = Run(config, workdir, "ppo", config.train), make_setup(config, task)
-    packer, estimators = RolloutPacker(setup), trackers.make_trackers(config)
+    packer, estimators = RolloutPacker(setup), trackers.make_trackers(config, setup.task)
     policy_parts.check_sizes(setup, **{"critic's micro_batch": config.critic.micro_batches})
     loop.record(setup.mesh.devices.flat)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
-    ref_params = jax.tree.map(jnp.copy, params)
+    move, ref_params = references.start(setup, params)
     (programs, learner), (source, prompts) = build(setup, params), policy_parts.own_prompts(setup)
-    items = loop.restore(learner.checkpoint_items(ref_params), prompts)
+    rewards, items = loop.carry(make_rewards(setup)), loop.restore(learner.checkpoint_items(ref_params), prompts)
     learner, ref_params = LearnerState.of(items), items["reference"]
-    with loop, make_pool(setup) as pool:
-        collect, evaluate = Collector(setup, pool, prompts, programs.generate), make_evaluate(setup, pool)
+    with loop, rewards:
+        collect, evaluate = Collector(setup, rewards, prompts, programs), make_evaluate(setup, rewards)
         compile_ahead(loop, setup, programs, packer, collect, learner)
         loop.begin(lambda: evaluate(learner.policy_params()))
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step.number), 3)
-            collected = collect(learner.policy_params(), rollout_key, step.clock)
-            learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected))
+            collected = collect(learner.policy_params(), rollout_key, step.clock, ref_params)
+            learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected, step.number))
             batch, metrics, before = score(setup, programs, packer, learner, ref_params, collected, credit_key)
             step.clock.lap("score_s", batch)
             learner, *updates, packed = update(loop, setup, programs, packer, learner, batch, order_key)
@@ -401,9 +411,9 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             learner = learner._replace(policy=policy)
             if step.evaluates:
                 rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
-                after = programs.on_host(learner.policy_params(), rows)
-                views = (collected.judged, batch.policy, before, after)
+                views = (collected.judged, batch.policy, before, programs.on_host(learner.policy_params(), rows))
                 metrics |= policy_parts.look(loop, step, setup, evaluate, learner.policy_params(), *views)
+            ref_params = move(ref_params, learner.policy_params(), step.number)
             step.end(learner.checkpoint_items(ref_params), metrics, policy_parts.timings(step, collected, programs))
     loop.finish(setup, learner.policy_params(), critic=learner.critic_params())
 

@@ -5,7 +5,7 @@
 Each step: records -> token ids -> the head's outputs at the last token of each response (or step) -> update. The
 objective is config.algorithm, slot by slot (rl_jax.reward_model). With LoRA (config.model.lora) adapters are trained on
 a frozen base, and the head in full. The same command resumes an interrupted run, bit for bit. Other programs load the
-result with `experiments.parts.judges.load_reward_model`.
+result as a judge (config.judge, experiments.parts.judges).
 """
 
 import json
@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.parts import flags
-from experiments.parts.preference_data import Arrays, load_task
+from experiments.parts import flags, hub
+from experiments.parts.preference_data import Arrays
 from experiments.parts.reward_readers import (
     Reader,
     add_head,
@@ -99,8 +99,9 @@ def take(setup: Setup, reader: Reader, arrays: Arrays, indices: list[int]) -> tu
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Data, params, restore, loop, save, evaluate. task: its tokenizer replaces that of config.task."""
     check(config)
-    loop, data = Run(config, workdir, "reward_model", config.train), preferences.load(**config.data.to_dict())
-    setup, size = make_setup(config, task or load_task(config)), config.train.batch_size
+    loop = Run(config, workdir, "reward_model", config.train)
+    data = preferences.load(**hub.local_fields(config.data.to_dict()))
+    setup, size = make_setup(config, task), config.train.batch_size
     check_batches(setup)
     loop.record(setup.mesh.devices.flat)
     reader = make_reader(setup)

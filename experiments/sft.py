@@ -9,6 +9,7 @@ loop is in experiments/parts/warm_start.py, because other programs begin with it
 import pathlib
 
 from experiments.parts import flags
+from experiments.parts.preference_data import with_data
 from experiments.parts.setup import make_setup
 from experiments.parts.warm_start import fine_tune, sft_run
 from rl_jax.tasks import Task
@@ -17,7 +18,7 @@ from rl_jax.tasks import Task
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> bool:
     """Fine-tunes in `workdir`. Returns False if a signal ended it early. task: replaces config.task."""
     loop = sft_run(config, workdir)
-    return fine_tune(make_setup(config, task), loop)
+    return fine_tune(with_data(make_setup(config, task)), loop)
 
 
 if __name__ == "__main__":

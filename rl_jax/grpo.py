@@ -32,9 +32,9 @@ class Objective(NamedTuple):
     """(log_probs, old_log_probs, advantages, mask) -> Surrogate."""
     kl: Callable = kl_estimators.k3
     """(log_probs, ref_log_probs, mask) -> float [B, C]."""
-    kl_coef: float = 0.04
+    kl_coef: float | chex.Array = 0.04
     """Weight of the KL; 0 removes the term. The batch's `kl_coefs` override it."""
-    entropy_coef: float = 0.0
+    entropy_coef: float | chex.Array = 0.0
     """Weight of the entropy bonus; 0 removes the term. The batch's `entropy_coefs` override it."""
     aggregate: Callable = aggregation.seq_mean_token_mean
     """(per_token, mask) -> Mean."""
@@ -69,20 +69,25 @@ def loss(scores: TokenScores, batch: PolicyBatch, objective: Objective) -> tuple
     per_token = surrogate.loss
     if batch.token_weights is not None:
         per_token *= jax.lax.stop_gradient(zero_masked(batch.token_weights, mask))
-    if objective.kl_coef or "kl_coefs" in extras:
+    if _is_on(objective.kl_coef) or "kl_coefs" in extras:
         if batch.ref_log_probs is None:
             raise ValueError("a KL term (kl_coef, kl_coefs) needs batch.ref_log_probs")
         divergence = supply(objective.kl, available)(scores.log_probs, batch.ref_log_probs, mask)
         per_token += _per_row(extras.get("kl_coefs"), objective.kl_coef) * divergence
-    if objective.entropy_coef or "entropy_coefs" in extras:
+    if _is_on(objective.entropy_coef) or "entropy_coefs" in extras:
         bonus = zero_masked(scores.entropy, mask)
         per_token -= _per_row(extras.get("entropy_coefs"), objective.entropy_coef) * bonus
     return supply(objective.aggregate, available)(per_token, mask), _metrics(surrogate, scores, batch)
 
 
+def _is_on(coef: float | chex.Array) -> bool:
+    """Whether a term is computed: always if its weight is an array, whose value is not known when compiling."""
+    return not isinstance(coef, int | float) or coef != 0
+
+
 def _per_row(coefs: chex.Array | None, constant: float) -> float | chex.Array:
-    """A regularizer's weight: float [B, 1] if a controller has set it for the rows of this batch, else the constant."""
-    return constant if coefs is None else coefs[:, None]
+    """A regularizer's weight: that of the batch's rows, float [B], or of its tokens, [B, C]; else the constant."""
+    return constant if coefs is None else coefs[:, None] if coefs.ndim == 1 else coefs
 
 
 def _metrics(surrogate: Surrogate, scores: TokenScores, batch: PolicyBatch) -> Metrics:

@@ -4,6 +4,7 @@ The environment is set here, before jax is loaded, and is inherited by the progr
 """
 
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -25,6 +26,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA and TensorStore chatte
 
 import jax  # noqa: E402
 
+# Tracing makes millions of short-lived objects: with Python's thresholds a tenth of the processor's time goes into the
+# search for garbage among them.
+gc.set_threshold(50_000, 10, 10)
+
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -43,6 +48,12 @@ def pytest_configure():
         os.environ[COMPILED] = tempfile.mkdtemp(prefix="rl_jax-tests-xla-")
         atexit.register(shutil.rmtree, os.environ[COMPILED], ignore_errors=True)
     compilation.use_cache(os.environ[COMPILED], min_compile_s=0.1)
+
+
+def pytest_collection_finish():
+    """What is imported by now stays: no search for garbage needs to pass through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -48,8 +48,9 @@ MUTATED += ["core/masked.py", "core/trackers.py", "credit/rule.py", "credit/shap
 UNUSED = ["experiments", "models", "rewards", "rollout", "tasks", "test_mutants.py", "test_mutate.py", "test_docs.py"]
 UNUSED += ["test_packaging.py", "test_layering.py", "tokenizers", "test_readers.py", "test_logging.py"]
 UNUSED += ["test_progress.py", "test_checkpoint.py", "test_data.py", "test_scoring.py", "test_sharding.py"]
-UNUSED += ["test_oracles.py", "test_notebooks.py", "preferences", "envs"]
-JUNK = (".git", ".venv", "runs", "build", "dist", "__pycache__", "*.egg-info", ".pytest_cache", ".ruff_cache")
+UNUSED += ["test_oracles.py", "test_notebooks.py", "preferences", "envs", "distributed", "runs", "data"]
+JUNK = ("__pycache__", "*.egg-info", ".pytest_cache", ".ruff_cache")  # not copied, wherever they are
+JUNK_ON_TOP = {".git", ".venv", "runs", "build", "dist"}  # only there: rl_jax/runs is a package
 EQUIVALENT = "tests/mutants_equivalent.txt"
 
 
@@ -267,6 +268,16 @@ def main(argv: list[str] | None = None) -> int:
     return _run(options)
 
 
+def copy_repository(root: Path, copy: Path) -> None:
+    """Copies what the tests need of the repository."""
+    anywhere = shutil.ignore_patterns(*JUNK)
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        return anywhere(folder, names) | (JUNK_ON_TOP if Path(folder) == root else set())
+
+    shutil.copytree(root, copy, ignore=ignored)
+
+
 def _in_a_copy(options, argv) -> int:
     """This program again, on a copy of the repository: nothing that is edited meanwhile changes the run."""
     root = Path(__file__).resolve().parents[1]
@@ -279,7 +290,7 @@ def _in_a_copy(options, argv) -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="rl_jax-mutants-") as folder:
         copy = Path(folder).resolve() / "main"
-        shutil.copytree(root, copy, ignore=shutil.ignore_patterns(*JUNK))
+        copy_repository(root, copy)
         if (root.parent / "shared").exists():
             (copy.parent / "shared").symlink_to(root.parent / "shared")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
@@ -312,6 +323,9 @@ def _run(options) -> int:
     tests = [name for name in test_files(root) if imported(root, name) & mutated]
     tests = [name for name in tests if options.tests is None or name in options.tests]
     known = baseline(root, tests, options.work, options.jobs)
+    if unread := [name for name, result in known.items() if result["code"] not in (0, 1, 5)]:
+        print(f"these files cannot be collected without a fault: {', '.join(unread)}", file=sys.stderr)
+        return 2
     preload(root, options.work, known)
     results = options.work / "results.jsonl"
     if options.fresh:

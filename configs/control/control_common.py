@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from configs.common import checkpoint
+from configs.common import WANDB, checkpoint
 
 
 def base(name: str) -> ConfigDict:
@@ -66,7 +66,7 @@ def base(name: str) -> ConfigDict:
             log_every=50,  # updates per row of metrics and per call of the compiled program
             eval=dict(num_episodes=16, max_steps=500, greedy=False),  # per row of metrics; 0 episodes: none
             checkpoint=checkpoint(every=500),  # updates, a multiple of log_every
-            log=dict(progress=True, tensorboard=True),
+            log=dict(progress=True, tensorboard=True, wandb=dict(WANDB)),
             max_nonfinite_in_a_row=1000,  # stop once so many gradients in a row were not finite in every run
         )
     )

@@ -1,15 +1,17 @@
 """Where the methods start: GRPO as published, on a task's config. A file of configs/methods sets what differs.
 
-The word after a config's colon names the task (arithmetic, if none does), and `smoke` the smallest size of it, as in
-`configs/methods/gspo.py:game24,smoke`. Batch sizes, learning rate and warm start are the task's.
+The word after a config's colon names the task (arithmetic, if none does; `task` is your own, configs/task.py), and
+`smoke` the smallest size of it, as in `configs/methods/gspo.py:game24,smoke`. Batch sizes, learning rate and warm start
+are the task's.
 """
 
 from ml_collections import ConfigDict
 
 from configs import common, ppo_common
+from configs import task as own
 from configs.tasks import arithmetic, game24, stories_sentiment
 
-TASKS = {"arithmetic": arithmetic, "game24": game24, "stories_sentiment": stories_sentiment}
+TASKS = {"arithmetic": arithmetic, "game24": game24, "stories_sentiment": stories_sentiment, "task": own}
 
 
 def grpo(key: str, arg: str | None, *, minibatches: int = 4) -> ConfigDict:

@@ -5,7 +5,8 @@
     l_V = max( (V - G)^2, (clip(V, V_old - .2, V_old + .2) - G)^2 ) / 2
 
 Departs from GRPO: as PPO does (ppo.py), with rewards on a scale that does not depend on the reward model, and a critic
-that is trained alone for 50 steps first. The pretraining loss that the paper adds is not here.
+that is trained alone for 50 steps first. On a reward model, with the pretraining loss that the paper adds, it is
+configs/preferences/rlhf.py:ppo_max.
 
     python -m experiments.ppo --config=configs/methods/ppo_max.py
 """

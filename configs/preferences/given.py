@@ -3,9 +3,11 @@
     python -m experiments.dpo --config=configs/preferences/given.py --config.data.path=PAIRS.jsonl --workdir=runs/dpo
 
 Without a path the preferences are generated: sums, right and wrong (rl_jax.preferences.generated). A line of a file is
-{"prompt": ..., "chosen": ..., "rejected": ...}. The model is a small one from scratch over characters, first fine-tuned
-on the chosen answers (config.sft); --config.model.path=FOLDER takes a Hugging Face model instead,
---config.model.checkpoint with --config.task.tokenizer_path one of llama2.c. Argument: `smoke`.
+{"prompt": ..., "chosen": ..., "rejected": ...}; other names of columns are given as
+--config.data.columns="{'prompt': 'question', 'chosen': 'better', 'rejected': 'worse'}". The model is a small one from
+scratch over characters, first fine-tuned on the chosen answers (config.sft); --config.model.checkpoint with
+--config.task.tokenizer_path takes one of llama2.c. Arguments: `pretrained` takes a Hugging Face model,
+--config.model.path=FOLDER, as it is: no fine-tuning first, small steps. `lora` trains adapters on it. `smoke`: seconds.
 """
 
 from ml_collections import ConfigDict
@@ -14,9 +16,13 @@ from configs import common, sweeps
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, ("smoke",))
+    words = common.parse(arg, ("pretrained", "lora", "smoke"))
     config = base("preferences")
     config.sft.update(steps=200, batch_size=32)
+    if words & {"pretrained", "lora"}:
+        pretrained(config, learning_rate=5e-6 if "lora" in words else 5e-7)
+    if "lora" in words:
+        config.model.lora.update(rank=16, alpha=32.0)
     return smoke(config) if "smoke" in words else config
 
 
@@ -24,7 +30,7 @@ def base(name: str) -> ConfigDict:
     """A whole run: SFT on the chosen side, if any, then steps on preferences, evaluated on held-out ones."""
     config = common.base(name)
     config.program = "dpo"
-    del config["sample"]
+    del config["sample"], config["schedules"], config["foreign"]
     # A tokenizer for texts without a verifier: from a llama2.c file, or of characters; a model's folder has its own.
     config.task = dict(name="preferences", tokenizer_path="", alphabet=PRINTABLE)
     # The keywords of rl_jax.preferences.load. kind: "pairs", "rankings" or "labels" (for reward models "steps", too).
@@ -32,6 +38,7 @@ def base(name: str) -> ConfigDict:
         name="given",
         path="",  # a JSONL file; "": generated preferences of the same kind
         kind="pairs",
+        columns=dict(),  # field -> its name in the file
         sort_by_reward=False,
         test_share=0.1,  # of the prompts
         skip_bad_records=False,
@@ -43,6 +50,16 @@ def base(name: str) -> ConfigDict:
     config.train = train(steps=100)
     config.eval.update(every=50, num_prompts=256, batch_size=64)  # of the test split: prompts with their responses
     return config
+
+
+def pretrained(config: ConfigDict, *, learning_rate: float) -> None:
+    """A Hugging Face folder as it is, in `config`: texts of its length, small steps, bfloat16 on an accelerator."""
+    config.model = common.transformer(path="FOLDER", dtype="auto")
+    config.rollout.update(completion_length=512, prompt_buckets=(512,))
+    config.sft.update(steps=0)
+    config.sft.optimizer.learning_rate = 1e-5
+    config.train.update(micro_batches=8)
+    config.train.optimizer = common.optimizer(learning_rate=learning_rate, warmup_steps=10)
 
 
 # The characters of an ASCII text.
@@ -87,7 +104,7 @@ def smoke(config: ConfigDict) -> ConfigDict:
     """The same program at the smallest size: a few steps, for CI."""
     config.sft.steps = min(config.sft.steps, 10)
     config.sft.update(batch_size=8, eval_every=10)
-    config.train.update(steps=4, data_epochs=0, batch_size=8)
+    config.train.update(steps=4, data_epochs=0, batch_size=8, micro_batches=1)
     config.eval.update(every=2, num_prompts=16, batch_size=16)
     config.checkpoint.every = 2
     return config

@@ -37,6 +37,9 @@ def of(config: ConfigDict) -> ConfigDict:
     config.train = given.train(steps=100, epochs=1)
     del config.train["data_epochs"], config.train["reference_cache"]
     config.sample = sample()
+    for group in ("schedules", "foreign"):  # of grpo and ppo
+        if group in config:
+            del config[group]
     return config
 
 
@@ -47,6 +50,7 @@ def sample() -> ConfigDict:
             prompts_per_step=32,  # an update takes train.batch_size of their pairs
             prompts_per_batch=32,  # per call of the sampler
             group_size=2,  # candidates per prompt
+            **common.PROMPTS,
             # Sampled from pi^(1 - share) ref^share. 0: the policy; 1: the reference (RSO, EGPO).
             share=0.0,
             # Further samples, with a share of their own. candidates: may be chosen, too (XPO: 1 sample, share 1.0);
@@ -57,7 +61,6 @@ def sample() -> ConfigDict:
             data="",
             pairs=dict(name="jsonl", path=""),  # the keywords of rl_jax.preferences.load
             missing_eos_penalty=0.0,  # subtracted from the reward of a truncated completion
-            judge="",  # "": the task's verifier; otherwise the workdir of a reward model (experiments.reward_model)
         )
     )
 

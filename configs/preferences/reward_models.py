@@ -9,8 +9,9 @@ their files are those of `python -m experiments.tools.fetch_data NAME`. Argument
 of annotators as labels, for generated pairs and pandalm), `margin` (for generated pairs), `center`, `k_wise` and
 `plackett_luce` (for rankings, or gsm8k's four solutions each), `hl_gauss`, `mse`, `implicit` (no head), `ensemble`
 (five heads). The model for generated data is a small one of characters, which `scratch` also takes for real data; for
-real data it is otherwise the real stories260K. `smoke` (seconds, for CI). --config.model.path=FOLDER takes a Hugging
-Face model.
+real data it is otherwise the real stories260K. `given` reads your own file, --config.data.path=PAIRS.jsonl with the
+fields of configs/preferences/given.py; `pretrained` takes a Hugging Face model, --config.model.path=FOLDER, with steps
+that suit one, and `lora` trains adapters on it. `smoke` (seconds, for CI).
 """
 
 from ml_collections import ConfigDict
@@ -20,7 +21,7 @@ from configs.preferences import given
 
 REAL = ("hh", "pandalm", "bbmistake", "gsm8k")
 WORDS = (
-    *("smoke", "scratch", "steps", "labels", "rankings", *REAL),
+    *("smoke", "scratch", "given", "pretrained", "lora", "steps", "labels", "rankings", *REAL),
     *("soft", "margin", "center", "k_wise", "plackett_luce", "hl_gauss", "mse", "implicit", "ensemble"),
 )
 
@@ -54,6 +55,7 @@ def base(name: str) -> ConfigDict:
     config = given.base(name)
     config.program = "reward_model"
     config.algorithm = reward_model()
+    config.encode.separator = "\n"  # after each step of a solution
     optimizer = common.optimizer(learning_rate=1e-3, warmup_steps=10)
     config.train = common.train(steps=120, batch_size=32, optimizer=optimizer)
     # Further data to evaluate on at the end, by name: keywords of rl_jax.preferences.load.
@@ -63,15 +65,20 @@ def base(name: str) -> ConfigDict:
 
 def get_config(arg: str | None = None):
     words = common.parse(arg, WORDS)
-    named = sorted(words & {"steps", "labels", "rankings", *REAL})
+    named = sorted(words & {"steps", "labels", "rankings", "given", *REAL})
     if len(named) > 1:
         raise ValueError(f"choose one data set, not {len(named)}: {', '.join(named)}")
     config = base("reward_model")
     config.model = common.transformer(embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16)
-    config.encode = dict(truncate="left", identical="drop")
+    config.encode.update(truncate="left", identical="drop")
     config.eval.update(every=50, num_prompts=512, batch_size=32)
     config.checkpoint.every = 50
-    (_real if words & set(REAL) else _generated)(config, words)
+    if "given" not in words:
+        (_real if words & set(REAL) else _generated)(config, words)
+    if words & {"pretrained", "lora"}:
+        given.pretrained(config, learning_rate=1e-4 if "lora" in words else 1e-5)
+    if "lora" in words:
+        config.model.lora.update(rank=16, alpha=32.0)
     if words & {"steps", "bbmistake"}:
         config.algorithm.update(reads="steps", responses=1, loss=dict(fn="step_cross_entropy"))
     if words & {"labels", "gsm8k"}:
@@ -134,7 +141,7 @@ def method(config: ConfigDict, words: set[str]) -> ConfigDict:
 
 def smoke(config: ConfigDict) -> ConfigDict:
     """The same program at the smallest size: a few steps, for CI."""
-    config.train.update(steps=4, batch_size=8)
+    config.train.update(steps=4, batch_size=8, micro_batches=1)
     config.rollout.update(completion_length=32, prompt_buckets=(32,))
     config.eval.update(every=2, num_prompts=16, batch_size=16)
     config.checkpoint.every = 2

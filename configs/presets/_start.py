@@ -51,6 +51,7 @@ def frozen(
     config.algorithm.advantage = advantage
     config.algorithm.behavior_weight = behavior_weight or dict(fn="none")
     config.algorithm.token_weight, config.algorithm.token_selection = dict(fn="none"), dict(fn="")
+    config.algorithm.entropy_weight = dict(fn="")
     config.algorithm.trackers = {place: dict(fn="") for place in config.algorithm.trackers}
     config.algorithm.surrogate = surrogate
     config.algorithm.kl, config.algorithm.kl_coef, config.algorithm.entropy_coef = kl, kl_coef, 0.0

@@ -101,7 +101,7 @@ def make_work(shape: str, sizes: dict, *, prompts: int, group_size: int, steps: 
 class _Tokenizer:
     """What policy.build needs of a tokenizer; nothing ends a row before its length."""
 
-    eos_ids, pad_id = (), 0
+    eos_ids, pad_id, decode = (), 0, staticmethod(str)
 
 
 class _Task:

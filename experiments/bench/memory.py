@@ -70,7 +70,7 @@ def temporary_bytes(score: Callable, params: Any, batch: TokenBatch | Packed) ->
     """The temporaries of d/dparams of a sum that depends on every log-prob and every entropy. params: shapes."""
 
     def total(params, batch):
-        log_probs, entropy = score(params, batch)
+        log_probs, entropy = score(params, batch)[:2]
         return jnp.sum(jnp.square(log_probs)) + jnp.sum(jnp.square(entropy))
 
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)

@@ -26,8 +26,10 @@ from experiments import grpo, online_dpo, ppo
 from experiments.frontier import curves
 from experiments.parts import flags, preference_steps
 from experiments.parts.encoding import encode_prompts
-from experiments.parts.judging import judge, make_pool
+from experiments.parts.judging import judge
 from experiments.parts.preference_data import PreferencePacker
+from experiments.parts.prompts import make_prompts
+from experiments.parts.rewards import Rewards, make_rewards
 from experiments.parts.run import Clock
 from experiments.parts.sample_candidates import Candidates, Source, make_judge
 from experiments.parts.setup import Setup, make_setup
@@ -36,7 +38,6 @@ from experiments.parts.warm_start import warm_start
 from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
 from rl_jax.data import pipeline
 from rl_jax.rewards.benchmarks import best_of_n
-from rl_jax.rewards.pool import RewardPool
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.runs.logging import write_atomically
 from rl_jax.runs.run_record import is_complete
@@ -83,7 +84,7 @@ def digest(value) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def make_measure(setup: Setup, pool: RewardPool, reference: Params) -> Callable:
+def make_measure(setup: Setup, scorer: Rewards, reference: Params) -> Callable:
     """Makes measure(params) -> {"reward", "reward_se", "kl", "kl_se", "kl_per_token", "length"}.
 
     It samples eval.samples_per_prompt completions for each of the first eval.num_prompts held-out prompts: the same
@@ -91,7 +92,7 @@ def make_measure(setup: Setup, pool: RewardPool, reference: Params) -> Callable:
 
     Args:
       setup: of the run.
-      pool: of rewards.
+      scorer: Rows -> RewardResult.
       reference: params of the reference policy.
     """
     settings, length = setup.config.eval, setup.config.rollout.completion_length
@@ -109,7 +110,7 @@ def make_measure(setup: Setup, pool: RewardPool, reference: Params) -> Callable:
             ratio = rollout.raw_log_probs - score(reference, rollout.batch).log_probs
             kept = len(records) * settings.samples_per_prompt
             rollout, ratio = jax.tree.map(lambda x, n=kept: np.asarray(x)[:n], (rollout, ratio))
-            rewards.append(judge(setup, pool, rollout, records).result.rewards)
+            rewards.append(judge(setup, scorer, rollout, records).result.rewards)
             ratios.append(ratio)
             masks.append(rollout.completion_mask)
         rewards, mask = np.concatenate(rewards), np.concatenate(masks)
@@ -132,7 +133,7 @@ def lockstep_sampler(setup: Setup, group_size: int) -> Callable:
     return jit_generate(make_generate(setup.model, completion_length=length, group_size=group_size, **options), setup)
 
 
-def best_of_points(setup: Setup, pool: RewardPool, params: Params) -> list[dict]:
+def best_of_points(setup: Setup, scorer: Rewards, params: Params) -> list[dict]:
     """The reference's best of n held-out samples by the gold reward itself, at KL = log n - (n - 1) / n."""
     settings, sizes = setup.config.eval, tuple(setup.config.frontier.best_of)
     generate = lockstep_sampler(setup, max(sizes))
@@ -142,7 +143,7 @@ def best_of_points(setup: Setup, pool: RewardPool, params: Params) -> list[dict]
     for index, records in enumerate(pipeline.eval_batches(source, size, settings.num_prompts)):
         full = records + records[:1] * (size - len(records))
         rollout = generate(params, *encode_prompts(setup, full), jax.random.fold_in(jax.random.key(1), index))
-        rewards.append(judge(setup, pool, rollout, full).result.rewards.reshape(size, -1)[: len(records)])
+        rewards.append(judge(setup, scorer, rollout, full).result.rewards.reshape(size, -1)[: len(records)])
     rewards = np.concatenate(rewards)
     points = []
     for point in best_of_n(rewards, rewards, sizes):
@@ -163,7 +164,7 @@ def best_of_points(setup: Setup, pool: RewardPool, params: Params) -> list[dict]
     return points
 
 
-def make_candidates(setup: Setup, pool: RewardPool, params: Params, workdir: pathlib.Path):
+def make_candidates(setup: Setup, scorer: Rewards, params: Params, workdir: pathlib.Path):
     """The reference's samples from which the offline arms choose their pairs; read from disk if cached."""
     config = setup.config
     sample = config.sample.to_dict()
@@ -174,10 +175,8 @@ def make_candidates(setup: Setup, pool: RewardPool, params: Params, workdir: pat
             batch = TokenBatch(stored["tokens"], stored["positions"], stored["segment_ids"])
             rest = {name: stored[name] for name in Candidates._fields if name != "batch"}
         return Candidates(batch=batch, **rest)
-    prompts = pipeline.train_iterator(
-        setup.task.data_source("train"), batch_size=config.sample.prompts_per_batch, seed=config.seed
-    )
-    draw = Source(setup, make_judge(setup, pool), prompts)
+    prompts = make_prompts(setup, setup.task.data_source("train"), batch_size=config.sample.prompts_per_batch)
+    draw = Source(setup, make_judge(setup, scorer), prompts)
     candidates, _ = draw(params, params, jax.random.key(config.seed), Clock())
     arrays = candidates._asdict()
     arrays |= {name: x for name, x in arrays.pop("batch")._asdict().items() if x is not None}
@@ -322,22 +321,22 @@ def run(config, workdir: pathlib.Path) -> None:
         jax.config.update("jax_compilation_cache_dir", compiled)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
         setup = make_setup(config)
-        with make_pool(setup) as pool:
+        with make_rewards(setup) as scorer:
             reference = warm_start(setup, workdir, None)
             if reference is not None:
-                run_arms(setup, pool, reference, Results(config, workdir), workdir)
+                run_arms(setup, scorer, reference, Results(config, workdir), workdir)
 
 
-def run_arms(setup: Setup, pool: RewardPool, reference: Params, results: Results, workdir: pathlib.Path) -> None:
+def run_arms(setup: Setup, scorer: Rewards, reference: Params, results: Results, workdir: pathlib.Path) -> None:
     """Measures the reference, its best of n, and every arm; skips what `results` has."""
     config = setup.config
-    measure = make_measure(setup, pool, reference)
-    candidates = functools.cache(lambda: make_candidates(setup, pool, reference, workdir))
+    measure = make_measure(setup, scorer, reference)
+    candidates = functools.cache(lambda: make_candidates(setup, scorer, reference, workdir))
     shared = [checkpoint.checksum(reference), config.eval.to_dict(), config.task.to_dict(), config.rollout.to_dict()]
     base = {"method": "reference", "setting": "", "step": 0}
     work = {
         "reference": (shared, lambda stop: [base | measure(reference)]),
-        "best_of_n": ([*shared, list(config.frontier.best_of)], lambda stop: best_of_points(setup, pool, reference)),
+        "best_of_n": ([*shared, list(config.frontier.best_of)], lambda stop: best_of_points(setup, scorer, reference)),
     }
     for name in config.frontier.arms:
         arm, settings = config.arms[name], arm_config(config, name)

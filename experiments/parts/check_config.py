@@ -7,26 +7,33 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from rl_jax.core.binding import bind
+from experiments.parts import foreign_rule, schedules
+from rl_jax.core.binding import bind, resolve
+from rl_jax.rewards.terms import load_terms
 
-FOLDER = "FOLDER"  # the placeholder for model.path in configs/tasks/hf.py
+FOLDER = "FOLDER"  # the placeholder for model.path in configs that need a pretrained model
 _KL, _LOSS = "rl_jax.losses.kl", "rl_jax.losses.policy"
-_POLICY = {
+_PROMPTS = {"sample.prompts": "rl_jax.experience.sources"}
+_REWARD = {"reward.compose": "rl_jax.rewards.compose", "rollout.engine.sync": "rl_jax.rollout.lm.weight_sync"}
+_POLICY = _PROMPTS | _REWARD | {
     "algorithm.shaping": "rl_jax.credit.shaping",
     "algorithm.reward_kl": _KL,
     "algorithm.advantage": "rl_jax.advantages",
     "algorithm.behavior_weight": "rl_jax.token_weights",
     "algorithm.token_weight": "rl_jax.token_weights",
     "algorithm.token_selection": "rl_jax.token_weights",
+    "algorithm.entropy_weight": "rl_jax.token_weights",
+    "algorithm.row_selection": "rl_jax.selection.rows",
     "algorithm.surrogate": _LOSS,
     "algorithm.kl": _KL,
     "algorithm.aggregate": "rl_jax.losses.aggregate",
+    "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
     **{
         f"algorithm.trackers.{place}": "rl_jax.core.trackers"
         for place in ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
     },
 }
-_PREFERENCES = {
+_PREFERENCES = _REWARD | {
     "algorithm.token_weight": "rl_jax.losses.preference.score_maps",
     "algorithm.score_map": "rl_jax.losses.preference.score_maps",
     "algorithm.scale": "rl_jax.losses.preference.scales",
@@ -37,7 +44,7 @@ _PREFERENCES = {
     "algorithm.regularizer": "rl_jax.losses.preference.regularizers",
     "algorithm.batch_stats": "rl_jax.losses.preference.batch_stats",
 }
-_ONLINE = _PREFERENCES | {
+_ONLINE = _PREFERENCES | _PROMPTS | {
     "algorithm.candidate_value": "rl_jax.selection.candidate_values",
     "algorithm.pair_selection": "rl_jax.selection.pair_selection",
     "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
@@ -59,13 +66,14 @@ FUNCTIONS = {
     "dpo": _PREFERENCES,
     "online_dpo": _ONLINE,
     "frontier": _ONLINE,
-    "reward_model": {
+    "reward_model": _REWARD
+    | {
         "algorithm.loss": "rl_jax.losses.reward_model",
         "algorithm.regularizer": "rl_jax.losses.reward_model.rankings",
         "algorithm.combine": "rl_jax.credit.ensembles",
         "algorithm.aggregate": "rl_jax.credit.process_rewards",
     },
-    "best_of_n": {"best_of_n.combine": "rl_jax.credit.ensembles"},
+    "best_of_n": _REWARD | {"best_of_n.combine": "rl_jax.credit.ensembles"},
     "control_ppo": _CONTROL,
     "control_preferences": _CONTROL
     | {
@@ -74,21 +82,29 @@ FUNCTIONS = {
         "spo.preference": "rl_jax.control.duels",
     },
 }
-OPTIONAL = ("algorithm.token_selection", "algorithm.trackers", "algorithm.kl_control")  # fn "" means none
+OPTIMIZERS = dict.fromkeys(
+    (f"{group}.optimizer.rule" for group in ("train", "sft", "critic")), "rl_jax.training.optimizers"
+)
+OPTIONAL = (  # fn "" means none
+    *("rollout.engine.sync", "algorithm.token_selection", "algorithm.row_selection", "algorithm.trackers"),
+    "algorithm.entropy_weight",
+    "algorithm.kl_control",
+)
 
 # (endings of dotted names, test of the value, the test in words). nan passes none of them.
 RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("learning_rate", lambda x: 0 < x < math.inf, "a number above 0"),
     ("max_grad_norm", lambda x: x > 0, "above 0 (inf never scales a gradient)"),
-    ("train.steps sft.steps data_epochs warmup_steps decay_steps", lambda x: x >= 0, "0 or more"),
+    ("train.steps sft.steps data_epochs warmup_steps hold_steps decay_steps", lambda x: x >= 0, "0 or more"),
+    ("optimizer.decay", lambda x: x in ("cosine", "linear", "sqrt"), "cosine, linear or sqrt"),
     (
         "epochs minibatches micro_batches group_size batch_size prompts_per_step prompts_per_batch max_batches "
-        "eval.every sft.eval_every checkpoint.every log_every eval.num_prompts samples_per_prompt "
-        "total_steps num_envs num_steps num_seeds completion_length score.chunk best_of_n.samples",
+        "sft.eval_every checkpoint.every log_every eval.num_prompts samples_per_prompt "
+        "total_steps num_envs num_steps num_seeds rollout.completion_length score.chunk best_of_n.samples",
         lambda x: x >= 1,
         "1 or more",
     ),
-    ("kl_coef reward_kl_coef value_coef weight_decay", lambda x: 0 <= x < math.inf, "0 or more"),
+    ("kl_coef reward_kl_coef ptx.coef value_coef weight_decay", lambda x: 0 <= x < math.inf, "0 or more"),
     ("entropy_coef", math.isfinite, "a number"),
     ("clip_high value_clip", lambda x: x >= 0, "0 or more: a distance from 1, or from the old value"),
     ("discount lam", lambda x: 0 <= x <= 1, "from 0 to 1"),
@@ -96,12 +112,25 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("reward.time_limit_s engine.timeout_s", lambda x: x > 0, "above 0 seconds"),
     ("reward.num_workers eval.num_episodes lora.rank engine.slots", lambda x: x >= 0, "0 or more"),
     ("rollout.temperature eval.temperature", lambda x: 0 < x < math.inf, "above 0; for greedy decoding set top_k=1"),
+    ("reward.all_failed", lambda x: x in ("stop", "count"), '"stop" or "count"'),
     ("top_k", lambda x: x >= 0, "0 (all tokens) or more"),
     ("top_p", lambda x: 0 < x <= 1, "above 0, and 1 (all tokens) at most"),
     ("min_p sample.share opponents.share", lambda x: 0 <= x <= 1, "from 0 to 1"),
+    ("eval.every", lambda x: x >= 0, "0 (only before and after) or more"),
+    ("profile_steps", lambda x: not x or (len(x) == 2 and 1 <= x[0] <= x[1]), "two steps in order, as in (3, 5)"),
+    ("print_completions sample_rows", lambda x: x >= 0, "0 (none) or more"),
+    ("wandb.mode", lambda x: x in ("offline", "online", "disabled"), "offline, online or disabled"),
+    ("rollout.long_prompts", lambda x: x in ("stop", "drop", "cut"), "stop, drop or cut"),
+    ("eval.completion_length", lambda x: x >= 0, "0 (that of rollout) or more"),
+    ("repetition_penalty", lambda x: 0 < x < math.inf, "above 0; 1.0 changes nothing"),
+    ("stop_strings", lambda x: _are_texts(x), "a tuple of texts, none empty, as in ('###',)"),
     ("rollout.prompt_buckets", lambda x: len(x) > 0 and min(x) >= 1, "widths of 1 or more, as in (16, 32)"),
 )
-OUTSIDE = ("task.", "env.", "data.", "arms.", "programs.", "benchmarks.")  # checked elsewhere
+# Checked elsewhere.
+OUTSIDE = (
+    *("task.", "env.", "data.", "reward.terms.", "judge.", "foreign.", "schedules."),
+    *("arms.", "programs.", "benchmarks."),
+)
 
 
 def check(config: ConfigDict) -> None:
@@ -114,7 +143,10 @@ def check(config: ConfigDict) -> None:
       ValueError: one line per wrong field, with its dotted name, its value and what it must be.
     """
     problems = [*_ranges(config), *_missing(config)]
-    problems += [*_functions(config), *(_divisions(config) if not problems else ())]  # a count of 0 divides nothing
+    if "schedules" in config:
+        problems += [*schedules.problems(config), *foreign_rule.problems(config)]
+    divisions = _divisions(config) if not problems else ()  # a count of 0 divides nothing
+    problems += [*_functions(config), *_terms(config), *_judges(config), *divisions]
     if problems:
         raise ValueError("\n".join(problems))
 
@@ -155,6 +187,10 @@ def _ranges(config: ConfigDict) -> Iterator[str]:
             yield from _clip_low(config, name, value)
 
 
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(isinstance(text, str) and text for text in value)
+
+
 def _holds(allowed: Callable[[Any], bool], value: Any) -> bool:
     try:
         return allowed(value)
@@ -170,10 +206,17 @@ def _clip_low(config: ConfigDict, name: str, value: float) -> Iterator[str]:
 
 
 def _missing(config: ConfigDict) -> Iterator[str]:
+    own = get(config, "task.name") == "records"
+    if own and not get(config, "task.path") and not get(config, "task.sources"):
+        yield (
+            "task.path: give --config.task.path=PROMPTS.jsonl, a JSON object per line with `prompt` (a text or chat "
+            "messages) and, for a reward that compares with it, `answer`; generated sums: --config.task.path=EXAMPLE"
+        )
     if get(config, "model.path") == FOLDER:
         yield (
             "model.path: give --config.model.path=FOLDER, a Hugging Face folder with config.json, *.safetensors and "
-            "tokenizer.json"
+            "tokenizer.json, or --config.model.path=hf://ORG/NAME@REVISION"
+            + ("; or --config=configs/task.py:scratch" if own else "")
         )
     needed = {"data": True, "sample.pairs": get(config, "sample.data") == "pairs"}
     for group, read in needed.items():
@@ -219,8 +262,34 @@ def _divide(config: ConfigDict, *counts: tuple[str, ...]) -> Iterator[str]:
         left //= number
 
 
+def _terms(config: ConfigDict) -> Iterator[str]:
+    """Terms of the task's own reward are checked with the task, those of a judge with the judge."""
+    spec = get(config, "reward.terms")
+    others = {name: fields for name, fields in (spec.to_dict() if spec else {}).items() if name not in config.judge}
+    named = dict(others)
+    others = {name: fields for name, fields in others.items() if get(spec, f"{name}.fn") != "task"}
+    if named and get(config, "reward.function") and others == named:
+        yield (
+            f"reward.function={config.reward.function!r} is in none of reward.terms: name it there, as fn='task' or by "
+            "its import path, or leave it empty"
+        )
+    try:
+        load_terms(others, resolve)
+    except ValueError as error:
+        yield str(error)
+
+
+def _judges(config: ConfigDict) -> Iterator[str]:
+    if get(config, "judge"):
+        table = importlib.import_module("experiments.parts.judges.table")  # imports jax
+        try:
+            table.check(config.judge.to_dict(), config.reward.terms.to_dict())
+        except ValueError as error:
+            yield str(error)
+
+
 def _functions(config: ConfigDict) -> Iterator[str]:
-    for name, module in FUNCTIONS.get(get(config, "program"), {}).items():
+    for name, module in (FUNCTIONS.get(get(config, "program"), {}) | OPTIMIZERS).items():
         spec = get(config, name)
         if spec is None or (name.startswith(OPTIONAL) and get(config, f"{name}.fn") == ""):
             continue

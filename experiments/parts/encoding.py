@@ -1,7 +1,11 @@
 """Records as batches of token ids, of one width in all processes."""
 
+import functools
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
+from experiments.parts.prompt_limits import cuts, prompt_of
 from experiments.parts.setup import Setup
 from rl_jax.core.types import TokenBatch
 from rl_jax.data import pipeline
@@ -19,7 +23,8 @@ def encode_prompts(setup: Setup, records: list[dict]) -> tuple[np.ndarray, np.nd
       (tokens int32 [B, P], prompt_mask bool [B, P]).
     """
     buckets, tokenizer = setup.config.rollout.prompt_buckets, setup.task.tokenizer
-    tokens, mask = pipeline.encode_prompts(tokenizer, [record["prompt"] for record in records], buckets=buckets)
+    prompts = [prompt_of(record) for record in records]
+    tokens, mask = pipeline.encode_prompts(tokenizer, prompts, buckets=buckets, cut=cuts(setup.config))
     width = distributed.largest(tokens.shape[1])
     return pipeline.pad_left(tokens, width, tokenizer.pad_id), pipeline.pad_left(mask, width)
 
@@ -44,9 +49,19 @@ def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarra
     settings = setup.config.rollout
     length = settings.completion_length
     rows = pipeline.encode_sft(
-        setup.task.tokenizer, records, prompt_buckets=settings.prompt_buckets, completion_length=length
+        setup.task.tokenizer,
+        [{"prompt": prompt_of(record), "completion": record["completion"]} for record in records],
+        prompt_buckets=settings.prompt_buckets,
+        completion_length=length,
+        cut=cuts(setup.config),
     )
     width = distributed.largest(rows["tokens"].shape[1])
     padding = {"tokens": setup.task.tokenizer.pad_id, "positions": 0, "segment_ids": 0}
     batch = TokenBatch(**{name: pipeline.pad_left(rows[name], width, value) for name, value in padding.items()})
     return batch, rows["completion_mask"][:, -length:]
+
+
+def whole_text(tokenizer) -> Callable[[Sequence[int]], str]:
+    """ids -> text with special tokens spelled out, if the tokenizer can: what stop strings are looked for in."""
+    special = getattr(tokenizer, "special_tokens", None) is not None
+    return functools.partial(tokenizer.decode, keep_special=True) if special else tokenizer.decode

@@ -9,7 +9,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from experiments.parts import own_folder, processes
+from experiments.parts import own_folder, processes, reward_spec
 from experiments.parts.help import parse_flags_helpfully
 from rl_jax.training import compilation
 
@@ -47,4 +47,5 @@ def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: 
 
     flags.mark_flag_as_required("config")
     own_folder.of_command_line(sys.argv)
+    sys.argv[:] = reward_spec.expand_terms(sys.argv)
     app.run(start, flags_parser=functools.partial(parse_flags_helpfully, several_processes=several_processes))

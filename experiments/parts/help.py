@@ -30,7 +30,7 @@ SEVERAL = ("distributed", "coordinator", "num_processes", "process_id", "heartbe
 VALUES = {"config": "=FILE.py:WORDS", "workdir": "=FOLDER", "compile_cache": "=FOLDER"}
 LANGUAGE = ("grpo", "ppo", "dpo", "online_dpo", "reward_model", "best_of_n", "sft", "evaluate")
 TAKES = {"sft": LANGUAGE, "evaluate": LANGUAGE}  # programs that run other programs' configs
-_START = "task.name model.path model.lora.rank init_from sft.steps"
+_START = "task.name task.path model.path model.lora.rank init_from sft.steps"
 _ROLLOUTS = "sample.prompts_per_step sample.group_size rollout.completion_length rollout.temperature"
 _ENGINE = " rollout.engine.name reward.time_limit_s"
 _LOSS = (
@@ -60,7 +60,7 @@ MAIN: dict[str, tuple[str, ...]] = {
     "grpo": (_START, _ROLLOUTS + _ENGINE, "algorithm.shaping algorithm.advantage " + _LOSS, _TRAIN, _END),
     "ppo": (_START, _ROLLOUTS, _LOSS, _CRITIC, _TRAIN, _END),
     "dpo": (_START, _DATA, _DPO + " algorithm.batch_stats", _TRAIN, _END),
-    "online_dpo": (_START, _ROLLOUTS + " sample.judge", _DPO + " algorithm.pair_selection", _TRAIN, _END),
+    "online_dpo": (_START, _ROLLOUTS + " judge", _DPO + " algorithm.pair_selection", _TRAIN, _END),
     "reward_model": (
         "model.path model.checkpoint model.lora.rank init_from " + _DATA,
         "algorithm.reads algorithm.responses algorithm.loss algorithm.members algorithm.regularizer_coef",
@@ -68,18 +68,18 @@ MAIN: dict[str, tuple[str, ...]] = {
         _END + " benchmarks.names",
     ),
     "sft": (
-        "task.name model.path model.lora.rank rollout.prompt_buckets rollout.completion_length",
+        "task.name task.path model.path model.lora.rank rollout.prompt_buckets rollout.completion_length",
         "sft.steps sft.batch_size sft.micro_batches sft.max_grad_norm sft.eval_every sft.stop_at "
         "sft.optimizer.learning_rate sft.optimizer.warmup_steps sft.optimizer.decay_steps",
         "eval.num_prompts checkpoint.every mesh seed",
     ),
     "evaluate": (
-        "task.name model.path init_from rollout.prompt_buckets rollout.completion_length",
+        "task.name task.path model.path init_from rollout.prompt_buckets rollout.completion_length",
         "eval.num_prompts eval.samples_per_prompt eval.batch_size eval.temperature eval.top_k eval.top_p",
         "reward.num_workers reward.time_limit_s mesh seed",
     ),
     "best_of_n": (
-        "task.name model.path model.checkpoint init_from rollout.completion_length rollout.temperature",
+        "task.name task.path model.path model.checkpoint init_from rollout.completion_length rollout.temperature",
         "best_of_n.num_prompts best_of_n.samples best_of_n.sizes best_of_n.batch_size best_of_n.proxies "
         "best_of_n.combine best_of_n.label_noise",
         "mesh seed",
@@ -314,7 +314,19 @@ def other_program(name: str, config: ConfigDict, argv: Sequence[str]) -> str | N
     if started not in MAIN or wanted in (None, started, *TAKES.get(started, ())):
         return None
     module = wanted if "." in wanted else f"experiments.{wanted}"
-    return f"this config is for {module}: python -m {module} {shlex.join(argv[1:])}"
+    return f"this config is for {module}: python -m {module} {shlex.join(argv[1:])}{_word_for(started, argv)}"
+
+
+def _word_for(program: str, argv: Sequence[str]) -> str:
+    """How to ask the config's file for a config of `program`, if a word of that name does so."""
+    text, _ = on_command_line(argv)
+    path, _, words = (text or "").partition(":")
+    wanted = f"{path}:{','.join(filter(None, (program, words)))}"
+    try:
+        found = load_config(wanted)
+    except Exception:  # noqa: BLE001 - the file knows no such word
+        return ""
+    return f", or for experiments.{program}: --config={wanted}" if found.get("program") == program else ""
 
 
 def no_config_file(path: str) -> str:

@@ -1,20 +1,22 @@
 """Rollouts on the host, decoded and scored; and evaluation on held-out prompts."""
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from experiments.parts import processes, rollout_mesh
-from experiments.parts.encoding import encode_prompts
+from experiments.parts.encoding import encode_prompts, whole_text
+from experiments.parts.rewards import Rewards, Rows
 from experiments.parts.setup import Setup, check_rows, sampling_of
 from experiments.parts.training import jit_generate
 from rl_jax.core.types import Rollout
 from rl_jax.data import pipeline
-from rl_jax.rewards.pool import RewardPool, RewardResult
+from rl_jax.experience.prompt import info_of
+from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.engine import make_generate
+from rl_jax.rollout.lm.requests import cut_at_stops
 from rl_jax.training import distributed
 
 
@@ -34,35 +36,32 @@ class Judged(NamedTuple):
     result: RewardResult
 
 
-def make_pool(setup: Setup) -> RewardPool | contextlib.nullcontext:
-    """The processes that score completions, as a context manager. Gives None if the task has no reward_fn."""
-    if setup.task.reward_fn is None:
-        return contextlib.nullcontext()
-    settings = setup.config.reward.to_dict()
-    del settings["function"]  # make_setup reads it
-    return RewardPool(setup.task.reward_fn, kwargs=setup.task.reward_kwargs, **settings)
-
-
 def judge(
     setup: Setup,
-    pool: RewardPool,
+    score: Callable,
     rollout: Rollout,
     records: list[dict],
     own_prompts: np.ndarray | None = None,
     count: int | None = None,
+    *,
+    stop_strings: Sequence[str] | None = None,
 ) -> Judged:
-    """Brings a rollout to the host, decodes its completions and scores them.
+    """Brings a rollout to the host, ends its rows at stop strings, decodes its completions and scores them.
 
     Args:
       setup: of the run.
-      pool: scores the texts.
+      score: Rows -> RewardResult (rewards.make_rewards).
       rollout: one or several samples per prompt.
       records: one per prompt, this process's own.
       own_prompts: int [n]. Indices of these records in the batch, if other processes have the rest. None: all are here.
       count: how many prompts of the batch are wanted, from the first on. None: all.
+      stop_strings: texts that end a row. None: config.rollout.stop_strings.
 
     Returns:
       Judged, with the rows of all processes.
+
+    Raises:
+      RuntimeError: if no row at all could be scored and config.reward.all_failed is "stop".
     """
     rollout = distributed.local_rows(rollout)
     samples = len(rollout.completion_mask) // len(records)
@@ -70,20 +69,38 @@ def judge(
     count = len(records) if count is None else count
     kept_prompts = np.flatnonzero(own_prompts < count)
     rows = (kept_prompts[:, None] * samples + np.arange(samples)).ravel()
-    rollout = jax.tree.map(lambda x: x[rows], rollout)
-    judged = _judge_rows(setup, pool, rollout, [records[i] for i in kept_prompts for _ in range(samples)])
+    rollout, tokenizer = jax.tree.map(lambda x: x[rows], rollout), setup.task.tokenizer
+    stop_strings = setup.config.rollout.stop_strings if stop_strings is None else stop_strings
+    rollout = cut_at_stops(rollout, whole_text(tokenizer), stop_strings, pad_id=tokenizer.pad_id)
+    judged = _judge_rows(setup, score, rollout, [records[i] for i in kept_prompts for _ in range(samples)], samples)
     places = (own_prompts[kept_prompts][:, None] * samples + np.arange(samples)).ravel()
-    return _bring_together(judged, places, count * samples)
+    judged = _bring_together(judged, places, count * samples)
+    _check_failures(setup, judged)
+    return score.finish(judged) if isinstance(score, Rewards) else judged
 
 
-def _judge_rows(setup: Setup, pool: RewardPool, rollout: Rollout, records: list[dict]) -> Judged:
+FEW = 8  # completions that may all fail by chance: a last batch of an evaluation, greedy samples of few prompts
+
+
+def _check_failures(setup: Setup, judged: Judged) -> None:
+    result, count = judged.result, len(judged.result.rewards)
+    if not np.any(judged.rollout.completion_mask):  # zeros in place of samples, to compile ahead
+        return
+    if count >= FEW and result.num_timeouts + result.num_errors == count and setup.config.reward.all_failed == "stop":
+        raise RuntimeError(
+            f"the reward failed on all {count} completions ({result.num_timeouts} took over "
+            f"reward.time_limit_s={setup.config.reward.time_limit_s} s). The first: {result.first_error}\n"
+            'reward.all_failed="count" goes on, with reward.failure_reward for each'
+        )
+
+
+def _judge_rows(setup: Setup, score: Callable, rollout: Rollout, records: list[dict], samples: int) -> Judged:
     """Decodes and scores rows on the host, one record each."""
     length = rollout.completion_mask.shape[1]
     tokens = rollout.batch.tokens[:, -length:]
     sampled = [row[mask].tolist() for row, mask in zip(tokens, rollout.completion_mask, strict=True)]
     completions = [setup.task.tokenizer.decode(ids) for ids in sampled]
-    prompts, infos = [r["prompt"] for r in records], [r["info"] for r in records]
-    return Judged(rollout, records, completions, pool(prompts, completions, infos))
+    return Judged(rollout, records, completions, score(Rows(rollout, records, completions, samples)))
 
 
 def _bring_together(judged: Judged, places: np.ndarray, count: int) -> Judged:
@@ -96,7 +113,8 @@ def _bring_together(judged: Judged, places: np.ndarray, count: int) -> Judged:
     gathered = distributed.gather([places.tolist(), sorted(result.components), texts, *failures])
     names = sorted({name for _, found, *_ in gathered for name in found})  # none if all rows of a process failed
     columns = {name: result.components.get(name, np.zeros_like(result.rewards)) for name in names}
-    rollout, rewards, components = distributed.gather_rows((judged.rollout, result.rewards, columns), places, count)
+    rows_of_all = (judged.rollout, result.rewards, columns, result.failed)
+    rollout, rewards, components, failed = distributed.gather_rows(rows_of_all, places, count)
     texts, owners = [None] * count, {}
     for rows, _, found, *numbers in reversed(gathered):
         owners[tuple(rows)] = numbers  # processes that share rows have each scored them
@@ -107,18 +125,50 @@ def _bring_together(judged: Judged, places: np.ndarray, count: int) -> Judged:
         rollout,
         [record for record, _ in texts],
         [text for _, text in texts],
-        RewardResult(rewards, components, sum(timeouts), sum(errors), next(filter(None, first), None)),
+        RewardResult(rewards, components, sum(timeouts), sum(errors), next(filter(None, first), None), failed),
     )
 
 
+def need_reward(setup: Setup) -> None:
+    """Raises ValueError if nothing scores the completions of the run's task."""
+    if setup.task.reward_fn is None and not setup.config.reward.terms and not setup.config.judge:
+        raise ValueError(
+            f"task.name={setup.config.task.name!r} has no reward of its own: name one of yours, "
+            "--config.reward.terms=my_rewards:score, which is (prompt, completion, info) -> float, or a judge"
+        )
+
+
+def by_source(records: list[dict], columns: dict[str, np.ndarray]) -> dict[str, float]:
+    """The mean of each column over the rows of each source, by "NAME/source/SOURCE"; {} if records have no source.
+
+    Args:
+      records: B of them.
+      columns: name -> float [B].
+    """
+    named = np.array([record.get("source", "") for record in records])
+    return {
+        f"{name}/source/{source}": column[named == source].mean(dtype=np.float64)
+        for source in sorted(set(named.tolist()) - {""})
+        for name, column in columns.items()
+    }
+
+
+def rewards_by_source(judged: Judged) -> dict[str, float]:
+    """The mean reward of each source of the records: reward/source/NAME."""
+    return by_source(judged.records, {"reward": judged.result.rewards})
+
+
 def sample_rows(judged: Judged, split: str, limit: int) -> list[dict]:
-    """The first `limit` completions as rows of samples.jsonl."""
+    """The first `limit` completions as rows of samples.jsonl, with all that experiments.reverify needs."""
     return [
         {
             "split": split,
             "prompt": judged.records[i]["prompt"],
             "completion": judged.completions[i],
+            "info": info_of(judged.records[i]),
+            "length": int(judged.rollout.completion_mask[i].sum()),
             "reward": float(judged.result.rewards[i]),
+            "terms": {name: float(column[i]) for name, column in judged.result.components.items()},
             "finished": bool(judged.rollout.finished[i]),
             "truncated": bool(judged.rollout.truncated[i]),
         }
@@ -126,24 +176,24 @@ def sample_rows(judged: Judged, split: str, limit: int) -> list[dict]:
     ]
 
 
-def make_evaluate(setup: Setup, pool: RewardPool | None) -> Callable:
+def make_evaluate(setup: Setup, score: Callable | None) -> Callable:
     """Makes evaluate(params) -> (metrics, sample rows), with the same prompts and random numbers at every call.
 
     Metrics: eval/reward, eval/pass@1 (mean of the reward component `correct`, if the task has it),
-    eval/completion_length, eval/truncated, and the components.
+    eval/completion_length, eval/truncated, the components, and reward and pass@1 of each source of the records.
 
     Args:
       setup: of the run.
-      pool: scores the texts. None: evaluate returns ({}, []).
+      score: Rows -> RewardResult (rewards.make_rewards). None: evaluate returns ({}, []).
     """
-    if pool is None:
+    if score is None:
         return lambda params: ({}, [])
     config = setup.config.eval
     rollout = setup.config.rollout
     generate = jit_generate(
         make_generate(
             setup.model,
-            completion_length=rollout.completion_length,
+            completion_length=config.completion_length or rollout.completion_length,
             group_size=config.samples_per_prompt,
             sampling=sampling_of(config),
             eos_ids=setup.task.tokenizer.eos_ids,
@@ -157,22 +207,29 @@ def make_evaluate(setup: Setup, pool: RewardPool | None) -> Callable:
     key = jax.random.key(setup.config.seed + 1)
 
     def evaluate(params):
-        params, values, rows = rollout_mesh.place(setup.rollout, params), {}, []
+        params, values, rows, seen = rollout_mesh.place(setup.rollout, params), {}, [], []
         for index, records in enumerate(pipeline.eval_batches(source, config.batch_size, config.num_prompts)):
             full = records + records[:1] * (config.batch_size - len(records))  # one shape, compiled once
             mine = [full[i] for i in own_prompts]
             prompts = processes.own_to_mesh(setup.mesh, encode_prompts(setup, mine))
             rollout = generate(params, *prompts, jax.random.fold_in(key, index))
-            judged = judge(setup, pool, rollout, mine, own_prompts, len(records))
+            judged = judge(
+                setup, score, rollout, mine, own_prompts, len(records), stop_strings=config.stop_strings
+            )
             batch = {"reward": judged.result.rewards, **judged.result.components}
             batch["completion_length"] = judged.rollout.completion_mask.sum(axis=1)
             batch["truncated"] = judged.rollout.truncated
             for name, column in batch.items():
                 values.setdefault(name, []).append(column)
             rows += sample_rows(judged, "eval", setup.config.log.sample_rows - len(rows))
-        metrics = {f"eval/{name}": np.concatenate(columns).mean(dtype=np.float64) for name, columns in values.items()}
-        if "eval/correct" in metrics:
-            metrics["eval/pass@1"] = metrics.pop("eval/correct")
-        return metrics, rows
+            seen += judged.records
+        columns = {name: np.concatenate(found) for name, found in values.items()}
+        if "correct" in columns:
+            columns["pass@1"] = columns.pop("correct")
+        elif right := [name for name in columns if name.endswith("/correct")]:  # of a term that has such a part
+            columns["pass@1"] = columns[right[0]]
+        metrics = {name: column.mean(dtype=np.float64) for name, column in columns.items()}
+        metrics |= by_source(seen, {name: columns[name] for name in ("reward", "pass@1") if name in columns})
+        return {f"eval/{name}": value for name, value in metrics.items()}, rows
 
     return evaluate

@@ -27,6 +27,7 @@ RENAMED = {  # fields of older configs whose last word changed, too
     "online.selection": "algorithm.pair_selection",
     "online.schedule": "algorithm.reference_schedule",
     "online.soup": "algorithm.reference_soup",
+    "sample.judge": "judge",
     "dpo.epochs": "train.data_epochs",
     "algorithm.advantage": "critic.advantage",  # where there is a critic
 }
@@ -48,7 +49,9 @@ OTHER_NAMES = {
     **dict.fromkeys(("lr", "actor_lr", "policy_lr", "peak_lr", "step_size"), _RATE),
     **dict.fromkeys(("critic_lr", "vf_lr", "value_lr"), f"critic.{_RATE}"),
     **dict.fromkeys(("warmup", "num_warmup_steps", "lr_warmup_steps", "warmup_ratio"), "optimizer.warmup_steps"),
-    **dict.fromkeys(("lr_scheduler_type", "lr_decay_steps", "lr_schedule"), "optimizer.decay_steps"),
+    **dict.fromkeys(("lr_scheduler_type", "lr_schedule"), "optimizer.decay optimizer.decay_steps"),
+    **dict.fromkeys(("lr_decay_steps",), "optimizer.decay_steps"),
+    **dict.fromkeys(("optim", "optimizer_name", "optimizer_type"), "optimizer.rule"),
     **dict.fromkeys(("anneal_lr", "min_lr", "min_lr_ratio", "end_lr"), "optimizer.final_fraction"),
     **dict.fromkeys(("adam_beta1", "beta1"), "optimizer.b1"),
     **dict.fromkeys(("adam_beta2", "beta2"), "optimizer.b2"),
@@ -109,12 +112,23 @@ OTHER_NAMES = {
     **dict.fromkeys(("save_steps", "save_freq", "save_interval", "checkpoint_interval", "save_every"), _SAVE),
     **dict.fromkeys(("save_total_limit", "max_to_keep"), "checkpoint.keep"),
     **dict.fromkeys(("dataset", "dataset_name", "train_files", "data_path"), "data.path task.path task.name"),
+    **dict.fromkeys(("prompt_key", "input_key", "prompt_column", "text_column"), "task.prompt"),
+    **dict.fromkeys(("label_key", "answer_key", "ground_truth_key"), "task.answer"),
+    **dict.fromkeys(("eval_dataset", "val_files", "test_files"), "task.test_path"),
+    **dict.fromkeys(("system_prompt",), "task.system"),
+    **dict.fromkeys(("chat_template_kwargs", "apply_chat_template_kwargs"), "model.template"),
+    **dict.fromkeys(("apply_chat_template",), "model.chat"),
     **dict.fromkeys(("reward_fn", "reward_funcs", "reward_function", "verifier"), "reward.function"),
-    **dict.fromkeys(("reward_model_path", "reward_model"), "sample.judge best_of_n.proxies"),
+    **dict.fromkeys(("reward_model_path", "reward_model"), "judge best_of_n.proxies"),
     **dict.fromkeys(("ref_model", "reference_model"), "algorithm.reference init_from"),
     **dict.fromkeys(("resume_from_checkpoint", "checkpoint_path", "load_path"), "init_from"),
     **dict.fromkeys(("tensor_parallel_size", "tp", "n_gpus_per_node", "num_devices", "devices", "dp", "fsdp"), "mesh"),
-    **dict.fromkeys(("report_to", "use_wandb", "logger"), "log.tensorboard"),
+    **dict.fromkeys(("report_to", "use_wandb", "logger", "track"), "log.tensorboard log.wandb.project"),
+    **dict.fromkeys(("project_name", "wandb_project"), "log.wandb.project"),
+    **dict.fromkeys(("log_completions", "num_completions_to_print", "log_val_generations"), "log.print_completions"),
+    **dict.fromkeys(("stop", "stop_sequences", "stop_words"), "rollout.stop_strings eval.stop_strings"),
+    **dict.fromkeys(("num_generations_eval",), "eval.samples_per_prompt"),
+    **dict.fromkeys(("hub_model_id", "revision", "model_revision"), "model.path"),
 }
 
 
@@ -160,6 +174,9 @@ def nearest_field(
 def _advice(config: ConfigDict, name: str, value: str | None) -> str:
     """The argument that sets a field, its current value, and its summary."""
     now, parent = check_config.get(config, name), check_config.get(config, name.rpartition(".")[0])
+    if isinstance(now, ConfigDict) and not now:
+        entry = repr({"NAME": {"fn": "..."}})
+        return f'--config.{name}="{entry}", a table that is empty now. {fields.summary(name)}'
     if isinstance(now, ConfigDict) and "fn" not in now:
         return f"the group config.{name}, which has {', '.join(now)}"
     of_function = isinstance(parent, ConfigDict) and "fn" in parent

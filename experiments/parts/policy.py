@@ -1,16 +1,17 @@
 """What grpo and ppo share: a policy's objective, credit, compiled functions, minibatches and metrics."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import processes, rollout_mesh, trackers
-from experiments.parts.judging import Judged, sample_rows
+from experiments.parts import foreign_rows, pretraining, rollout_mesh, schedules, trackers
+from experiments.parts.judging import Judged, need_reward, rewards_by_source, sample_rows
 from experiments.parts.processes import to_host
+from experiments.parts.prompts import make_prompts
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected
 from experiments.parts.sampler import make_sampler
@@ -21,8 +22,11 @@ from rl_jax.core.binding import bind, needs
 from rl_jax.core.names import describe
 from rl_jax.core.types import Params, PolicyBatch, TokenScores
 from rl_jax.credit import CreditRule, shaping
+from rl_jax.experience import PromptStream
 from rl_jax.losses import aggregate, kl, policy
+from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.selection import rows as row_selection
 from rl_jax.training.scoring import make_score
 from rl_jax.training.step import TrainState
 
@@ -51,16 +55,25 @@ def make_credit(config) -> CreditRule:
         behavior_weight=bind(settings.behavior_weight.to_dict(), token_weights),
         token_weight=bind(settings.token_weight.to_dict(), token_weights),
         selection=bind(settings.token_selection.to_dict(), token_weights) if settings.token_selection.fn else None,
+        entropy_weight=bind(settings.entropy_weight.to_dict(), token_weights) if settings.entropy_weight.fn else None,
         mask_truncated=settings.mask_truncated,
     )
 
 
-# Arrays that a choice may need and that no sampler or judge of these programs makes.
-NOT_SUPPLIED = ("reference_rewards", "step_ends", "step_rewards", "sum_pi_squared", "versions")
+# Arrays that only some configs have: name -> (whether this one has it, what supplies it).
+SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
+    **dict.fromkeys(
+        ("step_ends", "step_rewards"),
+        (lambda config: bool(config.judge), "a judge of tokens does, as config.judge's process_reward_model"),
+    ),
+    "reference_rewards": (lambda config: config.sample.references > 0, "--config.sample.references=10 does"),
+    "best_lengths": (lambda config: config.sample.memory.on, "--config.sample.memory.on=true does"),
+    "versions": (lambda config: False, "your own loop can pass it to credit.assign"),
+}
 
 
 def check_choices(config) -> None:
-    """Raises ValueError if a choice of config.algorithm needs an array that these programs never have."""
+    """Raises ValueError if a choice of config.algorithm needs an array that the config does not supply."""
     rule = make_credit(config)
     chosen = {
         "shaping": rule.shape,
@@ -68,35 +81,55 @@ def check_choices(config) -> None:
         "behavior_weight": rule.behavior_weight,
         "token_weight": rule.token_weight,
         "token_selection": rule.selection,
+        "entropy_weight": rule.entropy_weight,
     }
     for field, fn in chosen.items():
-        for name in sorted(needs(fn) & set(NOT_SUPPLIED)) if fn else ():
-            raise ValueError(
-                f"algorithm.{field}={config.algorithm[field].fn!r} needs {describe(name)}. No program supplies "
-                "it; your own loop can pass it to credit.assign"
-            )
+        for name in sorted(needs(fn) & set(SUPPLIED_BY)) if fn else ():
+            supplied, remedy = SUPPLIED_BY[name]
+            if not supplied(config):
+                raise ValueError(
+                    f"algorithm.{field}={config.algorithm[field].fn!r} needs {describe(name)}. Nothing in this config "
+                    f"supplies it: {remedy}"
+                )
 
 
 def make_assign(config) -> Callable:
     """Makes PolicyPrograms.assign of experiments.grpo, which sees the global batch."""
-    rule, several = make_credit(config), has_several_updates(config)
+    several = has_several_updates(config)
 
     def assign(rollout, rewards, before, reference, key, states, named):
+        now = schedules.in_credit(config, states)
+        rule, rollout = make_credit(now), foreign_rows.with_behavior(rollout, before)
         available = {
             "group_size": config.sample.group_size,
             "key": key,
             "ref_log_probs": reference,
             "log_probs": None if before is None else before.log_probs,
             "entropy": None if before is None else before.entropy,
+            "sum_pi_squared": None if before is None else before.sum_pi_squared,
             **named,
-            **trackers.known(config, states),
+            **trackers.known(now, states, named),
         }
         batch = trackers.weigh(credit.assign(rule, rollout, rewards, **available), states)
         if before is not None and several:
             batch = batch._replace(old_log_probs=before.log_probs)
+        batch = with_row_selection(now, batch, rewards, key)
         return batch, credit.token_rewards(rule, rollout, rewards, **available).rows
 
     return assign
+
+
+SELECTED_ROWS = "selected_rows"  # among a batch's extras
+
+
+def with_row_selection(config, batch: PolicyBatch, rewards: jax.Array, key: jax.Array) -> PolicyBatch:
+    """The batch with the rows to train on (algorithm.row_selection), which `minibatches` takes."""
+    spec = config.algorithm.row_selection
+    if not spec.fn:
+        return batch
+    chosen = bind(spec.to_dict(), row_selection, group_size=config.sample.group_size)
+    rows = chosen(rewards, jax.random.fold_in(key, 2))  # shaping and weights have used the other two
+    return batch._replace(extras=batch.extras | {SELECTED_ROWS: rows})
 
 
 def has_several_updates(config) -> bool:
@@ -109,7 +142,24 @@ def needs_ref_log_probs(config) -> bool:
     settings, objective = config.algorithm, make_objective(config)
     asked = {name for fn in (objective.surrogate, objective.kl, objective.aggregate) for name in needs(fn)}
     moved = any(tracker.fn for place, tracker in settings.trackers.items() if place not in ("reward_scale", "baseline"))
-    return bool(settings.measure_kl or settings.kl_coef or settings.reward_kl_coef or moved or "ref_log_probs" in asked)
+    used = any(schedules.may_be_used(config, f"algorithm.{name}") for name in ("kl_coef", "reward_kl_coef"))
+    return bool(settings.measure_kl or used or moved or "ref_log_probs" in asked)
+
+
+def components_of(result: RewardResult) -> list[np.ndarray]:
+    """What an advantage sees as components: the composed terms times their weights, or the task's own components."""
+    weighted = [column for name, column in result.components.items() if name.endswith("/weighted")]
+    return weighted or [column for name, column in result.components.items() if "/" not in name]
+
+
+def arrays_of(collected: Collected) -> dict[str, np.ndarray]:
+    """What a step's rows have for choices that ask by name, apart from the rollout and the rewards."""
+    result, named = collected.judged.result, dict(collected.named)
+    if collected.greedy_rewards is not None:
+        named |= {name: getattr(collected, name) for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated")}
+    if columns := components_of(result):
+        named["components"] = np.stack(columns, axis=1)
+    return named
 
 
 def minibatches(config, batch, key):
@@ -123,13 +173,21 @@ def minibatches(config, batch, key):
     Raises:
       ValueError: if the rows do not divide into the minibatches.
     """
-    count, epochs = config.train.minibatches, config.train.epochs
+    count, epochs, batch = config.train.minibatches, config.train.epochs, _selected(batch)
     rows = batch.completion_mask.shape[0]
     if rows % count:
         raise ValueError(f"train.minibatches={count} must divide the {rows} rows of a step")
-    if count == 1:
-        return [_whole(batch)] * epochs
-    return _shuffled(batch, key, count=count, epochs=epochs)
+    parts = [_whole(batch)] * epochs if count == 1 else _shuffled(batch, key, count=count, epochs=epochs)
+    return [pretraining.weigh(config, make_objective(config), part) for part in parts]
+
+
+def _selected(batch):
+    """The rows of algorithm.row_selection; the batch itself without one."""
+    extras = batch.extras if isinstance(batch, PolicyBatch) else batch.policy.extras
+    if SELECTED_ROWS not in extras:
+        return batch
+    rows = np.asarray(extras[SELECTED_ROWS])
+    return jax.tree.map(lambda x: x[rows], batch)
 
 
 @functools.partial(jax.jit, static_argnames=("count", "epochs"))
@@ -179,6 +237,7 @@ def step_metrics(config, collected: Collected, source, updates: list[dict[str, f
         "mask_occupancy": rollout.completion_mask.mean(),
     }
     metrics |= {f"reward/{name}": column.mean() for name, column in result.components.items()}
+    metrics |= rewards_by_source(collected.judged)
     return metrics | collected.metrics | {"data/skipped_records": source.num_skipped}
 
 
@@ -215,22 +274,27 @@ def group_view(setup: Setup, judged: Judged, batch: PolicyBatch, before: TokenSc
     return {"prompt": judged.records[chosen]["prompt"], "rows": rows}
 
 
-def make_scorer(setup: Setup) -> Callable:
+def make_scorer(setup: Setup, *, sum_pi_squared: bool = False) -> Callable:
     """Makes score(params, batch) -> TokenScores of the trained policy: the model at the rollout's temperature.
 
     With top-k or top-p the sampler's distribution differs; sampler/gap_max and sampler/ess show by how much.
+
+    Args:
+      setup: of the run.
+      sum_pi_squared: as in make_score.
     """
     rollout, chunk = setup.config.rollout, setup.config.score.chunk
-    sampling = Sampling(rollout.temperature)
-    return make_score(setup.model, completion_length=rollout.completion_length, sampling=sampling, chunk=chunk)
+    options = dict(completion_length=rollout.completion_length, chunk=chunk, sum_pi_squared=sum_pi_squared)
+    return make_score(setup.model, sampling=Sampling(rollout.temperature), **options)
 
 
 def make_loss(setup: Setup, score: Callable) -> Callable:
     """Makes loss_fn(params, PolicyBatch) -> (Mean, metrics), as the train step takes it."""
-    objective, merged_score = make_objective(setup.config), with_merged_adapters(setup, score)
+    merged_score, add_ptx = with_merged_adapters(setup, score), pretraining.make_term(setup)
 
     def loss_fn(params, batch):
-        return grpo.loss(merged_score(params, batch.batch), batch, objective)
+        objective = make_objective(schedules.in_loss(setup.config, batch.extras))
+        return add_ptx(params, batch, *grpo.loss(merged_score(params, batch.batch), batch, objective))
 
     return loss_fn
 
@@ -245,6 +309,7 @@ class PolicyPrograms(NamedTuple):
       assign: (rollout, rewards, before, reference, key, tracker states, named) -> (PolicyBatch, float32 [B]: the
         rewards after shaping and KL).
       greedy: like generate, with one row per prompt; None if the advantage does not need its reward.
+      references: like generate, with sample.references rows per prompt; None if the shaping does not need them.
     """
 
     generate: Callable
@@ -252,6 +317,7 @@ class PolicyPrograms(NamedTuple):
     train_step: Callable
     assign: Callable
     greedy: Callable | None = None
+    references: Callable | None = None
 
     def on_host(self, params, rows) -> TokenScores:
         """The scores of `rows`, gathered from all processes."""
@@ -281,16 +347,19 @@ def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
             pad_id=tokenizer.pad_id,
         )
 
-    score = make_scorer(setup)
+    rule, score = make_credit(config), make_scorer(setup)
     loss_fn = make_loss(setup, score)
-    states = trackers.init(trackers.make_trackers(config))
+    if "sum_pi_squared" in needs(rule.advantage):
+        score = make_scorer(setup, sum_pi_squared=True)
+    states = trackers.init(trackers.make_trackers(config, setup.task))
     train_step, state = make_trainer(setup, config.train, loss_fn, params, states)
     return PolicyPrograms(
         generate=sampler(config.sample.group_size, sampling),
         score=jit_score(score, setup),
         train_step=train_step,
         assign=jax.jit(make_assign(config)),
-        greedy=sampler(1, Sampling(top_k=1)) if "greedy_rewards" in needs(make_credit(config).advantage) else None,
+        greedy=sampler(1, Sampling(top_k=1)) if "greedy_rewards" in needs(rule.advantage) else None,
+        references=sampler(config.sample.references, sampling) if "reference_rewards" in needs(rule.shape) else None,
     ), state
 
 
@@ -302,8 +371,10 @@ def check_sizes(setup: Setup, **more: int) -> None:
       **more: further numbers of micro-batches, by name.
 
     Raises:
-      ValueError: if the rows of a step, or of a micro-batch, do not divide over the devices, or `check_choices` does.
+      ValueError: if the rows of a step, or of a micro-batch, do not divide over the devices, `check_choices` does, or
+        the task has no reward.
     """
+    need_reward(setup)
     check_choices(setup.config)
     sample, train = setup.config.sample, setup.config.train
     minibatch = sample.prompts_per_step * sample.group_size // train.minibatches
@@ -311,14 +382,14 @@ def check_sizes(setup: Setup, **more: int) -> None:
     check_rows(setup, prompts_per_step=sample.prompts_per_step, **counts)
 
 
-def own_prompts(setup: Setup) -> tuple[Any, Iterator[list[dict]]]:
+def own_prompts(setup: Setup) -> tuple[Any, PromptStream]:
     """The prompts of this process.
 
     Returns:
       (source of the task's training records, endless batches of this process's share of prompts_per_step records).
     """
     source, batch_size = setup.task.data_source("train"), setup.config.sample.prompts_per_step
-    return source, processes.own_batches(setup.mesh, source, batch_size=batch_size, seed=setup.config.seed)
+    return source, foreign_rows.remembering(setup.config, make_prompts(setup, source, batch_size=batch_size))
 
 
 def look(

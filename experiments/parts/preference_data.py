@@ -3,49 +3,77 @@
 Records, and how they are read and encoded, are defined in rl_jax.preferences.
 """
 
+import json
+
 import numpy as np
 
+from experiments.parts import hub
 from experiments.parts.packers import Packing
 from experiments.parts.setup import Setup
-from rl_jax import preferences, tasks
+from rl_jax import preferences
 from rl_jax.core.types import Packed, PreferenceBatch, TokenBatch
-from rl_jax.tokenizers import CharTokenizer, Llama2cTokenizer
+from rl_jax.tokenizers import plain_text
 
 Arrays = dict[str, np.ndarray]  # leading axis N; what preferences.encode_preferences returns, and extras by name
 KINDS = {1: ("labels", "pairs"), 2: ("pairs", "rankings")}  # responses -> kinds of data; more than 2: like 2
 
 
-def load_task(config) -> tasks.Task:
-    """The task of config.task; "preferences" is only a tokenizer. Raises ValueError if the task is unknown."""
-    fields = config.task.to_dict()
-    if fields["name"] != "preferences":
-        return tasks.load(**fields)
-    path = fields["tokenizer_path"]
-    tokenizer = Llama2cTokenizer(path) if path else CharTokenizer(fields["alphabet"])
-    return tasks.Task("preferences", tokenizer, None, None)
-
-
 def for_sft(setup: Setup, pairs: preferences.Preferences) -> Setup:
-    """The setup with the best responses of `pairs` as the SFT data of its task."""
+    """The setup whose task has the records of `pairs`: their best responses for SFT, their prompts for sampling.
+
+    A task with records of its own keeps its prompts.
+    """
     task = setup.task
     limit = max(setup.config.rollout.prompt_buckets)
 
     def data_source(split: str):
         if split == "sft_train":
             return Best(pairs.data_source("train"), task.tokenizer, limit)
-        return task.data_source(split)
+        return Prompts(pairs.data_source(split)) if task.data_source is None else task.data_source(split)
 
     return setup._replace(task=task._replace(data_source=data_source))
 
 
-class Best:
+def with_data(setup: Setup) -> Setup:
+    """`for_sft` with the preferences of config.data; the setup itself if the config has none."""
+    config = setup.config
+    return for_sft(setup, preferences.load(**hub.local_fields(config.data.to_dict()))) if "data" in config else setup
+
+
+class Prompts:
+    """The records of preferences as those of a task: prompt, best response, info."""
+
+    def __init__(self, source):
+        self._source = source
+
+    @property
+    def num_skipped(self) -> int:
+        """Bad records of the source that were left out."""
+        return self._source.num_skipped
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> dict:
+        record = self._source[index]
+        prompt, rest = record["prompt"], {}
+        if not isinstance(prompt, str):
+            prompt, rest = plain_text(prompt), {"messages": prompt}
+        info = json.dumps(record.get("info", {}) | rest)
+        return {"prompt": prompt, "completion": record.get("responses", [""])[0], "info": info} | rest
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._source!r}, {len(self)} records)"
+
+
+class Best(Prompts):
     """The best responses as completions for SFT, of the records whose prompts have at most `limit` tokens.
 
     Of labelled responses only the desirable ones are used.
     """
 
     def __init__(self, source, tokenizer, limit: int):
-        self._source = source
+        super().__init__(source)
         self._kept = []
         for index in range(len(source)):
             record = source[index]
@@ -56,12 +84,8 @@ class Best:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __getitem__(self, index: int) -> dict[str, str]:
-        record = self._source[self._kept[index]]
-        return {"prompt": record["prompt"], "completion": record["responses"][0]}
-
-    def __repr__(self) -> str:
-        return f"Best({self._source!r}, {len(self)} records)"
+    def __getitem__(self, index: int) -> dict:
+        return super().__getitem__(self._kept[index])
 
 
 def records_of(

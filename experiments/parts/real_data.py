@@ -68,12 +68,12 @@ def _covers(files: list[str], path: str) -> bool:
 
 
 def _set_of(config: ConfigDict, paths) -> tuple[str, list[str]] | None:
-    """The set that has all of these paths: the one named like the data or the task, or else the smallest."""
+    """The set that has all of these paths: the one named like the data, the task or its kind, or else the smallest."""
     paths = list(paths)
     sets = {name: files for name, files in catalogue()[0].items() if all(_covers(files, path) for path in paths)}
     if not paths or not sets:
         return None
-    own = [check_config.get(config, field) for field in ("data.name", "task.name")]
+    own = [check_config.get(config, field) for field in ("data.name", "task.name", "task.kind")]
     name = next((name for name in own if name in sets), min(sets, key=lambda name: len(sets[name])))
     return name, sets[name]
 

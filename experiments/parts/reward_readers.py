@@ -101,7 +101,8 @@ def _steps_reader(setup: Setup) -> Reader:
     predict = with_merged_adapters(setup, make_predict_at(setup.model))
 
     def encode(records):
-        arrays, counts = preferences.encode_steps(setup.task.tokenizer, records, unlabelled="drop", **_lengths(config))
+        lengths = _lengths(config) | {"separator": config.encode.separator}
+        arrays, counts = preferences.encode_steps(setup.task.tokenizer, records, unlabelled="drop", **lengths)
         prompt_length = arrays["tokens"].shape[1] - config.rollout.completion_length
         columns = np.where(arrays["step_ends"] < 0, -1, arrays["step_ends"] + prompt_length).astype(np.int32)
         return arrays | {"columns": columns}, counts

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.parts import processes
+from experiments.parts import hub, processes
 from experiments.parts.budgets import samples_per_step
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup, lora_config
@@ -59,7 +59,7 @@ class Run:
         stop: checkpoint.StopSignal | None = None,
         checkpoints: dict | None = None,
     ):
-        """Installs the signal handlers; writes nothing.
+        """Fetches a model of the Hub, if the config names one; installs the signal handlers.
 
         Args:
           config: the run's config.
@@ -72,6 +72,7 @@ class Run:
           stop: of the run that this one is a part of.
           checkpoints: keywords of Checkpointer, if they differ from config.checkpoint.
         """
+        hub.settle(config, workdir)  # before a signal waits for the end of a step
         self.config, self.workdir, self.program = config, workdir, program
         self.stop, self._whole = stop or checkpoint.StopSignal(), stop is None
         self.total = settings.steps if total is None else total
@@ -81,10 +82,21 @@ class Run:
         self._eval_every = config.eval.every if eval_every is None else eval_every
         self._options = config.checkpoint.to_dict() if checkpoints is None else checkpoints
         self._checkpoints, self._data, self._stack, self._ended = None, None, contextlib.ExitStack(), True
+        self._carried = self._trace = None
 
     def record(self, devices: Iterable[jax.Device]) -> None:
         """Writes config.json and run.json, in the first process."""
         record_run(self.config, self.workdir, self.program, devices)
+
+    def carry(self, part: Any) -> Any:
+        """Puts a part with a state into every checkpoint, before `restore`. Returns it.
+
+        Args:
+          part: has carried() -> items by name, {} if there are none, and set_carried(items).
+        """
+        if hasattr(part, "carried") and part.carried():
+            self._carried = part
+        return part
 
     def restore(self, items: dict[str, Any], data: Any = None, *, in_place: bool = True) -> dict[str, Any]:
         """The contents of the newest checkpoint, structured like `items`; `items` themselves if nothing was saved.
@@ -98,7 +110,10 @@ class Run:
         self._checkpoints = checkpoint.Checkpointer(self.workdir / "checkpoints", **self._options)
         if self._checkpoints.latest_step() is None:
             return items
-        items, self.host = self._checkpoints.restore(items, in_place=in_place)
+        of_part = {} if self._carried is None else self._carried.carried()
+        items, self.host = self._checkpoints.restore(items | of_part, in_place=in_place)
+        if self._carried is not None:
+            self._carried.set_carried({name: items.pop(name) for name in of_part})
         self.step = self.host["step"]
         if data is not None:
             data.set_state(self.host["data"])
@@ -109,6 +124,9 @@ class Run:
         """Opens the logger where `restore` put the run. The end closes it and the checkpoints, also after an error."""
         config = self.config
         options = {"progress": config.log.progress, "tensorboard": config.log.tensorboard}
+        options |= {"print_completions": config.log.get("print_completions", 0)}
+        if (board := config.log.get("wandb")) and board.project:
+            options["wandb"] = {**board.to_dict(), "config": _named(config.to_dict())}
         options |= {"samples_per_step": samples_per_step(config, self.program), "total_steps": self.total}
         self._stack.enter_context(self._checkpoints)
         self.log = self._stack.enter_context(processes.run_logger(self.workdir, self.step, **options))
@@ -146,11 +164,26 @@ class Run:
             self.step += self._stride
             self._ended = False
             last = self.step >= self.total
-            step = Step(self, self.step, evaluates=self.step % self._eval_every == 0 or last)
+            due = self._eval_every and self.step % self._eval_every == 0
+            step = Step(self, self.step, evaluates=bool(due) or last)
+            self._profile(before=True)
             yield step
+            self._profile(before=False)
             if not self._ended:
                 raise RuntimeError(f"step {self.step} was not ended: call step.end() in the loop's body")
             stopping = step.stopping
+
+    def _profile(self, *, before: bool) -> None:
+        """Starts jax's profiler before the first of config.log.profile_steps, stops it after the last."""
+        steps = self.config.log.get("profile_steps", ())
+        if not steps or not distributed.is_main():
+            return
+        if before and self.step == steps[0]:
+            jax.profiler.start_trace(str(self.workdir / "profile"))
+            self._trace = self._stack.enter_context(contextlib.ExitStack())
+            self._trace.callback(jax.profiler.stop_trace)  # also if the run ends before
+        elif not before and self.step == steps[-1] and self._trace is not None:
+            self._trace.close()
 
     def check_finite(self, state: TrainState, batch: Any) -> None:
         """Stops a run whose gradients stay non-finite.
@@ -196,7 +229,8 @@ class Run:
         step.stopping = distributed.any_process(self.stop.received)
         if self._checkpoints.due(self.step) or self.done or step.stopping:
             position = {} if self._data is None else {"data": self._data.get_state()}
-            self._checkpoints.save(self.step, items, {**self.host, **position}, metrics)
+            of_part = {} if self._carried is None else self._carried.carried()
+            self._checkpoints.save(self.step, items | of_part, {**self.host, **position}, metrics)
 
 
 class Step:
@@ -204,7 +238,7 @@ class Step:
 
     Attributes:
       number: int, from 1.
-      evaluates: whether an evaluation is due after this step: every eval_every steps, and after the last.
+      evaluates: whether an evaluation is due after this step: every eval_every steps (0: never), and after the last.
       clock: seconds by stage.
     """
 
@@ -294,7 +328,7 @@ def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Pa
       params: of the model.
       **more: other params for the checksum.
     """
-    path = setup.config.model.path
+    path = hub.local_folder(setup.config.model.path)
     main = distributed.is_main()
     if path and distributed.any_process(main and not (workdir / "hf").exists()):
         model_params = to_host(setup.merged(params) if setup.merged else params)
@@ -303,7 +337,8 @@ def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Pa
         if setup.merged:
             adapters, settings = to_host(params["adapters"]), lora_config(setup.config)
             if main:
-                save_peft(workdir / "peft", settings, adapters, model_type=loading.model_type(path), base_model=path)
+                base = hub.base_model(setup.config.model.path)
+                save_peft(workdir / "peft", settings, adapters, model_type=loading.model_type(path), **base)
     final = {"step": step, "params_sha256": checkpoint.checksum({"policy": params, **more} if more else params)}
     if main:
         write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())

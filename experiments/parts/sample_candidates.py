@@ -1,6 +1,6 @@
 """Candidates: the responses to a step's prompts that preferences are made of, set by config.sample."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -8,14 +8,16 @@ import numpy as np
 
 from experiments.parts import processes
 from experiments.parts.encoding import encode_prompts, encode_sft, pad_prompts
-from experiments.parts.judges import load_reward_model
 from experiments.parts.judging import Judged, judge
+from experiments.parts.prompts import feedback_of
+from experiments.parts.rewards import Rewards
 from experiments.parts.run import Clock
 from experiments.parts.sampler import make_sampler
 from experiments.parts.setup import Setup, sampling_of
 from rl_jax.core.types import Params, Rollout, TokenBatch
+from rl_jax.experience import PromptStream
 from rl_jax.models.mixture import make_mixture
-from rl_jax.rewards.pool import RewardPool, RewardResult
+from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.training import sharding
 
@@ -92,19 +94,15 @@ def make_drawer(setup: Setup, *, share: float, group_size: int) -> Drawer:
     return Drawer(generate, lambda policy, reference: (policy, reference))
 
 
-def make_judge(setup: Setup, pool: RewardPool) -> Callable:
-    """Makes judge(prompts, completions, infos) -> RewardResult: the verifier, or the reward model of sample.judge.
+def make_judge(setup: Setup, rewards: Rewards) -> Callable:
+    """Makes judge(Rows) -> RewardResult: the config's reward.
 
     Given pairs (sample.data="pairs") are already ordered and nothing is judged: every sample gets the reward 1 of a
     chosen response, so that none counts as worse.
     """
     if setup.config.sample.data == "pairs":
-        return lambda prompts, completions, infos: RewardResult(np.ones(len(prompts), np.float32), {}, 0, 0, None)
-    if not setup.config.sample.judge:
-        return pool
-    processes.one_process(f"sample.judge={setup.config.sample.judge!r}")
-    trained = load_reward_model(setup.config.sample.judge)
-    return lambda prompts, completions, infos: RewardResult(trained.score_texts(prompts, completions), {}, 0, 0, None)
+        return lambda rows: RewardResult(np.ones(len(rows.records), np.float32), {}, 0, 0, None)
+    return rewards
 
 
 class Source:
@@ -115,10 +113,10 @@ class Source:
     Args:
       setup: of the run.
       judge_texts: from make_judge.
-      prompts: endless batches of this process's records (processes.own_batches).
+      prompts: endless batches of this process's records; told what became of them after each step.
     """
 
-    def __init__(self, setup: Setup, judge_texts: Callable, prompts: Iterator[list[dict]]):
+    def __init__(self, setup: Setup, judge_texts: Callable, prompts: PromptStream):
         """Makes the samplers."""
         self._setup, self._judge, self._prompts = setup, judge_texts, prompts
         settings = self._settings = setup.config.sample
@@ -131,12 +129,17 @@ class Source:
 
     def __call__(self, policy: Params, reference: Params, key: jax.Array, clock: Clock) -> tuple[Candidates, Judged]:
         """(the step's candidates, the judged samples of the first batch)."""
-        parts, first = [], None
+        parts, judged = [], []
         for index in range(self._settings.prompts_per_step // self._settings.prompts_per_batch):
-            part, judged = self._batch(policy, reference, jax.random.fold_in(key, index), clock)
+            part, samples = self._batch(policy, reference, jax.random.fold_in(key, index), clock)
             parts.append(part)
-            first = first or judged
-        return join(parts, self._setup.task.tokenizer.pad_id), first
+            judged.append(samples)
+        self._prompts.feedback(feedback_of(judged, self._settings.group_size))
+        return join(parts, self._setup.task.tokenizer.pad_id), judged[0]
+
+    def metrics(self) -> dict[str, float]:
+        """Those of the prompts (PromptStream.metrics)."""
+        return self._prompts.metrics()
 
     def compile_ahead(self, ahead: Callable, policy: Params, reference: Params, key: jax.Array) -> Candidates | None:
         """Compiles what a call runs, by running it on the next prompts, which remain the next ones.
@@ -187,6 +190,8 @@ class Source:
         return judged
 
     def _candidates(self, judged: Judged, count: int, share: float) -> Candidates:
+        if judged.rollout.token_rewards is not None:
+            raise ValueError("config.judge has a judge of tokens; preferences compare whole responses: use one of rows")
         rollout = judged.rollout
         rewards = judged.result.rewards - self._settings.missing_eos_penalty * rollout.truncated
         origin = REFERENCE if share == 1.0 else POLICY
@@ -199,7 +204,7 @@ class Source:
         """
         texts = [record.get("responses") or [record["completion"]] for record in records]
         rows = [
-            {"prompt": record["prompt"], "completion": text}
+            record | {"completion": text}  # a chat's messages are in the record
             for record, responses in zip(records, texts, strict=True)
             for text in responses
         ]

@@ -5,19 +5,24 @@ has prompts_per_step groups, or max_batches were sampled. Missing groups are the
 nothing to the loss but keep the shapes.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from experiments.parts import processes, rollout_mesh
+from experiments.parts import foreign_rows, processes, rollout_mesh
 from experiments.parts.encoding import encode_prompts, pad_prompts
 from experiments.parts.judging import Judged, judge
+from experiments.parts.prompts import feedback_of
+from experiments.parts.revisits import Revisits
+from experiments.parts.rewards import Rewards
 from experiments.parts.run import Clock
 from experiments.parts.setup import Setup
 from rl_jax.core.types import Params, Rollout
-from rl_jax.rewards.pool import RewardPool, RewardResult
+from rl_jax.experience import PromptStream
+from rl_jax.rewards.pool import RewardResult
 
 
 class Collected(NamedTuple):
@@ -29,6 +34,7 @@ class Collected(NamedTuple):
       metrics: of the sampling itself.
       greedy_lengths: int [B]. Tokens of the greedy completions, or None.
       greedy_truncated: bool [B]. Whether they were truncated, or None.
+      named: arrays [B] by name (rl_jax.core.names): what was known of the rows' prompts before this step.
     """
 
     judged: Judged
@@ -36,6 +42,21 @@ class Collected(NamedTuple):
     metrics: dict[str, float]
     greedy_lengths: np.ndarray | None = None
     greedy_truncated: np.ndarray | None = None
+    named: dict[str, np.ndarray] = {}
+
+
+class Samplers(NamedTuple):
+    """The compiled samplers of a run.
+
+    Attributes:
+      generate: (params, tokens, prompt_mask, key) -> Rollout.
+      greedy: the same with one row per prompt, or None.
+      references: the same with sample.references rows per prompt, or None.
+    """
+
+    generate: Callable
+    greedy: Callable | None = None
+    references: Callable | None = None
 
 
 class Collector:
@@ -43,25 +64,26 @@ class Collector:
 
     Args:
       setup: of the run.
-      pool: scores the texts.
-      prompts: endless batches of this process's records.
-      generate: compiled (params, tokens, prompt_mask, key) -> Rollout.
-      greedy: the same with one row per prompt, or None.
+      rewards: scores the rows.
+      prompts: endless batches of this process's records; told what became of them after each step.
+      samplers: has `generate`, compiled (params, tokens, prompt_mask, key) -> Rollout; `greedy`, the same with one row
+        per prompt, or None; and `references`, the same with sample.references rows, or None.
     """
 
     def __init__(
         self,
         setup: Setup,
-        pool: RewardPool,
-        prompts: Iterator[list[dict]],
-        generate: Callable,
-        greedy: Callable | None = None,
+        rewards: Rewards,
+        prompts: PromptStream,
+        samplers: Any,
     ):
-        self._setup, self._pool, self._prompts = setup, pool, prompts
-        self._generate, self._greedy = generate, greedy
+        self._setup, self._rewards, self._prompts = setup, rewards, prompts
+        self._samplers = Samplers(samplers.generate, samplers.greedy, samplers.references)
+        self._revisits = Revisits(setup, samplers.on_host) if setup.config.sample.memory.last else None
+        self._foreign = foreign_rows.make(setup, rewards, prompts, samplers.generate)
 
-    def __call__(self, params: Params, key: jax.Array, clock: Clock) -> Collected:
-        """Samples prompts and completions and judges them until the step is full.
+    def __call__(self, params: Params, key: jax.Array, clock: Clock, reference: Params | None = None) -> Collected:
+        """Samples prompts and completions and judges them until the step is full. Judges that learn do so then.
 
         Each process samples, encodes and judges its own rows; all return the whole step.
 
@@ -69,9 +91,14 @@ class Collector:
           params: of the policy. They are resharded here if rollouts have another layout.
           key: a typed key.
           clock: gets the laps reshard_s, rollout_s and reward_s.
+          reference: params of the reference policy, read if there are samples of it.
         """
-        params = rollout_mesh.place(self._setup.rollout, params, clock)  # a second copy of the weights, freed on return
-        return self._collect(self._generate, self._greedy, params, key, clock)
+        placed = rollout_mesh.place(self._setup.rollout, params, clock)  # a second copy of the weights, freed on return
+        measure = self._revisits and functools.partial(self._revisits, params)
+        collected = self._collect(self._samplers, placed, key, clock, reference, measure)
+        collected = self._foreign(collected, placed, key, clock) if self._foreign else collected
+        learned = self._rewards.learn(collected.judged) if self._rewards else {}
+        return collected._replace(metrics=collected.metrics | learned) if learned else collected
 
     def compile_ahead(self, ahead: Callable, params: Params, key: jax.Array) -> Collected | None:
         """Compiles what a call runs, by running it on the next prompts, which remain the next ones.
@@ -87,21 +114,30 @@ class Collector:
         if self._setup.config.rollout.engine.name != "lockstep":
             return None
         position, clock = self._prompts.get_state(), Clock()
-        generate, greedy = ahead("generate", self._generate), self._greedy and ahead("greedy", self._greedy)
+        named = self._samplers._asdict()
+        samplers = Samplers(**{name: sampler and ahead(name, sampler) for name, sampler in named.items()})
         params = rollout_mesh.place(self._setup.rollout, params, clock)
-        collected = self._collect(generate, greedy, params, key, clock)
+        collected = self._collect(samplers, params, key, clock, params)
         self._prompts.set_state(position)
-        return collected
+        return self._foreign.unused(collected) if self._foreign else collected
 
-    def _collect(self, generate: Callable, greedy: Callable | None, params: Params, key, clock: Clock) -> Collected:
+    def _collect(
+        self,
+        samplers: "Samplers",
+        params: Params,
+        key,
+        clock: Clock,
+        reference: Params | None,
+        measure: Callable | None = None,
+    ) -> Collected:
         sample = self._setup.config.sample
         size, num_groups, max_batches = sample.group_size, sample.prompts_per_step, sample.dynamic_sampling.max_batches
         own_prompts = processes.rows_here(self._setup.mesh, num_groups)
-        taught, idle, batches, failures = [], [], 0, np.zeros(2, int)
-        while batches < max_batches and len(taught) < num_groups:
-            batch_key = jax.random.fold_in(key, batches) if batches else key
-            judged = self._sample(generate, next(self._prompts), params, batch_key, own_prompts, clock)
-            batches += 1
+        taught, idle, sampled, failures = [], [], [], np.zeros(2, int)
+        while len(sampled) < max_batches and len(taught) < num_groups:
+            batch_key = jax.random.fold_in(key, len(sampled)) if sampled else key
+            judged = self._sample(samplers.generate, next(self._prompts), params, batch_key, own_prompts, clock)
+            sampled.append(judged)
             failures += (judged.result.num_timeouts, judged.result.num_errors)
             if max_batches == 1:
                 groups = [judged]
@@ -114,16 +150,28 @@ class Collector:
         judged = groups[0] if len(groups) == 1 else _join(groups, self._setup.task.tokenizer.pad_id)
         counts = {"num_timeouts": int(failures[0]), "num_errors": int(failures[1])}  # including those of dropped groups
         judged = judged._replace(result=judged.result._replace(**counts))
-        of_greedy = (None, None, None)
-        if greedy is not None:
-            records = [judged.records[i * size] for i in own_prompts]
-            best = self._sample(greedy, records, params, key, own_prompts, clock)
+        of_greedy, records = (None, None, None), [judged.records[i * size] for i in own_prompts]
+        if samplers.greedy is not None:
+            best = self._sample(samplers.greedy, records, params, key, own_prompts, clock)
             lengths = best.rollout.completion_mask.sum(axis=1)
             of_greedy = [np.repeat(x, size) for x in (best.result.rewards, lengths, best.rollout.truncated)]
-        metrics = {}
+        named = self._prompts.recall(judged.records)
+        if samplers.references is not None:
+            reference = rollout_mesh.place(self._setup.rollout, reference, clock)
+            key = jax.random.fold_in(key, max_batches)  # no batch of samples has this one
+            drawn = self._sample(samplers.references, records, reference, key, own_prompts, clock)
+            named["reference_rewards"] = np.repeat(drawn.result.rewards.reshape(num_groups, -1), size, axis=0)
+        if self._revisits is not None:
+            last = self._prompts.last_visits(judged.records)
+            named["divergence"] = measure(judged.rollout, last) if measure else np.zeros(len(last), np.float32)
+        self._prompts.feedback(feedback_of(sampled, size, newest=self._revisits is not None))
+        metrics = self._prompts.metrics()
+        if samplers.references is not None:
+            metrics["reward/references"] = float(named["reference_rewards"].mean())
         if max_batches > 1:
-            metrics = {"sampling/batches": batches, "sampling/dropped": len(idle) / (len(idle) + len(taught))}
-        return Collected(judged, of_greedy[0], metrics, *of_greedy[1:])
+            dropped = len(idle) / (len(idle) + len(taught))
+            metrics |= {"sampling/batches": len(sampled), "sampling/dropped": dropped}
+        return Collected(judged, of_greedy[0], metrics, *of_greedy[1:], named)
 
     def _sample(
         self, generate: Callable, records: list[dict], params: Params, key, own_prompts: np.ndarray, clock: Clock
@@ -133,7 +181,7 @@ class Collector:
         encoded = processes.own_to_mesh(setup.mesh, encode_prompts(setup, records))
         rollout = generate(params, *encoded, key)
         clock.lap("rollout_s", rollout)
-        judged = judge(setup, self._pool, rollout, records, own_prompts, setup.config.sample.prompts_per_step)
+        judged = judge(setup, self._rewards, rollout, records, own_prompts, setup.config.sample.prompts_per_step)
         clock.lap("reward_s")
         return judged
 
@@ -152,6 +200,7 @@ def _split(judged: Judged, size: int) -> list[Judged]:
                 result=result._replace(
                     rewards=result.rewards[rows],
                     components={name: column[rows] for name, column in result.components.items()},
+                    failed=None if result.failed is None else result.failed[rows],
                 ),
             )
         )
@@ -179,5 +228,6 @@ def _join(parts: list[Judged], pad_id: int) -> Judged:
             rewards=np.concatenate([result.rewards for result in results]),
             components={name: np.concatenate([column(result, name) for result in results]) for name in names},
             first_error=next((result.first_error for result in results if result.first_error), None),
+            failed=None if results[0].failed is None else np.concatenate([result.failed for result in results]),
         ),
     )

@@ -9,11 +9,16 @@ from collections.abc import Callable
 
 import jax
 from absl import logging
+from ml_collections import ConfigDict
 
-from experiments.parts import processes, rollout_mesh
-from experiments.parts.setup import Setup
+from experiments.parts import hub, processes, rollout_mesh
+from experiments.parts.encoding import whole_text
+from experiments.parts.setup import Setup, model_config
 from experiments.parts.training import jit_generate
 from rl_jax.core import types
+from rl_jax.core.binding import bind, needs
+from rl_jax.models.hf import loading
+from rl_jax.rollout.lm import weight_sync
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.external import OpenAIGenerate
 from rl_jax.rollout.lm.generate import ContinuousGenerate
@@ -72,14 +77,17 @@ def _continuous(setup: Setup, num_prompts: int, *, group_size: int, **options) -
         group_size=group_size,
         slots=settings.engine.slots or num_prompts * group_size,
         rows_sharding=sharding.batch_sharding(mesh) if mesh.size > 1 else None,
+        stop_strings=tuple(settings.stop_strings),
+        decode_text=whole_text(setup.task.tokenizer),
         **options,
     )
 
 
 def _openai(setup: Setup, *, sampling: Sampling, **options) -> OpenAIGenerate:
     settings = setup.config.rollout.engine
-    if settings.sync is None:
-        logging.warning("rollout.engine.sync is None: the server's weights are never updated. Watch sampler/ess")
+    sync = make_sync(setup)
+    if sync is None:
+        logging.warning("rollout.engine.sync is not set: the server's weights are never updated. Watch sampler/ess")
     score = None
     if sampling != Sampling():
         length, chunk = options["completion_length"], setup.config.score.chunk
@@ -90,7 +98,29 @@ def _openai(setup: Setup, *, sampling: Sampling, **options) -> OpenAIGenerate:
         vocab_size=setup.model.vocab_size,
         sampling=sampling,
         timeout_s=settings.timeout_s,
-        sync=settings.sync,
+        sync=sync,
         score=score,
+        stop_strings=tuple(setup.config.rollout.stop_strings),
         **options,
     )
+
+
+def make_sync(setup: Setup) -> Callable | None:
+    """(params) -> None that sends the model's params to the server (config.rollout.engine.sync); None if it is unset.
+
+    Raises:
+      ValueError: if the function is unknown, or lacks a keyword.
+    """
+    settings, path = setup.config.rollout.engine, setup.config.model.path
+    spec = settings.sync.to_dict() if isinstance(settings.sync, ConfigDict) else settings.sync
+    if not spec or spec == {"fn": ""}:
+        return None
+
+    def save(folder, params):
+        like = hub.local_folder(path, weights=False) if path else None
+        loading.save_hf(folder, model_config(setup), jax.device_get(params), like=like)
+
+    sync = bind(spec, weight_sync, url=settings.url, timeout_s=settings.timeout_s, save=save)
+    if lacking := needs(sync):
+        raise ValueError(f"rollout.engine.sync={spec['fn']!r} needs {', '.join(sorted(lacking))}: set them beside fn")
+    return sync

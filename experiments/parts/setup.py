@@ -10,10 +10,11 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from experiments.parts import processes, rollout_mesh
+from experiments.parts import hub, processes, prompt_limits, rollout_mesh
 from rl_jax import tasks, tokenizers
 from rl_jax.core import types
 from rl_jax.core.binding import resolve
+from rl_jax.data import readers
 from rl_jax.models import lora
 from rl_jax.models.hf import llama2c, loading
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
@@ -59,16 +60,39 @@ def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
     processes.simulate_devices(rollout_mesh.num_devices(config))
     mesh = sharding.make_mesh(sharding.parse_mesh(config.mesh))
     processes.check_mesh(mesh)
-    task = task or tasks.load(**config.task.to_dict())
-    if config.reward.function:
-        task = task._replace(reward_fn=resolve(config.reward.function), reward_kwargs={})
+    task = with_reward_function(task or load_task(config), config.reward.function)
     if config.model.path:
         result = _setup_hf(config, mesh, task)
     else:
         result = assemble(config, mesh, task, *load_model(config.model.to_dict(), config.seed, task.tokenizer))
     result = _with_adapters(result) if config.model.lora.rank else result
+    result = result._replace(task=prompt_limits.limited(config, result.task))
     layout = rollout_mesh.make_layout(config, mesh, result.param_shapes)
     return result._replace(model=sharding.model_on_mesh(result.model, mesh), rollout=layout)
+
+
+def with_reward_function(task: tasks.Task, path: str) -> tasks.Task:
+    """The task with the reward of config.reward.function, "module:function"; the task itself for ""."""
+    return task._replace(reward_fn=resolve(path), reward_kwargs={}) if path else task
+
+
+def load_task(config: ConfigDict) -> tasks.Task:
+    """The task of config.task. Its files may be of the Hub (experiments.parts.hub).
+
+    Raises:
+      ValueError: if it is unknown, or does not take the fields of config.task.
+    """
+    fields = hub.local_fields(config.task.to_dict())
+    try:
+        return tasks.load(**fields)
+    except ValueError as error:
+        if "takes no" not in str(error):
+            raise
+        replaced = f'--config.task="{ {"name": fields["name"]} }"'
+        raise ValueError(
+            f"{error}. config.task still has fields of another task: replace the group as a whole, {replaced} with the "
+            "keywords of yours"
+        ) from error
 
 
 def lora_config(config: ConfigDict) -> lora.LoraConfig:
@@ -111,12 +135,12 @@ def assemble(config: ConfigDict, mesh: Mesh, task: Any, model: types.Model, init
 
 def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
     """The Setup of a Hugging Face folder: its model and weights, and its tokenizer in place of the task's."""
-    path = config.model.path
-    policies = {name: config.model[name] for name in POLICIES}
+    path = hub.local_folder(config.model.path)
+    policies = policies_of(config.model)
     model_config = dataclasses.replace(loading.read_config(path), **policies)
     tokenizer = tokenizers.load_tokenizer(path)
     tokenizers.check_vocabulary(tokenizer, model_config.vocab_size, path)
-    longest = max(config.rollout.prompt_buckets) + config.rollout.completion_length
+    longest = max(config.rollout.prompt_buckets) + longest_completion(config)
     if 0 < model_config.learned_positions < longest:
         raise ValueError(
             f"{path} has {model_config.learned_positions} positions, but rollout.prompt_buckets and completion_length "
@@ -128,10 +152,33 @@ def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
     def init_params():
         return loading.load(path, shardings=lambda _: shardings, **policies)[1]
 
-    if config.model.chat:
-        tokenizer = tokenizers.ChatPrompts(tokenizers.ChatTemplate.load(path, tokenizer))
-    task = task._replace(tokenizer=tokenizer)
+    task = task._replace(tokenizer=_with_chats(config, path, tokenizer))
     return Setup(config, mesh, task, make_transformer(model_config), init_params, shapes, shardings)
+
+
+def _with_chats(config: ConfigDict, folder: str, tokenizer: Any) -> Any:
+    """The folder's tokenizer, which also encodes chats: by the folder's template, or as plain text if it has none.
+
+    Raises:
+      readers.DataError: if config.model.chat asks for a template and there is none.
+      tokenizers.ChatTemplateError: if it asks for one that cannot be used.
+    """
+    try:
+        template = tokenizers.ChatTemplate.load(folder, tokenizer)
+    except (readers.DataError, tokenizers.ChatTemplateError):
+        if config.model.chat:
+            raise
+        return tokenizers.PlainPrompts(tokenizer)
+    arguments = config.model.get("template", ConfigDict()).to_dict()
+    return tokenizers.ChatPrompts(template, texts=config.model.chat, arguments=arguments)
+
+
+def policies_of(fields: ConfigDict | dict) -> dict[str, str]:
+    """The fields that a checkpoint does not set. dtype="auto" is bfloat16 on an accelerator, float32 on a CPU."""
+    result = {name: fields[name] for name in POLICIES}
+    if result["dtype"] == "auto":
+        result["dtype"] = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return result
 
 
 def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callable[[], types.Params]]:
@@ -149,11 +196,12 @@ def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callabl
       ValueError: if the vocabulary of a checkpoint has another size.
     """
     path = fields.pop("checkpoint")
-    del fields["path"], fields["chat"], fields["lora"]  # make_setup reads them
+    for name in ("path", "chat", "template", "lora"):  # make_setup reads them
+        fields.pop(name, None)
+    fields |= policies_of(fields)
     if path:
         loaded, params = llama2c.load(path)
-        policies = {name: fields[name] for name in POLICIES}
-        model_config = dataclasses.replace(loaded, **policies)
+        model_config = dataclasses.replace(loaded, **policies_of(fields))
         if model_config.vocab_size != tokenizer.vocab_size:
             raise ValueError(
                 f"{path} has a vocabulary of {model_config.vocab_size}, but the tokenizer has {tokenizer.vocab_size}"
@@ -162,6 +210,17 @@ def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callabl
         return make_transformer(model_config), lambda: jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)
     model = make_transformer(TransformerConfig(vocab_size=tokenizer.vocab_size, **fields))
     return model, lambda: model.init(jax.random.key(seed))
+
+
+def model_config(setup: Setup) -> TransformerConfig:
+    """The sizes of the run's model."""
+    fields = setup.config.model
+    if fields.path:
+        return loading.read_config(hub.local_folder(fields.path, weights=False))
+    if fields.checkpoint:
+        return llama2c.load(fields.checkpoint)[0]
+    known = {field.name for field in dataclasses.fields(TransformerConfig)} & set(fields)
+    return TransformerConfig(vocab_size=setup.task.tokenizer.vocab_size, **{name: fields[name] for name in known})
 
 
 def check_batches(setup: Setup) -> None:
@@ -191,8 +250,13 @@ def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
 
 
 def sampling_of(fields: ConfigDict) -> Sampling:
-    """The sampling rule of a config's fields."""
-    return Sampling(fields.temperature, fields.top_k, fields.top_p, fields.min_p)
+    """The sampling rule of config.rollout or config.eval."""
+    return Sampling(fields.temperature, fields.top_k, fields.top_p, fields.min_p, fields.repetition_penalty)
+
+
+def longest_completion(config: ConfigDict) -> int:
+    """The most tokens that training or evaluation samples."""
+    return max(config.rollout.completion_length, config.eval.get("completion_length", 0))
 
 
 def check_rows(setup: Setup, **counts: int) -> None:

@@ -2,13 +2,16 @@
 
     reward_scale   running_moments: of rewards, updated before they are shaped -> shaping.scaled
     baseline       ema_mean: of the rewards of earlier steps -> advantages.tracked_baseline
+                   beta_values: the same of each prompt -> advantages.tracked_relative
     reward_kl      adaptive_kl: moves the weight of the KL in the reward
     loss_kl        adaptive_kl: moves the weight of the KL in the loss
     entropy        adaptive_entropy: moves the weight of the entropy bonus
 
-config.algorithm.trackers names one per place, or "". Their states are in TrainState.trackers and are checkpointed.
+config.algorithm.trackers names one per place, or "". Their states are in TrainState.trackers and are checkpointed. The
+values of config.schedules (experiments.parts.schedules) are one more state, which follows the step's number.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,12 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from experiments.parts import processes
+from experiments.parts import processes, schedules
 from experiments.parts.sample_groups import Collected
 from rl_jax.core import trackers
 from rl_jax.core.binding import bind
 from rl_jax.core.trackers import Tracker
 from rl_jax.core.types import PolicyBatch
+from rl_jax.tasks import Task
 from rl_jax.training.step import TrainState
 
 States = dict[str, Any]
@@ -30,30 +34,36 @@ States = dict[str, Any]
 # Place -> (fields of the state that the loop reads, the usual tracker).
 PLACES = {
     "reward_scale": (("mean", "std"), "running_moments"),
-    "baseline": (("value",), "ema_mean"),
+    "baseline": (("value or values",), "ema_mean or beta_values"),
     "reward_kl": (("coef",), "adaptive_kl"),
     "loss_kl": (("coef",), "adaptive_kl"),
     "entropy": (("applied",), "adaptive_entropy"),
 }
 
 
-def make_trackers(config) -> dict[str, Tracker]:
+def make_trackers(config, task: Task | None = None) -> dict[str, Tracker]:
     """The trackers of config.algorithm.trackers, by place.
+
+    Args:
+      config: of the run.
+      task: tells a tracker of prompts (beta_values) how many there are.
 
     Raises:
       ValueError: if a tracker is unknown, or its state lacks what its place reads.
     """
     specs = {place: spec for place, spec in config.algorithm.trackers.items() if spec.fn}
-    estimators = {place: bind(spec.to_dict(), trackers)() for place, spec in specs.items()}
+    about = {"num_prompts": len(task.data_source("train"))} if task and specs else {}
+    estimators = {place: bind(spec.to_dict(), trackers, **about)() for place, spec in specs.items()}
     for place, tracker in estimators.items():
         fields, usual = PLACES[place]
-        lacking = [field for field in fields if not hasattr(tracker.init(), field)]
+        state = tracker.init()
+        lacking = [field for field in fields if not any(hasattr(state, name) for name in field.split(" or "))]
         if lacking:
             raise ValueError(
                 f"algorithm.trackers.{place}={specs[place].fn!r}: its state lacks {', '.join(lacking)}, which the "
                 f"loop reads; use {usual}"
             )
-    return estimators
+    return estimators | ({schedules.PLACE: schedules.make_tracker(config)} if config.schedules else {})
 
 
 def init(estimators: dict[str, Tracker]) -> States:
@@ -68,15 +78,22 @@ def see_rewards(estimators: dict[str, Tracker], states: States, rewards: np.ndar
     return states | {"reward_scale": estimators["reward_scale"].update(states["reward_scale"], jnp.asarray(rewards))}
 
 
-def known(config, states: States) -> dict[str, Any]:
-    """What credit.assign may use: reward_mean, reward_std, baseline, and the weight of the KL in the reward."""
+def known(config, states: States, named: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What credit.assign may use: reward_mean, reward_std, baseline, and the weight of the KL in the reward.
+
+    Args:
+      config: of the run.
+      states: before the step.
+      named: further arrays of the step; a baseline per prompt needs prompt_ids int [B].
+    """
     result = {"reward_kl_coef": config.algorithm.reward_kl_coef}
     if "reward_kl" in states:
         result["reward_kl_coef"] = states["reward_kl"].coef
     if "reward_scale" in states:
         result["reward_mean"], result["reward_std"] = states["reward_scale"].mean, states["reward_scale"].std()
     if "baseline" in states:
-        result["baseline"] = states["baseline"].value
+        state = states["baseline"]
+        result["baseline"] = state.values(named["prompt_ids"]) if hasattr(state, "values") else state.value
     return result
 
 
@@ -88,10 +105,16 @@ def weigh(batch: PolicyBatch, states: States) -> PolicyBatch:
         extras["kl_coefs"] = jnp.full(rows, states["loss_kl"].coef)
     if "entropy" in states:
         extras["entropy_coefs"] = jnp.full(rows, states["entropy"].applied)
-    return batch._replace(extras=extras)
+    return batch._replace(extras=extras | schedules.carry(batch, states))
 
 
-def observe(estimators: dict[str, Tracker], states: States, rewards: np.ndarray, metrics: dict[str, float]) -> States:
+def observe(
+    estimators: dict[str, Tracker],
+    states: States,
+    rewards: np.ndarray,
+    metrics: dict[str, float],
+    named: Mapping[str, Any] | None = None,
+) -> States:
     """The states after a step.
 
     Args:
@@ -99,11 +122,16 @@ def observe(estimators: dict[str, Tracker], states: States, rewards: np.ndarray,
       states: before the step.
       rewards: float32 [B]. Shaped, as the advantage sees them.
       metrics: of the step; kl/k1 and entropy are means over tokens.
+      named: further arrays of the step; a baseline per prompt needs prompt_ids int [B], and takes divergence float [B]
+        as 0 if it is not measured.
     """
     # On the host, so that a state on a mesh can be combined with numbers that are not.
     states, rewards = jax.device_get((states, rewards))
     samples = jnp.float32(len(rewards))
     seen = {"baseline": (jnp.asarray(rewards),)}
+    if hasattr(states.get("baseline"), "values"):
+        moved = named.get("divergence", np.zeros(len(rewards), np.float32))
+        seen = {"baseline": (jnp.asarray(named["prompt_ids"]), jnp.asarray(rewards), jnp.asarray(moved))}
     if "entropy" in metrics:  # absent if the step trained only a critic
         seen["entropy"] = (jnp.float32(metrics["entropy"]),)
     if "kl/k1" in metrics:
@@ -116,17 +144,25 @@ def observe(estimators: dict[str, Tracker], states: States, rewards: np.ndarray,
 
 
 def metrics_of(states: States) -> dict[str, float]:
-    """The states as metrics: tracker/PLACE/FIELD."""
-    return {
-        f"tracker/{place}/{field}": float(value)
+    """The states as metrics: tracker/PLACE/FIELD, the mean over prompts of a field that has one value for each; and
+    schedule/NAME."""
+    found = {
+        f"tracker/{place}/{field}": float(np.mean(value))
         for place, state in states.items()
+        if place != schedules.PLACE
         for field, value in state._asdict().items()
     }
+    return found | schedules.metrics_of(states)
 
 
-def see(estimators: dict[str, Tracker], state: TrainState, collected: Collected) -> TrainState:
-    """The train state whose trackers have observed the step's rewards, if that comes before their use."""
-    return state._replace(trackers=see_rewards(estimators, state.trackers, collected.judged.result.rewards))
+def see(estimators: dict[str, Tracker], state: TrainState, collected: Collected, step: int) -> TrainState:
+    """The train state whose trackers have observed what comes before their use: the step's rewards, and its number."""
+    states = see_rewards(estimators, state.trackers, collected.judged.result.rewards)
+    if schedules.PLACE in estimators:
+        values = estimators[schedules.PLACE].update(states[schedules.PLACE], step)
+        # Where the train step leaves them: a number in another place would be another program to jit.
+        states = states | {schedules.PLACE: jax.device_put(values, state.step.sharding)}
+    return state._replace(trackers=states)
 
 
 def observe_step(
@@ -150,5 +186,6 @@ def observe_step(
     Returns:
       (the train state with new tracker states, on the mesh; the metrics with theirs added).
     """
-    states = observe(estimators, state.trackers, collected.judged.result.rewards if earned is None else earned, metrics)
+    rewards = collected.judged.result.rewards if earned is None else earned
+    states = observe(estimators, state.trackers, rewards, metrics, collected.named)
     return state._replace(trackers=processes.replicate(mesh, states)), metrics | metrics_of(states)

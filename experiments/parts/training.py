@@ -10,17 +10,19 @@ from ml_collections import ConfigDict
 from experiments.parts import rollout_mesh
 from experiments.parts.setup import Setup
 from rl_jax.core import types
+from rl_jax.core.binding import bind
 from rl_jax.models.partition import freeze, parameter_table
-from rl_jax.training import distributed, sharding
+from rl_jax.training import distributed, optimizers, sharding
 from rl_jax.training.step import TrainState, init_state, make_schedule, make_train_step
 
 
 def make_optimizer(fields: ConfigDict) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """(AdamW, its schedule) from a config's optimizer fields (configs.common.optimizer)."""
+    """(the optimizer, its schedule) from a config's optimizer fields (configs.common.optimizer)."""
     fields = fields.to_dict()
     adam = {name: fields.pop(name) for name in ("b1", "b2", "eps", "weight_decay")}
+    rule = fields.pop("rule", "adamw")  # runs of before there was a choice have none
     schedule = make_schedule(**fields)
-    return optax.adamw(schedule, **adam), schedule
+    return bind(rule, optimizers, **adam)(schedule), schedule
 
 
 def place_state(setup: Setup, params: types.Params, optimizer, trackers: Any = ()) -> tuple[TrainState, Any]:

@@ -3,10 +3,12 @@
 import pathlib
 
 import jax
+from absl import logging
 
 from experiments.parts import processes
 from experiments.parts.encoding import encode_sft
-from experiments.parts.judging import make_evaluate, make_pool
+from experiments.parts.judging import make_evaluate
+from experiments.parts.rewards import make_rewards
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.setup import Setup, check_rows, load_params
 from experiments.parts.training import make_trainer, with_merged_adapters
@@ -15,6 +17,8 @@ from rl_jax.core.types import Params
 from rl_jax.data import pipeline
 from rl_jax.training import checkpoint
 from rl_jax.training.scoring import make_score
+
+HARMFUL = 1e-4  # a learning rate above which fine-tuning all weights of a pretrained model is taken for a mistake
 
 
 def warm_start(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal) -> Params | None:
@@ -55,14 +59,16 @@ def fine_tune(setup: Setup, loop: Run) -> bool:
       Whether the SFT is complete.
     """
     config, settings = setup.config, setup.config.sft
+    if said := harmful_rate(config):
+        logging.warning(said)
     check_rows(setup, **{"sft.batch_size": settings.batch_size})
     loop.record(setup.mesh.devices.flat)
     train_step, state = make_trainer(setup, settings, make_loss(setup), setup.init_params())
     source = setup.task.data_source("sft_train")
     batches = processes.own_batches(setup.mesh, source, batch_size=settings.batch_size, seed=config.seed)
     state = state_of(loop.restore(checkpoint_items(state), batches))
-    with loop, make_pool(setup) as pool:
-        evaluate = make_evaluate(setup, pool)
+    with loop, make_rewards(setup, judged=False) as rewards:
+        evaluate = make_evaluate(setup, rewards)
         if not loop.done:
             first = encode_sft(setup, pipeline.peek(batches))
             loop.ahead("train_step", train_step)(state, processes.own_to_mesh(setup.mesh, first))
@@ -79,6 +85,17 @@ def fine_tune(setup: Setup, loop: Run) -> bool:
             good = bool(evaluated.get("eval/pass@1", 0.0) >= settings.stop_at)
             step.end(checkpoint_items(state), metrics | evaluated, step.clock.totals(batch[1].sum()), done=good)
     return loop.finish(setup, state.params)
+
+
+def harmful_rate(config) -> str:
+    """A warning if the fine-tuning would make a pretrained model forget what it knows; "" if it would not."""
+    rate = config.sft.optimizer.learning_rate
+    if not config.model.path or config.model.lora.rank or rate <= HARMFUL:
+        return ""
+    return (
+        f"sft.optimizer.learning_rate={rate:g} is for a model from scratch: {config.model.path} would forget what it "
+        "knows. About 1e-5 fits; --config.sft.steps=0 goes without the fine-tuning"
+    )
 
 
 def make_loss(setup: Setup):

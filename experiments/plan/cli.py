@@ -229,6 +229,8 @@ def plan(config, topology: str, names: list[str], *, find_largest: bool = False,
             raise ValueError(
                 f"{field}={value!r}: plans are of full training that samples on the training mesh; set {field}={empty}"
             )
+    if config.model.dtype == "auto":
+        config.model.dtype = "bfloat16"  # as on the accelerator that is planned for
     chip, devices = chips.chip_of(topology), described_devices(topology)
     sizes = sharding.parse_mesh(config.mesh)
     if math.prod(sizes.values()) != len(devices):

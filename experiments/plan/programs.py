@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from experiments.parts import policy
+from experiments.parts import hub, policy, schedules
 from experiments.parts.setup import POLICIES, Setup, sampling_of
 from experiments.parts.training import make_step
 from rl_jax import tasks
@@ -53,10 +53,10 @@ def model_config(config, **changes) -> TransformerConfig:
     """The TransformerConfig of a run, from its folder's config.json or from its fields and its task's vocabulary."""
     policies = {name: config.model[name] for name in POLICIES}
     if config.model.path:
-        return dataclasses.replace(loading.read_config(config.model.path), **policies | changes)
-    fields = config.model.to_dict()
-    for name in ("checkpoint", "path", "chat", "lora"):
-        del fields[name]
+        folder = hub.local_folder(config.model.path, weights=False)
+        return dataclasses.replace(loading.read_config(folder), **policies | changes)
+    known = {field.name for field in dataclasses.fields(TransformerConfig)}
+    fields = {name: value for name, value in config.model.items() if name in known}
     vocabulary = tasks.load(**config.task.to_dict()).tokenizer.vocab_size
     return TransformerConfig(vocab_size=vocabulary, **fields | changes)
 
@@ -95,6 +95,7 @@ def train(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
     shardings = sharding.tree_shardings(state, setup.mesh)
     completion = (rows, config.rollout.completion_length)
     number, flag = jax.ShapeDtypeStruct(completion, jnp.float32), jax.ShapeDtypeStruct(completion, jnp.bool_)
+    carried = ["batch_rows", *(schedules.EXTRA + name for name in config.schedules)]
     batch = PolicyBatch(
         batch=_token_batch(config, rows),
         completion_mask=flag,
@@ -102,7 +103,7 @@ def train(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
         old_log_probs=number if policy.has_several_updates(config) else None,
         behavior_log_probs=number,
         ref_log_probs=number if policy.needs_ref_log_probs(config) else None,
-        extras={"batch_rows": jax.ShapeDtypeStruct((rows,), jnp.float32)},
+        extras=dict.fromkeys(carried, jax.ShapeDtypeStruct((rows,), jnp.float32)),
     )
     keywords = {
         "donate_argnums": 0,

@@ -12,6 +12,7 @@ from experiments.studies.policy_learning import answers_by_policy_gradient
 from experiments.studies.policy_length import free_length, question_weights
 from experiments.studies.reward_models import ensemble_overoptimization
 from experiments.studies.sampling import online_offline, pair_origin, power_law
+from experiments.studies.satisfiability import sat_levels
 from experiments.studies.statistics import best_of_seeds, few_seeds, tuning_seeds
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "online_offline",
     "pair_origin",
     "power_law",
+    "sat_levels",
     "tuning_seeds",
 ]

@@ -64,7 +64,7 @@ def load_module(path: str) -> ModuleType:
     Raises:
       FileNotFoundError: if there is no such file; the message names similar ones.
     """
-    file = pathlib.Path(path)
+    file = pathlib.Path(own_folder.found(path))
     if not file.is_file():
         near = [str(other) for other in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
         raise FileNotFoundError(f"there is no config file {path}{_near(path, near)}")

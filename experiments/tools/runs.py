@@ -35,7 +35,8 @@ from rl_jax.runs.progress import format_seconds
 from rl_jax.runs.run_record import flatten, read_json
 
 MARKS = ("run.json", "config.json", METRICS_FILE)  # a folder with one of them is a run
-NOT_ENTERED = {"checkpoints", "tb", "hf", "peft", "folded", "locks"}  # the points of folded runs are elsewhere
+# The points of folded runs are elsewhere.
+NOT_ENTERED = {"checkpoints", "tb", "wandb", "hf", "peft", "export", "folded", "locks"}
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,

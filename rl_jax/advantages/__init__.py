@@ -15,6 +15,7 @@ from rl_jax.advantages.groups import (
     nemo_leave_one_out,
     opo,
 )
+from rl_jax.advantages.hybrid import hybrid
 from rl_jax.advantages.outcome import (
     batch_centered,
     batch_relative,
@@ -29,6 +30,7 @@ from rl_jax.advantages.passk import best_of_group, pass_at_k
 from rl_jax.advantages.returns import (
     gdpo_tokens,
     optimal_token_baseline,
+    prime,
     process_supervised,
     reinforce_pp,
     reinforce_pp_baseline,
@@ -47,6 +49,7 @@ __all__ = [
     "group_centered",
     "group_mean_batch_std",
     "group_relative",
+    "hybrid",
     "leave_one_out",
     "maxrl",
     "nemo_leave_one_out",
@@ -54,6 +57,7 @@ __all__ = [
     "opo",
     "optimal_token_baseline",
     "pass_at_k",
+    "prime",
     "process_supervised",
     "reinforce_pp",
     "reinforce_pp_baseline",

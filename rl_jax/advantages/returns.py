@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from rl_jax.advantages.groups import group_centered, grouped, has_spread, to_tokens
 from rl_jax.advantages.outcome import combined_components
 from rl_jax.advantages.recursion import backward_sums
-from rl_jax.core.masked import masked_mean, masked_var, masked_whiten, zero_masked
+from rl_jax.core.masked import last_of, masked_mean, masked_var, masked_whiten, row_means, zero_masked
 
 
 def reward_to_go(
@@ -140,8 +140,8 @@ def process_supervised(
     """GRPO with process supervision: A_t = sum over the steps that end at or after t of (r - mean_g) / (std_g + eps).
 
     Mean and std are over all steps of a group's completions. One step at the end of each row is `group_relative`. A
-    group with one step, or whose steps are all equal, gives 0. credit.assign takes the steps from the rollout's token
-    rewards; no shipped sampler gives any yet. Source: arXiv 2402.03300 section 4.1.3.
+    group with one step, or whose steps are all equal, gives 0. The steps are those of a judge (config.judge,
+    process_reward_model). Source: arXiv 2402.03300 section 4.1.3.
 
     Args:
       rewards: float [B]; only its shape is used.
@@ -174,6 +174,57 @@ def process_supervised(
     return reward_to_go(rewards, token_rewards=steps.reshape(shape), completion_mask=completion_mask)
 
 
+def prime(
+    rewards: chex.Array,
+    *,
+    step_rewards: chex.Array,
+    completion_mask: chex.Array,
+    group_size: int,
+    reward_discount: float = 1.0,
+    outcome_discount: float = 1.0,
+) -> chex.Array:
+    """PRIME's advantages: leave-one-out in each source of reward, discounted sums to go, summed, whitened.
+
+        r'_t = r_t G/(G - 1) - sum_j mean_j / (G - 1)       mean_j: of response j's own rewarded tokens
+        A_t  = whiten( sum_{u >= t} gamma_r^(u - t) r'_u + gamma_o^(T - t) o' )
+
+    The outcome o is what a row has earned apart from its token rewards. Source: arXiv 2502.01456, compute_rloo_returns
+    of its code.
+
+    Args:
+      rewards: float [B], the outcome and the sum of the token rewards, as credit.assign gives them.
+      step_rewards: float [B, T], r: of an implicit reward model (credit.step_rewards.prime_token_rewards).
+      completion_mask: bool [B, T].
+      group_size: G, rows per prompt; the rows of a group are neighbours.
+      reward_discount: gamma_r, per token.
+      outcome_discount: gamma_o, per token.
+
+    Returns:
+      float [B, T], whitened with n - 1 and eps 1e-8 as in verl.
+
+    Raises:
+      ValueError: for groups of one, or if B is not a multiple of group_size.
+    """
+    mask = completion_mask
+    chex.assert_rank([rewards, step_rewards], [1, 2])
+    chex.assert_equal_shape([step_rewards, mask])
+    chex.assert_equal_shape_prefix([rewards, step_rewards], 1)
+    if group_size < 2:
+        raise ValueError(f"leaving one out needs groups of at least 2, got group_size={group_size}")
+    grouped(rewards, group_size)
+    outcomes = rewards - jnp.sum(zero_masked(step_rewards, mask), axis=1)
+    at_end = last_of(mask)
+    on_tokens = jnp.where(at_end, jnp.broadcast_to(outcomes[:, None], mask.shape), 0.0)
+    total = jnp.zeros(mask.shape, step_rewards.dtype)
+    for source, where, discount in ((step_rewards, mask, reward_discount), (on_tokens, at_end, outcome_discount)):
+        means = row_means(source, where).reshape(-1, group_size)
+        baseline = jnp.repeat(jnp.sum(means, axis=1), group_size) / (group_size - 1)
+        centred = source * (group_size / (group_size - 1)) - jnp.broadcast_to(baseline[:, None], mask.shape)
+        centred = zero_masked(centred, where)
+        total += backward_sums(centred, jnp.full_like(centred, discount))
+    return masked_whiten(total, mask, ddof=1, eps=1e-8)
+
+
 def optimal_token_baseline(
     rewards: chex.Array,
     *,
@@ -191,7 +242,7 @@ def optimal_token_baseline(
     G_t is the reward to go. 1 - 2 pi + sum_v pi(v)^2 is the squared norm of the softmax's score, so W_t measures how
     much the gradient of the first t tokens varies, and b_t is the baseline that minimises its variance. The sums are
     over the completions of the prompt that have a token at t. If only one has, b_t is 0: its own return is not a
-    baseline. For a loop of your own: no program supplies sum_pi_squared. Source: verl's optimal_token_baseline.
+    baseline. Source: verl's optimal_token_baseline.
 
     Args:
       rewards: float [B].

@@ -41,6 +41,11 @@ NAMES = {
     "versions": Name(
         "int32 [B, C]", "policy version that sampled each token", "credit.assign, if the rollout has them"
     ),
+    "foreign": Name(
+        "bool [B]",
+        "rows that the policy did not sample for their prompt: demonstrations, replay, ...",
+        "credit.assign, if config.foreign is set",
+    ),
     "log_probs": Name(
         "float [B, C] or [N, K, C]",
         "of the policy: before the updates in credit, differentiated in a DPO slot or a gate",
@@ -66,20 +71,37 @@ NAMES = {
         "float [B]", "shaped reward of the prompt's greedy completion", "credit.assign, if given; experiments.grpo"
     ),
     "components": Name("float [B, K]", "named components of the reward", "experiments.grpo, if the task returns them"),
+    "prompt_ids": Name(
+        "int32 [B]", "place of each row's prompt in the training split", "experiments.grpo, experiments.ppo"
+    ),
+    "best_lengths": Name(
+        "float [B]",
+        "tokens of the shortest right completion of the row's prompt so far, 0 if none",
+        "experiments.grpo and experiments.ppo, if sample.memory.on",
+    ),
+    "divergence": Name(
+        "float [B]",
+        "mean |change of log-prob| of the completion of the prompt's last visit, 0 at the first",
+        "experiments.grpo and experiments.ppo, if sample.memory.last",
+    ),
     "baseline": Name("float [] or [B]", "reward baseline of the steps before", "trackers.baseline"),
     "reward_mean": Name("float []", "mean of all rewards so far", "trackers.reward_scale"),
     "reward_std": Name("float []", "standard deviation of all rewards so far", "trackers.reward_scale"),
     "reference_rewards": Name(
-        "float [B, M]", "rewards of M SFT responses per prompt", "you: credit.assign(reference_rewards=)"
+        "float [B, M]", "rewards of M responses of the reference policy", "sample.references, grpo and ppo"
     ),
-    "sum_pi_squared": Name("float [B, C]", "sum over the vocabulary of pi^2", "you: credit.assign(sum_pi_squared=)"),
+    "sum_pi_squared": Name("float [B, C]", "sum over the vocabulary of pi^2", "experiments.grpo"),
     "selected": Name(
         "bool [B, C]", "tokens that a surrogate treats differently", "credit.weigh, if there is a selection"
     ),
     "group_tokens": Name("float [B]", "tokens of the row's whole group", "credit.weigh"),
     "batch_rows": Name("float [B]", "rows of the whole update that have a token", "experiments.grpo.minibatches"),
     "kl_coefs": Name("float [B]", "KL weight set by a controller", "trackers.loss_kl, control"),
-    "entropy_coefs": Name("float [B]", "entropy weight set by a controller", "trackers.entropy, control"),
+    "entropy_coefs": Name(
+        "float [B] or [B, C]",
+        "entropy weight set by a controller, or by a band",
+        "trackers.entropy, CreditRule.entropy_weight, control",
+    ),
     "mask": Name("bool [B, C] or [N, K, C]", "tokens that count", "losses.policy.gated, dpo.loss"),
     # --- Critics ----------------------------------------------------------------------------------------------------
     "bootstrap_values": Name("float [B]", "value after the last token of each row", "ppo.assign"),

@@ -246,7 +246,6 @@ def beta_values(
     update: (state, prompts, rewards, divergence) -> state; prompts: int [B], rewards: float [B] in [0, 1],
     divergence: float [B], D. Several rows of one prompt are summed and forget once, by their mean D.
 
-    For a loop of your own: the programs have no prompt indices and refuse it as their baseline's tracker.
     Source: arXiv 2509.13232 and its code in verl-recipe.
 
     Args:

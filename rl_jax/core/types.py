@@ -112,6 +112,11 @@ class Rollout(NamedTuple):
     """float32 [B, C]. Rewards of tokens, steps or turns, added to the row's own reward. None if there are none."""
     versions: chex.Array | None = None
     """int32 [B, C]. Version of the policy that sampled each token. None if all were sampled by the newest policy."""
+    step_ends: chex.Array | None = None
+    """bool [B, C]. Last token of each step that token_rewards reward. None: where they are not 0."""
+    foreign: chex.Array | None = None
+    """bool [B]. Rows that the policy did not sample for their prompt just now (selection.foreign_rows). None if it
+    sampled all."""
 
 
 @own_extras
@@ -175,6 +180,8 @@ class TokenScores(NamedTuple):
     """float32 [B, C]. Of the tokens."""
     entropy: chex.Array
     """float32 [B, C]. Of the distribution that each of those tokens was sampled from, in nats."""
+    sum_pi_squared: chex.Array | None = None
+    """float32 [B, C]. Sum over the vocabulary of pi^2 of that distribution. None unless the Score was made with it."""
 
 
 class Score(Protocol):

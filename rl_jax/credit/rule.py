@@ -46,14 +46,16 @@ class CreditRule(NamedTuple):
     """(mask, *, ...) -> float [B, C]."""
     selection: Callable | None = None
     """(mask, *, ...) -> bool [B, C], for a surrogate that asks for `selected`; or None."""
+    entropy_weight: Callable | None = None
+    """(mask, *, ...) -> float [B, C], the weight of the entropy bonus on each token; or None: the objective's."""
     mask_truncated: bool = False
     """No loss on rows that were cut off (DAPO's overlong filtering)."""
 
     def needs_scores(self) -> bool:
         """Whether a choice reads the policy's own log-probs or entropies, which cost a forward pass."""
-        chosen = (self.advantage, self.behavior_weight, self.token_weight, self.selection)
+        chosen = (self.advantage, self.behavior_weight, self.token_weight, self.selection, self.entropy_weight)
         asked = set().union(*(needs(fn) for fn in chosen if fn is not None))
-        return bool(asked & {"log_probs", "entropy", "token_rewards"})
+        return bool(asked & {"log_probs", "entropy", "token_rewards", "sum_pi_squared"})
 
     def loss_mask(self, rollout: Rollout) -> chex.Array:
         """bool [B, C]. The tokens that the loss sees."""
@@ -99,14 +101,14 @@ def token_rewards(
       token_rewards: float [B, C], own_t; the default is the rollout's own, if it has any.
       **available: arrays that `shape` may ask for by name. greedy_rewards, float [B], are shaped as well, which needs
         greedy_lengths, int [B], and greedy_truncated, bool [B], unless the shape is `unchanged`. step_ends, bool
-        [B, C], says where the steps of own_t end; the default is where own_t is not 0.
+        [B, C], says where the steps of own_t end; the default is the rollout's, or else where own_t is not 0.
 
     Raises:
       ValueError: if the KL has no log-probs, or the shape asks for an array that is not there.
     """
     mask = rollout.completion_mask
     chex.assert_rank([rewards, mask], [1, 2])
-    shape = supply(rule.shape, {**available, "group_size": group_size})
+    shape = supply(rule.shape, {**available, "group_size": group_size, "foreign": rollout.foreign})
     shaped = shape(rewards, jnp.sum(mask, axis=1), rollout.truncated, key)
     rows, penalty = shaped, jnp.zeros(mask.shape, shaped.dtype)
     if not (isinstance(reward_kl_coef, int | float) and reward_kl_coef == 0):
@@ -121,7 +123,8 @@ def token_rewards(
         chex.assert_equal_shape([own, mask])
         own = zero_masked(own, mask)
         rows, tokens = rows + jnp.sum(own, axis=1), tokens + own
-        named |= {"step_rewards": own, "step_ends": own != 0}
+        ends = own != 0 if rollout.step_ends is None else rollout.step_ends & mask
+        named |= {"step_rewards": own, "step_ends": ends}
     if available.get("greedy_rewards") is not None:
         named["greedy_rewards"] = _shaped_greedy(rule, shape, key, **available)
     return Earned(rows, tokens, named | {"token_rewards": tokens})
@@ -217,6 +220,7 @@ def weigh(
             "advantages": advantages,
             "entropy": entropy,
             "versions": rollout.versions,
+            "foreign": rollout.foreign,
             "key": jax.random.fold_in(key, 1),  # not the one that shaping has used
         }
     )
@@ -224,8 +228,12 @@ def weigh(
     carried = dict(extras) | {"group_tokens": _group_tokens(mask, group_size)}
     if rollout.versions is not None:
         carried["versions"] = rollout.versions
+    if rollout.foreign is not None:
+        carried["foreign"] = rollout.foreign
     if rule.selection is not None:
         carried["selected"] = supply(rule.selection, known)(mask)
+    if rule.entropy_weight is not None:
+        carried["entropy_coefs"] = supply(rule.entropy_weight, known)(mask)
     return PolicyBatch(
         batch=rollout.batch,
         completion_mask=mask,
@@ -268,6 +276,7 @@ def assign(rule: CreditRule, rollout: Rollout, rewards: chex.Array, *, group_siz
         "truncated": rollout.truncated,
         "behavior_log_probs": rollout.sampled_log_probs,
         "versions": rollout.versions,
+        "foreign": rollout.foreign,
         "group_size": group_size,
     }
     advantages = token_advantages(earned.rows, rule.loss_mask(rollout), advantage=rule.advantage, **named)

@@ -138,8 +138,8 @@ def _check(rewards: chex.Array, truncated: chex.Array) -> None:
 
 
 # --- Learned rewards, against those of reference responses to the same prompt ----------------------------------------
-# They ask for reference_rewards, float [B, M]: rewards of M responses of the SFT model to each row's prompt. No program
-# samples those; a loop of your own passes them to credit.assign(reference_rewards=).
+# They ask for reference_rewards, float [B, M]: rewards of M responses of the reference policy to each row's prompt
+# (config.sample.references).
 
 
 def against_references(
@@ -152,8 +152,6 @@ def against_references(
     slope: float = 1.0,
 ) -> chex.Array:
     """PAR: 1/M sum_m sigma(slope (R - r_m)), the probability of winning against a reference; bounded.
-
-    For a loop of your own: no program supplies reference_rewards.
 
     Source: arXiv 2502.18770 and its code (calculate_relative_sigmoid, sigmoid_k = slope = 1).
 
@@ -180,10 +178,7 @@ def tanh_against_references(
     *,
     reference_rewards: chex.Array,
 ) -> chex.Array:
-    """1/M sum_m tanh(R - r_m). float [B], [B, M] -> float [B]. Source: compared in arXiv 2502.18770.
-
-    For a loop of your own: no program supplies reference_rewards.
-    """
+    """1/M sum_m tanh(R - r_m). float [B], [B, M] -> float [B]. Source: compared in arXiv 2502.18770."""
     return jnp.mean(jnp.tanh(_gaps(rewards, truncated, reference_rewards)), axis=1)
 
 
@@ -195,10 +190,7 @@ def centered_on_references(
     *,
     reference_rewards: chex.Array,
 ) -> chex.Array:
-    """R - 1/M sum_m r_m. float [B], [B, M] -> float [B]; unbounded. Source: compared in arXiv 2502.18770.
-
-    For a loop of your own: no program supplies reference_rewards.
-    """
+    """R - 1/M sum_m r_m. float [B], [B, M] -> float [B]; unbounded. Source: compared in arXiv 2502.18770."""
     return jnp.mean(_gaps(rewards, truncated, reference_rewards), axis=1)
 
 
@@ -215,8 +207,6 @@ def log_sigmoid_centered(
 
     float [B], [B, M] -> float [B], at most 0.
     Source: arXiv 2402.00742; .85 and the normal fit are those of the code of arXiv 2502.18770.
-
-    For a loop of your own: no program supplies reference_rewards.
     """
     _gaps(rewards, truncated, reference_rewards)
     spread = jnp.std(reference_rewards, axis=1) + 1e-5
@@ -272,3 +262,74 @@ def _gaps(rewards: chex.Array, truncated: chex.Array, reference_rewards: chex.Ar
     _check(rewards, truncated)
     chex.assert_rank(reference_rewards, 2)
     return rewards[:, None] - reference_rewards
+
+
+def shorter_than_before(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    best_lengths: chex.Array,
+    weight: float = 1.0,
+    lowest: float = -0.7,
+    right: float = 1.0,
+) -> chex.Array:
+    """HAPO: right answers earn more the shorter they are than the prompt's shortest right answer of earlier steps.
+
+        R + weight f for a right answer, R + weight min(f, 0) for a wrong one, f = max(cos(pi/2 min(n / h, 2)), lowest)
+
+    f is 1 towards length 0, 0 at n = h, and 0 for a prompt without a right answer so far.
+    Source: arXiv 2505.11225; the bound is our reading. With lowest * weight > -1 no wrong answer earns as much as a
+    right one of the reward 1.
+
+    Args:
+      rewards: float [B].
+      lengths: int [B], n in tokens.
+      truncated: unused.
+      key: unused.
+      best_lengths: float [B], h in tokens; 0: none.
+      weight: of f.
+      lowest: bound of f.
+      right: reward from which an answer counts as right.
+
+    Returns:
+      float [B].
+    """
+    chex.assert_equal_shape([rewards, lengths, best_lengths])
+    known = best_lengths > 0
+    ratio = jnp.minimum(lengths / jnp.where(known, best_lengths, 1.0), 2.0)
+    bonus = jnp.where(known, jnp.maximum(jnp.cos(jnp.pi / 2 * ratio), lowest), 0.0)
+    bonus = jnp.where(rewards >= right, bonus, jnp.minimum(bonus, 0.0))
+    return rewards + (weight * bonus).astype(rewards.dtype)
+
+
+def soft_threshold(
+    rewards: chex.Array,
+    lengths: chex.Array,
+    truncated: chex.Array,
+    key: chex.PRNGKey,
+    *,
+    threshold: float = 0.8,
+    slope_above: float = 0.01,
+    slope_below: float = 1.0,
+) -> chex.Array:
+    """TempSamp-R1: high rewards are brought together and low ones apart, so that one perfect row does not rule a group.
+
+        t + a log(R - t + 1) if R >= t;   t - (exp(b (t - R)) - 1) / (exp(b) - 1) if R < t
+
+    Our reading of arXiv 2509.18056: its code could not be read. float [B] -> float [B].
+
+    Args:
+      rewards: float [B], from 0 to 1.
+      lengths: unused.
+      truncated: unused.
+      key: unused.
+      threshold: t.
+      slope_above: a.
+      slope_below: b, above 0.
+    """
+    _check(rewards, truncated)
+    above = threshold + slope_above * jnp.log1p(jnp.maximum(rewards - threshold, 0.0))
+    below = jnp.expm1(slope_below * jnp.maximum(threshold - rewards, 0.0)) / jnp.expm1(slope_below)
+    return jnp.where(rewards >= threshold, above, threshold - below)

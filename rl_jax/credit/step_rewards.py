@@ -1,16 +1,15 @@
-"""Rewards of a solution's steps and tokens: bounded step rewards, steps on their tokens, PRIME's.
+"""Rewards of a solution's steps and tokens: bounded or signed step rewards, steps on their tokens, PRIME's.
 
 Steps are float [N, S] with a mask bool [N, S] of those that a solution has, the first ones of a row; tokens are float
-[B, C]. `at_tokens` gives what credit.assign(token_rewards=) and Rollout.token_rewards take. For loops of your own: no
-program calls these.
+[B, C]. `at_tokens` gives what credit.assign(token_rewards=) and Rollout.token_rewards take. The judges of a run
+(experiments.parts.judges) call these; advantages.prime takes PRIME's token rewards.
 """
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.advantages.recursion import backward_sums
-from rl_jax.core.masked import last_of, masked_whiten, row_means, zero_masked
+from rl_jax.core.masked import zero_masked
 
 # --- Step rewards that more steps cannot increase: float [N, S] -> float [N, S] --------------------------------------
 
@@ -44,6 +43,21 @@ def delta_steps(rewards: chex.Array, mask: chex.Array) -> chex.Array:
     remaining = jnp.cumsum(mask[:, ::-1], axis=1)[:, ::-1]  # 1 at the last step
     following = jnp.where(remaining > 2, jnp.concatenate([rewards[:, 1:], blank], axis=1), 0.0)
     return jnp.where(mask & (remaining > 1), rewards - following, 0.0)
+
+
+def signed(rewards: chex.Array, mask: chex.Array, *, threshold: float = 0.5) -> chex.Array:
+    """+1 for a step above the threshold, -1 for another one: fine-grained feedback, whose classes decide the sign.
+
+    The weight of the judge is the paper's reward of a segment (0.3 for relevance, 0.5 for facts). Source: arXiv
+    2306.01693 and its code (argmax over two classes).
+
+    Args:
+      rewards: float [N, S], the probability that a step is right.
+      mask: bool [N, S].
+      threshold: at which the two classes are equally likely.
+    """
+    _check(rewards, mask)
+    return jnp.where(mask, jnp.where(rewards > threshold, 1.0, -1.0), 0.0).astype(rewards.dtype)
 
 
 # --- On tokens -------------------------------------------------------------------------------------------------------
@@ -88,52 +102,6 @@ def prime_token_rewards(log_ratios: chex.Array, mask: chex.Array, *, normalize: 
         return rewards
     to_go = jnp.cumsum(rewards[:, ::-1], axis=1)
     return rewards / (jnp.max(jnp.abs(to_go)) + 1e-6)
-
-
-def prime_advantages(
-    token_rewards: chex.Array,
-    outcomes: chex.Array,
-    mask: chex.Array,
-    *,
-    group_size: int,
-    reward_discount: float = 1.0,
-    outcome_discount: float = 1.0,
-) -> chex.Array:
-    """PRIME's advantages: leave-one-out in each source of reward, discounted sums to go, summed, whitened.
-
-        r'_t = r_t G/(G - 1) - sum_j mean_j / (G - 1)       mean_j: of response j's own rewarded tokens
-        A_t  = whiten( sum_{u >= t} gamma_r^(u - t) r'_u + gamma_o^(T - t) o' )
-
-    Source: arXiv 2502.01456, compute_rloo_returns of its code.
-
-    Args:
-      token_rewards: float [B, C] (prime_token_rewards).
-      outcomes: float [B], of the verifier, on the last token.
-      mask: bool [B, C].
-      group_size: G, rows per prompt; the rows of a group are neighbours.
-      reward_discount: gamma_r, per token.
-      outcome_discount: gamma_o, per token.
-
-    Returns:
-      float [B, C], whitened with n - 1 and eps 1e-8 as in verl.
-
-    Raises:
-      ValueError: for groups of one.
-    """
-    _check(token_rewards, mask)
-    if group_size < 2:
-        raise ValueError(f"leaving one out needs groups of at least 2, got group_size={group_size}")
-    at_end = last_of(mask)
-    on_tokens = jnp.where(at_end, jnp.broadcast_to(outcomes[:, None], mask.shape), 0.0)
-    total = jnp.zeros(mask.shape, token_rewards.dtype)
-    sources = ((token_rewards, mask, reward_discount), (on_tokens, at_end, outcome_discount))
-    for rewards, where, discount in sources:
-        means = row_means(rewards, where).reshape(-1, group_size)
-        baseline = jnp.repeat(jnp.sum(means, axis=1), group_size) / (group_size - 1)
-        centred = rewards * (group_size / (group_size - 1)) - jnp.broadcast_to(baseline[:, None], mask.shape)
-        centred = zero_masked(centred, where)
-        total += backward_sums(centred, jnp.full_like(centred, discount))
-    return masked_whiten(total, mask, ddof=1, eps=1e-8)
 
 
 def _check(x: chex.Array, mask: chex.Array) -> None:

@@ -85,9 +85,15 @@ def eval_batches(source, batch_size: int, limit: int | None = None) -> Iterator[
         yield [source[index] for index in range(start, min(start + batch_size, count))]
 
 
-def encode_prompts(tokenizer, prompts: Sequence[str], *, buckets: Sequence[int] = DEFAULT_BUCKETS
+def encode_prompts(tokenizer, prompts: Sequence, *, buckets: Sequence[int] = DEFAULT_BUCKETS, cut: bool = False
                    ) -> tuple[np.ndarray, np.ndarray]:
     """Encodes BOS + prompt, left-padded to the smallest bucket that fits the longest prompt.
+
+    Args:
+      tokenizer: see tokenizers.base.
+      prompts: texts, or whatever else the tokenizer encodes (chats).
+      buckets: allowed prompt lengths.
+      cut: whether a prompt over the largest bucket keeps its end, behind its BOS, instead of being refused.
 
     Returns:
       (tokens i32 [B,P], prompt_mask bool [B,P]).
@@ -98,6 +104,8 @@ def encode_prompts(tokenizer, prompts: Sequence[str], *, buckets: Sequence[int] 
     if not len(prompts):
         raise ValueError("no prompts to encode")
     rows = [tokenizer.encode(prompt, bos=True) for prompt in prompts]
+    if cut:
+        rows = [_end_of(row, max(buckets), tokenizer.bos_id) for row in rows]
     longest = max(range(len(rows)), key=lambda index: len(rows[index]))
     fitting = [bucket for bucket in sorted(buckets) if bucket >= len(rows[longest])]
     if not fitting:
@@ -111,13 +119,21 @@ def encode_prompts(tokenizer, prompts: Sequence[str], *, buckets: Sequence[int] 
     return tokens, mask
 
 
+def _end_of(ids: list[int], limit: int, bos_id: int | None) -> list[int]:
+    """The last `limit` ids, of which the first is the BOS if the whole began with it."""
+    if len(ids) <= limit:
+        return ids
+    first = ids[:1] if ids[0] == bos_id else []
+    return first + ids[len(ids) - limit + len(first):]
+
+
 def pad_left(array: np.ndarray, width: int, value: int = 0) -> np.ndarray:
     """[B, T] -> [B, width], filling the new columns on the left with `value`."""
     return np.pad(array, ((0, 0), (width - array.shape[1], 0)), constant_values=value)
 
 
 def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[int] = DEFAULT_BUCKETS,
-               completion_length: int) -> dict[str, np.ndarray]:
+               completion_length: int, cut: bool = False) -> dict[str, np.ndarray]:
     """Encodes prompts, left-padded to P, and completions with EOS, right-padded to C = completion_length.
 
     A completion over C tokens (EOS included) is cut to C and has no EOS: the model must not learn to stop there.
@@ -127,6 +143,7 @@ def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[i
       records: with "prompt" and "completion" each.
       prompt_buckets: allowed prompt lengths.
       completion_length: C.
+      cut: of prompts, as in `encode_prompts`.
 
     Returns:
       tokens i32 [B,P+C]; completion_mask bool [B,P+C], true on completion tokens and the EOS; segment_ids i32 [B,P+C],
@@ -137,7 +154,8 @@ def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[i
     """
     if completion_length < 1:
         raise ValueError(f"completion_length must be at least 1, got {completion_length}")
-    prompts, prompt_mask = encode_prompts(tokenizer, [record["prompt"] for record in records], buckets=prompt_buckets)
+    texts = [record["prompt"] for record in records]
+    prompts, prompt_mask = encode_prompts(tokenizer, texts, buckets=prompt_buckets, cut=cut)
     completions = np.full((len(records), completion_length), tokenizer.pad_id, np.int32)
     mask = np.zeros(completions.shape, bool)
     for index, record in enumerate(records):

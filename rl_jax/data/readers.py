@@ -1,4 +1,4 @@
-"""Readers of data files: plain or gzip text, jsonl, labelled lines, stories. Ground layer: no jax, no tfds.
+"""Readers of data files: plain or gzip text, jsonl, Parquet, labelled lines, stories. Ground layer: no jax, no tfds.
 
 Every problem is a `DataError` that names the file, the line (counted from 1), the field and what to do. A bad record
 can be skipped and counted (`BadRecords(skip=True)`). A file that cannot be read to its end is never skipped, because
@@ -28,9 +28,9 @@ class BadRecords:
         self.num_skipped = 0
         self.first: list[str] = []
 
-    def reject(self, path, line: int, problem: str, *, field: str | None = None, cause=None) -> None:
-        """Raises DataError for the record at `line` of `path`, or counts it if bad records are skipped."""
-        place = f"{path}, line {line}" + (f", field {field!r}" if field else "")
+    def reject(self, path, line: int | str, problem: str, *, field: str | None = None, cause=None) -> None:
+        """Raises DataError for the record at `line` of `path` ("row 3" if it has no lines), or counts it."""
+        place = f"{path}, {line if isinstance(line, str) else f'line {line}'}" + (f", field {field!r}" if field else "")
         message = f"{place}: {problem}. Correct the record, or pass skip_bad_records=True to leave it out"
         if not self.skip:
             raise DataError(message) from cause
@@ -155,6 +155,37 @@ def read_json_list(path, bad: BadRecords) -> Iterator[tuple[int, dict]]:
     place = behind_space(place + 1)
     if place < len(text):
         raise fail("text after the array")
+
+
+def read_parquet(path) -> Iterator[tuple[str, dict]]:
+    """Yields ("row 1", record), ... of a Parquet file: values as JSON has them, times and bytes as texts.
+
+    Raises:
+      DataError: if the file is not Parquet, or damaged.
+    """
+    import pyarrow  # slow to import
+    import pyarrow.parquet
+
+    path, row = pathlib.Path(path), 0
+    try:
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
+            for record in batch.to_pylist():
+                row += 1
+                yield f"row {row}", json.loads(json.dumps(record, default=str))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path}, after row {row}: not a readable Parquet file ({error}): write or fetch it "
+                        "again") from error
+
+
+def read_records(path, bad: BadRecords) -> Iterator[tuple[int | str, dict]]:
+    """Yields (line or row, object) of a file: *.parquet, *.json with one array, or else a JSON object per line."""
+    path = pathlib.Path(path)
+    if path.suffix == ".parquet":
+        yield from read_parquet(path)
+    elif path.suffix == ".json" and next((text[:1] for _, text in read_byte_lines(path) if text.strip()), b"") == b"[":
+        yield from read_json_list(path, bad)
+    else:
+        yield from read_objects(path, bad)
 
 
 def read_jsonl(path, fields: Mapping[str, type], bad: BadRecords) -> Iterator[tuple[int, dict]]:

@@ -22,7 +22,7 @@ that none is on both sides of the split in another order.
 import math
 import pathlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from rl_jax.preferences import jsonl, sources
@@ -56,6 +56,7 @@ def load(
     responses: int = 4,
     annotators: int = 0,
     chat: bool = False,
+    equations: bool = True,
     seed: int = 0,
     test_share: float = 0.1,
     data_dir: str = sources.DEFAULT_DATA_DIR,
@@ -70,6 +71,7 @@ def load(
       annotators: of pairs, an odd number who vote on which is better; label_prob is the share of the majority, which
         may be wrong (its margin is then 0). 0: the better one is chosen, label_prob is 1.
       chat: prompts are messages.
+      equations: whether a step is an equation, "12+8=20", or the total alone, "20", as the task arithmetic writes it.
       seed: of everything that is drawn.
       test_share: the share of prompts in the test split.
       data_dir: where the dataset is prepared, once.
@@ -98,17 +100,21 @@ def load(
         for problem, user in draw(**drawn, users=USERS.get(world, (None,))):
             # A generator of its own for each record: one more draw in one does not change the others.
             rng = random.Random(f"{seed} {kind} {problem.key} {user}")
+            if not equations and problem.steps:
+                totals = [step.rpartition("=")[2] for step in problem.steps[0]]
+                problem = problem._replace(steps=(totals, problem.steps[1]))
             for raw in MAKERS[kind](rng, problem, user, annotators):
                 prompt = [{"role": "user", "content": problem.prompt}] if chat else problem.prompt
                 more = problem.info if user is None else {**problem.info, "user": user}
                 yield parse(kind, {"prompt": prompt, **raw, **more})
 
+    arguments = {**drawn, "annotators": int(annotators), "chat": bool(chat)}
     return sources.prepare(
         "generated",
         kind,
         [pathlib.Path(__file__)],  # the records are made of nothing but code
         read,
-        arguments={**drawn, "annotators": int(annotators), "chat": bool(chat)},
+        arguments=arguments | ({} if equations else {"equations": False}),
         code=[arithmetic.__file__, *moods.CODE],
         test_share=test_share,
         skip_bad_records=False,
@@ -120,16 +126,18 @@ def load_given(
     *,
     path: str = "",
     kind: str = "pairs",
+    columns: Mapping[str, str] | None = None,
     sort_by_reward: bool = False,
     test_share: float = 0.1,
     skip_bad_records: bool = False,
     data_dir: str = sources.DEFAULT_DATA_DIR,
 ) -> sources.Preferences:
-    """The records of the file `path`, as `jsonl` reads them; without a path generated sums of the same kind."""
+    """The records of the files `path`, as `jsonl` reads them; without a path generated sums of the same kind."""
     common = dict(kind=kind, test_share=test_share, data_dir=data_dir)
     if not path:
         return load(**common)
-    return jsonl.load(path=path, sort_by_reward=sort_by_reward, skip_bad_records=skip_bad_records, **common)
+    common |= dict(columns=columns, sort_by_reward=sort_by_reward, skip_bad_records=skip_bad_records)
+    return jsonl.load(path=path, **common)
 
 
 def draw(

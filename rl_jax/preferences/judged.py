@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from rl_jax.data import readers
+from rl_jax.data.checks import Problem, check_text, need, number
 from rl_jax.preferences import published, sources
-from rl_jax.preferences.checks import Problem, check_text, need, number
 from rl_jax.preferences.published import ASSISTANT, HUMAN
 from rl_jax.preferences.records import parse, split_pair
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from rl_jax.data import readers
+from rl_jax.data.checks import Problem, check_text, kind_of, need
 from rl_jax.preferences import sources
-from rl_jax.preferences.checks import Problem, check_text, kind_of, need
 from rl_jax.preferences.records import parse
 
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"

@@ -26,7 +26,7 @@ from a field above by a letter or so: then it counts as a misspelling and is ref
 
 from collections.abc import Mapping
 
-from rl_jax.preferences.checks import (
+from rl_jax.data.checks import (
     Problem,
     check_chat,
     check_names,

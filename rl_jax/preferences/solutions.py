@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Sequence
 
+from rl_jax.data.checks import Problem, check_text, kind_of, need, same_text, typed
 from rl_jax.preferences import published, sources
-from rl_jax.preferences.checks import Problem, check_text, kind_of, need, same_text, typed
 from rl_jax.preferences.records import parse
 
 BBMISTAKE = (

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from rl_jax.data import readers
-from rl_jax.preferences import checks, records
+from rl_jax.data import checks, readers
+from rl_jax.preferences import records
 from rl_jax.tasks import base
 
 DEFAULT_DATA_DIR = base.DEFAULT_DATA_DIR

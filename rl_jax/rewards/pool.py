@@ -38,12 +38,14 @@ class RewardResult(NamedTuple):
       num_timeouts: number of items over the time limit.
       num_errors: number of items that failed otherwise.
       first_error: message of the first failed item, or None.
+      failed: bool [N], the items that failed or were too late; None if not known.
     """
     rewards: np.ndarray
     components: dict[str, np.ndarray]
     num_timeouts: int
     num_errors: int
     first_error: str | None
+    failed: np.ndarray | None = None
 
 
 class _Worker:
@@ -202,8 +204,9 @@ class RewardPool:
                     if name != "reward":
                         components[name][index] = value
         reasons = [reason for values, reason in results if values is None]
+        failed = np.array([values is None for values, _ in results], bool)
         return RewardResult(rewards, components, len(timed_out), len(reasons) - len(timed_out),
-                            reasons[0] if reasons else None)
+                            reasons[0] if reasons else None, failed)
 
 
 class _Run:

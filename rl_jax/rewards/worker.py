@@ -78,6 +78,9 @@ def main() -> None:
     sys.path[:] = setup["path"]
     try:
         function = resolve(setup["function"])
+        prepare = getattr(function, "prepare", None)  # what takes long once, before the time of an item counts
+        if prepare is not None:
+            prepare(**setup["kwargs"])
     except BaseException as error:  # noqa: BLE001 - the parent raises it
         reply({"failed": describe(error)})
         return

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rl_jax.runs.completions import completions_table
 from rl_jax.runs.parquet import metric_columns, write_parquet
 from rl_jax.runs.progress import ProgressLine
 
@@ -109,6 +110,8 @@ class RunLogger:
         tensorboard: bool = True,
         resume_step: int | None = None,
         samples_per_step: int | None = None,
+        print_completions: int = 0,
+        wandb: Mapping[str, Any] | None = None,
     ):
         """Opens the run directory and cuts it back to resume_step.
 
@@ -120,6 +123,8 @@ class RunLogger:
           resume_step: the step of the restored checkpoint; rows of later steps are removed. None: the run starts from
             nothing, and rows of an attempt that died before its first checkpoint are removed.
           samples_per_step: rows that a step trains on, for the axis "samples" of timing.jsonl. None leaves it out.
+          print_completions: completions per split to print whenever samples are logged.
+          wandb: keywords of wandb_board.WandbBoard; None does without.
         """
         self._workdir = Path(workdir)
         self._workdir.mkdir(parents=True, exist_ok=True)
@@ -133,6 +138,8 @@ class RunLogger:
         self._files: dict[str, Any] = {}
         self._progress = ProgressLine(total_steps, first_step=max(self._last_step, 0)) if progress else None
         self._tensorboard = _summary_writer(self._workdir / "tb", self._last_step + 1) if tensorboard else None
+        self._print_completions = print_completions
+        self._wandb = _wandb_board(self._workdir, wandb) if wandb else None
 
     def __enter__(self) -> "RunLogger":
         return self
@@ -162,10 +169,13 @@ class RunLogger:
                 axes["samples"] = step * self._samples_per_step
             self._append(TIMING_FILE, [{**timings, **axes, "step": step}])
         self._last_step = step
+        shown = metrics | {f"timing/{name}": value for name, value in timings.items()}
         if self._tensorboard is not None:
-            for name, value in [*metrics.items(), *((f"timing/{name}", value) for name, value in timings.items())]:
+            for name, value in shown.items():
                 if math.isfinite(value):
                     self._tensorboard.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(step, shown)
         if self._progress is not None:
             self._progress.update(step, metrics, timings)
 
@@ -176,7 +186,11 @@ class RunLogger:
           step: of the samples.
           rows: {"split": "train" | "eval", "prompt", "completion", "reward", "finished", "truncated"} each.
         """
+        rows = list(rows)
         self._append(SAMPLES_FILE, [{**row, "step": step} for row in rows])
+        if self._print_completions and rows:
+            table = completions_table(step, rows, self._print_completions)
+            self._progress.message(table) if self._progress is not None else print(table, flush=True)
 
     def group_view(self, step: int, row: Mapping[str, Any]) -> None:
         """Appends one group, token by token, to group_view.jsonl.
@@ -220,9 +234,11 @@ class RunLogger:
                 warnings.warn(f"{self._workdir}: the Parquet copy could not be written ({error})", stacklevel=2)
         if self._tensorboard is not None:
             self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.close()
         if self._progress is not None:
             self._progress.close()
-        self._tensorboard = self._progress = None
+        self._tensorboard = self._wandb = self._progress = None
 
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         lines = "".join(encode_row(row) + "\n" for row in rows)
@@ -293,3 +309,10 @@ def _summary_writer(folder: Path, purge_step: int):
     import tensorboardX  # slow to import, so only for runs that use it
 
     return tensorboardX.SummaryWriter(str(folder), purge_step=purge_step)
+
+
+def _wandb_board(workdir: Path, keywords: Mapping[str, Any]):
+    """A WandbBoard."""
+    from rl_jax.runs.wandb_board import WandbBoard  # which imports this module
+
+    return WandbBoard(workdir, **keywords)

@@ -11,7 +11,10 @@ from rl_jax.tasks.base import RecordSource, Task
 
 __all__ = ["NAMES", "RecordSource", "Task", "load"]
 
-NAMES = ("arithmetic", "game24", "stories")  # short names of the shipped tasks: rl_jax.tasks.NAME:load
+# Short names of the shipped tasks: rl_jax.tasks.NAME:load.
+NAMES = ("records", "arithmetic", "game24", "sat", "stories", "preferences", "word_problems")
+NAMES += ("toys", "geoquery", "bfcl")
+NAMES += ("restored_text", "labelled_text", "random_calculation", "countdown", "sudoku")
 
 
 def load(name: str, **kwargs) -> Task:

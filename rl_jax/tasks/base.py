@@ -29,16 +29,20 @@ class Task(NamedTuple):
     Attributes:
       name: of the task.
       tokenizer: see tokenizers.base.
-      data_source: split -> RecordSource of {"prompt", "completion" (an SFT target, may be ""), "info" (JSON)}. Splits:
-        "sft_train" (records with a completion), "train" and "test" (prompts).
-      reward_fn: (prompt, completion, info: dict, **reward_kwargs) -> {"reward": total, named components...}.
+      data_source: split -> RecordSource of {"prompt", "completion" (an SFT target, may be ""), "info" (JSON)}, and
+        where it has them "messages" (a chat, what is then encoded), "source" (its metrics are kept apart) and "id".
+        Splits: "sft_train" (records with a completion), "train" and "test" (prompts).
+      reward_fn: (prompt, completion, info: dict, **reward_kwargs) -> {"reward": total, named components...}. None: a
+        program that needs a reward says so.
       reward_kwargs: of reward_fn.
+      check_prompts: whether all prompts are measured before the run, as those of files that nobody has read yet.
     """
     name: str
     tokenizer: Any
     data_source: Callable[[str], "RecordSource"]
     reward_fn: Callable[..., dict]
     reward_kwargs: Mapping[str, Any] = {}
+    check_prompts: bool = False
 
 
 class RecordSource:

@@ -55,13 +55,15 @@ def good(logits) -> np.ndarray:
     return np.asarray(jnp.sum(jax.nn.softmax(logits) * (REWARDS > 0), axis=1))
 
 
+@jax.jit  # op by op, the steps of a probe take longer than its compilation
 def log_probs(logits, prompts, actions) -> jax.Array:
     """float [N, K, C]: of the tokens, nan behind each answer's own."""
     result = jax.nn.log_softmax(logits)[prompts[:, None], actions] / jnp.asarray(LENGTHS)[actions]
     return jnp.where(mask_of(actions), result[:, :, None], jnp.nan)
 
 
-def mask_of(actions) -> np.ndarray:
+@jax.jit
+def mask_of(actions) -> jax.Array:
     """bool [N, K, C]."""
     return jnp.arange(LENGTH)[None, None] < jnp.asarray(LENGTHS)[actions][:, :, None]
 

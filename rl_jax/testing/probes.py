@@ -12,6 +12,7 @@ The sampler draws from logits that lie a little beside the trainer's (another ke
 batch gets as many updates as the method's config says: what a method has against either is exercised.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -105,21 +106,47 @@ def judge(rollout: Rollout) -> tuple[jax.Array, jax.Array]:
     return correct, jnp.stack([correct, rollout.finished.astype(jnp.float32)], axis=1)
 
 
+class Drawn(NamedTuple):
+    """The random numbers of one batch of samples."""
+
+    noise: jax.Array  # float32 [prompts, LENGTH, VOCAB]: of the sampler's logits, standard normal
+    gumbel: jax.Array  # float32 [B, LENGTH, VOCAB]: of the tokens
+
+
+def draw(key: jax.Array) -> Drawn:
+    """What one batch of samples is drawn with."""
+    noise_key, token_key = jax.random.split(key)
+    shape = (LENGTH, VOCAB)
+    noise = jax.random.normal(noise_key, (len(ANSWERS), *shape))
+    return Drawn(noise, jax.random.gumbel(token_key, (GROUPS * GROUP_SIZE, *shape)))
+
+
 def sample(logits: jax.Array, key: jax.Array) -> Rollout:
     """GROUP_SIZE samples of each prompt, neighbours, from the sampler's logits."""
+    return _sample(logits, draw(key))
+
+
+def _sample(logits: jax.Array, drawn: Drawn) -> Rollout:
     prompts = jnp.repeat(jnp.asarray(PROMPTS), GROUP_SIZE)
-    noise_key, token_key = jax.random.split(key)
-    sampler = jax.nn.log_softmax(logits + SAMPLER_NOISE * jax.random.normal(noise_key, logits.shape))[prompts]
-    tokens = jax.random.categorical(token_key, sampler)
+    sampler = jax.nn.log_softmax(logits + SAMPLER_NOISE * drawn.noise)[prompts]
+    tokens = jnp.argmax(sampler + drawn.gumbel, axis=2)
     log_probs = jnp.take_along_axis(sampler, tokens[:, :, None], axis=2)[:, :, 0]
     return ragged(prompts, tokens, log_probs)
 
 
 def collect(logits: jax.Array, key: jax.Array, *, dynamic: bool) -> Rollout:
     """A step's rollouts. dynamic: two batches are drawn, and the groups whose rewards are all the same go last."""
-    if not dynamic:
-        return sample(logits, key)
-    halves = [sample(logits, k) for k in jax.random.split(key)]
+    return _collect(logits, _draw_batches(key, dynamic))
+
+
+def _draw_batches(key: jax.Array, dynamic: bool) -> list[Drawn]:
+    return [draw(k) for k in jax.random.split(key)] if dynamic else [draw(key)]
+
+
+def _collect(logits: jax.Array, batches: list[Drawn]) -> Rollout:
+    halves = [_sample(logits, drawn) for drawn in batches]
+    if len(halves) == 1:
+        return halves[0]
     both = jax.tree.map(lambda *xs: jnp.concatenate(xs), *halves)
     idle = jnp.ptp(judge(both)[0].reshape(-1, GROUP_SIZE), axis=1) == 0
     kept = jnp.argsort(idle)[:GROUPS]
@@ -217,20 +244,45 @@ def predict(outputs: jax.Array, batch: TokenBatch) -> jax.Array:
     return outputs[prompts[:, None], jnp.arange(LENGTH + 1)[None, :], states]
 
 
-def make_batch(probe: Probe, params, tracked, reference, key):
+class Chance(NamedTuple):
+    """The random numbers of one step of training."""
+
+    batches: list[Drawn]
+    credit_key: jax.Array
+    orders: jax.Array  # int32 [updates, rows of a minibatch]
+
+
+@functools.partial(jax.jit, static_argnames=("count", "training"))
+def chances(key: jax.Array, count: int, training: Training) -> Chance:
+    """The random numbers of `count` steps, stacked.
+
+    Apart from the training, so that methods share the program: drawing is half of what there is to compile.
+    """
+    rows = GROUPS * GROUP_SIZE
+
+    def one(key):
+        batch_key, order_key = jax.random.split(key)
+        sample_key, credit_key = jax.random.split(batch_key)
+        keys = jax.random.split(order_key, training.epochs)
+        orders = jnp.stack([jax.random.permutation(k, rows) for k in keys]).reshape(-1, rows // training.minibatches)
+        return Chance(_draw_batches(sample_key, training.dynamic_sampling), credit_key, orders)
+
+    return jax.vmap(one)(jax.random.split(key, count))
+
+
+def make_batch(probe: Probe, params, tracked, reference, chance: Chance):
     """One step's PolicyBatch, or PPOBatch if there is a critic; the state of the memory, and the rewards.
 
     params: {"policy": logits, "critic": table}. tracked: the memory's state before the step.
     """
-    sample_key, credit_key = jax.random.split(key)
     logits = params["policy"]
-    rollout = collect(logits, sample_key, dynamic=probe.training.dynamic_sampling)
+    rollout = _collect(logits, chance.batches)
     rewards, components = judge(rollout)
     before = score(logits, rollout.batch)
     tracked = probe.memory.see_rewards(tracked, rewards)
     available = probe.memory.known(tracked) | dict(
         group_size=GROUP_SIZE,
-        key=credit_key,
+        key=chance.credit_key,
         ref_log_probs=score(reference, rollout.batch).log_probs,
         log_probs=before.log_probs,
         entropy=before.entropy,
@@ -267,11 +319,10 @@ def make_steps(probe: Probe) -> dict[str, tuple]:
 
 def train(probe: Probe, *, seeds: int = 3) -> Outcome:
     """Trains `seeds` policies side by side, from the same start."""
-    settings, steps = probe.training, make_steps(probe)
+    steps = make_steps(probe)
     params = {"policy": start()}
     if probe.critic is not None:
         params["critic"] = jnp.zeros((len(ANSWERS), LENGTH + 1, 2, probe.critic.num_outputs()))
-    rows = GROUPS * GROUP_SIZE
 
     def update(states, batch, only_critic):
         new = {name: steps[name][1](state, batch) for name, state in states.items()}
@@ -279,26 +330,25 @@ def train(probe: Probe, *, seeds: int = 3) -> Outcome:
         return {name: state for name, (state, _) in new.items()} | {"policy": kept}, new["policy"][1]
 
     def step(carry, now):
-        (states, tracked), (key, only_critic) = carry, now
-        batch_key, order_key = jax.random.split(key)
+        (states, tracked), (chance, only_critic) = carry, now
         current = {name: state.params for name, state in states.items()}
-        batch, tracked, rewards = make_batch(probe, current, tracked, params["policy"], batch_key)
-        keys = jax.random.split(order_key, settings.epochs)
-        orders = jnp.stack([jax.random.permutation(k, rows) for k in keys]).reshape(-1, rows // settings.minibatches)
+        batch, tracked, rewards = make_batch(probe, current, tracked, params["policy"], chance)
 
         def turn(states, chosen):
             return update(states, jax.tree.map(lambda x: x[chosen], batch), only_critic)
 
-        states, metrics = jax.lax.scan(turn, states, orders)
+        states, metrics = jax.lax.scan(turn, states, chance.orders)
         return (states, probe.memory.observe(tracked, rewards, jax.tree.map(jnp.mean, metrics))), None
 
-    def run(key):
+    warmup = 0 if probe.critic is None else CRITIC_STEPS
+    count = warmup + STEPS
+
+    def run(key, chance):
         states = {name: init_state(params[name], steps[name][0], key) for name in params}
-        warmup = 0 if probe.critic is None else CRITIC_STEPS
-        keys = jax.random.split(key, warmup + STEPS)
-        (states, _), _ = jax.lax.scan(step, (states, probe.memory.init()), (keys, jnp.arange(len(keys)) < warmup))
+        (states, _), _ = jax.lax.scan(step, (states, probe.memory.init()), (chance, jnp.arange(count) < warmup))
         return accuracy(states["policy"].params)
 
-    compiled = jax.jit(jax.vmap(run), compiler_options=QUICK)
-    after = compiled(jax.random.split(jax.random.key(0), seeds))
+    keys = jax.random.split(jax.random.key(0), seeds)
+    chance = jax.vmap(lambda key: chances(key, count, probe.training))(keys)
+    after = jax.jit(jax.vmap(run), compiler_options=QUICK)(keys, chance)
     return Outcome(np.full(seeds, accuracy(start())), np.asarray(after))

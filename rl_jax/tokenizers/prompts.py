@@ -1,34 +1,70 @@
-"""Prompts for a chat model: each is a user message in the folder's template."""
+"""Prompts that are texts or chats: messages {"role", "content", ...}, up to the assistant's turn."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rl_jax.tokenizers.chat import ChatTemplate
 
+Chat = Sequence[Mapping]
+
 
 class ChatPrompts:
-    """The tokenizer of `template`, with prompts encoded as a chat of one message, up to the assistant's turn.
+    """The tokenizer of `template`, with prompts encoded as a chat, up to the assistant's turn.
 
     Everything else is the tokenizer's own: text after a prompt is encoded and decoded without a template.
     """
 
-    def __init__(self, template: ChatTemplate):
-        self._template = template
+    def __init__(self, template: ChatTemplate, *, texts: bool = True, arguments: Mapping[str, Any] | None = None):
+        """Keeps the template.
 
-    def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
-        """Ids of the chat; the template writes its own beginning, so `bos` adds nothing.
+        Args:
+          template: of the model's folder.
+          texts: whether a prompt that is a text is a chat of one user message. False: it is encoded as it is.
+          arguments: of the template, such as enable_thinking=False.
+        """
+        self._template, self._texts, self._arguments = template, texts, dict(arguments or {})
+
+    def encode(self, text: str | Chat, *, bos: bool = False, eos: bool = False) -> list[int]:
+        """Ids of a prompt; the template writes its own beginning, so `bos` adds nothing to a chat.
 
         Raises:
-          ValueError: if eos is set.
+          ValueError: if eos is set for a chat.
         """
+        if isinstance(text, str) and not self._texts:
+            return self._template.tokenizer.encode(text, bos=bos, eos=eos)
         if eos:
             raise ValueError(
                 "eos=True is not supported: the prompt of a chat ends with the assistant's turn, not with EOS"
             )
-        return self._template.start([{"role": "user", "content": text}]).ids
+        return self.encode_messages([{"role": "user", "content": text}] if isinstance(text, str) else text)
 
-    def encode_messages(self, messages: Sequence[Mapping]) -> list[int]:
+    def encode_messages(self, messages: Chat) -> list[int]:
         """Ids of a chat of messages {"role", "content", ...}, up to the assistant's turn."""
-        return self._template.start(messages).ids
+        return self._template.start(messages, **self._arguments).ids
 
     def __getattr__(self, name: str):
         return getattr(self._template.tokenizer, name)
+
+
+class PlainPrompts:
+    """A tokenizer without a chat template, with chats encoded as plain text (`plain_text`)."""
+
+    def __init__(self, tokenizer):
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str | Chat, *, bos: bool = False, eos: bool = False) -> list[int]:
+        """Ids of a text, or of a chat as plain text."""
+        return self._tokenizer.encode(text if isinstance(text, str) else plain_text(text), bos=bos, eos=eos)
+
+    def encode_messages(self, messages: Chat) -> list[int]:
+        """Ids of a chat as plain text, after a BOS."""
+        return self.encode(messages, bos=True)
+
+    def __getattr__(self, name: str):
+        return getattr(self._tokenizer, name)
+
+
+def plain_text(messages: Chat) -> str:
+    """A chat as plain text, for models without a template: "User: 1+1?\\n\\nAssistant:"."""
+    turns = [f"{message['role'].capitalize()}: {message.get('content') or ''}" for message in messages]
+    return "\n\n".join([*turns, "Assistant:"])

@@ -19,7 +19,12 @@ from rl_jax.rollout.lm.sampling import Sampling, sampled_log_softmax, take_log_p
 
 
 def make_score(
-    model: Model, *, completion_length: int, sampling: Sampling = Sampling(), chunk: int = 32
+    model: Model,
+    *,
+    completion_length: int,
+    sampling: Sampling = Sampling(),
+    chunk: int = 32,
+    sum_pi_squared: bool = False,
 ) -> Score:
     """Builds the Score of a language model: score(params, batch) -> TokenScores [B, C] of the last C columns.
 
@@ -31,6 +36,7 @@ def make_score(
       sampling: the distribution to score. With temperature only, it is the policy that a loss differentiates. With
         top_k and top_p it is the distribution that was sampled from, and tokens it cuts off get -inf.
       chunk: maximum columns per slice. Memory is B x chunk x V floats, for Packed rows too.
+      sum_pi_squared: also give TokenScores.sum_pi_squared, which has no gradient.
 
     Returns:
       score(params, batch) -> TokenScores [B, C], float32. batch: TokenBatch [B, T], or the same rows as a Packed, whose
@@ -48,7 +54,8 @@ def make_score(
         kept = jnp.isfinite(log_probs)
         safe = jnp.where(kept, log_probs, 0.0)
         entropy = -jnp.sum(jnp.where(kept, jnp.exp(safe) * safe, 0.0), axis=-1)
-        return TokenScores(take_log_probs(log_probs, tokens), entropy)
+        squares = jnp.sum(jnp.where(kept, jnp.exp(2.0 * safe), 0.0), axis=-1) if sum_pi_squared else None
+        return TokenScores(take_log_probs(log_probs, tokens), entropy, squares)
 
     def score_padded(params: Params, batch: TokenBatch) -> TokenScores:
         chex.assert_rank(batch.tokens, 2)
@@ -123,7 +130,8 @@ def _loop(
         return jax.tree.map(lambda all_, one: all_.at[i].set(one), scores, call(hidden[i], tokens[i], *weights))
 
     blank = jnp.zeros(tokens.shape, jnp.float32)
-    return jax.lax.fori_loop(0, live, step, TokenScores(blank, blank))
+    shapes = jax.eval_shape(call, hidden[0], tokens[0], *weights)
+    return jax.lax.fori_loop(0, live, step, jax.tree.map(lambda _: blank, shapes))
 
 
 def _loop_forward(call, hidden, tokens, live, *weights):
@@ -134,7 +142,7 @@ def _loop_forward(call, hidden, tokens, live, *weights):
 def _loop_backward(call, residuals, cotangents):
     hidden, tokens, live, *weights = residuals
     # If the loss has no entropy term, the gradient needs none either.
-    has_cotangent = [not isinstance(x, SymbolicZero) for x in cotangents]
+    has_cotangent = [x is not None and not isinstance(x, SymbolicZero) for x in cotangents]
 
     def step(i, sums):
         def scores(x, *weights):

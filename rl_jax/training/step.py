@@ -48,24 +48,53 @@ def init_state(
     return TrainState(jnp.int32(0), params, optimizer.init(params), rng, jnp.int32(0), jnp.int32(0), trackers)
 
 
+# Shapes of a learning rate's decay: the share of it, from 0 to 1, -> the share of the rate that is left.
+DECAYS = {
+    "cosine": lambda done: 0.5 * (1.0 + jnp.cos(jnp.pi * done)),
+    "linear": lambda done: 1.0 - done,
+    "sqrt": lambda done: 1.0 - jnp.sqrt(done),
+}
+
+
 def make_schedule(
-    *, learning_rate: float, warmup_steps: int = 0, decay_steps: int = 0, final_fraction: float = 1.0
+    *,
+    learning_rate: float,
+    warmup_steps: int = 0,
+    decay_steps: int = 0,
+    final_fraction: float = 1.0,
+    hold_steps: int = 0,
+    decay: str = "cosine",
 ) -> optax.Schedule:
-    """Linear warm-up to learning_rate, then cosine decay to final_fraction * learning_rate.
+    """Linear warm-up to learning_rate, which is then held, then decay to final_fraction * learning_rate.
+
+    With hold_steps and decay "sqrt" it is the schedule of arXiv 2405.18392 (warm-up, stable, decay).
 
     Args:
       learning_rate: peak rate.
       warmup_steps: updates of warm-up. 0 starts at the full rate.
       decay_steps: updates of decay. 0 keeps the rate constant.
       final_fraction: final rate as a fraction of the peak.
+      hold_steps: updates at the peak, between warm-up and decay.
+      decay: a shape of DECAYS.
 
     Returns:
       An optax schedule, update -> rate.
+
+    Raises:
+      ValueError: for another shape.
     """
-    if decay_steps:
+    if decay not in DECAYS:
+        raise ValueError(f"decay={decay!r} is none of {', '.join(DECAYS)}")
+    main = optax.constant_schedule(learning_rate)
+    if decay_steps and decay == "cosine":
         main = optax.cosine_decay_schedule(learning_rate, decay_steps, alpha=final_fraction)
-    else:
-        main = optax.constant_schedule(learning_rate)
+    elif decay_steps:
+
+        def main(count):
+            left = DECAYS[decay](jnp.clip(count / decay_steps, 0.0, 1.0))
+            return learning_rate * (final_fraction + (1.0 - final_fraction) * left)
+    if hold_steps:
+        main = optax.join_schedules([optax.constant_schedule(learning_rate), main], [hold_steps])
     if not warmup_steps:
         return main
     # The first update has a positive rate: a rate of 0 would waste its batch.

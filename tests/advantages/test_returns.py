@@ -19,13 +19,14 @@ G, ROWS, LENGTH = 4, 8, 6
 NAMES = [
     "gdpo_tokens",
     "optimal_token_baseline",
+    "prime",
     "process_supervised",
     "reinforce_pp",
     "reinforce_pp_baseline",
     "remax_to_go",
     "reward_to_go",
 ]
-COUPLED = ["gdpo_tokens", "reinforce_pp", "reinforce_pp_baseline"]  # over the whole batch
+COUPLED = ["gdpo_tokens", "prime", "reinforce_pp", "reinforce_pp_baseline"]  # over the whole batch
 every_function = pytest.mark.parametrize("name", NAMES)
 DEFAULTS = {
     returns.reward_to_go: {"discount": 1.0},
@@ -34,6 +35,7 @@ DEFAULTS = {
     returns.gdpo_tokens: {"weights": None, "ddof": 1, "eps": 1e-6, "whiten_eps": 1e-8},
     returns.process_supervised: {"ddof": 1, "eps": 1e-6, "relative_tolerance": 1e-6},
     returns.optimal_token_baseline: {"eps": 1e-8},
+    returns.prime: {"reward_discount": 1.0, "outcome_discount": 1.0},
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from configs import common
 from configs.preferences import best_of_n, frontier, given, online, reward_models, stories
-from configs.tasks import game24, stories_sentiment
+from configs.tasks import game24, gsm8k, math, stories_sentiment
 from rl_jax import preferences, tasks
 from tests.paths import REPO_ROOT
 
@@ -47,6 +47,8 @@ def test_a_config_is_of_real_data_only_where_a_word_says_so(path):
     ("module", "words"),
     [
         (game24, {"real"}),
+        (gsm8k, {"real"}),
+        (math, {"real"}),
         (stories_sentiment, {"stories260k"}),
         (online, {"stories260k"}),
         (best_of_n, {"stories260k"}),
@@ -74,7 +76,7 @@ def test_generated_preferences_fit_their_config(tmp_path, name, module, word):
     fields = config.data.to_dict() | {"data_dir": str(tmp_path)}
     found = preferences.load(**(fields if fields["name"] == "given" else fields | {"num_prompts": 200}))
     assert found.name == "generated"
-    task = importlib.import_module("experiments.parts.preference_data").load_task(config)
+    task = tasks.load(**config.task.to_dict())
     source = found.data_source("train")
     records = [source[i] for i in range(len(source))]
     settings = dict(prompt_buckets=(max(config.rollout.prompt_buckets),), truncate="refuse",
@@ -95,7 +97,7 @@ def test_generated_preferences_fit_their_config(tmp_path, name, module, word):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [game24, stories_sentiment], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [game24, gsm8k, math, stories_sentiment], ids=lambda m: m.__name__)
 def test_generated_tasks_fit_their_config(tmp_path, module):
     config = module.get_config()
     task = tasks.load(**config.task.to_dict() | {"data_dir": str(tmp_path)})

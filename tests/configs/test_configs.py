@@ -24,7 +24,8 @@ ABLATIONS = sorted(  # those of programs; the studies are held by tests/experime
 # Groups whose fields are the keywords of a function.
 PLACES = ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
 SLOTS = (  # of GRPO; of DPO; of online DPO; of a reward model
-    *("shaping", "reward_kl", "advantage", "behavior_weight", "token_weight", "token_selection"),
+    *("shaping", "reward_kl", "advantage", "behavior_weight", "token_weight"),
+    *("token_selection", "row_selection", "entropy_weight"),
     *("surrogate", "kl", "aggregate"),
     *("score_map", "scale", "offset", "compare", "link", "weight", "regularizer", "batch_stats"),
     *("candidate_value", "pair_selection", "reference_schedule"),
@@ -32,13 +33,15 @@ SLOTS = (  # of GRPO; of DPO; of online DPO; of a reward model
 )
 OPEN = (
     "task",
+    "sample.prompts",
     *(f"algorithm.{slot}" for slot in SLOTS),
     *(f"algorithm.trackers.{place}" for place in PLACES),
     *("critic.advantage", "critic.loss"),
+    "reward.compose",
 )
 # Groups whose fields are data, names that a file gives.
 FREE = ("task", "data", "algorithm.reference", "sample.pairs", "benchmarks")
-FREE += ("arms", "programs", "frontier", "best_of_n")
+FREE += ("arms", "programs", "frontier", "best_of_n", "judge", "reward.terms", "foreign", "schedules", "sample.prompts")
 
 
 def of_samples(name: str) -> ConfigDict:

@@ -38,6 +38,7 @@ SHARED = {
     "behavior_weight": "none()",
     "token_weight": "none()",
     "selection": "None",
+    "entropy_weight": "None",
     "mask_truncated": "False",
     "kl_coef": "0.0",
     "entropy_coef": "0.0",
@@ -107,7 +108,8 @@ FROZEN = {
 }
 # Fields of config.algorithm, config.train and config.sample that are the task's.
 OF_THE_TASK = {"steps", "prompts_per_step", "group_size", "micro_batches", "optimizer", "max_nonfinite_in_a_row"}
-OF_THE_TASK |= {"measure_kl"}
+OF_THE_TASK |= {"measure_kl", "prompts", "memory", "references", "reference_soup", "reference_schedule"}
+OF_THE_TASK |= {"row_selection", "ptx"}
 FIELDS = {"shape": "shaping", "selection": "token_selection"}  # a slot whose field has another name
 PINNED = {FIELDS.get(slot, slot) for slot in FROZEN["dapo_paper"]} - {"sampling"}
 
@@ -167,6 +169,7 @@ def test_a_preset_inherits_no_choice(key, monkeypatch):
         for slot in ("shaping", "advantage", "surrogate", "kl", "reward_kl", "aggregate", "token_weight"):
             config.algorithm[slot] = dict(fn="another", keyword=1.0)
         config.algorithm.token_selection = dict(fn="another", keyword=1.0)
+        config.algorithm.entropy_weight = dict(fn="another", keyword=1.0)
         config.algorithm.behavior_weight = dict(fn="another", level="row")
         config.sample.dynamic_sampling = dict(max_batches=7)
         config.algorithm.trackers.baseline = dict(fn="another")

@@ -87,6 +87,8 @@ def test_a_step_worth_nothing_is_a_step_if_the_caller_says_so():
     found = assign(rule, batch, token_rewards=jnp.asarray(own), step_ends=jnp.asarray(ends))
     outcome = assign(CreditRule(), batch, own.sum(1))  # one step at the end of each row
     np.testing.assert_allclose(found.advantages, outcome.advantages, rtol=1e-5, atol=1e-6)
+    of_rollout = {"token_rewards": jnp.asarray(own), "step_ends": jnp.asarray(ends)}  # as a judge of steps says it
+    np.testing.assert_array_equal(assign(rule, batch, of_rollout=of_rollout).advantages, found.advantages)
     derived = assign(rule, batch, token_rewards=jnp.asarray(own))
     assert not np.allclose(derived.advantages, outcome.advantages)
 

@@ -164,3 +164,34 @@ def test_clipped_to_spread_and_length_penalty():
 def test_references_of_a_wrong_rank_are_refused(name):
     with pytest.raises(AssertionError):
         _shape(name, reference_rewards=REFERENCES[:, 0])
+
+
+# --- What is remembered of a prompt ----------------------------------------------------------------------------------
+
+
+def test_shorter_than_before_is_its_formula():
+    """h = 4: half as long, as long, one and a half times, over twice; wrong and short; and a prompt without an h."""
+    rewards = jnp.asarray([1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0])
+    lengths = jnp.asarray([2, 4, 6, 20, 2, 8, 3])
+    best = jnp.asarray([4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 0.0])
+    cut = jnp.zeros(7, bool)
+    found = shaping.shorter_than_before(rewards, lengths, cut, KEY, best_lengths=best, lowest=-0.9)
+    half = 0.5**0.5
+    np.testing.assert_allclose(found, [1 + half, 1.0, 1 - half, 0.1, 0.0, -0.9, 1.0], atol=1e-6)
+    assert found[3] > max(found[4], 0.0), "any right answer beats any wrong one"
+    plain = shaping.shorter_than_before(rewards, lengths, cut, KEY, best_lengths=best, weight=0.0)
+    np.testing.assert_array_equal(plain, rewards)
+    none = shaping.shorter_than_before(rewards, lengths, cut, KEY, best_lengths=jnp.zeros(7))
+    np.testing.assert_array_equal(none, rewards)  # before the first right answer it is the reward itself
+    with pytest.raises(AssertionError):
+        shaping.shorter_than_before(rewards, lengths, cut, KEY, best_lengths=best[:3])
+
+
+def test_a_soft_threshold_brings_high_rewards_together_and_low_ones_apart():
+    """TempSamp-R1, by hand at t = .8, a = .01, b = 1."""
+    rewards = np.float32([1.0, 0.9, 0.8, 0.7, 0.5, 0.0])
+    found = shaping.soft_threshold(rewards, np.ones(6, int), np.zeros(6, bool), jax.random.key(0))
+    above = [0.8 + 0.01 * np.log(1.2), 0.8 + 0.01 * np.log(1.1), 0.8]
+    below = [0.8 - np.expm1(0.8 - r) / np.expm1(1.0) for r in (0.7, 0.5, 0.0)]
+    np.testing.assert_allclose(found, above + below, rtol=1e-5)
+    assert np.all(np.diff(found) < 0)

@@ -75,8 +75,9 @@ class Jobs:
         self.folder, self.mesh = folder, mesh
 
     def grpo(self) -> None:
-        """Dynamic sampling, trackers."""
+        """Dynamic sampling, trackers, a schedule, prompts chosen by what became of them, foreign rows of all kinds."""
         config = policy_config(self.folder, self.mesh)
+        config.sample.update(prompts=dict(fn="by_success"), memory=dict(on=True, successes=0))
         config.sample.dynamic_sampling.max_batches = 2
         config.algorithm.trackers.update(
             entropy=dict(fn="adaptive_entropy"),
@@ -84,6 +85,16 @@ class Jobs:
             reward_scale=dict(fn="running_moments"),
         )
         config.algorithm.shaping = dict(fn="scaled")
+        config.algorithm.reference_schedule = dict(fn="moving_average", rate=0.5)
+        config.schedules = dict(bonus=dict(field="algorithm.entropy_coef", fn="linear", start=0.02, end=0.0, steps=3))
+        config.rollout.prompt_buckets = (12,)
+        told = dict(fn="verdict", if_wrong="0", if_right="1")
+        config.foreign = dict(
+            a=dict(fn="demonstrations", at_most=4, share=0.5),
+            b=dict(fn="hints", at_most=4, share=0.5, level=0.5, train_on="original", until_right=False),
+            c=dict(fn="refinements", at_most=4, share=0.5, critique=told, template="{prompt}{answer}={critique}"),
+            d=dict(fn="replay", at_most=4, replace="last", behavior="drawn"),
+        )
         grpo.run(config.lock(), self.folder / "grpo")
 
     def ppo(self) -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from experiments.bench import scale
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def figures():

@@ -72,10 +72,11 @@ def judged(completions, rewards):
 
 def test_rankings_of_samples():
     part = judged(["a", "b", "c", "d", "d", " ", "e", "f", "g"], [1, 3, 2, 5, 5, 9, 4, 4, 4])
-    lines = [json.loads(line) for line in best_of_n.rankings([part], 3, 0.0, 0).decode().splitlines()]
+    gold = part.result.rewards
+    lines = [json.loads(line) for line in best_of_n.rankings([part], gold, 3, 0.0, 0).decode().splitlines()]
     # One text twice and an empty one leave nothing to rank; nor do three of one grade.
     assert lines == [{"prompt": "p0", "responses": ["b", "c", "a"], "rewards": [3.0, 2.0, 1.0]}]
-    turned = [json.loads(line) for line in best_of_n.rankings([part], 3, 1.0, 0).decode().splitlines()]
+    turned = [json.loads(line) for line in best_of_n.rankings([part], gold, 3, 1.0, 0).decode().splitlines()]
     assert turned == [{"prompt": "p0", "responses": ["a", "c", "b"], "rewards": [3.0, 2.0, 1.0]}]
 
 

@@ -1,6 +1,5 @@
 """Held-out numbers: exact counts, padded rows left out, the same at every call; and --skip_bad_records end to end."""
 
-import contextlib
 import gzip
 import json
 import shutil
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.parts import judging
+from experiments.parts.rewards import make_rewards
 from experiments.parts.setup import load_params, make_setup
 from rl_jax import tasks
 from rl_jax.core.types import Rollout, TokenBatch
@@ -67,7 +67,7 @@ def test_pass_at_1_is_exact_and_padding_is_not_counted(setup, monkeypatch, sampl
     # Every problem but the first is answered: the last batch (4 of 8) is filled up with copies of its first record,
     # which would add four right answers if they were counted.
     calls = replace_generate(setup, monkeypatch, lambda index, sample: index != 0 and sample == 0)
-    with judging.make_pool(setup) as pool:
+    with make_rewards(setup) as pool:
         evaluate_fn = judging.make_evaluate(setup, pool)
         metrics, rows = evaluate_fn(None)
         again = evaluate_fn(None)
@@ -83,7 +83,7 @@ def test_pass_at_1_is_exact_and_padding_is_not_counted(setup, monkeypatch, sampl
 def test_a_full_last_batch_and_a_limit(setup, monkeypatch):
     setup.config.eval.update(num_prompts=16, batch_size=8)
     replace_generate(setup, monkeypatch, lambda index, sample: index % 4 == 0)
-    with judging.make_pool(setup) as pool:
+    with make_rewards(setup) as pool:
         metrics, _ = judging.make_evaluate(setup, pool)(None)
     assert metrics["eval/pass@1"] == 4 / 16
 
@@ -91,11 +91,11 @@ def test_a_full_last_batch_and_a_limit(setup, monkeypatch):
 @pytest.mark.slow
 def test_the_model_itself_gives_the_same_numbers_at_every_call(setup):
     params = setup.init_params()
-    with judging.make_pool(setup) as pool:
+    with make_rewards(setup) as pool:
         evaluate_fn = judging.make_evaluate(setup, pool)
         first, second = evaluate_fn(params), evaluate_fn(params)
         assert first == second
-        with contextlib.closing(judging.make_pool(setup)) as other:
+        with make_rewards(setup) as other:
             assert judging.make_evaluate(setup, other)(params) == first
     assert 0.0 <= first[0]["eval/pass@1"] <= 1.0 and first[0]["eval/completion_length"] <= 4
 

@@ -72,7 +72,7 @@ def server(monkeypatch, tmp_path):
         monkeypatch.setattr(fetch_data, "ADDRESS", found.at + "/{repo}/{commit}/{path}")
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        thread = threading.Thread(target=found.serve_forever, daemon=True)
+        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         yield found
         found.shutdown()

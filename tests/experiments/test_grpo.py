@@ -12,6 +12,7 @@ import pytest
 from experiments import grpo
 from experiments.parts import judging, policy
 from experiments.parts.judging import Judged
+from experiments.parts.rewards import Rows, make_rewards
 from experiments.parts.run import Run
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import check_rows, make_setup
@@ -175,8 +176,8 @@ def test_a_task_and_a_reward_by_import_path(tmp_path):
     config.reward.function = reward(small.sevens)
     found = make_setup(config)
     assert found.task.reward_fn is small.sevens and found.task.reward_kwargs == {}
-    with judging.make_pool(found) as pool:
-        assert pool(["1="], ["77"], ["{}"]).rewards.tolist() == [2.0]
+    with make_rewards(found) as score:
+        assert score(Rows(None, [{"prompt": "1=", "info": "{}"}], ["77"], 1)).rewards.tolist() == [2.0]
     config.reward.function = "tests.experiments.small:sevns"
     with pytest.raises(ValueError, match="no 'sevns'; nearest: 'sevens'"):
         make_setup(config)
@@ -186,16 +187,15 @@ def test_a_task_and_a_reward_by_import_path(tmp_path):
     ("field", "fn", "name"),
     [
         ("advantage", "process_supervised", "step_ends"),
-        ("advantage", "optimal_token_baseline", "sum_pi_squared"),
         ("shaping", "against_references", "reference_rewards"),
     ],
 )
-def test_what_no_program_can_feed_is_refused_before_anything_is_trained(tmp_path, field, fn, name):
+def test_what_the_config_does_not_feed_is_refused_before_anything_is_trained(tmp_path, field, fn, name):
     """D7: it was, but only after the warm start and the compilation."""
     config = small_config(tmp_path, sft__steps=5)
     with config.unlocked():
         config.algorithm[field] = dict(fn=fn)
-    message = f"algorithm.{field}='{fn}' needs {name}: .* No program supplies it"
+    message = f"algorithm.{field}='{fn}' needs {name}: .* Nothing in this config supplies it"
     with pytest.raises(ValueError, match=message):
         grpo.run(config, tmp_path / "run")
     assert not (tmp_path / "run" / "sft").exists()

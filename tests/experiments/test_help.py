@@ -110,6 +110,10 @@ def test_asked_for_help_a_program_exits_with_0(program, monkeypatch, capsys):
         (GRPO, "num_generations", "4", "--config.sample.group_size=4"),
         (GRPO, "batch_size", "4", "--config.sample.prompts_per_step=4"),
         (GRPO, "max_steps", "4", "--config.train.steps=4"),
+        (GRPO, "lr_scheduler_type", "linear", "--config.train.optimizer.decay=linear"),
+        (GRPO, "optim", "lion", "--config.train.optimizer.rule.fn=lion"),
+        (GRPO, "stop_sequences", "x", "--config.rollout.stop_strings=x"),
+        (GRPO, "num_completions_to_print", "3", "--config.log.print_completions=3"),
         (GRPO, "beta", "0.1", "--config.algorithm.kl_coef=0.1"),
         (GRPO, "epsilon", "0.1", "algorithm.surrogate.clip_high"),
         (GRPO, "algorithm.surrogate.clip_hi", "0.3", "--config.algorithm.surrogate.clip_high=0.3 (now 0.2)"),
@@ -263,6 +267,9 @@ def test_other_program():
     control = load_config(CONTROL)
     assert "experiments.control_ppo" in program_help.other_program("experiments.sft", control, argv)
     assert program_help.other_program("experiments.grpo", ConfigDict(), argv) is None
+    argv = ["ppo.py", "--config=configs/task.py:lora", "--config.seed=1"]  # a file with a word for this program
+    said = program_help.other_program("experiments.ppo", load_config("configs/task.py:lora"), argv)
+    assert said.endswith("--config.seed=1, or for experiments.ppo: --config=configs/task.py:ppo,lora")
 
 
 def test_nearest_config_file_is_found_beside_it(tmp_path):

@@ -9,10 +9,11 @@ import pytest
 
 from configs.preferences import online as online_preferences
 from experiments import online_dpo
-from experiments.parts import preference_steps
+from experiments.parts import preference_steps, references
 from experiments.parts import sample_candidates as candidates_of
-from experiments.parts.judging import make_pool
 from experiments.parts.preference_data import flat
+from experiments.parts.prompts import make_prompts
+from experiments.parts.rewards import make_rewards
 from experiments.parts.run import Clock
 from experiments.parts.setup import make_setup
 from experiments.parts.training import to_mesh
@@ -161,10 +162,10 @@ class Drawn:
         self.params = self.setup.init_params()
         self.other = jax.tree.map(lambda x: 1.5 * x, self.params)
         self.source = self.setup.task.data_source("sft_train" if settings.sample.data else "train")
-        prompts = pipeline.train_iterator(self.source, batch_size=settings.sample.prompts_per_batch, seed=0)
+        prompts = make_prompts(self.setup, self.source, batch_size=settings.sample.prompts_per_batch)
         self.records = [self.source[i] for i in range(1)]
-        with make_pool(self.setup) as pool:
-            draw = candidates_of.Source(self.setup, candidates_of.make_judge(self.setup, pool), prompts)
+        with make_rewards(self.setup) as score:
+            draw = candidates_of.Source(self.setup, candidates_of.make_judge(self.setup, score), prompts)
             self.candidates, self.judged = draw(self.params, self.other, jax.random.key(5), Clock())
 
 
@@ -197,19 +198,11 @@ def test_candidates_of_the_policy_and_of_the_reference(tmp_path):
     assert len({tuple(p) for p in prompts[:, 0].tolist()}) > 8
 
 
-def test_a_trained_reward_model_judges_in_place_of_the_verifier(tmp_path, monkeypatch):
-    seen = []
-
-    class Trained:
-        def score_texts(self, prompts, responses):
-            seen.extend(zip(prompts, responses, strict=True))
-            return np.arange(len(prompts), dtype=np.float32)
-
-    monkeypatch.setattr(candidates_of, "load_reward_model", lambda workdir: Trained() if workdir == "runs/rm" else None)
-    drawn = Drawn(config(tmp_path, sample__judge="runs/rm"))
-    np.testing.assert_array_equal(drawn.candidates.rewards.ravel(), np.arange(16))
-    assert [text for _, text in seen] == drawn.judged.completions
-    assert [prompt for prompt, _ in seen] == [record["prompt"] for record in drawn.judged.records]
+def test_a_judge_judges_in_place_of_the_verifier(tmp_path):
+    drawn = Drawn(config(tmp_path, judge={"length": {"fn": "tests.experiments.test_judge_table:lengths"}}))
+    expected = [len(text) for text in drawn.judged.completions]
+    np.testing.assert_array_equal(drawn.candidates.rewards.ravel(), expected)
+    assert drawn.judged.result.components["task"].tolist() == [t.count("7") for t in drawn.judged.completions]
 
 
 @pytest.mark.slow
@@ -217,10 +210,10 @@ def test_the_first_reference_may_be_a_soup(tmp_path, monkeypatch):
     settings = config(tmp_path, algorithm__reference_soup=dict(init_from="other", weight=0.25))
     setup = make_setup(settings)
     params = setup.init_params()
-    monkeypatch.setattr(online_dpo, "load_params", lambda setup, workdir: jax.tree.map(lambda x: x + 4.0, params))
-    for found, leaf in zip(*map(jax.tree.leaves, (online_dpo.first_reference(setup, params), params)), strict=True):
+    monkeypatch.setattr(references, "load_params", lambda setup, workdir: jax.tree.map(lambda x: x + 4.0, params))
+    for found, leaf in zip(*map(jax.tree.leaves, (references.first(setup, params), params)), strict=True):
         np.testing.assert_allclose(found, leaf + 1.0, atol=1e-5)
-    assert online_dpo.first_reference(make_setup(config(tmp_path)), params) is params
+    assert references.first(make_setup(config(tmp_path)), params) is params
 
 
 def test_unknown_data_are_refused(tmp_path):
@@ -293,10 +286,10 @@ def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monke
     monkeypatch.setattr(candidates_of, "make_drawer", lambda *args, **kwargs: sample)
     rows = iter(rewards.ravel().tolist())
     judged = setup._replace(task=setup.task._replace(reward_fn=lambda *args: {"reward": next(rows)}))
-    prompts = pipeline.train_iterator(source, batch_size=8, seed=0)
+    prompts = make_prompts(setup, source, batch_size=8)
     records = next(pipeline.train_iterator(source, batch_size=8, seed=0))
-    with make_pool(judged) as pool:
-        drawn, _ = candidates_of.Source(judged, pool, prompts)(None, None, jax.random.key(0), Clock())
+    with make_rewards(judged) as score:
+        drawn, _ = candidates_of.Source(judged, score, prompts)(None, None, jax.random.key(0), Clock())
     online = online_dpo.choose(setup.config, drawn, jax.random.key(0), set())
     ordered = [
         {"prompt": record["prompt"], "responses": pair if r[0] > r[1] else pair[::-1], "rewards": [max(r), min(r)]}
@@ -401,6 +394,19 @@ def run(tmp_path, kept_signals):  # noqa: F811
     return of
 
 
+@pytest.fixture
+def whole(tmp_path_factory, kept_signals):  # noqa: F811
+    """whole(name) -> workdir of a whole run of RUNS, which is made once."""
+
+    def of(name):
+        folder = tmp_path_factory.getbasetemp() / "whole_online_dpo"
+        if not (folder / name / "final.json").exists():
+            online_dpo.run(config(folder, **RUNS[name]), folder / name)
+        return folder / name
+
+    return of
+
+
 @pytest.mark.slow
 def test_hypo_trains_on_given_pairs_and_its_own_samples(run, tmp_path):
     path = tmp_path / "pairs.jsonl"
@@ -426,8 +432,8 @@ def test_hypo_trains_on_given_pairs_and_its_own_samples(run, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_each_kind_of_run_trains(run, tmp_path, name):
-    workdir = run(name)
+def test_each_kind_of_run_trains(whole, tmp_path, name):
+    workdir = whole(name)
     rows = rows_of(workdir)
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     for row in rows[1:]:
@@ -456,15 +462,15 @@ def restored(workdir, settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["iterated", "accelerated", "spin"])
-def test_a_run_that_was_cut_off_resumes_bit_for_bit(run, tmp_path, name):
-    whole = run(name)
+def test_a_run_that_was_cut_off_resumes_bit_for_bit(run, whole, tmp_path, name):
+    undisturbed = whole(name)
     part = run(name, tmp_path / "part", train__steps=2)
-    assert json.loads((part / "final.json").read_text()) != json.loads((whole / "final.json").read_text())
+    assert json.loads((part / "final.json").read_text()) != json.loads((undisturbed / "final.json").read_text())
     (part / "final.json").unlink()
     run(name, part)
-    assert json.loads((part / "final.json").read_text()) == json.loads((whole / "final.json").read_text())
+    assert json.loads((part / "final.json").read_text()) == json.loads((undisturbed / "final.json").read_text())
     columns = ("loss", "reward/mean", "rewards/margin")
-    assert rows_of(part, *columns) == rows_of(whole, *columns)
+    assert rows_of(part, *columns) == rows_of(undisturbed, *columns)
 
 
 @pytest.mark.slow

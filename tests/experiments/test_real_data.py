@@ -12,7 +12,10 @@ from tests.configs.test_bare_clone import FILES, REAL, module_of, words_of
 from tests.experiments.test_help import doc_of, flags_of
 
 # Words that are not the name of their set. All of their files are in this one.
-SETS = {"real": "game24", "gsm8k": "solutions"}
+SETS = {"gsm8k": "solutions"}
+# What the word `real` of a config takes.
+OF_REAL = {"game24": "game24", "gsm8k": "gsm8k", "math": "math", "cls_rl": "sentiment", "mr_rlvr": "gsm8k"}
+OF_REAL |= {"partial_prompts": "gsm8k", "reasoning_sql": "sql", "rlpt": "text", "toolrl": "tools"}
 CONFIGS = [(module_of(path), word) for path in FILES for word in words_of(module_of(path)) if word in REAL]
 
 
@@ -35,7 +38,7 @@ def put(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
 
 @pytest.mark.parametrize(("module", "word"), CONFIGS, ids=[f"{module.__name__}:{word}" for module, word in CONFIGS])
 def test_a_config_of_real_data_names_the_set_to_download(data, module, word):
-    name = SETS.get(word, word)
+    name = OF_REAL[module.__name__.rpartition(".")[2]] if word == "real" else SETS.get(word, word)
     with pytest.raises(ValueError, match=rf"^missing data files: .*path=.*: python -m .*fetch_data {name}$"):
         real_data.check(module.get_config(word))
     put(data, name)

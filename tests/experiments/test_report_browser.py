@@ -168,7 +168,7 @@ def test_the_live_page_follows_the_runs_and_keeps_the_readers_place(browser, tmp
     write_sweep(tmp_path, seeds=1, steps=20)
     sweep = json.loads((tmp_path / "sweep.json").read_text())
     with serve.Server([tmp_path]) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_port}/"

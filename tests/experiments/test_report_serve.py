@@ -13,7 +13,7 @@ from tests.experiments.synthetic_run import write_run
 def served(tmp_path):
     write_run(tmp_path / "run", steps=2)
     with serve.Server([tmp_path / "run"]) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server, tmp_path / "run"
         server.shutdown()

@@ -22,6 +22,8 @@ EXTRA = (
     "train.epochs=2",
     "train.minibatches=2",
     "sample.dynamic_sampling.max_batches=2",
+    "sample.prompts.fn=by_success",
+    "sample.memory.on=true",
     "algorithm.trackers.entropy.fn=adaptive_entropy",
     "algorithm.trackers.reward_kl.fn=adaptive_kl",
     "algorithm.trackers.reward_scale.fn=running_moments",
@@ -148,14 +150,16 @@ def test_killed_with_9_at_several_moments_and_its_newest_checkpoint_damaged(runn
     assert len(json.loads((workdir / "run.json").read_text())["resumed"]) == len(moments)
 
 
-@pytest.mark.parametrize("moment", [logged("sft", 5), logged("", 5)], ids=["in the warm start", "in GRPO"])
-def test_sigterm_saves_and_exits_with_0(runner, undisturbed, tmp_path, moment):
+def test_sigterm_saves_and_exits_with_0(runner, undisturbed, tmp_path):
+    """In the warm start, and in GRPO."""
     workdir = tmp_path / "terminated"
-    assert runner.until(workdir, moment, signal.SIGTERM) == 0, programs.tail(runner.log)
-    assert not (workdir / "final.json").exists()
-    part = workdir if (workdir / "metrics.jsonl").exists() else workdir / "sft"
-    newest = max(int(path.name) for path in (part / "checkpoints").iterdir() if path.name.isdecimal())
-    assert newest == last_step(part / "metrics.jsonl"), "the last step was not saved"
+    for name in ("sft", ""):
+        assert runner.until(workdir, logged(name, 5), signal.SIGTERM) == 0, programs.tail(runner.log)
+        assert not (workdir / "final.json").exists()
+        part = workdir / name
+        newest = max(int(path.name) for path in (part / "checkpoints").iterdir() if path.name.isdecimal())
+        assert newest == last_step(part / "metrics.jsonl"), "the last step was not saved"
+        assert name == "" or not (workdir / "metrics.jsonl").exists(), "it ended in GRPO"
     runner.to_the_end(workdir)
     assert_equal_results(workdir, undisturbed)
 

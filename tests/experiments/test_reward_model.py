@@ -9,8 +9,8 @@ import pytest
 
 from configs.preferences import reward_models
 from experiments import reward_model
-from experiments.parts import preference_data, reward_readers
-from experiments.parts.judges import load_reward_model
+from experiments.parts import reward_readers
+from experiments.parts.judges.trained import load_reward_model
 from experiments.parts.reward_evaluation import evaluate_responses
 from experiments.parts.setup import load_params, make_setup
 from rl_jax import preferences
@@ -41,16 +41,16 @@ def pairs_file(tmp_path):
     )
 
 
-def small(tmp_path, words="", data="pairs", **fields):
+def small(tmp_path, words="", data="pairs", save_every=1000, **fields):
     """configs/preferences/reward_models.py on a model of one layer and planted data. fields: of config.algorithm
-    or config.train."""
+    or config.train. save_every: steps; a checkpoint costs more than a step, and the last one is there anyway."""
     config = reward_models.get_config(",".join(["smoke", "scratch", *filter(None, [words])]))
     config.data = dict(name="jsonl", kind=data, path=pairs_file(tmp_path), data_dir=str(tmp_path / "data"))
     config.task.alphabet = "0123456789:abc\n"
     config.model.update(embed_dim=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16, mlp_dim=64)
     config.rollout.update(completion_length=10, prompt_buckets=(6,))
     config.eval.update(every=10, num_prompts=16, batch_size=16)
-    config.checkpoint.every = 2
+    config.checkpoint.every = save_every
     config.benchmarks.names = ()
     config.log.update(progress=False, tensorboard=False)
     config.train.update(steps=30, batch_size=16)
@@ -89,13 +89,13 @@ def test_pairs_are_learned_and_the_loader_judges_as_the_run_did(tmp_path):
     np.testing.assert_allclose(jax.jit(two.members)(two.params, batch), np.tile(both, 2), rtol=1e-5)
     # The run's params are a language model that other programs load.
     config = small(tmp_path)
-    setup = make_setup(config, preference_data.load_task(config))
+    setup = make_setup(config)
     assert set(load_params(setup, workdir)) == set(setup.init_params())
 
 
 @pytest.mark.slow
 def test_a_run_that_died_ends_where_an_undisturbed_one_ends(tmp_path, monkeypatch):
-    fields = dict(steps=6, loss=dict(fn="bradley_terry_soft"), micro_batches=2, regularizer_coef=0.01)
+    fields = dict(steps=6, save_every=2, loss=dict(fn="bradley_terry_soft"), micro_batches=2, regularizer_coef=0.01)
     reward_model.run(small(tmp_path, **fields), tmp_path / "whole")
     save = checkpoint.Checkpointer.save
 
@@ -229,7 +229,7 @@ def test_adapters_and_the_head_are_trained_on_a_frozen_base(tmp_path, words):
         return found
 
     reward_model.run(config(30), tmp_path / "run")
-    setup = make_setup(config(30), preference_data.load_task(config(30)))
+    setup = make_setup(config(30))
     start, end = setup.init_params(), load_params(setup, tmp_path / "run")
     jax.tree.map(np.testing.assert_array_equal, end["base"], start["base"])
     moved = jax.tree.map(lambda x, y: np.abs(x - y).max(), end["adapters"], start["adapters"])
@@ -290,7 +290,7 @@ def test_evaluation_of_grades_takes_none_for_a_log_odds():
 @pytest.mark.parametrize("loss", ["mse", "hl_gauss", "outcome"])
 def test_a_reader_knows_whether_its_rewards_are_log_odds(tmp_path, loss):
     config = small(tmp_path, responses=1, loss=dict(fn=loss))
-    setup = make_setup(config, preference_data.load_task(config))
+    setup = make_setup(config)
     found = reward_readers.make_reader(setup).evaluate(*held_out([[0.9], [0.1]], [[1], [0]]))
     assert ("log_loss" in found) == (loss == "outcome") and found["accuracy"] == (0.5 if loss == "outcome" else 1.0)
 

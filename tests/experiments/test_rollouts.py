@@ -18,6 +18,25 @@ from tests.experiments.small import config as small_config
 SIZE, LENGTH = 2, 3
 
 
+class Prompts:
+    """Given batches, and the prompts that the feedback was about."""
+
+    def __init__(self, batches):
+        self.batches, self.told = iter(batches), []
+
+    def __next__(self):
+        return [record | {"index": record["id"]} for record in next(self.batches)]
+
+    def recall(self, records):
+        return {"prompt_ids": np.array([record["index"] for record in records])}
+
+    def feedback(self, seen):
+        self.told.append(seen)
+
+    def metrics(self):
+        return {"prompts/told": [seen.ids for seen in self.told]}
+
+
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
     """collect() on prompts that carry their own rewards: (call, keys of the batches that were sampled)."""
@@ -49,12 +68,13 @@ def stage(tmp_path, monkeypatch):
     monkeypatch.setattr(sample_groups, "judge", judge)
     monkeypatch.setattr(sample_groups, "encode_prompts", lambda setup, records: (records, None))
 
-    def call(batches, max_batches=1, greedy=None):
+    def call(batches, max_batches=1, greedy=None, references=None):
         with config.unlocked():
             config.sample.dynamic_sampling.max_batches = max_batches
-        prompts = iter(batches)
-        collect = sample_groups.Collector(setup, None, prompts, generate, greedy)
-        return collect(None, jax.random.key(0), Clock()), list(prompts)
+        prompts = Prompts(batches)
+        samplers = sample_groups.Samplers(generate, greedy, references)
+        collect = sample_groups.Collector(setup, None, prompts, samplers)
+        return collect(None, jax.random.key(0), Clock(), "reference"), list(prompts.batches)
 
     return call, keys
 
@@ -74,7 +94,8 @@ def test_without_dynamic_sampling_a_batch_is_taken_as_it_is(stage):
     call, keys = stage
     found, left = call(BATCHES)
     assert [r["id"] for r in found.judged.records] == [1, 1, 2, 2] and len(left) == 2
-    assert found.metrics == {} and found.greedy_rewards is None
+    assert found.metrics == {"prompts/told": [[1, 2]]} and found.greedy_rewards is None
+    np.testing.assert_array_equal(found.named["prompt_ids"], [1, 1, 2, 2])
     assert len(keys) == 1 and (jax.random.key_data(keys[0]) == jax.random.key_data(jax.random.key(0))).all()
     assert (found.judged.result.num_timeouts, found.judged.result.num_errors) == (1, 2)
 
@@ -88,6 +109,8 @@ def test_groups_without_a_spread_are_replaced(stage):
     np.testing.assert_array_equal(judged.result.components["correct"], [0, 1, 1, 0])
     np.testing.assert_array_equal(judged.rollout.batch.tokens[:, 0], [2, 2, 4, 4])
     assert len(left) == 1, "it stops as soon as the step is full"
+    told = found.metrics.pop("prompts/told")
+    assert told == [[1, 2, 3, 4]], "once per step, about the dropped groups as well"
     assert found.metrics == {"sampling/batches": 2, "sampling/dropped": 0.5}
     assert (judged.result.num_timeouts, judged.result.num_errors) == (2, 4), "failures of dropped groups count"
     assert not (jax.random.key_data(keys[0]) == jax.random.key_data(keys[1])).all()
@@ -119,6 +142,20 @@ def test_prompts_of_different_widths_are_padded_on_the_left(stage):
     np.testing.assert_array_equal(tokens[2], [4] * 7)
     # A batch whose reward function failed throughout has no components: 0 there.
     np.testing.assert_array_equal(found.judged.result.components["correct"], [0, 1, 0, 0])
+
+
+def test_rewards_of_references_stand_on_every_row_of_their_prompt(stage):
+    call, _ = stage
+    asked = []
+
+    def references(params, tokens, prompt_mask, key):
+        asked.append(params)
+        return tokens
+
+    found, _ = call([BATCHES[0]], references=references)
+    rewards = [r["rewards"][:SIZE] for r in BATCHES[0]]
+    np.testing.assert_array_equal(found.named["reference_rewards"], np.repeat(rewards, SIZE, axis=0))
+    assert asked == ["reference"] and found.metrics["reward/references"] == np.mean(rewards)
 
 
 def test_greedy_rewards_stand_on_every_row_of_their_prompt(stage):

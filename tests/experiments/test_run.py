@@ -176,3 +176,20 @@ def test_the_log_is_closed_if_the_loop_raises(tmp_path):
             if step.number == 4:
                 raise KeyError("mine")
     assert saved(tmp_path)[-1] == 3 and [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_no_evaluation_but_after_the_last_step(tmp_path):
+    assert run(tmp_path, config(eval=dict(every=0)))[3] == [7]
+
+
+@pytest.mark.parametrize(("steps", "stop_after"), [((2, 3), None), ((2, 7), 4)])
+def test_steps_are_profiled(tmp_path, monkeypatch, steps, stop_after):
+    """From the beginning of the first to the end of the last, or of the run."""
+    events = []
+    monkeypatch.setattr("jax.profiler.start_trace", lambda folder: events.append(folder))
+    monkeypatch.setattr("jax.profiler.stop_trace", lambda: events.append(len(rows(tmp_path)) - 1))
+    log = dict(progress=False, tensorboard=False, profile_steps=steps)
+    run(tmp_path, config(log=log), stop_after=stop_after)
+    assert events == [str(tmp_path / "profile"), stop_after or steps[1]]
+    run(tmp_path, config(log=log))  # resumed behind its beginning
+    assert len(events) == 2

@@ -167,7 +167,7 @@ def test_length_bias_on_pairs_where_length_is_all_there_is(tmp_path):
             file.write(json.dumps(row) + "\n")
     found = run(
         "length_bias",
-        seeds=(0, 1),
+        seeds=(0,),
         data=dict(name="jsonl", path=str(tmp_path / "pairs.jsonl"), kind="pairs", data_dir=str(tmp_path / "tfds")),
         checkpoint=str(data / "stories260K.bin"),
         tokenizer_path=str(data / "tok512.bin"),

@@ -31,6 +31,7 @@ def test_the_learner_learns_as_much_as_its_step_size_lets_it():
     assert scaled.max() == pytest.approx(1.0) and scaled.mean() == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_seeds_a_setting_was_chosen_on_flatter_it(bias):
     chosen, others = (np.asarray(bias[arm]["bias"]) for arm in ("tuning_seeds", "test_seeds"))
     assert chosen.mean() > 0.03 + abs(others.mean()) and abs(others.mean()) < 0.05

@@ -79,6 +79,7 @@ def undisturbed(tmp_path_factory):
     return workdir, printed
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_every_point_and_writes_its_table(undisturbed):
     workdir, printed = undisturbed
     record = read_json(workdir / "sweep.json")
@@ -222,6 +223,7 @@ def test_a_sweep_may_grow_but_not_change(tmp_path):
         folder.write_sweep(tmp_path, make("lr,seed:1", fixed=["fake.steps=4"]), **head)
 
 
+@pytest.mark.slow
 def test_list_and_print_start_nothing(undisturbed, tmp_path, capsys):
     workdir, _ = undisturbed
     assert program.main([*FAKE, "--sweep=lr,seed:4", f"--workdir={workdir}", "--list"]) == 0
@@ -356,6 +358,7 @@ def test_ray_runs_the_commands(tmp_path, capsys, monkeypatch):
     assert complete(tmp_path) == {"seed=0"} and "| seed=0 | complete | 3 |" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_live_table_shows_what_runs_and_what_failed(undisturbed, tmp_path):
     from rich.console import Console
 

@@ -1,5 +1,7 @@
 """experiments/parts/trackers.py: each estimator is read and fed where the loop says."""
 
+import types
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -91,6 +93,27 @@ def test_an_unknown_tracker_is_refused_with_the_known_ones(tmp_path):
 
 
 def test_a_tracker_whose_state_its_place_cannot_read_is_refused(tmp_path):
-    """D6: beta_values was taken as a baseline, and crashed in the middle of the first step."""
-    with pytest.raises(ValueError, match="trackers.baseline='beta_values': its state lacks value, .* use ema_mean"):
-        _run(tmp_path, 0, baseline=dict(fn="beta_values", num_prompts=4))
+    """D6: a tracker without a baseline crashed in the middle of the first step."""
+    said = "trackers.baseline='running_moments': its state lacks value or values, .* use ema_mean or beta_values"
+    with pytest.raises(ValueError, match=said):
+        _run(tmp_path, 0, baseline=dict(fn="running_moments"))
+
+
+def test_a_baseline_of_each_prompt_is_that_of_the_steps_before(tmp_path):
+    """SPO: alpha and beta start at .5 and forget by `high` as long as the policy has not moved."""
+    config = small_config(tmp_path)
+    with config.unlocked():
+        config.algorithm.trackers.baseline = dict(fn="beta_values", half_life=1.0, low=0.5, high=0.9)
+    task = types.SimpleNamespace(data_source=lambda split: range(6))
+    made = trackers.make_trackers(config, task)
+    states, prompts = trackers.init(made), np.int32([4, 4, 2, 1])
+    known = trackers.known(config, states, {"prompt_ids": prompts})
+    np.testing.assert_array_equal(known["baseline"], 0.5)
+    rewards, named = np.float32([1, 0, 1, 0]), {"prompt_ids": prompts}
+    moved = trackers.observe(made, states, rewards, METRICS, named | {"divergence": np.float32([0, 0, 1, 0])})
+    np.testing.assert_allclose(moved["baseline"].successes[2], 0.25 + 1, rtol=1e-6)  # rho = 2^-1
+    states = trackers.observe(made, states, rewards, METRICS, named)
+    after = trackers.known(config, states, {"prompt_ids": np.int32([4, 2, 1, 0])})["baseline"]
+    np.testing.assert_allclose(after, [1.45 / 2.9, 1.45 / 1.9, 0.45 / 1.9, 0.5], rtol=1e-6)
+    metrics = trackers.metrics_of(states)
+    np.testing.assert_allclose(metrics["tracker/baseline/successes"], (1.45 * 2 + 0.45 + 1.5) / 6, rtol=1e-6)

@@ -11,6 +11,7 @@ import pytest
 import rax
 import torch
 
+from rl_jax.advantages import prime
 from rl_jax.core.binding import public_functions
 from rl_jax.core.masked import masked_mean
 from rl_jax.credit import ensembles, process_rewards, step_rewards
@@ -354,6 +355,17 @@ def test_a_config_names_an_aggregate_and_nothing_else():
     assert set(public_functions(process_rewards)) == names
 
 
+def test_robust_mixes_a_nominal_member_with_the_most_pessimistic_one():
+    rewards = jnp.array([[1.0, 2.0, 0.0], [3.0, 2.5, -1.0], [0.0, 1.0, 4.0]])
+    # Means 4/3, 11/6, 1: the third is the lowest, though not in the last row; the second is nearest the members' mean.
+    found = ensembles.robust(rewards, weight=0.25)
+    np.testing.assert_allclose(found, 0.25 * rewards[:, 1] + 0.75 * rewards[:, 2], rtol=1e-6)
+    by_row = ensembles.robust(rewards, weight=0.0, batch=False)
+    np.testing.assert_allclose(by_row, ensembles.worst_case(rewards), rtol=1e-6)
+    np.testing.assert_allclose(ensembles.robust(rewards, weight=1.0), rewards[:, 1], rtol=1e-6)
+    np.testing.assert_allclose(ensembles.robust(rewards[:, :1]), rewards[:, 0], rtol=1e-6)  # one head: plain RLHF
+
+
 def test_clip_and_delta():
     rewards = jnp.array([[0.9, 0.2, 0.6, 0.4], [0.9, 0.2, 0.0, 0.0]])
     mask = jnp.array([[True] * 4, [True, True, False, False]])
@@ -372,6 +384,11 @@ def test_clip_and_delta():
         few = np.arange(4)[None, :] < np.array([steps, 1])[:, None]
         total = np.asarray(deltas(jnp.full((2, 4), 0.8), jnp.asarray(few))).sum(axis=1)
         np.testing.assert_allclose(total, [0.8, 0.0], rtol=1e-6)
+
+
+def test_signed_steps_are_those_of_the_likelier_class():
+    rewards, mask = jnp.array([[0.9, 0.5, 0.2, 0.7]]), jnp.array([[True, True, True, False]])
+    np.testing.assert_array_equal(step_rewards.signed(rewards, mask), [[1.0, -1.0, -1.0, 0.0]])
 
 
 def test_steps_on_their_tokens():
@@ -431,14 +448,14 @@ def test_prime_advantages(gammas):
     mask = np.arange(5)[None, :] < np.array([5, 3, 1, 4, 2, 5])[:, None]
     rewards = np.where(mask, values(6, 5), np.nan)
     outcomes = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0], np.float32)
-    advantages = functools.partial(
-        step_rewards.prime_advantages, group_size=3, reward_discount=gammas[0], outcome_discount=gammas[1]
-    )
-    found = quick_jit(advantages)(np.nan_to_num(rewards), outcomes, mask)
+    named = dict(group_size=3, reward_discount=gammas[0], outcome_discount=gammas[1])
+    advantages = functools.partial(prime, **named)
+    earned = outcomes + np.where(mask, rewards, 0).sum(1)  # credit.assign adds a row's own token rewards to it
+    found = quick_jit(advantages)(earned.astype(np.float32), step_rewards=rewards, completion_mask=mask)
     expected = prime_in_torch(rewards, np.tile(outcomes[:, None], (1, 5)), mask, 3, gammas)
     np.testing.assert_allclose(np.asarray(found)[mask], expected[mask], rtol=2e-4, atol=1e-5)
     with pytest.raises(ValueError, match="at least 2"):
-        step_rewards.prime_advantages(jnp.zeros((2, 2)), jnp.zeros(2), there(2, 2), group_size=1)
+        prime(jnp.zeros(2), step_rewards=jnp.zeros((2, 2)), completion_mask=there(2, 2), group_size=1)
 
 
 def test_prime_token_rewards_bound_the_return():

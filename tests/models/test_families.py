@@ -20,6 +20,8 @@ from rl_jax.models.transformer.model import make_transformer
 from rl_jax.training.sharding import make_mesh, parse_mesh, tree_shardings
 from tests.tiny import max_difference, token_batch
 
+pytestmark = pytest.mark.slow
+
 LENGTH = 12
 SIZES = dict(
     vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -211,7 +213,6 @@ def test_completions_that_share_a_prompt_equal_separate_rows(case):
     np.testing.assert_allclose(logits[0, 9:], logits[2, 4:7], atol=1e-5)
 
 
-@pytest.mark.slow
 def test_cached_decoding_equals_the_full_forward(case):
     model, batch = case.model, case.batch
 

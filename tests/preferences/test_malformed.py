@@ -7,8 +7,8 @@ import random
 import pytest
 
 from rl_jax import preferences
-from rl_jax.data import readers
-from rl_jax.preferences import checks, records
+from rl_jax.data import checks, readers
+from rl_jax.preferences import records
 from rl_jax.preferences.sources import prompt_share
 
 USER = {"role": "user", "content": "Hi"}
@@ -314,3 +314,22 @@ def test_whatever_stands_in_a_record_is_a_problem_with_a_name():
             json.dumps(found, ensure_ascii=False).encode("utf-8")
             assert 0 <= prompt_share(found["prompt"]) < 1
     assert 50 < kept < 1500
+
+
+def test_columns_of_other_names_files_and_parquet(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [{"question": f"q{i}?", "better": " a", "worse": " b", "prompt": "not this", "level": i} for i in range(8)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:5]))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows[5:]), tmp_path / "b.parquet")
+    columns = dict(prompt="question", chosen="better", rejected="worse")
+    settings = dict(data_dir=str(tmp_path / "data"), test_share=0.0, columns=columns)
+    for path in (f"{tmp_path}/a.jsonl,{tmp_path}/b.parquet", f"{tmp_path}/[ab].*"):
+        source = preferences.load("given", path=path, **settings).data_source("train")
+        assert [source[i]["prompt"] for i in range(len(source))] == [f"q{i}?" for i in range(8)]
+        assert source[7]["responses"] == [" a", " b"] and source[7]["info"] == {"level": 7}
+    with pytest.raises(readers.DataError, match=r"a.jsonl, line 1, field 'best': missing \(the record has "):
+        preferences.load("given", path=f"{tmp_path}/a.jsonl", **settings | {"columns": {"chosen": "best"}})
+    with pytest.raises(ValueError, match="columns: pairs have no field 'choice'; they have prompt, chosen, rejected"):
+        preferences.load("given", path=f"{tmp_path}/a.jsonl", **settings | {"columns": {"choice": "best"}})

@@ -122,7 +122,7 @@ def fields() -> set[str]:
                 yield from names(value, f"{prefix}{name}.")
 
     files = [path.relative_to(REPO_ROOT).as_posix() for path in sorted((REPO_ROOT / "configs").rglob("*.py"))]
-    folders = ("configs/tasks/", "configs/preferences/", "configs/control/", "configs/plans.py")
+    folders = ("configs/task.py", "configs/tasks/", "configs/preferences/", "configs/control/", "configs/plans.py")
     with_config = [f for f in files if f.startswith(folders) and "def get_config" in (REPO_ROOT / f).read_text()]
     assert len(with_config) > 10
     return {name for file in with_config for name in names(config_of(file))}
@@ -198,7 +198,7 @@ def test_each_wish_has_a_command_and_a_page():
     text = (REPO_ROOT / "README.md").read_text()
     section = text.partition("## I want to")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == 10
+    assert 10 <= len(rows) <= 16  # a table that one can scan
     for row in rows:
         assert re.fullmatch(r"\| [^|`]+ \| `(make|python -m) [^|`]+` \| \[[^|]+\]\(docs/pages/\w+\.md\) \|", row), row
 

@@ -268,3 +268,9 @@ def test_faults_are_killed_and_survive_in_a_small_repository(tmp_path):
 
 def test_the_makefile_runs_it():
     assert "-m tests.mutate" in (REPO_ROOT / "Makefile").read_text()
+
+
+def test_the_copy_has_every_package(tmp_path):
+    mutate.copy_repository(REPO_ROOT, tmp_path / "copy")
+    packages = {path.parent.relative_to(REPO_ROOT) for path in (REPO_ROOT / "rl_jax").rglob("__init__.py")}
+    assert all((tmp_path / "copy" / package / "__init__.py").is_file() for package in packages)

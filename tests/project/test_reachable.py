@@ -22,5 +22,5 @@ def test_what_no_program_supplies_is_said(name):
     assert bool(asked) == ("For a loop of your own" in inspect.getdoc(fn)), asked
 
 
-def test_some_are_for_a_loop_of_ones_own():
-    assert YOURS == {"reference_rewards", "sum_pi_squared"}
+def test_nothing_is_for_a_loop_of_ones_own_alone():
+    assert YOURS == set()

@@ -1,5 +1,7 @@
 """rewards/confidence.py: the Brier reward is proper, and what is not of the format earns nothing."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -42,3 +44,35 @@ def test_corners():
 )
 def test_reading(completion, found):
     assert confidence.read(completion) == found
+
+
+def test_the_term_on_its_tags_and_on_digits():
+    """arXiv 2507.16806 equation 4, as an item term: (correct, c) of (1, 1), (0, 1), (0, 0), (1, .5)."""
+    for answer, c, expected in (("7", "1.0", 1.0), ("8", "1.0", -1.0), ("8", "0", 0.0), ("7", "0.5", 0.75)):
+        text = f"Well. </think> <answer>{answer}</answer> <confidence>{c}</confidence>"
+        found = confidence.calibrated("3+4", text, {"answer": 7})
+        assert found["reward"] == pytest.approx(expected) and found["correct"] == float(answer == "7")
+        assert found["brier"] == pytest.approx((float(c) - found["correct"]) ** 2) and found["format"] == 1.0
+    assert confidence.calibrated("3+4", "7", {"answer": 7}) == dict(
+        reward=-1.0, correct=0.0, format=0.0, confidence=1.0, brier=1.0
+    )
+    digits = dict(verifier="rl_jax.rewards.arithmetic:score", pattern=r"(.*)=([0-9])\Z", scale=9.0)
+    assert confidence.calibrated("3+4-2=", "7=5=9", {"answer": 5}, **digits)["reward"] == 1.0
+    assert confidence.calibrated("3+4-2=", "7=5", {"answer": 7}, **digits)["confidence"] == pytest.approx(5 / 9)
+    plain = confidence.calibrated("3+4-2=", "7=5=3", {"answer": 5}, calibration_weight=0.0, **digits)
+    assert plain["reward"] == 1.0 and plain["brier"] == pytest.approx((1 - 3 / 9) ** 2)
+    with pytest.raises(ValueError, match="info has no 'answer'; it has: sum"):
+        confidence.calibrated("3+4", "7", {"sum": 7})
+
+
+def test_the_task_whose_answers_end_with_a_confidence(tmp_path):
+    from rl_jax import tasks
+
+    fields = dict(num_operands=(3, 3), digits=1, num_train=50, num_test=10, data_dir=str(tmp_path))
+    task = tasks.load("rl_jax.tasks.verbalised:load", **fields)
+    plain, own = tasks.load("arithmetic", **fields).data_source("train"), task.data_source("train")
+    assert len(own) == len(plain) == 50 and own[3]["prompt"] == plain[3]["prompt"]
+    digits = {own[i]["completion"].removeprefix(plain[i]["completion"]) for i in range(50)}
+    assert len(digits) > 5 and all(len(found) == 2 and found[0] == "=" and found[1].isdigit() for found in digits)
+    scored = task.reward_fn(own[0]["prompt"], own[0]["completion"], json.loads(own[0]["info"]), **task.reward_kwargs)
+    assert scored["correct"] == 1.0 and scored["reward"] == pytest.approx(1 - scored["brier"])

@@ -14,12 +14,14 @@ import pytest
 
 from experiments import grpo
 from experiments.parts import policy
-from experiments.parts.setup import make_setup
+from experiments.parts.setup import make_setup, model_config
 from rl_jax.core.types import TokenScores
+from rl_jax.models.hf import loading
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm import client
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.external import OpenAIGenerate, log_prob_gap
+from rl_jax.rollout.lm.requests import cut_at_stops
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training.scoring import make_score
 from tests.experiments import small
@@ -89,9 +91,10 @@ class Serve:
 
 
 @contextlib.contextmanager
-def serving(handle):
+def serving(handle, **others):
     """A server on 127.0.0.1. handle: body -> an answer to send as JSON, or (status, bytes), or (None, bytes) for a
-    body whose second half is missing. Yields its URL, with the bodies that it got in `bodies`."""
+    body whose second half is missing. others: the same for other paths, by name. Yields the server, with its address in
+    `url` and what it got in `seen`."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -99,15 +102,15 @@ def serving(handle):
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             server.seen.append((self.path, self.headers["Content-Type"], body))
-            found = handle(body)
+            found = others.get(self.path.strip("/"), handle)(body)
             status, text = found if isinstance(found, tuple) else (200, json.dumps(found).encode())
             self.send_response(status or 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(text)))
+            self.send_header("Connection", "close")
             self.end_headers()
             with contextlib.suppress(OSError):  # a client that gave up
                 self.wfile.write(text if status else text[: len(text) // 2])
-            self.close_connection = True
 
         def log_message(self, *_):
             pass
@@ -500,7 +503,8 @@ def test_an_experiment_without_a_url_or_with_another_engine(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_grpo_with_a_server(tmp_path):
+@pytest.mark.parametrize("kind", ["a function", "vllm", "sglang"])
+def test_grpo_with_a_server(tmp_path, kind):
     """The sampler's log-probs are the trainer's while the server gets the weights; the metrics show when not."""
     scored = small.reward(small.even_length)
     config = small.config(tmp_path, train__steps=3, train__optimizer__learning_rate=1e-2, reward__function=scored)
@@ -511,6 +515,16 @@ def test_grpo_with_a_server(tmp_path):
 
     def sync(params):
         held.append(jax.device_get(params) if len(held) < 2 else held[-1])
+
+    def load(body):
+        asked = dict(method="reload_weights") if kind == "vllm" else dict(model_path=str(folder))
+        assert body == asked
+        sync(loading.load(folder)[1])
+        return dict(results=[None]) if kind == "vllm" else dict(success=True, message="Succeeded")
+
+    folder = tmp_path / "policy"
+    loading.save_hf(folder, model_config(setup), setup.init_params())
+    paths = dict(collective_rpc=load, reset_prefix_cache=lambda body: (200, b""), update_weights_from_disk=load)
 
     def handle(body):
         tokens = np.zeros((1, 8), np.int32)
@@ -525,11 +539,50 @@ def test_grpo_with_a_server(tmp_path):
             rows.append(choice_of(*found, i, body["prompt"], bool(rollout.finished[i])))
         return answer_of(body, rows)
 
-    with serving(handle) as server:
-        config.rollout.engine.update(name="openai", url=server.url, sync=sync)
+    with serving(handle, **paths) as server:
+        spec = dict(fn=sync) if kind == "a function" else dict(fn=kind, folder=str(folder))
+        config.rollout.engine.update(name="openai", url=f"{server.url}/v1")
+        with config.unlocked():
+            config.rollout.engine.sync = spec
         grpo.run(config, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     gaps = [row["sampler/gap_max"] for row in rows if row["step"]]
     assert len(held) == 3 and max(gaps[:2]) < 1e-4 < 1e-2 < gaps[2]
     assert min(row["sampler/ess"] for row in rows[1:3]) > 1 - 1e-6 > 1 - 1e-4 > rows[3]["sampler/ess"]
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["rollout"]["engine"]["sync"].endswith("sync")
+    recorded = json.loads((tmp_path / "run" / "config.json").read_text())["rollout"]["engine"]["sync"]
+    assert recorded == spec if "folder" in spec else recorded["fn"].endswith("sync")
+    asked = [path for path, _, _ in server.seen if path != "/v1/completions"]
+    requests = {"vllm": ["/collective_rpc", "/reset_prefix_cache"], "sglang": ["/update_weights_from_disk"]}
+    assert asked == 3 * requests.get(kind, [])
+
+
+def stopping(rollout, stop_token, **changes):
+    """Serve, whose rows end at a token that completes the stop string, as vLLM's do."""
+    serve = Serve(rollout)
+
+    def handle(body):
+        answer = serve(body)
+        for choice in answer["choices"]:
+            if stop_token in choice["token_ids"]:
+                end = choice["token_ids"].index(stop_token) + 1
+                choice["token_ids"] = choice["token_ids"][:end]
+                choice["logprobs"]["token_logprobs"] = choice["logprobs"]["token_logprobs"][:end]
+                choice |= {"finish_reason": "stop", "stop_reason": f"<{stop_token}>"} | changes
+        return answer
+
+    return handle
+
+
+def test_stop_strings_are_sent_and_rows_end_there():
+    expected = rollout_of()
+    tokens = expected.batch.tokens[:, WIDTH:][expected.completion_mask].tolist()
+    stop_token = next(token for token in tokens if token not in EOS)
+    stop = f"<{stop_token}>"
+    cut = cut_at_stops(expected, lambda ids: "".join(f"<{token}>" for token in ids), (stop,), pad_id=PAD)
+    assert cut.finished.sum() > expected.finished.sum()
+    found, bodies = run(stopping(expected, stop_token), stop_strings=(stop, "never"))
+    assert_same(found, cut)
+    assert all(body["stop"] == [stop, "never"] and body["include_stop_str_in_output"] for body in bodies)
+    for changes in (dict(stop_reason="other"), dict(stop_reason=None), dict(finish_reason="abort")):
+        with pytest.raises(RuntimeError, match="finish_reason is"):
+            run(stopping(expected, stop_token, **changes), stop_strings=(stop,))

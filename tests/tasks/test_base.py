@@ -100,7 +100,7 @@ def test_processes_that_prepare_at_once(tmp_path):
 
 
 def test_loader_messages():
-    with pytest.raises(ValueError, match="unknown task 'chess'; the tasks are arithmetic, game24, stories"):
+    with pytest.raises(ValueError, match="unknown task 'chess'; the tasks are records, arithmetic, game24"):
         tasks.load("chess")
     with pytest.raises(ValueError, match="task 'tests.tasks.test_base:own' needs reward"):
         tasks.load("tests.tasks.test_base:own")

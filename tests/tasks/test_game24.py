@@ -124,6 +124,7 @@ def numbers_of(records):
     return {tuple(json.loads(record["info"])["numbers"]) for record in records}
 
 
+@pytest.mark.slow
 def test_generated_puzzles_need_no_file(generated):
     train, test, sft = (rows(generated, split) for split in ("train", "test", "sft_train"))
     assert (len(test), generated.data_source("train").report["num_train_without_solution"]) == (362, 1000 - len(train))
@@ -137,6 +138,7 @@ def test_generated_puzzles_need_no_file(generated):
     assert len({(record["prompt"], record["completion"]) for record in sft}) == len(sft)
 
 
+@pytest.mark.slow
 def test_they_are_the_published_hands(generated, published):
     made = numbers_of(rows(generated, "train")) | numbers_of(rows(generated, "test"))
     known = {tuple(sorted(hand)) for split in ("train", "test") for hand in numbers_of(rows(published, split))}

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from rl_jax.data import readers
-from rl_jax.tokenizers import CharTokenizer, Llama2cTokenizer
+from rl_jax.tokenizers import ByteTokenizer, CharTokenizer, Llama2cTokenizer, PlainPrompts, plain_text
 from tests.paths import shared_data
 
 
@@ -53,6 +53,27 @@ def test_char_round_trip_and_special_ids():
     assert tok.decode([0, 0, *ids, 6]) == "37+5=3"  # special ids are dropped and stop nothing
     assert tok.encode_continuation("42", eos=True) == [7, 5, 2]
     assert [tok.token_text(i) for i in (0, 1, 2, 3, 15)] == ["<pad>", "<bos>", "<eos>", "0", "="]
+
+
+def test_bytes_take_every_text():
+    tok = ByteTokenizer()
+    assert tok.vocab_size == 259 and tok.encode("aé", bos=True, eos=True) == [1, 100, 198, 172, 2]
+    rng = random.Random(0)
+    for _ in range(50):
+        text = "".join(chr(rng.randrange(32, 0xD800)) for _ in range(20))
+        assert tok.decode([0, *tok.encode(text, bos=True), *tok.encode_continuation(text, eos=True)]) == 2 * text
+    assert tok.decode(tok.encode("\ud800")) == "?" and tok.decode([198]) == "\N{REPLACEMENT CHARACTER}"
+    assert [tok.token_text(i) for i in (0, 1, 2, 100, 13)] == ["<pad>", "<bos>", "<eos>", "a", "<0x0A>"]
+    with pytest.raises(ValueError, match="id 259 at place 0 is outside the vocabulary of 259"):
+        tok.decode([259])
+
+
+def test_chats_without_a_template_are_plain_text():
+    chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}]
+    tok = PlainPrompts(ByteTokenizer())
+    assert plain_text(chat) == "System: Add.\n\nUser: 1+1?\n\nAssistant:"
+    assert tok.decode(tok.encode(chat, bos=True)) == plain_text(chat) and tok.encode_messages(chat)[0] == tok.bos_id
+    assert tok.encode("1+1?", eos=True) == ByteTokenizer().encode("1+1?", eos=True) and tok.vocab_size == 259
 
 
 def test_char_errors_name_the_place():

@@ -43,6 +43,7 @@ def saved(tmp_path_factory):
     return folder, params, logits(mesh, params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "fsdp:4", "fsdp:2,tensor:4"])
 def test_equal_logits_on_another_mesh(saved, text):
     folder, before, expected = saved

@@ -37,7 +37,7 @@ def _plain(params, batch, temperature=1.0, completion_length=COMPLETION):
 
 def _total(scores):
     """A scalar that reads every entry of both, each with a weight of its own."""
-    log_probs, entropy = scores
+    log_probs, entropy = scores[:2]
     weights = jnp.cos(jnp.arange(log_probs.size, dtype=jnp.float32)).reshape(log_probs.shape)
     return jnp.sum(weights * log_probs) + 0.3 * jnp.sum(weights[::-1] * entropy)
 
@@ -70,6 +70,24 @@ def test_chunks_change_nothing(chunk):
     np.testing.assert_allclose(scores.entropy, expected[1], atol=1e-5)
     largest = max(float(np.max(np.abs(leaf))) for leaf in jax.tree.leaves(plain))
     assert max_difference(ours, plain) < 1e-5 * max(1.0, largest)
+
+
+@pytest.mark.slow
+def test_the_sum_of_squared_probabilities():
+    """Padded and packed, beside the same log-probs; and a loss has the same gradient with it."""
+    params, batch = _case()
+    sampling = Sampling(temperature=0.7)
+    plain = make_score(MODEL, completion_length=COMPLETION, sampling=sampling, chunk=4)
+    score = make_score(MODEL, completion_length=COMPLETION, sampling=sampling, chunk=4, sum_pi_squared=True)
+    found, expected = jax.jit(score)(params, batch), jax.jit(plain)(params, batch)
+    np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-6)
+    logits = np.asarray(MODEL.unembed(params, MODEL.apply(params, batch)), np.float64) / 0.7
+    probs = np.exp(logits - logits.max(-1, keepdims=True))
+    squares = np.square(probs / probs.sum(-1, keepdims=True)).sum(-1)[:, -COMPLETION - 1 : -1]
+    np.testing.assert_allclose(found.sum_pi_squared, squares, rtol=1e-4)
+    assert expected.sum_pi_squared is None
+    ours, theirs = (jax.jit(jax.grad(lambda p, f=fn: _total(f(p, batch))))(params) for fn in (score, plain))
+    assert max_difference(ours, theirs) < 1e-5
 
 
 @pytest.mark.slow

@@ -170,6 +170,18 @@ def test_schedule_values():
     np.testing.assert_allclose([one(0), one(1), one(7)], [0.3, 0.3, 0.3])
 
 
+@pytest.mark.parametrize("decay", ["cosine", "linear", "sqrt"])
+def test_shapes_of_the_decay(decay):
+    """Warm-up of 2, 3 updates at the peak, 4 of decay: in numpy, update by update."""
+    fields = dict(learning_rate=2.0, warmup_steps=2, hold_steps=3, decay_steps=4, final_fraction=0.2, decay=decay)
+    schedule, done = make_schedule(**fields), np.arange(5) / 4
+    left = {"cosine": 0.5 * (1 + np.cos(np.pi * done)), "linear": 1 - done, "sqrt": 1 - np.sqrt(done)}[decay]
+    expected = [1.0, 2.0, 2.0, 2.0, 2.0, *(2.0 * (0.2 + 0.8 * left)), 0.4, 0.4]
+    np.testing.assert_allclose([schedule(i) for i in range(len(expected))], expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="decay='step' is none of cosine, linear, sqrt"):
+        make_schedule(**fields | dict(decay="step"))
+
+
 def test_lr_is_the_rate_of_the_update_that_was_made():
     schedule = make_schedule(learning_rate=0.2, warmup_steps=4)
     optimizer, batch = optax.sgd(schedule), _batch()

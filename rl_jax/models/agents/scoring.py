@@ -12,6 +12,7 @@ denoises in several turns, say) brings its own pair, and control.loss takes its 
 from collections.abc import Callable
 
 import chex
+import jax
 
 from rl_jax.core.types import Params, Score, SequenceInputs, StepInputs, TokenScores
 from rl_jax.models.agents.distributions import Distribution
@@ -37,7 +38,7 @@ def predict_steps(policy: Callable, value: Callable, distribution: Distribution)
     def predict(params: Params, inputs: StepInputs):
         outputs, values = policy(params, inputs.observations), value(params, inputs.observations)
         scores = _scores(distribution, outputs, inputs.actions)
-        return TokenScores(*(x[:, None] for x in scores)), values[:, None]
+        return jax.tree.map(lambda x: x[:, None], scores), values[:, None]
 
     def predict_ahead(params: Params, inputs: StepInputs, next_observations: chex.Array):
         # Computed even if no episode was cut off, when a state's V' is just V of the next column.

@@ -34,7 +34,13 @@ _READ_OR_IDLE = {
 
 
 def save_peft(
-    folder: str | pathlib.Path, config: LoraConfig, adapters: Params, *, model_type: str, base_model: str = ""
+    folder: str | pathlib.Path,
+    config: LoraConfig,
+    adapters: Params,
+    *,
+    model_type: str,
+    base_model: str = "",
+    revision: str | None = None,
 ) -> None:
     """Writes the folder that `peft.PeftModel.from_pretrained` opens on the base model: all of it, or nothing.
 
@@ -46,6 +52,7 @@ def save_peft(
       adapters: as from lora.init_lora.
       model_type: the base model's, as in its config.json.
       base_model: its name or folder, for the reader.
+      revision: its commit, if it is of the Hub.
 
     Raises:
       ValueError: if PEFT's LoRA cannot express the family or a kernel.
@@ -72,6 +79,7 @@ def save_peft(
     alpha = int(config.alpha) if float(config.alpha).is_integer() else float(config.alpha)
     fields = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base_model, "inference_mode": True,
+        "revision": revision,
         "r": config.rank, "lora_alpha": alpha, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False,
         "target_modules": sorted(modules), "use_rslora": config.variant == "rslora",
         "use_dora": config.variant == "dora",

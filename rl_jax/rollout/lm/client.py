@@ -12,16 +12,17 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 CONNECT_S = 10.0  # timeout of a connection attempt, in seconds
 BACKOFF_S = 0.5  # seconds before the first retry; doubled before each further one
+COMPLETIONS = "/v1/completions"
 SHOWN = 300  # characters of an answer quoted in an error
 
 
 class Client:
-    """Posts to {url}/v1/completions. See external.OpenAIGenerate for the arguments.
+    """Posts to {url}/v1/completions, and to other paths of that server. For the arguments see external.OpenAIGenerate.
 
     Connects directly and only to that host: no proxies, no redirects.
     """
 
-    def __init__(self, url: str, *, timeout_s: float, retries: int, concurrency: int):
+    def __init__(self, url: str, *, timeout_s: float, retries: int = 3, concurrency: int = 1):
         base = url.rstrip("/").removesuffix("/v1")
         parts = urllib.parse.urlsplit(base)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -30,9 +31,9 @@ class Client:
             raise ValueError("url holds a user name or password, which would be written into logs")
         if not (timeout_s > 0 and retries >= 0 and concurrency >= 1):
             raise ValueError(f"timeout_s={timeout_s} must be above 0, {retries=} at least 0, {concurrency=} at least 1")
-        self.url = f"{base}/v1/completions"
+        self.address, self.url = base, base + COMPLETIONS
         self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._host, self._port, self._path = parts.hostname, parts.port, f"{parts.path}/v1/completions"
+        self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path
         self._timeout_s, self._retries, self._concurrency = timeout_s, retries, concurrency
 
     def post_all(self, bodies: Sequence[dict]) -> list:
@@ -40,7 +41,8 @@ class Client:
         live = _Live()
         pool = ThreadPoolExecutor(min(self._concurrency, len(bodies)))
         try:
-            futures = [pool.submit(self._post, json.dumps(body).encode(), live) for body in bodies]
+            payloads = [json.dumps(body).encode() for body in bodies]
+            futures = [pool.submit(self._post, payload, live, COMPLETIONS) for payload in payloads]
             for future in as_completed(futures):
                 future.result()
             return [future.result() for future in futures]
@@ -48,26 +50,31 @@ class Client:
             live.close()
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _post(self, payload: bytes, live: "_Live"):
+    def post(self, path: str, body: dict):
+        """The parsed answer of another path ("/reset_prefix_cache") to one body; None if it is empty. Retried, too."""
+        return self._post(json.dumps(body).encode(), _Live(), path)
+
+    def _post(self, payload: bytes, live: "_Live", path: str):
         """The parsed answer to one body. The body has a seed, so a retry is the same request."""
+        url = self.address + path
         for attempt in range(self._retries + 1):
             try:
-                status, text = self._exchange(payload, live)
+                status, text = self._exchange(payload, live, path)
             except TimeoutError as error:
-                raise TimeoutError(f"{self.url}: no full answer within timeout_s={self._timeout_s}") from error
+                raise TimeoutError(f"{url}: no full answer within timeout_s={self._timeout_s}") from error
             except (OSError, http.client.HTTPException) as error:
-                failure = ConnectionError(f"{self.url}: {type(error).__name__}: {error} (attempt {attempt + 1})")
+                failure = ConnectionError(f"{url}: {type(error).__name__}: {error} (attempt {attempt + 1})")
             else:
                 if status == 200:
-                    return self._parse(text)
-                failure = RuntimeError(f"{self.url}: HTTP {status}: {_message(text)} (attempt {attempt + 1})")
+                    return self._parse(text, url) if text or path == COMPLETIONS else None
+                failure = RuntimeError(f"{url}: HTTP {status}: {_message(text)} (attempt {attempt + 1})")
                 if status < 500 and status != 429:
                     break
             if attempt == self._retries or live.closed.wait(BACKOFF_S * 2**attempt):
                 break
         raise failure
 
-    def _exchange(self, payload: bytes, live: "_Live") -> tuple[int, bytes]:
+    def _exchange(self, payload: bytes, live: "_Live", path: str) -> tuple[int, bytes]:
         """(status, body) of one attempt."""
         deadline = time.monotonic() + self._timeout_s
         connection = self._connection(self._host, self._port, timeout=min(CONNECT_S, self._timeout_s))
@@ -79,16 +86,16 @@ class Client:
             sock = connection.sock  # the connection drops its reference if the server closes after its answer
             with live.hold(sock):
                 sock.settimeout(max(deadline - time.monotonic(), 1e-3))
-                connection.request("POST", self._path, payload, {"Content-Type": "application/json"})
+                connection.request("POST", self._prefix + path, payload, {"Content-Type": "application/json"})
                 response = connection.getresponse()
                 with response:
                     return response.status, _read(response, sock, deadline)
 
-    def _parse(self, text: bytes):
+    def _parse(self, text: bytes, url: str):
         try:
             return json.loads(text)
         except ValueError as error:
-            raise RuntimeError(f"{self.url}: the answer is not JSON ({error}): {_quote(text)}") from error
+            raise RuntimeError(f"{url}: the answer is not JSON ({error}): {_quote(text)}") from error
 
 
 class _Live:

@@ -56,11 +56,10 @@ class OpenAIGenerate:
       timeout_s: seconds per request, from the connection to the last byte, including the time in the server's queue.
       retries: further attempts after a failed connection, HTTP 429 or 5xx.
       concurrency: requests in flight at once.
+      stop_strings: texts that end a row, which keeps the token that completes one.
       sync: (params) -> None, called before generation with params that the server does not have yet; it returns once
         the server has them. None: the server keeps its initial weights, and the rows are off-policy from the first
-        update on. For vLLM: models.save_hf into the folder that it was started from, then (with VLLM_SERVER_DEV_MODE=1)
-        POST {"method": "reload_weights"} to /collective_rpc, and POST to /reset_prefix_cache, since cached prompts are
-        those of the old weights.
+        update on. weight_sync has those for vLLM and SGLang.
       score: scoring.make_score's function for Sampling(), (params, TokenBatch) -> TokenScores, which gives
         raw_log_probs. None if sampling is Sampling(): they are then the sampled ones.
 
@@ -85,6 +84,7 @@ class OpenAIGenerate:
         timeout_s: float = 600.0,
         retries: int = 3,
         concurrency: int = 256,
+        stop_strings: tuple[str, ...] = (),
         sync: Callable[[Params], None] | None = None,
         score: Callable | None = None,
     ):
@@ -95,7 +95,7 @@ class OpenAIGenerate:
             raise ValueError(f"{sampling} changes the model's distribution: raw_log_probs need the argument `score`")
         self._client = Client(url, timeout_s=timeout_s, retries=retries, concurrency=concurrency)
         self._vocab_size, self._completion_length, self._group_size = vocab_size, completion_length, group_size
-        self._eos_ids, self._pad_id = tuple(eos_ids), pad_id
+        self._eos_ids, self._pad_id, self._stop_strings = tuple(eos_ids), pad_id, tuple(stop_strings)
         self._sync, self._score, self._synced = sync, score, None
         # Every field whose default a server may take from the folder's generation_config.json.
         self._fields = {"model": model} if model else {}
@@ -110,6 +110,8 @@ class OpenAIGenerate:
             "return_tokens_as_token_ids": True,  # ids from servers without return_token_ids
             "skip_special_tokens": False,
         }
+        if stop_strings:
+            self._fields |= {"stop": list(stop_strings), "include_stop_str_in_output": True}
 
     def __call__(
         self,
@@ -139,7 +141,9 @@ class OpenAIGenerate:
         completions = []
         for part, answer in zip(parts, self._client.post_all(bodies), strict=True):
             try:
-                completions += read_answer(answer, part, vocab_size=self._vocab_size, eos_ids=self._eos_ids)
+                completions += read_answer(
+                    answer, part, vocab_size=self._vocab_size, eos_ids=self._eos_ids, stop_strings=self._stop_strings
+                )
             except ValueError as error:
                 raise RuntimeError(f"{self._client.url}: {error}") from error
         rollout = as_rollout(
@@ -213,18 +217,24 @@ def log_prob_gap(rollout: Rollout, scores: TokenScores) -> tuple[float, float]:
 
 
 def read_answer(
-    answer: dict, requests: Sequence[Request], *, vocab_size: int, eos_ids: tuple[int, ...]
+    answer: dict,
+    requests: Sequence[Request],
+    *,
+    vocab_size: int,
+    eos_ids: tuple[int, ...],
+    stop_strings: tuple[str, ...] = (),
 ) -> list[Completion]:
     """The completions of `requests`, n rows of one prompt, from a server's answer to them.
 
     raw_log_probs are set to the sampled ones.
 
     Args:
-      answer: {"choices": n of {"index", "finish_reason", "logprobs": {"token_logprobs", "tokens"}, "token_ids",
-        "prompt_token_ids"}}; one of token_ids and tokens ("token_id:7") is enough.
+      answer: {"choices": n of {"index", "finish_reason", "stop_reason", "logprobs": {"token_logprobs", "tokens"},
+        "token_ids", "prompt_token_ids"}}; one of token_ids and tokens ("token_id:7") is enough.
       requests: in the order of their index.
       vocab_size: V, of our model.
       eos_ids: ours.
+      stop_strings: those that were sent.
 
     Raises:
       ValueError: if a field is missing or invalid, naming it.
@@ -238,10 +248,18 @@ def read_answer(
     if any(type(index) is not int for index in order) or sorted(order) != list(range(len(requests))):
         raise ValueError(f"choices[].index are {order}, not 0 to {len(choices) - 1}")
     by_index = dict(zip(order, choices, strict=True))
-    return [_completion(by_index[i], request, i, vocab_size, eos_ids) for i, request in enumerate(requests)]
+    ends = (eos_ids, stop_strings)
+    return [_completion(by_index[i], request, i, vocab_size, *ends) for i, request in enumerate(requests)]
 
 
-def _completion(choice: dict, request: Request, index: int, vocab_size: int, eos_ids: tuple[int, ...]) -> Completion:
+def _completion(
+    choice: dict,
+    request: Request,
+    index: int,
+    vocab_size: int,
+    eos_ids: tuple[int, ...],
+    stop_strings: tuple[str, ...],
+) -> Completion:
     def refuse(field: str, problem: str):
         raise ValueError(f"choices[{index}].{field} {problem}")
 
@@ -267,6 +285,8 @@ def _completion(choice: dict, request: Request, index: int, vocab_size: int, eos
         if token in eos_ids and t < len(tokens) - 1:
             refuse(f"token_ids[{t}]", f"is {token}, which ends a row, but more follow: stop_token_ids are ignored")
     reason = _reason(choice.get("finish_reason"), tokens, request.max_tokens, eos_ids)
+    if reason is None and choice.get("finish_reason") == "stop" and choice.get("stop_reason") in stop_strings:
+        reason = "stop" if len(tokens) <= request.max_tokens else None
     if reason is None:
         last = f"{len(tokens)} tokens of max_tokens={request.max_tokens}, the last {tokens[-1]}, eos_ids={eos_ids}"
         refuse("finish_reason", f"is {choice.get('finish_reason')!r} after {last}")

@@ -3,6 +3,7 @@
 All of it is numpy on the host.
 """
 
+import bisect
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -100,7 +101,10 @@ class Completion(NamedTuple):
 def first_stop(
     decode_text: Callable[[Sequence[int]], str], tokens: Sequence[int], stop_strings: tuple[str, ...], start: int
 ) -> int | None:
-    """The smallest n > start for which the text of tokens[:n] contains a stop string; None if there is none."""
+    """The smallest n > start for which the text of tokens[:n] contains a stop string; None if there is none.
+
+    It is found by bisection: the text of more tokens contains that of fewer, up to a character that is not complete.
+    """
 
     def holds(n: int) -> bool:
         text = decode_text(tokens[:n])
@@ -108,7 +112,7 @@ def first_stop(
 
     if not holds(len(tokens)):
         return None
-    return next(n for n in range(start + 1, len(tokens) + 1) if holds(n))
+    return start + 1 + bisect.bisect_left(range(start + 1, len(tokens)), True, key=holds)
 
 
 def requests_of(
@@ -172,3 +176,48 @@ def as_rollout(
     finished = np.array([completion.reason in ENDED for completion in completions])
     truncated = np.array([completion.reason == "length" for completion in completions])
     return Rollout(batch, completion_mask, sampled, raw, finished, truncated)
+
+
+def cut_at_stops(
+    rollout: Rollout, decode_text: Callable[[Sequence[int]], str], stop_strings: Sequence[str], *, pad_id: int
+) -> Rollout:
+    """The Rollout (numpy) with each row ended after the token that completes a stop string in its completion's text.
+
+    Equal to the rows of an engine that stops there itself, because a row's tokens do not depend on later ones. Rows
+    that are cut are finished.
+
+    Args:
+      rollout: of B rows.
+      decode_text: token ids -> text.
+      stop_strings: none may be empty. If there are none, the rollout itself is returned.
+      pad_id: fills the columns after a row's end.
+    """
+    if not stop_strings:
+        return rollout
+    mask, length = np.array(rollout.completion_mask), rollout.completion_mask.shape[1]
+    tokens = np.asarray(rollout.batch.tokens)[:, -length:]
+    finished, truncated = np.array(rollout.finished), np.array(rollout.truncated)
+    for row, kept in enumerate(mask.sum(axis=1)):
+        end = first_stop(decode_text, tokens[row, :kept].tolist(), tuple(stop_strings), 0) if kept else None
+        if end is not None:
+            mask[row, end:], finished[row], truncated[row] = False, True, False
+    batch, prompt = rollout.batch, rollout.batch.tokens.shape[1] - length
+
+    def keep(values: np.ndarray, fill: float = 0) -> np.ndarray:
+        return np.where(mask, values, np.asarray(fill, np.asarray(values).dtype))
+
+    def join(values: np.ndarray, fill: int = 0) -> np.ndarray:
+        return np.concatenate([np.asarray(values)[:, :prompt], keep(np.asarray(values)[:, prompt:], fill)], axis=1)
+
+    extras = {name: getattr(rollout, name) for name in ("token_rewards", "versions")}
+    return rollout._replace(
+        batch=batch._replace(
+            tokens=join(batch.tokens, pad_id), positions=join(batch.positions), segment_ids=join(batch.segment_ids)
+        ),
+        completion_mask=mask,
+        sampled_log_probs=keep(rollout.sampled_log_probs),
+        raw_log_probs=keep(rollout.raw_log_probs),
+        finished=finished,
+        truncated=truncated,
+        **{name: None if values is None else keep(values) for name, values in extras.items()},
+    )

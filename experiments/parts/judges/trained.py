@@ -1,8 +1,8 @@
-"""Trained reward models for other programs, alone or several as an ensemble.
+"""Trained reward models, alone or several as an ensemble.
 
-    judge = load_reward_model("runs/reward_model")
-    rewards = jax.jit(judge.score)(judge.params, rollout.batch)          # the same tokenizer: token ids as they are
-    rewards = judge.score_texts(prompts, responses)                      # or texts
+model = load_reward_model("runs/reward_model")
+rewards = jax.jit(model.score)(model.params, rollout.batch)          # the same tokenizer: token ids as they are
+rewards = model.score_texts(prompts, responses)                      # or texts
 """
 
 import functools
@@ -17,8 +17,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.parts import reward_readers
-from experiments.parts.preference_data import load_task
-from experiments.parts.setup import Setup, load_params, make_setup
+from experiments.parts.judges.base import setup_of
+from experiments.parts.setup import Setup, load_params
 from rl_jax import preferences
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import zero_masked
@@ -43,6 +43,8 @@ class RewardModel(NamedTuple):
       params: of all runs, stacked.
       tokenizer: of all runs.
       config: of the first run.
+      setup: of the first run.
+      combine: members float32 [B, M] -> float32 [B].
     """
 
     score: Callable
@@ -50,6 +52,8 @@ class RewardModel(NamedTuple):
     params: Params
     tokenizer: Any
     config: ConfigDict
+    setup: Setup | None = None
+    combine: Callable | None = None
 
     def score_texts(self, prompts: Sequence[str], responses: Sequence[str]) -> np.ndarray:
         """The reward of each response to its prompt, an EOS after it, truncated as in training. Returns float32 [B]."""
@@ -88,13 +92,16 @@ def _compiled(score: Callable) -> Callable:
     return jax.jit(score)
 
 
-def load_reward_model(workdirs: str | pathlib.Path | Sequence, combine: dict | None = None) -> RewardModel:
+def load_reward_model(
+    workdirs: str | pathlib.Path | Sequence, combine: dict | None = None, mesh: str | None = None
+) -> RewardModel:
     """Loads a finished run of experiments.reward_model, or several runs as an ensemble.
 
     Args:
       workdirs: one folder or several. Several must have one architecture; their params are stacked.
       combine: {"fn": ...} of rl_jax.credit.ensembles, replaces the first config's. Members are standardised first if
         the first config says so.
+      mesh: to place the params on, "data:2,fsdp:2"; "" is one device, None the first run's own.
 
     Returns:
       RewardModel.
@@ -106,68 +113,79 @@ def load_reward_model(workdirs: str | pathlib.Path | Sequence, combine: dict | N
     folders = [pathlib.Path(x) for x in ([workdirs] if isinstance(workdirs, (str, pathlib.Path)) else workdirs)]
     if not folders:
         raise ValueError("no reward model: give the workdir of at least one")
-    result = [_load(folder) for folder in folders]
-    config, tokenizer, members = result[0].config, result[0].tokenizer, result[0].members
+    result = [_load(folder, mesh) for folder in folders]
+    config, tokenizer, members = result[0].setup.config, result[0].setup.task.tokenizer, result[0].members
     shapes = [jax.tree.map(lambda x: (x.shape, str(x.dtype)), other.params) for other in result]
     for folder, shape in zip(folders, shapes, strict=True):
         if shape != shapes[0]:
             raise ValueError(
                 f"{folder} and {folders[0]} have different architectures: all members of an ensemble need the same"
             )
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *(other.params for other in result))
+    stacked = jax.jit(lambda *all_of: jax.tree.map(lambda *x: jnp.stack(x), *all_of))(*(x.params for x in result))
 
     def all_members(params: Params, batch: TokenBatch) -> chex.Array:
         rewards = jax.vmap(members, in_axes=(0, None))(params, batch)  # [runs, B, members of a run]
         rewards = jnp.moveaxis(rewards, 0, 1).reshape(batch.tokens.shape[0], -1)
         return ensembles.standardized(rewards, means, stds) if config.algorithm.standardize else rewards
+
     fn = bind(combine or config.algorithm.combine.to_dict(), ensembles)
     means, stds = (jnp.concatenate([other.moments[name] for other in result]) for name in ("means", "stds"))
 
     def score(params: Params, batch: TokenBatch) -> chex.Array:
         return fn(all_members(params, batch))
 
-    return RewardModel(score, all_members, stacked, tokenizer, config)
+    return RewardModel(score, all_members, stacked, tokenizer, config, result[0].setup, fn)
 
 
 class _Loaded(NamedTuple):
     """A finished run.
 
     Attributes:
-      config: of the run.
-      tokenizer: of the run.
+      setup: of the run.
       members: (params, TokenBatch [B, T]) -> float32 [B, M].
       params: of the model, adapters merged, and its head.
       moments: means and stds, float32 [M].
     """
 
-    config: ConfigDict
-    tokenizer: Any
+    setup: Setup
     members: Callable
     params: Params
     moments: dict[str, chex.Array]
 
 
-def _load(workdir: pathlib.Path) -> _Loaded:
+def _load(workdir: pathlib.Path, mesh: str | None) -> _Loaded:
     """Reads one finished run."""
+    setup, params = load_head(workdir, mesh)
+    reads, count = setup.config.algorithm.reads, setup.config.algorithm.members
+    makers = {"log_ratio": _log_ratio, "steps": _last_step}
+    moments = {"means": [0.0] * count, "stds": [1.0] * count}
+    if (workdir / "rewards.json").exists():
+        moments = read_json(workdir / "rewards.json")
+    moments = {name: jnp.asarray(values, jnp.float32) for name, values in moments.items()}
+    return _Loaded(setup, makers.get(reads, _last_token)(setup), params, moments)
+
+
+def load_head(workdir: pathlib.Path, mesh: str | None = None) -> tuple[Setup, Params]:
+    """A finished run of experiments.reward_model: (its setup, the model's merged params and its head).
+
+    Of a run that reads log-ratios the params are {"model": ..., "reference": ...}.
+
+    Args:
+      workdir: of the run.
+      mesh: to place the params on; "" is one device, None the run's own.
+
+    Raises:
+      FileNotFoundError: if the folder holds no finished run.
+    """
     if not is_complete(workdir):
         raise FileNotFoundError(
             f"{workdir} has no finished run: train a reward model with python -m experiments.reward_model"
         )
-    config = ConfigDict(read_json(workdir / "config.json"))
-    setup = make_setup(config, load_task(config))
+    setup = setup_of(workdir, mesh)
     merged, params = setup.merged or (lambda params: params), load_params(setup, workdir)
-    reads = config.algorithm.reads
-    if reads == "log_ratio":
-        params = {"model": merged(params), "reference": merged(reward_readers.base_params(setup))}
-        members = _log_ratio(setup)
-    else:
-        params = merged(params) | _load_head(setup, workdir, params)
-        members = _last_step(setup) if reads == "steps" else _last_token(setup)
-    moments = {"means": [0.0] * config.algorithm.members, "stds": [1.0] * config.algorithm.members}
-    if (workdir / "rewards.json").exists():
-        moments = read_json(workdir / "rewards.json")
-    moments = {name: jnp.asarray(values, jnp.float32) for name, values in moments.items()}
-    return _Loaded(config, setup.task.tokenizer, members, params, moments)
+    if setup.config.algorithm.reads == "log_ratio":
+        return setup, {"model": merged(params), "reference": merged(reward_readers.base_params(setup))}
+    return setup, merged(params) | _load_head(setup, workdir, params)
 
 
 def _load_head(setup: Setup, workdir: pathlib.Path, params: Params) -> Params:

@@ -1,4 +1,4 @@
-"""Checks of single values of a preference record. Each raises Problem with the field; a reader adds file and line."""
+"""Checks of single values of a record from a file. Each raises Problem with the field; a reader adds file and line."""
 
 import difflib
 import math

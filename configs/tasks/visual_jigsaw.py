@@ -1,0 +1,23 @@
+"""Visual Jigsaw's permutation reward on shuffled lines of text instead of image patches: arXiv 2509.25190.
+
+    python -m experiments.grpo --config=configs/tasks/visual_jigsaw.py
+
+The right order earns 1, another valid permutation .2 times its share of right positions, and what is no permutation 0;
+the form <answer>2, 1, 3</answer> earns .1. The discount .2 is recalled, the weight of the form our reading. Arguments:
+`exact` pays for the right order only (discount 0), the limit of the reward. `smoke`: seconds.
+"""
+
+from configs import common
+from configs.tasks import gsm8k, mr_rlvr
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, ("exact", "smoke"))
+    config = gsm8k.get_config()
+    config.name, config.task = "visual_jigsaw", mr_rlvr.task("order", tagged=True)
+    discount = 0.0 if "exact" in words else 0.2
+    config.reward.terms = dict(
+        order=dict(fn="order.permutation", weight=1.0, extract="tag", discount=discount),
+        form=dict(fn="form.tags", weight=0.1, names=("answer",)),
+    )
+    return common.smoke(config) if "smoke" in words else config

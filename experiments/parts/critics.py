@@ -1,0 +1,66 @@
+"""What a critic starts from: the policy's params, or another run's, as a reward model's (config.critic.init_from)."""
+
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.parts.judges.base import run_of
+from experiments.parts.judges.trained import load_head
+from experiments.parts.setup import Setup
+from experiments.parts.training import trained_model
+from rl_jax.core.types import Params
+from rl_jax.models.heads import NAME, REWARD, add_value_head, without_reward_head
+from rl_jax.runs.run_record import read_json
+from rl_jax.training import sharding
+
+
+def start(setup: Setup, params: Params, *, num_outputs: int) -> tuple[Params, Any]:
+    """A critic's first params, with a value head, and their shardings.
+
+    A reward model's head becomes the value head if both have one output: the first values are then the rewards that
+    the reward model would give at each token.
+
+    Args:
+      setup: of the run.
+      params: the policy's.
+      num_outputs: of the value head.
+
+    Raises:
+      FileNotFoundError: if critic.init_from is no run.
+      ValueError: if a shared critic is to be trained alone or to start from another run, or that run's model has
+        another shape.
+    """
+    settings = setup.config.critic
+    if settings.shared and settings.warmup_steps:
+        raise ValueError("critic.warmup_steps: a critic that shares the policy's trunk cannot be trained alone")
+    if settings.shared and (settings.init_from or setup.config.algorithm.ptx.coef):
+        raise ValueError("critic.shared: its trunk is the policy's, so leave critic.init_from empty and ptx.coef 0")
+    add_head = functools.partial(add_value_head, trained_model(setup), num_outputs=num_outputs)
+    shardings = sharding.tree_shardings(jax.eval_shape(add_head, params), setup.mesh)
+    if not settings.init_from:
+        return jax.jit(add_head, out_shardings=shardings)(params), shardings
+    model, head = load(setup, pathlib.Path(settings.init_from), like=params)
+    result = jax.jit(add_head, out_shardings=shardings)(model)
+    if head is not None and jax.tree.map(jnp.shape, head) == jax.tree.map(jnp.shape, result[NAME]):
+        result = {**result, NAME: jax.device_put(head, shardings[NAME])}
+    return result, shardings
+
+
+def load(setup: Setup, folder: pathlib.Path, like: Params) -> tuple[Params, Params | None]:
+    """(a run's model as params of this run's critic, the head of a reward model or None)."""
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"critic.init_from={str(folder)!r} is no run: there is no config.json")
+    head = None
+    if "reads" in read_json(folder / "config.json").get("algorithm", {}):
+        _, params = load_head(folder, setup.config.mesh)
+        model = params["model"] if "model" in params else without_reward_head(params)
+        head = params.get(REWARD)
+    else:
+        model = run_of(setup, folder)[1]
+    base = like["base"] if setup.merged else like
+    if jax.tree.map(jnp.shape, model) != jax.tree.map(jnp.shape, base):
+        raise ValueError(f"critic.init_from={str(folder)!r}: its model has another shape than this run's")
+    return ({**like, "base": model} if setup.merged else model), head

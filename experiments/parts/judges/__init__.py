@@ -1,0 +1,14 @@
+"""Learned judges in the loop: config.judge is a table name -> dict(fn=one of these, weight=1.0, **keywords).
+
+    --config.judge="{'rm': {'fn': 'reward_model', 'path': 'runs/reward_model'}}"
+
+Each is a factory fn(setup, **keywords) -> base.Judge, made once per run (table.make_judges). Your own is named by its
+import path, "my_judges:make".
+"""
+
+from experiments.parts.judges.generative import pairwise, pointwise
+from experiments.parts.judges.language_models import likelihood, log_ratio
+from experiments.parts.judges.reward_models import process_reward_model, reward_model
+from experiments.parts.judges.spans import spans
+
+__all__ = ["likelihood", "log_ratio", "pairwise", "pointwise", "process_reward_model", "reward_model", "spans"]

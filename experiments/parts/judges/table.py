@@ -1,0 +1,154 @@
+"""config.judge: the judges of a run by name, and what they say together about a step's rows.
+
+A judge of rows is a further term of the reward, beside those of config.reward.terms. Without terms it takes the place
+of the task's own reward, which is then only logged, as `task`. A judge of tokens is added on the tokens.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.parts import judges
+from experiments.parts.judges.base import Judge, Rows, Verdict
+from experiments.parts.judges.learning import Learner
+from experiments.parts.setup import Setup
+from rl_jax.core.binding import bind
+
+TASK = "task"  # the name of the task's own reward, among the terms
+
+
+class Opinion(NamedTuple):
+    """What all judges say about B rows.
+
+    Attributes:
+      terms: name -> float32 [B], of the judges that reward rows.
+      components: name -> float32 [B], to log.
+      token_rewards: float32 [B, C], the weighted sum of the judges that reward tokens; None if there is none.
+      step_ends: bool [B, C], where a judge ends a step; None if no judge says.
+    """
+
+    terms: dict[str, np.ndarray]
+    components: dict[str, np.ndarray]
+    token_rewards: np.ndarray | None
+    step_ends: np.ndarray | None
+
+
+class Judges:
+    """The judges of config.judge.
+
+    Args:
+      setup: of the run.
+
+    Attributes:
+      weights: name -> weight.
+      by_name: name -> Judge.
+    """
+
+    def __init__(self, setup: Setup):
+        """Loads their models."""
+        self.weights: dict[str, float] = {}
+        self.by_name: dict[str, Judge] = {}
+        for name, spec in specs_of(setup.config).items():
+            spec = dict(spec)
+            self.weights[name] = float(spec.pop("weight", 1.0))
+            self.by_name[name] = bind(spec, judges)(setup)
+
+    def __bool__(self) -> bool:
+        """Whether there is a judge."""
+        return bool(self.by_name)
+
+    @property
+    def learners(self) -> dict[str, Learner]:
+        """Of the judges that are trained during the run."""
+        found = {name: getattr(judge, "learner", None) for name, judge in self.by_name.items()}
+        return {name: learner for name, learner in found.items() if learner is not None}
+
+    def learn(self, judged: Any) -> dict[str, float]:
+        """Trains the judges that are due, on a step's rows. Returns judge/NAME/METRIC.
+
+        Args:
+          judged: a judging.Judged, whose components have the task's own reward.
+
+        Raises:
+          ValueError: if they do not.
+        """
+        metrics = {}
+        for name, learner in self.learners.items():
+            if not learner.due():
+                continue
+            if TASK not in judged.result.components:
+                raise ValueError(
+                    f"judge.{name}.retrain_every: its labels are the task's own reward, which is no term: leave "
+                    "reward.terms empty, or add {'task': {'fn': 'task'}}"
+                )
+            found = self.by_name[name].learn(judged, judged.result.components[TASK])
+            metrics |= {f"judge/{name}/{key}": value for key, value in found.items()}
+        return metrics
+
+    def __call__(self, judged: Rows) -> Opinion:
+        """All verdicts on the rows.
+
+        Raises:
+          RuntimeError: if a judge gives a wrong number of rewards, or one that is not finite.
+        """
+        terms, components, tokens, ends = {}, {}, None, None
+        shape = np.shape(judged.rollout.completion_mask)
+        for name, judge in self.by_name.items():
+            verdict = _checked(name, judge(judged), shape)
+            components |= {f"{name}/{part}": column for part, column in verdict.components.items()}
+            if verdict.rewards is not None:
+                terms[name] = verdict.rewards
+            if verdict.token_rewards is not None:
+                components[name] = verdict.token_rewards.sum(axis=1)
+                weighted = np.float32(self.weights[name]) * verdict.token_rewards
+                tokens = weighted if tokens is None else tokens + weighted
+            if verdict.step_ends is not None:
+                ends = verdict.step_ends if ends is None else ends | verdict.step_ends
+        return Opinion(terms, components, tokens, ends)
+
+
+def specs_of(config) -> dict[str, dict[str, Any]]:
+    """config.judge as a dict; {} for a config of before there were judges."""
+    return config.judge.to_dict() if "judge" in config else {}
+
+
+def check(specs: Mapping[str, Any], terms: Mapping[str, Any]) -> None:
+    """Checks config.judge before anything is loaded.
+
+    Args:
+      specs: of config.judge.
+      terms: of config.reward.terms.
+
+    Raises:
+      ValueError: if an entry names no judge, has a wrong keyword or weight, or the name of a term.
+    """
+    for name, spec in specs.items():
+        if not isinstance(spec, Mapping) or not spec.get("fn"):
+            known = ", ".join(judges.__all__)
+            raise ValueError(f"judge.{name}={spec!r} must be a dict(fn=..., weight=1.0, ...); the judges are {known}")
+        weight = spec.get("weight", 1.0)
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise ValueError(f"judge.{name}.weight={weight!r} must be a finite number")
+        if name in terms or (name == TASK and not terms):
+            raise ValueError(f"judge.{name}: a term of the reward has that name; give the judge another one")
+        try:
+            bind({key: value for key, value in spec.items() if key != "weight"}, judges)
+        except ValueError as error:
+            raise ValueError(f"judge.{name}: {error}") from error
+
+
+def _checked(name: str, verdict: Verdict, shape: tuple[int, int]) -> Verdict:
+    """The verdict as float32. Raises RuntimeError if its shapes are wrong or a number is not finite."""
+    rewards, tokens = verdict.rewards, verdict.token_rewards
+    if rewards is None and tokens is None:
+        raise RuntimeError(f"judge.{name} rewards neither rows nor tokens")
+    for what, array, expected in (("rewards", rewards, shape[:1]), ("token_rewards", tokens, shape)):
+        if array is not None and np.shape(array) != expected:
+            raise RuntimeError(f"judge.{name} gives {what} of shape {np.shape(array)} for {expected}")
+        if array is not None and not np.isfinite(array).all():
+            row = int(np.flatnonzero(~np.isfinite(array).reshape(shape[0], -1).all(axis=1))[0])
+            raise RuntimeError(f"judge.{name}: the {what} of row {row} are not finite")
+    rewards = None if rewards is None else np.asarray(rewards, np.float32)
+    return verdict._replace(rewards=rewards, token_rewards=None if tokens is None else np.asarray(tokens, np.float32))

@@ -1,0 +1,103 @@
+"""config.rollout.long_prompts: what happens to prompts that are longer than the widest of rollout.prompt_buckets.
+
+    --config.rollout.long_prompts=stop     # the run ends, with the first of them (the default)
+    --config.rollout.long_prompts=drop     # they are left out
+    --config.rollout.long_prompts=cut      # their ends are kept, behind a BOS
+
+What is dropped or cut is said once, and what is dropped is counted in data/skipped_records.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from rl_jax import tasks
+from rl_jax.data import readers
+from rl_jax.training import distributed
+
+CHOICES = ("stop", "drop", "cut")
+
+
+def prompt_of(record: dict) -> str | list[dict]:
+    """What a tokenizer encodes as a record's prompt: its chat, if it has one, else its text."""
+    return record.get("messages") or record["prompt"]
+
+
+def cuts(config) -> bool:
+    """Whether prompts over the widest bucket are cut to their ends."""
+    return config.rollout.get("long_prompts", "stop") == "cut"
+
+
+class Kept:
+    """Some records of a source; what else it has (report, name, split) is its own.
+
+    Attributes:
+      num_skipped: records that are left out: bad ones of the source, and these.
+    """
+
+    def __init__(self, source: Any, places: Sequence[int]):
+        """places: of the records in `source`."""
+        self._source, self._places = source, list(places)
+        self.num_skipped = source.num_skipped + len(source) - len(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> dict:
+        return self._source[self._places[index]]
+
+    def __getattr__(self, name: str):
+        return getattr(self._source, name)
+
+    def __repr__(self) -> str:  # grain prints it in error messages: it must not show the data
+        return f"Kept({self._source!r}, {len(self)} records)"
+
+
+def limited(config, task: tasks.Task) -> tasks.Task:
+    """The task with config.rollout.long_prompts applied to each of its splits, when it is first read.
+
+    With "stop", only the prompts of a user's own files are measured before the run (Task.check_prompts).
+
+    Args:
+      config: of the run.
+      task: with the tokenizer of the run.
+
+    Raises:
+      ValueError: for another choice. Reading a split raises readers.DataError if a prompt is too long, or none is left.
+    """
+    choice, limit = config.rollout.get("long_prompts", "stop"), max(config.rollout.prompt_buckets)
+    if choice not in CHOICES:
+        raise ValueError(f"rollout.long_prompts={choice!r} is none of {', '.join(CHOICES)}")
+    if task.data_source is None or (choice == "stop" and not task.check_prompts):
+        return task
+
+    @functools.cache
+    def data_source(split: str):
+        source = task.data_source(split)
+        lengths = [len(task.tokenizer.encode(prompt_of(source[i]), bos=True)) for i in range(len(source))]
+        return _apply(choice, source, lengths, limit, split, config.log.progress)
+
+    return task._replace(data_source=data_source)
+
+
+def _apply(choice: str, source: Any, lengths: list[int], limit: int, split: str, says: bool) -> Any:
+    """The source with `choice` applied. lengths: tokens of each prompt. says: whether to print what was done."""
+    long = [place for place, length in enumerate(lengths) if length > limit]
+    if not long:
+        return source
+    prompt = str(prompt_of(source[long[0]]))
+    count = f"{len(long)} of {len(lengths)} prompts of {split} have over {limit} tokens (the longest {max(lengths)})"
+    if choice == "stop":
+        raise readers.DataError(
+            f"{count}: the widest of rollout.prompt_buckets, BOS included. The first is record {long[0]}, "
+            f"{lengths[long[0]]} tokens: {prompt!r:.120}. Add a wider bucket, or set rollout.long_prompts to drop "
+            "(leave them out) or cut (keep their ends)"
+        )
+    if says and distributed.is_main():
+        print(f"rollout.long_prompts={choice}: {count}")
+    if choice == "cut":
+        return source
+    if len(long) == len(lengths):
+        raise readers.DataError(f"{count}, so that none is left: add a wider bucket to rollout.prompt_buckets")
+    kept = [place for place, length in enumerate(lengths) if length <= limit]
+    return Kept(source, kept)

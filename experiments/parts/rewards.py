@@ -1,0 +1,190 @@
+"""config.reward: what scores the samples of a step. The task's own reward, or named terms that are composed.
+
+    --config.reward.terms=my_rewards:score                         # one term, named after its function
+    --config.reward.terms=math,0.2*my_rewards:brief                # two, with weights
+    --config.reward.terms="{'right': {'fn': 'math', 'weight': 1.0}, 'brief': {'fn': 'my_rewards:brief', 'limit': 40}}"
+
+Item terms run in worker processes, group terms here; each is logged as reward/NAME and, times its weight, as
+reward/NAME/weighted. config.reward.compose makes one reward of them (rl_jax.rewards.compose). Learned judges
+(config.judge, experiments.parts.judges) are further terms; they run on the rows of all processes, in `finish`.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from experiments.parts.judges.table import TASK, Judges
+from experiments.parts.setup import Setup
+from rl_jax.core.binding import bind, resolve, supply
+from rl_jax.core.types import Rollout
+from rl_jax.experience.prompt import info_of
+from rl_jax.rewards import compose
+from rl_jax.rewards.pool import RewardPool, RewardResult, function_name
+from rl_jax.rewards.terms import Term, load_terms, score_group, score_item
+from rl_jax.tasks import Task
+
+
+class Rows(NamedTuple):
+    """Completions to score, on the host; those of a prompt are neighbours.
+
+    Attributes:
+      rollout: numpy leaves [B, ...].
+      records: B records, {"prompt", "info" (JSON), ...}.
+      completions: B texts.
+      group_size: completions per prompt.
+    """
+
+    rollout: Rollout
+    records: list[dict]
+    completions: list[str]
+    group_size: int
+
+
+class Rewards:
+    """Scores Rows; a context manager, which owns the worker processes.
+
+    Args:
+      settings: config.reward.
+      terms: of settings.terms; none: the task's own reward, as it is.
+      task: whose reward that is; None if there are terms.
+      judges: of config.judge; None: none.
+    """
+
+    def __init__(
+        self, settings: ConfigDict, terms: list[Term], task: Task | None = None, judges: Judges | None = None
+    ):
+        self._config, self._terms, self._judges = settings, terms, judges
+        names = ("num_workers", "time_limit_s", "failure_reward")
+        options = {name: settings[name] for name in names}
+        items = [[t.name, t.path, t.keywords] for t in terms if not t.is_group]
+        self._pool = None
+        if not terms and task.reward_fn is not None:
+            self._pool = RewardPool(task.reward_fn, kwargs=task.reward_kwargs, **options)
+        elif items:
+            self._pool = RewardPool(score_item, kwargs={"terms": items}, **options)
+        self._compose = bind(settings.compose.to_dict(), compose)
+
+    def __enter__(self) -> "Rewards":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    def __call__(self, rows: Rows) -> RewardResult:
+        """The rewards of `rows`, and each term as a component."""
+        prompts, infos = [r["prompt"] for r in rows.records], [r["info"] for r in rows.records]
+        count = len(prompts)
+        result = RewardResult(np.zeros(count, np.float32), {}, 0, 0, None, np.zeros(count, bool))
+        if self._pool is not None:
+            result = self._pool(prompts, rows.completions, infos)
+        return self._composed(rows, result) if self._terms else result
+
+    def _composed(self, rows: Rows, result: RewardResult) -> RewardResult:
+        infos = [info_of(record) for record in rows.records]
+        zeros = np.zeros(len(infos), np.float32)  # of a term that failed on every row
+        values = {t.name: result.components.get(t.name, zeros) for t in self._terms if not t.is_group}
+        for term in self._terms:
+            if term.is_group:
+                values[term.name] = _by_group(term, rows, infos, values)
+        if self._judges:  # they are terms, too: `finish` composes
+            return result._replace(components=result.components | values)
+        weights = {term.name: term.weight for term in self._terms}
+        return self._total(rows.records, result, values, weights)
+
+    def _total(
+        self, records: list[dict], result: RewardResult, values: Mapping[str, np.ndarray], weights: Mapping[str, float]
+    ) -> RewardResult:
+        """The result with the composed reward, and each term as a component."""
+        infos, sources = [info_of(record) for record in records], [r.get("source", "") for r in records]
+        total = supply(self._compose, {"sources": sources, "infos": infos})(values, weights)
+        if result.failed is not None:
+            total = np.where(result.failed, np.float32(self._config.failure_reward), total)
+        weighted = {f"{name}/weighted": np.float32(weights[name]) * value for name, value in values.items()}
+        components = dict(sorted((result.components | dict(values) | weighted).items()))  # the order of the pool's
+        return result._replace(rewards=total.astype(np.float32), components=components)
+
+    def carried(self) -> dict[str, Any]:
+        """What judges have learned, as an item of a checkpoint; {} if none does (Run.carry)."""
+        learners = self._judges.learners if self._judges else {}
+        return {"judges": {name: learner.carried() for name, learner in learners.items()}} if learners else {}
+
+    def set_carried(self, items: Mapping[str, Any]) -> None:
+        """Puts back what `carried` gave."""
+        for name, of_learner in items.get("judges", {}).items():
+            self._judges.learners[name].set_carried(of_learner)
+
+    def learn(self, judged: Any) -> dict[str, float]:
+        """Trains the judges that are due after a step. Returns their metrics (judges.table.Judges.learn)."""
+        return self._judges.learn(judged) if self._judges else {}
+
+    def finish(self, judged: Any) -> Any:
+        """The judging.Judged of all processes' rows with what the judges say; unchanged without judges.
+
+        A judge of rows is a further term. Without terms it replaces the task's own reward, which is logged as `task`; a
+        judge of tokens is added to it.
+        """
+        if not self._judges:
+            return judged
+        opinion, result = self._judges(judged), judged.result
+        zeros = np.zeros_like(result.rewards)
+        values = {t.name: result.components.get(t.name, zeros) for t in self._terms}
+        weights = {t.name: t.weight for t in self._terms}
+        if not self._terms and self._pool is not None:
+            values, weights = {TASK: result.rewards}, {TASK: 0.0 if opinion.terms else 1.0}
+            result = result._replace(failed=None)  # it has its failure reward, and may not count
+        weights |= {name: self._judges.weights[name] for name in opinion.terms}
+        result = result._replace(components=result.components | opinion.components)
+        if values or opinion.terms:
+            result = self._total(judged.records, result, values | opinion.terms, weights)
+        rollout = judged.rollout._replace(token_rewards=opinion.token_rewards, step_ends=opinion.step_ends)
+        return judged._replace(rollout=rollout, result=result)
+
+
+def _by_group(term: Term, rows: Rows, infos: list[dict], values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """float32 [B]: a group term, group by group."""
+    lengths, parts = rows.rollout.completion_mask.sum(axis=1), []
+    prompts = [record["prompt"] for record in rows.records]
+    ids = [record.get("id", record["prompt"]) for record in rows.records]
+    for start in range(0, len(infos), rows.group_size):
+        part = slice(start, start + rows.group_size)
+        columns = {
+            "completions": rows.completions[part],
+            "prompts": prompts[part],
+            "infos": infos[part],
+            "prompt_ids": ids[part],
+            "lengths": lengths[part].tolist(),
+            "truncated": rows.rollout.truncated[part].tolist(),
+            "terms": {name: value[part].tolist() for name, value in values.items()},
+        }
+        parts.append(score_group(term, columns))
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+
+def make_rewards(setup: Setup, *, judged: bool = True) -> Rewards | contextlib.nullcontext:
+    """What scores a run's samples, as a context manager. Gives None if there is no reward at all.
+
+    Args:
+      setup: of the run.
+      judged: whether the judges of config.judge are part of it.
+    """
+    settings, task = setup.config.reward, setup.task
+    judges = Judges(setup) if judged else None
+    if not settings.terms and not judges and task.reward_fn is None:
+        return contextlib.nullcontext()
+    return Rewards(settings, load_terms(with_task(settings.terms.to_dict(), task), resolve), task, judges)
+
+
+def with_task(spec: Mapping[str, Mapping], task: Task) -> dict:
+    """The terms with fn "task" replaced by the task's own reward function and keywords."""
+    result = {}
+    for name, fields in spec.items():
+        if isinstance(fields, Mapping) and fields.get("fn") == TASK:
+            if task.reward_fn is None:
+                raise ValueError(f"reward.terms.{name}.fn={TASK!r}: the task has no reward of its own")
+            fields = {**task.reward_kwargs, **fields, "fn": function_name(task.reward_fn)}
+        result[name] = fields
+    return result

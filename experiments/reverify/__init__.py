@@ -1,0 +1,1 @@
+"""Recomputes the rewards of a run's stored samples (see cli.py)."""

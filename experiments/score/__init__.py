@@ -1,0 +1,1 @@
+"""Scores recorded answers without a model (see cli.py)."""

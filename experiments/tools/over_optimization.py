@@ -1,0 +1,74 @@
+"""What runs on a learned reward have gained: the proxy and the gold reward of each evaluation, and the KL.
+
+    python -m experiments.tools.over_optimization runs/rlhf_ppo runs/rlhf_ppo_ensemble
+
+Over-optimisation (arXiv 2210.10760, 2310.02743) is a gold reward that falls while its proxy still rises. The column
+`lost` says how much of the best gold reward so far is gone.
+"""
+
+import argparse
+import json
+import pathlib
+from typing import NamedTuple
+
+GOLD, PROXY = "eval/task", "eval/reward"
+
+
+class Point(NamedTuple):
+    """One evaluation.
+
+    Attributes:
+      step: of the run.
+      kl: k1 to the reference in the step, per token, in nats; 0 before the first step.
+      proxy: mean reward of held-out prompts.
+      gold: the same, of the task's own reward.
+    """
+
+    step: int
+    kl: float
+    proxy: float
+    gold: float
+
+
+def points_of(workdir: pathlib.Path) -> list[Point]:
+    """The evaluations of a run on a judge.
+
+    Raises:
+      ValueError: if the run has none, or logs no gold reward.
+    """
+    path = workdir / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    points = [Point(r["step"], r.get("kl/k1", 0.0), r[PROXY], r[GOLD]) for r in rows if GOLD in r and PROXY in r]
+    if not points:
+        raise ValueError(f"{workdir}: no row of metrics.jsonl has {PROXY} and {GOLD}: give a run with config.judge")
+    return points
+
+
+def lost(points: list[Point]) -> float:
+    """Best gold reward minus the last one."""
+    return max(point.gold for point in points) - points[-1].gold
+
+
+def table(runs: dict[str, list[Point]]) -> str:
+    """The evaluations of all runs as a Markdown table."""
+    lines = ["| run | step | KL | proxy | gold | lost |", "|---|---|---|---|---|---|"]
+    for name, points in runs.items():
+        for number, point in enumerate(points):
+            loss = lost(points[: number + 1])
+            numbers = f"{point.kl:.3f} | {point.proxy:.3f} | {point.gold:.3f} | {loss:.3f}"
+            lines.append(f"| {name} | {point.step} | {numbers} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Prints the table of the runs on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", type=pathlib.Path, help="workdirs of experiments.ppo or experiments.grpo")
+    try:
+        print(table({folder.name: points_of(folder) for folder in parser.parse_args().runs}), end="")
+    except ValueError as error:
+        parser.exit(1, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

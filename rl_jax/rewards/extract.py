@@ -1,0 +1,115 @@
+"""Finds the final answers that a completion gives, by a named rule: boxed, hash, answer_is, tag, last_number, whole.
+
+A rule returns every answer that it finds, since a completion that gives two must not be paid for one of them.
+"""
+
+import re
+
+MAX_COMPLETION = 200_000  # characters; a longer completion has no answer
+MAX_ANSWERS = 16  # more are no answer
+
+_PLACEHOLDER = re.compile(r"\s*(?:\\[hv]?phantom\{[^{}]*\}\s*)+")  # a box to be filled in, of the question
+_HASH = re.compile(r"####[ \t]*([^\n]*)")
+_ANSWER_IS_WORDS = re.compile(r"\banswers? ?(?:is|are|:)(?!\w)", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"\.(?=\s|$)")
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|[-+]?\.\d+", re.ASCII)
+
+
+def boxed(text: str) -> list[str]:
+    """The contents of every \\boxed{...}, with its braces matched; one that is never closed is an empty answer."""
+    found, place = [], 0
+    while True:
+        place = min((at for at in (text.find("\\boxed", place), text.find("\\fbox", place)) if at >= 0), default=-1)
+        if place < 0 or len(found) > MAX_ANSWERS:
+            return found
+        place += len("\\boxed") if text.startswith("\\boxed", place) else len("\\fbox")
+        start = place + len(text[place : place + 8]) - len(text[place : place + 8].lstrip())
+        if not text.startswith("{", start):
+            found.append(text[start : start + 1])
+            continue
+        end = _closing(text, start)
+        if end < 0:
+            return [*found, ""]
+        inside, place = text[start + 1 : end], end
+        if not _PLACEHOLDER.fullmatch(inside):
+            found.append(inside)
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the brace at `start` is closed, or -1."""
+    depth, place = 0, start
+    while place < len(text):
+        if text[place] == "\\":
+            place += 1  # an escaped brace is a character
+        elif text[place] in "{}":
+            depth += 1 if text[place] == "{" else -1
+            if depth == 0:
+                return place
+        place += 1
+    return -1
+
+
+def hash_mark(text: str) -> list[str]:
+    """What stands behind every "####", to the end of its line: GSM8K's mark."""
+    return _HASH.findall(text)
+
+
+def answer_is(text: str) -> list[str]:
+    """What stands behind "answer is", "answers are" or "answer:", to the end of the sentence or line."""
+    parts = _ANSWER_IS_WORDS.split(text)[1:]
+    return [_SENTENCE_END.split(part.partition("\n")[0].lstrip(" \t:"), maxsplit=1)[0] for part in parts]
+
+
+def tag(text: str) -> list[str]:
+    """What stands in <answer>...</answer>; one that is never closed is an empty answer."""
+    found, place = [], text.find("<answer>")
+    while place >= 0 and len(found) <= MAX_ANSWERS:
+        end = text.find("</answer>", place)
+        if end < 0:
+            return [*found, ""]
+        found.append(text[place + len("<answer>") : end])
+        place = text.find("<answer>", end)
+    return found
+
+
+def last_number(text: str) -> list[str]:
+    """The last number of the text. Weak: a completion that counts up ends in a right answer by chance."""
+    return _NUMBER.findall(text)[-1:]
+
+
+def whole(text: str) -> list[str]:
+    """The text itself."""
+    return [text]
+
+
+RULES = {
+    "boxed": boxed,
+    "hash": hash_mark,
+    "answer_is": answer_is,
+    "tag": tag,
+    "last_number": last_number,
+    "whole": whole,
+}
+
+
+def answers(completion: str, rules: str | list[str]) -> list[str]:
+    """The answers of the first of the rules that finds any, without surrounding blanks; [] if none does.
+
+    Args:
+      completion: the text.
+      rules: a name of RULES, or several, tried in order.
+
+    Raises:
+      ValueError: if a rule is unknown.
+    """
+    rules = [rules] if isinstance(rules, str) else list(rules)
+    for rule in rules:
+        if rule not in RULES:
+            raise ValueError(f"extract={rule!r} is no rule; the rules are {', '.join(RULES)}")
+    if len(completion) > MAX_COMPLETION:
+        return []
+    for rule in rules:
+        found = list(dict.fromkeys(text.strip() for text in RULES[rule](completion)))
+        if found:
+            return found if len(found) <= MAX_ANSWERS else []
+    return []

@@ -1,0 +1,252 @@
+"""Reward terms: named functions that a config composes into one reward (config.reward.terms, rl_jax.rewards.compose).
+
+Two kinds, told apart by their parameters:
+
+    fn(prompt, completion, info, **keywords) -> float or {"reward": float, part: float}  an item term
+    fn(completions, *, prompts, infos, ..., **keywords) -> floats            a group term: the G samples of a prompt
+
+Item terms run in the worker processes of rl_jax.rewards.pool under its time limit; group terms run in the program. A
+group term names what it needs of GROUP, or keys of `info`; with **kwargs it gets all of them, so that a reward function
+of TRL works as it is. No jax.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rl_jax.rewards import worker
+
+# Short names that a config may use, as dict(fn="SHORT NAME", weight=1.0, **keywords).
+TERMS = {
+    "boxes.click": "rl_jax.rewards.boxes:click",
+    "boxes.detection": "rl_jax.rewards.boxes:detection",
+    "boxes.exploring_click": "rl_jax.rewards.boxes:exploring_click",
+    "boxes.heading": "rl_jax.rewards.boxes:heading",
+    "boxes.near": "rl_jax.rewards.boxes:near",
+    "boxes.overlap": "rl_jax.rewards.boxes:overlap",
+    "boxes.trajectory": "rl_jax.rewards.boxes:trajectory",
+    "brevity.short_and_right": "rl_jax.rewards.brevity:short_and_right",
+    "claims.facts": "rl_jax.rewards.claims:facts",
+    "claims.triples": "rl_jax.rewards.claims:triples",
+    "confidence.calibrated": "rl_jax.rewards.confidence:calibrated",
+    "decisions.mistake": "rl_jax.rewards.decisions:mistake",
+    "decisions.only": "rl_jax.rewards.decisions:only",
+    "exact.choice": "rl_jax.rewards.exact:choice",
+    "exact.graded_number": "rl_jax.rewards.exact:graded_number",
+    "exact.items": "rl_jax.rewards.exact:items",
+    "exact.label": "rl_jax.rewards.exact:label",
+    "exact.match": "rl_jax.rewards.exact:match",
+    "exact.number": "rl_jax.rewards.exact:number",
+    "exact.within": "rl_jax.rewards.exact:within",
+    "form.garbled": "rl_jax.rewards.form:garbled",
+    "form.language": "rl_jax.rewards.form:language",
+    "form.overlong": "rl_jax.rewards.form:overlong",
+    "form.pattern": "rl_jax.rewards.form:pattern",
+    "form.repetition": "rl_jax.rewards.form:repetition",
+    "form.tags": "rl_jax.rewards.form:tags",
+    "form.target_length": "rl_jax.rewards.form:target_length",
+    "groups.dissimilarity": "rl_jax.rewards.groups:dissimilarity",
+    "groups.distinct_ngrams": "rl_jax.rewards.groups:distinct_ngrams",
+    "groups.majority": "rl_jax.rewards.groups:majority",
+    "groups.novelty": "rl_jax.rewards.groups:novelty",
+    "groups.relative_length": "rl_jax.rewards.groups:relative_length",
+    "groups.roles": "rl_jax.rewards.groups:roles",
+    "groups.uniqueness": "rl_jax.rewards.groups:uniqueness",
+    "groups.vote_share": "rl_jax.rewards.groups:vote_share",
+    "json.exact": "rl_jax.rewards.json_answers:exact",
+    "json.match": "rl_jax.rewards.json_answers:match",
+    "math": "rl_jax.rewards.mathematics:score",  # the same
+    "math.score": "rl_jax.rewards.mathematics:score",
+    "noise.bernoulli": "rl_jax.rewards.noise:bernoulli",
+    "noise.inverted": "rl_jax.rewards.noise:inverted",
+    "noise.majority_wrong": "rl_jax.rewards.noise:majority_wrong",
+    "order.masked_spans": "rl_jax.rewards.order:masked_spans",
+    "order.next_segment": "rl_jax.rewards.order:next_segment",
+    "order.permutation": "rl_jax.rewards.order:permutation",
+    "order.restored": "rl_jax.rewards.order:restored",
+    "overlap.bleu": "rl_jax.rewards.overlap:bleu",
+    "overlap.bleu_rouge": "rl_jax.rewards.overlap:bleu_rouge",
+    "overlap.bmas": "rl_jax.rewards.overlap:bmas",
+    "overlap.rouge": "rl_jax.rewards.overlap:rouge",
+    "puzzles.countdown": "rl_jax.rewards.puzzles:countdown",
+    "puzzles.sudoku": "rl_jax.rewards.puzzles:sudoku",
+    "rubrics.score": "rl_jax.rewards.rubrics:score",
+    "sql.execution": "rl_jax.rewards.sql:execution",
+    "sql.partial": "rl_jax.rewards.sql:partial",
+    "sql.score": "rl_jax.rewards.sql:score",
+    "tools.coarse": "rl_jax.rewards.tools:coarse",
+    "tools.exact": "rl_jax.rewards.tools:exact",
+    "tools.fine": "rl_jax.rewards.tools:fine",
+    "tools.intermediate": "rl_jax.rewards.tools:intermediate",
+    "unit_tests.quality": "rl_jax.rewards.unit_tests:quality",
+}
+
+# What a group term may name, each a list with one entry per completion of the group.
+GROUP = {
+    "completions": "texts",
+    "prompts": "the prompt, once per completion",
+    "infos": "the record's `info`, a dict, once per completion",
+    "prompt_ids": "what names the prompt, once per completion",
+    "lengths": "tokens of each completion",
+    "truncated": "whether each completion was cut off",
+    "terms": "name -> values of the item terms",
+}
+
+
+class Term(NamedTuple):
+    """One term.
+
+    Attributes:
+      name: in config.reward.terms and in the metrics.
+      path: "module:function".
+      fn: the function.
+      weight: in the composition.
+      keywords: of the function, JSON values.
+    """
+
+    name: str
+    path: str
+    fn: Callable
+    weight: float
+    keywords: dict[str, Any]
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it scores all completions of a prompt at once."""
+        return "completions" in inspect.signature(self.fn).parameters
+
+
+def load_terms(spec: Mapping[str, Mapping], resolve: Callable[[str], Callable]) -> list[Term]:
+    """The terms of a config.
+
+    Args:
+      spec: name -> {"fn": short name or "module:function", "weight": number, **keywords}.
+      resolve: "module:function" -> function, with clear errors (rl_jax.core.binding.resolve).
+
+    Raises:
+      ValueError: if a term is no such table, its name or function is unknown, its weight is no finite number, or the
+        function does not take a keyword.
+    """
+    result = []
+    for name, fields in spec.items():
+        if not isinstance(fields, Mapping) or not fields.get("fn"):
+            raise ValueError(f"reward.terms.{name}={fields!r} must be dict(fn=..., weight=1.0, **keywords)")
+        if "/" in name or name == "reward":
+            raise ValueError(f"reward.terms.{name}: a term's name has no '/' and is not 'reward'")
+        keywords = {key: value for key, value in fields.items() if key not in ("fn", "weight")}
+        weight, fn = fields.get("weight", 1.0), fields["fn"]
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise ValueError(f"reward.terms.{name}.weight={weight!r} must be a finite number")
+        path = TERMS.get(fn) or TERMS.get(f"{fn}.score") or fn  # "math" is "math.score"
+        if ":" not in path:
+            raise ValueError(
+                f"reward.terms.{name}.fn={fn!r} is unknown; the short names are {', '.join(sorted(TERMS)) or 'none'}. "
+                'To use your own, write "module:function"'
+            )
+        term = Term(name, path, resolve(path), float(weight), keywords)
+        _check_signature(term)
+        result.append(term)
+    return result
+
+
+def _check_signature(term: Term) -> None:
+    parameters = inspect.signature(term.fn).parameters
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if unknown := sorted(set(term.keywords) - set(parameters)):
+        if not anything:
+            takes = ", ".join(set(parameters) - {"prompt", "completion", "info", *GROUP}) or "no keywords"
+            wrong = f"{term.path} takes no {', '.join(unknown)}"
+            raise ValueError(f"reward.terms.{term.name}: {wrong}; it takes {takes}")
+    if not term.is_group and len([p for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]) < 3:
+        raise ValueError(
+            f"reward.terms.{term.name}: {term.path}{inspect.signature(term.fn)} must take (prompt, completion, info), "
+            "or `completions` to score all completions of a prompt at once"
+        )
+
+
+def score_item(prompt: str, completion: str, info: dict, *, terms: Sequence[Sequence]) -> dict[str, float]:
+    """All item terms of one completion; what the worker processes run.
+
+    Args:
+      prompt: text.
+      completion: text.
+      info: of the record.
+      terms: [name, "module:function", keywords] each.
+
+    Returns:
+      {"reward": 0.0, NAME: value, NAME/PART: value}; the program composes the reward.
+
+    Raises:
+      RuntimeError: if a term raises or returns no number; the message names the term.
+    """
+    values = {"reward": 0.0}
+    for name, path, keywords in terms:
+        fn = worker.resolve(path)
+        try:
+            result = fn(prompt, completion, info, **keywords)
+        except Exception as error:
+            raise RuntimeError(f"reward term {name!r} ({path}): {type(error).__name__}: {error}") from error
+        parts = result if isinstance(result, Mapping) else {"reward": result}
+        if "reward" not in parts:
+            raise RuntimeError(f"reward term {name!r} ({path}) returned no 'reward': {result!r:.200}")
+        for part, value in parts.items():
+            values[name if part == "reward" else f"{name}/{part}"] = _number(name, path, value)
+    return values
+
+
+def _import_modules(*, terms: Sequence[Sequence]) -> None:
+    """Imports the terms' modules: libraries such as rouge-score take longer than an item may."""
+    for _, path, _ in terms:
+        worker.resolve(path)
+
+
+score_item.prepare = _import_modules
+
+
+def _number(name: str, path: str, value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise RuntimeError(f"reward term {name!r} ({path}) returned {value!r:.200}, not a finite number")
+    return number
+
+
+def score_group(term: Term, columns: Mapping[str, Any]) -> np.ndarray:
+    """A group term's values of one group.
+
+    Args:
+      term: of the config.
+      columns: name -> one entry per completion, the names of GROUP.
+
+    Returns:
+      float32 [G].
+
+    Raises:
+      RuntimeError: if the term raises, or returns something else than G finite numbers.
+      ValueError: if it asks for a name that neither GROUP nor the records' info has.
+    """
+    infos, count = columns["infos"], len(columns["completions"])
+    of_info = {key: [info.get(key) for info in infos] for key in (infos[0] if infos else {})}
+    available = {**of_info, **columns}
+    parameters = inspect.signature(term.fn).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        given = {name: value for name, value in available.items() if name not in term.keywords}
+    else:
+        given = {name: available[name] for name in parameters if name in available and name not in term.keywords}
+    required = [n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    if missing := [name for name in required if name not in given and name not in term.keywords]:
+        raise ValueError(
+            f"reward.terms.{term.name}: {term.path} asks for {', '.join(missing)}; there are {', '.join(available)}"
+        )
+    try:
+        result = list(term.fn(**given, **term.keywords))
+    except Exception as error:
+        raise RuntimeError(f"reward term {term.name!r} ({term.path}): {type(error).__name__}: {error}") from error
+    if len(result) != count:
+        raise RuntimeError(f"reward term {term.name!r} ({term.path}) returned {len(result)} values for {count} rows")
+    return np.array([_number(term.name, term.path, value) for value in result], np.float32)

@@ -1,0 +1,50 @@
+"""Every file of configs/experience: it says what it is, and its defining part is in its config."""
+
+import importlib
+import re
+
+import pytest
+
+from configs import experience
+from experiments.parts.check_config import check
+from experiments.tools import methods
+from tests.paths import REPO_ROOT
+
+KEYS = sorted(p.stem for p in (REPO_ROOT / "configs" / "experience").glob("*.py") if not p.stem.startswith("_"))
+
+
+def module_of(key: str):
+    return importlib.import_module(f"configs.experience.{key}")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_file_says_what_it_is(key):
+    text = module_of(key).__doc__
+    assert re.search(r"arXiv \d{4}\.\d{5}", text.partition("\n")[0]) and "Departs from GRPO:" in text
+    shown = re.sub(r"    python -m experiments.sft.*\n", "", text.partition("\n\nArguments")[0])  # what comes first
+    said = methods.read_docstring(shown)
+    assert re.search(r"[=<>~]", said.equation)
+    program = module_of(key).get_config().program
+    assert f"    python -m experiments.{program} --config=configs/experience/{key}.py" in text
+    assert experience.__doc__
+
+
+@pytest.mark.parametrize("arg", [None, "smoke", "game24,smoke"])
+@pytest.mark.parametrize("key", KEYS)
+def test_its_config_can_run_and_has_its_rows(key, arg):
+    config = module_of(key).get_config(arg)
+    check(config)
+    assert config.name.startswith(key)
+    assert config.foreign or config.schedules or config.algorithm.reference_soup.init_from or config.reward.terms
+    size = config.sample.group_size
+    rules = {
+        "scaf_grpo": dict(at_most=0, count=1, train_on="original"),
+        "ghpo": dict(at_most=0, replace="group", train_on="hinted", levels=(0.25, 0.5, 0.75)),
+        "critique_grpo": dict(at_most=size, count=1),
+        "hpt": dict(at_most=0, rest="drop"),
+        "tempsamp_r1": dict(at_most=size, count=1),
+        "arpo_replay": dict(size=8, above=0.1, behavior="drawn"),
+        "ppo_plus_plus": dict(share=0.5, random_level=True, until_right=False),
+    }
+    for name, value in rules.get(key, {}).items():
+        assert next(iter(config.foreign.values()))[name] == value

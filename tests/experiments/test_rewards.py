@@ -1,0 +1,172 @@
+"""experiments/parts/rewards.py: terms composed into one reward, logged by name; in GRPO and on a command line."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments import grpo
+from experiments.parts.judging import judge
+from experiments.parts.policy import components_of
+from experiments.parts.reward_spec import expand_terms, parse_terms
+from experiments.parts.rewards import Rows, make_rewards
+from experiments.parts.setup import make_setup
+from experiments.reverify.cli import main as reverify_main
+from experiments.score.cli import main as score_main
+from rl_jax.core.types import Rollout, TokenBatch
+from rl_jax.rewards.pool import RewardResult
+from tests.experiments import small
+from tests.experiments.small import config as small_config
+
+
+def twice(completions, *, terms, lengths, truncated):
+    """A group term: the group's best `sevens`, for all."""
+    return [max(terms["sevens"])] * len(completions)
+
+
+def raises(prompt, completion, info):
+    raise KeyError("answer")
+
+
+def raises_on_sevens(prompt, completion, info):
+    return 1 / (completion.count("7") == 0)
+
+
+TERMS = {
+    "sevens": {"fn": small.reward(small.sevens), "weight": 2.0},
+    "best": {"fn": f"{__name__}:twice", "weight": 0.5},
+    "even": {"fn": small.reward(small.even_length), "weight": 0.0},
+}
+
+
+def rows(completions, size):
+    lengths = np.array([len(text) for text in completions])
+    mask = np.arange(4) < lengths[:, None]
+    rollout = Rollout(None, mask, None, None, np.ones(len(mask), bool), np.zeros(len(mask), bool))
+    return Rows(rollout, [{"prompt": "1=", "info": "{}"}] * len(completions), completions, size)
+
+
+def scored(tmp_path, completions, size=2, **fields):
+    config = small_config(tmp_path, **fields)
+    with make_rewards(make_setup(config)) as score:
+        return score(rows(completions, size))
+
+
+def test_terms_are_summed_by_weight_and_kept_by_name(tmp_path):
+    found = scored(tmp_path, ["77", "1", "", "7"], reward__terms=TERMS)
+    assert found.rewards.tolist() == [5.0, 1.0, 0.5, 2.5]
+    assert found.components["best"].tolist() == [2, 2, 1, 1] and found.components["even"].tolist() == [1, 0, 1, 0]
+    assert found.components["sevens/weighted"].tolist() == [4, 0, 0, 2]
+
+
+def test_another_composition_and_the_tasks_own_reward(tmp_path):
+    terms = {"own": {"fn": "task"}, "sevens": {"fn": small.reward(small.sevens)}}
+    fields = dict(reward__terms=terms, reward__compose=dict(fn="product"))
+    found = scored(tmp_path, ["7", "3"], reward__function=small.reward(small.has_a_seven), **fields)
+    assert found.rewards.tolist() == [1.0, 0.0]
+
+
+def test_rows_that_fail_get_the_failure_reward(tmp_path):
+    terms = {"mine": {"fn": f"{__name__}:raises_on_sevens"}}
+    found = scored(tmp_path, ["7", "3"], reward__terms=terms, reward__failure_reward=-1.0)
+    assert found.rewards.tolist() == [-1.0, 1.0] and found.num_errors == 1
+
+
+@pytest.mark.slow
+def test_a_reward_that_always_fails_stops_the_run(tmp_path):
+    config = small_config(tmp_path, train__steps=1, reward__terms={"mine": {"fn": f"{__name__}:raises"}})
+    with pytest.raises(RuntimeError, match="failed on all 16 completions.*KeyError: 'answer'"):
+        grpo.run(config, tmp_path / "run")
+
+
+def test_components_are_the_terms_that_count():
+    """An advantage of components (GDPO) sees each term times its weight, and neither its parts nor what is logged."""
+    columns = {"a": [1.0], "a/part": [5.0], "a/weighted": [0.5], "task": [3.0], "task/weighted": [0.0]}
+    result = RewardResult(None, {name: np.float32(column) for name, column in columns.items()}, 0, 0, None)
+    assert np.stack(components_of(result)).tolist() == [[0.5], [0.0]]
+    result = RewardResult(None, {"correct": np.float32([1.0])}, 0, 0, None)  # the task's own reward
+    assert np.stack(components_of(result)).tolist() == [[1.0]]
+
+
+def test_a_few_rows_may_all_fail(tmp_path):
+    setup = make_setup(small_config(tmp_path, reward__terms={"mine": {"fn": f"{__name__}:raises"}}))
+    with make_rewards(setup) as score:
+        for count in (2, 8):
+            drawn = rows(["7"] * count, 1)
+            tokens = np.zeros((count, 4), np.int32)
+            rollout = drawn.rollout._replace(batch=TokenBatch(tokens, tokens, tokens))
+            if count == 2:
+                assert judge(setup, score, rollout, drawn.records).result.num_errors == 2
+            else:
+                with pytest.raises(RuntimeError, match="failed on all 8"):
+                    judge(setup, score, rollout, drawn.records)
+            zeros = rollout._replace(completion_mask=np.zeros_like(rollout.completion_mask))  # to compile ahead
+            assert judge(setup, score, zeros, drawn.records).result.num_errors == count
+
+
+@pytest.mark.slow
+def test_grpo_on_terms(tmp_path):
+    config = small_config(tmp_path, train__steps=2, reward__terms=TERMS)
+    grpo.run(config, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    last = [line for line in lines if "reward/mean" in line][-1]
+    weighted = [last[f"reward/{name}/weighted"] for name in TERMS]
+    assert last["reward/mean"] == pytest.approx(sum(weighted)) and "eval/sevens" in lines[-1]
+    assert last["reward/sevens/weighted"] == pytest.approx(2 * last["reward/sevens"])
+
+
+def test_the_short_form_of_a_command_line():
+    assert parse_terms("math, 0.2*my_rewards:brief") == {
+        "math": {"fn": "math", "weight": 1.0},
+        "brief": {"fn": "my_rewards:brief", "weight": 0.2},
+    }
+    given = ["prog", "--config=x", "--config.reward.terms=a:f", "--config.reward.terms={'b': {'fn': 'a:g'}}"]
+    assert expand_terms(given)[2:] == ["--config.reward.terms={'f': {'fn': 'a:f', 'weight': 1.0}}", given[3]]
+    with pytest.raises(ValueError, match="'x' in 'x\\*a:f' must be a number"):
+        parse_terms("x*a:f")
+    with pytest.raises(ValueError, match="two terms are named 'f'"):
+        parse_terms("a:f,b:f")
+
+
+@pytest.fixture
+def answers(tmp_path):
+    lines = [
+        {"question": "q", "completion": "77", "note": 1},
+        {"question": "q", "completion": "", "note": 2},
+        {"question": "r", "completion": "7", "note": 3},
+    ]
+    path = tmp_path / "answers.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_recorded_answers_are_scored_without_a_model(answers, tmp_path, capsys):
+    reward = {name: TERMS[name] for name in ("sevens", "best")}
+    out = tmp_path / "out.jsonl"
+    assert score_main([str(answers), f"--reward={reward}", "--prompt=question", "--workers=0", f"--out={out}"]) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["reward"] for row in rows] == [5.0, 1.0, 2.5] and rows[2]["info"] == {"note": 3}
+    assert "3 answers" in capsys.readouterr().out
+
+
+def test_score_names_a_missing_column_and_a_bad_reward(answers):
+    with pytest.raises(SystemExit, match="answers.jsonl, line 1, field 'prompt': no text"):
+        score_main([str(answers), f"--reward={small.reward(small.sevens)}"])
+    with pytest.raises(SystemExit, match="'sevens' is unknown"):
+        score_main([str(answers), "--reward=sevens"])
+
+
+def test_reverify_lists_what_a_changed_verifier_says(tmp_path, capsys):
+    config = small_config(tmp_path, reward__function=small.reward(small.sevens))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text(config.to_json())
+    row = {"prompt": "1=", "completion": "77", "info": {}, "step": 0, "split": "train", "truncated": False}
+    (run / "samples.jsonl").write_text(json.dumps(row | {"reward": 2.0}) + "\n" + json.dumps(row | {"reward": 1.0}))
+    assert reverify_main([str(run)]) == 1
+    assert "1 -> 2" in (out := capsys.readouterr().out) and "1 of 2 rewards changed" in out
+    assert reverify_main([str(run), f"--reward={small.reward(small.has_a_seven)}"]) == 1
+    assert "1 of 2 rewards changed" in capsys.readouterr().out
+    (run / "samples.jsonl").unlink()
+    with pytest.raises(SystemExit, match="samples.jsonl is missing"):
+        reverify_main([str(run)])

@@ -1,0 +1,68 @@
+"""experiments.tools.transfer: which commands it runs, what it prints, and what it refuses."""
+
+import json
+import sys
+
+import pytest
+
+from experiments.tools import transfer
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two complete runs, and evaluations whose result tells which run was tested on which task."""
+    for name, task in (("sums", "a.py:smoke"), ("differences", "b.py")):
+        folder = tmp_path / name
+        folder.mkdir()
+        command = ["python", "grpo.py", f"--config=configs/{task}", "--config.seed=3", "--workdir=x"]
+        (folder / "run.json").write_text(json.dumps({"command": [*command, "--config.init_from=elsewhere"]}))
+    asked = []
+
+    def run(command, folder):
+        asked.append(command)
+        own = ("sums" in command[-2]) == any("a.py" in word for word in command)
+        return {"eval/pass@1": 0.75 if own else 0.25}
+
+    monkeypatch.setattr(transfer, "is_complete", lambda path: path.name in ("sums", "differences"))
+    monkeypatch.setattr(transfer, "evaluate", run)
+    return [str(tmp_path / name) for name in ("sums", "differences")], str(tmp_path / "out"), asked
+
+
+def test_every_run_is_tested_on_every_task(runs, capsys):
+    folders, output, asked = runs
+    assert transfer.main([*folders, f"--output={output}"]) == 0
+    assert len(asked) == 4
+    assert asked[1][1:] == [
+        "-m", "experiments.evaluate", "--config=configs/b.py", "--config.seed=3",
+        f"--config.init_from={folders[0]}", f"--workdir={output}/sums_on_differences",
+    ]  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| eval/pass@1, trained on | sums | differences | mean of the others |"
+    assert lines[2:] == ["| sums | 0.750 | 0.250 | 0.250 |", "| differences | 0.250 | 0.750 | 0.250 |"]
+    with open(f"{output}/transfer.json") as file:
+        assert json.load(file) == {"runs": ["sums", "differences"], "eval/pass@1": [[0.75, 0.25], [0.25, 0.75]]}
+
+
+def test_what_cannot_be_compared_is_refused(runs, capsys, tmp_path):
+    folders, output, _ = runs
+    for arguments, said in (
+        ([str(tmp_path / "open"), *folders], "open is not complete"),
+        ([folders[0], folders[0]], "need different names"),
+        ([*folders, "--metric=eval/reward"], "no eval/reward in"),
+    ):
+        assert transfer.main([*arguments, f"--output={output}"]) == 2
+        assert said in capsys.readouterr().err
+    (tmp_path / "sums" / "run.json").write_text(json.dumps({"command": ["python", "notebook"]}))
+    assert transfer.main([*folders, f"--output={output}"]) == 2
+    assert "its command has no --config=FILE" in capsys.readouterr().err
+
+
+def test_an_evaluation_is_run_once(tmp_path):
+    folder = tmp_path / "done"
+    folder.mkdir()
+    (folder / "evaluation.json").write_text(json.dumps({"metrics": {"eval/pass@1": 0.5}}))
+    assert transfer.evaluate(["false"], folder) == {"eval/pass@1": 0.5}
+    with pytest.raises(RuntimeError, match="false failed"):
+        transfer.evaluate(["false"], tmp_path / "new")
+    with pytest.raises(RuntimeError, match="failed:\nValueError: no model"):
+        transfer.evaluate([sys.executable, "-c", "raise ValueError('no model')"], tmp_path / "new")

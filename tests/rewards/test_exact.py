@@ -1,0 +1,119 @@
+"""Exact verifiers: strings, numbers, letters, sets, intervals, labels; and what must not fool them."""
+
+from fractions import Fraction
+
+import pytest
+
+from rl_jax.rewards import exact
+
+OPTIONS = {"answer": "B", "options": ["red", "green", "blue"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("18", 18), ("-3.50", Fraction(-7, 2)), ("1,080", 1080), ("$3.50", Fraction(7, 2)), ("50%", Fraction(1, 2)),
+        ("-1/2", Fraction(-1, 2)), ("2e3", 2000), (".5", Fraction(1, 2)), ("−4", -4), ("18.", 18),
+        ("nan", None), ("inf", None), ("1e999", None), ("1e9999999", None), ("1/0", None), ("1 or 2", None), ("", None),
+        ("٣", None), ("１", None), ("1_000", None), ("0x10", None), ("9" * 100, None), ("1,2", None), ("3+3", None),
+    ],
+)  # fmt: skip
+def test_numbers(text, value):
+    assert exact.read_number(text) == value
+
+
+def test_a_number_within_its_tolerance():
+    def reward(completion, **keywords):
+        return exact.number("", completion, {"answer": 10}, extract="whole", **keywords)["reward"]
+
+    assert reward("10.0") == 1.0 and reward("10.1") == 0.0
+    assert reward("10.1", absolute=0.125) == 1.0 and reward("10.2", absolute=0.125) == 0.0
+    assert reward("10.1", relative=0.0125) == 1.0 and reward("10.2", relative=0.0125) == 0.0
+    assert reward("inf", absolute=1e300) == 0.0
+    with pytest.raises(ValueError, match=r"info\['answer'\] is 'ten', which is no number"):
+        exact.number("", "10", {"answer": "ten"})
+
+
+def test_graded_numbers_are_those_of_the_paper():
+    """The atlas' table of RandomCalculation (arXiv 2507.10532)."""
+    for a, b, reward in ((10, 10, 1), (10.5, 10, 0.725), (12, 10, 0.4), (0, 10, 0), (0.1, 0, 0.45)):
+        found = exact.graded_number("", rf"\boxed{{{a}}}", {"answer": str(b)})
+        assert found["reward"] == pytest.approx(reward, abs=1e-6) and found["correct"] == (a == b)
+
+
+def test_an_answer_that_is_no_number_is_graded_zero():
+    for text in ("", "10", r"\boxed{ten}", r"\boxed{10}\boxed{11}", r"\boxed{nan}"):
+        assert exact.graded_number("", text, {"answer": 10})["reward"] == 0.0
+
+
+def test_strings():
+    assert exact.match("", " yes \n", {"answer": "yes"})["reward"] == 1.0
+    assert exact.match("", "Yes", {"answer": "yes"})["reward"] == 0.0
+    assert exact.match("", "Yes", {"answer": "yes"}, ignore_case=True)["reward"] == 1.0
+    assert exact.match("", "", {"answer": "yes"})["reward"] == 0.0
+    with pytest.raises(ValueError, match=r"info\['label'\]"):
+        exact.match("", "yes", {}, answer_field="label")
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        ("B", 1), ("(B)", 1), ("B.", 1), ("B) green", 1), ("**B**", 1), ("The answer is B.", 1), ("answer: (B)", 1),
+        (r"so \boxed{B}", 1), (r"\boxed{\text{(B)}}", 1), (r"\boxed{b}", 1), ("<answer>B</answer>", 1), ("green", 1),
+        ("The final answer is green.", 1), ("I choose option B", 1), ("A is wrong. The answer is B", 1),
+        ("A", 0), ("", 0), ("A B C D", 0), ("ABCD", 0), ("A, B", 0), (r"\boxed{A, B}", 0), (r"\boxed{ABCD}", 0),
+        ("The answer is A. The answer is B.", 0), ("The answer is A or B", 0), ("red, green, blue", 0), ("BA", 0),
+        ("the answer is a number", 0), ("Because it is so", 0), ("<answer>A</answer> <answer>B</answer>", 0),
+        ("I do not know", 0), ("The answer is Blue", 0),
+    ],
+)  # fmt: skip
+def test_multiple_choice(completion, reward):
+    assert exact.choice("", completion, OPTIONS)["reward"] == reward
+
+
+def test_two_letters_are_no_choice_whichever_is_right():
+    for text in ("The answer is A or B", "answer: (A)(B)", "<answer>A B</answer>", r"\boxed{A, B}"):
+        assert [exact.choice("", text, {"answer": gold})["reward"] for gold in "AB"] == [0.0, 0.0], text
+    assert exact.choice("", "The answer is A. I am sure", {"answer": "A"})["reward"] == 1.0
+
+
+def test_a_choice_needs_a_letter():
+    with pytest.raises(ValueError, match=r"info\['answer'\] must be a letter of the options, found 'D'"):
+        exact.choice("", "D", {**OPTIONS, "answer": "D"})
+    with pytest.raises(ValueError, match="must be a letter"):
+        exact.choice("", "D", {"answer": "green"})
+
+
+def test_sets():
+    info = {"answer": ["red", "blue"]}
+    assert exact.items("", "Blue, red", info)["reward"] == 1.0
+    for text in ("red", "red, blue, green", "red, red, blue", ""):
+        assert exact.items("", text, info)["reward"] == 0.0, text
+    assert exact.items("", "red", info, partial=True)["reward"] == pytest.approx(2 / 3)
+    assert exact.items("", "red, green", info, partial=True)["reward"] == 0.5
+    assert exact.items("", "red, red, red, red", info, partial=True)["reward"] == pytest.approx(1 / 3)
+    with pytest.raises(ValueError, match=r"info\['answer'\] must be a list of texts"):
+        exact.items("", "red", {"answer": "red"})
+
+
+def test_intervals():
+    info = {"interval": [2, 2.5]}
+    for text in ("2", "2.25", "9/4"):
+        assert exact.within("", rf"\boxed{{{text}}}", info)["reward"] == 1.0, text
+    for text in ("3", "nan", "[2, 2.5]", "2, 2.1", ""):
+        assert exact.within("", rf"\boxed{{{text}}}", info)["reward"] == 0.0, text
+    assert exact.within("", r"\boxed{2}", info, closed=False)["reward"] == 0
+    with pytest.raises(ValueError, match=r"info\['interval'\] must be \[low, high\]"):
+        exact.within("", "2", {"interval": [3, 2]})
+
+
+def test_labels_with_and_without_thinking():
+    """CLS-RL (arXiv 2503.16188): accuracy + format, or the bare label."""
+    info = {"answer": "positive"}
+    thinking = [("<think>a</think><answer>Positive</answer>", 2, 1), ("<think>a</think><answer>no</answer>", 1, 1)]
+    thinking += [("<answer>positive</answer>", 1, 0), ("positive", 0, 0), ("<think></think><answer>x</answer>", 0, 0)]
+    thinking += [("<think>a</think><answer>positive</answer><answer>negative</answer>", 0, 0)]
+    for text, reward, formed in thinking:
+        assert exact.label("", text, info)["reward"] == reward and exact.label("", text, info)["format"] == formed, text
+    for text, reward in (("positive", 1), (" Positive\n", 1), ("positive negative", 0), ("negative", 0), ("", 0)):
+        assert exact.label("", text, info, think=False)["reward"] == reward, text
