@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 
 import pytest
 
@@ -30,6 +31,26 @@ import jax  # noqa: E402
 # search for garbage among them.
 gc.set_threshold(50_000, 10, 10)
 
+
+
+def _share_ir_contexts(lowerings: int) -> None:
+    """Lowers so many programs in one MLIR context per thread; jax makes a new one for each, which costs more than a small
+    program's own lowering. A context keeps what was ever in it, so it is not used for ever."""
+    from jax._src.interpreters import mlir
+
+    make, own = getattr(mlir, "make_ir_context", None), threading.local()
+
+    def shared():
+        own.left = getattr(own, "left", 0) - 1
+        if own.left < 0:
+            own.context, own.left = make(), lowerings
+        return own.context
+
+    if make is not None:  # private to jax: a version without it is only slower
+        mlir.make_ir_context = shared
+
+
+_share_ir_contexts(200)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
