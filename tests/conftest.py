@@ -34,8 +34,11 @@ gc.set_threshold(50_000, 10, 10)
 
 
 def _share_ir_contexts(lowerings: int) -> None:
-    """Lowers so many programs in one MLIR context per thread; jax makes a new one for each, which costs more than a small
-    program's own lowering. A context keeps what was ever in it, so it is not used for ever."""
+    """Lowers so many programs in one MLIR context per thread.
+
+    jax makes a context for each program, which costs more than a small program's own lowering. A context keeps all that
+    was ever in it, so it is not used for ever.
+    """
     from jax._src.interpreters import mlir
 
     make, own = getattr(mlir, "make_ir_context", None), threading.local()
