@@ -6,6 +6,7 @@ those that were saved (rl_jax.training.digests), is skipped with a message, and 
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -181,8 +182,7 @@ class Checkpointer:
         elif failure := digests.fault(record, restored):
             return None, {}, failure
         # An array that is wanted in another dtype was read in its own, to be checked.
-        cast = jax.tree.map(lambda x, like: x if x.dtype == like.dtype else x.astype(like.dtype), restored, targets)
-        return cast, host, None
+        return jax.tree.map(_cast, restored, targets), host, None
 
     def _read(self, step: int, targets: dict[str, Any]) -> tuple[Any, dict, dict[str, str] | None, str | None]:
         """(items, host, digests, None), or (None, {}, None, why it cannot be read).
@@ -242,10 +242,12 @@ class Checkpointer:
         except Exception as error:
             free = shutil.disk_usage(self._directory).free
             complete = sorted(int(path.name) for path in self._directory.iterdir() if path.name.isdecimal())
+            rights = getattr(error, "errno", None) in (errno.EROFS, errno.EACCES, errno.EPERM)
+            remedy = "make the folder writable" if rights else "free some space"
             room = f"it takes up to {needed:,} bytes, and " if needed else ""
             raise OSError(
                 f"the checkpoint of step {step} cannot be written under {self._directory} ({error}): "
-                f"{room}{free:,} bytes are free. The checkpoints of steps {complete} are untouched: free some space "
+                f"{room}{free:,} bytes are free. The checkpoints of steps {complete} are untouched: {remedy} "
                 "and run the same command again to resume"
             ) from error
 
@@ -294,6 +296,11 @@ def _as_saved(targets: dict[str, Any], kinds: Mapping[str, str]) -> dict[str, An
         return jax.ShapeDtypeStruct(target.shape, jax.numpy.dtype(saved), sharding=target.sharding)
 
     return jax.tree_util.tree_map_with_path(leaf, targets)
+
+
+def _cast(x: Any, target: Any) -> Any:
+    is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return x if is_key or x.dtype == target.dtype else x.astype(target.dtype)
 
 
 def _same_form(targets: dict[str, Any], record: Mapping[str, str] | None) -> bool:

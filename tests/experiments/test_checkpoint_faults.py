@@ -1,5 +1,7 @@
 """experiments.tools.checkpoint_faults: what it does to files, and that no fault passes for a checkpoint."""
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,13 @@ from experiments.tools import checkpoint_faults as faults
 
 # Orbax leaves the other reads of a failed one to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leave_nothing_to_the_collector():
+    """What orbax leaves would otherwise be found in another file's test."""
+    yield
+    gc.collect()
 
 
 @pytest.mark.slow

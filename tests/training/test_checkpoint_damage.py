@@ -1,5 +1,6 @@
 """checkpoint.py where files are broken or the disk is full: the checkpoint before is used, said so, and never lost."""
 
+import gc
 import json
 import os
 import shutil
@@ -18,6 +19,13 @@ from tests.paths import REPO_ROOT
 
 # Orbax leaves the other reads of a failed one to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leave_nothing_to_the_collector():
+    """What orbax leaves would otherwise be found in another file's test."""
+    yield
+    gc.collect()
 
 
 def items(step):
