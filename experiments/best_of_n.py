@@ -21,7 +21,7 @@ from experiments.parts.encoding import encode_prompts
 from experiments.parts.judges.trained import RewardModel, load_reward_model
 from experiments.parts.judging import Judged, judge, need_reward
 from experiments.parts.rewards import TASK, make_rewards
-from experiments.parts.run import record_run
+from experiments.parts.run import claim, record_run
 from experiments.parts.setup import Setup, check_rows, make_setup, sampling_of
 from experiments.parts.training import jit_generate
 from experiments.parts.warm_start import warm_start
@@ -175,6 +175,7 @@ def rankings(judged: list[Judged], gold: np.ndarray, samples: int, noise: float,
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict[str, float]]:
     """Samples, picks, writes. Returns the table's rows, none if a signal ended the SFT. task: replaces config.task."""
     settings = config.best_of_n
+    claim(config, workdir, "best_of_n")
     setup = make_setup(config, task)
     need_reward(setup)
     check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})

@@ -11,6 +11,7 @@ from experiments.parts.judging import make_evaluate, need_reward
 from experiments.parts.preference_data import with_data
 from experiments.parts.rewards import make_rewards
 from experiments.parts.setup import load_params, make_setup
+from rl_jax.runs import disk
 from rl_jax.tasks import Task
 from rl_jax.training import distributed
 
@@ -23,8 +24,9 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str,
     with make_rewards(setup) as rewards:
         metrics, rows = make_evaluate(setup, rewards)(params)
     if distributed.is_main():
-        workdir.mkdir(parents=True, exist_ok=True)
-        (workdir / "evaluation.json").write_text(json.dumps({"metrics": metrics, "samples": rows}, indent=2))
+        with disk.named(workdir):
+            workdir.mkdir(parents=True, exist_ok=True)
+            (workdir / "evaluation.json").write_text(json.dumps({"metrics": metrics, "samples": rows}, indent=2))
         for name, value in sorted(metrics.items()):
             print(f"{name:28} {value:.4f}")
     return metrics

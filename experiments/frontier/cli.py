@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 
 from experiments import grpo, online_dpo, ppo
 from experiments.frontier import curves
-from experiments.parts import flags, preference_steps
+from experiments.parts import flags, preference_steps, stops
 from experiments.parts.encoding import encode_prompts
 from experiments.parts.judging import judge
 from experiments.parts.preference_data import PreferencePacker
@@ -39,6 +39,7 @@ from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
 from rl_jax.data import pipeline
 from rl_jax.rewards.benchmarks import best_of_n
 from rl_jax.rollout.lm.engine import make_generate
+from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
 from rl_jax.runs.run_record import is_complete
 from rl_jax.training import checkpoint
@@ -315,7 +316,7 @@ class Results:
 
 def run(config, workdir: pathlib.Path) -> None:
     """Runs everything that is missing, arm by arm."""
-    workdir.mkdir(parents=True, exist_ok=True)
+    disk.lock(workdir)
     # Arms share most of their compiled programs. The folder is removed with the process, damaged entries included.
     with tempfile.TemporaryDirectory(prefix="frontier-xla-") as compiled:
         jax.config.update("jax_compilation_cache_dir", compiled)
@@ -354,7 +355,7 @@ def run_arms(setup: Setup, scorer: Rewards, reference: Params, results: Results,
         start = time.perf_counter()
         points = points_of(checkpoint.StopSignal())
         if not points:  # a signal came: finished arms are stored, and the same command resumes
-            return
+            return stops.note()
         results.add(name, key, points, time.perf_counter() - start)
     results.write()
     print((workdir / "frontier.md").read_text())

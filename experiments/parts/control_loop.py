@@ -17,6 +17,7 @@ from experiments.parts.processes import to_host
 from experiments.parts.run import Run
 from rl_jax import control
 from rl_jax.rollout.envs.episode import record_episode
+from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
 from rl_jax.training import checkpoint, distributed
 from rl_jax.training.step import TrainState
@@ -70,7 +71,10 @@ def check_finite(loop: Run, train: TrainState, limit: int) -> None:
     """
     stuck = int(np.min(jax.device_get(to_host(train.skipped_in_a_row))))
     if stuck >= limit:
-        raise FloatingPointError(f"{stuck} gradients in a row were not finite in any run, up to step {loop.step}")
+        raise FloatingPointError(
+            f"{stuck} gradients in a row were not finite in any run, up to step {loop.step}, or would have made its "
+            "params so"
+        )
 
 
 def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: Callable = make_recorder) -> None:
@@ -118,11 +122,13 @@ def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: 
 def finish(loop: Run, params: Any, metrics: dict[str, list[float]]) -> None:
     """Writes final.json if the run is complete, and prints each run's return."""
     if not loop.done:
-        return
+        return loop.close()
     # On every process: the checksum gathers the params of all.
     final = {"step": loop.step, "params_sha256": checkpoint.checksum(params), "metrics": metrics}
     if not distributed.is_main():
         return
-    write_atomically(loop.workdir / "final.json", (json.dumps(final) + "\n").encode())
+    with disk.named(loop.workdir):
+        write_atomically(loop.workdir / "final.json", (json.dumps(final) + "\n").encode())
+    loop.close()
     shown = metrics["eval/return" if "eval/return" in metrics else "episode/return"]
     print(f"{len(shown)} runs, mean return of each: {' '.join(f'{x:.1f}' for x in shown)}")

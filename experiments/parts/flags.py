@@ -9,13 +9,17 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from experiments.parts import own_folder, processes, reward_spec
+from experiments.parts import origin, own_folder, processes, reward_spec, stops
 from experiments.parts.help import parse_flags_helpfully
-from rl_jax.training import compilation
+from rl_jax.runs import disk
+from rl_jax.training import compilation, distributed
 
 FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file("config", None, "configs/FILE.py:arguments; override fields with --config.a.b=value")
 flags.DEFINE_string("workdir", None, "folder of the run; the same command resumes it. Default: runs/NAME")
+flags.DEFINE_string(
+    "fork", None, "folder of a new run with the new settings, from the newest checkpoint of the run in --workdir"
+)
 flags.DEFINE_string(
     "compile_cache",
     "~/.cache/rl_jax/xla",
@@ -25,7 +29,7 @@ flags.DEFINE_bool("skip_bad_records", False, "skip and report bad records instea
 
 
 def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: bool = False) -> None:
-    """Parses the flags and calls run(config, workdir).
+    """Parses the flags and calls run(config, workdir). Exits with stops.STOPPED if a signal ended the run.
 
     Args:
       run: of the program.
@@ -43,7 +47,16 @@ def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: 
         if FLAGS.skip_bad_records:
             with config.unlocked():
                 config["data" if "data" in config else "task"].skip_bad_records = True
-        run(config, pathlib.Path(FLAGS.workdir or f"runs/{config.name}"))
+        workdir = pathlib.Path(FLAGS.workdir or f"runs/{config.name}")
+        try:
+            if FLAGS.fork:
+                workdir = origin.fork(workdir, pathlib.Path(FLAGS.fork), first=distributed.is_first())
+            run(config, workdir)
+        except (disk.InUseError, origin.ChangedError) as error:  # nothing of ours is wrong: no traceback
+            sys.exit(str(error))
+        if stops.status():
+            distributed.barrier("stopped")  # a cluster may kill the others as soon as one ends like this
+        return stops.status()
 
     flags.mark_flag_as_required("config")
     own_folder.of_command_line(sys.argv)

@@ -18,7 +18,7 @@ from ml_collections.config_flags import config_path
 
 import configs
 from configs import fields
-from experiments.parts import check_config, real_data
+from experiments.parts import check_config, real_data, stops
 from experiments.parts.nearest import nearest_field, ratio, show
 
 FLAGS = flags.FLAGS
@@ -27,7 +27,7 @@ WIDTH, VALUE_WIDTH = 100, 17  # columns per line, and per value
 ASKED = ("--help", "-help", "-h", "--helpshort", "-helpshort")
 BY_HAND = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
 SEVERAL = ("distributed", "coordinator", "num_processes", "process_id", "heartbeat_timeout_s")
-VALUES = {"config": "=FILE.py:WORDS", "workdir": "=FOLDER", "compile_cache": "=FOLDER"}
+VALUES = {"config": "=FILE.py:WORDS", "workdir": "=FOLDER", "fork": "=FOLDER", "compile_cache": "=FOLDER"}
 LANGUAGE = ("grpo", "ppo", "dpo", "online_dpo", "reward_model", "best_of_n", "sft", "evaluate")
 TAKES = {"sft": LANGUAGE, "evaluate": LANGUAGE}  # programs that run other programs' configs
 _START = "task.name task.path model.path model.lora.rank init_from sft.steps"
@@ -187,6 +187,8 @@ def help_text(
         if name not in SEVERAL:
             start = f"  --{name}{VALUES.get(name, '')}".ljust(27)
             lines += textwrap.wrap(said, WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
+    if "workdir" in flags:
+        lines.append(f"  Ctrl-C or SIGTERM saves and exits with status {stops.STOPPED}; a complete run exits with 0")
     if set(flags) & set(SEVERAL):
         lines.append(f"  several processes: {BY_HAND}, or --distributed=auto")
     if config is None:

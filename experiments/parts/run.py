@@ -24,13 +24,14 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.parts import hub, processes
+from experiments.parts import hub, origin, processes, stops
 from experiments.parts.budgets import samples_per_step
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup, lora_config
 from rl_jax.core import types
 from rl_jax.models.hf import loading
 from rl_jax.models.hf.peft import save_peft
+from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
 from rl_jax.runs.run_record import write_run_record
 from rl_jax.training import checkpoint, compilation, distributed
@@ -59,7 +60,7 @@ class Run:
         stop: checkpoint.StopSignal | None = None,
         checkpoints: dict | None = None,
     ):
-        """Fetches a model of the Hub, if the config names one; installs the signal handlers.
+        """Claims the workdir; fetches a model of the Hub, if the config names one; installs the signal handlers.
 
         Args:
           config: the run's config.
@@ -71,8 +72,12 @@ class Run:
           eval_every: steps between evaluations, if it differs from config.eval.every.
           stop: of the run that this one is a part of.
           checkpoints: keywords of Checkpointer, if they differ from config.checkpoint.
+
+        Raises:
+          disk.InUseError: if another run has the workdir.
+          origin.ChangedError: if the workdir has a run with other settings.
         """
-        hub.settle(config, workdir)  # before a signal waits for the end of a step
+        claim(config, workdir, program)  # before a signal waits for the end of a step
         self.config, self.workdir, self.program = config, workdir, program
         self.stop, self._whole = stop or checkpoint.StopSignal(), stop is None
         self.total = settings.steps if total is None else total
@@ -107,7 +112,8 @@ class Run:
           in_place: whether memory holds the state once, not twice, while it is read.
         """
         self._data = data
-        self._checkpoints = checkpoint.Checkpointer(self.workdir / "checkpoints", **self._options)
+        with disk.named(self.workdir / "checkpoints"):
+            self._checkpoints = checkpoint.Checkpointer(self.workdir / "checkpoints", **self._options)
         if self._checkpoints.latest_step() is None:
             return items
         of_part = {} if self._carried is None else self._carried.carried()
@@ -126,13 +132,17 @@ class Run:
         options = {"progress": config.log.progress, "tensorboard": config.log.tensorboard}
         options |= {"print_completions": config.log.get("print_completions", 0)}
         if (board := config.log.get("wandb")) and board.project:
-            options["wandb"] = {**board.to_dict(), "config": _named(config.to_dict())}
+            options["wandb"] = {**board.to_dict(), "config": origin.named(config.to_dict())}
         options |= {"samples_per_step": samples_per_step(config, self.program), "total_steps": self.total}
         self._stack.enter_context(self._checkpoints)
         self.log = self._stack.enter_context(processes.run_logger(self.workdir, self.step, **options))
         return self
 
     def __exit__(self, *error) -> None:
+        if error[0] is not None:
+            disk.unlock(self.workdir)
+        elif not self.done:
+            stops.note()
         self._stack.__exit__(*error)
 
     @property
@@ -202,19 +212,25 @@ class Run:
         if distributed.is_main():
             np.savez(path, **{types.path_name(name): np.asarray(leaf) for name, leaf in leaves})
         raise FloatingPointError(
-            f"{self._limit} gradients in a row were not finite; often the learning rate is too high. The batch of step "
-            f"{self.step} is in {path}"
+            f"{self._limit} gradients in a row were not finite, or would have made the params so; often the learning "
+            f"rate is too high. The batch of step {self.step} is in {path}"
         )
 
     def finish(self, setup: Setup, params: types.Params, **more: types.Params) -> bool:
         """Writes the final files of a complete run (write_final). Returns whether it is complete."""
         if self.done:
-            write_final(setup, self.workdir, self.step, params, **more)
+            with disk.named(self.workdir):
+                write_final(setup, self.workdir, self.step, params, **more)
+        self.close()
+        return self.done
+
+    def close(self) -> None:
+        """Says how the run has ended, and gives the workdir back."""
         if self.done and self._whole:
             self.say(f"wrote {self.workdir}; see it with  python -m experiments.report {self.workdir}")
         elif not self.done:
             self.say(f"stopped and saved after step {self.step}; run the same command again to resume")
-        return self.done
+        disk.unlock(self.workdir)
 
     def say(self, text: str) -> None:
         """Prints a line, in the first process, if config.log.progress."""
@@ -272,16 +288,50 @@ class Step:
         self._run._end(self, items, metrics, timings, done, host or {})
 
 
+def claim(config: ConfigDict, workdir: pathlib.Path, program: str) -> None:
+    """Makes this run the only one in its workdir, and refuses to go on with a run that had other settings.
+
+    Args:
+      config: of the run; its paths of the Hub are settled.
+      workdir: its folder.
+      program: the name in run.json.
+
+    Raises:
+      disk.InUseError: if another run has the workdir.
+      origin.ChangedError: if a field differs; names each.
+    """
+    if distributed.is_first():
+        disk.lock(workdir)
+    hub.settle(config, workdir)
+    origin.check_config(config, workdir, program)
+
+
 def record_run(config: ConfigDict, workdir: pathlib.Path, program: str, devices: Iterable[jax.Device]) -> None:
-    """Writes config.json and run.json, in the first process."""
+    """Writes config.json (only a new run's) and run.json, in the first process.
+
+    Raises:
+      origin.ChangedError: if the run goes on and its data is not what it was.
+    """
+    found, wrong, said = {}, "", ""
     if distributed.is_main():
+        found = origin.made_of(config, workdir)
+        wrong, said = origin.compare(workdir, found)
+    if wrong := distributed.gather(wrong)[0]:
+        raise origin.ChangedError(wrong)
+    if not distributed.is_main():
+        return
+    if said:
+        print(said, file=sys.stderr, flush=True)
+    with disk.named(workdir):
         write_run_record(
             workdir,
-            config=_named(config.to_dict()),
+            config=origin.named(config.to_dict()),
             command=[sys.executable, *sys.argv],
             task=(config.env if "env" in config else config.task).name,
             algorithm=program,
             devices=[str(device) for device in devices],
+            origin=found,
+            anew=not origin.begun(workdir),
         )
 
 
@@ -342,12 +392,3 @@ def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Pa
     final = {"step": step, "params_sha256": checkpoint.checksum({"policy": params, **more} if more else params)}
     if main:
         write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())
-
-
-def _named(value):
-    """A config's values with "module:qualname" for functions, which a notebook may have set."""
-    if isinstance(value, dict):
-        return {key: _named(item) for key, item in value.items()}
-    if not callable(value):
-        return value
-    return f"{value.__module__}:{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)

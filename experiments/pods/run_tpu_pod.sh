@@ -15,6 +15,7 @@
 # --delete                 the slice is deleted when the command has ended, whatever its status
 # --dry-run                prints every command and runs none
 #
+# Status 75: the run was stopped by a signal after it had saved; the same command goes on.
 # The command gets --distributed=auto at its end: every worker runs the same program, and they find each other.
 set -euo pipefail
 

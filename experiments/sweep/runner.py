@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from experiments.parts.stops import STOPPED
 from experiments.sweep.folder import state_of, write_json
 from rl_jax.runs.run_record import is_complete, read_json
 
@@ -243,8 +244,8 @@ class Runner:
             self._set(task, state="complete", error="")
             if self._display is not None:
                 self._display.completed(task, seconds)
-        elif self._signal is not None or item.process is None:
-            # Stopped by us, or an orphan that was killed: not a failure of the run.
+        elif self._signal is not None or item.process is None or status == STOPPED:
+            # Stopped by a signal, ours or another's, or an orphan that was killed: not a failure of the run.
             self._set(task, state="preempted")
             self._waiting.append(task)
         else:

@@ -7,6 +7,7 @@ requires that a step is logged before its checkpoint is saved, and that nothing 
 Nothing here imports jax.
 """
 
+import contextlib
 import json
 import math
 import numbers
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rl_jax.runs import disk
 from rl_jax.runs.completions import completions_table
 from rl_jax.runs.parquet import metric_columns, write_parquet
 from rl_jax.runs.progress import ProgressLine
@@ -127,11 +129,12 @@ class RunLogger:
           wandb: keywords of wandb_board.WandbBoard; None does without.
         """
         self._workdir = Path(workdir)
-        self._workdir.mkdir(parents=True, exist_ok=True)
         self._last_step = -1 if resume_step is None else resume_step
-        cut_back(self._workdir, self._last_step)
-        for name in PARQUET_FILES:  # outdated copies; close() makes new ones
-            (self._workdir / name).unlink(missing_ok=True)
+        with disk.named(self._workdir):
+            self._workdir.mkdir(parents=True, exist_ok=True)
+            cut_back(self._workdir, self._last_step)
+            for name in PARQUET_FILES:  # outdated copies; close() makes new ones
+                (self._workdir / name).unlink(missing_ok=True)
         self._closed = False
         self._samples_per_step = samples_per_step
         self._started = time.monotonic() - _wall_seconds(self._workdir / TIMING_FILE)
@@ -224,7 +227,8 @@ class RunLogger:
     def close(self) -> None:
         """Flushes and closes everything; a second call does nothing."""
         for file in self._files.values():
-            file.close()
+            with contextlib.suppress(OSError):  # of a last flush: every row was flushed, or its error was raised
+                file.close()
         self._files.clear()
         if not self._closed:
             self._closed = True
@@ -242,10 +246,11 @@ class RunLogger:
 
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         lines = "".join(encode_row(row) + "\n" for row in rows)
-        if name not in self._files:
-            self._files[name] = open(self._workdir / name, "ab")  # noqa: SIM115  closed by close()
-        self._files[name].write(lines.encode())
-        self._files[name].flush()
+        with disk.named(self._workdir / name):
+            if name not in self._files:
+                self._files[name] = open(self._workdir / name, "ab")  # noqa: SIM115  closed by close()
+            self._files[name].write(lines.encode())
+            self._files[name].flush()
 
 
 def _wall_seconds(path: Path) -> float:

@@ -29,6 +29,7 @@ SILENT_S = 900.0  # a run on another machine that has written nothing for this l
 _PACKAGES = (
     "rl_jax jax jaxlib flax optax orbax-checkpoint chex numpy scipy tensorflow-datasets grain ml-collections pyarrow"
 ).split()
+ABSENT = "(absent)"  # in config_changes
 _open_attempts: dict[Path, int] = {}  # workdir -> the process that opened it
 
 
@@ -40,11 +41,14 @@ def write_run_record(
     task: str,
     algorithm: str,
     devices: Sequence[str] = (),
+    origin: Mapping[str, Any] | None = None,
+    anew: bool = False,
 ) -> None:
     """Writes config.json and run.json to workdir, each atomically, and uncommitted changes as a patch.
 
-    A resumed run keeps the first attempt's "started" and appends the present time to "resumed". When the process ends,
-    the end of the attempt is recorded: "complete" if there is a final.json, "failed" with the error, else "preempted".
+    A resumed run keeps the first attempt's config.json, "origin" and "started" and appends the present time to
+    "resumed"; each attempt has the fields in which its config differs from config.json. When the process ends, the end
+    of the attempt is recorded: "complete" if there is a final.json, "failed" with the error, else "preempted".
 
     Args:
       workdir: folder of the run.
@@ -53,6 +57,8 @@ def write_run_record(
       task: name for the report's head.
       algorithm: name for the report's head.
       devices: str(d) of each accelerator.
+      origin: what the run is made of besides its config: data, code, the run that it was forked from.
+      anew: whether nothing that an earlier attempt made is used. Its config is kept as config_1.json (2, ...) then.
 
     Raises:
       ValueError: if JSON cannot represent a config value; names the field.
@@ -65,6 +71,8 @@ def write_run_record(
         earlier = read_json(workdir / "run.json")
         started, resumed = earlier["started"], [*earlier["resumed"], now]
         attempts = _ended(earlier.get("attempts", []), workdir)
+        origin = origin if anew else earlier.get("origin", origin)
+    changes = _keep_config(workdir, config, anew)
     git = _git_state(Path(__file__).resolve())
     patch = git.pop("patch")
     if patch:
@@ -72,6 +80,7 @@ def write_run_record(
         write_atomically(workdir / git["git_patch"], patch)
     place = {"host": platform.node(), "pid": os.getpid(), "process_started": _process_start(os.getpid())}
     attempt = {"started": now, **place, "state": RUNNING, **{name: git[name] for name in ("git_commit", "git_patch")}}
+    attempt |= {"config": changes} if changes else {}
     record = {
         "command": command if isinstance(command, str) else list(command),
         **git,
@@ -83,12 +92,39 @@ def write_run_record(
         "seed": config.get("seed"),
         "task": task,
         "algorithm": algorithm,
+        **({} if origin is None else {"origin": origin}),
     }
-    for name, content in (("config.json", config), ("run.json", record)):
-        _write(workdir / name, content)
+    _write(workdir / "run.json", record)
     if not _open_attempts:
         atexit.register(_close_attempts)
     _open_attempts[workdir] = os.getpid()
+
+
+def _keep_config(workdir: Path, config: Mapping[str, Any], anew: bool) -> dict[str, Any]:
+    """Writes config.json if there is none yet. Returns the fields, by dotted name, that differ from the one there."""
+    path = workdir / "config.json"
+    changes = config_changes(read_json(path), config) if path.exists() else {}
+    if changes and anew:
+        number = 1
+        while (workdir / f"config_{number}.json").exists():
+            number += 1
+        path.rename(workdir / f"config_{number}.json")
+    if not path.exists():
+        _write(path, config)
+        return {}
+    return {name: new for name, (_, new) in changes.items()}
+
+
+def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """{dotted name: (value in old, value in new)} of the fields that differ; ABSENT where a config has no such field.
+
+    Args:
+      old: of a config.json.
+      new: a config, nested dicts of plain values.
+    """
+    old, new = flatten(old), flatten(json.loads(encode_row(new)))
+    names = [name for name in old | new if old.get(name, ABSENT) != new.get(name, ABSENT)]
+    return {name: (old.get(name, ABSENT), new.get(name, ABSENT)) for name in names}
 
 
 def run_state(workdir: str | os.PathLike) -> tuple[str, str]:

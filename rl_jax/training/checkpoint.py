@@ -1,29 +1,33 @@
 """Orbax checkpoints of a whole run: named pytrees of arrays (sharded, asynchronous) and the host's state (JSON).
 
 A checkpoint is complete or absent: orbax writes to a temporary folder, renames it, and only then removes old
-checkpoints. Step N holds the state after N steps. A checkpoint that can no longer be read is skipped with a message,
-and never deleted.
+checkpoints. Step N holds the state after N steps. A checkpoint that can no longer be read, or whose arrays are not
+those that were saved (rl_jax.training.digests), is skipped with a message, and never deleted.
 """
 
 import contextlib
+import errno
 import hashlib
+import json
 import math
 import pathlib
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from rl_jax.training import distributed
+from rl_jax.core import types
+from rl_jax.training import digests, distributed
 from rl_jax.training.retention import Retention
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that orbax has not renamed yet
 DAMAGED = ".damaged"
+HOST = "host"  # the item with the host's state and the digests
 SLACK_BYTES = 1 << 20  # metadata and the host's JSON
 # Orbax's messages for an intact checkpoint that has other shapes than the requested ones.
 OTHER_FORM = ("tree structures do not match", "is not compatible with the stored shape")
@@ -108,7 +112,8 @@ class Checkpointer:
             arrays = {name: ocp.args.StandardSave(tree) for name, tree in items.items()}
             arrays |= self._retention.note(step, metrics or {})
             self._saving = step
-            if not self._manager.save(step, args=ocp.args.Composite(**arrays, host=ocp.args.JsonSave(host))):
+            sealed = ocp.args.JsonSave(digests.seal(step, host, digests.of(items)))
+            if not self._manager.save(step, args=ocp.args.Composite(**arrays, **{HOST: sealed})):
                 raise OSError(f"step {self._manager.latest_step()} is already saved: only the newest can be continued")
 
     def _finish(self) -> None:
@@ -139,33 +144,48 @@ class Checkpointer:
           (items, host) as they were saved.
 
         Raises:
-          FileNotFoundError: if there is no checkpoint.
+          FileNotFoundError: if there is no checkpoint, or none of this step; the message names the steps there are.
           ValueError: if the saved arrays have other shapes or names than `like`, or if no checkpoint can be read; the
             message gives the reason for each.
         """
         self._finish()
-        steps = sorted(self._manager.all_steps(), reverse=True) if step is None else [step]
-        if not steps:
+        there = sorted(self._manager.all_steps(), reverse=True)
+        if not there:
             raise FileNotFoundError(f"no checkpoint under {self._directory}")
+        if step is not None and step not in there:
+            raise FileNotFoundError(f"no checkpoint of step {step} under {self._directory}: there are {_listed(there)}")
         targets = {name: jax.tree.map(ocp.utils.to_shape_dtype_struct, tree) for name, tree in like.items()}
         for leaf in jax.tree.leaves(like) if in_place else ():
             if isinstance(leaf, jax.Array):
                 leaf.delete()
         failures: dict[int, str] = {}
-        for candidate in steps:
-            restored, failure = self._read(candidate, targets)
-            if not distributed.any_process(failure is not None):
+        for candidate in there if step is None else [step]:
+            restored, host, failure = self._read_whole(candidate, targets)
+            if failure is None:
                 for number, reason in failures.items():
                     where = self._directory / str(number)
                     _say(f"checkpoint {where} is damaged ({reason}); step {candidate} is used instead")
                 self._damaged = list(failures)
-                return {name: restored[name] for name in like}, restored["host"]
-            failures[candidate] = failure or "another process cannot read it"
+                return restored, host
+            failures[candidate] = failure
         reasons = "; ".join(f"{self._directory / str(number)}: {reason}" for number, reason in failures.items())
-        raise ValueError(f"no checkpoint can be read. {reasons}. Move {self._directory} away to start over")
+        ways = f"Move {self._directory} away to start over" if step is None else f"There are {_listed(there)}"
+        raise ValueError(f"no checkpoint can be read. {reasons}. {ways}")
 
-    def _read(self, step: int, targets: dict[str, Any]) -> tuple[Any, str | None]:
-        """(items, None), or (None, why it cannot be read).
+    def _read_whole(self, step: int, targets: dict[str, Any]) -> tuple[Any, dict, str | None]:
+        """(items, host, why this checkpoint cannot be used): the same answer in every process."""
+        restored, host, record, failure = self._read(step, targets)
+        if distributed.any_process(failure is not None):
+            return None, {}, failure or "another process cannot read it"
+        if record is None:
+            _say(f"checkpoint {self._directory / str(step)} carries no digests (it is older): it is used unchecked")
+        elif failure := digests.fault(record, restored):
+            return None, {}, failure
+        # An array that is wanted in another dtype was read in its own, to be checked.
+        return jax.tree.map(_cast, restored, targets), host, None
+
+    def _read(self, step: int, targets: dict[str, Any]) -> tuple[Any, dict, dict[str, str] | None, str | None]:
+        """(items, host, digests, None), or (None, {}, None, why it cannot be read).
 
         No process waits for another, since the damage may be in the files of just one.
         """
@@ -175,22 +195,24 @@ class Checkpointer:
         )
         options = ocp.CompositeOptions(multiprocessing_options=alone)
         handler = ocp.CompositeCheckpointHandler(composite_options=options)
-        arguments = {name: ocp.args.StandardRestore(target) for name, target in targets.items()}
-        arguments = ocp.args.Composite(**arguments, host=ocp.args.JsonRestore())
-        folder = self._directory / str(step)
+        folder, record = self._directory / str(step), None
         with contextlib.closing(ocp.Checkpointer(handler, multiprocessing_options=alone)) as reader:
             try:
-                return reader.restore(folder, args=arguments), None
+                host, record = digests.unseal(step, json.loads((folder / HOST / "metadata").read_text()))
+                saved = _as_saved(targets, digests.kinds(record or {}))
+                arrays = {name: ocp.args.StandardRestore(tree) for name, tree in saved.items()}
+                restored = reader.restore(folder, args=ocp.args.Composite(**arrays))
+                return {name: restored[name] for name in targets}, host, record, None
             except Exception as error:
                 # A broken file can make a parser raise anything. Errors that are not damage must not be taken for it:
                 if isinstance(error, (MemoryError, PermissionError, jax.errors.JaxRuntimeError)):
                     raise
                 reason = " ".join(str(error).split())
-                if any(words in reason for words in OTHER_FORM):
+                if any(words in reason for words in OTHER_FORM) and not _same_form(targets, record):
                     raise ValueError(
                         f"{folder} is of a run with other shapes; use that run's config: {reason}"
                     ) from error
-                return None, f"{type(error).__name__}: {reason:.150}"
+                return None, {}, None, f"{type(error).__name__}: {reason:.150}"
 
     def _tidy_up(self) -> None:
         """Before a save, moves damaged steps aside so that they can be saved again.
@@ -220,10 +242,12 @@ class Checkpointer:
         except Exception as error:
             free = shutil.disk_usage(self._directory).free
             complete = sorted(int(path.name) for path in self._directory.iterdir() if path.name.isdecimal())
+            rights = getattr(error, "errno", None) in (errno.EROFS, errno.EACCES, errno.EPERM)
+            remedy = "make the folder writable" if rights else "free some space"
             room = f"it takes up to {needed:,} bytes, and " if needed else ""
             raise OSError(
                 f"the checkpoint of step {step} cannot be written under {self._directory} ({error}): "
-                f"{room}{free:,} bytes are free. The checkpoints of steps {complete} are untouched: free some space "
+                f"{room}{free:,} bytes are free. The checkpoints of steps {complete} are untouched: {remedy} "
                 "and run the same command again to resume"
             ) from error
 
@@ -256,6 +280,39 @@ def _say(text: str) -> None:
 def _num_bytes(items: Any) -> int:
     """Upper bound of the disk space of the arrays (no compression), summed over all processes."""
     return SLACK_BYTES + sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(items))
+
+
+def _listed(steps: Iterable[int]) -> str:
+    return f"steps {', '.join(map(str, sorted(steps)))}"
+
+
+def _as_saved(targets: dict[str, Any], kinds: Mapping[str, str]) -> dict[str, Any]:
+    """The targets with the dtypes that the arrays were saved in: only those bytes have a digest."""
+
+    def leaf(path, target):
+        saved, _, _ = kinds.get(types.path_name(path), "").partition("[")
+        if not saved or jax.dtypes.issubdtype(target.dtype, jax.dtypes.prng_key):
+            return target
+        return jax.ShapeDtypeStruct(target.shape, jax.numpy.dtype(saved), sharding=target.sharding)
+
+    return jax.tree_util.tree_map_with_path(leaf, targets)
+
+
+def _cast(x: Any, target: Any) -> Any:
+    is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return x if is_key or x.dtype == target.dtype else x.astype(target.dtype)
+
+
+def _same_form(targets: dict[str, Any], record: Mapping[str, str] | None) -> bool:
+    """Whether exactly these arrays were saved: what does not fit to them then is damage, not another run's config."""
+
+    def shape(kind: str) -> str:
+        return kind.partition("[")[2]
+
+    paths = jax.tree_util.tree_leaves_with_path(targets)
+    wanted = {types.path_name(path): shape(digests.kind_of(leaf)) for path, leaf in paths}
+    kinds = digests.kinds(record or {})
+    return wanted == {name: shape(kind) for name, kind in kinds.items() if name.partition("/")[0] in targets}
 
 
 class StopSignal:

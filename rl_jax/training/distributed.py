@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.distributed import global_state as state  # jax.process_index starts the devices
 from jax.experimental import multihost_utils
 from jax.sharding import Sharding
 
@@ -47,6 +48,11 @@ def start(
 def is_main() -> bool:
     """Whether this is process 0, which writes files and prints."""
     return jax.process_index() == 0
+
+
+def is_first() -> bool:
+    """Whether this is process 0. Unlike is_main it can be asked before devices are chosen: it does not start jax."""
+    return (state.process_id or 0) == 0
 
 
 def barrier(name: str) -> None:

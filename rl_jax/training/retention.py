@@ -3,6 +3,7 @@
 The metric is read from each checkpoint's own file, so a resumed run continues with the same ranking.
 """
 
+import hashlib
 import json
 import math
 import pathlib
@@ -12,6 +13,11 @@ from collections.abc import Mapping, Sequence
 import orbax.checkpoint as ocp
 
 ITEM = "metric"  # its name among a checkpoint's items
+SEAL = "sha256"  # of step and metric: a flipped bit must not decide which checkpoint is the best
+
+
+def _seal(step: int, result: Mapping[str, float]) -> str:
+    return hashlib.sha256(json.dumps([step, result], sort_keys=True).encode()).hexdigest()
 
 
 class Retention:
@@ -40,9 +46,13 @@ class Retention:
         """Reads the metric of every checkpoint in `directory`. Those without a readable metric are not ranked."""
         for path in directory.glob(f"*/{ITEM}/metadata") if self._keep_best else ():
             try:
-                self._take(int(path.parent.parent.name), json.loads(path.read_text()))
-            except (ValueError, AttributeError, OSError):
-                continue
+                step, saved = int(path.parent.parent.name), json.loads(path.read_text())
+                seal = saved.pop(SEAL, None)
+                if seal not in (None, _seal(step, saved)):  # an older one has none
+                    raise ValueError("its checksum differs")
+                self._take(step, saved)
+            except (ValueError, AttributeError, OSError) as error:
+                warnings.warn(f"{path} is damaged ({error}): its step is not ranked", stacklevel=3)
 
     def note(self, step: int, metrics: Mapping[str, float]) -> dict[str, ocp.args.JsonSave]:
         """Records the metric of a step that is about to be saved.
@@ -64,7 +74,7 @@ class Retention:
             return {}
         result = {self._metric: float(metrics[self._metric])}
         self._take(step, result)
-        return {ITEM: ocp.args.JsonSave(result)}
+        return {ITEM: ocp.args.JsonSave(result | {SEAL: _seal(step, result)})}
 
     def _take(self, step: int, result: Mapping[str, float]) -> None:
         value = result.get(self._metric)

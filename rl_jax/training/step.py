@@ -6,6 +6,7 @@ Gradients of totals are summed over micro-batches (and, under a mesh, over devic
 summed count. So neither the number of micro-batches nor the mesh changes the objective.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ class TrainState(NamedTuple):
       params: pytree of arrays.
       opt_state: pytree of arrays.
       rng: typed PRNG key []. Never changes; per-step randomness is fold_in(rng, step).
-      skipped: int32 []. Steps with a non-finite gradient, which changed nothing.
+      skipped: int32 []. Steps with a non-finite gradient or result, which changed nothing.
       skipped_in_a_row: int32 []. The same, since the last good step.
       trackers: estimators that the loop carries along (rl_jax.core.trackers), by name. The train step does not touch
         them.
@@ -113,7 +114,8 @@ def make_train_step(
 ) -> Callable:
     """Builds a pure function (state, batch) -> (state, metrics). Jit it with a donated state and explicit shardings.
 
-    A non-finite gradient leaves params and optimizer state unchanged and is counted in `skipped`.
+    A non-finite gradient, or one that would make a param non-finite (a learning rate that is too high), leaves params
+    and optimizer state unchanged and is counted in `skipped`.
 
     Args:
       loss_fn: (params, batch) -> (Mean, {name: Mean or Max}).
@@ -168,7 +170,7 @@ def make_train_step(
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics = {name: mean.value() for name, mean in means.items()}
-        finite = jnp.isfinite(grad_norm) & jnp.isfinite(metrics["loss"])
+        finite = jnp.isfinite(grad_norm) & jnp.isfinite(metrics["loss"]) & all_finite(params)
         params, opt_state = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
         )
@@ -181,6 +183,12 @@ def make_train_step(
         return state, metrics
 
     return train_step
+
+
+def all_finite(tree: Any) -> chex.Array:
+    """Whether no float of any leaf is nan or infinite, bool []."""
+    floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in floats], jnp.bool_(True))
 
 
 def _deal(x: chex.Array, num_micro_batches: int) -> chex.Array:

@@ -87,6 +87,7 @@ def test_asked_for_help_a_program_exits_with_0(program, monkeypatch, capsys):
         program_help.parse_flags_helpfully([f"experiments/{program}.py", "--help"])
     printed = capsys.readouterr().out
     assert stopped.value.code == 0 and len(printed.splitlines()) <= 60
+    assert "--fork=FOLDER" in printed and "SIGTERM saves and exits with status 75" in printed
     assert "--skip_bad_records" in printed and "Main fields of configs/" in printed
     assert program_flags.FLAGS["config"].value is None  # nothing was parsed
 

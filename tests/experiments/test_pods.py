@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from experiments.parts import stops
 from tests.paths import REPO_ROOT
 
 POD = REPO_ROOT / "experiments/pods/run_tpu_pod.sh"
@@ -163,6 +164,12 @@ def test_the_job_set_is_a_slice_of_four_machines():
     shape = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"]
     assert job["parallelism"] == machines and machines * chips == 16 and shape == "4x4"
     assert container["resources"]["requests"] == container["resources"]["limits"]
+    # A machine that is taken away: status 75 is neither success nor one of the counted restarts.
+    (rule,) = job["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [stops.STOPPED]}
+    (restart,) = found["spec"]["failurePolicy"]["rules"]
+    assert (rule["action"], restart["action"]) == ("FailJob", "RestartJobSetAndIgnoreMaxRestarts")
+    assert restart["onJobFailureReasons"] == ["PodFailurePolicy"] and pod["restartPolicy"] == "Never"
     assert container["image"] == "host/i:1" and container["args"][0] == "experiments.grpo"
     assert "--distributed=auto" in container["args"] and "--config.mesh=fsdp:16" in container["args"]
     assert "--config.model.path=/bucket/model" in container["args"]  # a plan's own folder has no weights

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.parts import stops
 from tests.experiments import programs
 
 pytestmark = pytest.mark.slow
@@ -150,11 +151,11 @@ def test_killed_with_9_at_several_moments_and_its_newest_checkpoint_damaged(runn
     assert len(json.loads((workdir / "run.json").read_text())["resumed"]) == len(moments)
 
 
-def test_sigterm_saves_and_exits_with_0(runner, undisturbed, tmp_path):
-    """In the warm start, and in GRPO."""
+def test_sigterm_saves_and_exits_with_a_status_of_its_own(runner, undisturbed, tmp_path):
+    """In the warm start, and in GRPO. A scheduler must not take it for a complete run."""
     workdir = tmp_path / "terminated"
     for name in ("sft", ""):
-        assert runner.until(workdir, logged(name, 5), signal.SIGTERM) == 0, programs.tail(runner.log)
+        assert runner.until(workdir, logged(name, 5), signal.SIGTERM) == stops.STOPPED, programs.tail(runner.log)
         assert not (workdir / "final.json").exists()
         part = workdir / name
         newest = max(int(path.name) for path in (part / "checkpoints").iterdir() if path.name.isdecimal())

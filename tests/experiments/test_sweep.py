@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from experiments.parts.stops import STOPPED
 from experiments.sweep import cli as program
 from experiments.sweep import folder, launchers, points, runner
 from experiments.sweep.display import Display
@@ -182,6 +183,22 @@ def test_failed_points_are_tried_again_so_many_times(tmp_path):
     again, printed = end(sweep(tmp_path, *arguments))
     assert again == 1 and "fail=always has failed 2 times and is skipped; raise --retries" in printed
     assert read_json(tmp_path / "state.json")["points"]["fail=always"]["attempts"] == 2
+
+
+def test_a_point_that_another_has_stopped_goes_on_and_has_not_failed(tmp_path):
+    """Status 75: a signal that did not come from the sweep. 76 is a failure like any other."""
+    states = {}
+    for status in (STOPPED, 76):
+        place = tmp_path / str(status)
+        program = (
+            "import pathlib, sys\nplace = pathlib.Path(sys.argv[1])\nagain = (place / 'again').exists()\n"
+            f"(place / ('final.json' if again else 'again')).write_text('{{}}')\nsys.exit(0 if again else {status})"
+        )
+        task = runner.Task("a", place / "a", [sys.executable, "-c", program, str(place / "a")], ["a"])
+        runner.Runner(place, [task], [runner.Slot()], retries=0, poll_s=0.005).run()
+        states[status] = read_json(place / "state.json")["points"]["a"]
+    assert (states[75]["state"], states[75]["attempts"], states[75]["failures"]) == ("complete", 2, 0)
+    assert (states[76]["state"], states[76]["attempts"], states[76]["failures"]) == ("failed", 1, 1)
 
 
 def test_a_point_that_failed_too_often_for_fewer_retries_is_no_success(tmp_path):

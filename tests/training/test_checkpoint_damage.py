@@ -1,6 +1,9 @@
 """checkpoint.py where files are broken or the disk is full: the checkpoint before is used, said so, and never lost."""
 
+import gc
+import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -10,12 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.training import checkpoint
+from rl_jax.training import checkpoint, digests
 from rl_jax.training.checkpoint import Checkpointer
 from tests.paths import REPO_ROOT
 
 # Orbax leaves the other reads of a failed one to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leave_nothing_to_the_collector():
+    """What orbax leaves would otherwise be found in another file's test."""
+    yield
+    gc.collect()
 
 
 def items(step):
@@ -80,6 +90,94 @@ def test_a_damaged_newest_gives_way_to_the_one_before(tmp_path, capfd, damage):
     assert len(told) == 1
     assert f"checkpoint {tmp_path}/6 is damaged (" in told[0] and told[0].endswith("step 4 is used instead")
     assert (tmp_path / "6").exists(), "reading must not move or delete anything"
+
+
+def as_older(folder, step):
+    """The checkpoint as it was written before there were digests."""
+    path = folder / str(step) / "host" / "metadata"
+    host, _ = digests.unseal(step, json.loads(path.read_text()))
+    path.write_text(json.dumps(host))
+
+
+def other_values(folder, step):
+    """Another checkpoint's arrays, whole and well-formed, under this one's host and digests."""
+    save(folder / "other", step + 1)
+    shutil.rmtree(folder / str(step) / "params")
+    shutil.copytree(folder / "other" / str(step + 1) / "params", folder / str(step) / "params")
+
+
+def test_arrays_that_are_not_those_that_were_saved_are_damage_too(tmp_path, capfd):
+    save(tmp_path, 2, 4)
+    other_values(tmp_path, 4)
+    for like, in_place in ((items(0), False), (items(0), True), ({"params": items(0)["params"]}, False)):
+        with Checkpointer(tmp_path, every=1) as checkpoints:
+            assert checkpoints.restore(like, in_place=in_place)[1] == {"step": 2}
+        said = capfd.readouterr().err
+        assert f"checkpoint {tmp_path}/4 is damaged (params/w is not what was saved: its digest is " in said
+        assert "step 2 is used instead" in said
+    with Checkpointer(tmp_path, every=1) as checkpoints:
+        assert checkpoints.restore({"rest": items(0)["rest"]})[1] == {"step": 4}, "nothing wrong was read"
+        with pytest.raises(ValueError, match=r"can be read\. .*/4: params/w is not what.*There are steps 2, 4"):
+            checkpoints.restore(items(0), 4)
+
+
+def test_an_older_checkpoint_is_used_and_said_to_be_unchecked(tmp_path, capfd):
+    save(tmp_path, 2)
+    as_older(tmp_path, 2)
+    assert restored(tmp_path) == 2
+    assert f"checkpoint {tmp_path}/2 carries no digests (it is older): it is used unchecked" in capfd.readouterr().err
+    save(tmp_path, 4)
+    assert restored(tmp_path) == 4 and "no digests" not in capfd.readouterr().err
+
+
+def test_another_dtype_is_read_in_its_own_and_checked(tmp_path, capfd):
+    save(tmp_path, 2, 4)
+    like = {"params": {"w": jax.ShapeDtypeStruct((64, 64), jnp.bfloat16)}}
+    with Checkpointer(tmp_path, every=1) as checkpoints:
+        found, host = checkpoints.restore(like)
+    assert host == {"step": 4} and found["params"]["w"].dtype == jnp.bfloat16
+    assert np.array_equal(found["params"]["w"], items(4)["params"]["w"].astype(jnp.bfloat16))
+    other_values(tmp_path, 4)
+    with Checkpointer(tmp_path, every=1) as checkpoints:
+        assert checkpoints.restore(like)[1] == {"step": 2}
+
+
+def test_a_step_under_another_s_name_and_another_host_are_damage(tmp_path, capfd):
+    save(tmp_path, 2, 4, 6, keep=3)
+    shutil.rmtree(tmp_path / "6")
+    shutil.copytree(tmp_path / "2", tmp_path / "6")
+    path = tmp_path / "4" / "host" / "metadata"
+    path.write_text(path.read_text().replace('"step": 4', '"step": 5', 1))
+    assert restored(tmp_path) == 2
+    said = capfd.readouterr().err
+    assert "it is the checkpoint of step 2, not 6" in said and "the host's state is not what was saved" in said
+
+
+def test_metadata_of_other_shapes_is_damage_if_the_digests_say_so(tmp_path, capfd):
+    save(tmp_path, 2, 4)
+    path = tmp_path / "4" / "params" / "_METADATA"
+    assert '"w"' in path.read_text()
+    path.write_text(path.read_text().replace("w", "v"))
+    assert restored(tmp_path) == 2, "not taken for another run's config"
+
+
+def test_a_step_that_is_not_there_is_said_with_those_that_are(tmp_path):
+    save(tmp_path, 2, 4)
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 3 under .*: there are steps 2, 4$"):
+        restored(tmp_path, 3)
+
+
+def test_a_metric_that_is_not_what_was_saved_ranks_nothing(tmp_path):
+    best = dict(keep=1, keep_best=1, best_metric="score")
+    with Checkpointer(tmp_path, every=1, **best) as checkpoints:
+        for step, score in ((2, 9.0), (4, 1.0)):
+            checkpoints.save(step, items(step), {"step": step}, {"score": score})
+    path = tmp_path / "4" / "metric" / "metadata"
+    path.write_text(path.read_text().replace("1.0", "99.0"))
+    with pytest.warns(UserWarning, match="4/metric/metadata is damaged"):
+        found = Checkpointer(tmp_path, every=1, **best)
+    with found:
+        assert found.best_step() == 2
 
 
 def test_the_run_goes_on_and_the_damaged_one_is_moved_aside_not_deleted(tmp_path):

@@ -136,6 +136,18 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted():
     assert metrics["nonfinite/skipped"] == 2 and np.any(state.params["w"] != before.params["w"])
 
 
+@pytest.mark.parametrize("rate", [np.nan, 1e38])
+def test_a_good_gradient_that_would_poison_the_params_changes_nothing(rate):
+    optimizer = optax.sgd(rate)
+    step = jax.jit(make_train_step(_loss, optimizer))
+    before, batch = _state(optimizer), _batch()
+    batch[0][:] *= 100.0  # the gradient's size
+    state, metrics = step(before, batch)
+    assert np.isfinite(metrics["grad_norm"]) and np.isfinite(metrics["loss"])
+    assert all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (state.params, before.params)), strict=True))
+    assert (state.step, state.skipped, state.skipped_in_a_row) == (1, 1, 1) and metrics["nonfinite/skipped"] == 1
+
+
 def test_a_nan_behind_the_mask_is_not_a_bad_gradient():
     batch, clean = _batch(), _batch()
     batch[1][~batch[2]] = np.nan

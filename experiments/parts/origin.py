@@ -1,0 +1,250 @@
+"""What a run is made of: its config, data files and code. A resumed run must be made of the same, or say so.
+
+    python -m experiments.grpo ... --workdir=runs/a --fork=runs/b --config.train.optimizer.learning_rate=1e-5
+
+A run keeps what it was first started with in config.json and in run.json ("origin"). On resume a changed config or
+changed data is refused, changed code is said in one line. Fields that may change are in MAY_CHANGE. --fork starts a new
+run from the newest checkpoints of another one, with new settings.
+"""
+
+import functools
+import glob
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from rl_jax.runs import disk
+from rl_jax.runs.logging import write_atomically
+from rl_jax.runs.run_record import ABSENT, config_changes, flatten, is_complete, read_json
+
+# Fields, or groups of them, that may change when a run is resumed: they move no number of the training, but by how long
+# it lasts and in which order sums over devices are taken.
+MAY_CHANGE = (
+    *("name", "log", "checkpoint", "mesh", "spread", "rollout.mesh", "rollout.devices"),
+    *("eval.every", "sft.eval_every", "reward.num_workers", "reward.time_limit_s"),
+    *("rollout.engine.url", "rollout.engine.timeout_s", "task.skip_bad_records", "data.skip_bad_records"),
+)
+MAY_GROW = ("train.steps", "train.data_epochs", "train.total_steps", "sft.steps")
+# What a warm start is made of; it does not read the rest of its program's config.
+OF_SFT = ("seed", "task", "data", "model", "sft", "score", "rollout.prompt_buckets", "rollout.completion_length")
+DATA_GROUPS = ("task", "data", "sample", "foreign", "reward")
+FORKED = "forked_from.json"
+KEPT = 2  # checkpoints that a fork takes along: the newest, and one to fall back on
+_PATHS = re.compile(r"(^|[._])(paths?|files?|folder)$")
+_CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class ChangedError(ValueError):
+    """A run is to go on with other settings or data; the message names what differs."""
+
+
+def named(value: Any) -> Any:
+    """A config's values with "module:qualname" for functions, which a notebook may have set."""
+    if isinstance(value, dict):
+        return {key: named(item) for key, item in value.items()}
+    if not callable(value):
+        return value
+    return f"{value.__module__}:{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
+
+
+def begun(workdir: pathlib.Path) -> bool:
+    """Whether a start in `workdir` would go on with what an earlier one made."""
+    folder = workdir / "checkpoints"
+    return is_complete(workdir) or (folder.is_dir() and any(path.name.isdecimal() for path in folder.iterdir()))
+
+
+def check_config(config: ConfigDict, workdir: pathlib.Path, program: str) -> None:
+    """Compares the config with the one that the run in `workdir` was first started with.
+
+    Raises:
+      ChangedError: if a field differs that must not; names each with its old and its new value.
+    """
+    if not _is_known(workdir) or not (workdir / "config.json").is_file():
+        return
+    record, old = read_json(workdir / "run.json"), read_json(workdir / "config.json")
+    changes = config_changes(old, named(config.to_dict()))
+    if program == "sft":
+        changes = {name: change for name, change in changes.items() if _within(name, OF_SFT)}
+    other_code = record.get("origin", {}).get("code_sha256") != code_sha256()
+    # A field that only one of two versions of the code has was not set by anybody.
+    new_fields = [name for name, change in changes.items() if other_code and ABSENT in change]
+    wrong = {name: change for name, change in changes.items() if name not in new_fields and not _may(name, *change)}
+    if program != "sft" and changes.get("sft.steps"):
+        wrong["sft.steps"] = changes["sft.steps"]  # its params are where this run began
+    rate = config.get("train", {}).get("optimizer", {})
+    if "train.total_steps" in changes and rate.get("final_fraction", 1.0) != 1.0:
+        wrong["train.total_steps"] = changes["train.total_steps"]  # the learning rate's decay is spread over them
+    lines = [f"  {name}: {_shown(before)} -> {_shown(after)}" for name, (before, after) in wrong.items()]
+    if record.get("algorithm", program) != program:
+        lines.insert(0, f"  program: {record['algorithm']} -> {program}")
+    if lines:
+        raise ChangedError("\n".join([f"{workdir} has a run that was started with other settings:", *lines, _ways()]))
+    if new_fields:
+        print(f"{workdir}: fields that only one of the two versions of the code has: {', '.join(new_fields)}")
+
+
+def made_of(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
+    """The "origin" of a run.json: data files with sizes and checksums, checksum of the code, where it was forked."""
+    result = {"data": data_files(config), "code_sha256": code_sha256()}
+    if (workdir / FORKED).is_file():
+        result["forked_from"] = read_json(workdir / FORKED)
+    return result
+
+
+def compare(workdir: pathlib.Path, found: Mapping[str, Any]) -> tuple[str, str]:
+    """(why the run in `workdir` cannot go on with this data, a line on what else differs); "" each if nothing is wrong.
+
+    Args:
+      workdir: of the run.
+      found: of made_of, now.
+    """
+    if not _is_known(workdir):
+        return "", ""
+    record = read_json(workdir / "run.json")
+    origin = record.get("origin")
+    if origin is None:
+        return "", f"{workdir} was begun by an older version: whether its data is still the same is not known"
+    lines = [
+        f"  {path}: {_file(origin['data'].get(path))} -> {_file(found['data'].get(path))}"
+        for path in origin["data"] | found["data"]
+        if origin["data"].get(path) != found["data"].get(path)
+    ]
+    if lines:
+        return "\n".join([f"{workdir} has a run that was started with other data:", *lines, _ways()]), ""
+    if origin["code_sha256"] == found["code_sha256"]:
+        return "", ""
+    commit = record.get("attempts", [{}])[0].get("git_commit", "unknown")
+    return "", (
+        f"{workdir}: the code has changed since this run was started (at commit {commit[:12]}): numbers from here on "
+        "may differ from those of an undisturbed run"
+    )
+
+
+def data_files(config: ConfigDict) -> dict[str, dict[str, Any]]:
+    """{path: {"bytes", "sha256"}} of the files that the config's data groups name. Folders stand for their files."""
+    result = {}
+    for name, value in flatten(named(config.to_dict())).items():
+        if not _within(name, DATA_GROUPS) or not _PATHS.search(name):
+            continue
+        for text in [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else []:
+            for path in _files(str(text)):
+                result[str(path)] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+    return result
+
+
+@functools.cache
+def code_sha256() -> str:
+    """Of the sources of rl_jax and experiments."""
+    digest = hashlib.sha256()
+    for path in sorted(path for top in ("rl_jax", "experiments") for path in (_CHECKOUT / top).rglob("*.py")):
+        digest.update(f"{path.relative_to(_CHECKOUT)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def fork(old: pathlib.Path, new: pathlib.Path, *, first: bool = True, patience_s: float = 600.0) -> pathlib.Path:
+    """Makes a run that begins with the newest checkpoints, logs and warm start of another; returns its folder.
+
+    A fork that is there already is left as it is, so the same command resumes it.
+
+    Args:
+      old: folder of the run; only read.
+      new: folder of the new one.
+      first: whether this process copies. The others wait for it.
+      patience_s: how long the others wait.
+
+    Raises:
+      FileNotFoundError: if the old run has no checkpoint.
+      ValueError: if the new folder has something else.
+      TimeoutError: if the first process does not copy.
+    """
+    old, new = old.absolute(), new.absolute()
+    give_up = time.monotonic() + patience_s
+    while not first and not (new / FORKED).is_file():
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"--fork={new}: the first process has not made it within {patience_s:g} s")
+        time.sleep(0.1)
+    if (new / FORKED).is_file() and (there := read_json(new / FORKED)["workdir"]) == str(old):
+        return new
+    if new.exists() and (not new.is_dir() or any(new.iterdir())):
+        of = f"the fork of another run, {there}" if (new / FORKED).is_file() else "not empty"
+        raise ValueError(f"--fork={new} is {of}: give a new folder")
+    folder = old / "checkpoints"
+    steps = sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
+    if not steps:
+        raise FileNotFoundError(f"--fork: no checkpoint under {folder}, so there is nothing to begin with")
+    partial = new.with_name(f".{new.name}.partial")
+    with disk.named(new):
+        shutil.rmtree(partial, ignore_errors=True)
+        (partial / "checkpoints").mkdir(parents=True)
+        for step in steps[-KEPT:]:
+            shutil.copytree(folder / str(step), partial / "checkpoints" / str(step))
+        if (old / "sft").is_dir():
+            shutil.copytree(old / "sft", partial / "sft", ignore=shutil.ignore_patterns(disk.LOCK_FILE))
+            write_atomically(partial / "sft" / FORKED, b'{"part": true}\n')
+        for path in [*old.glob("*.jsonl"), *old.glob("hub.json")]:
+            shutil.copy2(path, partial)
+        content = {"workdir": str(old), "step": steps[-1]}
+        write_atomically(partial / FORKED, (json.dumps(content) + "\n").encode())
+        if new.is_dir():
+            new.rmdir()
+        os.rename(partial, new)
+    print(f"{new} begins with step {steps[-1]} of {old}")
+    return new
+
+
+def _is_known(workdir: pathlib.Path) -> bool:
+    """Whether a start in `workdir` goes on with a run whose settings are known and bind it.
+
+    A fork takes the warm start of the other run as it is.
+    """
+    forked = read_json(workdir / FORKED) if (workdir / FORKED).is_file() else {}
+    return begun(workdir) and (workdir / "run.json").is_file() and not forked.get("part")
+
+
+def _within(name: str, groups: tuple[str, ...]) -> bool:
+    return any(name == group or name.startswith(f"{group}.") for group in groups)
+
+
+def _may(name: str, old: Any, new: Any) -> bool:
+    grows = name in MAY_GROW and ABSENT not in (old, new) and new > old
+    return grows or _within(name, MAY_CHANGE)
+
+
+def _ways() -> str:
+    return (
+        "Give the old ones back to go on with it. With the new ones, either start anew in another --workdir, or add "
+        "--fork=NEW_WORKDIR: a new run that begins with this one's newest checkpoint. May change without either: "
+        f"{', '.join(MAY_CHANGE)}; may grow: {', '.join(MAY_GROW)}"
+    )
+
+
+def _shown(value: Any) -> str:
+    return value if value == ABSENT else json.dumps(value)
+
+
+def _file(entry: Mapping[str, Any] | None) -> str:
+    return f"{entry['bytes']} bytes, sha256 {entry['sha256'][:12]}" if entry else ABSENT
+
+
+def _files(text: str) -> Iterator[pathlib.Path]:
+    """The files that "NAME=PATH@WEIGHT,PATH,..." names: files, folders and globs."""
+    for part in text.split(","):
+        for form in (part, part.rpartition("@")[0], part.partition("=")[2], part.partition("=")[2].rpartition("@")[0]):
+            found = sorted(glob.glob(os.path.expanduser(form.strip()))) if form.strip() else []
+            if found:
+                break
+        for path in map(pathlib.Path, found):
+            yield from [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+
+
+def _sha256(path: pathlib.Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,100 @@
+"""The disk under a run: one run per folder at a time, and errors that name the folder and say what to do."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+LOCK_FILE = "run.lock"
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full: free some space and run the same command again, which resumes",
+    errno.EDQUOT: "the disk quota is used up: free some space and run the same command again, which resumes",
+    errno.EROFS: "the disk can only be read: give a folder on a disk that can be written",
+    errno.EACCES: "this user may not write there: give another folder, or change its rights",
+    errno.EPERM: "this user may not write there: give another folder, or change its rights",
+    errno.ENOTDIR: "a file is where a folder is needed: give another folder, or move the file away",
+}
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_held: dict[Path, int] = {}  # folder -> file descriptor of its lock, in this process
+
+
+class InUseError(RuntimeError):
+    """A folder belongs to another process that is alive; the message names it."""
+
+
+@contextlib.contextmanager
+def named(folder: str | os.PathLike) -> Iterator[None]:
+    """Around writes to a run's folder: a full or read-only disk becomes an OSError that names path and remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REMEDIES:
+            raise
+        raise OSError(f"{error.filename or folder} cannot be written: {_REMEDIES[error.errno]}") from error
+
+
+def lock(folder: str | os.PathLike) -> None:
+    """Makes this process the only one that writes to a run's folder, until `unlock` or its end, however it ends.
+
+    A process may lock a folder again. On a file system without locks a line says so, and nothing is locked.
+
+    Raises:
+      InUseError: if another process has it; names its pid and host.
+      OSError: if the folder cannot be written; names it.
+    """
+    folder = Path(folder).absolute()
+    if folder in _held:
+        return
+    with named(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        place = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = _owner(place)
+        os.close(place)
+        raise InUseError(
+            f"{folder} belongs to a run that is going on, {owner}: wait for it, stop it (SIGTERM: it saves first), or "
+            "give another workdir"
+        ) from None
+    except OSError as error:
+        os.close(place)
+        if error.errno not in _NO_LOCKS:
+            raise
+        print(f"{folder}: this file system has no locks, so start only one run there at a time", file=sys.stderr)
+        return
+    content = json.dumps({"pid": os.getpid(), "host": platform.node()}).encode() + b"\n"
+    with named(folder):
+        os.ftruncate(place, 0)
+        os.pwrite(place, content, 0)
+    _held[folder] = place
+
+
+def unlock(folder: str | os.PathLike) -> None:
+    """Gives the folder back; does nothing if this process does not have it."""
+    place = _held.pop(Path(folder).absolute(), None)
+    if place is not None:
+        os.close(place)
+
+
+def _owner(place: int) -> str:
+    try:
+        owner = json.loads(os.pread(place, 1000, 0))
+        return f"process {owner['pid']} on {owner['host']}"
+    except (ValueError, LookupError, TypeError):  # it has just begun
+        return "a process that has not said its number yet"
+
+
+def _forget() -> None:
+    """In a forked child: the lock is the parent's, and must not outlive it."""
+    for place in _held.values():
+        os.close(place)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,210 @@
+"""experiments/parts/origin.py: a run goes on with what it was made of, or says what differs."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import pytest
+
+from experiments.parts import origin, stops
+from experiments.parts.run import Run, record_run
+from rl_jax.runs.run_record import read_json
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+from tests.experiments.test_run import Numbers, config, rows, saved
+from tests.paths import REPO_ROOT
+
+pytestmark = pytest.mark.usefixtures("kept_signals")
+
+
+def run(workdir, settings, program="sum", steps=None):
+    """The sum of the data, as in test_run, with a record; stops after `steps`."""
+    loop, data = Run(settings, workdir, program, settings.train), Numbers()
+    loop.record([])
+    items = loop.restore({"state": {"total": jnp.float32(0.0)}}, data)
+    total = items["state"]["total"]
+    with loop:
+        for step in loop.steps():
+            total = total + settings.rate * next(data)
+            loop.stop.received = step.number == steps
+            step.end({"state": {"total": total}}, {"total": float(total)}, {})
+    if loop.done:
+        (workdir / "final.json").write_text("{}")
+    loop.close()
+    return float(total)
+
+
+def settings(**fields):
+    found = config(rate=1.0, seed=0, name="x", mesh="", data=dict(path=""), algorithm=dict(fn="a", clip=0.2))
+    for name, value in fields.items():
+        group, _, last = name.rpartition("__")
+        (found[group] if group else found)[last] = value
+    return found
+
+
+def test_another_config_is_refused_field_by_field(tmp_path):
+    run(tmp_path, settings(), steps=4)
+    before = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(origin.ChangedError) as refused:
+        run(tmp_path, settings(rate=2.0, algorithm__clip=0.28, checkpoint__every=1))
+    said = str(refused.value)
+    assert f"{tmp_path} has a run that was started with other settings:\n" in said
+    assert "\n  rate: 1.0 -> 2.0\n" in said and "\n  algorithm.clip: 0.2 -> 0.28\n" in said
+    assert said.count(" -> ") == 2, "checkpoint.every may change"
+    assert "--fork=NEW_WORKDIR" in said and "train.steps" in said and "another --workdir" in said
+    assert (tmp_path / "config.json").read_bytes() == before and saved(tmp_path)[-1] == 4
+    with pytest.raises(origin.ChangedError, match="program: sum -> other"):
+        run(tmp_path, settings(), program="other")
+
+
+def test_what_may_change_does_and_the_first_config_stays(tmp_path):
+    run(tmp_path, settings(), steps=4)
+    changed = settings(mesh="data:2", train__steps=9, checkpoint__every=2, eval__every=4, name="y")
+    assert run(tmp_path, changed) == sum(range(9))
+    assert read_json(tmp_path / "config.json")["train"]["steps"] == 7
+    first, second = read_json(tmp_path / "run.json")["attempts"]
+    assert "config" not in first
+    assert second["config"] == {"mesh": "data:2", "train.steps": 9, "checkpoint.every": 2, "eval.every": 4, "name": "y"}
+    with pytest.raises(origin.ChangedError, match=r"train\.steps: 7 -> 6"):
+        run(tmp_path, settings(train__steps=6))
+
+
+def test_before_the_first_checkpoint_settings_may_be_mended(tmp_path):
+    record_run(settings(), tmp_path, "sum", [])
+    run(tmp_path, settings(rate=3.0), steps=4)
+    assert read_json(tmp_path / "config.json")["rate"] == 3.0
+    assert read_json(tmp_path / "config_1.json")["rate"] == 1.0, "the first attempt keeps its own"
+    with pytest.raises(origin.ChangedError, match=r"rate: 3\.0 -> 1\.0"):
+        run(tmp_path, settings())
+
+
+def test_fields_of_another_version_of_the_code_are_said_not_refused(tmp_path, capsys, monkeypatch):
+    run(tmp_path, settings(), steps=4)
+    newer = settings()
+    newer.algorithm.more = 1
+    with pytest.raises(origin.ChangedError, match=r"algorithm\.more: \(absent\) -> 1"):
+        run(tmp_path, newer)
+    monkeypatch.setattr(origin, "code_sha256", lambda: "other")
+    assert run(tmp_path, newer) == sum(range(7))
+    out, err = capsys.readouterr()
+    assert "algorithm.more" in out
+    assert err.count(f"{tmp_path}: the code has changed since this run was started (at commit ") == 1
+
+
+def test_other_data_is_refused_with_its_files(tmp_path):
+    path, folder = tmp_path / "pairs.jsonl", tmp_path / "run"
+    path.write_text("one\n")
+    of = settings(data__path=f"a={path}@2")
+    run(folder, of, steps=4)
+    data = read_json(folder / "run.json")["origin"]["data"]
+    assert list(data) == [str(path)] and data[str(path)]["bytes"] == 4
+    path.write_text("two\n")
+    with pytest.raises(
+        origin.ChangedError, match=rf"with other data:\n  {path}: 4 bytes, sha256 \w+ -> 4 bytes, sha256 "
+    ):
+        run(folder, of)
+    path.unlink()
+    with pytest.raises(origin.ChangedError, match=r"-> \(absent\)"):
+        run(folder, of)
+    path.write_text("one\n")
+    assert run(folder, of) == sum(range(7))
+
+
+def test_data_files_are_those_of_folders_globs_and_lists(tmp_path):
+    for name in ("a/x.jsonl", "a/b/y.jsonl", "z.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    of = settings(data=dict(path=f"{tmp_path}/z.js*, n={tmp_path}/a", name=str(tmp_path / "z.jsonl")))
+    found = origin.data_files(of)
+    assert sorted(found) == [f"{tmp_path}/a/b/y.jsonl", f"{tmp_path}/a/x.jsonl", f"{tmp_path}/z.jsonl"]
+    assert origin.data_files(settings(data__path="hf://datasets/a/b@main/c.jsonl")) == {}
+
+
+def test_an_older_run_goes_on_and_says_what_is_not_known(tmp_path, capsys):
+    run(tmp_path, settings(), steps=4)
+    record = read_json(tmp_path / "run.json")
+    del record["origin"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    assert run(tmp_path, settings()) == sum(range(7))
+    assert f"{tmp_path} was begun by an older version" in capsys.readouterr().err
+
+
+def test_a_warm_start_is_bound_by_its_own_fields_only(tmp_path):
+    of = settings(sft=dict(steps=3), train__steps=3)
+    run(tmp_path / "sft", of, program="sft", steps=3)
+    other = settings(sft=dict(steps=3), train__steps=3, algorithm__clip=0.3)
+    origin.check_config(other, tmp_path / "sft", "sft")
+    with pytest.raises(origin.ChangedError, match="seed: 0 -> 1"):
+        origin.check_config(settings(sft=dict(steps=3), seed=1), tmp_path / "sft", "sft")
+
+
+def test_a_fork_begins_with_the_newest_checkpoint_and_has_its_own_settings(tmp_path, capsys):
+    old, new = tmp_path / "old", tmp_path / "new"
+    run(old, settings(), steps=4)
+    (old / "sft" / "checkpoints" / "1").mkdir(parents=True)
+    before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
+    assert origin.fork(old, new) == new
+    assert f"{new} begins with step 4 of {old}" in capsys.readouterr().out
+    assert run(new, settings(rate=2.0), steps=5) == sum(range(4)) + 2.0 * 4
+    assert read_json(new / "run.json")["origin"]["forked_from"] == {"workdir": str(old), "step": 4}
+    assert read_json(new / "config.json")["rate"] == 2.0 and (new / "sft/checkpoints/1").is_dir()
+    assert [row["step"] for row in rows(new)] == [1, 2, 3, 4, 5]
+    assert origin.fork(old, new) == new, "the same command goes on"
+    assert run(new, settings(rate=2.0)) == sum(range(4)) + 2.0 * (4 + 5 + 6)
+    assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
+    assert origin.fork(old, new, first=False) == new
+
+
+def test_forks_that_cannot_be_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="--fork: no checkpoint under"):
+        origin.fork(tmp_path / "none", tmp_path / "new")
+    run(tmp_path / "old", settings(), steps=4)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("x")
+    with pytest.raises(ValueError, match="full is not empty: give a new folder"):
+        origin.fork(tmp_path / "old", tmp_path / "full")
+    origin.fork(tmp_path / "old", tmp_path / "new")
+    shutil.copytree(tmp_path / "old", tmp_path / "third")
+    with pytest.raises(ValueError, match="new is the fork of another run, .*old"):
+        origin.fork(tmp_path / "third", tmp_path / "new")
+    with pytest.raises(TimeoutError, match="the first process has not made it"):
+        origin.fork(tmp_path / "old", tmp_path / "later", first=False, patience_s=0.0)
+
+
+def test_a_stop_is_noted_and_a_complete_run_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(stops, "_stopped", False)
+    run(tmp_path, settings(), steps=7)
+    assert stops.status() == 0, "a signal in the last step stops nothing"
+    run(tmp_path / "cut", settings(), steps=4)
+    assert stops.status() == stops.STOPPED == 75
+
+
+PROGRAM = """
+import pathlib, sys
+sys.argv = ["program", "--config=configs/tasks/arithmetic.py:smoke", *sys.argv[1:]]
+from absl import flags as absl_flags
+from experiments.parts import flags, stops
+from experiments.parts.run import claim
+
+def run(config, workdir):
+    claim(config, workdir, "grpo")
+    print("claimed", workdir, flush=True)
+    if sys.stdin.read(1) == "s":
+        stops.note()
+
+flags.main(run)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_exits_with_75_if_stopped_and_refuses_a_second_one_without_a_traceback(tmp_path):
+    command = [sys.executable, "-c", PROGRAM, f"--workdir={tmp_path}"]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPO_ROOT)
+    with subprocess.Popen(command, **pipes) as first:
+        assert first.stdout.readline() == f"claimed {tmp_path}\n"
+        second = subprocess.run(command, input="", capture_output=True, text=True, cwd=REPO_ROOT, timeout=600)
+        assert second.returncode == 1 and "claimed" not in second.stdout and "Traceback" not in second.stderr
+        assert f"process {first.pid} on " in second.stderr
+        first.communicate("s")
+    assert first.returncode == stops.STOPPED
