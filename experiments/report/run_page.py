@@ -290,9 +290,23 @@ def first_and_last_episode(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     return [render.section(row) for row in ([rows[0], rows[-1]] if len(rows) > 2 else rows)]
 
 
+def with_first_error(health: Sequence[dict[str, Any]], record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The health rows, with the first failed reward of run.json in the advice of those that warn about rewards."""
+    attempts = (record or {}).get("attempts", [])
+    attempts = [attempt for attempt in attempts if isinstance(attempt, Mapping)] if isinstance(attempts, list) else []
+    first = next((str(attempt["first_reward_error"]) for attempt in attempts if "first_reward_error" in attempt), "")
+    about = ("reward/errors", "reward/timeouts")
+    return [
+        {**row, "advice": f"{row['advice']} The first: {visible(first)}"}
+        if first and row["metric"] in about and row["status"] == "warning"
+        else row
+        for row in health
+    ]
+
+
 def run_section(run: Run) -> dict[str, Any]:
     """Everything that the page shows about one run."""
-    health = assess(run.metrics)
+    health = with_first_error(assess(run.metrics), run.record)
     views = run.group_views
     if len(views) > 2:  # the initial and the final policy
         views = [views[0], views[-1]]
