@@ -27,13 +27,12 @@ class WorkerHandle:
         """Starts it; `setup` is the first line that it reads."""
         self.owner, self.tag = os.getpid(), secrets.token_hex(8)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", str(pathlib.Path(worker_module.__file__))],
+            ["env", f"{containment.TAG}={self.tag}", sys.executable, "-P", str(pathlib.Path(worker_module.__file__))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
-            env={**os.environ, containment.TAG: self.tag},
         )
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             os.set_blocking(pipe.fileno(), False)

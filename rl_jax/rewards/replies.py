@@ -13,7 +13,7 @@ MAX_REASON = 500  # characters of a message
 MAX_REPLY = 2**18  # bytes of one item's reply
 # Metrics of ours that a component would overwrite: reward/NAME and eval/NAME.
 RESERVED = frozenset(
-    "mean std best timeouts errors optimized references source completion_length truncated pass@1".split()
+    "mean std timeouts errors optimized references source completion_length truncated pass@1".split()
 )
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
 

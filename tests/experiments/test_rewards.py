@@ -130,6 +130,8 @@ def test_the_first_failure_is_shown_once_and_recorded(tmp_path, capsys):
     ]
     shown = with_first_error(health, record)
     assert "The first: ValueError" in shown[0]["advice"] and shown[1] == health[1]
+    of_online_dpo = with_first_error([health[1], {**health[0], "status": "not logged"}], record)
+    assert [row["status"] for row in of_online_dpo] == ["warning", "ok"]
     assert with_first_error(health, {"attempts": [None]}) == health == with_first_error(health, None)
 
 

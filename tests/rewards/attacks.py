@@ -117,7 +117,7 @@ def _writes(data):
 
 
 def _endless():
-    for _ in range(64):
+    while True:
         _each_descriptor(lambda descriptor: os.write(descriptor, b"x" * 60_000))
         time.sleep(0.002)
 
