@@ -121,6 +121,7 @@ def reward() -> dict:
         compose=dict(fn="weighted_sum"),
         num_workers=2,
         time_limit_s=1.0,
+        memory_gb=4.0,
         failure_reward=0.0,
         all_failed="stop",
     )

@@ -139,6 +139,7 @@ MODEL = {
     "reward.all_failed": 'If the reward fails on every completion of a batch: "stop", or "count" and go on.',
     "reward.num_workers": "Processes that run the verifier. 0: this process, without a time limit.",
     "reward.time_limit_s": "Time limit of the verifier per completion. In seconds.",
+    "reward.memory_gb": "GiB of address space that scoring one completion may take on top of the imports. inf: any.",
     "reward.failure_reward": "Reward of a completion if the verifier fails or takes too long.",
 }
 TRAINING = {

@@ -110,6 +110,8 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("discount lam", lambda x: 0 <= x <= 1, "from 0 to 1"),
     ("algorithm.beta", lambda x: 0 < x < math.inf, "a number above 0"),
     ("reward.time_limit_s engine.timeout_s", lambda x: x > 0, "above 0 seconds"),
+    ("reward.memory_gb", lambda x: x > 0, "above 0 GiB (inf: no limit)"),
+    ("reward.failure_reward", math.isfinite, "a number"),
     ("reward.num_workers eval.num_episodes lora.rank engine.slots", lambda x: x >= 0, "0 or more"),
     ("rollout.temperature eval.temperature", lambda x: 0 < x < math.inf, "above 0; for greedy decoding set top_k=1"),
     ("reward.all_failed", lambda x: x in ("stop", "count"), '"stop" or "count"'),

@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.parts import processes, rollout_mesh
 from experiments.parts.encoding import encode_prompts, whole_text
+from experiments.parts.failures import Failure, Failures, first_failure
 from experiments.parts.rewards import Rewards, Rows
 from experiments.parts.setup import Setup, check_rows, sampling_of
 from experiments.parts.training import jit_generate
@@ -74,24 +75,12 @@ def judge(
     rollout = cut_at_stops(rollout, whole_text(tokenizer), stop_strings, pad_id=tokenizer.pad_id)
     judged = _judge_rows(setup, score, rollout, [records[i] for i in kept_prompts for _ in range(samples)], samples)
     places = (own_prompts[kept_prompts][:, None] * samples + np.arange(samples)).ravel()
-    judged = _bring_together(judged, places, count * samples)
-    _check_failures(setup, judged)
+    first = first_failure(judged.result, [r["prompt"] for r in judged.records], judged.completions)
+    judged, first = _bring_together(judged, places, count * samples, first)
+    if np.any(judged.rollout.completion_mask):  # not zeros in place of samples, to compile ahead
+        failures = score.failures if isinstance(score, Rewards) else Failures()
+        failures.see(judged.result, first, setup.config.reward)
     return score.finish(judged) if isinstance(score, Rewards) else judged
-
-
-FEW = 8  # completions that may all fail by chance: a last batch of an evaluation, greedy samples of few prompts
-
-
-def _check_failures(setup: Setup, judged: Judged) -> None:
-    result, count = judged.result, len(judged.result.rewards)
-    if not np.any(judged.rollout.completion_mask):  # zeros in place of samples, to compile ahead
-        return
-    if count >= FEW and result.num_timeouts + result.num_errors == count and setup.config.reward.all_failed == "stop":
-        raise RuntimeError(
-            f"the reward failed on all {count} completions ({result.num_timeouts} took over "
-            f"reward.time_limit_s={setup.config.reward.time_limit_s} s). The first: {result.first_error}\n"
-            'reward.all_failed="count" goes on, with reward.failure_reward for each'
-        )
 
 
 def _judge_rows(setup: Setup, score: Callable, rollout: Rollout, records: list[dict], samples: int) -> Judged:
@@ -103,13 +92,15 @@ def _judge_rows(setup: Setup, score: Callable, rollout: Rollout, records: list[d
     return Judged(rollout, records, completions, score(Rows(rollout, records, completions, samples)))
 
 
-def _bring_together(judged: Judged, places: np.ndarray, count: int) -> Judged:
-    """The Judged of all processes' rows. places: int [n], indices of this one's rows among `count`."""
+def _bring_together(
+    judged: Judged, places: np.ndarray, count: int, failure: Failure | None
+) -> tuple[Judged, Failure | None]:
+    """The Judged of all processes' rows, and a failure. places: int [n], indices of this one's rows among `count`."""
     if jax.process_count() == 1:
-        return judged
+        return judged, failure
     result = judged.result
     texts = list(zip(judged.records, judged.completions, strict=True))
-    failures = (result.num_timeouts, result.num_errors, result.first_error)
+    failures = (result.num_timeouts, result.num_errors, result.first_error, failure)
     gathered = distributed.gather([places.tolist(), sorted(result.components), texts, *failures])
     names = sorted({name for _, found, *_ in gathered for name in found})  # none if all rows of a process failed
     columns = {name: result.components.get(name, np.zeros_like(result.rewards)) for name in names}
@@ -120,13 +111,15 @@ def _bring_together(judged: Judged, places: np.ndarray, count: int) -> Judged:
         owners[tuple(rows)] = numbers  # processes that share rows have each scored them
         for row, text in zip(rows, found, strict=True):
             texts[row] = text
-    timeouts, errors, first = zip(*reversed(owners.values()), strict=True)
-    return Judged(
+    timeouts, errors, first, failed_rows = zip(*reversed(owners.values()), strict=True)
+    failure = next((Failure(*found) for found in failed_rows if found), None)
+    whole = Judged(
         rollout,
         [record for record, _ in texts],
         [text for _, text in texts],
         RewardResult(rewards, components, sum(timeouts), sum(errors), next(filter(None, first), None), failed),
     )
+    return whole, failure
 
 
 def need_reward(setup: Setup) -> None:

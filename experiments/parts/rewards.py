@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
+from experiments.parts.failures import Failures
 from experiments.parts.judges.table import TASK, Judges
 from experiments.parts.setup import Setup
 from rl_jax.core.binding import bind, resolve, supply
@@ -46,6 +47,9 @@ class Rows(NamedTuple):
 class Rewards:
     """Scores Rows; a context manager, which owns the worker processes.
 
+    Attributes:
+      failures: Failures, those of the run so far.
+
     Args:
       settings: config.reward.
       terms: of settings.terms; none: the task's own reward, as it is.
@@ -57,8 +61,10 @@ class Rewards:
         self, settings: ConfigDict, terms: list[Term], task: Task | None = None, judges: Judges | None = None
     ):
         self._config, self._terms, self._judges = settings, terms, judges
+        self.failures = Failures()
         names = ("num_workers", "time_limit_s", "failure_reward")
         options = {name: settings[name] for name in names}
+        options["memory_gb"] = settings.get("memory_gb", 4.0)  # runs of before it have none (experiments.reverify)
         items = [[t.name, t.path, t.keywords] for t in terms if not t.is_group]
         self._pool = None
         if not terms and task.reward_fn is not None:

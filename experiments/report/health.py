@@ -58,7 +58,7 @@ CHECKS = (
           "Raise the time limit, or look for completions that make the verifier slow."),
     Check("reward/errors", "high", 0.0, False,
           "Reward calls that raised or crashed and got the failure reward.",
-          "The first error is in the run's log."),
+          "Mend the reward function or leave such completions out."),
     Check("data/skipped_records", "high", 0.0, False,
           "Bad records that were left out (--skip_bad_records).",
           "File and line are in the run's log."),

@@ -194,8 +194,10 @@ def timing_summary(timing: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None
         "step_s": total / len(rows),
         "rates": [(charts.short_number(row[len(row) // 2]), unit) for unit, row in rates.items() if row],
         "compile_count": counts[-1][1] if counts else None,
-        "last_compile": max((s for (_, before), (s, after) in zip(counts, counts[1:], strict=False) if after > before),
-                            default=counts[0][0] if counts else None),
+        "last_compile": max(
+            (s for (_, before), (s, after) in zip(counts, counts[1:], strict=False) if after > before),
+            default=counts[0][0] if counts else None,
+        ),
         "skipped_first": len(rows) < len(timing),
     }
 
@@ -290,9 +292,27 @@ def first_and_last_episode(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     return [render.section(row) for row in ([rows[0], rows[-1]] if len(rows) > 2 else rows)]
 
 
+def with_first_error(health: Sequence[dict[str, Any]], record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The health rows, with the first failed reward of run.json in the advice of those that warn about rewards.
+
+    Programs that do not log how many failed get a warning as well.
+    """
+    attempts = (record or {}).get("attempts", [])
+    attempts = [attempt for attempt in attempts if isinstance(attempt, Mapping)] if isinstance(attempts, list) else []
+    first = next((str(attempt["first_reward_error"]) for attempt in attempts if "first_reward_error" in attempt), "")
+    about = {"reward/errors": ("warning", "not logged"), "reward/timeouts": ("warning",)}
+    rows = [
+        {**row, "status": "warning", "advice": f"{row['advice']} The first: {visible(first)}".strip()}
+        if first and row["status"] in about.get(row["metric"], ())
+        else row
+        for row in health
+    ]
+    return sorted(rows, key=lambda row: row["status"] != "warning")
+
+
 def run_section(run: Run) -> dict[str, Any]:
     """Everything that the page shows about one run."""
-    health = assess(run.metrics)
+    health = with_first_error(assess(run.metrics), run.record)
     views = run.group_views
     if len(views) > 2:  # the initial and the final policy
         views = [views[0], views[-1]]

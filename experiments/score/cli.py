@@ -26,6 +26,7 @@ from experiments.parts.reward_spec import parse_terms
 from experiments.parts.rewards import Rewards
 from rl_jax.core.binding import resolve
 from rl_jax.data.readers import BadRecords, DataError, read_objects
+from rl_jax.rewards.output import shown
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.rewards.terms import load_terms
 from rl_jax.runs.logging import write_atomically
@@ -85,14 +86,16 @@ def main(argv: list[str] | None = None) -> int:
     try:
         terms = load_terms(parse_terms(options.reward), resolve)
         answers = read_answers(options.file, {"prompt": options.prompt, "completion": options.completion})
+        scorer = Rewards(settings, terms)
     except ValueError as error:
         raise SystemExit(f"experiments.score: {error}") from None
-    with Rewards(settings, terms) as rewards:
+    with scorer as rewards:
         result = score_answers(rewards, answers, lambda answer: answer["prompt"])
     console = Console()
     console.print(table(result))
     if result.num_timeouts or result.num_errors:
-        console.print(f"{result.num_timeouts} timed out, {result.num_errors} failed. The first: {result.first_error}")
+        first = shown(result.first_error, 400)
+        console.print(f"{result.num_timeouts} timed out, {result.num_errors} failed. The first: {first}", markup=False)
     order = np.argsort(result.rewards, kind="stable")
     for words, place in (("lowest", order[0]), ("highest", order[-1])):
         console.print(f"{words} {result.rewards[place]:.4g}: {answers[place]['completion'][:200]!r}", markup=False)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from rl_jax.rewards import parsing, worker
+from rl_jax.rewards import parsing, replies
 
 MAX_CLAIMS = 1_000
 
@@ -100,7 +100,7 @@ def facts(
     checklist, more = ([_ways(fact) for fact in info.get(name, [])] for name in ("facts", "true"))
     if not checklist:
         raise ValueError('info["facts"] must be a list of facts that is not empty')
-    split, supports = worker.resolve(extract), worker.resolve(matches)
+    split, supports = replies.resolve(extract), replies.resolve(matches)
     claims = list(dict.fromkeys(split(parsing.answer(completion)[: parsing.MAX_CHARS])))[:MAX_CLAIMS]
 
     def says(claim: str, fact: Sequence[str]) -> bool:
@@ -114,6 +114,13 @@ def facts(
         "precision": precision,
         "claims": float(len(claims)),
     }
+
+
+def _share_process(*, extract: str = "", matches: str = "", **_) -> bool:
+    return replies.ours([extract, matches])
+
+
+facts.shares_process = _share_process
 
 
 def f_score(precision: float, recall: float, *, beta: float = 1.0) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from rl_jax.rewards import extract as extraction
-from rl_jax.rewards import terms, worker
+from rl_jax.rewards import replies, terms
 from rl_jax.rewards.mathematics import right_answer
 
 
@@ -52,5 +52,8 @@ def only(prompt: str, completion: str, info: dict, *, source: str, of: str, **ke
     path = terms.TERMS.get(of, of)
     if not path.partition(":")[2]:
         raise ValueError(f'of={of!r} is no short name; write "module:function"')
-    result = worker.resolve(path)(prompt, completion, info, **keywords)
+    result = replies.resolve(path)(prompt, completion, info, **keywords)
     return dict(result) if isinstance(result, Mapping) else {"reward": result}
+
+
+only.shares_process = lambda *, of, **_: replies.ours([of])

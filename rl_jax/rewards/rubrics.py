@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl_jax.rewards import parsing, terms, worker
+from rl_jax.rewards import parsing, replies, terms
 
 FIELDS = {"name", "regex", "absent", "fn", "weight", "veto", "scale"}
 
@@ -45,7 +45,7 @@ def score(
       veto_value: reward of a vetoed completion.
 
     Returns:
-      reward; vetoed: whether there was a veto; the value of each named criterion under its name.
+      reward; vetoed: whether there was a veto; the value of each criterion under its name (replies.as_name).
 
     Raises:
       ValueError: if there is no criterion, or one is not of the form above.
@@ -65,7 +65,15 @@ def score(
         raise ValueError("the weights of the criteria add up to 0")
     reward = total / weights
     reward += sum(w * values[a] * values[b] for a, b, w in interactions if a in values and b in values)
-    return {"reward": veto_value if vetoed else reward, "vetoed": float(vetoed), **values}
+    named = {replies.as_name(str(name)): value for name, value in values.items()}
+    return {"reward": veto_value if vetoed else reward, "vetoed": float(vetoed), **named}
+
+
+def _share_process(*, criteria: Sequence[Mapping] = (), **_) -> bool:
+    return replies.ours(str(row.get("fn", "")) for row in criteria)
+
+
+score.shares_process = _share_process
 
 
 def count(prompt: str, completion: str, info: dict, *, word: str) -> float:
@@ -83,7 +91,7 @@ def _value(row: Mapping, prompt: str, completion: str, info: dict, answer: str) 
         return float(re.search(row["regex"], answer[: parsing.MAX_CHARS]) is not None)
     if "absent" in row:
         return float(re.search(row["absent"], answer[: parsing.MAX_CHARS]) is None)
-    fn = worker.resolve(terms.TERMS.get(row["fn"], row["fn"]))
+    fn = replies.resolve(terms.TERMS.get(row["fn"], row["fn"]))
     result: Any = fn(prompt, completion, info, **{key: value for key, value in row.items() if key not in FIELDS})
     return float(result["reward"] if isinstance(result, Mapping) else result)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rl_jax.rewards import worker
+from rl_jax.rewards import replies
 
 # Short names that a config may use, as dict(fn="SHORT NAME", weight=1.0, **keywords).
 TERMS = {
@@ -136,6 +136,8 @@ def load_terms(spec: Mapping[str, Mapping], resolve: Callable[[str], Callable]) 
             raise ValueError(f"reward.terms.{name}={fields!r} must be dict(fn=..., weight=1.0, **keywords)")
         if "/" in name or name == "reward":
             raise ValueError(f"reward.terms.{name}: a term's name has no '/' and is not 'reward'")
+        if problem := replies.name_problem(name):
+            raise ValueError(f"reward.terms.{name}: the name {problem}")
         keywords = {key: value for key, value in fields.items() if key not in ("fn", "weight")}
         weight, fn = fields.get("weight", 1.0), fields["fn"]
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
@@ -184,7 +186,7 @@ def score_item(prompt: str, completion: str, info: dict, *, terms: Sequence[Sequ
     """
     values = {"reward": 0.0}
     for name, path, keywords in terms:
-        fn = worker.resolve(path)
+        fn = replies.resolve(path)
         try:
             result = fn(prompt, completion, info, **keywords)
         except Exception as error:
@@ -192,18 +194,29 @@ def score_item(prompt: str, completion: str, info: dict, *, terms: Sequence[Sequ
         parts = result if isinstance(result, Mapping) else {"reward": result}
         if "reward" not in parts:
             raise RuntimeError(f"reward term {name!r} ({path}) returned no 'reward': {result!r:.200}")
+        if len(parts) > replies.MAX_NAMES + 1:
+            most = f"{replies.MAX_NAMES} are allowed"
+            raise RuntimeError(f"reward term {name!r} ({path}) returned {len(parts) - 1} components, {most}")
         for part, value in parts.items():
+            if part == "weighted":  # NAME/weighted is a metric of the program's own
+                raise RuntimeError(f"reward term {name!r} ({path}): no component may be named 'weighted'")
             values[name if part == "reward" else f"{name}/{part}"] = _number(name, path, value)
     return values
 
 
-def _import_modules(*, terms: Sequence[Sequence]) -> None:
-    """Imports the terms' modules: libraries such as rouge-score take longer than an item may."""
-    for _, path, _ in terms:
-        worker.resolve(path)
+def _prepare(*, terms: Sequence[Sequence]) -> None:
+    """Imports the terms' modules: libraries such as rouge-score take longer than an item may. Prepares the terms."""
+    for _, path, keywords in terms:
+        replies.hook(replies.resolve(path), "prepare", keywords, None)
 
 
-score_item.prepare = _import_modules
+def _share_process(*, terms: Sequence[Sequence]) -> bool:
+    return all(replies.shares_process(replies.resolve(path), keywords) for _, path, keywords in terms)
+
+
+score_item.prepare = _prepare
+score_item.shares_process = _share_process
+score_item.max_names = lambda *, terms: (replies.MAX_NAMES + 1) * len(terms)
 
 
 def _number(name: str, path: str, value: Any) -> float:

@@ -127,6 +127,15 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, 
     return {name: (old.get(name, ABSENT), new.get(name, ABSENT)) for name in names}
 
 
+def note(name: str, value: str) -> None:
+    """Adds a field to this process's open attempts in run.json; does nothing if there are none."""
+    for workdir, pid in _open_attempts.items():
+        if pid == os.getpid() and (workdir / "run.json").exists():
+            record = read_json(workdir / "run.json")
+            record["attempts"][-1][name] = value[:MAX_ERROR]
+            _write(workdir / "run.json", record)
+
+
 def run_state(workdir: str | os.PathLike) -> tuple[str, str]:
     """State of a run: "complete", "running", "failed", "preempted" or "interrupted" (killed, no end recorded).
 

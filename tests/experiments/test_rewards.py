@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 
 from experiments import grpo
+from experiments.parts.failures import Failures, first_failure
 from experiments.parts.judging import judge
 from experiments.parts.policy import components_of
 from experiments.parts.reward_spec import expand_terms, parse_terms
 from experiments.parts.rewards import Rows, make_rewards
 from experiments.parts.setup import make_setup
+from experiments.report.run_page import with_first_error
 from experiments.reverify.cli import main as reverify_main
 from experiments.score.cli import main as score_main
 from rl_jax.core.types import Rollout, TokenBatch
 from rl_jax.rewards.pool import RewardResult
+from rl_jax.runs.run_record import write_run_record
 from tests.experiments import small
 from tests.experiments.small import config as small_config
 
@@ -102,6 +105,48 @@ def test_a_few_rows_may_all_fail(tmp_path):
                     judge(setup, score, rollout, drawn.records)
             zeros = rollout._replace(completion_mask=np.zeros_like(rollout.completion_mask))  # to compile ahead
             assert judge(setup, score, zeros, drawn.records).result.num_errors == count
+
+
+def result_of(failed, message="KeyError: 'a'"):
+    return RewardResult(np.zeros(len(failed)), {}, 0, sum(failed), message, np.array(failed, bool))
+
+
+def test_the_first_failure_is_shown_once_and_recorded(tmp_path, capsys):
+    """It was counted and never shown: a run with a broken reward looked like one whose policy is always wrong."""
+    settings = small_config(tmp_path).reward
+    write_run_record(tmp_path / "run", config={"seed": 0}, command="grpo", task="t", algorithm="grpo")
+    result, failures = result_of([False, True], "ValueError: \x1b[2J"), Failures()
+    first = first_failure(result, ["p", "2+\x07"], ["fine", "x" * 1000])
+    for _ in range(2):
+        failures.see(result, first, settings)
+    printed = capsys.readouterr().err
+    assert printed.count("could not be scored (1 of 2") == 1 and "ValueError: \\x1b[2J" in printed
+    assert "prompt: 2+\\x07\n" in printed and "x" * 400 + "... (1000 characters)" in printed
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert "ValueError" in record["attempts"][-1]["first_reward_error"]
+    health = [
+        {"metric": "reward/errors", "status": "warning", "advice": "Mend it."},
+        {"metric": "loss", "status": "ok"},
+    ]
+    shown = with_first_error(health, record)
+    assert "The first: ValueError" in shown[0]["advice"] and shown[1] == health[1]
+    of_online_dpo = with_first_error([health[1], {**health[0], "status": "not logged"}], record)
+    assert [row["status"] for row in of_online_dpo] == ["warning", "ok"]
+    assert with_first_error(health, {"attempts": [None]}) == health == with_first_error(health, None)
+
+
+def test_small_batches_that_all_fail_stop_the_run_as_well(tmp_path):
+    settings, failures = small_config(tmp_path).reward, Failures()
+    for count in (3, 3, 3):
+        failures.see(result_of([True] * count), None, settings)
+    failures.see(result_of([True, False]), None, settings)  # one that works: counted from here
+    for count in (3, 3, 3):
+        failures.see(result_of([True] * count), None, settings)
+    with pytest.raises(RuntimeError, match="failed on all 12 completions of the last 4 batches"):
+        failures.see(result_of([True] * 3), None, settings)
+    with settings.unlocked():
+        settings.all_failed = "count"
+    failures.see(result_of([True] * 30), None, settings)
 
 
 @pytest.mark.slow

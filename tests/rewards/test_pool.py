@@ -10,7 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from rl_jax.rewards.pool import RewardPool, _Worker
+from rl_jax.rewards.handles import WorkerHandle
+from rl_jax.rewards.pool import RewardPool
 from tests.paths import REPO_ROOT
 from tests.rewards import broken_module, reward_functions
 
@@ -134,8 +135,9 @@ def test_a_worker_that_died_between_calls_blames_no_item():
 
 def test_a_worker_replaced_at_the_end_of_a_call_may_idle():
     with RewardPool(reward_functions.moody, num_workers=1) as pool:
-        assert run(pool, ["exit"]).num_errors == 1
-        replacement = pool._workers[0]
+        pool._workers.pop().stop()
+        replacement = WorkerHandle(pool._setup)
+        pool._workers.append(replacement)
         replacement.deadline = 0.0  # as if the next call came hours later
         assert run(pool, ["fine"]).num_errors == 0
         assert pool._workers[0] is replacement  # it was not taken for one that cannot start
@@ -159,13 +161,13 @@ def test_large_items_do_not_block_the_pipes():
 
 def test_512_cheap_items_go_out_in_few_messages(monkeypatch):
     """A pool without chunks waits for each of 512."""
-    send, messages = _Worker.send, []
+    send, messages = WorkerHandle.send, []
 
     def counted(worker):
         messages.extend(worker.outgoing.splitlines())
         send(worker)
 
-    monkeypatch.setattr(_Worker, "send", counted)
+    monkeypatch.setattr(WorkerHandle, "send", counted)
     with RewardPool(reward_functions.length, num_workers=2, time_limit_s=NO_LIMIT_S) as pool:
         messages.clear()
         assert run(pool, ["x"] * 512).rewards.sum() == 512
