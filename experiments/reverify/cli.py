@@ -23,6 +23,7 @@ from experiments.parts.reward_spec import parse_terms
 from experiments.parts.rewards import Rewards, with_task
 from experiments.parts.setup import load_task, with_reward_function
 from rl_jax.core.binding import resolve
+from rl_jax.core.visible import visible
 from rl_jax.rewards.terms import load_terms
 from rl_jax.runs.logging import SAMPLES_FILE
 from rl_jax.runs.run_record import read_json
@@ -90,6 +91,7 @@ def main(argv: list[str] | None = None) -> int:
         console.print(f"step {row['step']} {row['split']}: {row['reward']:.4g} -> {result.rewards[i]:.4g}")
         console.print(f"  prompt {row['prompt']!r:.200}\n  completion {row['completion']!r:.200}")
     if result.first_error:
-        console.print(f"{result.num_timeouts} timed out, {result.num_errors} failed. The first: {result.first_error}")
+        first = visible(str(result.first_error))
+        console.print(f"{result.num_timeouts} timed out, {result.num_errors} failed. The first: {first}", markup=False)
     console.print(f"{len(changed)} of {len(rows)} rewards changed")
     return int(len(changed) > 0)

@@ -25,6 +25,7 @@ from experiments.parts.recorded import score_answers
 from experiments.parts.reward_spec import parse_terms
 from experiments.parts.rewards import Rewards
 from rl_jax.core.binding import resolve
+from rl_jax.core.visible import visible
 from rl_jax.data.readers import BadRecords, DataError, read_objects
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.rewards.terms import load_terms
@@ -92,7 +93,8 @@ def main(argv: list[str] | None = None) -> int:
     console = Console()
     console.print(table(result))
     if result.num_timeouts or result.num_errors:
-        console.print(f"{result.num_timeouts} timed out, {result.num_errors} failed. The first: {result.first_error}")
+        first = visible(str(result.first_error))
+        console.print(f"{result.num_timeouts} timed out, {result.num_errors} failed. The first: {first}", markup=False)
     order = np.argsort(result.rewards, kind="stable")
     for words, place in (("lowest", order[0]), ("highest", order[-1])):
         console.print(f"{words} {result.rewards[place]:.4g}: {answers[place]['completion'][:200]!r}", markup=False)
