@@ -60,6 +60,14 @@ def number_rows(name: str, rows: Sequence[Mapping[str, Any]], notes: list[str]) 
     return kept
 
 
+def step_rows(name: str, rows: Sequence[Mapping[str, Any]], notes: list[str]) -> list[Mapping[str, Any]]:
+    """The rows that have a step. The arguments are those of `number_rows`."""
+    kept = [row for row in rows if _is_number(row.get("step"))]
+    if len(kept) < len(rows):
+        notes.append(f"{name}: {len(rows) - len(kept)} rows without a step: left out")
+    return kept
+
+
 def head(record: Mapping[str, Any]) -> dict[str, Any]:
     """What the head of a page says of a run.json: every field is there, as text; {} for an empty record."""
     if not record:

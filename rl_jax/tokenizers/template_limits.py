@@ -20,7 +20,8 @@ MAX_BITS = 4096  # of an integer
 MAX_DEPTH = 100  # of lists in lists
 MAX_WIDTH = 1000  # of a field that is filled with blanks; characters to strip
 MAX_PATTERN = 4096  # characters of a %-format
-BASE = 200  # of each operation
+BASE = 400  # of each operation
+VALUE = 100  # of each value in a list that is new
 NODE = 20  # of each node of a loop's body
 
 _VIEWS = (type({}.items()), type({}.keys()), type({}.values()))
@@ -114,6 +115,7 @@ class Meter:
         known = self._known.get(id(value))
         if known is not None:
             return known[1:]
+        self.spend(VALUE * len(value))
         total, depth = 2, 1
         for part in itertools.chain(value, value.values()) if isinstance(value, dict) else value:
             size, below = self._measure(part)
@@ -122,7 +124,6 @@ class Meter:
                 raise ChatTemplateError(f"it nests lists over {MAX_DEPTH} deep")
             if total > MAX_SIZE:
                 raise ChatTemplateError(f"it makes a list of more than {MAX_SIZE} characters")
-        self.spend(4 * len(value))
         self._known[id(value)] = value, total, depth
         return total, depth
 

@@ -26,6 +26,8 @@ BOUNDED = {
     ("normal_form", "_UNITS"): "mathematics.MAX_LENGTH or extraction",
     ("normal_form", "_PERCENT"): "single blanks: normalise joins them",
     ("normal_form", "_DEGREES"): "single blanks",
+    ("normal_form", r"\s*,?\s*\b(?:and|or)\b\s*"): "single blanks",
+    ("extract", "_HASH"): "cannot fail: nothing follows",
     ("order", "_INTEGERS"): "10 characters a number",
     ("exact", "_LEADING_CHOICE"): "anchored at the start",
     ("sql", "_TOKEN"): "MAX_QUERY",
@@ -129,7 +131,7 @@ def patterns():
                 continue
             ours = getattr(node.func.value, "id", "") == "re" and node.func.attr != "compile"
             if ours and isinstance(node.args[0], ast.Constant):
-                yield info.name, f"line {node.lineno}", node.args[0].value, 0
+                yield info.name, node.args[0].value, node.args[0].value, 0
 
 
 def test_patterns_of_the_rewards_are_linear():
