@@ -12,7 +12,8 @@
 #                          gcsfuse mounts it: install that on every worker where the image has none
 # --spot                   cheaper, and may be taken away: the run saves on the notice; delete the slice that is left,
 #                          and the same command goes on with a new one
-# --delete                 the slice is deleted when the command has ended, whatever its status
+# --delete                 a slice that this call has made is deleted when the command has ended, whatever its status;
+#                          one that was there before never is
 # --dry-run                prints every command and runs none
 #
 # Status 75: the run was stopped by a signal after it had saved; the same command goes on.
@@ -68,11 +69,16 @@ everywhere() { # COMMAND: in the shell of every worker
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/rl_jax-pod.XXXXXX")
-ours="" # whether the slice is this run's to delete
+ours="" # yes once this call's own create has succeeded: nothing else makes the slice this call's to delete
 cleanup() {
   status=$?
   rm -rf "$scratch"
-  [ -z "$delete" ] || [ -z "$ours" ] || tpu delete "$name" --quiet || echo "run_tpu_pod.sh: $name is NOT deleted" >&2
+  if [ -n "$delete" ] && [ -n "$ours" ]; then
+    tpu delete "$name" --quiet || echo "run_tpu_pod.sh: $name is NOT deleted" >&2
+  elif [ -n "$delete" ]; then
+    echo "run_tpu_pod.sh: --delete leaves $name alone: this call has not made it. By hand, if it is there and yours:" >&2
+    echo "  gcloud compute tpus tpu-vm delete $name ${where[*]}" >&2
+  fi
   exit "$status"
 }
 trap cleanup EXIT
@@ -80,11 +86,15 @@ trap 'exit 130' INT TERM
 
 # A slice that is there is used as it is: a run that was stopped goes on where it was.
 if [ -n "$dry" ] || ! tpu describe "$name" --format="value(state)" >"$scratch/state" 2>"$scratch/error"; then
+  # A describe that fails is no proof that the slice is not there: only a create that succeeds is.
+  tpu create "$name" --accelerator-type="$type" --version="$version" ${spot:+--spot} || {
+    status=$?
+    echo "run_tpu_pod.sh: $name was not made; describe had said: $(cat "$scratch/error")" >&2
+    exit "$status"
+  }
   ours=yes
-  tpu create "$name" --accelerator-type="$type" --version="$version" ${spot:+--spot}
 else
   grep -qx READY "$scratch/state" || fail "$name is $(cat "$scratch/state"), not READY: delete it, or wait for it"
-  ours=yes
 fi
 
 # What git tracks and what it would track: no run, no virtual environment, no cache.

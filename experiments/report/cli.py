@@ -15,9 +15,10 @@ from pathlib import Path
 
 import jinja2
 
-from experiments.report import arms_page, control, figures
+from experiments.report import arms_page, control, figures, reading
 from experiments.report import charts as charts
 from experiments.report.run_page import CURVES, TOKEN_FIELDS, curves, load_run, other_metrics, run_labels, run_section
+from rl_jax.core.visible import visible
 from rl_jax.runs.logging import write_atomically
 
 
@@ -31,9 +32,21 @@ def page(paths: Sequence[Path], *, metric: str | None = None, nonce: str = "", v
       version: serve.version of the content of a live page.
 
     Raises:
-      FileNotFoundError: if a folder is missing.
+      FileNotFoundError: if a folder is missing, or is neither a run's nor a sweep's.
       ValueError: if a folder is damaged or named twice.
     """
+    try:
+        # Nothing that a run holds can hide or reorder what the page says, wherever it stands.
+        return visible(_page(paths, metric, nonce, version))
+    except (OSError, ValueError):  # these say what is wrong
+        raise
+    except (*reading.DAMAGE, jinja2.TemplateError) as error:
+        folders = ", ".join(map(str, paths))
+        said = f"{type(error).__name__}: {error!s:.200}"
+        raise ValueError(f"{folders}: a file there is not as the programs write it ({said}): restore it") from error
+
+
+def _page(paths: Sequence[Path], metric: str | None, nonce: str, version: str) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
@@ -97,4 +110,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             print(write_report(parsed.runs, parsed.out, metric=parsed.metric))
     except (OSError, ValueError) as error:  # includes a port in use and a folder that cannot be written to
-        sys.exit(f"report: {error}")
+        sys.exit(visible(f"report: {error}"))

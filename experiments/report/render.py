@@ -21,6 +21,7 @@ from markupsafe import Markup
 from experiments.parts.episodes import EPISODES, episode_row  # noqa: F401  the row that is drawn here
 from experiments.report.charts import short_number
 from experiments.report.scenes import HEAD, WIDTH, Scene, scene_of
+from rl_jax.core.visible import visible
 from rl_jax.runs.logging import read_jsonl, write_atomically
 
 EPISODES_FILE = f"{EPISODES}.jsonl"
@@ -253,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         row = load_episodes(parsed.run)[-1]
         if parsed.text:
-            print(as_text(row))
+            print(visible(as_text(row)))
         else:
             write_atomically(parsed.run / "episode.svg", picture(row).encode())
             print(parsed.run / "episode.svg")

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from experiments.report import charts as charts
-from experiments.report import render
+from experiments.report import reading, render
 from experiments.report.health import acts, assess, points_of
+from rl_jax.core.visible import visible
 from rl_jax.runs.logging import GROUP_VIEW_FILE, METRICS_FILE, SAMPLES_FILE, TIMING_FILE, read_jsonl
 from rl_jax.runs.run_record import read_json
 
@@ -49,6 +50,7 @@ class Run(NamedTuple):
       group_views: rows of the per-token views of groups.
       missing: names of the missing files.
       episodes: rows of episodes.jsonl.
+      notes: what was damaged, and left out.
     """
 
     label: str
@@ -60,18 +62,19 @@ class Run(NamedTuple):
     group_views: list[dict[str, Any]]
     missing: list[str]
     episodes: Sequence[dict[str, Any]] = ()
+    notes: Sequence[str] = ()
 
 
 def load_run(workdir: Path, label: str) -> Run:
     """Reads a run's folder.
 
     Raises:
-      FileNotFoundError: if the folder is missing.
-      ValueError: if a file is damaged; the message names file and line.
+      FileNotFoundError: if the folder is missing, or is no run's.
+      ValueError: if a file cannot be read; the message names file and line.
     """
-    if not workdir.is_dir():
-        raise FileNotFoundError(f"no run at {workdir}: name the --workdir of a program under experiments/")
+    reading.check_run(workdir)
     missing: list[str] = []
+    notes: list[str] = []
 
     def read(name: str, reader, empty, *, expected: bool = True):
         if (workdir / name).exists():
@@ -81,7 +84,8 @@ def load_run(workdir: Path, label: str) -> Run:
         return empty
 
     record, config = read("run.json", read_json, {}), read("config.json", read_json, {})
-    metrics, timing = read(METRICS_FILE, read_jsonl, []), read(TIMING_FILE, read_jsonl, [])
+    metrics = reading.number_rows(METRICS_FILE, read(METRICS_FILE, read_jsonl, []), notes)
+    timing = reading.number_rows(TIMING_FILE, read(TIMING_FILE, read_jsonl, []), notes)
     in_worlds = acts(metrics)
     return Run(
         label,
@@ -89,10 +93,11 @@ def load_run(workdir: Path, label: str) -> Run:
         config,
         metrics,
         timing,
-        read(SAMPLES_FILE, read_jsonl, [], expected=not in_worlds),
-        read(GROUP_VIEW_FILE, read_jsonl, [], expected=not in_worlds),
+        reading.step_rows(SAMPLES_FILE, read(SAMPLES_FILE, read_jsonl, [], expected=not in_worlds), notes),
+        reading.step_rows(GROUP_VIEW_FILE, read(GROUP_VIEW_FILE, read_jsonl, [], expected=not in_worlds), notes),
         missing,
         read(render.EPISODES_FILE, read_jsonl, [], expected=False),
+        notes,
     )
 
 
@@ -111,15 +116,11 @@ def run_labels(workdirs: Sequence[Path]) -> list[str]:
     return ["/".join(part[-length:]) for part in parts]
 
 
-def visible(text: str) -> str:
-    """Text with control characters and lone surrogates replaced by visible symbols."""
-    whole = "".join("\ufffd" if 0xD800 <= ord(c) <= 0xDFFF else c for c in text)
-    return "".join(chr(0x2400 + ord(c)) if ord(c) < 32 and c not in "\n\t" else c for c in whole)
-
-
 def visible_token(text: str) -> str:
     """A token's text with its blanks drawn, so that two tokens never look alike."""
-    drawn = visible(text).replace("\n", "↵").replace("\t", "⇥").replace(" ", "␣")
+    drawn = visible(text[: reading.TOKEN_LENGTH]).replace("\n", "↵").replace("\t", "⇥").replace(" ", "␣")
+    if len(text) > reading.TOKEN_LENGTH:
+        drawn += f"[... {len(text)} characters]"
     return drawn or "∅"
 
 
@@ -223,7 +224,7 @@ def before_and_after(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any] | N
     for row in earlier:
         matches = later.get(row["prompt"], [])
         after = sample_cell(matches.pop(0), low, high) if matches else None
-        pairs.append((visible(row["prompt"]), sample_cell(row, low, high), after))
+        pairs.append((reading.shown(row["prompt"]), sample_cell(row, low, high), after))
     return {"first": first, "last": last, "pairs": pairs[:MAX_SAMPLES], "total": len(pairs), "low": low, "high": high}
 
 
@@ -233,7 +234,7 @@ def sample_cell(row: Mapping[str, Any], low: float, high: float) -> dict[str, An
     share = 0.5 if reward is None or high <= low else (reward - low) / (high - low)
     colour, strength = ("var(--good)", 2 * share - 1) if share >= 0.5 else ("var(--bad)", 1 - 2 * share)
     return {
-        "text": visible(row["completion"]),
+        "text": reading.shown(row["completion"]),
         "reward": charts.short_number(reward),
         "tint": Markup("--tint:{};--strength:{:.0f}%").format(Markup(colour), 6 + 34 * strength),
         "truncated": row.get("truncated", False),
@@ -254,7 +255,7 @@ def token_view(view: Mapping[str, Any]) -> dict[str, Any]:
         scales[field] = max([floor, *values])
     return {
         "step": view["step"],
-        "prompt": visible(view["prompt"]),
+        "prompt": reading.shown(view["prompt"]),
         "completions": [
             {
                 "reward": charts.short_number(row["reward"]),
@@ -312,26 +313,29 @@ def with_first_error(health: Sequence[dict[str, Any]], record: Mapping[str, Any]
 
 def run_section(run: Run) -> dict[str, Any]:
     """Everything that the page shows about one run."""
-    health = with_first_error(assess(run.metrics), run.record)
+    notes = list(run.notes)
+    health = with_first_error(reading.section(notes, METRICS_FILE, assess, run.metrics) or [], run.record)
     views = run.group_views
     if len(views) > 2:  # the initial and the final policy
         views = [views[0], views[-1]]
+    drawn = [reading.section(notes, GROUP_VIEW_FILE, token_view, view) for view in views]
     return {
         "label": run.label,
-        "record": run.record,
+        "record": reading.head(run.record),
         "record_json": json.dumps(run.record, indent=2, sort_keys=True),
         "config_json": json.dumps(run.config, indent=2, sort_keys=True),
         "missing": run.missing,
-        "tiles": headline(run, health),
+        "tiles": reading.section(notes, METRICS_FILE, headline, run, health) or [],
         "warnings": sum(row["status"] == "warning" for row in health),
         "has_metrics": bool(run.metrics),
         "acts": acts(run.metrics),
-        "episodes": first_and_last_episode(run.episodes),
+        "episodes": reading.section(notes, render.EPISODES_FILE, first_and_last_episode, run.episodes),
         "health": [
             {**row, "shown": charts.short_number(row["value"]), "spark": charts.sparkline(row["points"])}
             for row in health
         ],
-        "timing": timing_summary(run.timing),
-        "samples": before_and_after(run.samples),
-        "views": [token_view(view) for view in views],
+        "timing": reading.section(notes, TIMING_FILE, timing_summary, run.timing),
+        "samples": reading.section(notes, SAMPLES_FILE, before_and_after, run.samples),
+        "views": [view for view in drawn if view is not None],
+        "notes": notes,  # at the end: the sections above add to them
     }

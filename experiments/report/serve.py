@@ -14,8 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.report import arms_page, cli
+from rl_jax.core.visible import visible
 
 HOST = "127.0.0.1"
+IDLE_S = 20.0  # seconds that a connection may send nothing
+MAX_CONNECTIONS = 32  # at once; a browser opens six
 WATCHED = ("*.json", "*.jsonl")
 
 
@@ -30,6 +33,8 @@ def version(paths: Sequence[Path]) -> str:
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers with the page or its version. server: a Server."""
 
+    timeout = IDLE_S
+
     def do_GET(self) -> None:
         """Answers a GET request."""
         if self.headers.get("Host") not in (f"{name}:{self.server.server_port}" for name in (HOST, "localhost")):
@@ -39,7 +44,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 page = self.path == "/"
                 kind, text = ("html", self.server.page()) if page else ("plain", version(self.server.paths))
             except (OSError, ValueError) as error:  # a run is being moved, or a file is damaged
-                self._answer(500, "text/plain", f"report: {error}\n")
+                self._answer(500, "text/plain", visible(f"report: {error}\n"))
             else:
                 self._answer(200, f"text/{kind}", text)
         elif self.path == "/favicon.ico":
@@ -69,6 +74,7 @@ class Server(http.server.ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, paths: Sequence[Path], *, port: int = 0, metric: str | None = None):
         try:
@@ -79,6 +85,21 @@ class Server(http.server.ThreadingHTTPServer):
         self.paths = [Path(path) for path in paths]
         self._metric, self._nonce = metric, secrets.token_urlsafe(16)
         self._lock, self._made = threading.Lock(), ("", "")
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+
+    def process_request(self, request, client_address) -> None:
+        """Answers in a thread, or closes the connection if there are too many already."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request, client_address) -> None:
+        """What the thread does."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def page(self) -> str:
         """The page, rebuilt if a run has written something since."""

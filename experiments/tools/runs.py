@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from experiments.parts.budgets import result_of
 from experiments.sweep.folder import last_metrics, state_of
+from rl_jax.core.visible import one_line, visible
 from rl_jax.runs.logging import METRICS_FILE, export_parquet
 from rl_jax.runs.parquet import write_parquet
 from rl_jax.runs.progress import format_seconds
@@ -175,7 +176,8 @@ def _compare(left: Any, text: str, right: Any) -> bool:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width."""
+    """Columns of equal width. What a run's files say moves no cursor."""
+    rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -199,7 +201,7 @@ def listing(runs: Sequence[Run], metric: str | None = None) -> str:
     lines = aligned(rows).splitlines()
     for run in runs:
         if run.error:
-            lines.append(f"{run.state} {run.name}: {run.error.strip().splitlines()[-1]}")
+            lines.append(one_line(f"{run.state} {run.name}: {run.error.strip().splitlines()[-1]}"))
     return "\n".join(lines)
 
 
@@ -241,7 +243,7 @@ def export(runs: Sequence[Run], path: pathlib.Path) -> None:
             try:
                 export_parquet(run.path)
             except ValueError as error:
-                print(f"{run.name} was not exported: {error}", file=sys.stderr)
+                print(one_line(f"{run.name} was not exported: {error}"), file=sys.stderr)
     write_parquet(path, [run.fields() | {"path": str(run.path)} for run in runs])
 
 
@@ -269,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             runs = [load(name, path) for name, path in find(options.roots)]
         runs = select(runs, parse_where(options.where))
         if options.json:
-            print(json.dumps([run.fields() for run in runs], indent=2))
+            print(visible(json.dumps([run.fields() for run in runs], indent=2)))
         elif options.compare:
             print(compare(runs))
         elif options.diff:
@@ -281,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             print(listing(runs, options.metric))
     except (ValueError, OSError) as error:
-        print(f"experiments.tools.runs: {error}", file=sys.stderr)
+        print(visible(f"experiments.tools.runs: {error}"), file=sys.stderr)
         return 2
     return 0
 

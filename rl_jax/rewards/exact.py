@@ -15,7 +15,8 @@ from rl_jax.rewards.mathematics import right_answer
 MAX_NUMBER = 60  # characters
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,2})?(?:/\d+)?", re.ASCII)
 _CHOICE = re.compile(
-    r"(?:\\boxed\s*\{\s*(?:\\text\s*\{)?|(?:answer|option|choice)s?\s*(?:is|:)?\s*(?:\\text\s*\{)?|<answer>)[\s*\"'$]*"
+    # Possessive (*+): blanks in three places beside each other would take the cube of their number.
+    r"(?:\\boxed\s*+\{\s*+(?:\\text\s*+\{)?|(?:answer|option|choice)s?\s*+(?:is|:)?\s*+(?:\\text\s*+\{)?|<answer>)[\s*\"'$]*+"
     r"\(?([A-Z])\b\)?(?!\w|')",
     re.IGNORECASE,
 )

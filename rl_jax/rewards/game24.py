@@ -10,11 +10,18 @@ from fractions import Fraction
 from typing import NamedTuple
 
 MAX_LENGTH = 100  # characters
+MAX_WRITTEN = 400  # with blanks and what stands around the answer
 MAX_DEPTH = 12    # nested parentheses
 TARGET = 24
 
 _STEP = re.compile(r"([0-9]{1,4})([-+*/])([0-9]{1,4})=([0-9]{1,4})(?::([0-9]{1,4}(?: [0-9]{1,4})*))?")
 _TOKEN = re.compile(r"\s*([0-9]{1,4}(?![0-9])|[-+*/()])")
+_SIGNS = str.maketrans("×·∙∗⋅÷∕⁄−–", "*****///--")  # as people and models write them -> ours
+_LATEX = ((r"\times", "*"), (r"\cdot", "*"), (r"\div", "/"), (r"\left", ""), (r"\right", ""))
+_LABEL = re.compile(r"(?:the )?(?:final )?(?:answer|solution|expression)(?: is)?:? ?", re.IGNORECASE)
+_BOX = re.compile(r"\\boxed ?\{([^{}]*)\}")
+_AROUND = re.compile(r" ?([-+*/=:,()]) ?")
+_TIMES = re.compile(r"[-+*/=:,()0-9 ]*[xX][-+*/=:,()0-9 xX]*")
 
 
 class ExpressionError(ValueError):
@@ -139,21 +146,48 @@ def is_solution(text: str, numbers: Sequence[int]) -> bool:
     return expression.value == TARGET and sorted(expression.numbers) == sorted(numbers)
 
 
+def tidy(text: str) -> str:
+    """An answer without what does not change it: a label, a box, dollar signs, blanks at signs, other signs for ours.
+
+    Nothing that could hide a second answer is dropped: any other text stays, and is no expression.
+
+    Args:
+      text: over MAX_WRITTEN characters it is returned as it is.
+    """
+    if len(text) > MAX_WRITTEN:
+        return text
+    text = " ".join(text.split()).translate(_SIGNS)
+    label = _LABEL.match(text)
+    text = text[label.end() :] if label else text
+    for latex, sign in _LATEX:
+        text = text.replace(latex, sign)
+    text = text.removesuffix(".").rstrip()
+    text = text[1:-1].strip() if len(text) > 1 and text[0] == text[-1] == "$" else text
+    boxed = _BOX.fullmatch(text)
+    text = " ".join((boxed[1] if boxed else text).split())
+    text = re.sub("[xX]", "*", text) if _TIMES.fullmatch(text) else text
+    return _AROUND.sub(r"\1", text)
+
+
 def score(prompt: str, completion: str, info: dict) -> dict[str, float]:
-    """Scores one completion.
+    """Scores one completion: an expression, with or without "= 24" behind it, or steps; written as `tidy` reads it.
 
     Returns:
       reward = correct: 1.0 if the completion is a solution for info["numbers"]. valid_expression: 1.0 if it is an
       expression with a value (or steps that are each right). uses_numbers: 1.0 if it also uses the four numbers once
       each.
     """
-    if "=" in completion:
-        steps = parse_steps(completion, info["numbers"])
+    text = tidy(completion)
+    whole, _, value = text.partition("=")
+    if value == str(TARGET) and _STEP.fullmatch(text) is None:
+        text = whole  # an expression and its value
+    if "=" in text:
+        steps = parse_steps(text, info["numbers"])
         correct = float(steps.valid and steps.uses and steps.value == TARGET)
         uses = float(steps.valid and steps.uses)
         return {"reward": correct, "correct": correct, "valid_expression": float(steps.valid), "uses_numbers": uses}
     try:
-        expression = parse(completion)
+        expression = parse(text)
     except ExpressionError:
         return {"reward": 0.0, "correct": 0.0, "valid_expression": 0.0, "uses_numbers": 0.0}
     uses = sorted(expression.numbers) == sorted(info["numbers"])

@@ -37,7 +37,8 @@ _CHANGING = set(
     "true false negative positive "
     "or and not no nor but if is are was isn either maybe between to wrong incorrect less more than about over under "
     "hundred thousand million billion trillion dozen half third quarter percent times base mod pi sqrt sin cos tan "
-    "log ln exp inf nan infinity plus minus squared cubed score".split()
+    "log ln exp inf nan infinity plus minus squared cubed score "
+    "zero one two three four five six seven eight nine ten eleven twelve twenty thirty fifty".split()
 )
 _SAME_UNITS = {
     unit: names[0]

@@ -1,8 +1,10 @@
-"""What reward functions print: to the program's stderr, tagged, escaped and bounded. Stdlib only."""
+"""What reward functions print: to the program's stderr, tagged, escaped and bounded."""
 
 import contextlib
 import os
 import sys
+
+from rl_jax.core.visible import one_line
 
 MAX_CALL = 8 * 1024  # bytes per call of a pool
 MAX_POOL = 256 * 1024  # bytes per pool
@@ -69,9 +71,8 @@ class Output:
 
 
 def shown(text: str, most: int) -> str:
-    """A text on one line, at most `most` characters of it, control characters and surrogates as escapes."""
-    cut = f"... ({len(text)} characters)" if len(text) > most else ""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[:most]) + cut
+    """A text on one line, at most `most` characters of it, what is not seen as escapes."""
+    return one_line(text[:most]) + (f"... ({len(text)} characters)" if len(text) > most else "")
 
 
 def _print(text: str) -> None:

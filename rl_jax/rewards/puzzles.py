@@ -29,7 +29,7 @@ def countdown(prompt: str, completion: str, info: dict, *, formed: float = 0.1) 
     if not isinstance(numbers, list) or not numbers or type(target) is not int:
         raise ValueError(f"info['numbers'] and info['target'] must be integers, found {numbers!r:.60} and {target!r}")
     said = last_line(completion).rpartition(":")[2]
-    text, _, value = said.partition("=")
+    text, _, value = game24.tidy(said).partition("=")
     try:
         expression = game24.parse(text)
     except game24.ExpressionError:

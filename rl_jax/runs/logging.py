@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rl_jax.data.plain_files import check_regular
 from rl_jax.runs import disk
 from rl_jax.runs.completions import completions_table
 from rl_jax.runs.parquet import metric_columns, write_parquet
@@ -261,12 +262,15 @@ def _wall_seconds(path: Path) -> float:
 
 def _parse_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
     """(row, its bytes) for each whole line of a JSON-lines file."""
+    check_regular(path)
     parsed = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
         if not line.endswith(b"\n"):  # only the last line can lack it: its writer was killed
             break
         try:
             row = json.loads(line)
+        except RecursionError as error:
+            raise ValueError(f"{path}:{number}: damaged line (nested too deep); remove it") from error
         except ValueError as error:
             raise ValueError(f"{path}:{number}: damaged line ({error}); remove it or restore the file") from error
         if not isinstance(row, dict):

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rl_jax.data.plain_files import check_regular
 from rl_jax.runs.logging import encode_row, write_atomically
 
 COMPLETE, RUNNING, FAILED, PREEMPTED, INTERRUPTED = "complete", "running", "failed", "preempted", "interrupted"
@@ -181,10 +182,13 @@ def read_json(path: str | os.PathLike) -> dict[str, Any]:
 
     Raises:
       FileNotFoundError: if there is no file.
-      ValueError: if it does not hold an object; names the file.
+      ValueError: if it does not hold an object, or is no regular file (a pipe would never end); names the file.
     """
+    check_regular(path)
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"{path}: damaged file (nested too deep)") from error
     except ValueError as error:
         raise ValueError(f"{path}: damaged file ({error})") from error
     if not isinstance(content, dict):

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rl_jax.data import readers
+from rl_jax.data.plain_files import read_text
 from rl_jax.tokenizers.folder import read_json
 from rl_jax.tokenizers.template import ChatTemplateError, SandboxedTemplate
 
+MAX_TEMPLATE = 4 << 20  # bytes of a template's file
 _PROBE = "\u2063probe\u2063"  # placeholder of the assistant's text, to find what the template writes after it
 
 
@@ -57,9 +59,9 @@ class ChatTemplate:
           path: for error messages.
 
         Raises:
-          ChatTemplateError: if jinja or the sandbox refuses it.
+          ChatTemplateError: if jinja or the sandbox refuses it, or it is no text.
         """
-        sources = {"default": source} if isinstance(source, str) else source
+        sources = source if isinstance(source, Mapping) else {"default": source}
         self.path, self.tokenizer = path, tokenizer
         self._templates = {name: SandboxedTemplate(text, path=path) for name, text in sources.items()}
 
@@ -74,15 +76,15 @@ class ChatTemplate:
         folder = pathlib.Path(folder)
         path = folder / "chat_template.jinja"
         if path.exists():
-            more = {
-                file.stem: file.read_text("utf-8")
-                for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))
-            }
-            return cls({"default": path.read_text("utf-8")} | more, tokenizer, path=str(path))
+            files = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+            more = {file.stem: read_text(file, MAX_TEMPLATE) for file in files}
+            return cls({"default": read_text(path, MAX_TEMPLATE)} | more, tokenizer, path=str(path))
         path = folder / "tokenizer_config.json"
         source = (read_json(path) or {}).get("chat_template")
         if isinstance(source, list):
-            source = {entry["name"]: entry["template"] for entry in source}
+            if not all(isinstance(entry, Mapping) and {"name", "template"} <= set(entry) for entry in source):
+                raise ChatTemplateError(f"{path}: chat_template is a list of something else than name and template")
+            source = {str(entry["name"]): entry["template"] for entry in source}
         if not source:
             raise readers.DataError(
                 f"{folder}: no chat template: neither chat_template.jinja nor chat_template in "

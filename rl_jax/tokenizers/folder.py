@@ -4,11 +4,10 @@ The tokens that begin, end and pad a text come from special_tokens_map.json and 
 generation_config.json and config.json (by id). No code from the folder is executed.
 """
 
-import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
-from rl_jax.data import readers
+from rl_jax.data import plain_files, readers
 from rl_jax.tokenizers import hf, spm
 from rl_jax.tokenizers.base import Roles
 
@@ -32,7 +31,10 @@ def load_tokenizer(folder: str | pathlib.Path, *, eos_tokens: Sequence[str] | No
     model, vocab, merges = (folder / name for name in ("tokenizer.model", "vocab.json", "merges.txt"))
     if description is None and model.exists():
         tokenizer = spm.SentencePieceTokenizer(
-            model.read_bytes(), added=_added_tokens(folder, config), legacy=bool(config.get("legacy", True)), path=model
+            plain_files.read_bytes(model, plain_files.MAX_JSON),
+            added=_added_tokens(folder, config),
+            legacy=bool(config.get("legacy", True)),
+            path=model,
         )
         return tokenizer.with_roles(special_tokens(folder, config, tokenizer.token_to_id, eos_tokens))
     path = folder / "tokenizer.json"
@@ -126,13 +128,13 @@ def read_json(path: pathlib.Path) -> dict | None:
     """The object in a JSON file; None if there is no file.
 
     Raises:
-      readers.DataError: if the file does not hold a JSON object.
+      readers.DataError: if the file does not hold a JSON object, is no regular file, too large or nested too deep.
     """
     if not path.exists():
         return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        data = plain_files.read_json(path)
+    except OSError as error:
         raise readers.DataError(f"{path}: not a readable JSON file ({error}): is the download complete?") from error
     if not isinstance(data, dict):
         raise readers.DataError(f"{path}: expected a JSON object, found {type(data).__name__}")

@@ -4,7 +4,8 @@ import json
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from rl_jax.data import readers
+from rl_jax.data import plain_files, readers
+from rl_jax.tokenizers import hf_limits
 from rl_jax.tokenizers.base import UNKNOWN, FolderTokenizer, Roles
 
 GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")  # classes with GPT-2's pre-tokenizer
@@ -34,7 +35,8 @@ class HFTokenizer(FolderTokenizer):
         self.added_ids = frozenset(self._whole.get_added_tokens_decoder())
 
     def _encode(self, text: str, tokenizer) -> tuple[list[int], list[tuple[int, int]]]:
-        encoding = tokenizer.encode(text, add_special_tokens=False)
+        with hf_limits.panics(self.path, f"encoding {text!r:.60}"):
+            encoding = tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
@@ -110,6 +112,8 @@ def gpt2_description(vocab: pathlib.Path, merges: pathlib.Path, tokenizer_class:
             "text is split before the merges: save a tokenizer.json there (transformers' save_pretrained writes it)"
         )
     try:
+        for file in (vocab, merges):
+            plain_files.check_regular(file)
         model = tokenizers.models.BPE.from_file(str(vocab), str(merges))
     except Exception as error:  # the package raises bare Exceptions
         raise readers.DataError(f"{vocab}, {merges.name}: not a vocabulary with its merges: {error}") from error
@@ -125,8 +129,12 @@ def gpt2_description(vocab: pathlib.Path, merges: pathlib.Path, tokenizer_class:
 def _build(description: Mapping, path: str):
     import tokenizers  # imported here so that worker processes that only need characters do without it
 
+    hf_limits.check(description, path)
     try:
-        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description))
+        with hf_limits.panics(path, "reading it"):
+            tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description))
+    except readers.DataError:
+        raise
     except Exception as error:  # the package raises bare Exceptions
         raise readers.DataError(
             f"{path}: the tokenizers package {tokenizers.__version__} cannot read it: {error}. "

@@ -55,6 +55,7 @@ def fakes(tmp_path):
         fake.write_text(
             f'#!/usr/bin/env bash\nprintf "%q " {name} "$@" >>"{log}"\necho >>"{log}"\n'
             '[ "$4" != describe ] || { [ -n "${STATE-}" ] && echo "$STATE" || exit 1; }\n'
+            '[ "$4" != create ] || [ -z "${CREATE_FAILS-}" ] || { echo "ALREADY_EXISTS" >&2; exit 5; }\n'
             f'[ "$4" != scp ] || cp "$5" "{tmp_path}/archive.tar.gz"\n'
             '[[ "$*" != *fail-here* ]] || exit 7\n'
         )
@@ -107,6 +108,23 @@ def test_a_slice_is_deleted_after_a_failure_too_and_its_status_kept(fakes):
     found = run([POD, "--name=rl", "--zone=z", "--delete", "--", "fail-here"], PATH=path)
     assert found.returncode == 7
     assert verbs(read())[-1] == "delete" and "--quiet" in read()[-1]
+
+
+@pytest.mark.parametrize("command", [COMMAND, ["fail-here"]], ids=["success", "failure"])
+def test_delete_leaves_a_slice_that_was_there_before(command, fakes):
+    path, read = fakes
+    found = run([POD, "--name=rl", "--zone=z", "--delete", "--", *command], PATH=path, STATE="READY")
+    assert found.returncode == (7 if command == ["fail-here"] else 0)
+    assert "delete" not in verbs(read()) and "ssh" in verbs(read())
+    assert "--delete leaves rl alone" in found.stderr and "tpu-vm delete rl --zone=z" in found.stderr
+
+
+def test_a_failed_describe_does_not_make_a_slice_ours_to_delete(fakes):
+    """describe fails for another reason (no network), create says that the slice is there: it stays."""
+    path, read = fakes
+    found = run([POD, "--name=rl", "--zone=z", "--delete", "--", *COMMAND], PATH=path, CREATE_FAILS="yes")
+    assert found.returncode == 5 and verbs(read()) == ["describe", "create"]
+    assert "ALREADY_EXISTS" in found.stderr and "--delete leaves rl alone" in found.stderr
 
 
 def test_a_dry_run_prints_every_command_and_runs_none(fakes):

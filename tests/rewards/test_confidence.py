@@ -1,6 +1,8 @@
 """rewards/confidence.py: the Brier reward is proper, and what is not of the format earns nothing."""
 
 import json
+import random
+import re
 
 import numpy as np
 import pytest
@@ -40,10 +42,34 @@ def test_corners():
         ("x </think> <answer>42</answer> <confidence>nan</confidence>", None),
         ("x </think> <answer>42</answer> <confidence>0.7</confidence> and more", None),
         ("x </think> <answer>42</answer>", None),
+        ("x </think> <answer>42</answer> <confidence>0_1</confidence>", None),
+        ("x </think> <answer>42</answer> <confidence>٠.٧</confidence>", None),
+        ("x </think> <answer>42</answer> <confidence>+1e-1</confidence>", ("42", 0.1)),
+        ("</think> x </think> <answer>a</answer>b</answer><confidence>.5</confidence>", ("a</answer>b", 0.5)),
+        ("</think><answer>a</answer><confidence>1</confidence><confidence>1</confidence>", None),
+        ("</think><answer></answer><confidence>", None),
+        ("", None),
     ],
 )
 def test_reading(completion, found):
     assert confidence.read(completion) == found
+
+
+def test_the_format_is_read_as_its_pattern_is():
+    rng = random.Random(0)
+    parts = ["</think>", "<answer>", "</answer>", "<confidence>", "</confidence>", " ", "\n", "0.5", "a"]
+    whole = ["a", "</think>", " ", "<answer>", "a", "</answer>", "\n", "<confidence>", "0.5", "</confidence>", " "]
+    several = 0
+    for _ in range(3000):
+        text = list(whole) if rng.random() < 0.7 else []
+        for _ in range(rng.randrange(4)):
+            text.insert(rng.randrange(len(text) + 1), rng.choice(parts))
+        text = "".join(text)
+        match = re.match(confidence.FORMAT, text, re.DOTALL)
+        expected = match.groups() if match else None
+        assert confidence._read(text) == expected, text
+        several += match is not None
+    assert several > 500
 
 
 def test_the_term_on_its_tags_and_on_digits():

@@ -63,7 +63,7 @@ def test_random_text_never_raises_and_never_hangs(alphabet):
 @pytest.mark.parametrize("text, components", [  # correct, valid_expression, uses_numbers
     ("(1+4-1)*6", (1, 1, 1)), (" ( 1 + 4 - 1 ) * 6 ", (1, 1, 1)), ("6/(1/(1*4))", (1, 1, 1)),
     ("1*4*6", (0, 1, 0)), ("1*1*1*4*6", (0, 1, 0)), ("4*6*11", (0, 1, 0)), ("24", (0, 1, 0)), ("1+1+4+6", (0, 1, 1)),
-    ("1-1+4*6=24", (0, 0, 0)), ("-1+1+4*6", (0, 0, 0)), ("1/(1-1)*46", (0, 0, 0)), ("4*6+1-1)", (0, 0, 0)),
+    ("1-1+4*6=24", (1, 1, 1)), ("-1+1+4*6", (0, 0, 0)), ("1/(1-1)*46", (0, 0, 0)), ("4*6+1-1)", (0, 0, 0)),
     ("(4*6+1-1", (0, 0, 0)), ("", (0, 0, 0)), ("()", (0, 0, 0)), ("1 1 4 6", (0, 0, 0)), ("2**3", (0, 0, 0)),
     ("4//1", (0, 0, 0)), ("1.0*1*4*6", (0, 0, 0)), ("١*1*4*6", (0, 0, 0)), ("__import__('os')", (0, 0, 0)),
     ("4*(6)(1)", (0, 0, 0)), ("99999", (0, 0, 0))])
@@ -108,7 +108,10 @@ SOLVED = "1+4=5:1 5 6,5-1=4:4 6,4*6=24"
         ("1+4=5,5-1=4,4*6=24", 1, 0, 0),
         ("1/4=0:0 1 6,0+1=1:1 6,1*6=6", 0, 0, 0),  # no rounding
         ("1-1=0:0 4 6,4/0=0:0 6,0*6=24", 0, 0, 0),  # no division by zero
-        ("1 + 4 = 5:1 5 6,5-1=4:4 6,4*6=24", 0, 0, 0),  # written otherwise
+        ("1 + 4 = 5:1 5 6,5-1=4:4 6,4*6=24", 1, 1, 1),
+        (SOLVED + "\n", 1, 1, 1),
+        ("Answer: 1 + 4 = 5 : 1 5 6 , 5 − 1 = 4 : 4 6 , 4 × 6 = 24\n", 1, 1, 1),
+        ("1+4=5:1 5 6;5-1=4:4 6;4*6=24", 0, 0, 0),  # written otherwise
         ("=", 0, 0, 0),
         (",".join([SOLVED] * 5), 0, 0, 0),  # too long
         (f"{SOLVED},24+0=24", 1, 0, 0),
@@ -140,3 +143,42 @@ def test_random_steps_agree_with_play():
         steps = game24.parse_steps(changed, numbers)
         num_changed += not (steps.valid and steps.uses)
     assert num_changed > 450
+
+
+RIGHT = """4*6*1*1=24 | Answer: 4*6*1*1 | answer: (1+4-1)*6 = 24 | The answer is 4*6*1*1 | 4×6×1×1 | 4 × 6 ÷ 1 ÷ 1
+4 x 6 x 1 x 1 | 4·6·1·1 | 1−1+4*6 | 1 – 1 + 4*6 | \\boxed{4*6*1*1} | $4*6*1*1$ | $4 \\times 6 \\cdot 1 \\div 1 = 24$
+4*6*1*1\t | 4 * 6 * 1 * 1 =  24 | \\boxed{4*6*1*1=24}. | 4*6*1*1. | Solution: 4*6/1/1=24"""
+WRONG = """4*6*1*1=25 | 24=4*6*1*1 | 4*6*1=24 | 4*6=24 | 4*6*1*1=24=24 | 4*6*1*1 or 5 | 4*6*1*1, 6*4*1*1 | 24
+Answer: 24 | Answer: | 4*6*1*1#1 | 4*6*1*1=24+0 | not 4*6*1*1 | 4*6*11 | 4**6*1*1 | 4 6 1 1 | 4*6*1*1*1 | 4*6*1 1
++4*6*1*1 | 4*6*1*1! | \\boxed{4*6*1*1}\\boxed{4*6*1*1} | \\boxed{4*6} | $24$ | 0x18 | (4)(6)*1*1
+1+1+4+6=24 | Answer: Answer: 4*6*1*1 | 1-1+46
+４*６*１*１ | 4*6*1*1\x00 | 4*6*1*1;import os | 4.0*6*1*1 | 4*6*1*1=24:24 | 4e0*6*1*1 | 4*6*1*1=0x18 | -1+1+4*6"""
+
+
+@pytest.mark.parametrize("table, correct", [(RIGHT, 1.0), (WRONG, 0.0)], ids=["right", "wrong"])
+def test_a_table_of_answers(table, correct):
+    for text in (part.strip(" ") for part in table.replace("\n", " | ").split(" | ")):
+        assert game24.score("1 1 4 6:", text, INFO)["correct"] == correct, text
+
+
+def test_what_is_no_solution_scores_0():
+    """10,000 texts of numbers that are not the four, in every dress that is read: no one is paid."""
+    rng, scored = random.Random(5), 0
+    dresses = ["{}", "{}=24", "Answer: {}", "\\boxed{{{}}}", "$ {} $", "{} = 24\n", "{} apples", "{} or 24", "24={}"]
+    dresses.append("{},{}")
+    signs = ["+", "-", "*", "/", "×", "÷", "−", " x ", "=", ":", ",", "(", ")", ".", "^", " "]
+    for _ in range(10_000):
+        numbers = [str(rng.choice([1, 1, 2, 3, 4, 5, 6, 8, 12, 24])) for _ in range(rng.randrange(1, 6))]
+        if sorted(numbers) == ["1", "1", "4", "6"]:
+            continue
+        text = "".join(number + rng.choice(signs) for number in numbers[:-1]) + numbers[-1]
+        text = rng.choice(dresses).format(text, text)
+        scored += 1
+        assert game24.score("1 1 4 6:", text, INFO)["correct"] == 0.0 or _plays(text), text
+    assert scored > 9_000
+
+
+def _plays(text):
+    """Whether all numbers of a text happen to be 1 1 4 6 and, at its end, 24: digits may have run together."""
+    found = [int(number) for number in "".join(c if c.isdigit() else " " for c in text).split()]
+    return sorted(found) in ([1, 1, 4, 6], [1, 1, 4, 6, 24])

@@ -256,6 +256,16 @@ def test_sync_gets_new_params_before_the_server_is_asked():
         assert step(other)[0] is other, "nobody knows what a failed sync has left there"
 
 
+def test_samplers_that_share_a_server_know_of_each_other_s_weights():
+    """A reference sampler hands over its own params: the policy's sampler must give its own again."""
+    given, policy, reference = [], random_params(), random_params(seed=1)
+    with serving(Serve(rollout_of())) as server:
+        ours, theirs = (engine(server.url, sync=given.append) for _ in range(2))
+        for made, params in [(ours, policy), (theirs, reference), (ours, policy), (ours, policy), (theirs, reference)]:
+            made(params, *prompts(LENGTHS, WIDTH), KEY)
+    assert [params is policy for params in given] == [True, False, True, False]
+
+
 def change(**fields):
     """Serve, with fields of every answer's last choice replaced; None leaves a field out, as older servers do."""
 

@@ -230,13 +230,13 @@ def damage(folder, name, content):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("tokenizer.json", '{"version": "1.0", "mod', r"tokenizer\.json: not a readable JSON"),
+        ("tokenizer.json", '{"version": "1.0", "mod', r"tokenizer\.json: not valid JSON"),
         ("tokenizer.json", "[1]", r"tokenizer\.json: expected a JSON object, found list"),
         ("tokenizer.json", "{}", r"tokenizer\.json: has no field model\.vocab"),
         ("tokenizer.json", '{"model": {"type": "X", "vocab": {"<s>": 0, "</s>": 1}}}', "cannot read it"),
         ("tokenizer_config.json", '{"eos_token": "<nope>"}', r"tokenizer_config\.json: eos_token is '<nope>'"),
         ("special_tokens_map.json", '{"pad_token": {"content": "[X]"}}', r"special_tokens_map\.json: pad_token is"),
-        ("generation_config.json", "nonsense", r"generation_config\.json: not a readable JSON"),
+        ("generation_config.json", "nonsense", r"generation_config\.json: not valid JSON"),
     ],
 )
 def test_damaged_folders(tmp_path, name, content, message):

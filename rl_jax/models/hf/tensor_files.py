@@ -11,18 +11,19 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save_file
 
+from rl_jax.data import plain_files
+
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+MAX_HEADER = 32 << 20  # bytes of a file's header; those of the largest models have some 100,000
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as safetensors calls them
 
 
 def read_json(path: pathlib.Path) -> dict:
     """A JSON object. Raises ValueError, naming the file, if there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = plain_files.read_json(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror}): give a Hugging Face model folder") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: not valid JSON ({error}): fetch the file again") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected a JSON object, found {type(content).__name__}")
     return content
@@ -58,6 +59,9 @@ class TensorFiles:
             raise ValueError(
                 f"{folder / INDEX}, field 'weight_map': expected an object that maps tensor names to files"
             )
+        for name, shard in weight_map.items():
+            if not isinstance(shard, str):
+                raise ValueError(f"{folder / INDEX}: {name!r} should be in a file, not in {shard!r:.60}")
         for shard in sorted(set(weight_map.values())):
             if pathlib.PurePath(shard).name != shard or not (folder / shard).exists():
                 raise ValueError(f"{folder / INDEX}: the shard {shard!r} is not in the folder: fetch it")
@@ -71,6 +75,7 @@ class TensorFiles:
 
     def _open(self, file: str) -> None:
         path = self.folder / file
+        _check_header(path)
         try:
             self._files[file] = opened = safetensors.safe_open(path, "numpy")
         except (safetensors.SafetensorError, OSError) as error:
@@ -85,6 +90,22 @@ class TensorFiles:
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         """A part of one tensor; nothing else is read."""
         return self._files[self._file_of[name]].get_slice(name)[index]
+
+
+def _check_header(path: pathlib.Path) -> None:
+    """Checks the kind of a file and the length of its header, before the package reads it whole."""
+    try:
+        plain_files.check_regular(path)
+        with open(path, "rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+        size = path.stat().st_size
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror}): fetch it again") from error
+    if length > min(MAX_HEADER, max(size - 8, 0)):
+        raise ValueError(
+            f"{path}: truncated or not a safetensors file (a header of {length} bytes, with {size} in the file and at "
+            f"most {MAX_HEADER} allowed): fetch it again"
+        )
 
 
 def save_tensors(

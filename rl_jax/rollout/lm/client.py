@@ -1,7 +1,9 @@
 """JSON over HTTP to one completions server, standard library only: many requests at once, limits and retries."""
 
 import contextlib
+import functools
 import http.client
+import io
 import json
 import socket
 import threading
@@ -10,16 +12,21 @@ import urllib.parse
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
+from rl_jax.core.visible import visible
+
 CONNECT_S = 10.0  # timeout of a connection attempt, in seconds
 BACKOFF_S = 0.5  # seconds before the first retry; doubled before each further one
 COMPLETIONS = "/v1/completions"
 SHOWN = 300  # characters of an answer quoted in an error
+MAX_HEAD = 1 << 18  # bytes of an answer's status line and headers, with all interim answers
+MAX_BODY = 1 << 20  # bytes of an answer's body, unless the request says that it needs more
 
 
 class Client:
     """Posts to {url}/v1/completions, and to other paths of that server. For the arguments see external.OpenAIGenerate.
 
-    Connects directly and only to that host: no proxies, no redirects.
+    Connects directly and only to that host: no proxies, no redirects. An answer is read up to a number of bytes and to
+    one deadline, headers included, however slowly or endlessly a server sends.
     """
 
     def __init__(self, url: str, *, timeout_s: float, retries: int = 3, concurrency: int = 1):
@@ -36,13 +43,22 @@ class Client:
         self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path
         self._timeout_s, self._retries, self._concurrency = timeout_s, retries, concurrency
 
-    def post_all(self, bodies: Sequence[dict]) -> list:
-        """The parsed answers, in the order of `bodies`. The first failure cancels the other requests and is raised."""
+    def post_all(self, bodies: Sequence[dict], max_bytes: Sequence[int] | None = None) -> list:
+        """The parsed answers, in the order of `bodies`. The first failure cancels the other requests and is raised.
+
+        Args:
+          bodies: of the requests.
+          max_bytes: of the body of each answer; None is MAX_BODY.
+        """
         live = _Live()
         pool = ThreadPoolExecutor(min(self._concurrency, len(bodies)))
         try:
             payloads = [json.dumps(body).encode() for body in bodies]
-            futures = [pool.submit(self._post, payload, live, COMPLETIONS) for payload in payloads]
+            caps = [MAX_BODY] * len(bodies) if max_bytes is None else max_bytes
+            futures = [
+                pool.submit(self._post, payload, live, COMPLETIONS, cap)
+                for payload, cap in zip(payloads, caps, strict=True)
+            ]
             for future in as_completed(futures):
                 future.result()
             return [future.result() for future in futures]
@@ -54,14 +70,16 @@ class Client:
         """The parsed answer of another path ("/reset_prefix_cache") to one body; None if it is empty. Retried, too."""
         return self._post(json.dumps(body).encode(), _Live(), path)
 
-    def _post(self, payload: bytes, live: "_Live", path: str):
+    def _post(self, payload: bytes, live: "_Live", path: str, max_bytes: int = MAX_BODY):
         """The parsed answer to one body. The body has a seed, so a retry is the same request."""
         url = self.address + path
         for attempt in range(self._retries + 1):
             try:
-                status, text = self._exchange(payload, live, path)
+                status, text = self._exchange(payload, live, path, max_bytes)
             except TimeoutError as error:
                 raise TimeoutError(f"{url}: no full answer within timeout_s={self._timeout_s}") from error
+            except _TooLongError as error:
+                raise RuntimeError(f"{url}: {error}") from error
             except (OSError, http.client.HTTPException) as error:
                 failure = ConnectionError(f"{url}: {type(error).__name__}: {error} (attempt {attempt + 1})")
             else:
@@ -74,7 +92,7 @@ class Client:
                 break
         raise failure
 
-    def _exchange(self, payload: bytes, live: "_Live", path: str) -> tuple[int, bytes]:
+    def _exchange(self, payload: bytes, live: "_Live", path: str, max_bytes: int) -> tuple[int, bytes]:
         """(status, body) of one attempt."""
         deadline = time.monotonic() + self._timeout_s
         connection = self._connection(self._host, self._port, timeout=min(CONNECT_S, self._timeout_s))
@@ -84,17 +102,18 @@ class Client:
             except TimeoutError as error:
                 raise ConnectionError("no connection in time") from error
             sock = connection.sock  # the connection drops its reference if the server closes after its answer
-            with live.hold(sock):
+            with live.hold(sock), _Source(sock, deadline) as source:
                 sock.settimeout(max(deadline - time.monotonic(), 1e-3))
+                connection.response_class = functools.partial(_response, source)
                 connection.request("POST", self._prefix + path, payload, {"Content-Type": "application/json"})
                 response = connection.getresponse()
                 with response:
-                    return response.status, _read(response, sock, deadline)
+                    return response.status, _read(response, source, max_bytes)
 
     def _parse(self, text: bytes, url: str):
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RuntimeError(f"{url}: the answer is not JSON ({error}): {_quote(text)}") from error
 
 
@@ -125,17 +144,62 @@ class _Live:
                     sock.shutdown(socket.SHUT_RDWR)
 
 
-def _read(response: http.client.HTTPResponse, sock: socket.socket, deadline: float) -> bytes:
-    """The body, before the deadline even if it arrives slowly. Raises IncompleteRead if the connection ends early."""
-    parts = []
-    while True:
-        remaining = deadline - time.monotonic()
+class _TooLongError(Exception):
+    """An answer has more bytes than it may."""
+
+
+class _Source(io.RawIOBase):
+    """The bytes that a socket receives, up to one deadline and to a number of them (MAX_HEAD before the body).
+
+    http.client reads headers byte by byte or line by line, each with the socket's whole time limit.
+    """
+
+    def __init__(self, sock: socket.socket, deadline: float):
+        # A file of the socket keeps it open after http.client, which closes its own at "Connection: close".
+        self._sock, self._deadline, self._file = sock, deadline, sock.makefile("rb", buffering=0)
+        self._left, self._part = MAX_HEAD, f"its status line and headers are over {MAX_HEAD} bytes"
+
+    def begin_body(self, max_bytes: int) -> None:
+        """From here on, `max_bytes` may come (some were read with the headers)."""
+        self._left, self._part = max_bytes, f"its body is over {max_bytes} bytes, more than any answer needs"
+
+    def makefile(self, *_) -> io.BufferedReader:
+        """What http.client.HTTPResponse asks a socket for."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer) -> int:
+        """Receives into `buffer`, as sockets do, until the deadline (TimeoutError) or the last byte (_TooLongError)."""
+        remaining = self._deadline - time.monotonic()
         if remaining <= 0:
             raise TimeoutError
-        sock.settimeout(remaining)
-        part = response.read1(1 << 20)
-        if not part:
-            break
+        self._sock.settimeout(remaining)
+        count = self._file.readinto(memoryview(buffer)[: self._left + 1]) or 0
+        self._left -= count
+        if self._left < 0:
+            raise _TooLongError(self._part)
+        return count
+
+    def close(self) -> None:
+        """Closes the socket's file."""
+        self._file.close()
+        super().close()
+
+
+def _response(source: _Source, sock, **options) -> http.client.HTTPResponse:
+    return http.client.HTTPResponse(source, **options)
+
+
+def _read(response: http.client.HTTPResponse, source: _Source, max_bytes: int) -> bytes:
+    """The body. Raises IncompleteRead if the connection ends early."""
+    source.begin_body(max_bytes)
+    if (response.length or 0) > max_bytes:
+        raise _TooLongError(f"its body has {response.length} bytes, over {max_bytes}, more than any answer needs")
+    parts = []
+    while part := response.read1(1 << 16):
         parts.append(part)
     if response.length:  # bytes of Content-Length that never came
         raise http.client.IncompleteRead(b"".join(parts), response.length)
@@ -144,18 +208,16 @@ def _read(response: http.client.HTTPResponse, sock: socket.socket, deadline: flo
 
 def _message(text: bytes) -> str:
     """The message of a server's error body: {"error": {"message"}}, {"message"}, {"detail"}, or the text itself."""
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         body = json.loads(text)
-    except ValueError:
-        return _quote(text)
-    if isinstance(body, dict):
-        error = body.get("error")
-        inner = error.get("message") if isinstance(error, dict) else error
-        message = inner or body.get("message") or body.get("detail")
-        if message:
-            return str(message)[:SHOWN]
+        if isinstance(body, dict):
+            error = body.get("error")
+            inner = error.get("message") if isinstance(error, dict) else error
+            message = inner or body.get("message") or body.get("detail")
+            if message:
+                return visible(str(message)[:SHOWN])
     return _quote(text)
 
 
 def _quote(text: bytes) -> str:
-    return repr(text.decode("utf-8", "replace")[:SHOWN])
+    return repr(text[: 4 * SHOWN].decode("utf-8", "replace")[:SHOWN])

@@ -15,7 +15,6 @@ top_p only, and ignores the request's seed. sglang-jax is not covered: its compl
 0a34ed1f3cce) return tokens as text, without ids.
 """
 
-import math
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -24,12 +23,17 @@ import jax
 import numpy as np
 
 from rl_jax.core.types import Params, Rollout, TokenScores
-from rl_jax.rollout.lm.client import Client
+from rl_jax.rollout.lm.client import MAX_BODY, Client
 from rl_jax.rollout.lm.requests import Completion, Request, as_rollout, requests_of
 from rl_jax.rollout.lm.sampling import Sampling, check_counts
 
 TOKEN_ID = "token_id:"  # prefix of the number if tokens are written as ids
 ROUNDING = 1e-3  # how far above 0 a log-prob may be in low precision
+LOWEST = -1e4  # of a token that was sampled; vLLM itself writes -9999 for -inf
+BYTES_PER_TOKEN = 1024  # of an answer, at most: its text, id, log-prob and their names, for each of n rows
+
+# Address of a server -> the leaves that it was given last: all samplers of this process that ask it share its weights.
+_HELD: dict[str, tuple[weakref.ref, ...]] = {}
 
 
 class OpenAIGenerate:
@@ -96,7 +100,7 @@ class OpenAIGenerate:
         self._client = Client(url, timeout_s=timeout_s, retries=retries, concurrency=concurrency)
         self._vocab_size, self._completion_length, self._group_size = vocab_size, completion_length, group_size
         self._eos_ids, self._pad_id, self._stop_strings = tuple(eos_ids), pad_id, tuple(stop_strings)
-        self._sync, self._score, self._synced = sync, score, None
+        self._sync, self._score, self._has_synced = sync, score, False
         # Every field whose default a server may take from the folder's generation_config.json.
         self._fields = {"model": model} if model else {}
         self._fields |= {
@@ -139,7 +143,8 @@ class OpenAIGenerate:
         bodies = [self._body(part, seeds[part[0].index // self._group_size]) for part in parts]
         self._hand_over(params)
         completions = []
-        for part, answer in zip(parts, self._client.post_all(bodies), strict=True):
+        caps = [MAX_BODY + BYTES_PER_TOKEN * len(part) * _count(part[0]) for part in parts]
+        for part, answer in zip(parts, self._client.post_all(bodies, caps), strict=True):
             try:
                 completions += read_answer(
                     answer, part, vocab_size=self._vocab_size, eos_ids=self._eos_ids, stop_strings=self._stop_strings
@@ -177,19 +182,21 @@ class OpenAIGenerate:
         }
 
     def _hand_over(self, params: Params) -> None:
-        """Calls sync if params are not those of the last call.
+        """Calls sync, unless params are those that the server was given last, by this sampler or by another one.
 
-        They are remembered by weak references, so that weights that are otherwise unused are freed.
+        The first call always syncs: the server may be a new one at an old address. Params are remembered by weak
+        references, so that weights that are otherwise unused are freed.
         """
         if self._sync is None:
             return
-        leaves = jax.tree.leaves(params)
-        synced = self._synced is not None and len(self._synced) == len(leaves)
-        if synced and all(ref() is leaf for ref, leaf in zip(self._synced, leaves, strict=True)):
+        leaves, held = jax.tree.leaves(params), _HELD.get(self._client.address)
+        known = self._has_synced and held is not None and len(held) == len(leaves)
+        if known and all(ref() is leaf for ref, leaf in zip(held, leaves, strict=True)):
             return
-        self._synced = None  # after a failed sync the server's weights are unknown
+        _HELD.pop(self._client.address, None)  # after a failed sync the server's weights are unknown
         self._sync(params)
-        self._synced = [weakref.ref(leaf) for leaf in leaves]
+        _HELD[self._client.address] = tuple(weakref.ref(leaf) for leaf in leaves)
+        self._has_synced = True
 
     def _cache_size(self) -> int:
         """Number of programs compiled so far (those of score), under the name that jitted functions use."""
@@ -280,7 +287,7 @@ def _completion(
     for t, (token, value) in enumerate(zip(tokens, values, strict=True)):
         if type(token) is not int or not 0 <= token < vocab_size:
             refuse(f"token_ids[{t}]", f"is {token}, outside the vocabulary of {vocab_size}")
-        if type(value) not in (int, float) or not math.isfinite(value) or value > ROUNDING:
+        if type(value) not in (int, float) or not LOWEST <= value <= ROUNDING:  # nan is in no interval
             refuse(f"logprobs.token_logprobs[{t}]", f"is {value}, which is not a log-prob; see --logprobs-mode")
         if token in eos_ids and t < len(tokens) - 1:
             refuse(f"token_ids[{t}]", f"is {token}, which ends a row, but more follow: stop_token_ids are ignored")
@@ -312,6 +319,11 @@ def _ids(tokens) -> list[int] | None:
     written = isinstance(tokens, list) and all(isinstance(t, str) and t.startswith(TOKEN_ID) for t in tokens)
     numbers = [token.removeprefix(TOKEN_ID) for token in tokens] if written else None
     return [int(number) for number in numbers] if written and all(n.isdecimal() for n in numbers) else None
+
+
+def _count(request: Request) -> int:
+    """Tokens of one row of an answer, with the prompt, which vLLM repeats."""
+    return len(request.prompt) + request.max_tokens
 
 
 def _split(requests: Sequence[Request], size: int) -> list[Sequence[Request]]:

@@ -1,0 +1,157 @@
+"""rollout/lm/client.py against sockets that attack: bytes without end, drips, redirects. The clock is ours."""
+
+import io
+import itertools
+import json
+import types
+
+import pytest
+
+from rl_jax.rollout.lm import client, external
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+class Clock:
+    """time.monotonic of the client; every read of a fake socket takes a second."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+class FakeSocket:
+    """A server's answer in pieces; each read takes the next piece, and a second."""
+
+    def __init__(self, clock, pieces):
+        self.clock, self.pieces, self.received, self.sent, self.closed = clock, iter(pieces), 0, b"", False
+
+    def sendall(self, data):
+        self.sent += data
+
+    def settimeout(self, seconds):
+        assert seconds > 0
+
+    def shutdown(self, how):
+        pass
+
+    def close(self):
+        pass
+
+    def makefile(self, mode, buffering):
+        assert (mode, buffering) == ("rb", 0)
+        sock = self
+
+        class File(io.RawIOBase):
+            left = b""
+
+            def readable(self):
+                return True
+
+            def readinto(self, buffer):
+                sock.clock.now += 1
+                self.left = self.left or next(sock.pieces, b"")
+                part, self.left = self.left[: len(buffer)], self.left[len(buffer) :]
+                buffer[: len(part)] = part
+                sock.received += len(part)
+                return len(part)
+
+            def close(self):
+                sock.closed = True
+                super().close()
+
+        return File()
+
+
+@pytest.fixture
+def ask(monkeypatch):
+    """ask(pieces) -> (socket, result or error) of one request whose limit is 100 s."""
+    clock = Clock()
+    # time.sleep is not needed: no test here retries.
+    monkeypatch.setattr(client, "time", types.SimpleNamespace(monotonic=clock.monotonic))
+
+    def ask(pieces, max_bytes=1000):
+        sock = FakeSocket(clock, pieces)
+        made = client.Client("http://server:1", timeout_s=100.0, retries=0)
+
+        class Connection(client.http.client.HTTPConnection):
+            def connect(self):
+                self.sock = sock
+
+        made._connection = Connection
+        try:
+            return sock, made.post_all([{"prompt": [1]}], [max_bytes])[0]
+        except (RuntimeError, OSError) as error:
+            return sock, error
+
+    return ask
+
+
+def test_an_answer_in_pieces_is_read(ask):
+    sock, found = ask([OK[:9], OK[9:], b"Content-Length: 7\r\n\r\n{", b'"a":1', b"}"])
+    assert found == {"a": 1} and sock.closed
+    assert ask([OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\n[1,\r\n", b"2\r\n2]\r\n0\r\n\r\n"])[1] == [1, 2]
+    assert ask([OK + b"Connection: close\r\n\r\n[3]"])[1] == [3]
+
+
+ENDLESS = {
+    "body": itertools.chain([OK + b"\r\n"], itertools.repeat(b"x" * 4096)),
+    "chunks": itertools.chain(
+        [OK + b"Transfer-Encoding: chunked\r\n\r\n"], itertools.repeat(b"400\r\n" + b"x" * 1024 + b"\r\n")
+    ),
+    "said length": [OK + b"Content-Length: 926000000\r\n\r\n"],
+    "trailers": itertools.chain([OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n"], itertools.repeat(b"x: y\r\n" * 99)),
+}
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_a_body_without_end_is_refused_after_its_limit(ask, case):
+    sock, error = ask(ENDLESS[case], max_bytes=20_000)
+    assert type(error) is RuntimeError and sock.closed and sock.received <= 20_000 + 2**14
+    assert str(error).startswith("http://server:1/v1/completions: its body ") and "20000" in str(error)
+
+
+def test_headers_without_end_are_refused(ask):
+    sock, error = ask(itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n" * 4000))
+    assert type(error) is RuntimeError and "status line and headers are over" in str(error)
+    assert sock.received <= client.MAX_HEAD + 1
+
+
+@pytest.mark.parametrize("begin", [b"", OK, OK + b"\r\n"], ids=["status", "headers", "body"])
+def test_what_drips_ends_at_the_deadline(ask, begin):
+    """A byte a second: no single read is slow, and the whole ends after its 100 s."""
+    drips = itertools.chain([begin] if begin else [], itertools.repeat(b"H"))
+    sock, error = ask(drips)
+    assert type(error) is TimeoutError and "no full answer within timeout_s=100" in str(error)
+    assert sock.received <= len(begin) + 101 and sock.closed
+
+
+def test_a_redirect_is_refused(ask):
+    _, error = ask(
+        [b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://other:2/v1/completions\r\nContent-Length: 0\r\n\r\n"]
+    )
+    assert type(error) is RuntimeError and "http://server:1/v1/completions: HTTP 307" in str(error)
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"400 Bad"])
+def test_deep_json_is_an_error_with_the_address(ask, status):
+    body = b"[" * 200_000
+    head = b"HTTP/1.1 " + status + b"\r\nContent-Length: %d\r\n\r\n" % len(body)
+    _, error = ask([head, body], max_bytes=300_000)
+    assert type(error) is RuntimeError and str(error).startswith("http://server:1/v1/completions: ")
+
+
+def test_a_server_s_message_moves_no_cursor(ask):
+    body = json.dumps({"message": "\x1b[2J gone \u202e"}, ensure_ascii=False).encode()
+    _, error = ask([b"HTTP/1.1 400 Bad\r\nContent-Length: %d\r\n\r\n" % len(body), body])
+    assert r"\x1b[2J gone \u202e" in str(error)
+
+
+@pytest.mark.parametrize("value", [-1e300, 10**400, -(10**400), float("nan"), float("inf"), -1e5, True, "-1"], ids=str)
+def test_log_probs_that_are_none(value):
+    request = external.Request(0, external.np.array([1]), 2)
+    choice = {"index": 0, "finish_reason": "length", "token_ids": [3, 4], "logprobs": {"token_logprobs": [-1.0, value]}}
+    with pytest.raises(ValueError, match=r"choices\[0\].logprobs.token_logprobs\[1\] is .*not a log-prob"):
+        external.read_answer({"choices": [choice]}, [request], vocab_size=9, eos_ids=(5,))
