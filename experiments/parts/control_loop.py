@@ -118,6 +118,7 @@ def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: 
 def finish(loop: Run, params: Any, metrics: dict[str, list[float]]) -> None:
     """Writes final.json if the run is complete, and prints each run's return."""
     if not loop.done:
+        loop.say_end()
         return
     # On every process: the checksum gathers the params of all.
     final = {"step": loop.step, "params_sha256": checkpoint.checksum(params), "metrics": metrics}
@@ -126,3 +127,4 @@ def finish(loop: Run, params: Any, metrics: dict[str, list[float]]) -> None:
     write_atomically(loop.workdir / "final.json", (json.dumps(final) + "\n").encode())
     shown = metrics["eval/return" if "eval/return" in metrics else "episode/return"]
     print(f"{len(shown)} runs, mean return of each: {' '.join(f'{x:.1f}' for x in shown)}")
+    loop.say_end()

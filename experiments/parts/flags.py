@@ -9,8 +9,8 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from experiments.parts import own_folder, processes, reward_spec
-from experiments.parts.help import parse_flags_helpfully
+from experiments.parts import devices, own_folder, processes, refusals, reward_spec
+from experiments.parts.help import parse_flags_helpfully, started
 from rl_jax.training import compilation
 
 FLAGS = flags.FLAGS
@@ -31,21 +31,34 @@ def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: 
       run: of the program.
       several_processes: whether the program can run as several processes.
     """
+    name = started()[0]
+    flags.mark_flag_as_required("config")
+    with refusals.refusing(name):
+        own_folder.of_command_line(sys.argv)
+        sys.argv[:] = reward_spec.expand_terms(sys.argv)
+    app.run(
+        lambda argv: start(run, several_processes=several_processes),
+        flags_parser=functools.partial(parse_flags_helpfully, several_processes=several_processes),
+    )
 
-    def start(argv):
-        if not any(argument.startswith(("--verbosity", "-v")) for argument in sys.argv):
-            logging.set_verbosity(logging.WARNING)  # orbax logs a page per checkpoint
-        config = FLAGS.config
+
+def start(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: bool = False) -> None:
+    """Calls run(config, workdir) with the parsed flags. What the program refuses ends it with a message.
+
+    Args:
+      run: of the program.
+      several_processes: whether the program can run as several processes.
+    """
+    if not any(argument.startswith(("--verbosity", "-v")) for argument in sys.argv):
+        logging.set_verbosity(logging.WARNING)  # orbax logs a page per checkpoint
+    config = FLAGS.config
+    with refusals.refusing(started()[0]):
         compilation.compile_seconds()  # counts from here on
         if FLAGS.compile_cache and not jax.config.jax_compilation_cache_dir:
             compilation.use_cache(FLAGS.compile_cache)
         processes.start(supported=several_processes)
+        devices.check()
         if FLAGS.skip_bad_records:
             with config.unlocked():
                 config["data" if "data" in config else "task"].skip_bad_records = True
         run(config, pathlib.Path(FLAGS.workdir or f"runs/{config.name}"))
-
-    flags.mark_flag_as_required("config")
-    own_folder.of_command_line(sys.argv)
-    sys.argv[:] = reward_spec.expand_terms(sys.argv)
-    app.run(start, flags_parser=functools.partial(parse_flags_helpfully, several_processes=several_processes))

@@ -8,6 +8,7 @@ and never deleted.
 import contextlib
 import hashlib
 import math
+import os
 import pathlib
 import shutil
 import signal
@@ -277,6 +278,7 @@ class StopSignal:
         if self.received:  # a second signal stops at once
             raise KeyboardInterrupt
         self.received = True
+        os.write(2, b"\nstopping after this step, once it is saved; a second signal stops at once\n")
 
 
 def checksum(tree: Any) -> str:
