@@ -370,7 +370,7 @@ def no_config_file(path: str) -> str:
         return 2 * ratio(pathlib.Path(path).stem, pathlib.Path(other).stem) + ratio(path, other)
 
     nearest = max(known, key=likeness, default="")
-    if pathlib.Path(path).is_dir():
+    if pathlib.Path(path).is_dir() or (path and (ROOT / path).is_dir()):
         return f"{path} is a folder: name a file in it"
     if _is_pipe(path):
         return f"{path} is a pipe or a device, not a file: give a config file"

@@ -75,7 +75,12 @@ def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
 
 def with_reward_function(task: tasks.Task, path: str) -> tasks.Task:
     """The task with the reward of config.reward.function, "module:function"; the task itself for ""."""
-    return task._replace(reward_fn=resolve(path), reward_kwargs={}) if path else task
+    if not path:
+        return task
+    try:
+        return task._replace(reward_fn=resolve(path), reward_kwargs={})
+    except ValueError as error:
+        raise ValueError(f"reward.function: {error}") from error
 
 
 def load_task(config: ConfigDict) -> tasks.Task:

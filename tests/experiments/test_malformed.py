@@ -58,7 +58,6 @@ TOOLS = {
 }
 SMALL = {  # of the tasks that are read: quick to make
     "configs/tasks/arithmetic.py": ["task.num_train=64", "task.num_test=16"],
-    "configs/preferences/given.py": [],
 }
 HF = "configs/tasks/hf.py"
 OWN = "configs/task.py:smoke"
@@ -262,7 +261,6 @@ CASES = [
     bad("grpo", "packing.mode=dense", "packing.mode='dense' must be 'padded', 'packed' or 'shared_prefix'"),
     bad("grpo", "seed=-1", "seed=-1 must be from 0 to"),
     bad("grpo", "mesh=rows:2", "mesh 'rows:2'", "data"),
-    bad("grpo", "mesh=data:4096", "needs 4096 devices"),
     bad("grpo", "model.num_kv_heads=3", "model.num_heads=4 must be a multiple of model.num_kv_heads=3"),
     bad("grpo", "model.head_dim=15", "model.head_dim=15 must be even"),
     bad("grpo", "model.embed_dim=0", "model.embed_dim=0 must be 1 or more"),
@@ -309,7 +307,8 @@ CASES = [
         "finite MDP"),
     bad("control_preferences", "algorithm.normalize_observations=true", "algorithm.normalize_observations", "False"),
     bad("control_ppo", "spread=vmap", "spread='vmap' must be 'jit' or 'pmap'"),
-    bad("control_ppo", "mesh=envs:3", "mesh", "envs"),
+    bad("control_ppo", "mesh=envs:3", "sample.num_envs=16 do not divide over 3 devices"),
+    bad("control_ppo", "mesh=rows:2", "mesh 'rows:2'", "seeds:SIZE"),
     bad("control_ppo", "env.name=probes/nothing", "probes", "nothing"),
     bad("control_ppo", "env.name=CartPole", "CartPole"),
     # --- Folders of runs and files ---------------------------------------------------------------------------------
@@ -349,14 +348,14 @@ CASES = [
     # --- Hugging Face folders: values of their files ---------------------------------------------------------------
     hf([], "field 'rms_norm_eps': nan is not a number above 0", make=hf_folder(rms_norm_eps=NAN)),
     hf([], "field 'rms_norm_eps': -1 is not a number above 0", make=hf_folder(rms_norm_eps=-1)),
-    hf([], "field 'rope_theta': 0 is not a number above 0", make=hf_folder(rope_theta=0)),
-    hf([], "field 'rope_theta': -5.0 is not a number above 0", make=hf_folder(rope_theta=-5.0)),
+    hf([], "field 'rope_theta': 0 is not a number above 0", make=hf_folder(rope_theta_of_rope_parameters=0)),
+    hf([], "field 'rope_theta': -5.0 is not a number above 0", make=hf_folder(rope_theta_of_rope_parameters=-5.0)),
     hf([], "field 'hidden_size': 0 is not a positive integer", make=hf_folder(hidden_size=0)),
     hf([], "unknown model_type 'qwen9'", make=hf_folder(model_type="qwen9")),
     hf([], "model.dropout is 0.9", make=hf_folder(tokenizer__dropout_of_model=0.9)),
-    hf([], "eos_token_id is 99999, but the embedding has 384 rows", make=hf_folder(eos_token_id=[2, 99999])),
+    hf([], "eos_token_id is 99999, but the embedding has 384 rows", make=hf_folder(generation_config__eos_token_id=[2, 99999])),
     hf([], "eos_token_id is 'two': it must be a token's id", make=hf_folder(eos_token_id="two")),
-    hf([], "eos_token_id is 40", "a token of ordinary text", make=hf_folder(eos_token_id=[2, 40])),
+    hf([], "id is 40, ", "of ordinary text", make=hf_folder(generation_config__eos_token_id=[2, 40])),
     hf([], "'model.norm.weight' has 1 of 32 values that are nan or inf", make=hf_weights(NAN)),
     hf([], "'model.norm.weight' has 1 of 32 values that are nan or inf", make=hf_weights(math.inf)),
     # --- Tools -----------------------------------------------------------------------------------------------------
@@ -447,10 +446,9 @@ def arguments_of(case: Case) -> list[str]:
     named = next((text.removeprefix("--config=") for text in result if text.startswith("--config=")), None)
     if named is None:
         named = CONFIGS[case.program]
-        result.insert(0, f"--config={named}")
     small = [f"--config.{field}" for field in SMALL.get(named.partition(":")[0], [])]
-    result[1:1] = small if case.given[:1] != ["--"] else []
-    return [text for text in result if text != "--config="]
+    rest = [text for text in result if not text.startswith("--config=")]
+    return [f"--config={named}" if named else "", *small, *rest][not named :]
 
 
 def run_program(case: Case, monkeypatch) -> None:
