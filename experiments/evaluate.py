@@ -26,9 +26,9 @@ def need_params(config) -> None:
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str, float]:
     """Evaluates config.init_from, or config.model, and writes WORKDIR/evaluation.json. task: replaces config.task."""
-    need_params(config)
     setup = with_data(make_setup(config, task))
     need_reward(setup)
+    need_params(config)
     params = load_params(setup, config.init_from) if config.init_from else setup.init_params()
     with make_rewards(setup) as rewards:
         metrics, rows = make_evaluate(setup, rewards)(params)

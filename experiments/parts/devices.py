@@ -56,7 +56,7 @@ def _kind(device: jax.Device) -> str:
 
 
 def _of_host() -> str:
-    """", 15.6 GiB of memory (9.8 free)", or nothing where the system does not say."""
+    """The host's memory in words: ", 15.6 GiB of memory (9.8 free)". Nothing where the system does not say."""
     try:
         lines = pathlib.Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         kilobytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}

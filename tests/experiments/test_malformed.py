@@ -353,7 +353,7 @@ CASES = [
     hf([], "field 'hidden_size': 0 is not a positive integer", make=hf_folder(hidden_size=0)),
     hf([], "unknown model_type 'qwen9'", make=hf_folder(model_type="qwen9")),
     hf([], "model.dropout is 0.9", make=hf_folder(tokenizer__dropout_of_model=0.9)),
-    hf([], "eos_token_id is 99999, but the embedding has 384 rows", make=hf_folder(generation_config__eos_token_id=[2, 99999])),
+    hf([], "id is 99999, but the embedding", make=hf_folder(generation_config__eos_token_id=[2, 99999])),
     hf([], "eos_token_id is 'two': it must be a token's id", make=hf_folder(eos_token_id="two")),
     hf([], "id is 40, ", "of ordinary text", make=hf_folder(generation_config__eos_token_id=[2, 40])),
     hf([], "'model.norm.weight' has 1 of 32 values that are nan or inf", make=hf_weights(NAN)),

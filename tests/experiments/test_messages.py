@@ -100,5 +100,5 @@ def test_no_advice_names_a_package_that_is_not_ours():
     places = [REPO_ROOT / "README.md"]
     for top in ("rl_jax", "experiments", "configs", "docs"):
         places += [path for path in (REPO_ROOT / top).rglob("*") if path.suffix in (".py", ".md")]
-    wrong = [str(path) for path in places if re.search(r"pip install [-\w '\"]*rl_jax", path.read_text(encoding="utf-8"))]
-    assert not wrong
+    advice = re.compile(r"pip install [-\w '\"]*rl_jax")
+    assert not [str(path) for path in places if advice.search(path.read_text(encoding="utf-8"))]
