@@ -182,6 +182,7 @@ TRAINING = {
     "data.path": "Files of preferences. JSONL, Parquet (commas, globs), or a folder.",
     "data.kind": 'Kind of the records: pairs, rankings or labels. For reward models also "steps".',
     "data.columns": "Field -> name of its column, as in {'chosen': 'better'}. Fields: rl_jax.preferences.records.",
+    "data.contradictions": 'Pairs that say the opposite of each other: "stop" (an error) or "keep".',
     "data.sort_by_reward": "jsonl rankings: sort responses by their rewards. False: an unsorted record is an error.",
     "data.test_share": "jsonl: fraction of the prompts that is held out.",
     "data.skip_bad_records": "Skip and count bad records instead of stopping. --skip_bad_records sets it.",

@@ -54,7 +54,7 @@ def written() -> str:
         "<!-- Written by docs/papers.py from docs/papers.tsv: change that, then run python docs/papers.py. -->",
         "",
         f"The {len(papers)} papers that this project sets out to serve, by group. Search the page for an id, a key, an",
-        "arXiv id or a word of the title. What stands in for a paper's model or data is said in the config's docstring.",
+        "arXiv id or a word of the title. What stands in for a model or data is said in the config.",
         "Surveys are mapped to commands on [a page of their own](surveys.md).",
         "",
         "| status | papers | meaning |",

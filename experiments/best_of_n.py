@@ -180,11 +180,11 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
     need_reward(setup)
     check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})
     record_run(config, workdir, "best_of_n", setup.mesh.devices.flat)
+    folders = [name for name in settings.proxies.split(",") if name]
+    model = load_reward_model(folders) if folders else None
     params = warm_start(setup, workdir, None)
     if params is None:
         return []
-    folders = [name for name in settings.proxies.split(",") if name]
-    model = load_reward_model(folders) if folders else None
     with make_rewards(setup) as rewards:
         judged = sample(setup, params, rewards)
     members = proxy_scores(judged, model)

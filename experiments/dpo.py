@@ -35,7 +35,7 @@ from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
 from rl_jax.data import pipeline
 from rl_jax.rewards.benchmarks import length_correlation
 from rl_jax.tasks import Task
-from rl_jax.training import checkpoint
+from rl_jax.training import checkpoint, distributed
 from rl_jax.training.ref_log_prob_cache import ReferenceCache
 from rl_jax.training.step import TrainState
 
@@ -187,6 +187,8 @@ def score_reference(
     if reference is None:
         return parts
     config = setup.config
+    if config.log.progress and distributed.is_main():
+        print(f"the reference scores {sum(len(x['tokens']) for x in parts)} records, unless it has done so before")
 
     def score(params, rows):
         return programs.on_host(params, to_mesh(setup, rows))

@@ -16,10 +16,20 @@ from rl_jax.tasks import Task
 from rl_jax.training import distributed
 
 
+def need_params(config) -> None:
+    """Raises ValueError if the config names no trained params: the rewards of random ones would look like a result."""
+    if not (config.init_from or config.model.path or config.model.checkpoint):
+        raise ValueError(
+            "init_from is empty: nothing trained is named. Give --config.init_from=RUN (a workdir, or "
+            "RUN/checkpoints/STEP), or a model, --config.model.path=FOLDER"
+        )
+
+
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str, float]:
-    """Evaluates config.init_from (or fresh params) and writes WORKDIR/evaluation.json. task: replaces config.task."""
+    """Evaluates config.init_from, or config.model, and writes WORKDIR/evaluation.json. task: replaces config.task."""
     setup = with_data(make_setup(config, task))
     need_reward(setup)
+    need_params(config)
     params = load_params(setup, config.init_from) if config.init_from else setup.init_params()
     with make_rewards(setup) as rewards:
         metrics, rows = make_evaluate(setup, rewards)(params)

@@ -40,6 +40,7 @@ def base(name: str) -> ConfigDict:
         kind="pairs",
         columns=dict(),  # field -> its name in the file
         sort_by_reward=False,
+        contradictions="stop",  # pairs that say the opposite of each other: "stop" or "keep"
         test_share=0.1,  # of the prompts
         skip_bad_records=False,
         data_dir=common.DATA_DIR,

@@ -16,7 +16,8 @@ from absl import app, flags
 
 from configs import plans
 from experiments.bench.processes import measure_processes
-from experiments.parts import processes
+from experiments.parts import processes, refusals
+from experiments.parts.help import parse_plain_flags
 from experiments.plan import flops, programs
 from experiments.plan.cli import compile_one
 from experiments.plan.stored import by_axis
@@ -83,7 +84,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main(argv) -> None:
     """The command line."""
     if len(argv) > 1:
-        raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+        refusals.refuse("experiments.bench.scale", f"unexpected arguments: {argv[1:]}")
     options = flags.FLAGS
     counts = [int(count) for count in options.devices]
     processes.simulate_devices(max(counts))
@@ -99,4 +100,4 @@ def main(argv) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    app.run(main, flags_parser=parse_plain_flags)

@@ -1,6 +1,8 @@
 """The command: see experiments/export/cli.py."""
 
+import sys
+
 from experiments.export.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -26,7 +26,7 @@ import jax
 from ml_collections import ConfigDict
 
 from experiments.export import card, tokenizer_files
-from experiments.parts import hub
+from experiments.parts import hub, refusals
 from experiments.parts.setup import Setup, load_params, load_task, lora_config, make_setup, model_config
 from rl_jax import tasks
 from rl_jax.core.types import Params
@@ -234,6 +234,6 @@ def main(arguments: list[str] | None = None) -> int:
         if repo is not None:
             print(f"uploaded to {upload(to, repo, public=options.public)}")
     except (ValueError, OSError) as error:
-        print(f"experiments.export: {error}", file=sys.stderr)
-        return 1
+        print(f"experiments.export: {refusals.said(error)}", file=sys.stderr)
+        return refusals.STATUS
     return 0

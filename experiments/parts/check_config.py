@@ -7,7 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.parts import foreign_rule, schedules
+from experiments.parts import check_fields, foreign_rule, schedules
 from rl_jax.core.binding import bind, resolve
 from rl_jax.rewards.terms import load_terms
 
@@ -145,6 +145,7 @@ def check(config: ConfigDict) -> None:
       ValueError: one line per wrong field, with its dotted name, its value and what it must be.
     """
     problems = [*_ranges(config), *_missing(config)]
+    problems += [] if problems else check_fields.between(_inside(config), RULES)
     if "schedules" in config:
         problems += [*schedules.problems(config), *foreign_rule.problems(config)]
     divisions = _divisions(config) if not problems else ()  # a count of 0 divides nothing
@@ -182,11 +183,15 @@ def _ranges(config: ConfigDict) -> Iterator[str]:
     for name, value in leaves(config):
         if name.startswith(OUTSIDE) or value is None:
             continue
-        for ends, allowed, words in RULES:
+        for ends, allowed, words in (*RULES, *check_fields.RULES):
             if any(f".{name}".endswith(f".{end}") for end in ends.split()) and not _holds(allowed, value):
                 yield f"{name}={value!r} must be {words}"
         if name.endswith(".clip_low"):
             yield from _clip_low(config, name, value)
+
+
+def _inside(config: ConfigDict) -> dict[str, Any]:
+    return {name: value for name, value in leaves(config) if not name.startswith(OUTSIDE)}
 
 
 def _are_texts(value: Any) -> bool:
@@ -196,7 +201,7 @@ def _are_texts(value: Any) -> bool:
 def _holds(allowed: Callable[[Any], bool], value: Any) -> bool:
     try:
         return allowed(value)
-    except TypeError:  # a string instead of a number
+    except (TypeError, ValueError, OverflowError):  # a text instead of a number; nan or inf instead of a count
         return False
 
 

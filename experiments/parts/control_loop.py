@@ -129,6 +129,6 @@ def finish(loop: Run, params: Any, metrics: dict[str, list[float]]) -> None:
         return
     with disk.named(loop.workdir):
         write_atomically(loop.workdir / "final.json", (json.dumps(final) + "\n").encode())
-    loop.close()
     shown = metrics["eval/return" if "eval/return" in metrics else "episode/return"]
     print(f"{len(shown)} runs, mean return of each: {' '.join(f'{x:.1f}' for x in shown)}")
+    loop.close()

@@ -9,9 +9,8 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from experiments.parts import origin, own_folder, processes, reward_spec, stops
-from experiments.parts.help import parse_flags_helpfully
-from rl_jax.runs import disk
+from experiments.parts import devices, origin, own_folder, processes, refusals, reward_spec, stops
+from experiments.parts.help import parse_flags_helpfully, started
 from rl_jax.training import compilation, distributed
 
 FLAGS = flags.FLAGS
@@ -35,30 +34,42 @@ def main(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: 
       run: of the program.
       several_processes: whether the program can run as several processes.
     """
+    name = started()[0]
+    flags.mark_flag_as_required("config")
+    with refusals.refusing(name):
+        own_folder.of_command_line(sys.argv)
+        sys.argv[:] = reward_spec.expand_terms(sys.argv)
+    app.run(
+        lambda argv: start(run, several_processes=several_processes),
+        flags_parser=functools.partial(parse_flags_helpfully, several_processes=several_processes),
+    )
 
-    def start(argv):
-        if not any(argument.startswith(("--verbosity", "-v")) for argument in sys.argv):
-            logging.set_verbosity(logging.WARNING)  # orbax logs a page per checkpoint
-        config = FLAGS.config
+
+def start(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes: bool = False) -> int:
+    """Calls run(config, workdir) with the parsed flags. What the program refuses ends it with a message.
+
+    Returns the exit status: stops.STOPPED if a signal ended the run, 0 if not.
+
+    Args:
+      run: of the program.
+      several_processes: whether the program can run as several processes.
+    """
+    if not any(argument.startswith(("--verbosity", "-v")) for argument in sys.argv):
+        logging.set_verbosity(logging.WARNING)  # orbax logs a page per checkpoint
+    config = FLAGS.config
+    with refusals.refusing(started()[0]):
         compilation.compile_seconds()  # counts from here on
         if FLAGS.compile_cache and not jax.config.jax_compilation_cache_dir:
             compilation.use_cache(FLAGS.compile_cache)
         processes.start(supported=several_processes)
+        devices.check()
         if FLAGS.skip_bad_records:
             with config.unlocked():
                 config["data" if "data" in config else "task"].skip_bad_records = True
         workdir = pathlib.Path(FLAGS.workdir or f"runs/{config.name}")
-        try:
-            if FLAGS.fork:
-                workdir = origin.fork(workdir, pathlib.Path(FLAGS.fork), first=distributed.is_first())
-            run(config, workdir)
-        except (disk.InUseError, origin.ChangedError) as error:  # nothing of ours is wrong: no traceback
-            sys.exit(str(error))
-        if stops.status():
-            distributed.barrier("stopped")  # a cluster may kill the others as soon as one ends like this
-        return stops.status()
-
-    flags.mark_flag_as_required("config")
-    own_folder.of_command_line(sys.argv)
-    sys.argv[:] = reward_spec.expand_terms(sys.argv)
-    app.run(start, flags_parser=functools.partial(parse_flags_helpfully, several_processes=several_processes))
+        if FLAGS.fork:
+            workdir = origin.fork(workdir, pathlib.Path(FLAGS.fork), first=distributed.is_first())
+        run(config, workdir)
+    if stops.status():
+        distributed.barrier("stopped")  # a cluster may kill the others as soon as one ends like this
+    return stops.status()

@@ -18,7 +18,7 @@ from ml_collections.config_flags import config_path
 
 import configs
 from configs import fields
-from experiments.parts import check_config, real_data, stops
+from experiments.parts import check_config, real_data, refusals, stops
 from experiments.parts.nearest import nearest_field, ratio, show
 
 FLAGS = flags.FLAGS
@@ -98,7 +98,7 @@ MAIN: dict[str, tuple[str, ...]] = {
 def parse_flags_helpfully(argv: list[str], *, several_processes: bool = True) -> list[str]:
     """Parses the flags for absl's app.run(flags_parser=...), and checks the config. Nothing is compiled or loaded yet.
 
-    `--help` prints one screen and exits with 0. A bad command line exits with 1 and a message, without a traceback.
+    `--help` prints one screen and exits with 0. A bad command line exits with 2 and a message, without a traceback.
 
     Args:
       argv: the command line, the program's name first.
@@ -107,18 +107,31 @@ def parse_flags_helpfully(argv: list[str], *, several_processes: bool = True) ->
     Returns:
       The arguments that are no flags, the program's name first.
     """
-    name, doc = _started()
+    name, doc = started()
     if any(argument in ASKED for argument in argv[1:]):
         _print_help(name, doc, [argument for argument in argv if argument not in ASKED], several_processes)
         raise SystemExit(0)
     rest = _parsed(name, doc, argv)
     if len(rest) > 1:
         hint = f"; a field is set by --config.{rest[1]}" if "=" in rest[1] and not rest[1].startswith("-") else ""
-        raise SystemExit(f"{name}: unexpected arguments: {rest[1:]}{hint}")
+        refusals.refuse(name, f"unexpected arguments: {rest[1:]}{hint}")
     return rest
 
 
-def _started() -> tuple[str, str]:
+def parse_plain_flags(argv: list[str]) -> list[str]:
+    """Parses the flags of a tool without a config, for absl's app.run(flags_parser=...); as parse_flags_helpfully."""
+    name, doc = started()
+    before = argv[: argv.index("--")] if "--" in argv else argv  # a tool may take a command after it
+    if any(argument in ASKED for argument in before[1:]):
+        print(help_text(doc, None, _program_flags(name)).rpartition("\n\n")[0])
+        raise SystemExit(0)
+    try:
+        return FLAGS(argv)
+    except flags.Error as error:
+        refusals.refuse(name, f"{error}. --help lists the flags")
+
+
+def started() -> tuple[str, str]:
     """(module name, docstring) of the program that was started; for a package those of its cli."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
@@ -129,6 +142,7 @@ def _started() -> tuple[str, str]:
 def _parsed(name: str, doc: str, argv: list[str]) -> list[str]:
     """The arguments that are no flags. Exits if flags or config are wrong."""
     try:
+        _check_config_file(argv)
         rest = FLAGS(argv)
         wrong = other_program(name, FLAGS.config, argv)
     except Exception as error:
@@ -142,7 +156,18 @@ def _parsed(name: str, doc: str, argv: list[str]) -> list[str]:
             return rest
         except ValueError as error:
             wrong = str(error)
-    raise SystemExit(f"{name}: {wrong}")
+    refusals.refuse(name, wrong)
+
+
+def _check_config_file(argv: Sequence[str]) -> None:
+    """Raises ValueError if --config is a pipe: loading it would wait for good. `explain` says so."""
+    if _is_pipe(place := (on_command_line(argv)[0] or "").partition(":")[0]):
+        raise ValueError(place)
+
+
+def _is_pipe(path: str) -> bool:
+    place = pathlib.Path(path)
+    return place.exists() and not place.is_file() and not place.is_dir()
 
 
 def _print_help(name: str, doc: str, argv: list[str], several_processes: bool) -> None:
@@ -153,18 +178,23 @@ def _print_help(name: str, doc: str, argv: list[str], several_processes: bool) -
             config = FLAGS.config
             config.get("program")  # raises here if the file could not be read
         except Exception as error:
-            raise SystemExit(f"{name}: {explain(error, argv, doc) or error}") from None
+            refusals.refuse(name, explain(error, argv, doc) or str(error))
     else:
         source = usual_config(doc)
         config = load_config(str(ROOT / source)) if source and (ROOT / source.partition(":")[0]).is_file() else None
-    program_flags = {}
-    own = ("experiments.parts.", name)  # another tool's flags may be loaded, too
-    for module, defined in FLAGS.flags_by_module_dict().items():
-        if module.startswith(own) or module == sys.argv[0]:
-            program_flags |= {flag.name: flag.help for flag in defined if not flag.name.startswith("config.")}
+    program_flags = _program_flags(name)
     if not several_processes:
         program_flags = {flag: said for flag, said in program_flags.items() if flag not in SEVERAL}
     print(help_text(doc, config, program_flags, program=name.rpartition(".")[2], source=source))
+
+
+def _program_flags(name: str) -> dict[str, str]:
+    """Flag -> help, of a program; another tool's flags may be loaded, too."""
+    result, own = {}, ("experiments.parts.", name)
+    for module, defined in FLAGS.flags_by_module_dict().items():
+        if module.startswith(own) or module == sys.argv[0]:
+            result |= {flag.name: flag.help for flag in defined if not flag.name.startswith("config.")}
+    return result
 
 
 def help_text(
@@ -342,8 +372,10 @@ def no_config_file(path: str) -> str:
         return 2 * ratio(pathlib.Path(path).stem, pathlib.Path(other).stem) + ratio(path, other)
 
     nearest = max(known, key=likeness, default="")
-    if pathlib.Path(path).is_dir():
+    if pathlib.Path(path).is_dir() or (path and (ROOT / path).is_dir()):
         return f"{path} is a folder: name a file in it"
+    if _is_pipe(path):
+        return f"{path} is a pipe or a device, not a file: give a config file"
     return f"there is no config file {path}" + (f"; the nearest is {nearest}" if likeness(nearest) > 1.5 else "")
 
 

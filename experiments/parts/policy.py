@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import foreign_rows, pretraining, rollout_mesh, schedules, trackers
+from experiments.parts import check_groups, foreign_rows, pretraining, rollout_mesh, schedules, trackers
 from experiments.parts.judging import Judged, need_reward, rewards_by_source, sample_rows
 from experiments.parts.processes import to_host
 from experiments.parts.prompts import make_prompts
@@ -376,6 +376,7 @@ def check_sizes(setup: Setup, **more: int) -> None:
     """
     need_reward(setup)
     check_choices(setup.config)
+    check_groups.check(setup.config)
     sample, train = setup.config.sample, setup.config.train
     minibatch = sample.prompts_per_step * sample.group_size // train.minibatches
     counts = {name: minibatch // count for name, count in {"micro_batch": train.micro_batches, **more}.items()}

@@ -13,6 +13,7 @@ loop.finish(setup, state.params)                           # final.json, hf/, pe
 """
 
 import contextlib
+import functools
 import json
 import pathlib
 import sys
@@ -26,6 +27,7 @@ from ml_collections import ConfigDict
 
 from experiments.parts import hub, origin, processes, stops
 from experiments.parts.budgets import samples_per_step
+from experiments.parts.devices import describe
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup, lora_config
 from rl_jax.core import types
@@ -36,6 +38,9 @@ from rl_jax.runs.logging import write_atomically
 from rl_jax.runs.run_record import write_run_record
 from rl_jax.training import checkpoint, compilation, distributed
 from rl_jax.training.step import TrainState
+
+# Files and folders of a complete run, as its end names them.
+RESULTS = ("metrics.jsonl", "samples.jsonl", "evaluation.json", "checkpoints", "hf", "peft", "profile", "final.json")
 
 
 class Run:
@@ -90,8 +95,11 @@ class Run:
         self._carried = self._trace = None
 
     def record(self, devices: Iterable[jax.Device]) -> None:
-        """Writes config.json and run.json, in the first process."""
+        """Writes config.json and run.json, in the first process. Says where the run runs, and where its results go."""
+        devices = list(devices)
         record_run(self.config, self.workdir, self.program, devices)
+        if self._whole:
+            self.say(f"{self.program} on {describe(devices)}; results go to {self.workdir}")
 
     def carry(self, part: Any) -> Any:
         """Puts a part with a state into every checkpoint, before `restore`. Returns it.
@@ -123,7 +131,8 @@ class Run:
         self.step = self.host["step"]
         if data is not None:
             data.set_state(self.host["data"])
-        self.say("this run is complete" if self.done else f"resuming from step {self.step}")
+        part = "this run" if self._whole else f"its {self.program}"  # the warm start of another program
+        self.say(f"{part} is complete, at step {self.step}" if self.done else f"{part} resumes from step {self.step}")
         return items
 
     def __enter__(self) -> "Run":
@@ -139,6 +148,8 @@ class Run:
         return self
 
     def __exit__(self, *error) -> None:
+        if error[1] is not None and not self._ended:
+            error[1].add_note(f"This was in step {self.step} of {self.workdir}")
         if error[0] is not None:
             disk.unlock(self.workdir)
         elif not self.done:
@@ -154,7 +165,7 @@ class Run:
     def ahead(self) -> Callable:
         """Compiles a program before the first step and reports it: ahead("name", jitted)(*arguments)."""
         shown = self.config.log.progress and distributed.is_main()
-        return compilation.Ahead(print if shown else lambda line: None)
+        return compilation.Ahead(functools.partial(print, end="", flush=True) if shown else lambda text: None)
 
     def begin(self, evaluate: Callable[[], tuple[dict[str, Any], list[dict]]]) -> None:
         """Logs the metrics and samples of step 0, before any training. Does nothing in a resumed run.
@@ -163,6 +174,7 @@ class Run:
           evaluate: () -> (metrics, rows of samples.jsonl); only called at step 0.
         """
         if self.step == 0:
+            self.say("evaluating before the first step")  # compiles, too
             metrics, samples = evaluate()
             self.log.log(0, metrics)
             self.log.samples(0, samples)
@@ -226,11 +238,17 @@ class Run:
 
     def close(self) -> None:
         """Says how the run has ended, and gives the workdir back."""
-        if self.done and self._whole:
-            self.say(f"wrote {self.workdir}; see it with  python -m experiments.report {self.workdir}")
-        elif not self.done:
-            self.say(f"stopped and saved after step {self.step}; run the same command again to resume")
+        self.say_end()
         disk.unlock(self.workdir)
+
+    def say_end(self) -> None:
+        """Says what a complete run wrote and how to see it, or what one that was stopped saved."""
+        if self.done and self._whole:
+            files = ", ".join(name for name in RESULTS if (self.workdir / name).exists())
+            self.say(f"wrote {self.workdir}: {files}\nsee it with  python -m experiments.report {self.workdir}")
+        elif not self.done:
+            saved = f"step {self.step} is saved in {self.workdir / 'checkpoints'}" if self.step else "no step is done"
+            self.say(f"stopped before the end: {saved}; run the same command again to resume")
 
     def say(self, text: str) -> None:
         """Prints a line, in the first process, if config.log.progress."""

@@ -12,7 +12,7 @@ from experiments.parts.judging import Judged, judge
 from experiments.parts.prompts import feedback_of
 from experiments.parts.rewards import Rewards
 from experiments.parts.run import Clock
-from experiments.parts.sampler import make_sampler
+from experiments.parts.sampler import make_sampler, say_engine
 from experiments.parts.setup import Setup, sampling_of
 from rl_jax.core.types import Params, Rollout, TokenBatch
 from rl_jax.experience import PromptStream
@@ -154,6 +154,7 @@ class Source:
           What the call would return, with zeros in place of samples; None if the engine is not a single program.
         """
         if self._setup.config.rollout.engine.name != "lockstep":
+            say_engine(self._setup.config, ahead)
             return None
         position, draw, draw_others = self._prompts.get_state(), self._draw, self._draw_others
         self._draw = draw._replace(generate=ahead("generate", draw.generate))

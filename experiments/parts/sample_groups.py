@@ -19,6 +19,7 @@ from experiments.parts.prompts import feedback_of
 from experiments.parts.revisits import Revisits
 from experiments.parts.rewards import Rewards
 from experiments.parts.run import Clock
+from experiments.parts.sampler import say_engine
 from experiments.parts.setup import Setup
 from rl_jax.core.types import Params, Rollout
 from rl_jax.experience import PromptStream
@@ -112,6 +113,7 @@ class Collector:
           What the call would return, with zeros in place of samples; None if the engine is not a single program.
         """
         if self._setup.config.rollout.engine.name != "lockstep":
+            say_engine(self._setup.config, ahead)
             return None
         position, clock = self._prompts.get_state(), Clock()
         named = self._samplers._asdict()

@@ -50,6 +50,12 @@ def make_sampler(setup: Setup, num_prompts: int, **options) -> Callable:
     return jit_generate(make_generate(setup.model, **options), setup)
 
 
+def say_engine(config, ahead: Callable) -> None:
+    """Says before the first rollout that the engine compiles. ahead: Run.ahead."""
+    if config.rollout.engine.name == "continuous":
+        ahead.write("the continuous engine compiles its programs before its first rollout: this can take minutes\n")
+
+
 class Merging:
     """A generate that is not a jitted function, called with merged params in the rollouts' layout.
 

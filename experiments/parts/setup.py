@@ -19,8 +19,10 @@ from rl_jax.models import lora
 from rl_jax.models.hf import llama2c, loading
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.runs import run_record
 from rl_jax.training import checkpoint, sharding
 
+NOT_OF_SHAPES = {f"model.{name}" for name in ("dtype", "remat", "attention", "chat")} | {"task.data_dir"}
 POLICIES = ("dtype", "param_dtype", "remat", "attention")  # fields that a checkpoint does not set
 
 
@@ -73,7 +75,12 @@ def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
 
 def with_reward_function(task: tasks.Task, path: str) -> tasks.Task:
     """The task with the reward of config.reward.function, "module:function"; the task itself for ""."""
-    return task._replace(reward_fn=resolve(path), reward_kwargs={}) if path else task
+    if not path:
+        return task
+    try:
+        return task._replace(reward_fn=resolve(path), reward_kwargs={})
+    except ValueError as error:
+        raise ValueError(f"reward.function: {error}") from error
 
 
 def load_task(config: ConfigDict) -> tasks.Task:
@@ -234,6 +241,7 @@ def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
 
     Raises:
       FileNotFoundError: if there is no checkpoint; the message says how to make one.
+      ValueError: if it cannot be read, or is of another model; names the fields that differ.
     """
     folder, step = pathlib.Path(workdir) / "checkpoints", None
     if (path := pathlib.Path(workdir)).parent.name == "checkpoints" and path.name.isdecimal():
@@ -246,7 +254,27 @@ def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
         setup.param_shardings,
     )
     with checkpoint.Checkpointer(folder, every=1) as checkpoints:
-        return checkpoints.restore({"params": shapes}, step)[0]["params"]
+        try:
+            return checkpoints.restore({"params": shapes}, step)[0]["params"]
+        except ValueError as error:
+            if "other shapes" in str(error) and (differing := _other_fields(setup.config, folder.parent)):
+                raise ValueError(f"init_from={workdir} is of another model: {differing}") from error
+            raise
+
+
+def _other_fields(config: ConfigDict, run: pathlib.Path) -> str:
+    """The fields of the model and the task that differ from a run's config.json, in words; "" if none can be told."""
+    try:
+        theirs = run_record.read_json(run / "config.json")
+    except (OSError, ValueError):
+        return ""
+    here, there = (
+        run_record.flatten({name: tree.get(name, {}) for name in ("model", "task")})
+        for tree in (config.to_dict(), theirs)
+    )
+    unlike = [name for name in here if name in there and here[name] != there[name] and name not in NOT_OF_SHAPES]
+    told = [f"{name} is {there[name]!r} there and {here[name]!r} here" for name in unlike]
+    return "; ".join(told[:6]) + (f" (and {len(told) - 6} more)" if len(told) > 6 else "")
 
 
 def sampling_of(fields: ConfigDict) -> Sampling:

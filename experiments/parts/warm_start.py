@@ -37,7 +37,9 @@ def warm_start(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal)
         return load_params(setup, config.init_from)
     if not config.sft.steps:
         return setup.init_params()
-    return load_params(setup, workdir / "sft") if fine_tune(setup, sft_run(config, workdir / "sft", stop)) else None
+    loop = sft_run(config, workdir / "sft", stop)
+    loop.say(f"the warm start comes first: up to {config.sft.steps} steps of SFT in {workdir / 'sft'}")
+    return load_params(setup, workdir / "sft") if fine_tune(setup, loop) else None
 
 
 def sft_run(config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None) -> Run:

@@ -9,12 +9,14 @@ which some differ only in their seed, are shown as arms: interquartile means wit
 """
 
 import argparse
-import sys
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
+from experiments.parts import refusals
 from experiments.report import arms_page, control, figures, reading
 from experiments.report import charts as charts
 from experiments.report.run_page import CURVES, TOKEN_FIELDS, curves, load_run, other_metrics, run_labels, run_section
@@ -59,6 +61,7 @@ def _page(paths: Sequence[Path], metric: str | None, nonce: str, version: str) -
     if not any(map(arms_page.is_sweep, paths)):
         runs = [load_run(path, label) for path, label in zip(paths, labels, strict=True)]
         if arms_page.one_arm_each(runs):
+            _check_metric(runs, metric)
             seeds = control.seeds_within(runs)
             return environment.get_template("report.html").render(
                 runs=[run_section(run) for run in runs],
@@ -70,6 +73,14 @@ def _page(paths: Sequence[Path], metric: str | None, nonce: str, version: str) -
             )
     study = arms_page.load_study(paths)
     return environment.get_template("arms.html").render(**figures.sections(study, metric), **shared)
+
+
+def _check_metric(runs: Sequence[Any], metric: str | None) -> None:
+    """Raises ValueError if no run has logged the metric asked for; names the nearest ones."""
+    known = {name for run in runs for row in run.metrics for name in row}
+    if metric is not None and metric not in known:
+        near = difflib.get_close_matches(metric, known, n=3, cutoff=0.4) or sorted(known)[:8]
+        raise ValueError(f"no run has logged {metric!r}; near it: {', '.join(near) or 'no metrics at all'}")
 
 
 def write_report(workdirs: Sequence[Path], out: Path | None = None, *, metric: str | None = None) -> Path:
@@ -110,4 +121,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             print(write_report(parsed.runs, parsed.out, metric=parsed.metric))
     except (OSError, ValueError) as error:  # includes a port in use and a folder that cannot be written to
-        sys.exit(visible(f"report: {error}"))
+        refusals.refuse("report", visible(refusals.said(error)))

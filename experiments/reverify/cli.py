@@ -9,7 +9,6 @@ changed.
 """
 
 import argparse
-import json
 import pathlib
 from typing import Any
 
@@ -18,11 +17,13 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from configs import common
+from experiments.parts import refusals
 from experiments.parts.recorded import groups, score_answers
 from experiments.parts.reward_spec import parse_terms
 from experiments.parts.rewards import Rewards, with_task
 from experiments.parts.setup import load_task, with_reward_function
 from rl_jax.core.binding import resolve
+from rl_jax.data.readers import BadRecords, read_objects
 from rl_jax.rewards.output import shown
 from rl_jax.rewards.terms import load_terms
 from rl_jax.runs.logging import SAMPLES_FILE
@@ -40,7 +41,7 @@ def read_samples(run: pathlib.Path) -> list[dict[str, Any]]:
     path = run / SAMPLES_FILE
     if not path.is_file():
         raise ValueError(f"{path} is missing: give the folder of a run of grpo or ppo with log.sample_rows above 0")
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [row for _, row in read_objects(path, BadRecords())]
     if not rows or any("info" not in row for row in rows):
         raise ValueError(f"{path} has no samples with their `info`: it was written by an older version")
     return rows
@@ -72,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         rows = read_samples(options.run)
         scorer, has_groups = make_scorer(config, options.reward)
     except (ValueError, OSError) as error:
-        raise SystemExit(f"experiments.reverify: {error}") from None
+        refusals.refuse("experiments.reverify", refusals.said(error))
 
     def same(row):
         return row["step"], row["split"], row["prompt"]

@@ -10,6 +10,7 @@ range and share of non-zero values, the failures, and the lowest and highest ans
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import sys
@@ -21,11 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 from configs import common
+from experiments.parts import refusals
 from experiments.parts.recorded import score_answers
 from experiments.parts.reward_spec import parse_terms
 from experiments.parts.rewards import Rewards
-from rl_jax.core.binding import resolve
+from rl_jax.core.binding import bind, resolve
 from rl_jax.data.readers import BadRecords, DataError, read_objects
+from rl_jax.rewards import compose
 from rl_jax.rewards.output import shown
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.rewards.terms import load_terms
@@ -68,6 +71,17 @@ def table(result: RewardResult) -> Table:
     return shown
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Raises ValueError if an option's value cannot be."""
+    if options.workers < 0:
+        raise ValueError(f"--workers={options.workers} must be 0 (this process) or more")
+    if not 0 < options.time_limit_s < math.inf:
+        raise ValueError(f"--time_limit_s={options.time_limit_s} must be above 0 seconds")
+    if options.out and not options.out.absolute().parent.is_dir():
+        raise ValueError(f"--out={options.out}: there is no folder {options.out.parent}")
+    bind(options.compose, compose)
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m experiments.score", description=__doc__.partition("\n")[0])
@@ -84,11 +98,12 @@ def main(argv: list[str] | None = None) -> int:
     settings = common.base("score").reward
     settings.update(num_workers=options.workers, time_limit_s=options.time_limit_s, compose=dict(fn=options.compose))
     try:
+        _check(options)
         terms = load_terms(parse_terms(options.reward), resolve)
         answers = read_answers(options.file, {"prompt": options.prompt, "completion": options.completion})
         scorer = Rewards(settings, terms)
     except ValueError as error:
-        raise SystemExit(f"experiments.score: {error}") from None
+        refusals.refuse("experiments.score", str(error))
     with scorer as rewards:
         result = score_answers(rewards, answers, lambda answer: answer["prompt"])
     console = Console()

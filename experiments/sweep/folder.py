@@ -8,6 +8,7 @@
 
 import contextlib
 import datetime
+import difflib
 import fcntl
 import json
 import os
@@ -124,6 +125,9 @@ def table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
       points: one dict per point with name, arm, seed, state, step and metrics (last values).
       arms: one dict per arm with arm, complete and points (counts), and mean, least and greatest result of its complete
         points.
+
+    Raises:
+      ValueError: if points have logged metrics, but none of them `metric`.
     """
     rows = []
     for point in read_json(folder / "sweep.json")["points"]:
@@ -135,6 +139,10 @@ def table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
             state, metrics = "damaged", {}
         rows.append(dict(name=point["name"], arm=point["arm"], seed=point["seed"], state=state,
                          step=metrics.pop("step", None), metrics=metrics))
+    known = {name for row in rows for name in row["metrics"]}
+    if metric is not None and known and metric not in known:
+        near = difflib.get_close_matches(metric, known, n=3, cutoff=0.4) or sorted(known)[:8]
+        raise ValueError(f"no point has logged {metric!r}; near it: {', '.join(near)}")
     complete = [row for row in rows if row["state"] == "complete"]
     metric = metric or next(filter(None, (result_of(row["metrics"]) for row in complete)), None)
     arms = []

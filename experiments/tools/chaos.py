@@ -23,6 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from absl import app, flags
 
+from experiments.parts import refusals
+from experiments.parts.help import parse_plain_flags
+
 flags.DEFINE_integer("kills", 20, "number of kills", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "seed of the moments of the kills")
 flags.DEFINE_string("folder", "runs/chaos", "folder of both runs and their output; it must not exist")
@@ -197,7 +200,7 @@ def main(argv: list[str]) -> None:
     """Parses the flags and runs everything."""
     command = argv[1:]
     if not command or any(part.startswith("--workdir") for part in command):
-        raise app.UsageError("give the command after --, without --workdir")
+        refusals.refuse("experiments.tools.chaos", "give the command after --, without --workdir")
     folder = pathlib.Path(FLAGS.folder)
     folder.mkdir(parents=True)
     command = [sys.executable if part == "python" else part for part in command]
@@ -220,4 +223,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    app.run(main, flags_parser=parse_plain_flags)

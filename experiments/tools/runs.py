@@ -205,6 +205,14 @@ def listing(runs: Sequence[Run], metric: str | None = None) -> str:
     return "\n".join(lines)
 
 
+def check_metric(runs: Sequence[Run], metric: str | None) -> None:
+    """Raises ValueError if no run has logged a metric; names the nearest ones."""
+    known = {name for run in runs for name in run.metrics} - {"step"}
+    if runs and metric is not None and metric not in known:
+        near = get_close_matches(metric, known, n=3, cutoff=0.4) or sorted(known)[:8]
+        raise ValueError(f"no run has logged {metric!r}; near it: {', '.join(near) or 'no metrics at all'}")
+
+
 def compare(runs: Sequence[Run]) -> str:
     """The last value of every metric side by side; for two runs also the second minus the first."""
     names = sorted({name for run in runs for name in run.metrics})
@@ -281,6 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             export(runs, path)
             print(f"{len(runs)} runs: {path}")
         else:
+            check_metric(runs, options.metric)
             print(listing(runs, options.metric))
     except (ValueError, OSError) as error:
         print(visible(f"experiments.tools.runs: {error}"), file=sys.stderr)

@@ -45,9 +45,11 @@ def bind(spec: str | Callable | Mapping, module: ModuleType, **defaults) -> Call
     elif not callable(fn):
         known = public_functions(module)
         if fn not in known:
+            near = difflib.get_close_matches(str(fn), known, n=1, cutoff=0.5)
             raise ValueError(
-                f"{module.__name__} has no function {fn!r}; it has: {', '.join(sorted(known))}. "
-                'To use your own, write "module:function"'
+                f"{module.__name__} has no function {fn!r}; it has: {', '.join(sorted(known))}"
+                + (f"; nearest: {near[0]!r}. " if near else ". ")
+                + 'To use your own, write "module:function"'
             )
         fn = known[fn]
     parameters = inspect.signature(fn).parameters.values()

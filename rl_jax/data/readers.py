@@ -39,7 +39,25 @@ class BadRecords:
             self.first.append(f"{place}: {problem}")
 
 
+def refuse_pipe(path) -> None:
+    """Raises DataError if `path` is a pipe, a socket or a device: opening it could wait for good."""
+    place = pathlib.Path(path)
+    if place.exists() and not place.is_file() and not place.is_dir():
+        raise DataError(f"{path}: is a pipe or a device, not a file: write its content to a file, which is read twice")
+
+
+def unique_keys(pairs: list[tuple[str, object]]) -> dict:
+    """The object of these pairs (json's object_pairs_hook). Raises ValueError if a key is repeated."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        seen = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"the key {twice!r} is there twice")
+    return result
+
+
 def _open(path: pathlib.Path):
+    refuse_pipe(path)
     try:
         with open(path, "rb") as file:
             is_gzip = file.read(2) == b"\x1f\x8b"
@@ -53,6 +71,7 @@ def content_hash(paths) -> str:
     """sha256 (hex) over the contents of the files, in the given order; names and locations do not matter."""
     digest = hashlib.sha256()
     for path in paths:
+        refuse_pipe(path)
         try:
             digest.update(hashlib.sha256(pathlib.Path(path).read_bytes()).digest())
         except OSError as error:
@@ -97,7 +116,7 @@ def read_objects(path, bad: BadRecords) -> Iterator[tuple[int, dict]]:
     """Yields (line number, object) for every line that is a JSON object; others go to `bad`."""
     for line, text in read_lines(path, bad):
         try:
-            record = json.loads(text)
+            record = json.loads(text, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:  # a number of thousands of digits is a plain ValueError
             bad.reject(path, line, f"not valid JSON ({error})", cause=error)
             continue
@@ -115,7 +134,7 @@ def read_json_list(path, bad: BadRecords) -> Iterator[tuple[int, dict]]:
     Raises:
       DataError: if the file is not JSON, skipping or not: the start of the next entry is then unknown.
     """
-    path, decoder = pathlib.Path(path), json.JSONDecoder()
+    path, decoder = pathlib.Path(path), json.JSONDecoder(object_pairs_hook=unique_keys)
     try:
         text = b"\n".join(raw for _, raw in read_byte_lines(path)).decode("utf-8")
     except UnicodeDecodeError as error:

@@ -128,6 +128,7 @@ def load_given(
     kind: str = "pairs",
     columns: Mapping[str, str] | None = None,
     sort_by_reward: bool = False,
+    contradictions: str = "stop",
     test_share: float = 0.1,
     skip_bad_records: bool = False,
     data_dir: str = sources.DEFAULT_DATA_DIR,
@@ -136,7 +137,8 @@ def load_given(
     common = dict(kind=kind, test_share=test_share, data_dir=data_dir)
     if not path:
         return load(**common)
-    common |= dict(columns=columns, sort_by_reward=sort_by_reward, skip_bad_records=skip_bad_records)
+    common |= dict(columns=columns, sort_by_reward=sort_by_reward, contradictions=contradictions)
+    common |= dict(skip_bad_records=skip_bad_records)
     return jsonl.load(path=path, **common)
 
 

@@ -1,6 +1,8 @@
 """Your own data: JSON lines, plain or gzip, or Parquet, with the fields of rl_jax.preferences.records."""
 
 import functools
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping
 
@@ -18,6 +20,7 @@ def load(
     marker: str | None = None,
     sort_by_reward: bool = False,
     test_share: float = 0.1,
+    contradictions: str = "stop",
     skip_bad_records: bool = False,
     data_dir: str = sources.DEFAULT_DATA_DIR,
 ) -> sources.Preferences:
@@ -30,6 +33,8 @@ def load(
       marker: see records.parse.
       sort_by_reward: see records.parse.
       test_share: fraction of the prompts in the test split.
+      contradictions: of pairs: "stop" makes a pair a bad record if an earlier one says the opposite of it, with the
+        same prompt and the same two responses; "keep" keeps both.
       skip_bad_records: whether to skip and count bad records instead of refusing them.
       data_dir: where the prepared dataset is stored.
 
@@ -37,29 +42,75 @@ def load(
       Preferences.
 
     Raises:
-      ValueError: if columns names a field that this kind does not have.
+      ValueError: if columns names a field that this kind does not have, or contradictions is unknown.
       readers.DataError: if a record is bad; names file, line and field.
     """
     columns = dict(columns or {})
     unknown = sorted(set(columns) - set(records.FIELDS.get(kind, columns)))
     if unknown:
         raise ValueError(f"columns: {kind} have no field {unknown[0]!r}; they have {', '.join(records.FIELDS[kind])}")
+    if contradictions not in ("stop", "keep"):
+        raise ValueError(f"data.contradictions={contradictions!r} is neither 'stop' nor 'keep'")
     make = functools.partial(records.parse, kind, marker=marker, sort_by_reward=sort_by_reward)
+    seen: dict[bytes, tuple[bool, str]] = {}  # of all files
 
     def read(file, bad, counts: Counter):
-        return sources.convert(file, readers.read_records(file, bad), lambda raw: [make(_renamed(raw, columns))], bad)
+        place = ""
+
+        def numbered():
+            nonlocal place
+            for line, raw in readers.read_records(file, bad):
+                place = f"{file}, {line if isinstance(line, str) else f'line {line}'}"
+                yield line, raw
+
+        def checked(raw):
+            record = make(_renamed(raw, columns))
+            if kind == "pairs" and contradictions == "stop":
+                _refuse_opposite(record, seen, place)
+            return [record]
+
+        return sources.convert(file, numbered(), checked, bad)
 
     return sources.prepare(
         "jsonl",
         kind,
         list(record_files.find_files([part.strip() for part in str(path).split(",") if part.strip()])),
         read,
-        arguments={"marker": marker, "sort_by_reward": bool(sort_by_reward), "columns": columns},
+        arguments={
+            "marker": marker,
+            "sort_by_reward": bool(sort_by_reward),
+            "columns": columns,
+            "contradictions": contradictions,
+        },
         code=[__file__],
         test_share=test_share,
         skip_bad_records=skip_bad_records,
         data_dir=data_dir,
     )
+
+
+def _refuse_opposite(record: Mapping, seen: dict[bytes, tuple[bool, str]], place: str) -> None:
+    """Refuses a pair of which an earlier one says the opposite. Pairs with a label_prob below 1 may differ.
+
+    Args:
+      record: of kind "pairs".
+      seen: what prompt and responses -> (whether the first of them, in order, was chosen; where); extended.
+      place: of the record.
+
+    Raises:
+      Problem: if an earlier pair says the opposite; names its place.
+    """
+    if record["label_prob"] < 1:
+        return
+    first, second = sorted(record["responses"])
+    key = hashlib.sha256(json.dumps([record["prompt"], first, second], sort_keys=True).encode()).digest()
+    is_first, where = seen.setdefault(key, (record["responses"][0] == first, place))
+    if is_first != (record["responses"][0] == first):
+        raise Problem(
+            f"contradicts {where}, where of the same two responses the other one is chosen (contradictions=keep "
+            "trains on both)",
+            "chosen",
+        )
 
 
 def _renamed(raw: Mapping, columns: Mapping[str, str]) -> Mapping:

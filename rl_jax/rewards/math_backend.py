@@ -1,6 +1,6 @@
 """Math-Verify behind the exact comparison: asked only if it says no, and believed only if 60 digits confirm it.
 
-The library is an optional extra, `pip install 'rl_jax[math]'`. It accepts some answers that are wrong (1/2004! for
+The library is an optional extra, `pip install -e '.[math]'`. It accepts some answers that are wrong (1/2004! for
 1/2006!, .1000004 for .1), so both answers are evaluated here, and only numbers within 1e-12 of each other count.
 """
 
@@ -58,5 +58,5 @@ def _library():
     try:
         return importlib.import_module("math_verify")
     except ImportError as error:
-        raise ImportError('backend="math_verify" needs Math-Verify: pip install "rl_jax[math]"; the exact comparison, '
+        raise ImportError('backend="math_verify" needs Math-Verify: pip install -e ".[math]"; the exact comparison, '
                           'backend="exact", needs nothing') from error  # fmt: skip

@@ -1,6 +1,6 @@
 """BLEU, ROUGE-L and BMAS of a completion with reference answers.
 
-BLEU takes the tokens and counts of sacrebleu, ROUGE that of rouge-score: `pip install 'rl_jax[text]'`. They are loaded
+BLEU takes the tokens and counts of sacrebleu, ROUGE that of rouge-score: `pip install -e '.[text]'`. They are loaded
 with this module, before the time limit of an item starts, and asked for when they are used.
 """
 

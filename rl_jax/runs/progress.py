@@ -5,17 +5,26 @@ import sys
 import time
 from collections.abc import Mapping
 
-# (label in the line, names under which a run may log it: the first one present is shown)
+# (label in the line, names under which a run may log it: the first one present is shown): each program's main numbers
 _SHOWN = (
+    ("return", ("eval/return", "episode/return")),
     ("reward", ("reward/mean",)),
     ("pass@1", ("eval/pass@1",)),
     ("eval", ("eval/reward",)),
+    ("accuracy", ("rewards/accuracy", "reward/accuracy", "steps/accuracy")),
+    ("margin", ("rewards/margin", "reward/margin")),
+    ("held-out accuracy", ("eval/rewards/accuracy", "eval/accuracy")),
+    ("held-out loss", ("eval/loss",)),
     ("kl", ("kl/k3", "kl/k1")),
     ("entropy", ("entropy",)),
     ("loss", ("loss",)),
+    ("env steps/s", ("env_steps_per_s",)),
     ("tok/s", ("tokens_per_s",)),
 )
-_KEPT = ("eval/pass@1", "eval/reward")  # logged only occasionally: the last value stays on the line
+_RATES = ("env steps/s", "tok/s")
+_FEW = 3  # metrics that are shown of a program that logs none of these
+# Logged only occasionally: the last value stays on the line.
+_KEPT = tuple(name for _, names in _SHOWN for name in names if name.startswith("eval/"))
 
 
 def format_seconds(seconds: float) -> str:
@@ -29,14 +38,17 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_status(values: Mapping[str, float]) -> str:
-    """The known metrics of a step as `reward 0.412  kl 0.003`, in a fixed order; missing ones are left out."""
+    """The known metrics of a step as `reward 0.412  kl 0.003`, in a fixed order; missing ones are left out.
+
+    If it has none of the known ones, its first few are shown by their names.
+    """
     parts = []
     for label, names in _SHOWN:
         name = next((name for name in names if name in values), None)
         if name is not None:
             value = values[name]
-            parts.append(f"{label} {value:,.0f}" if label == "tok/s" else f"{label} {value:.3g}")
-    return "  ".join(parts)
+            parts.append(f"{label} {value:,.0f}" if label in _RATES else f"{label} {value:.3g}")
+    return "  ".join(parts or [f"{name} {value:.3g}" for name, value in list(values.items())[:_FEW]])
 
 
 class ProgressLine:
@@ -56,23 +68,38 @@ class ProgressLine:
         self._interval_s = interval_s
         self._last_printed = -float("inf")
         self._kept: dict[str, float] = {}
-        # The first step compiles: a window over recent steps drops it.
-        self._ends = collections.deque([(first_step, time.monotonic())], maxlen=20)
+        # (step, time of its end, seconds spent on compiling by then, or None), from the first step's end on.
+        self._ends = collections.deque(maxlen=20)
+        self._first_step = first_step
         self._bar = _live_bar(self._stream, total_steps, first_step) if self._stream.isatty() else None
 
     def update(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
         """Shows a finished step. metrics, timings: name -> number, as they were logged."""
         now = time.monotonic()
-        self._ends.append((step, now))
+        if step > self._first_step:
+            self._ends.append((step, now, timings.get("compile_s")))
         self._kept.update({name: metrics[name] for name in _KEPT if name in metrics})
         status = format_status({**self._kept, **metrics, **timings})
-        (old_step, old_time), left = self._ends[0], self._total_steps - step
-        eta = format_seconds((now - old_time) / max(step - old_step, 1) * max(left, 0))
+        left, eta = self._total_steps - step, self._eta()
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=step, status=status, eta=eta)
         elif now - self._last_printed >= self._interval_s or left <= 0:
             self._last_printed = now
-            print(f"step {step}/{self._total_steps}  {status}  ETA {eta}", file=self._stream, flush=True)
+            parts = (f"step {step}/{self._total_steps}", status, f"ETA {eta}")
+            print("  ".join(filter(None, parts)), file=self._stream, flush=True)
+
+    def _eta(self) -> str:
+        """The time left, at the pace of the recent steps without compilation; "?" before a second step has ended."""
+        if not self._ends:
+            return "?"
+        (old_step, start, compiled_before), (step, end, compiled) = self._ends[0], self._ends[-1]
+        if step >= self._total_steps:
+            return format_seconds(0)
+        if step == old_step:
+            return "?"
+        compiling = 0.0 if None in (compiled_before, compiled) else compiled - compiled_before
+        pace = max(end - start - compiling, 0.0) / (step - old_step)
+        return format_seconds(pace * (self._total_steps - step))
 
     def message(self, text: str) -> None:
         """Prints a separate line, above the live line if there is one."""

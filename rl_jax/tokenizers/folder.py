@@ -5,7 +5,8 @@ generation_config.json and config.json (by id). No code from the folder is execu
 """
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from rl_jax.data import plain_files, readers
 from rl_jax.tokenizers import hf, spm
@@ -36,7 +37,8 @@ def load_tokenizer(folder: str | pathlib.Path, *, eos_tokens: Sequence[str] | No
             legacy=bool(config.get("legacy", True)),
             path=model,
         )
-        return tokenizer.with_roles(special_tokens(folder, config, tokenizer.token_to_id, eos_tokens))
+        tokenizer = tokenizer.with_roles(special_tokens(folder, config, tokenizer.token_to_id, eos_tokens))
+        return _checked_roles(tokenizer, tokenizer.added_ids, folder)
     path = folder / "tokenizer.json"
     if description is None:
         missing = [file.name for file in (vocab, merges) if not file.exists()]
@@ -52,7 +54,27 @@ def load_tokenizer(folder: str | pathlib.Path, *, eos_tokens: Sequence[str] | No
     roles = special_tokens(folder, config, ids.get, eos_tokens)
     # A token that is special by name is special in a text, too, even if tokenizer.json does not list it so.
     named = {text: ids[text] for text in roles.texts.values() if text in ids}
-    return hf.HFTokenizer(_with_added(description, named, config, path), roles, path=path)
+    tokenizer = hf.HFTokenizer(_with_added(description, named, config, path), roles, path=path)
+    return _checked_roles(tokenizer, tokenizer.added_ids, folder)
+
+
+def _checked_roles(tokenizer, special: Collection[int], folder: pathlib.Path):
+    """The tokenizer itself. Refuses an EOS or a pad id that is a token of ordinary text.
+
+    Such an EOS would end texts in the middle, and such a pad token would be left out of every decoded text. Tokens that
+    look like special ones, as in <unk>, pass.
+    """
+    whole = tokenizer._whole
+    text_of = whole.id_to_token if hasattr(whole, "id_to_token") else whole.id_to_piece
+    for role, ids in (("eos_token_id", tokenizer.eos_ids), ("pad_token_id", (tokenizer.pad_id,))):
+        for token in ids:
+            text = text_of(token) if token < tokenizer.vocab_size and token not in special else None
+            if text is not None and not re.fullmatch(r"<.+>|\[.+\]", text):
+                raise readers.DataError(
+                    f"{folder}: {role} is {token}, which is {text!r}, a token of ordinary text: correct it in "
+                    "config.json and generation_config.json"
+                )
+    return tokenizer
 
 
 def check_vocabulary(tokenizer, vocab_size: int, path: str | pathlib.Path) -> None:
@@ -73,6 +95,13 @@ def check_vocabulary(tokenizer, vocab_size: int, path: str | pathlib.Path) -> No
             f"{path}: the embedding has {vocab_size} rows, the tokenizer {getattr(tokenizer, 'path', '')} has ids up "
             f"to {tokenizer.vocab_size - 1}: they belong to different models, or tokens were added without new rows"
         )
+    for role, ids in (("eos_token_id", tokenizer.eos_ids), ("pad_token_id", (tokenizer.pad_id,))):
+        beyond = [token for token in ids if token >= vocab_size]
+        if beyond:
+            raise readers.DataError(
+                f"{path}: {role} is {beyond[0]}, but the embedding has {vocab_size} rows: correct it in config.json "
+                "and generation_config.json"
+            )
 
 
 def special_tokens(
@@ -95,7 +124,9 @@ def special_tokens(
     generation = {}
     for name in ("config.json", "generation_config.json"):
         fields = read_json(folder / name) or {}
-        generation |= {key: fields[key] for key in ("eos_token_id", "pad_token_id") if fields.get(key) is not None}
+        for key in ("eos_token_id", "pad_token_id"):
+            if fields.get(key) is not None:
+                generation[key], places[key] = _token_ids(folder / name, key, fields[key]), folder / name
 
     def id_of(name, text):
         token = token_to_id(text)
@@ -108,8 +139,7 @@ def special_tokens(
         return token
 
     ends = [id_of("eos_token", texts["eos_token"])] if "eos_token" in texts else []
-    listed = generation.get("eos_token_id", [])
-    ends += listed if isinstance(listed, list) else [listed]
+    ends += generation.get("eos_token_id", [])
     if eos_tokens is not None:
         ends = [id_of("eos_tokens", text) for text in eos_tokens]
     if not ends:
@@ -118,10 +148,20 @@ def special_tokens(
             "tokenizer_config.json, or pass eos_tokens=[...]"
         )
     bos = id_of("bos_token", texts["bos_token"]) if "bos_token" in texts else None
-    pad = id_of("pad_token", texts["pad_token"]) if "pad_token" in texts else generation.get("pad_token_id", ends[0])
+    pads = generation.get("pad_token_id", ends[:1])
+    pad = id_of("pad_token", texts["pad_token"]) if "pad_token" in texts else pads[0]
     if pad < 0:  # Llama 1 and 2 have -1 for none
         pad = ends[0]
     return Roles(bos, tuple(dict.fromkeys(ends)), pad, texts)
+
+
+def _token_ids(path: pathlib.Path, name: str, value: object) -> list[int]:
+    """The ids of a field: an integer or a list of them. Refuses other values, and ids of EOS below 0."""
+    ids = value if isinstance(value, list) else [value]
+    whole = all(isinstance(token, int) and not isinstance(token, bool) for token in ids)
+    if not ids or not whole or (name == "eos_token_id" and min(ids) < 0):
+        raise readers.DataError(f"{path}: {name} is {value!r:.80}: it must be a token's id, or a list of ids")
+    return ids
 
 
 def read_json(path: pathlib.Path) -> dict | None:
@@ -149,6 +189,11 @@ def _added_tokens(folder: pathlib.Path, config: Mapping) -> dict[str, int]:
 
 
 def _vocabulary(description: Mapping, path: pathlib.Path) -> dict[str, int]:
+    model = description.get("model")
+    if isinstance(model, Mapping) and (dropout := model.get("dropout")):
+        raise readers.DataError(
+            f"{path}: model.dropout is {dropout!r}: one text would have other tokens each time. Set it to null"
+        )
     try:
         vocab = description["model"]["vocab"]
         if isinstance(vocab, list):  # unigram: (piece, score), the index is the id

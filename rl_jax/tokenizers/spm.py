@@ -107,7 +107,7 @@ def _load(model: bytes, path: str):
         import sentencepiece
     except ImportError as error:
         raise readers.DataError(
-            f"{path} needs the package sentencepiece: pip install 'rl_jax[sentencepiece]', or save "
+            f"{path} needs the package sentencepiece: pip install -e '.[sentencepiece]', or save "
             "a tokenizer.json beside it (transformers' save_pretrained writes it)"
         ) from error
     try:

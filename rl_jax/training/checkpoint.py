@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import math
+import os
 import pathlib
 import shutil
 import signal
@@ -334,6 +335,7 @@ class StopSignal:
         if self.received:  # a second signal stops at once
             raise KeyboardInterrupt
         self.received = True
+        os.write(2, b"\nstopping after this step, once it is saved; a second signal stops at once\n")
 
 
 def checksum(tree: Any) -> str:

@@ -81,9 +81,9 @@ class Ahead:
     A jitted function keeps what is compiled here: a later call with the same shapes compiles nothing more.
     """
 
-    def __init__(self, say: Callable[[str], None]):
-        """say: receives each line of progress."""
-        self._say = say
+    def __init__(self, write: Callable[[str], None]):
+        """write: receives the text of the progress: the start of a line before a compilation, its end after it."""
+        self.write = write
         compile_seconds()  # counts from here on
 
     def __call__(self, name: str, program: Callable) -> Callable:
@@ -96,9 +96,10 @@ class Ahead:
 
         def compile_for(*args):
             start = time.perf_counter()
+            self.write(f"compiling {name} ... ")  # it can take minutes
             lowered = program.lower(*args)
             shardings = lowered.compile().output_shardings
-            self._say(f"compiling {name} ... {time.perf_counter() - start:.1f} s")
+            self.write(f"{time.perf_counter() - start:.1f} s\n")
             shapes = lowered.out_info
             if any(jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for x in jax.tree.leaves(shapes)):
                 return None

@@ -65,7 +65,7 @@ def test_a_run_on_a_model_of_the_hub_goes_back_to_the_hub(folder, tmp_path, monk
         adapter = json.loads((run / "peft" / "adapter_config.json").read_text())
         assert (adapter["base_model_name_or_path"], adapter["revision"]) == ("org/tiny", commit)
 
-        assert cli.main([str(run), "--to=hf://org/made"]) == 1 and "hf auth login" in capsys.readouterr().err
+        assert cli.main([str(run), "--to=hf://org/made"]) == 2 and "hf auth login" in capsys.readouterr().err
         assert not (run / "export").exists()
         assert not [method for method, _, _ in server.seen if method == "POST"]
         (tmp_path / "home" / "token").write_text(server.token)
@@ -172,7 +172,7 @@ def test_what_cannot_be_exported_is_said(tmp_path, capsys):
         ([str(reward_model), "--to=hf://datasets/org/x"], "a model is not a data set"),
         ([str(reward_model), "--to=hf://x"], "hf://ORG/NAME"),
     ]:
-        assert cli.main(arguments) == 1 and said in capsys.readouterr().err, said
+        assert cli.main(arguments) == 2 and said in capsys.readouterr().err, said
     assert not (tmp_path / "x").exists()
 
 

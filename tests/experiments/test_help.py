@@ -310,17 +310,18 @@ def test_help_of_a_program_that_is_started():
 )
 def test_what_cannot_be_run_ends_the_program_with_a_line(arguments, said, monkeypatch):
     monkeypatch.setattr(program_help, "FLAGS", flags_of(arguments))
-    monkeypatch.setattr(program_help, "_started", lambda: ("experiments.grpo", doc_of("grpo")))
+    monkeypatch.setattr(program_help, "started", lambda: ("experiments.grpo", doc_of("grpo")))
     with pytest.raises(SystemExit) as stopped:
         program_help.parse_flags_helpfully(["program", *arguments])
-    assert stopped.value.code.startswith("experiments.grpo: ") and said in stopped.value.code
-    assert "\n" not in stopped.value.code
+    text = str(stopped.value)
+    assert stopped.value.code == 2 and text.startswith("experiments.grpo: ") and said in text
+    assert "\n" not in text
 
 
 def test_what_can_be_run_is_parsed(monkeypatch):
     arguments = [f"--config={GRPO}:smoke", "--config.train.steps=3", "--workdir=w"]
     monkeypatch.setattr(program_help, "FLAGS", found := flags_of(arguments))
-    monkeypatch.setattr(program_help, "_started", lambda: ("experiments.grpo", doc_of("grpo")))
+    monkeypatch.setattr(program_help, "started", lambda: ("experiments.grpo", doc_of("grpo")))
     assert program_help.parse_flags_helpfully(["program", *arguments]) == ["program"]
     assert found.config.train.steps == 3 and found.workdir == "w"
 
@@ -338,7 +339,7 @@ def test_a_program_that_is_started_says_it_without_a_traceback(tmp_path):
     folder = tmp_path / "run"
     arguments = ["--config.train.minibatches=3", "--config.algorithm.advantage.fn=group_relativ"]
     done = started("--config=configs/tasks/arithmetic.py:smoke", f"--workdir={folder}", *arguments)
-    assert done.returncode == 1 and done.stdout == "" and "Traceback" not in done.stderr
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
     assert done.stderr.startswith("experiments.grpo: algorithm.advantage: rl_jax.advantages has no function 'group_rel")
     assert len(done.stderr.splitlines()) == 2 and "train.minibatches=3" in done.stderr and not folder.exists()
 

@@ -85,8 +85,8 @@ def test_files_that_are_not_read_and_other_paths_are_not_checked(data):
 def test_a_program_ends_with_the_command(data, monkeypatch):
     arguments = ["--config=configs/preferences/stories.py:hh"]
     monkeypatch.setattr(program_help, "FLAGS", flags_of(arguments))
-    monkeypatch.setattr(program_help, "_started", lambda: ("experiments.dpo", doc_of("dpo")))
+    monkeypatch.setattr(program_help, "started", lambda: ("experiments.dpo", doc_of("dpo")))
     with pytest.raises(SystemExit) as stopped:
         program_help.parse_flags_helpfully(["program", *arguments])
-    assert stopped.value.code.startswith("experiments.dpo: missing data files: ")
-    assert stopped.value.code.endswith("Download them with: python -m experiments.tools.fetch_data hh")
+    assert str(stopped.value).startswith("experiments.dpo: missing data files: ")
+    assert str(stopped.value).endswith("Download them with: python -m experiments.tools.fetch_data hh")

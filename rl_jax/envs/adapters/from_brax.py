@@ -6,7 +6,7 @@ from rl_jax.envs.protocol import Environment
 try:
     import brax.envs
 except ImportError as error:
-    raise ImportError("brax environments need the extra: pip install 'rl_jax[brax]'") from error
+    raise ImportError("brax environments need the extra: pip install -e '.[brax]'") from error
 
 
 def make(name: str, *, episode_length: int = 1000, observation: str = "state", **keywords) -> Environment:

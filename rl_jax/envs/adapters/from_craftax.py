@@ -9,7 +9,7 @@ from rl_jax.envs.protocol import Discrete, Environment, Step, time_limit
 try:
     from craftax.craftax_env import make_craftax_env_from_name
 except ImportError as error:
-    raise ImportError("craftax environments need the extra: pip install 'rl_jax[craftax]'") from error
+    raise ImportError("craftax environments need the extra: pip install -e '.[craftax]'") from error
 
 NAMES = [f"Craftax-{version}{kind}-v1" for version in ("", "Classic-") for kind in ("Symbolic", "Pixels")]
 NEVER = 2**31 - 1

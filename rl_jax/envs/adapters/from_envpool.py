@@ -13,7 +13,7 @@ from rl_jax.envs.protocol import Vector
 try:
     import envpool
 except ImportError as error:
-    raise ImportError("envpool environments need the extra: pip install 'rl_jax[envpool]'") from error
+    raise ImportError("envpool environments need the extra: pip install -e '.[envpool]'") from error
 
 
 class _Host:

@@ -12,7 +12,7 @@ from rl_jax.envs.protocol import Box, Discrete, Vector
 try:
     import gymnasium
 except ImportError as error:
-    raise ImportError("gymnasium environments need the extra: pip install 'rl_jax[control]'") from error
+    raise ImportError("gymnasium environments need the extra: pip install -e '.[control]'") from error
 
 
 class _Host:

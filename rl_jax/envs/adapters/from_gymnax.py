@@ -11,7 +11,7 @@ from rl_jax.envs.protocol import Box, Discrete, Environment, Step
 try:
     import gymnax
 except ImportError as error:
-    raise ImportError("gymnax environments need the extra: pip install 'rl_jax[control]'") from error
+    raise ImportError("gymnax environments need the extra: pip install -e '.[control]'") from error
 
 
 def make(name: str, **params) -> Environment:

@@ -13,7 +13,7 @@ try:
     import jumanji
     from jumanji import specs
 except ImportError as error:
-    raise ImportError("jumanji environments need the extra: pip install 'rl_jax[jumanji]'") from error
+    raise ImportError("jumanji environments need the extra: pip install -e '.[jumanji]'") from error
 
 NEVER = 2**31 - 1
 DOWNLOADED = ("Sokoban-v0",)  # downloads its levels from a data hub on creation

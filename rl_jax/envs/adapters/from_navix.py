@@ -9,7 +9,7 @@ from rl_jax.envs.protocol import Discrete, Environment, Step
 try:
     import navix
 except ImportError as error:
-    raise ImportError("navix environments need the extra: pip install 'rl_jax[navix]'") from error
+    raise ImportError("navix environments need the extra: pip install -e '.[navix]'") from error
 
 OBSERVATIONS = ("symbolic", "categorical", "symbolic_first_person", "categorical_first_person")
 

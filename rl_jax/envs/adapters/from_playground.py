@@ -7,7 +7,7 @@ try:
     from mujoco_playground import dm_control_suite, registry
     from mujoco_playground._src import mjx_env
 except ImportError as error:
-    raise ImportError("MuJoCo playground environments need the extra: pip install 'rl_jax[playground]'") from error
+    raise ImportError("MuJoCo playground environments need the extra: pip install -e '.[playground]'") from error
 
 
 def make(name: str, *, impl: str = "jax", observation: str = "state", **overrides) -> Environment:

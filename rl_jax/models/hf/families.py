@@ -211,7 +211,7 @@ def read_config(raw: Mapping[str, Any], *, path="config.json", ignore: Collectio
     fields = Fields(path, {family.aliases.get(key, key): value for key, value in raw.items()}, ignore)
     fields.left -= family.unused
     ours = _read_sizes(family, fields) | family.constants
-    ours["norm_eps"] = float(fields.take(*family.norm_eps))
+    ours["norm_eps"] = fields.positive(family.norm_eps[0], fields.take(*family.norm_eps))
     ours["tied_head"] = fields.take("tie_word_embeddings", family.tied_head)
     ours["activation"] = read_activation(fields, *family.activation)
     for field, (theirs, default) in family.optional.items():

@@ -3,6 +3,7 @@
 Every field is taken once. A field that was not taken may change the model in an unknown way, and is refused by name.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -45,6 +46,13 @@ class Fields:
             raise self.error(name, f"{value!r} is not a positive integer")
         return value
 
+    def positive(self, name: str, value: Any) -> float:
+        """The value as a float. Refuses one that is no number above 0: the model would compute nan."""
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0 < value < math.inf:
+            raise self.error(name, f"{value!r} is not a number above 0")
+        return float(value)
+
     def expect(self, name: str, *values) -> None:
         """Refuses a field whose value we do not support."""
         value = self.take(name, values[0])
@@ -80,14 +88,17 @@ def _read_scaling(fields: Fields, name: str, spec: Mapping[str, Any], theta: flo
     spec = {key: value for key, value in spec.items() if value is not None}
     old_name = spec.pop("type", "default")
     kind = spec.pop("rope_type", old_name)
-    ours: dict[str, Any] = {"rope_theta": float(spec.pop("rope_theta", theta))}
+    ours: dict[str, Any] = {"rope_theta": fields.positive("rope_theta", spec.pop("rope_theta", theta))}
     try:
         if kind == "linear":
-            ours |= {"rope_scaling": "linear", "rope_factor": float(spec.pop("factor"))}
+            factor = fields.positive(f"{name}.factor", spec.pop("factor"))
+            ours |= {"rope_scaling": "linear", "rope_factor": factor}
         elif kind == "llama3":
             length = spec.pop("original_max_position_embeddings", fields.raw.get("max_position_embeddings"))
-            ours |= {"rope_scaling": "llama3", "rope_factor": float(spec.pop("factor")), "rope_original_length": length}
-            ours |= {f"rope_{end}_freq_factor": float(spec.pop(f"{end}_freq_factor")) for end in ("low", "high")}
+            factor = fields.positive(f"{name}.factor", spec.pop("factor"))
+            ours |= {"rope_scaling": "llama3", "rope_factor": factor, "rope_original_length": length}
+            for end in (f"{part}_freq_factor" for part in ("low", "high")):
+                ours[f"rope_{end}"] = fields.positive(f"{name}.{end}", spec.pop(end))
         elif kind != "default":
             raise fields.error(name, f"rope_type {kind!r} is not supported, only default, linear, llama3")
     except KeyError as error:
@@ -103,11 +114,11 @@ def read_rope(fields: Fields, *, local: bool) -> dict[str, Any]:
     spec = scaling or fields.take("rope_parameters", {})
     fields.left.discard("rope_parameters")
     if not local:
-        return _read_scaling(fields, "rope_parameters", spec, theta or 10_000.0)
+        return _read_scaling(fields, "rope_parameters", spec, 10_000.0 if theta is None else theta)
     local_theta = fields.take("rope_local_base_freq", 10_000.0)
     if not {"full_attention", "sliding_attention"} & set(spec):
         spec = {"full_attention": spec}
-    known = {"full_attention": theta or 1_000_000.0, "sliding_attention": local_theta}
+    known = {"full_attention": 1_000_000.0 if theta is None else theta, "sliding_attention": local_theta}
     unknown = sorted(set(spec) - set(known))
     if unknown:
         raise fields.error("rope_parameters", f"unknown kinds of layers: {', '.join(unknown)}")

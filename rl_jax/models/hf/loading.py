@@ -141,6 +141,15 @@ def _inserter(sharding) -> Callable:
     return jax.jit(insert, donate_argnums=0, out_shardings=sharding)
 
 
+def _check_finite(files: TensorFiles, name: str, part: np.ndarray) -> None:
+    """Refuses weights that are nan or inf: every logit would be nan."""
+    if not (finite := np.isfinite(part)).all():
+        raise ValueError(
+            f"{files.folder}: tensor {name!r} has {np.size(part) - np.count_nonzero(finite)} of {np.size(part)} values "
+            f"that are nan or inf, as {part.dtype}: fetch the file again, or save the model again"
+        )
+
+
 def _read_leaf(files: TensorFiles, stored: dict[str, str], leaf, sharding, pieces: list[Piece]) -> jax.Array:
     """One leaf of the params on its devices; each device's host reads only its own shards."""
 
@@ -150,7 +159,9 @@ def _read_leaf(files: TensorFiles, stored: dict[str, str], leaf, sharding, piece
         offset = piece.part[0] * (shape[0] if piece.transposed else shape[-1])
         slices[-1] = slice(slices[-1].start + offset, slices[-1].stop + offset)
         part = files.read(stored[piece.tensor], tuple(slices))
-        return np.array(part.T if piece.transposed else part, dtype=leaf.dtype, order="C")
+        result = np.array(part.T if piece.transposed else part, dtype=leaf.dtype, order="C")
+        _check_finite(files, stored[piece.tensor], result)
+        return result
 
     depth = len(pieces[0].index)
     shape, part_sharding = leaf.shape[depth:], sharding

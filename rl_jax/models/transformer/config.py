@@ -1,6 +1,7 @@
 """What distinguishes one decoder-only transformer from another, as data. `families.py` fills it from a config.json."""
 
 import dataclasses
+import math
 
 import jax
 
@@ -102,6 +103,12 @@ class TransformerConfig:
     def __post_init__(self):
         # A list, as read from JSON, is not hashable; windows of 0 everywhere are the same model as none.
         object.__setattr__(self, "windows", tuple(self.windows) if any(self.windows) else ())
+        for name in ("vocab_size", "embed_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "mlp_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be 1 or more")
+        for name in ("rope_theta", "norm_eps"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)} must be a number above 0")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}")
         if self.head_dim % 2:

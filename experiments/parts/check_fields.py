@@ -1,0 +1,116 @@
+"""Further rules for the values of a config's fields, as those of experiments.parts.check_config, and between fields."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+COUNT = "1 or more"
+NOT_NEGATIVE = "0 or more"
+
+
+def _choice(*known: str) -> tuple[Callable[[Any], bool], str]:
+    shown = [repr(name) for name in known]
+    return lambda x: x in known, f"{', '.join(shown[:-1])} or {shown[-1]}"
+
+
+def _is_count(x: Any) -> bool:
+    return x >= 1 and x == int(x)
+
+
+def _all_counts(x: Any) -> bool:
+    return not isinstance(x, str) and all(_is_count(size) for size in x)
+
+
+# (endings of dotted names, test of the value, the test in words). nan passes none of them.
+RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("seed", lambda x: 0 <= x < 2**32, "from 0 to 2**32 - 1"),
+    ("optimizer.b1 optimizer.b2", lambda x: 0 <= x < 1, "from 0 to below 1"),
+    ("optimizer.eps final_fraction length_power brevity", lambda x: 0 <= x < math.inf, NOT_NEGATIVE),
+    ("regularizer_coef missing_eos_penalty", lambda x: 0 <= x < math.inf, NOT_NEGATIVE),
+    ("failure_reward", math.isfinite, "a number"),
+    ("sft.stop_at", lambda x: not math.isnan(x), "a pass@1; above 1 never stops"),
+    ("max_nonfinite_in_a_row", _is_count, COUNT),
+    ("checkpoint.keep", lambda x: x >= 1, "1 or more: a run resumes from the newest checkpoint"),
+    ("keep_every keep_best", lambda x: x >= 0, "0 (none) or more"),
+    ("best_mode", *_choice("max", "min")),
+    ("packing.mode", *_choice("padded", "packed", "shared_prefix")),
+    ("packing.row_length", lambda x: x >= 0, "0 (chosen by the program) or more"),
+    ("packing.min_rows", _is_count, COUNT),
+    ("engine.name", *_choice("lockstep", "continuous", "openai")),
+    ("rollout.devices", *_choice("shared", "separate")),
+    ("encode.truncate", *_choice("refuse", "left", "drop")),
+    ("encode.identical", *_choice("refuse", "drop")),
+    ("algorithm.responses algorithm.members reward.members", _is_count, COUNT),
+    ("algorithm.reads", *_choice("response", "steps", "log_ratio")),
+    ("support.num_bins", lambda x: x >= 2, "2 or more"),
+    ("reference_soup.weight best_of_n.label_noise segments.flip_rate", lambda x: 0 <= x <= 1, "from 0 to 1"),
+    ("sample.references opponents.samples", lambda x: x >= 0, "0 (none) or more"),
+    ("best_of_n.sizes", lambda x: len(x) > 0 and _all_counts(x), "counts of 1 or more, as in (1, 2, 4)"),
+    ("best_of_n.num_prompts train.data_epochs", lambda x: 0 <= x < math.inf, NOT_NEGATIVE),
+    ("model.embed_dim model.num_layers model.num_heads model.num_kv_heads model.head_dim", _is_count, COUNT),
+    ("model.mlp_dim", _is_count, COUNT),
+    ("model.rope_theta model.norm_eps lora.alpha", lambda x: 0 < x < math.inf, "a number above 0"),
+    ("model.dtype", *_choice("auto", "float32", "bfloat16", "float16")),
+    ("model.param_dtype", *_choice("float32", "bfloat16", "float16")),
+    ("model.remat", *_choice("none", "full", "dots")),
+    ("model.attention", *_choice("dot_product", "splash")),
+    ("lora.variant", *_choice("lora", "rslora", "dora")),
+    # Control.
+    ("network.kind", *_choice("mlp", "gru", "transformer")),
+    ("network.hidden", _all_counts, "a tuple of widths of 1 or more, as in (64, 64)"),
+    ("network.width network.context network.heads network.layers env.frame_stack", _is_count, COUNT),
+    ("network.channels network.actor_features", lambda x: x >= 0, NOT_NEGATIVE),
+    ("spread", *_choice("jit", "pmap")),
+    ("group actor_lag eval.max_steps", _is_count, COUNT),
+    ("segments.num_pairs segments.length segments.held_out fit.updates spo.queue_size", _is_count, COUNT),
+    ("segments.teacher_steps cloning_updates spo.horizon", lambda x: x >= 0, NOT_NEGATIVE),
+    ("segments.beta cpl.alpha", lambda x: x > 0, "above 0"),
+    ("preferences.method", *_choice("reward", "regret", "cpl", "spo")),
+)
+
+
+def between(values: Mapping[str, Any], others: tuple = ()) -> Iterator[str]:
+    """What is wrong between fields, one line each, and every nan that no rule speaks of.
+
+    Args:
+      values: dotted name -> value.
+      others: further rules, as in RULES.
+    """
+
+    def of(*names: str) -> list[Any] | None:
+        found = [values.get(name) for name in names]
+        return None if None in found else found
+
+    for group in ("algorithm", "critic"):
+        if (ends := of(f"{group}.support.low", f"{group}.support.high")) and not _below(*ends):
+            yield f"{group}.support.low={ends[0]!r} must be below {group}.support.high={ends[1]!r}"
+    heads = of("model.num_heads", "model.num_kv_heads", "model.head_dim")
+    if heads and not values.get("model.path") and not values.get("model.checkpoint"):
+        if heads[0] % heads[1]:
+            yield f"model.num_heads={heads[0]} must be a multiple of model.num_kv_heads={heads[1]}"
+        if heads[2] % 2:
+            yield f"model.head_dim={heads[2]} must be even, for rotary embeddings"
+    if values.get("rollout.engine.name") == "openai" and not values.get("rollout.engine.url"):
+        yield (
+            "rollout.engine.url is empty: rollout.engine.name=openai needs a server, "
+            "--config.rollout.engine.url=http://HOST:PORT"
+        )
+    if values.get("checkpoint.keep_best") and not values.get("checkpoint.best_metric"):
+        yield f"checkpoint.keep_best={values['checkpoint.keep_best']} needs checkpoint.best_metric"
+    counts = of("checkpoint.every", "log_every")
+    if counts and counts[0] % counts[1]:
+        yield f"checkpoint.every={counts[0]} must be a multiple of log_every={counts[1]}"
+    members = of("algorithm.members", "algorithm.reads")
+    if members and members[0] > 1 and members[1] != "response":
+        yield f"algorithm.members={members[0]}: only algorithm.reads='response' has several, not {members[1]!r}"
+    ends = [f".{end}" for words, _, _ in (*RULES, *others) for end in words.split()]
+    for name, value in values.items():
+        if isinstance(value, float) and math.isnan(value) and not f".{name}".endswith((*ends, ".clip_low")):
+            yield f"{name}=nan must be a number"
+
+
+def _below(low: Any, high: Any) -> bool:
+    try:
+        return -math.inf < low < high < math.inf
+    except TypeError:
+        return False

@@ -1,0 +1,45 @@
+"""Whether config.algorithm.advantage takes groups of config.sample.group_size."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from rl_jax import advantages
+from rl_jax.core.binding import bind, needs
+
+LENGTH = 4  # of the completions that are made up
+
+
+def check(config) -> None:
+    """Traces the advantage for a step's rewards; an advantage that needs more than lengths and masks is not tried.
+
+    Args:
+      config: of experiments.grpo; one without an algorithm.advantage (PPO) passes.
+
+    Raises:
+      ValueError: if the advantage refuses the groups; names both fields.
+    """
+    if "advantage" not in config.algorithm:
+        return
+    size, spec = config.sample.group_size, config.algorithm.advantage.to_dict()
+    rows = config.sample.prompts_per_step * size
+    fn = bind(spec, advantages, max_length=LENGTH)
+    of_rows = functools.partial(jax.ShapeDtypeStruct, (rows,))
+    known = {
+        "lengths": of_rows(jnp.float32),
+        "truncated": of_rows(bool),
+        "greedy_rewards": of_rows(jnp.float32),
+        "completion_mask": jax.ShapeDtypeStruct((rows, LENGTH), bool),
+    }
+    needed = needs(fn) - {"group_size"}
+    if needed - set(known):
+        return
+    if "group_size" in needs(fn):
+        fn = functools.partial(fn, group_size=size)
+    try:
+        jax.eval_shape(fn, of_rows(jnp.float32), **{name: known[name] for name in needed})
+    except ValueError as error:
+        raise ValueError(
+            f"sample.group_size={size} does not go with algorithm.advantage.fn={spec['fn']!r}: {error}"
+        ) from None

@@ -1,0 +1,77 @@
+"""How a program refuses what it is given: a message on standard error and exit status 2, without a traceback.
+
+A refusal is an error that this code raises itself, on purpose, about a config, a command line or data, before the first
+step; or a file that is missing or cannot be read. Anything else, a bug included, keeps its traceback and exit status 1.
+"""
+
+import contextlib
+import dis
+import pathlib
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+from typing import NoReturn
+
+import rl_jax
+
+STATUS = 2
+MEANT = (ValueError, OSError, ImportError, RuntimeError)
+OF_FILES = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+_CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+OURS = (pathlib.Path(rl_jax.__file__).resolve().parent, _CHECKOUT / "experiments", _CHECKOUT / "configs")
+
+
+class Refusal(SystemExit):
+    """Ends a program with exit status 2. Its text is the message, which has been printed."""
+
+    def __init__(self, text: str):
+        super().__init__(STATUS)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def refuse(name: str, text: str) -> NoReturn:
+    """Ends the program `name` with a message and exit status 2."""
+    print(f"{name}: {text}", file=sys.stderr, flush=True)
+    raise Refusal(f"{name}: {text}") from None
+
+
+@contextlib.contextmanager
+def refusing(name: str) -> Iterator[None]:
+    """Inside, an error that is a refusal ends the program `name` with its message; others pass."""
+    try:
+        yield
+    except MEANT as error:
+        if not is_refusal(error):
+            raise
+        refuse(name, said(error))
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error is a message for the user. In a step (Run.__exit__ notes its number) none is."""
+    if not isinstance(error, MEANT) or getattr(error, "__notes__", ()):
+        return False
+    if isinstance(error, OF_FILES) and error.filename is not None:
+        return True
+    return _raised_on_purpose(error.__traceback__)
+
+
+def said(error: BaseException) -> str:
+    """The message of a refusal."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _raised_on_purpose(trace: TracebackType | None) -> bool:
+    """Whether the innermost frame of a traceback is a `raise` in this code, not a call that failed."""
+    if trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    if not any(pathlib.Path(code.co_filename).resolve().is_relative_to(folder) for folder in OURS):
+        return False
+    return dis.opname[code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
