@@ -53,7 +53,7 @@ LAYER = ("attention_norm/scale", "mlp_norm/scale")
 LAYER += tuple(f"{name}/kernel" for name in ("q", "k", "v", "o", "gate", "up", "down"))
 
 
-def scores(params, rows, temperature, length):
+def scores(params, rows, temperature, length, top_k=0):
     """Log-probs and entropies of the completions' tokens at a temperature, 0 behind their ends.
 
     Args:
@@ -61,12 +61,15 @@ def scores(params, rows, temperature, length):
       rows: (prompt ids, completion ids) of each row.
       temperature: of the policy.
       length: C.
+      top_k: how many tokens are kept; 0 keeps all.
 
     Returns:
       (log_probs, entropies), [B, C] each.
     """
-    hidden, log_probs, entropies = hidden_states(params, rows), [], []
-    everything = torch.log_softmax(hidden @ params["head/kernel"] / temperature, -1)
+    logits, log_probs, entropies = hidden_states(params, rows) @ params["head/kernel"] / temperature, [], []
+    if top_k:
+        logits = torch.where(logits >= logits.topk(top_k).values[..., -1:], logits, -1e9)
+    everything = torch.log_softmax(logits, -1)
     for row, (prompt, completion) in enumerate(rows):
         # A token is predicted from the column before it.
         seen = everything[row, len(prompt) - 1 : len(prompt) - 1 + len(completion)]

@@ -237,6 +237,36 @@ def mix(left, right, weight):
     return {name: (1 - weight) * x + weight * right[name] for name, x in left.items()}
 
 
+# --- The rows themselves ---------------------------------------------------------------------------------------------
+
+
+def check_rows(record, s):
+    """Asserts that the rows were sampled by the policy before each step, at its temperature and top-k, and rewarded."""
+    before = record.first
+    for step in record.steps:
+        policy = {name: x for name, x in tensors(before).items() if not name.startswith("value_head/")}
+        of_model = model_torch.merged(policy, lora_scale(s))
+        expected, _ = model_torch.scores(of_model, step.rows, s["temperature"], s["length"], s.get("top_k", 0))
+        tokens, _, _ = masks(step, s)
+        np.testing.assert_allclose(step.sampled_log_probs, expected.numpy(), rtol=1e-4, atol=2e-5)
+        assert not step.sampled_log_probs[~tokens.numpy()].any()
+        assert len({tuple(prompt) for prompt, _ in step.rows}) > 1, "one prompt for all"
+        np.testing.assert_allclose(step.rewards, step.expected_rewards, rtol=1e-6)
+        before = step.params
+
+
+def check_orders(record, s):
+    """Asserts that each epoch of each step sees all rows once, in an order that no other epoch has."""
+    count = s["minibatches"]
+    places = range(0, count * s["epochs"], count)
+    orders = [np.concatenate(step.orders[i : i + count]) for step in record.steps for i in places]
+    assert all(len(step.orders) == count * s["epochs"] for step in record.steps)
+    assert len({tuple(order) for order in orders}) == len(orders)
+    for order in orders:
+        np.testing.assert_array_equal(np.sort(order), np.arange(s["rows"]))
+        assert (order != np.arange(s["rows"])).any()
+
+
 # --- The comparison --------------------------------------------------------------------------------------------------
 
 MOVED, METRIC = 2e-3, 2e-4  # of the largest move of a param, and relative for a metric

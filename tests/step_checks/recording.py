@@ -32,6 +32,8 @@ class StepRecord(NamedTuple):
     """bool [B]. Whether a row ends with an EOS."""
     rewards: np.ndarray
     """float [B]."""
+    expected_rewards: np.ndarray
+    """float [B]. `tell` of each row's own tokens."""
     sampled_log_probs: np.ndarray
     """float [B, C], 0 behind a row's end."""
     orders: list
@@ -165,7 +167,9 @@ def record(program, folder: pathlib.Path, s: dict[str, Any]) -> Record:
     """Runs a program (experiments.grpo, experiments.ppo) with the settings `s`."""
     found, orders, pending = [], [], {}
     config = config_of(folder, s)
-    folders = {name: random_params(make_setup(config), seed) for seed, name in enumerate(("first", "other"))}
+    setup = make_setup(config)
+    decode = setup.task.tokenizer.decode
+    folders = {name: random_params(setup, seed) for seed, name in enumerate(("first", "other"))}
     inner = {
         "call": sample_groups.Collector.__call__,
         "rows": policy.with_row_selection,
@@ -191,7 +195,7 @@ def record(program, folder: pathlib.Path, s: dict[str, Any]) -> Record:
         params = {**items["params"], **(items["rest"].params or {})}
         critic = flat(items["critic"].params) if "critic" in items else {}
         after = flat(params), critic, flat(items["reference"]), {k: float(v) for k, v in metrics.items()}
-        found.append(StepRecord(*rows_of(pending["collected"].judged, s), list(orders), *after))
+        found.append(StepRecord(*rows_of(pending["collected"].judged, s, decode), list(orders), *after))
         return inner["end"](self, items, metrics, timings, **more)
 
     def load(setup, name):
@@ -215,8 +219,8 @@ def record(program, folder: pathlib.Path, s: dict[str, Any]) -> Record:
     return Record(flat(folders["first"]), flat(folders["other"]), found)
 
 
-def rows_of(judged, s: dict[str, Any]) -> tuple:
-    """rows, ended, rewards and sampled log-probs of a StepRecord, from the tokens alone."""
+def rows_of(judged, s: dict[str, Any], decode) -> tuple:
+    """rows, ended, both rewards and sampled log-probs of a StepRecord, from the tokens alone."""
     tokens = np.asarray(judged.rollout.batch.tokens)
     sampled = np.zeros((len(tokens), s["length"]))
     rows, ended = [], []
@@ -228,7 +232,8 @@ def rows_of(judged, s: dict[str, Any]) -> tuple:
         completion = completion[: completion.index(EOS) + 1] if ended[-1] else completion
         rows.append((prompt, completion))
         sampled[number, : len(completion)] = judged.rollout.sampled_log_probs[number, : len(completion)]
-    return rows, np.array(ended), np.asarray(judged.result.rewards, np.float64), sampled
+    told = np.array([tell(decode(prompt), decode(completion), {})["reward"] for prompt, completion in rows])
+    return rows, np.array(ended), np.asarray(judged.result.rewards, np.float64), told, sampled
 
 
 PAD, EOS = 0, 2
