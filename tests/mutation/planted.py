@@ -139,6 +139,14 @@ PLANTED = [
             LORA),
     Planted("a sample counted as one row", TRACKERS, "samples = jnp.float32(len(rewards))", "samples = jnp.float32(1)",
             LORA),
+    Planted("the baseline has seen the rewards that it is subtracted from", TRACKERS,
+            "    if schedules.PLACE in estimators:\n        values",
+            '    rewards = jnp.asarray(collected.judged.result.rewards)\n    if "baseline" in states:\n'
+            '        states = states | {"baseline": estimators["baseline"].update(states["baseline"], rewards)}\n'
+            "    if schedules.PLACE in estimators:\n        values", PACKED),
+    Planted("the loss on all columns", RULE, "        completion_mask=mask,\n",
+            "        completion_mask=mask | True,\n",
+            LORA),
     Planted("soup the other way round", "experiments/parts/references.py",
             "[1.0 - settings.weight, settings.weight]", "[settings.weight, 1.0 - settings.weight]", LORA),
     Planted("LoRA's scale twice", "experiments/parts/setup.py", "lora.merge_trained(config, params),",
