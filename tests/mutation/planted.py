@@ -1,7 +1,7 @@
 """Faults in the wiring that no mechanical rule makes, planted by hand, and the test that notices each.
 
     python -m tests.mutation.planted                    each fault in its tests; names those that nothing noticed
-    python -m tests.mutation.planted ppo reference      those whose names contain one of these words
+    python -m tests.mutation.planted ppo reference      those whose names or tests contain one of these words
 
 A wrong array of the right shape, a term left out, an old value for a new one: between the recipes, which the laws hold,
 and the metrics, which say that something was learned. Nothing is written to the files: a fault lives in the import
@@ -258,7 +258,7 @@ def main(words: list[str]) -> int:
         return 2
     _warm()
     (WORK / "logs").mkdir(parents=True, exist_ok=True)
-    chosen = [fault for fault in PLANTED if not words or any(word in fault.name for word in words)]
+    chosen = [fault for fault in PLANTED if not words or any(word in f"{fault.name} {fault.tests}" for word in words)]
     jobs = ((f, lambda f=f: Child(lambda: run(f), WORK / "logs" / f"{PLANTED.index(f)}.txt", 300)) for f in chosen)
     alive = 0
     for fault, answer in run_all(jobs, 1):

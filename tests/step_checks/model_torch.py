@@ -8,6 +8,7 @@ import math
 
 import torch
 
+torch.set_num_threads(1)  # arrays of some hundred numbers
 HEADS, KV_HEADS, HEAD_DIM, THETA, NORM_EPS = 2, 1, 8, 10_000.0, 1e-5  # of the model that the checks train
 
 

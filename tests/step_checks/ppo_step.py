@@ -12,7 +12,7 @@ def gae(token_rewards, values, after, mask, *, discount, lam):
     result = torch.zeros_like(token_rewards)
     for row, seen in enumerate(mask):
         carried, following = 0.0, after[row]
-        for t in reversed(torch.flatnonzero(seen).tolist()):
+        for t in reversed(seen.nonzero()[:, 0].tolist()):
             delta = token_rewards[row, t] + discount * following - values[row, t]
             carried = delta + discount * lam * carried
             result[row, t], following = carried, values[row, t]

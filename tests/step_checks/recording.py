@@ -150,7 +150,7 @@ def _optimizer(fields, adam):
 
 
 def random_params(setup, seed: int):
-    """Params of the run's shapes, with every branch as strong as the stream it adds to."""
+    """Params of the run's shapes, with branches as strong as the stream they add to; rows end now and then."""
     noise = np.random.default_rng(seed)
 
     def leaf(path, shape):
@@ -158,7 +158,10 @@ def random_params(setup, seed: int):
         if name.endswith("scale"):
             return jnp.asarray(noise.uniform(0.5, 1.5, shape.shape), shape.dtype)
         spread = 1.0 if "embed" in name else 0.3 if name.endswith("/b") else 1.3 * shape.shape[-2] ** -0.5
-        return jnp.asarray(noise.normal(0.0, spread, shape.shape), shape.dtype)
+        x = noise.normal(0.5 if "embed" in name else 0.0, spread, shape.shape)
+        if name.endswith("head/kernel"):
+            x[:, EOS] += 0.2  # the stream's mean is positive
+        return jnp.asarray(x, shape.dtype)
 
     return jax.tree_util.tree_map_with_path(leaf, setup.param_shapes)
 

@@ -7,6 +7,7 @@ import pytest
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is in requirements-dev.txt", allow_module_level=True)
 
+from experiments import ppo
 from tests.step_checks import policy_step, ppo_step, recording
 from tests.step_checks.test_grpo_step import ADAM, COMMON, EVERYWHERE
 
@@ -40,7 +41,7 @@ CASES = {
             entropy=dict(fn="adaptive_entropy", initial=0.1, target=5.0, step=0.2),
         ),
         behavior_weight=dict(fn="none"),
-        surrogate=dict(fn="clipped_surrogate", clip_low=0.05, clip_high=0.1),
+        surrogate=dict(fn="clipped_surrogate", clip_low=0.05, clip_high=0.01),
         kl=dict(fn="k2"), kl_coef=0.3, entropy_coef=0.0, aggregate=dict(fn="seq_mean_token_sum"),
         critic=dict(
             shared=True, discount=0.95, lam=0.7, whiten=True, bootstrap_truncated=False, value_clip=0.04,
@@ -83,8 +84,12 @@ ONLY = {
         "tracker of the entropy": lambda s: dict(frozen_trackers=("entropy",)),
     },
 }
-# A run without it has no mask to take off: a truncated row is bootstrapped instead. And a masked one is not.
-LESS = {"separate, lora": {"mask of truncated rows"}, "shared, packed": {"bootstrap"}}
+# In the first, rows cut off are bootstrapped and not masked; k2 is the same both ways; without top-k the sampler's
+# log-probs are the old ones.
+LESS = {
+    "separate, lora": {"mask of truncated rows"},
+    "shared, packed": {"bootstrap", "arguments of the KL in the loss", "old log-probs: the sampler's"},
+}
 TERMS = {
     case: {name: change for name, change in {**EVERYWHERE, **OF_CRITIC, **ONLY[case]}.items() if name not in LESS[case]}
     for case in CASES
@@ -92,10 +97,18 @@ TERMS = {
 
 
 @pytest.fixture(scope="module")
-def case(request, tmp_path_factory):
+def runs():
+    """The records of the program's runs by case: each runs once."""
+    return {}
+
+
+@pytest.fixture
+def case(request, runs, tmp_path):
     """(name, settings, the record of the program's run)."""
     s = CASES[request.param]
-    return request.param, s, recording.record(recording.ppo, tmp_path_factory.mktemp("case"), s)
+    if request.param not in runs:
+        runs[request.param] = recording.record(ppo, tmp_path, s)
+    return request.param, s, runs[request.param]
 
 
 @pytest.mark.slow
