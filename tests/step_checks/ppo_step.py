@@ -61,6 +61,8 @@ def run(record, s):
     optimizer, of_critic = AdamW(**s["adam"]), AdamW(**settings["adam"])
     states, found = parts.first_states(s), []
     for step in record.steps:
+        if s.get("fresh_moments"):
+            optimizer, of_critic = AdamW(**s["adam"]), AdamW(**settings["adam"])
         states = parts.see_rewards(states, step.rewards)
         tokens, mask, _ = parts.masks(step, s)
         read = params if shared else critic
