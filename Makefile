@@ -6,7 +6,7 @@
 # make docs    the documentation site, from docs/pages, docstrings and configs, into build/site; warnings are errors
 # make test    every test, the slow ones too
 # make plan-check   the TPU compiler, without a TPU: memory and bytes sent of a GRPO step and a rollout, held to the stored
-# make mutants mechanical faults in the objectives: the share that the fast tests notice, and every survivor
+# make mutants mechanical faults in the objectives and what feeds them: the share that tests notice, every survivor
 # Each makes its own virtual environment in .venv first; datasets are prepared once, under ~/.cache/rl_jax.
 
 PYTHON ?= python3

@@ -1,4 +1,4 @@
-"""`make mutants`: put one mechanical fault at a time into rl_jax's objectives, and see whether a fast test fails.
+"""`make mutants`: put one mechanical fault at a time into the objectives and what feeds them; does a test fail?
 
     python -m tests.mutate                                  every fault of every file below
     python -m tests.mutate rl_jax/losses/kl.py              the faults of one file, or of a folder
@@ -41,14 +41,19 @@ from tests.mutation import faults
 from tests.mutation.plan import Plan, baseline, cache_of, digest, imported, preload, use_cache
 from tests.mutation.world import Child, run_all, run_mutant
 
-# What is mutated: the objectives and the recipes.
-MUTATED = ["losses/**/*.py", "advantages/**/*.py", "token_weights/**/*.py"]
-MUTATED += ["core/masked.py", "core/trackers.py", "credit/rule.py", "credit/shaping.py", "grpo.py", "sft.py", "ppo.py"]
+# What is mutated: the objectives and the recipes, what lies between them and the model, and the programs' own part.
+OBJECTIVES = ["losses/**/*.py", "advantages/**/*.py", "token_weights/**/*.py", "credit/*.py", "selection/*.py"]
+OBJECTIVES += ["core/masked.py", "core/trackers.py", "grpo.py", "sft.py", "ppo.py"]
+MACHINERY = ["rollout/**/*.py", "training/packing.py", "training/step.py", "training/scoring.py"]
+PROGRAMS = ["grpo.py", "ppo.py", *(f"parts/{name}.py" for name in ("policy", "training", "packers", "trackers"))]
+MUTATED = [f"rl_jax/{name}" for name in OBJECTIVES + MACHINERY] + [f"experiments/{name}" for name in PROGRAMS]
 # Test files that are never run: slow, or about text, files, processes and models.
-UNUSED = ["experiments", "models", "rewards", "rollout", "tasks", "test_mutants.py", "test_mutate.py", "test_docs.py"]
+UNUSED = ["experiments", "models", "rewards", "tasks", "test_mutants.py", "test_mutate.py", "test_docs.py"]
 UNUSED += ["test_packaging.py", "test_layering.py", "tokenizers", "test_readers.py", "test_logging.py"]
-UNUSED += ["test_progress.py", "test_checkpoint.py", "test_data.py", "test_scoring.py", "test_sharding.py"]
+UNUSED += ["test_progress.py", "test_checkpoint.py", "test_data.py", "test_sharding.py"]
 UNUSED += ["test_oracles.py", "test_notebooks.py", "preferences", "envs", "distributed", "runs", "data"]
+# But these are: they hold the programs' part. Of STEP_CHECKS the slow tests are run too (tests/mutation/world.py).
+USED = [f"tests/experiments/test_{name}.py" for name in ("grpo", "ppo", "packed", "trackers", "rollouts", "rlhf")]
 JUNK = ("__pycache__", "*.egg-info", ".pytest_cache", ".ruff_cache")  # not copied, wherever they are
 JUNK_ON_TOP = {".git", ".venv", "runs", "build", "dist"}  # only there: rl_jax/runs is a package
 EQUIVALENT = "tests/mutants_equivalent.txt"
@@ -59,19 +64,19 @@ EQUIVALENT = "tests/mutants_equivalent.txt"
 
 def mutated_files(root: Path) -> list[str]:
     """The files of MUTATED, relative to the repository."""
-    found = {path for pattern in MUTATED for path in (root / "rl_jax").glob(pattern)}
+    found = {path for pattern in MUTATED for path in root.glob(pattern)}
     return sorted(str(path.relative_to(root)) for path in found)
 
 
 def test_files(root: Path) -> list[str]:
     """The test files whose fast tests are run."""
     names = (path.relative_to(root) for path in (root / "tests").rglob("test_*.py"))
-    return sorted(str(name) for name in names if not set(name.parts[1:]) & set(UNUSED))
+    return sorted(str(name) for name in names if str(name) in USED or not set(name.parts[1:]) & set(UNUSED))
 
 
 def all_faults(root: Path, files: list[str]) -> list[faults.Fault]:
     """The faults of these files, in order."""
-    tuples = faults.namedtuples(root / "rl_jax")
+    tuples = faults.namedtuples(root / "rl_jax") | faults.namedtuples(root / "experiments")
     return [fault for file in files for fault in faults.faults_of(file, root, tuples)]
 
 
@@ -248,7 +253,7 @@ def report(root: Path, work: Path, keys: dict[faults.Fault, str], results: dict[
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutate", description=__doc__.split("\n")[0])
-    parser.add_argument("files", nargs="*", help="files or folders of rl_jax; all of the objectives when there is none")
+    parser.add_argument("files", nargs="*", help="files or folders of the repository; all of MUTATED if there is none")
     parser.add_argument("--tests", nargs="+", help="only these test files, for a first look")
     parser.add_argument("--sample", type=int, help="run so many faults only, drawn with --seed")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,6 +1,6 @@
 """Runs tests in a forked child whose rl_jax is not the one on disk: with a fault in it, or counting its calls.
 
-The parent has imported jax, numpy, pytest and whatever else the tests import, but neither rl_jax nor a test, and has
+The parent has imported jax, numpy, pytest and whatever else the tests import, but nothing of ours and no test, and has
 not started a jax backend (its threads would not survive the fork). So a child only pays for rl_jax and one test file.
 Nothing here writes a file: a fault lives in the import hook of one child.
 """
@@ -20,7 +20,15 @@ from pathlib import Path
 import pytest
 
 PROJECT = ("rl_jax", "tests", "configs", "experiments")
-PYTEST = ["-q", "--tb=no", "--no-header", "-p", "no:cacheprovider", "-m", "not slow"]
+PYTEST = ["-q", "--tb=no", "--no-header", "-p", "no:cacheprovider"]
+MUTABLE = ("rl_jax", "experiments")  # where faults are put and calls are counted
+STEP_CHECKS = "tests/step_checks/"  # whole steps of a program: few and slow, and what holds its wiring
+
+
+def pytest_options(test_file: str) -> list[str]:
+    """Of a test file only the fast tests are run; of a step check those that compare, not those that take terms out."""
+    chosen = ["-k", "the_slow_code or orders"] if test_file.startswith(STEP_CHECKS) else ["-m", "not slow"]
+    return [*PYTEST, *chosen, test_file]
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -41,7 +49,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self.wants, self.read = wants, read
 
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] != "rl_jax":
+        if name.split(".")[0] not in MUTABLE:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.origin is None or not self.wants(Path(spec.origin)):
@@ -75,7 +83,7 @@ def run_mutant(root: Path, file: str, source: str, test_file: str, tests: list[s
     """Run `tests` of one file, in that order until one fails, with `source` in the place of root/file."""
     sys.meta_path.insert(0, _Finder(lambda path: path == root / file, lambda path: source))
     selection = _Selection(tests)
-    code = pytest.main([*PYTEST, "-x", test_file], plugins=[selection])
+    code = pytest.main([*pytest_options(test_file), "-x"], plugins=[selection])
     killer = selection.killer
     if killer is None and code not in (0, 5):
         killer = f"{test_file} (pytest ended with {int(code)})"
@@ -146,7 +154,7 @@ def _watch_signatures(root: Path):
         fn = obj
         while isinstance(fn, functools.partial):
             fn = fn.func
-        if getattr(fn, "__module__", None) and fn.__module__.split(".")[0] == "rl_jax":
+        if getattr(fn, "__module__", None) and fn.__module__.split(".")[0] in MUTABLE:
             module = sys.modules[fn.__module__]
             path = Path(module.__file__).relative_to(root)
             _called.add(f"{path}::{fn.__qualname__.split('.<locals>')[0]}")
@@ -156,7 +164,7 @@ def _watch_signatures(root: Path):
 
 
 class _Coverage:
-    """A pytest plugin: for every test its seconds of CPU, its outcome and the functions of rl_jax that ran in it.
+    """A pytest plugin: for every test its seconds of CPU, its outcome and the functions of ours that ran in it.
 
     What runs while a file is collected, or in a fixture that several tests share, belongs to all tests of the file.
     """
@@ -221,7 +229,7 @@ def run_baseline(root: Path, test_file: str) -> dict:
     sys.meta_path.insert(0, _Finder(lambda path: True, marked))
     _watch_signatures(root)
     before, coverage, started = set(sys.modules), _Coverage(), time.perf_counter()
-    code = pytest.main([*PYTEST, test_file], plugins=[coverage])
+    code = pytest.main(pytest_options(test_file), plugins=[coverage])
     modules = [name for name in sys.modules if name not in before]
     paths = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
     files = sorted(str(Path(path).relative_to(root)) for path in paths if path.startswith(f"{root}/"))

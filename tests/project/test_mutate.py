@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests import mutate
-from tests.mutation import faults
+from tests.mutation import faults, planted, world
 from tests.mutation.plan import imported
 from tests.paths import REPO_ROOT
 
@@ -120,7 +120,7 @@ def test_every_fault_of_the_objectives_is_another_program():
     assert {"rl_jax/core/masked.py", "rl_jax/losses/kl.py", "rl_jax/grpo.py", "rl_jax/advantages/groups.py"} <= set(
         files
     )
-    for file in files[::3]:  # a parse of the file for each fault: all of them would take half a minute
+    for file in files[::6]:  # a parse of the file for each fault: all of them would take half a minute
         source = (REPO_ROOT / file).read_text()
         original = ast.dump(ast.parse(source))
         for fault in faults.faults_of(file, REPO_ROOT)[::4]:
@@ -169,6 +169,25 @@ def test_what_is_run_and_what_is_not():
     tests = mutate.test_files(REPO_ROOT)
     assert {"tests/recipes/test_laws.py", "tests/losses/test_kl.py", "tests/core/test_masked.py"} <= set(tests)
     assert not [name for name in tests if "mutat" in name or name.startswith("tests/models")]
+    assert set(mutate.USED) <= set(tests) and "tests/step_checks/test_ppo_step.py" in tests
+    assert "tests/experiments/test_chaos.py" not in tests
+
+
+def test_every_planted_fault_is_one_that_there_is():
+    """A line that was edited since: plant the fault in the new line, and see that its test still notices it."""
+    assert planted.problems() == []
+
+
+def test_every_pattern_names_a_file():
+    files = mutate.mutated_files(REPO_ROOT)
+    assert [name for name in mutate.MUTATED if not list(REPO_ROOT.glob(name))] == []
+    assert {"rl_jax/credit/ensembles.py", "rl_jax/rollout/lm/engine.py", "rl_jax/training/packing.py"} <= set(files)
+    assert {"experiments/ppo.py", "experiments/parts/policy.py", "rl_jax/selection/rows.py"} <= set(files)
+
+
+def test_a_step_check_runs_with_its_slow_tests_and_without_its_ablations():
+    assert world.pytest_options("tests/losses/test_kl.py")[-3:] == ["-m", "not slow", "tests/losses/test_kl.py"]
+    assert "slow" not in " ".join(world.pytest_options("tests/step_checks/test_grpo_step.py")).replace("slow_code", "")
 
 
 def test_the_files_that_a_test_reads():

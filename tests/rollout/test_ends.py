@@ -1,0 +1,48 @@
+"""Which rows count as finished and which as truncated, where an EOS may stand in the padding or a row was aborted."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rl_jax.rollout.lm.engine import make_generate
+from rl_jax.rollout.lm.requests import Completion, as_rollout, requests_of
+from rl_jax.rollout.lm.sampling import Sampling
+from tests.tiny import counting_model
+
+
+def test_an_eos_that_only_pads_finishes_nothing():
+    """Most published tokenizers pad with their EOS: a row cut off by its own limit is full of it."""
+    generate = make_generate(counting_model(), completion_length=5, sampling=Sampling(top_k=1), eos_ids=(8,), pad_id=8)
+    tokens = jnp.array([[8, 1, 1], [8, 1, 6]], jnp.int32)  # the prompts are padded with it, too
+    mask = jnp.array([[False, True, True]] * 2)
+    rollout = jax.jit(generate)({}, tokens, mask, jax.random.key(0), jnp.array([3, 3], jnp.int32))
+    np.testing.assert_array_equal(rollout.batch.tokens[:, 3:], [[2, 3, 4, 8, 8], [7, 8, 8, 8, 8]])
+    np.testing.assert_array_equal(rollout.finished, [False, True])
+    np.testing.assert_array_equal(rollout.truncated, [True, False])
+    np.testing.assert_array_equal(rollout.completion_mask.sum(axis=1), [3, 2])
+
+
+def test_a_row_ends_for_one_of_four_reasons():
+    tokens, mask = np.array([[0, 5], [4, 5]], np.int32), np.array([[False, True], [True, True]])
+    requests = requests_of(tokens, mask, group_size=2, max_tokens=3)
+    reasons = ("eos", "stop", "length", "aborted")
+    rows = [np.arange(1, 2 + i, dtype=np.int32) for i in (0, 1, 2, 1)]
+    completions = [
+        Completion(request, row, -row.astype(np.float32), -2.0 * row.astype(np.float32), reason)
+        for request, row, reason in zip(requests, rows, reasons, strict=True)
+    ]
+    rollout = as_rollout(completions, tokens, mask, completion_length=3, pad_id=9)
+    np.testing.assert_array_equal(rollout.finished, [True, True, False, False])
+    np.testing.assert_array_equal(rollout.truncated, [False, False, True, False])  # an aborted row is neither
+    np.testing.assert_array_equal(
+        rollout.batch.tokens, [[0, 5, 1, 9, 9], [0, 5, 1, 2, 9], [4, 5, 1, 2, 3], [4, 5, 1, 2, 9]]
+    )
+    np.testing.assert_array_equal(
+        rollout.batch.positions, [[0, 0, 1, 0, 0], [0, 0, 1, 2, 0], [0, 1, 2, 3, 4], [0, 1, 2, 3, 0]]
+    )
+    np.testing.assert_array_equal(
+        rollout.batch.segment_ids, [[0, 1, 1, 0, 0], [0, 1, 1, 1, 0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+    )
+    np.testing.assert_array_equal(rollout.completion_mask, [[1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 1, 0]])
+    np.testing.assert_array_equal(rollout.sampled_log_probs, [[-1, 0, 0], [-1, -2, 0], [-1, -2, -3], [-1, -2, 0]])
+    np.testing.assert_array_equal(rollout.raw_log_probs, 2 * rollout.sampled_log_probs)
