@@ -1,4 +1,4 @@
-"""experiments.sft: three whole updates on the best responses of a file, with holes in the masks, against sft_step.py."""
+"""experiments.sft: three whole updates on a file's best responses, with holes in the masks, against sft_step.py."""
 
 import json
 
