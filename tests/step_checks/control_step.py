@@ -84,7 +84,8 @@ def replay(start: dict, rollouts: list[dict], orders: list[np.ndarray], settings
             moments.add(_flat(rows["observations"]))
         mean, std = (0.0, 1.0) if without == "normalised observations" else (moments.mean, moments.std)
         seen, following = (
-            torch.tensor(np.clip((rows[name] - mean) / std, -10, 10)) for name in ("observations", "next_observations")
+            torch.tensor(np.clip((np.float64(rows[name]) - mean) / std, -10, 10))
+            for name in ("observations", "next_observations")
         )
         if without != "normaliser of before the rollout":
             moments.add(_flat(rows["observations"]))
@@ -97,7 +98,7 @@ def replay(start: dict, rollouts: list[dict], orders: list[np.ndarray], settings
             advantages = (advantages - advantages.mean()) / np.sqrt(advantages.var() + 1e-8)
         flat = [torch.tensor(x.reshape(-1)) for x in (advantages, returns, values)]
         actions, seen = torch.tensor(rows["actions"].reshape(-1)).long(), seen.flatten(0, 1)
-        old = torch.tensor(rows["outputs"]).flatten(0, 1).log_softmax(-1)
+        old = torch.tensor(np.float64(rows["outputs"])).flatten(0, 1).log_softmax(-1)
         old = old[torch.arange(len(actions)), actions]
         turns = []
         epochs = order[:1] if without == "epochs" else order
@@ -107,7 +108,7 @@ def replay(start: dict, rollouts: list[dict], orders: list[np.ndarray], settings
             loss, _ = loss_of(params, batch, s, without)
             step = turn + (without == "learning rate of its own step")
             lr = s.rate if without == "schedule" else s.rate * (1 - (1 - s.final) * min(step / total, 1.0))
-            turns.append((float(loss), adam.step(loss, lr)))
+            turns.append((loss.item(), adam.step(loss, lr)))
             turn += 1
         _, ended = loss_of(params, batch, s, without)
         found = {"loss": np.mean([x for x, _ in turns]), "grad_norm": np.mean([x for _, x in turns])}
@@ -120,7 +121,7 @@ def scaled_rewards(rows: dict, scale: Moments, carried: np.ndarray, s: Settings,
     done = rows["terminated"] | rows["truncated"]
     returns = np.zeros(done.shape)
     for t in range(done.shape[1]):
-        carried = s.discount * carried + rows["rewards"][:, t]
+        carried = s.discount * carried + np.float64(rows["rewards"][:, t])
         returns[:, t] = carried
         carried = np.where(done[:, t] & (without != "returns end with episodes"), 0.0, carried)
     if without == "scale that has seen the rollout":
@@ -170,11 +171,11 @@ def loss_of(params: dict, batch: tuple, s: Settings, without: str):
     coefs = {"entropy": s.entropy_coef, "kl": s.kl_coef, "value loss": s.value_coef}
     coefs |= {without: 0.0} if without in coefs else {}
     loss = (policy + coefs["kl"] * kl - coefs["entropy"] * entropy + coefs["value loss"] * critic).mean()
-    return loss, {"entropy": float(entropy.mean()), "value/loss": float(critic.mean())}
+    return loss, {"entropy": entropy.mean().item(), "value/loss": critic.mean().item()}
 
 
 def _flat(x: np.ndarray) -> np.ndarray:
-    return x.reshape(-1, x.shape[-1])
+    return np.float64(x).reshape(-1, x.shape[-1])
 
 
 TERMS = (

@@ -54,7 +54,7 @@ def replay(start: dict, batches: list[list[tuple]], settings: Settings, without:
         lr = forward.rate_of(update, settings.rate, without)
         scaled = 0.5 * loss if without == "one division" else loss
         norm = optimizer.step(scaled, lr, frozen="base/")
-        metrics.append(found | {"loss": float(loss), "grad_norm": norm, "lr": lr})
+        metrics.append(found | {"loss": loss.item(), "grad_norm": norm, "lr": lr})
     return params, metrics
 
 
@@ -99,7 +99,7 @@ def loss_of(params: dict, reference: dict, rows: list[tuple], settings: Settings
         "entropy": torch.cat(entropies).mean(),
         "log_ratio": torch.cat(ratios).mean(),
     }
-    return loss, {name: float(x) for name, x in metrics.items()}
+    return loss, {name: x.item() for name, x in metrics.items()}
 
 
 def link(x: torch.Tensor, settings: Settings, without: str) -> torch.Tensor:

@@ -8,6 +8,8 @@ import math
 import numpy as np
 import torch
 
+torch.set_num_threads(1)  # threads cost more than tensors this small
+
 
 def flatten(tree: dict, above: str = "") -> dict[str, np.ndarray]:
     """{"layers/q/kernel": array} of nested dicts."""
@@ -70,7 +72,8 @@ def hidden(params: dict, rows: list[list[int]], *, head_dim: int, theta=1e4, eps
 def score(params: dict, rows: list[tuple[list[int], list[int]]], *, temperature=1.0, **sizes):
     """(log-probs, entropies) of the completions of (prompt, completion) rows: a list of tensors [n] each."""
     states = hidden(params, [prompt + completion for prompt, completion in rows], **sizes)
-    log_probs = (states @ params["embed/embedding"].T / temperature).log_softmax(-1)
+    head = params["head/kernel"] if "head/kernel" in params else params["embed/embedding"].T  # tied
+    log_probs = (states @ head / temperature).log_softmax(-1)
     entropies = -(log_probs.exp() * log_probs).sum(-1)
     result = [], []
     for row, (prompt, completion) in enumerate(rows):
@@ -111,7 +114,7 @@ class AdamW:
         b1, b2, eps, decay, max_norm = self._settings
         moving = {path: p for path, p in self.params.items() if not path.startswith(frozen)}
         gradients = torch.autograd.grad(loss, list(moving.values()), allow_unused=True, materialize_grads=True)
-        norm = math.sqrt(sum(float((g**2).sum()) for g in gradients))
+        norm = math.sqrt(sum((g**2).sum().item() for g in gradients))
         factor, self._count = min(1.0, max_norm / norm), self._count + 1
         for (path, p), g in zip(moving.items(), gradients, strict=True):
             g = factor * g

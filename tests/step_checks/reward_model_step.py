@@ -45,7 +45,7 @@ def replay(start: dict, batches: list[list[Row]], settings: Settings, without: s
         loss, found = loss_of(params, rows, settings, without)
         lr = forward.rate_of(update, settings.rate, without)
         norm = optimizer.step(0.5 * loss if without == "one division" else loss, lr)
-        metrics.append(found | {"loss": float(loss), "grad_norm": norm, "lr": lr})
+        metrics.append(found | {"loss": loss.item(), "grad_norm": norm, "lr": lr})
     return params, metrics
 
 
@@ -86,7 +86,7 @@ def loss_of(params: dict, rows: list[Row], settings: Settings, without: str):
     }
     if settings.members > 1:
         metrics["reward/disagreement"] = outputs.std(1, correction=0).mean()
-    return loss, {name: float(x) for name, x in metrics.items()}
+    return loss, {name: x.item() for name, x in metrics.items()}
 
 
 def paired(rewards: torch.Tensor, row: Row, settings: Settings, without: str) -> torch.Tensor:

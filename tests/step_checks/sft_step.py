@@ -36,7 +36,7 @@ def replay(start: dict, batches: list[list[tuple]], optimizer: dict, rate: dict,
         lr = forward.rate_of(update, rate, without)
         norm = adam.step(0.5 * loss if without == "one division" else loss, lr)
         entropy = torch.cat([x[mark] for x, mark in zip(entropies, marks, strict=True)]).mean()
-        metrics.append({"loss": float(loss), "entropy": float(entropy), "grad_norm": norm, "lr": lr})
+        metrics.append({"loss": loss.item(), "entropy": entropy.item(), "grad_norm": norm, "lr": lr})
     return params, metrics
 
 

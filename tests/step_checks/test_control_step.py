@@ -20,7 +20,7 @@ from tests.step_checks import control_step, forward, record_calls
 pytestmark = [pytest.mark.usefixtures("kept_signals"), pytest.mark.slow]
 
 SETTINGS = control_step.Settings(updates=2)
-TOLERANCE = 1e-3
+TOLERANCE = 1e-4
 
 
 def walk() -> Environment:

@@ -14,13 +14,13 @@ from tests.step_checks.online_dpo_step import Prompt
 
 pytestmark = [pytest.mark.usefixtures("kept_signals"), pytest.mark.slow]
 
-OPTIMIZER = dict(b1=0.8, b2=0.9, eps=1e-3, decay=0.1, max_norm=0.7)
+OPTIMIZER = dict(b1=0.8, b2=0.9, eps=1e-3, decay=0.1, max_norm=1.0)
 RATE = dict(peak=0.02, warmup=2, decay=5, final=0.1)
 LOSS = dpo_step.Settings(
     OPTIMIZER, RATE, dict(head_dim=8), robust=False, kappa=1.0, alpha=1.0, nu=0.0, cost=0.0, likelihood=0.2
 )
 SETTINGS = online_dpo_step.Settings(LOSS)
-TEMPERATURE, TOLERANCE = 0.6, 1e-3
+TEMPERATURE, TOLERANCE = 0.6, 1e-4
 
 
 def config(folder):
@@ -106,7 +106,9 @@ def test_six_updates_are_those_of_the_equations(case, steps):
     assert len(calls) == 6 and len(samples) == 3
     params, metrics, _ = online_dpo_step.replay(calls[0].before, steps, alphabet, SETTINGS)
     assert forward.update_error(calls[0].before, params, calls[-1].after) < TOLERANCE
-    wrong = forward.metric_errors(metrics, [call.metrics for call in calls])
+    del metrics[0]["rewards/accuracy"]  # of margins that are all 0, up to rounding
+    wrong = forward.metric_errors(metrics[1:], [call.metrics for call in calls[1:]])
+    wrong |= forward.metric_errors(metrics[:1], [call.metrics for call in calls[:1]])
     assert max(wrong.values()) < TOLERANCE, wrong
     norms = [row["grad_norm"] for row in metrics]
     assert min(norms) < OPTIMIZER["max_norm"] < max(norms), "one update is clipped and one is not"
