@@ -47,7 +47,7 @@ def base(name: str) -> ConfigDict:
                 surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
                 kl=dict(fn="ratio_k3"),  # to the policy at the start of the update
                 kl_coef=0.0,
-                kl_control=dict(fn=""),  # rl_jax.core.trackers.adaptive_kl, which moves kl_coef; "" is none
+                kl_control=dict(fn=""),  # rl_jax.core.trackers: adaptive_kl, annealed_kl; "" is none
                 entropy_coef=0.01,
                 value_loss=dict(fn="clipped", value_clip=0.2),
                 support=dict(low=-1.0, high=1.0, num_bins=51, padding=3),  # read by the categorical losses only

@@ -156,8 +156,9 @@ METHODS = {
         surrogate=dict(fn="importance_sampling"),
         value_loss=dict(fn="mse"),
     ),
-    # arXiv 2005.09814, on-policy: no clip, KL(pi || old), several steps from old.
-    "mdpo": dict(surrogate=dict(fn="importance_sampling"), kl_coef=1.0),
+    # arXiv 2005.09814, on-policy: no clip, several steps from old, KL(pi || old) with the weight K / (K - k + 1) in
+    # update k of K. The KL is its unbiased estimate from the actions taken; the paper's is a sum over all actions.
+    "mdpo": dict(surrogate=dict(fn="importance_sampling"), kl_control=dict(fn="annealed_kl")),
     # arXiv 1802.01561: actors that are updated every fourth update.
     "vtrace": dict(
         advantage=dict(fn="vtrace"), surrogate=dict(fn="reinforce"), value_loss=dict(fn="mse"), actor_lag=4

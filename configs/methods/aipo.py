@@ -1,9 +1,12 @@
 """AIPO, asynchronous importance-weighted policy optimization, LlamaRL: arXiv 2505.24034.
 
-    l = -sg(min(pi / mu, 2)) A logp,   mu the policy that sampled
+    A_i  = R_i - mean_g
+    loss = -1/B sum_i sum_t sg(min(pi / mu, 2)) A_i logp,   mu the policy that sampled
 
 Departs from GRPO: the ratio is to the sampler itself, with no proximal policy between, and only its upper end is cut
-off; no KL. The paper gives the range 2 to 10 for the bound.
+off; the group's mean as baseline and no division by its std; sums over tokens (PRIME-RL calls its mean over tokens a
+variant of AIPO); no KL. The paper gives the range 2 to 10 for the bound. The sampler has the newest weights here, so
+pi / mu leaves 1 only with the minibatches of a step.
 
     python -m experiments.grpo --config=configs/methods/aipo.py
 """
@@ -14,5 +17,7 @@ from configs.methods import _start
 def get_config(arg: str | None = None):
     config = _start.grpo("aipo", arg)
     config.algorithm.kl_coef = 0.0
+    config.algorithm.advantage = dict(fn="group_centered")
     config.algorithm.surrogate = dict(fn="aipo")
+    config.algorithm.aggregate = dict(fn="seq_mean_token_sum")
     return config

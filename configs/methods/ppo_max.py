@@ -1,12 +1,14 @@
 """PPO-max, "Secrets of RLHF": arXiv 2307.04964.
 
     R'  = clip(R / (std of all rewards so far), -10, 10)
-    r_t = -.05 k1(old_logp, ref_logp), and + R' on the last token
+    r_t = -.02 k1(old_logp, ref_logp), and + R' on the last token
     l_V = max( (V - G)^2, (clip(V, V_old - .2, V_old + .2) - G)^2 ) / 2
+    L   = L_PPO + .1 mean over tokens of -log pi(demonstration)
 
-Departs from GRPO: as PPO does (ppo.py), with rewards on a scale that does not depend on the reward model, and a critic
-that is trained alone for 50 steps first. On a reward model, with the pretraining loss that the paper adds, it is
-configs/preferences/rlhf.py:ppo_max.
+Departs from GRPO: as PPO does (ppo.py), with rewards on a scale that does not depend on the reward model, a critic
+that is trained alone for 50 steps first, and a pretraining loss, on the task's demonstrations, with the weight of
+configs/preferences/rlhf.py. .02 is the default of MOSS-RLHF's code; its scripts say .01 for English, .1 for Chinese.
+On a reward model, from which the critic starts, it is configs/preferences/rlhf.py:ppo_max.
 
     python -m experiments.ppo --config=configs/methods/ppo_max.py
 """
@@ -18,5 +20,7 @@ def get_config(arg: str | None = None):
     config = _start.ppo("ppo_max", arg)
     config.algorithm.shaping = dict(fn="scaled")
     config.algorithm.trackers.reward_scale = dict(fn="running_moments")
+    config.algorithm.update(reward_kl_coef=0.02)
+    config.algorithm.ptx.coef = 0.1
     config.critic.warmup_steps *= 5
     return config

@@ -88,7 +88,7 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
         rate, final = adam.pop("learning_rate"), adam.pop("final_fraction")
         optimizer = optax.adam(optax.linear_schedule(rate, rate * final, total), **adam)
         make_update = bind(result["algorithm"]["updater"] | NETWORKS[config.network.kind][1], control)
-        algorithm = make_algorithm(result)._replace(relabel=relabel)
+        algorithm = make_algorithm(result, updates=num_updates(config))._replace(relabel=relabel)
         return make_update(agent, env, algorithm, optimizer, num_steps=config.sample.num_steps, axis_name=axis_name)
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> control.ControlState:

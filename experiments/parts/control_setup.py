@@ -32,8 +32,13 @@ def settings_of(config) -> dict[str, Any]:
     return {name: config[name].to_dict() for name in ("algorithm", "train")}
 
 
-def make_algorithm(groups: dict[str, Any]) -> control.Algorithm:
-    """The algorithm of a config. groups: as from `settings_of`; numbers may be traced."""
+def make_algorithm(groups: dict[str, Any], *, updates: int = 1) -> control.Algorithm:
+    """The algorithm of a config.
+
+    Args:
+      groups: as from `settings_of`; numbers may be traced.
+      updates: of the whole run, for a KL weight that is annealed over them.
+    """
     settings = groups["algorithm"] | groups["train"]
     value_loss = bind(settings["value_loss"], value)
     controlled = settings["kl_control"]["fn"]
@@ -52,7 +57,7 @@ def make_algorithm(groups: dict[str, Any]) -> control.Algorithm:
     return control.Algorithm(
         advantage=bind(settings["advantage"], step_advantages),
         objective=objective,
-        kl_control=bind(settings["kl_control"], trackers)() if controlled else None,
+        kl_control=bind(settings["kl_control"], trackers, updates=updates)() if controlled else None,
         normalize_observations=settings["normalize_observations"],
         normalize_rewards=settings["normalize_rewards"],
         discount=settings["advantage"]["discount"],

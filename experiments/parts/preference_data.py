@@ -3,6 +3,7 @@
 Records, and how they are read and encoded, are defined in rl_jax.preferences.
 """
 
+import difflib
 import json
 
 import numpy as np
@@ -12,9 +13,13 @@ from experiments.parts.packers import Packing
 from experiments.parts.setup import Setup
 from rl_jax import preferences
 from rl_jax.core.types import Packed, PreferenceBatch, TokenBatch
+from rl_jax.preferences.records import take_responses
 from rl_jax.tokenizers import plain_text
 
 Arrays = dict[str, np.ndarray]  # leading axis N; what preferences.encode_preferences returns, and extras by name
+# What losses ask for and only a record's info can say, and what in it has one entry per response.
+OF_RECORDS = ("other_rewards", "offsets", "prior_log_ratios", "attribute_targets", "prompt_weights", "values")
+OF_RESPONSES = ("other_rewards", "offsets", "prior_log_ratios", "attribute_targets", "targets")
 KINDS = {1: ("labels", "pairs"), 2: ("pairs", "rankings")}  # responses -> kinds of data; more than 2: like 2
 
 
@@ -112,8 +117,7 @@ def records_of(
     if responses == 1 and pairs.kind == "pairs":
         return preferences.unpair(records)
     if responses == 2:
-        ends = [{name: [r[name][0], r[name][-1]] for name in ("responses", "rewards")} for r in records]
-        return [record | end for record, end in zip(records, ends, strict=True)]
+        return [take_responses(record, (0, -1)) for record in records]
     return records
 
 
@@ -122,8 +126,7 @@ class Encoder:
 
     Args:
       setup: of the run.
-      needed: names that the objective asks for (Objective.needs). Those found in a record's info are added, [N, ...]:
-        bool if all values are true or false, else float32.
+      needed: names that the objective asks for (Objective.needs). Those in the records' info are added (info_arrays).
     """
 
     def __init__(self, setup: Setup, needed: set[str]):
@@ -139,10 +142,7 @@ class Encoder:
     def __call__(self, records: list[dict]) -> tuple[Arrays, dict[str, int]]:
         """(arrays, counts of what was truncated and dropped)."""
         arrays, counts = preferences.encode_preferences(self._tokenizer, records, **self._settings)
-        kept = [records[index]["info"] for index in arrays["indices"]]
-        for name in sorted(self._needed & set(kept[0])):
-            column = np.array([info[name] for info in kept])
-            arrays[name] = column if column.dtype == bool else column.astype(np.float32)
+        arrays |= info_arrays(records, arrays, self._needed)
         if "other_rewards" in self._needed - set(arrays):
             if not self._brevity:
                 raise ValueError("the method needs other_rewards in each record's info, or algorithm.brevity above 0")
@@ -180,6 +180,61 @@ class Encoder:
             mean = np.full(len(batch.present), batch.completion_mask[:, 0].sum() / prompts, np.float32)
             batch = batch._replace(extras=batch.extras | {"mean_tokens": mean})
         return batch
+
+
+def info_arrays(records: list[dict], arrays: Arrays, needed: set[str]) -> Arrays:
+    """What the kept records hold in their info under the names that a method needs: of all of them, or of none.
+
+    Args:
+      records: as encoded; those at arrays["indices"] were kept, N of them.
+      arrays: of encode_preferences.
+      needed: names that the objective asks for.
+
+    Returns:
+      name -> [N, ...], or [N, K, ...] of a list with one entry per response, 0 for absent ones: bool if all values are
+      true or false, else float32; null is nan.
+
+    Raises:
+      ValueError: if a name is in some records but not all, if values differ in shape or are no numbers, or if a field
+        looks like a misspelt name. It names the record, counted from 0.
+    """
+    kept = {int(place): records[place] for place in arrays["indices"]}
+    result = {}
+    for name in sorted(needed):
+        having = [place for place, record in kept.items() if name in record["info"]]
+        absent = [place for place in kept if place not in set(having)]
+        for place in absent if name in OF_RECORDS else ():
+            near = difflib.get_close_matches(name, set(kept[place]["info"]) - needed, n=1, cutoff=0.8)
+            if near:
+                raise ValueError(
+                    f"record {place} has a field {near[0]!r}: did you mean {name!r}, which the method needs?"
+                )
+        if having and absent:
+            raise ValueError(f"record {absent[0]} lacks {name!r}, which record {having[0]} has: all need it, or none")
+        if having:
+            result[name] = _column(name, kept, arrays["present"].shape[1])
+    return result
+
+
+def _column(name: str, records: dict[int, dict], width: int) -> np.ndarray:
+    """[N, ...] of info's field `name`; records: place -> record; width: responses of a row."""
+    values = []
+    for place, record in records.items():
+        value, count = record["info"][name], len(record["responses"])
+        try:
+            one = np.array(value)
+            one = one if one.dtype == bool else np.array(value, np.float32)  # null is nan
+        except (TypeError, ValueError):
+            raise ValueError(f"record {place}: {name}={value!r:.80} is no array of numbers") from None
+        if one.ndim and len(one) == count < width:  # absent responses
+            one = np.concatenate([one, np.zeros((width - count, *one.shape[1:]), one.dtype)])
+        if values and one.shape != values[0].shape:
+            raise ValueError(f"record {place}: {name} has the shape {one.shape}, not {values[0].shape} as before it")
+        if name in OF_RESPONSES and one.shape[:1] != (width,):
+            raise ValueError(f"record {place}: {name}={value!r:.80} must have one entry for each of {count} responses")
+        values.append(one)
+    marks = all(one.dtype == bool for one in values)
+    return np.stack(values) if marks else np.stack(values).astype(np.float32)
 
 
 def take_rows(arrays: Arrays, indices: np.ndarray, size: int, needed: set[str]) -> PreferenceBatch:

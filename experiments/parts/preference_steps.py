@@ -25,7 +25,12 @@ BATCH_STATISTICS = 1  # folded into the key of the batch statistics' randomness
 
 
 def make_objective(config) -> dpo.Objective:
-    """The loss, built from config.algorithm. A notebook builds the same tuple by hand."""
+    """The loss, built from config.algorithm. A notebook builds the same tuple by hand.
+
+    Raises:
+      ValueError: if a slot cannot be bound, or MODPO's two slots have different weights.
+    """
+    check_weights(config)
     return dpo.Objective(
         **{slot: bind(config.algorithm[slot].to_dict(), module) for slot, module in dpo.SLOTS.items()},
         reference=config.algorithm.reference.to_dict(),
@@ -33,6 +38,19 @@ def make_objective(config) -> dpo.Objective:
         beta=config.algorithm.beta,
         regularizer_coef=config.algorithm.regularizer_coef,
     )
+
+
+def check_weights(config) -> None:
+    """Raises ValueError if MODPO's scale and offset are not of the same weight."""
+    names = {"scale": "objective_share", "offset": "other_objectives"}
+    weights = {
+        slot: config.algorithm[slot].get("weight", 0.5) for slot, fn in names.items() if config.algorithm[slot].fn == fn
+    }
+    if len(set(weights.values())) > 1:
+        raise ValueError(
+            f"algorithm.scale.weight={weights['scale']} and algorithm.offset.weight={weights['offset']} must be equal: "
+            "they are MODPO's one weight"
+        )
 
 
 def make_batch_statistics(config) -> batch_stats.BatchStatistics:

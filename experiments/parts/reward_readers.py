@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from experiments.parts.packers import Packing
-from experiments.parts.preference_data import Arrays, PreferencePacker, flat, records_of, take_rows
+from experiments.parts.preference_data import Arrays, PreferencePacker, flat, info_arrays, records_of, take_rows
 from experiments.parts.processes import to_host
 from experiments.parts.reward_evaluation import evaluate_responses, evaluate_steps
 from experiments.parts.setup import Setup, load_params
@@ -207,20 +207,14 @@ def encode_responses(setup: Setup, records: list[dict], needed: set[str]) -> tup
       (arrays of the records, counts of what was truncated and dropped).
 
     Raises:
-      ValueError: if a name is present in some records but not all.
+      ValueError: as in info_arrays.
     """
     config = setup.config
     arrays, counts = preferences.encode_preferences(
         setup.task.tokenizer, records, identical=config.encode.identical, **_lengths(config)
     )
-    kept = [records[index]["info"] for index in arrays["indices"]]
-    for name in sorted(needed & set(kept[0])):
-        absent = [int(arrays["indices"][place]) for place, info in enumerate(kept) if name not in info]
-        if absent:
-            raise ValueError(
-                f"record {absent[0]} lacks {name!r}, which record {arrays['indices'][0]} has: all need it, or none"
-            )
-        arrays[name] = np.array([info[name] for info in kept], np.float32)  # null is nan
+    columns = info_arrays(records, arrays, needed)
+    arrays |= {name: column.astype(np.float32) for name, column in columns.items()}
     if "attribute_targets" in arrays:
         arrays["attribute_mask"] = np.isfinite(arrays["attribute_targets"])
     return arrays, counts

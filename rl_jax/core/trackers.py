@@ -53,6 +53,35 @@ def adaptive_kl(
     return Tracker(lambda: Coefficient(jnp.float32(initial)), update)
 
 
+class AnnealedCoefficient(NamedTuple):
+    """The weight of the next update's term."""
+
+    coef: chex.Array
+    """float32 []. K / (K - k + 1) in update k of K."""
+    updates: chex.Array
+    """float32 []. Updates so far, k - 1."""
+
+
+def annealed_kl(*, updates: int) -> Tracker:
+    """MDPO's weight of the KL: 1 / t_k with t_k = 1 - (k - 1) / K in update k of K.
+
+    update: (state, kl, samples) -> state; neither is read. Of max E[r A] - KL(pi || old) / t_k the maximum is
+    pi = old exp(t_k A) / Z: the policy moves less and less. Source: arXiv 2005.09814 and its code.
+
+    Args:
+      updates: K. After the last one the weight stays K.
+    """
+    if updates < 1:
+        raise ValueError(f"annealed_kl: updates must be 1 or more, got {updates}")
+
+    def update(state: AnnealedCoefficient, kl: chex.Array, samples: chex.Array) -> AnnealedCoefficient:
+        chex.assert_rank([kl, samples], 0)
+        done = state.updates + 1.0
+        return AnnealedCoefficient(updates / jnp.maximum(updates - done, 1.0), done)
+
+    return Tracker(lambda: AnnealedCoefficient(jnp.float32(1.0), jnp.float32(0.0)), update)
+
+
 class EntropyCoefficient(NamedTuple):
     """The entropy bonus of the next step."""
 

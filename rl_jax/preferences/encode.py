@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rl_jax.preferences.records import take_responses
+
 TRUNCATE = ("refuse", "left", "drop")
 ROW_ARRAYS = ("tokens", "positions", "segment_ids", "completion_mask")
 
@@ -120,12 +122,14 @@ def encode_labels(tokenizer, records: Sequence[dict], **settings) -> tuple[dict[
 def unpair(records: Sequence[dict]) -> list[dict]:
     """Pairs and rankings as labels: the first response of each is desirable, the others are not.
 
+    What a record's info holds per response goes with each response.
+
     All desirable ones come first (as in TRL), so shuffle the result; to limit the number of prompts, cut before.
     """
     records = list(records)
     most = max((len(record["responses"]) for record in records), default=0)
     return [
-        record | {"responses": [record["responses"][k]], "rewards": [float(k == 0)]}
+        take_responses(record, [k]) | {"rewards": [float(k == 0)]}
         for k in range(most)
         for record in records
         if k < len(record["responses"])

@@ -21,10 +21,11 @@ A file has one JSON object per line; its fields are the keys of FIELDS (* marks 
               from 0; null if there is none: steps before it are right, those after it unlabelled)
 
 Responses are texts, or in a chat a list of one assistant message. Any other field goes to `info`, unless it differs
-from a field above by a letter or so: then it counts as a misspelling and is refused.
+from a field above by a letter or so: then it counts as a misspelling and is refused. A list in `info` with as many
+entries as there are responses has one per response (`take_responses`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rl_jax.data.checks import (
     Problem,
@@ -56,7 +57,8 @@ def parse(kind: str, raw: Mapping, *, marker: str | None = None, sort_by_reward:
       kind: one of KINDS.
       raw: the object.
       marker: for pairs without a prompt, see `split_pair`.
-      sort_by_reward: for rankings: sort the responses by reward (stable) instead of refusing another order.
+      sort_by_reward: for rankings: sort the responses by reward (stable) instead of refusing another order. What
+        `info` holds per response is sorted with them.
 
     Returns:
       The record.
@@ -68,14 +70,29 @@ def parse(kind: str, raw: Mapping, *, marker: str | None = None, sort_by_reward:
     if kind == "pairs":
         record = _pair(raw, marker)
     elif kind == "rankings":
-        record = _ranking(raw, sort_by_reward)
+        record = _ranking(raw)
     elif kind == "labels":
         completion = _response(need(raw, "completion"), "completion", _prompt(raw))
         label = typed(raw, "label", bool)
         record = {"prompt": raw["prompt"], "responses": [completion], "rewards": [float(label)]}
     else:
         record = _steps(raw)
-    return record | {"info": {name: value for name, value in raw.items() if name not in FIELDS[kind]}}
+    record |= {"info": {name: value for name, value in raw.items() if name not in FIELDS[kind]}}
+    return _best_first(record, sort_by_reward) if kind == "rankings" else record
+
+
+def take_responses(record: Mapping, places: Sequence[int]) -> dict:
+    """The record with the responses at `places`, in that order, and with what it holds per response.
+
+    Per response are the rewards, and each list in `info` with as many entries as there are responses.
+    """
+    count = len(record["responses"])
+
+    def take(value):
+        return [value[place] for place in places] if isinstance(value, list) and len(value) == count else value
+
+    taken = {name: take(record[name]) for name in ("responses", "rewards")}
+    return {**record, **taken, "info": {name: take(value) for name, value in record.get("info", {}).items()}}
 
 
 def split_pair(chosen: str, rejected: str, marker: str | None = None) -> tuple[str, str, str]:
@@ -164,7 +181,7 @@ def _implicit(chosen, rejected, marker: str | None):
     return check_chat(chosen[:-1], "chosen"), chosen[-1:], rejected[-1:]
 
 
-def _ranking(raw: Mapping, sort_by_reward: bool) -> dict:
+def _ranking(raw: Mapping) -> dict:
     prompt, given = _prompt(raw), typed(raw, "responses", list)
     if len(given) < 2:
         raise Problem(f"a ranking has two responses or more, found {len(given)}", "responses")
@@ -182,9 +199,14 @@ def _ranking(raw: Mapping, sort_by_reward: bool) -> dict:
         rewards = [checked_number(value, f"rewards[{place}]") for place, value in enumerate(values)]
         if min(rewards) == max(rewards):
             raise Problem(f"a tie of all: every reward is {rewards[0]}, so nothing is ranked", "rewards")
-        if sort_by_reward:
-            order = sorted(range(len(rewards)), key=lambda place: -rewards[place])
-            responses, rewards = [responses[place] for place in order], [rewards[place] for place in order]
+    return {"prompt": prompt, "responses": responses, "rewards": rewards}
+
+
+def _best_first(record: dict, sort_by_reward: bool) -> dict:
+    """The ranking with the best response first: sorted, or refused in another order."""
+    rewards = record["rewards"]
+    if sort_by_reward:
+        return take_responses(record, sorted(range(len(rewards)), key=lambda place: -rewards[place]))
     for place in range(1, len(rewards)):
         if rewards[place] > rewards[place - 1]:
             raise Problem(
@@ -192,7 +214,7 @@ def _ranking(raw: Mapping, sort_by_reward: bool) -> dict:
                 "first: reorder them, or pass sort_by_reward=True",
                 f"rewards[{place}]",
             )
-    return {"prompt": prompt, "responses": responses, "rewards": rewards}
+    return record
 
 
 def _steps(raw: Mapping) -> dict:

@@ -14,6 +14,7 @@ from tests.oracles import verl
 # name -> (what the factory is given, the defaults it has, what an update is given)
 TABLE = {
     "adaptive_kl": ({}, {"initial": 1e-3, "target": 0.1, "horizon": 1e4, "max_error": 0.2}, (0.3, 64.0)),
+    "annealed_kl": ({"updates": 4}, {}, (0.3, 64.0)),
     "adaptive_entropy": ({}, {"initial": 0.0, "target": 0.2, "step": 0.005, "low": 0.0, "high": 1.0}, (0.1,)),
     "ema_mean": ({}, {"decay": 0.9, "initial": 0.0, "replace_initial": True}, (np.ones(4),)),
     "running_moments": ({}, {}, (np.arange(4.0),)),
@@ -106,6 +107,18 @@ def test_adaptive_kl_matches_verl(kl):
         state = tracker.update(state, jnp.float32(kl), samples)
         expected = verl.adaptive_kl(expected, kl, samples, target=0.1, horizon=1000)
     np.testing.assert_allclose(state.coef, expected, rtol=1e-5)
+
+
+def test_annealed_kl_is_one_over_the_share_of_updates_that_are_left():
+    """K / (K - k + 1), and K behind the end. Arbitrary KLs and samples change nothing."""
+    tracker, _ = _make("annealed_kl")
+    state, found = tracker.init(), []
+    for update in range(6):
+        found.append(float(state.coef))
+        state = tracker.update(state, jnp.float32(update), jnp.float32(8.0))
+    np.testing.assert_allclose(found, [1.0, 4 / 3, 2.0, 4.0, 4.0, 4.0], rtol=1e-6)
+    with pytest.raises(ValueError, match="annealed_kl: updates must be 1 or more, got 0"):
+        trackers.annealed_kl(updates=0)
 
 
 def test_adaptive_kl_takes_its_bound():

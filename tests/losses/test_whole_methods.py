@@ -194,7 +194,7 @@ TABLE = [
     by_verl("rec", centred, "reinforce", TOKEN_MEAN, weights=parts.one_sided, note="mask arXiv 2509.24203"),
     by_verl("topr", centred, "reinforce", ROW_SUM, weights=parts.tapered, clips=HIGH, note="signs arXiv 2503.14286"),
     Row("truncated_is", VERL, lambda c: parts.importance_weighted(c, 1.0, c.old_log_probs), HIGH),
-    Row("aipo", VERL, lambda c: parts.importance_weighted(c, 2.0, c.behavior_log_probs), HIGH),
+    Row("aipo", VERL, lambda c: parts.importance_weighted(c, 2.0, c.behavior_log_probs, centred(c), ROW_SUM), HIGH),
     # REINFORCE.
     by_verl("reinforce", lambda c: parts.on_tokens(c, np.float64(c.rewards)), mode=ROW_SUM, signed=True, **REINFORCE),
     by_verl("reinforce_ema", parts.over_baseline, mode=ROW_SUM, note="baseline Williams, 1992", **REINFORCE),
@@ -239,7 +239,7 @@ TABLE = [
     by_ppo("ppo_adaptive_kl", lambda c: parts.estimate(c, coef=parts.kl_controlled(c))),
     by_ppo(
         "ppo_max",
-        lambda c: parts.estimate(c, rewards=parts.scaled_rewards(c)),
+        lambda c: parts.estimate(c, rewards=parts.scaled_rewards(c), coef=0.02),
         note="scale arXiv 2307.04964",
     ),
     by_ppo("ppo_hl_gauss", parts.estimate, critic=parts.hl_gauss, note="critic in torch, arXiv 2403.03950 section 3.1"),

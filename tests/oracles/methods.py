@@ -178,11 +178,12 @@ def by_trl(case: Case, advantages, loss=trl.grpo_loss, **settings):
     return loss(case.log_probs, case.old_log_probs, advantages[:, 0], case.mask, **settings)
 
 
-def importance_weighted(case: Case, bound: float, old_log_probs):
+def importance_weighted(case: Case, bound: float, old_log_probs, advantages=None, mode=ROW_MEAN):
     """verl's REINFORCE with truncated weights of the current policy over `old_log_probs` (its bypass mode)."""
     correction = {"loss_type": "reinforce", "rollout_is": "token", "rollout_is_threshold": bound}
     case = case._replace(old_log_probs=old_log_probs)
-    return by_verl(case, advantage(case), "bypass_mode", rollout_correction=correction)
+    advantages = advantage(case) if advantages is None else advantages
+    return by_verl(case, advantages, "bypass_mode", mode, rollout_correction=correction)
 
 
 def sampler_weights(case: Case, **arguments) -> np.ndarray:

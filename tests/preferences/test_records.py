@@ -77,6 +77,15 @@ def test_rankings():
     assert found["responses"] == ["b", "a", "c"] and found["rewards"] == [5.0, 1.0, 1.0]
 
 
+def test_what_info_holds_per_response_is_sorted_with_the_responses():
+    """Another response's numbers would be trained on: bad/good/mid with 10/20/30 is good/mid/bad with 20/30/10."""
+    raw = {"prompt": "q", "responses": ["bad", "good", "mid"], "rewards": [0, 2, 1]}
+    info = {"other_rewards": [10, 20, 30], "attribute_targets": [[1], [2], [3]], "ids": [7, 8], "source": "abc"}
+    found = records.parse("rankings", raw | info, sort_by_reward=True)
+    assert found["responses"] == ["good", "mid", "bad"] and found["rewards"] == [2.0, 1.0, 0.0]
+    assert found["info"] == info | {"other_rewards": [20, 30, 10], "attribute_targets": [[2], [3], [1]]}
+
+
 @pytest.mark.parametrize(
     ("given", "labels"),
     [

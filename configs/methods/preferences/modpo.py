@@ -3,19 +3,29 @@
     loss = -log sigma((beta (u_w - u_l) - (R(y_w) - R(y_l))) / w),  R = sum of the other objectives, weighted
 
 Departs from DPO: preferences of one objective, w .8, and the rewards of the others as a margin: other_rewards of the
-records, else what brevity says, here .05 a token with the weight .2.
+records, else what brevity says, here .05 a token with the weight 1 - w. w is one number, which all three places follow:
 
-    python -m experiments.dpo --config=configs/methods/preferences/modpo.py
+    python -m experiments.dpo --config=configs/methods/preferences/modpo.py --config.algorithm.scale.weight=0.5
+    python -m experiments.sweep --config=configs/methods/preferences/modpo.py --sweep=weight --workdir=runs/modpo
 """
 
+from ml_collections import FieldReference
+
+from configs import sweeps
 from configs.methods.preferences import _start
 
 
 def get_config(arg: str | None = None):
+    weight = FieldReference(0.8)
     return _start.dpo(
         "modpo",
         arg,
-        brevity=0.01,
-        scale=dict(fn="objective_share", weight=0.8),
-        offset=dict(fn="other_objectives", weight=0.8),
+        brevity=0.05 * (1.0 - weight),
+        scale=dict(fn="objective_share", weight=weight),
+        offset=dict(fn="other_objectives", weight=weight),
     )
+
+
+def sweep_weight(arg: str | None = None):
+    """The weight of the objective whose preferences are given."""
+    return sweeps.grid("algorithm.scale.weight", sweeps.numbers(arg, (0.2, 0.5, 0.8)))
