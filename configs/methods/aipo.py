@@ -5,6 +5,9 @@
 Departs from GRPO: the ratio is to the sampler itself, with no proximal policy between, and only its upper end is cut
 off; no KL. The paper gives the range 2 to 10 for the bound.
 
+The sampler of experiments.grpo has the newest weights: mu is the policy at the start of the updates up to numerics,
+unless top-k, top-p or an engine without sync makes a difference.
+
     python -m experiments.grpo --config=configs/methods/aipo.py
 """
 

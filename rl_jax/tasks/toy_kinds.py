@@ -222,6 +222,18 @@ def views(rng: random.Random) -> Toy:
     )
 
 
+def choices(rng: random.Random) -> Toy:
+    """A sum as a multiple choice (exact.choice): "3+4? A 8 B 7 C 6:". Wrong: another letter, two letters, none."""
+    first, second = rng.randint(0, 9), rng.randint(0, 9)
+    options = [first + second, *rng.sample([n for n in range(19) if n != first + second], 2)]
+    rng.shuffle(options)
+    right = "ABC"[options.index(first + second)]
+    shown = " ".join(f"{letter} {value}" for letter, value in zip("ABC", options, strict=True))
+    others = [letter for letter in "ABC" if letter != right]
+    info = {"answer": right, "options": [str(value) for value in options]}
+    return Toy(f"{first}+{second}? {shown}:", right, (*others, f"<answer>{right}, {others[0]}</answer>", "?"), info)
+
+
 KINDS: dict[str, Callable[[random.Random], Toy]] = {
     fn.__name__: fn
     for fn in (
@@ -238,5 +250,6 @@ KINDS: dict[str, Callable[[random.Random], Toy]] = {
         screening,
         unit_tests,
         views,
+        choices,
     )
 }
