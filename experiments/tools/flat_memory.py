@@ -10,7 +10,6 @@ code is 1 if something grows. The first half is not judged: buffers and queues f
 """
 
 import argparse
-import contextlib
 import gc
 import importlib
 import json
@@ -18,7 +17,7 @@ import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -148,16 +147,6 @@ def tiny(program: str, folder: pathlib.Path, steps: int, *, workers: int = 1) ->
     return config
 
 
-@contextlib.contextmanager
-def _argv(*words: str) -> Iterator[None]:
-    """sys.argv of the program, which run.json records."""
-    before, sys.argv = sys.argv, list(words)
-    try:
-        yield
-    finally:
-        sys.argv = before
-
-
 def watch(program: str, folder: pathlib.Path, steps: int, *, every: int = 0, workers: int = 1) -> list[Reading]:
     """Runs a program and reads as it goes.
 
@@ -170,7 +159,7 @@ def watch(program: str, folder: pathlib.Path, steps: int, *, every: int = 0, wor
     """
     config = tiny(program, folder, steps, workers=workers)
     run: Callable = importlib.import_module(f"experiments.{program}").run
-    with Watch(every or max(steps // 40, 1)) as found, _argv(f"experiments.{program}"):
+    with Watch(every or max(steps // 40, 1)) as found:
         run(config, folder / "run")
     return found.readings
 

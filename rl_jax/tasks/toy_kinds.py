@@ -234,6 +234,21 @@ def choices(rng: random.Random) -> Toy:
     return Toy(f"{first}+{second}? {shown}:", right, (*others, f"<answer>{right}, {others[0]}</answer>", "?"), info)
 
 
+def gestures(rng: random.Random) -> Toy:
+    """One to three actions on a screen (actions.by_type): "<save> 'hi' up:". Wrong: an argument, too many, too few."""
+    steps = rng.randint(1, 3)
+    actions, shown = [], []
+    for kind in rng.choices(("tap", "write", "drag"), k=steps):
+        words = {"tap": ("save", "open", "back", "menu"), "write": ("hi", "yes", "bye", "ok"), "drag": ("up", "down")}
+        argument = rng.choice(words[kind])
+        actions.append([kind, argument])
+        shown.append({"tap": f"<{argument}>", "write": f"'{argument}'", "drag": argument}[kind])
+    said = [f"{kind}({argument})" for kind, argument in actions]
+    other = [f"{actions[0][0]}(exit)", *said[1:]]
+    wrong = (" ".join(other), " ".join([*said, "tap(exit)"]), " ".join(said[:-1]) or "tap exit")
+    return Toy(f"{' '.join(shown)}:", " ".join(said), wrong, {"actions": actions, "steps": steps})
+
+
 KINDS: dict[str, Callable[[random.Random], Toy]] = {
     fn.__name__: fn
     for fn in (
@@ -251,5 +266,6 @@ KINDS: dict[str, Callable[[random.Random], Toy]] = {
         unit_tests,
         views,
         choices,
+        gestures,
     )
 }
