@@ -112,7 +112,8 @@ def test_candidates_whose_reward_fails_are_counted(step):
     """By entry: the step's own reward/errors are those of its samples."""
     small_sums = sum(int(answer) < 5 for answer in answers(step.plain.judged))
     assert 0 < small_sums < GROUPS
-    with make_rewards(step.setup._replace(config=failing(step.config))) as pool:
+    failing = step.setup.task._replace(reward_fn=fails_on_sums_below_five)
+    with make_rewards(step.setup._replace(task=failing)) as pool:
         own, step.pool = step.pool, pool
         try:
             found = step.with_rows(demo=dict(fn="demonstrations", at_most=SIZE), none=dict(fn="replay", at_most=-1))
@@ -122,14 +123,6 @@ def test_candidates_whose_reward_fails_are_counted(step):
     assert (metrics["foreign/demo/errors"], metrics["foreign/demo/timeouts"]) == (small_sums, 0)
     assert (metrics["foreign/none/errors"], metrics["foreign/none/timeouts"]) == (0, 0)
     assert found.judged.result.num_errors == step.plain.judged.result.num_errors == 0
-
-
-def failing(config):
-    """The config with a reward that fails."""
-    config = config.copy_and_resolve_references()
-    with config.unlocked():
-        config.reward.function = f"{__name__}:fails_on_sums_below_five"
-    return config
 
 
 def test_only_the_demonstration_is_left_if_the_rest_is_dropped(step):
