@@ -11,7 +11,7 @@ from configs.prompts import fleming_r1
 from configs.tasks import intuitor
 from experiments import grpo, ppo
 from rl_jax.tasks.arithmetic import ALPHABET
-from tests.experiments.judge_runs import model_run, reward_run
+from tests.experiments.judge_runs import SMALL, model_run, reward_run
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 PROGRAMS = {"grpo": grpo, "ppo": ppo}
@@ -19,7 +19,7 @@ PROGRAMS = {"grpo": grpo, "ppo": ppo}
 
 def started(config, tmp_path, **rollout):
     """(the last row of metrics.jsonl of one step, the rows of samples.jsonl)."""
-    config.model.update(embed_dim=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=16, mlp_dim=16)
+    config.model.update(SMALL)  # of the runs that judge and that a critic starts from
     config.task.data_dir = str(tmp_path / "data")
     for name in ("num_train", "num_test", "num_texts", "num_problems"):
         if name in config.task:
@@ -65,6 +65,7 @@ def test_rewards_of_steps(tmp_path, word):
     config = process_rewards.get_config(f"{word},smoke")
     for judge in config.judge.values():
         judge.path = reward_run(tmp_path / "steps", ALPHABET, reads="steps", scale=1.0)
+        judge.separator = "="
     if word == "tulu3":
         config.critic.init_from = reward_run(tmp_path / "rm", ALPHABET)
     row, _ = started(config, tmp_path, completion_length=8, prompt_buckets=(24,))
@@ -79,7 +80,7 @@ def test_rewards_of_steps(tmp_path, word):
 @pytest.mark.usefixtures("kept_signals")
 def test_a_reward_without_labels(tmp_path):
     config = intuitor.get_config("smoke")
-    config.model.update(embed_dim=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=16, mlp_dim=16)
+    config.model.update(SMALL)
     config.task.data_dir = str(tmp_path / "data")
     config.init_from = config.judge.sure.path = model_run(tmp_path / "start", config.copy_and_resolve_references())
     row, _ = started(config, tmp_path, completion_length=8, prompt_buckets=(24,))
