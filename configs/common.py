@@ -152,6 +152,7 @@ def algorithm() -> dict:
         measure_kl=True,  # False: no forward of the reference and no kl/ metric, unless a term needs it
         entropy_coef=0.0,
         aggregate=dict(fn="token_mean"),
+        entropy_aggregate=dict(fn=""),  # of the entropy bonus; "": the same
         ptx=dict(coef=0.0, split="sft_train"),  # InstructGPT's pretraining term on the task's demonstrations
         # The reference policy: its start and its moves (experiments.parts.references).
         reference_soup=dict(init_from="", weight=0.5),

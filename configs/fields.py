@@ -222,6 +222,8 @@ POLICY = {
     "algorithm.entropy_coef": "Weight of the entropy bonus. 0: none.",
     "algorithm.aggregate": "Token losses to one loss (rl_jax.losses.aggregate). reward_model: step scores of a "
     "solution to one score (rl_jax.credit.process_rewards).",
+    "algorithm.entropy_aggregate": 'Aggregate of the entropy bonus (rl_jax.losses.aggregate). fn "": that of the loss; '
+    "TRL's is token_mean.",
     "algorithm.reference_schedule": "When the reference is updated (rl_jax.selection.reference_policy).",
     "algorithm.reference_soup.init_from": 'SALSA: run to average into the initial reference. "": none.',
     "algorithm.reference_soup.weight": "Weight of that run's params.",

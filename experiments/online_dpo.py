@@ -284,7 +284,7 @@ def look_ahead(
     """
     if not setup.config.algorithm.extragradient:
         return state.params
-    candidates, _ = draw(state.params, ref, keys[3], clock)
+    candidates, _ = draw(state.params, ref, keys[3], clock, learn=False)
     batch = prepare(setup, programs, candidates, state.params, ref, keys[4])
     trial, _ = update(loop, setup, programs, jax.tree.map(jnp.copy, state), batch, ref, keys[2])
     return trial.params
@@ -326,9 +326,9 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     schedule, compared = first_references(setup, params)
     (programs, state), source = build(setup, params), source_of(setup.task)
     prompts = make_prompts(setup, source, batch_size=config.sample.prompts_per_batch)
-    items = loop.restore(checkpoint_items(state, references=compared), prompts)
+    scorer, items = loop.carry(make_rewards(setup)), loop.restore(checkpoint_items(state, references=compared), prompts)
     state, compared = state_of(items), items["references"]
-    with loop, make_rewards(setup) as rewards:
+    with loop, scorer as rewards:
         evaluate, draw = make_evaluate(setup, rewards), Source(setup, make_judge(setup, rewards), prompts)
         compile_ahead(loop, setup, programs, draw, state, compared.ref)
         loop.begin(lambda: evaluate(state.params))

@@ -9,7 +9,7 @@ Each right-hand side is an argument: another method is another choice, from a co
 ask for more arrays by name, as required keywords (rl_jax.core.names lists them). w is 1 in GRPO itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import chex
@@ -38,6 +38,8 @@ class Objective(NamedTuple):
     """Weight of the entropy bonus; 0 removes the term. The batch's `entropy_coefs` override it."""
     aggregate: Callable = aggregation.seq_mean_token_mean
     """(per_token, mask) -> Mean."""
+    entropy_aggregate: Callable | None = None
+    """The same for the entropy bonus, as TRL's mean over tokens; None: `aggregate`. See `with_entropy_scale`."""
 
 
 def loss(scores: TokenScores, batch: PolicyBatch, objective: Objective) -> tuple[Mean, Metrics]:
@@ -74,10 +76,48 @@ def loss(scores: TokenScores, batch: PolicyBatch, objective: Objective) -> tuple
             raise ValueError("a KL term (kl_coef, kl_coefs) needs batch.ref_log_probs")
         divergence = supply(objective.kl, available)(scores.log_probs, batch.ref_log_probs, mask)
         per_token += _per_row(extras.get("kl_coefs"), objective.kl_coef) * divergence
+    bonus = None
     if _is_on(objective.entropy_coef) or "entropy_coefs" in extras:
         bonus = zero_masked(scores.entropy, mask)
-        per_token -= _per_row(extras.get("entropy_coefs"), objective.entropy_coef) * bonus
-    return supply(objective.aggregate, available)(per_token, mask), _metrics(surrogate, scores, batch)
+        bonus = _per_row(extras.get("entropy_coefs"), objective.entropy_coef) * bonus
+    if bonus is not None and objective.entropy_aggregate is None:
+        per_token -= bonus
+    result = supply(objective.aggregate, available)(per_token, mask)
+    if bonus is not None and objective.entropy_aggregate is not None:
+        result = _less(result, supply(objective.entropy_aggregate, available)(bonus, mask), extras)
+    return result, _metrics(surrogate, scores, batch)
+
+
+def with_entropy_scale(batch: PolicyBatch, objective: Objective) -> PolicyBatch:
+    """The batch of one update with what an entropy bonus of its own aggregate needs; unchanged without one.
+
+    The loss is divided once, by its own count N over all micro-batches. The bonus is to be divided by M, the count of
+    entropy_aggregate, so its totals are multiplied by N / M, which no micro-batch can know.
+
+    Args:
+      batch: all rows of the update, with the extras that the two aggregates ask for.
+      objective: the choices.
+
+    Returns:
+      The batch with extras["entropy_scale"], float [B]: N / M on each row.
+    """
+    if objective.entropy_aggregate is None:
+        return batch
+    mask = jnp.asarray(batch.completion_mask)
+    zeros = jnp.zeros(mask.shape, jnp.float32)
+    n, m = (supply(fn, batch.extras)(zeros, mask).count for fn in (objective.aggregate, objective.entropy_aggregate))
+    scale = jnp.full(mask.shape[:1], n / jnp.where(m == 0, 1.0, m), jnp.float32)
+    return batch._replace(extras={**batch.extras, "entropy_scale": scale})
+
+
+def _less(result: Mean, bonus: Mean, extras: Mapping[str, chex.Array]) -> Mean:
+    """The loss minus a bonus that has another count."""
+    if "entropy_scale" not in extras:
+        raise ValueError(
+            "an entropy bonus with an aggregate of its own (entropy_aggregate) needs extras['entropy_scale']: make the "
+            "batch of each update with grpo.with_entropy_scale(batch, objective)"
+        )
+    return Mean(result.total - extras["entropy_scale"][0] * bonus.total, result.count)
 
 
 def _is_on(coef: float | chex.Array) -> bool:

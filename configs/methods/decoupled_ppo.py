@@ -5,6 +5,9 @@
 Departs from GRPO: the clip is about the policy at the start of the updates, the importance weight about the policy that
 sampled: stale samples are corrected without being clipped away. A mean over all tokens, no KL.
 
+The sampler of experiments.grpo has the newest weights: nothing is stale there, and the weight is 1 up to numerics,
+unless top-k, top-p or an engine without sync makes a difference. What is left is token-mean GRPO without a KL.
+
     python -m experiments.grpo --config=configs/methods/decoupled_ppo.py
 """
 

@@ -5,6 +5,9 @@
 Departs from GRPO: tokens weigh by trainer against sampler, and a completion whose geometric mean of them lies outside
 the band is left out as a whole.
 
+The sampler of experiments.grpo has the newest weights: w is 1 up to numerics, unless top-k, top-p or an engine
+without sync makes a difference.
+
     python -m experiments.grpo --config=configs/methods/geometric_mask.py
 """
 

@@ -4,6 +4,9 @@
 
 Departs from GRPO: tokens weigh by trainer against sampler, and those outside the band are left out, on both sides.
 
+The sampler of experiments.grpo has the newest weights: w is 1 up to numerics, unless top-k, top-p or an engine
+without sync makes a difference.
+
     python -m experiments.grpo --config=configs/methods/icepop.py
 """
 

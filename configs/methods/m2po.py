@@ -5,6 +5,9 @@
 
 Departs from GRPO: the outliers of stale samples are left out, and only as many as there are too many; no KL.
 
+The sampler of experiments.grpo has the newest weights: behavior_logp is old_logp up to numerics and nothing is left
+out, unless top-k, top-p or an engine without sync makes a difference.
+
     python -m experiments.grpo --config=configs/methods/m2po.py
 """
 

@@ -4,6 +4,9 @@
 
 Departs from GRPO: tokens weigh by trainer against sampler, and those above 2 are left out instead of cut off at 2.
 
+The sampler of experiments.grpo has the newest weights: w is 1 up to numerics, unless top-k, top-p or an engine
+without sync makes a difference.
+
     python -m experiments.grpo --config=configs/methods/mis.py
 """
 

@@ -5,6 +5,9 @@
 Departs from GRPO: a wrong answer that the policy would hardly give any more is not unlearnt. The paper has no number
 for the bound; 1e-4 is slime's.
 
+The sampler of experiments.grpo has the newest weights: behavior_logp is old_logp up to numerics and nothing is left
+out, unless top-k, top-p or an engine without sync makes a difference.
+
     python -m experiments.grpo --config=configs/methods/opsm.py
 """
 

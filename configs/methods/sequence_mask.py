@@ -5,6 +5,9 @@
 Departs from GRPO: a completion weighs by the product of its tokens' trainer-to-sampler ratios, and is left out where
 that is above 3.
 
+The sampler of experiments.grpo has the newest weights: p_i is 1 up to numerics, unless top-k, top-p or an engine
+without sync makes a difference.
+
     python -m experiments.grpo --config=configs/methods/sequence_mask.py
 """
 

@@ -5,6 +5,9 @@
 Departs from GRPO: each token weighs what the trainer thinks of it against what the sampler thought, and never more
 than 2. The KL term is not weighted.
 
+The sampler of experiments.grpo has the newest weights: w is 1 up to numerics, unless top-k, top-p or an engine
+without sync makes a difference.
+
     python -m experiments.grpo --config=configs/methods/tis.py
 """
 

@@ -7,6 +7,8 @@
 Departs from GRPO: a critic whose targets are corrected for the policy that sampled, token by token, with weights of at
 most 1; REINFORCE on its advantages; one update a batch; no KL.
 
+The sampler of experiments.ppo has the newest weights: w_t is 1 up to numerics unless an engine without sync samples.
+
     python -m experiments.ppo --config=configs/methods/vtrace.py
 """
 

@@ -22,6 +22,7 @@ def frozen(
     kl_coef: float,
     updates: int,
     behavior_weight: dict | None = None,
+    entropy_aggregate: dict | None = None,
     overlong_share: float = 0.0,
     max_batches: int = 1,
     temperature: float = 1.0,
@@ -32,6 +33,7 @@ def frozen(
     advantage, surrogate, aggregate, kl, behavior_weight: functions with their keywords, as in config.algorithm.
     kl_coef: of the KL in the loss. updates: optimizer steps a batch of rollouts, one pass over it.
     overlong_share: of the generation limit, its last part, where DAPO's soft punishment sets in; 0 is none.
+    entropy_aggregate: of the entropy bonus, which none of them has switched on; None: the loss's.
     max_batches: of dynamic sampling. temperature: of the rollouts, and so of the policy that is trained.
     Batch sizes, optimizer, warm start and evaluation are the task's.
     """
@@ -55,5 +57,5 @@ def frozen(
     config.algorithm.trackers = {place: dict(fn="") for place in config.algorithm.trackers}
     config.algorithm.surrogate = surrogate
     config.algorithm.kl, config.algorithm.kl_coef, config.algorithm.entropy_coef = kl, kl_coef, 0.0
-    config.algorithm.aggregate = aggregate
+    config.algorithm.aggregate, config.algorithm.entropy_aggregate = aggregate, entropy_aggregate or dict(fn="")
     return config

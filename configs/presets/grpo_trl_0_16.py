@@ -23,6 +23,7 @@ def get_config(arg: str | None = None):
         advantage=dict(fn="group_relative", ddof=1, eps=1e-4),
         surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
         aggregate=dict(fn="token_mean"),
+        entropy_aggregate=dict(fn="token_mean"),
         kl=dict(fn="k3"),
         kl_coef=0.04,
         updates=1,

@@ -23,11 +23,11 @@ import uuid
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from experiments.export import card, tokenizer_files
 from experiments.parts import hub, refusals
 from experiments.parts.setup import Setup, load_params, load_task, lora_config, make_setup, model_config
+from experiments.parts.stored import read_config
 from rl_jax import tasks
 from rl_jax.core.types import Params
 from rl_jax.models.hf import loading
@@ -58,7 +58,7 @@ def open_run(path: pathlib.Path) -> tuple[dict[str, Any], Setup]:
     workdir = run_folder(path)
     if not (workdir / "config.json").is_file():
         raise ExportError(f"{workdir}: has no config.json: give the --workdir of a run")
-    config, record = ConfigDict(read_json(workdir / "config.json")), read_json(workdir / "run.json")
+    config, record = read_config(workdir), read_json(workdir / "run.json")
     if record["algorithm"] not in PROGRAMS:
         raise ExportError(
             f"{workdir}: is a run of experiments.{record['algorithm']}; language models are trained by "

@@ -27,6 +27,7 @@ _POLICY = _PROMPTS | _REWARD | {
     "algorithm.surrogate": _LOSS,
     "algorithm.kl": _KL,
     "algorithm.aggregate": "rl_jax.losses.aggregate",
+    "algorithm.entropy_aggregate": "rl_jax.losses.aggregate",
     "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
     **{
         f"algorithm.trackers.{place}": "rl_jax.core.trackers"
@@ -88,6 +89,7 @@ OPTIMIZERS = dict.fromkeys(
 OPTIONAL = (  # fn "" means none
     *("rollout.engine.sync", "algorithm.token_selection", "algorithm.row_selection", "algorithm.trackers"),
     "algorithm.entropy_weight",
+    "algorithm.entropy_aggregate",
     "algorithm.kl_control",
 )
 
@@ -286,8 +288,22 @@ def _terms(config: ConfigDict) -> Iterator[str]:
         yield str(error)
 
 
+TRAINS_JUDGES = ("grpo", "ppo", "online_dpo")  # the programs
+
+
+def _retrained(config: ConfigDict) -> Iterator[str]:
+    """Judges that are to learn where nothing teaches them."""
+    program, given = get(config, "program"), get(config, "sample.data") == "pairs"
+    for name in config.judge:
+        every = get(config.judge, f"{name}.retrain_every")
+        if every and (program not in TRAINS_JUDGES or given):
+            why = "sample.data='pairs' judges nothing" if given else f"experiments.{program} trains no judge"
+            yield f"judge.{name}.retrain_every={every!r}: {why}; leave it at 0 (it is for {', '.join(TRAINS_JUDGES)})"
+
+
 def _judges(config: ConfigDict) -> Iterator[str]:
     if get(config, "judge"):
+        yield from _retrained(config)
         table = importlib.import_module("experiments.parts.judges.table")  # imports jax
         try:
             table.check(config.judge.to_dict(), config.reward.terms.to_dict())

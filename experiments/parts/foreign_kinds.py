@@ -236,7 +236,7 @@ def replay(stage: Stage, judged: Judged, wanted: np.ndarray, *, size: int = 8) -
       size: answers kept per prompt; the oldest go first.
     """
     records = stage.records(judged)
-    kept = [stage.memory.successes.get(_key(record), [])[::-1] for record in records]
+    kept = [stage.memory.answers.get(record["id"])["successes"][::-1] for record in records]
     usable = np.array(
         [[asked and i < len(rows) for i in range(size)] for rows, asked in zip(kept, wanted, strict=True)]
     )
@@ -264,12 +264,6 @@ def _remember(stage: Stage, size: int) -> None:
     judged = stage.sampled
     ids, log_probs = foreign_rows.sampled_of(judged.rollout)
     for row in np.flatnonzero(judged.result.rewards > stage.above):
-        kept = stage.memory.successes.setdefault(_key(judged.records[row]), [])
         reward = float(judged.result.rewards[row])
-        kept.append(dict(tokens=ids[row], log_probs=log_probs[row], reward=reward, text=judged.completions[row]))
-        del kept[:-size]
-
-
-def _key(record: dict) -> str:
-    """What a prompt is remembered by: its id if it has one, else its text."""
-    return str(record.get("id") or record["prompt"])
+        answer = dict(tokens=ids[row], log_probs=log_probs[row], reward=reward, text=judged.completions[row])
+        stage.memory.answers.add_success(judged.records[row]["id"], answer, keep=size)

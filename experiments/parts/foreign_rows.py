@@ -33,6 +33,7 @@ from experiments.parts.foreign_stage import Candidates, Stage, put
 from experiments.parts.judging import Judged
 from experiments.parts.setup import Setup
 from rl_jax.core.types import Rollout, TokenScores
+from rl_jax.experience import PromptMemory
 from rl_jax.selection import foreign_rows
 
 
@@ -41,20 +42,20 @@ class Memory:
 
     Attributes:
       step: int. Steps collected so far.
-      successes: prompt -> its right answers, the oldest first, each a dict of token ids and what came with them.
+      answers: PromptMemory of right answers, each a dict of token ids and what came with them.
     """
 
     def __init__(self):
-        self.step, self.successes = 0, {}
+        self.step, self.answers = 0, PromptMemory()
 
     def state(self) -> dict:
         """A JSON value."""
-        return {"step": self.step, "successes": {key: list(rows) for key, rows in self.successes.items()}}
+        return {"step": self.step, "answers": self.answers.state()}
 
     def restore(self, state: dict) -> None:
         """Continues from a state."""
         self.step = state["step"]
-        self.successes = {key: list(rows) for key, rows in state["successes"].items()}
+        self.answers.restore(state["answers"])
 
 
 class WithMemory:
@@ -133,6 +134,7 @@ class ForeignRows:
                 memory,
                 rule.above,
                 sampled,
+                np.zeros(2, int),
             )
             wanted = (foreign_rows.right_rows(judged.result.rewards, size, above=rule.above) <= rule.at_most) & (
                 memory.step > rule.warmup_steps
@@ -145,6 +147,8 @@ class ForeignRows:
                 raise ValueError(f"foreign.{name}: {error}") from error
             judged, placed = put_candidates(judged, found, rule, size, self._setup.task.tokenizer.pad_id)
             metrics[f"foreign/{name}/rows"] = len(placed)
+            for what, count in zip(("timeouts", "errors"), stage.failures, strict=True):
+                metrics[f"foreign/{name}/{what}"] = int(count)
             if len(placed):
                 metrics[f"foreign/{name}/reward"] = float(judged.result.rewards[placed].mean())
                 if found.levels is not None:

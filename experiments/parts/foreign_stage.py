@@ -44,6 +44,7 @@ class Stage(NamedTuple):
       memory: foreign_rows.Memory.
       above: rewards above it are right.
       sampled: the step's rows before any of them was replaced.
+      failures: int [2], counted here: candidates whose reward took too long, and those whose reward failed.
     """
 
     setup: Setup
@@ -55,6 +56,7 @@ class Stage(NamedTuple):
     memory: Any
     above: float
     sampled: Judged
+    failures: np.ndarray
 
     @property
     def group_size(self) -> int:
@@ -106,9 +108,10 @@ class Stage(NamedTuple):
         own, each = self.own_prompts, len(rollout.completion_mask) // self.num_groups
         rows = (own[:, None] * each + np.arange(each)).ravel()
         mine = jax.tree.map(lambda x: x[rows], rollout)
-        result = judge(self.setup, self.scores, mine, [records[i] for i in own], own, self.num_groups)
+        judged = judge(self.setup, self.scores, mine, [records[i] for i in own], own, self.num_groups)
         self.clock.lap("reward_s")
-        return result
+        self.failures[:] += (judged.result.num_timeouts, judged.result.num_errors)
+        return judged
 
     def encode(self, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Prompts of this process given as ids: (tokens int32 [n, P], mask bool [n, P]), P one of the buckets.

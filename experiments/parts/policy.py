@@ -33,12 +33,15 @@ from rl_jax.training.step import TrainState
 
 def make_objective(config) -> grpo.Objective:
     """The loss, built from config.algorithm. A notebook builds the same tuple by hand."""
+    settings, length = config.algorithm, config.rollout.completion_length
+    own = settings.entropy_aggregate
     return grpo.Objective(
-        surrogate=bind(config.algorithm.surrogate.to_dict(), policy),
-        kl=bind(config.algorithm.kl.to_dict(), kl),
-        kl_coef=config.algorithm.kl_coef,
-        entropy_coef=config.algorithm.entropy_coef,
-        aggregate=bind(config.algorithm.aggregate.to_dict(), aggregate, max_length=config.rollout.completion_length),
+        surrogate=bind(settings.surrogate.to_dict(), policy),
+        kl=bind(settings.kl.to_dict(), kl),
+        kl_coef=settings.kl_coef,
+        entropy_coef=settings.entropy_coef,
+        aggregate=bind(settings.aggregate.to_dict(), aggregate, max_length=length),
+        entropy_aggregate=bind(own.to_dict(), aggregate, max_length=length) if own.fn else None,
     )
 
 
@@ -178,7 +181,14 @@ def minibatches(config, batch, key):
     if rows % count:
         raise ValueError(f"train.minibatches={count} must divide the {rows} rows of a step")
     parts = [_whole(batch)] * epochs if count == 1 else _shuffled(batch, key, count=count, epochs=epochs)
-    return [pretraining.weigh(config, make_objective(config), part) for part in parts]
+    objective = make_objective(config)
+    return [pretraining.weigh(config, objective, _with_entropy_scale(part, objective)) for part in parts]
+
+
+def _with_entropy_scale(batch, objective: grpo.Objective):
+    if not isinstance(batch, PolicyBatch):
+        return batch._replace(policy=_with_entropy_scale(batch.policy, objective))
+    return grpo.with_entropy_scale(batch, objective)
 
 
 def _selected(batch):

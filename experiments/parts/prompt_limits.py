@@ -25,7 +25,7 @@ def prompt_of(record: dict) -> str | list[dict]:
 
 def cuts(config) -> bool:
     """Whether prompts over the widest bucket are cut to their ends."""
-    return config.rollout.get("long_prompts", "stop") == "cut"
+    return config.rollout.long_prompts == "cut"
 
 
 class Kept:
@@ -65,7 +65,7 @@ def limited(config, task: tasks.Task) -> tasks.Task:
     Raises:
       ValueError: for another choice. Reading a split raises readers.DataError if a prompt is too long, or none is left.
     """
-    choice, limit = config.rollout.get("long_prompts", "stop"), max(config.rollout.prompt_buckets)
+    choice, limit = config.rollout.long_prompts, max(config.rollout.prompt_buckets)
     if choice not in CHOICES:
         raise ValueError(f"rollout.long_prompts={choice!r} is none of {', '.join(CHOICES)}")
     if task.data_source is None or (choice == "stop" and not task.check_prompts):

@@ -12,6 +12,7 @@ from experiments.parts.judging import Judged, judge
 from experiments.parts.prompts import feedback_of
 from experiments.parts.rewards import Rewards
 from experiments.parts.run import Clock
+from experiments.parts.sample_groups import join_rows
 from experiments.parts.sampler import make_sampler, say_engine
 from experiments.parts.setup import Setup, sampling_of
 from rl_jax.core.types import Params, Rollout, TokenBatch
@@ -112,13 +113,14 @@ class Source:
 
     Args:
       setup: of the run.
-      judge_texts: from make_judge.
+      judge_texts: from make_judge. Judges that learn do so on each step's first samples.
       prompts: endless batches of this process's records; told what became of them after each step.
     """
 
     def __init__(self, setup: Setup, judge_texts: Callable, prompts: PromptStream):
         """Makes the samplers."""
         self._setup, self._judge, self._prompts = setup, judge_texts, prompts
+        self._learned: dict[str, float] = {}
         settings = self._settings = setup.config.sample
         self._draw = make_drawer(setup, share=settings.share, group_size=settings.group_size)
         others = settings.opponents
@@ -127,19 +129,35 @@ class Source:
         )
         self._own = processes.rows_here(setup.mesh, settings.prompts_per_batch)
 
-    def __call__(self, policy: Params, reference: Params, key: jax.Array, clock: Clock) -> tuple[Candidates, Judged]:
-        """(the step's candidates, the judged samples of the first batch)."""
+    def __call__(
+        self, policy: Params, reference: Params, key: jax.Array, clock: Clock, *, learn: bool = True
+    ) -> tuple[Candidates, Judged]:
+        """Samples and judges one step's candidates.
+
+        Args:
+          policy: params.
+          reference: params.
+          key: a typed key.
+          clock: gets the laps rollout_s and reward_s.
+          learn: whether judges that learn do so now: once per step.
+
+        Returns:
+          (the candidates, the judged samples of the first batch).
+        """
         parts, judged = [], []
         for index in range(self._settings.prompts_per_step // self._settings.prompts_per_batch):
             part, samples = self._batch(policy, reference, jax.random.fold_in(key, index), clock)
             parts.append(part)
             judged.append(samples)
         self._prompts.feedback(feedback_of(judged, self._settings.group_size))
-        return join(parts, self._setup.task.tokenizer.pad_id), judged[0]
+        pad_id = self._setup.task.tokenizer.pad_id
+        if learn and isinstance(self._judge, Rewards):
+            self._learned = self._judge.learn(judged[0] if len(judged) == 1 else join_rows(judged, pad_id))
+        return join(parts, pad_id), judged[0]
 
     def metrics(self) -> dict[str, float]:
-        """Those of the prompts (PromptStream.metrics)."""
-        return self._prompts.metrics()
+        """Those of the prompts (PromptStream.metrics), and of the judges that have learned in this step."""
+        return self._prompts.metrics() | self._learned
 
     def compile_ahead(self, ahead: Callable, policy: Params, reference: Params, key: jax.Array) -> Candidates | None:
         """Compiles what a call runs, by running it on the next prompts, which remain the next ones.
@@ -161,7 +179,7 @@ class Source:
         if draw_others is not None:
             self._draw_others = draw_others._replace(generate=ahead("generate opponents", draw_others.generate))
         try:
-            candidates, _ = self(policy, reference, key, Clock())
+            candidates, _ = self(policy, reference, key, Clock(), learn=False)
         finally:
             self._draw, self._draw_others = draw, draw_others
             self._prompts.set_state(position)

@@ -149,7 +149,7 @@ class Collector:
                 (taught if value > 0 else idle).append(group)
         else:
             groups = (taught + idle)[:num_groups]
-        judged = groups[0] if len(groups) == 1 else _join(groups, self._setup.task.tokenizer.pad_id)
+        judged = groups[0] if len(groups) == 1 else join_rows(groups, self._setup.task.tokenizer.pad_id)
         counts = {"num_timeouts": int(failures[0]), "num_errors": int(failures[1])}  # including those of dropped groups
         judged = judged._replace(result=judged.result._replace(**counts))
         of_greedy, records = (None, None, None), [judged.records[i * size] for i in own_prompts]
@@ -209,7 +209,7 @@ def _split(judged: Judged, size: int) -> list[Judged]:
     return parts
 
 
-def _join(parts: list[Judged], pad_id: int) -> Judged:
+def join_rows(parts: list[Judged], pad_id: int) -> Judged:
     """Concatenates the rows of `parts`; prompts of different buckets are left-padded to the widest."""
     width = max(part.rollout.batch.tokens.shape[1] for part in parts)
 

@@ -102,6 +102,26 @@ SCHEDULED = ("algorithm.", "critic.advantage.", "critic.loss.", "critic.value_co
 READ_ONCE = ("algorithm.trackers.", "algorithm.reference_", "algorithm.ptx.")
 
 
+# Fields whose value something else gives if it is named, and which then has no effect.
+REPLACED_BY = {
+    "algorithm.reward_kl_coef": ("algorithm.trackers.reward_kl",),
+    "algorithm.kl_coef": ("algorithm.trackers.loss_kl",),
+    "algorithm.entropy_coef": ("algorithm.trackers.entropy", "algorithm.entropy_weight"),
+}
+
+
+def _replaced(config: ConfigDict, place: str, field: str) -> Iterator[str]:
+    for other in REPLACED_BY.get(field, ()):
+        spec: Any = config
+        for part in other.split("."):
+            spec = spec[part] if part in spec else {}
+        if spec and spec.fn:
+            yield (
+                f"{place}.field={field!r} is set by {other}.fn={spec.fn!r}, too, which would win: remove the schedule, "
+                f"or set --config.{other}.fn=''"
+            )
+
+
 def problems(config: ConfigDict) -> Iterator[str]:
     """What is wrong with config.schedules, one line per entry."""
     seen: dict[str, str] = {}
@@ -124,6 +144,8 @@ def problems(config: ConfigDict) -> Iterator[str]:
             )
         elif field in seen:
             yield f"{place}.field={field!r} is the field of schedules.{seen[field]}, too"
+        else:
+            yield from _replaced(config, place, field)
         seen.setdefault(field, name)
         try:
             at(ConfigDict({"schedules": {name: spec.to_dict()}}), 1)

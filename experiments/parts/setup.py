@@ -176,7 +176,7 @@ def _with_chats(config: ConfigDict, folder: str, tokenizer: Any) -> Any:
         if config.model.chat:
             raise
         return tokenizers.PlainPrompts(tokenizer)
-    arguments = config.model.get("template", ConfigDict()).to_dict()
+    arguments = config.model.template.to_dict()
     return tokenizers.ChatPrompts(template, texts=config.model.chat, arguments=arguments)
 
 
@@ -284,7 +284,7 @@ def sampling_of(fields: ConfigDict) -> Sampling:
 
 def longest_completion(config: ConfigDict) -> int:
     """The most tokens that training or evaluation samples."""
-    return max(config.rollout.completion_length, config.eval.get("completion_length", 0))
+    return max(config.rollout.completion_length, config.eval.completion_length)
 
 
 def check_rows(setup: Setup, **counts: int) -> None:

@@ -96,6 +96,7 @@ def train(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
     completion = (rows, config.rollout.completion_length)
     number, flag = jax.ShapeDtypeStruct(completion, jnp.float32), jax.ShapeDtypeStruct(completion, jnp.bool_)
     carried = ["batch_rows", *(schedules.EXTRA + name for name in config.schedules)]
+    carried += ["entropy_scale"] if policy.make_objective(config).entropy_aggregate else []
     batch = PolicyBatch(
         batch=_token_batch(config, rows),
         completion_mask=flag,

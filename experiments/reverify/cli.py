@@ -22,12 +22,12 @@ from experiments.parts.recorded import groups, score_answers
 from experiments.parts.reward_spec import parse_terms
 from experiments.parts.rewards import Rewards, with_task
 from experiments.parts.setup import load_task, with_reward_function
+from experiments.parts.stored import read_config
 from rl_jax.core.binding import resolve
 from rl_jax.data.readers import BadRecords, read_objects
 from rl_jax.rewards.output import shown
 from rl_jax.rewards.terms import load_terms
 from rl_jax.runs.logging import SAMPLES_FILE
-from rl_jax.runs.run_record import read_json
 
 TOLERANCE = 1e-6  # rewards are float32
 
@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     console = Console(markup=False)
     try:
-        config = ConfigDict(read_json(options.run / "config.json"))
+        config = read_config(options.run)
         rows = read_samples(options.run)
         scorer, has_groups = make_scorer(config, options.reward)
     except (ValueError, OSError) as error:

@@ -96,6 +96,11 @@ NAMES = {
     ),
     "group_tokens": Name("float [B]", "tokens of the row's whole group", "credit.weigh"),
     "batch_rows": Name("float [B]", "rows of the whole update that have a token", "experiments.grpo.minibatches"),
+    "entropy_scale": Name(
+        "float [B]",
+        "count of the loss over that of an entropy bonus with an aggregate of its own, of the whole update",
+        "grpo.with_entropy_scale",
+    ),
     "kl_coefs": Name("float [B]", "KL weight set by a controller", "trackers.loss_kl, control"),
     "entropy_coefs": Name(
         "float [B] or [B, C]",

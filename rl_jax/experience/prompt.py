@@ -113,8 +113,9 @@ class PromptMemory:
     """What is remembered of each prompt that was seen, by id.
 
     An entry has visits (int, groups so far), value (float, mean success over all samples so far), best_length (int,
-    tokens of the shortest completion whose success is 1; None before the first), successes (list of texts, the newest
-    last) and last ({"tokens", "log_probs"} of a completion of the last visit; None if it is not kept).
+    tokens of the shortest completion whose success is 1; None before the first), successes (list, the newest last:
+    texts, or what `add_success` was given) and last ({"tokens", "log_probs"} of a completion of the last visit; None if
+    it is not kept).
 
     Args:
       successes: how many successful completions are kept per prompt, for replay.
@@ -136,7 +137,7 @@ class PromptMemory:
         samples, passed = entry["samples"], entry["passed"]
         return {
             "visits": entry["visits"],
-            "value": passed / samples,
+            "value": passed / samples if samples else 0.5,
             "best_length": entry["best_length"],
             "successes": list(entry["successes"]),
             "last": entry.get("last"),
@@ -145,9 +146,7 @@ class PromptMemory:
     def update(self, seen: Feedback) -> None:
         """Adds what a step has shown."""
         for row, name in enumerate(seen.ids):
-            entry = self._entries.setdefault(
-                name, {"visits": 0, "samples": 0, "passed": 0.0, "best_length": None, "successes": []}
-            )
+            entry = self._entry(name)
             entry["visits"] += 1
             if seen.newest is not None:
                 entry["last"] = seen.newest[row]
@@ -158,8 +157,24 @@ class PromptMemory:
                 entry["best_length"] = length if best is None else min(best, length)
                 if self._kept:
                     text = seen.completions[row][place]
-                    others = [other for other in entry["successes"] if other != text]
-                    entry["successes"] = [*others, text][-self._kept :]
+                    entry["successes"] = [other for other in entry["successes"] if other != text]
+                    self.add_success(name, text, keep=self._kept)
+
+    def add_success(self, prompt: str, completion: Any, *, keep: int) -> None:
+        """Adds one successful completion to a prompt's.
+
+        Args:
+          prompt: its id.
+          completion: a JSON value: a text, or what a replay needs.
+          keep: the newest that stay, 1 or more.
+        """
+        successes = self._entry(prompt)["successes"]
+        successes.append(completion)
+        del successes[:-keep]
+
+    def _entry(self, prompt: str) -> dict[str, Any]:
+        blank = {"visits": 0, "samples": 0, "passed": 0.0, "best_length": None, "successes": []}
+        return self._entries.setdefault(prompt, blank)
 
     def state(self) -> dict[str, Any]:
         """A JSON value."""

@@ -4,6 +4,10 @@ The Means of micro-batches and devices add up to the Mean of the whole batch, so
 loss. Below, c is the coefficient of a token's loss, n_i the number of tokens of row i, and B' the number of rows with
 any token. If c needs a number of the whole batch that a micro-batch cannot see, it is passed as an array [B] and split
 with the rows.
+
+Frameworks differ in whether a row without a token (cut off, with `mask_truncated`) counts as a completion. Here and in
+verl it does not. With `count_empty_rows` B' is the number of all rows, as in TRL's grpo, dr_grpo, sapo, luspo, gmpo and
+rloo: the loss is then smaller the more rows are empty.
 """
 
 import chex
@@ -12,8 +16,8 @@ import jax.numpy as jnp
 from rl_jax.core.masked import Mean, masked_mean, masked_sum, row_means, zero_masked
 
 
-def _rows(mask: chex.Array, dtype) -> chex.Array:
-    return jnp.sum(jnp.any(mask, axis=1), dtype=dtype)
+def _rows(mask: chex.Array, dtype, count_empty_rows: bool) -> chex.Array:
+    return jnp.sum(jnp.any(mask, axis=1) | count_empty_rows, dtype=dtype)
 
 
 def token_mean(per_token: chex.Array, mask: chex.Array) -> Mean:
@@ -27,28 +31,43 @@ def token_mean(per_token: chex.Array, mask: chex.Array) -> Mean:
     return masked_mean(per_token, mask)
 
 
-def seq_mean_token_mean(per_token: chex.Array, mask: chex.Array) -> Mean:
-    """Every completion weighs the same: c = 1 / (n_i B') (GRPO, arXiv 2402.03300). float [B, T], bool [B, T]."""
+def seq_mean_token_mean(per_token: chex.Array, mask: chex.Array, *, count_empty_rows: bool = False) -> Mean:
+    """Every completion weighs the same: c = 1 / (n_i B') (GRPO, arXiv 2402.03300).
+
+    Args:
+      per_token: float [B, T].
+      mask: bool [B, T].
+      count_empty_rows: whether B' counts rows without a token.
+    """
     chex.assert_rank([per_token, mask], 2)
-    return Mean(jnp.sum(row_means(per_token, mask)), _rows(mask, per_token.dtype))
+    return Mean(jnp.sum(row_means(per_token, mask)), _rows(mask, per_token.dtype, count_empty_rows))
 
 
-def seq_mean_token_sum(per_token: chex.Array, mask: chex.Array) -> Mean:
-    """The gradient of the sequence log-prob: c = 1 / B' (REINFORCE, RLOO). float [B, T], bool [B, T]."""
+def seq_mean_token_sum(per_token: chex.Array, mask: chex.Array, *, count_empty_rows: bool = False) -> Mean:
+    """The gradient of the sequence log-prob: c = 1 / B' (REINFORCE, RLOO).
+
+    Args:
+      per_token: float [B, T].
+      mask: bool [B, T].
+      count_empty_rows: whether B' counts rows without a token.
+    """
     chex.assert_rank([per_token, mask], 2)
-    return Mean(masked_sum(per_token, mask), _rows(mask, per_token.dtype))
+    return Mean(masked_sum(per_token, mask), _rows(mask, per_token.dtype, count_empty_rows))
 
 
-def seq_mean_token_sum_norm(per_token: chex.Array, mask: chex.Array, *, max_length: int) -> Mean:
+def seq_mean_token_sum_norm(
+    per_token: chex.Array, mask: chex.Array, *, max_length: int, count_empty_rows: bool = False
+) -> Mean:
     """Dr. GRPO: c = 1 / (B' L), L the generation limit and never the padded width (arXiv 2503.20783).
 
     Args:
       per_token: float [B, T].
       mask: bool [B, T].
       max_length: L, in tokens.
+      count_empty_rows: whether B' counts rows without a token.
     """
     chex.assert_rank([per_token, mask], 2)
-    return Mean(masked_sum(per_token, mask) / max_length, _rows(mask, per_token.dtype))
+    return Mean(masked_sum(per_token, mask) / max_length, _rows(mask, per_token.dtype, count_empty_rows))
 
 
 def group_token_mean(per_token: chex.Array, mask: chex.Array, *, group_tokens: chex.Array) -> Mean:

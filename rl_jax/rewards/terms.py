@@ -21,6 +21,7 @@ from rl_jax.rewards import replies
 
 # Short names that a config may use, as dict(fn="SHORT NAME", weight=1.0, **keywords).
 TERMS = {
+    "actions.by_type": "rl_jax.rewards.actions:by_type",
     "boxes.click": "rl_jax.rewards.boxes:click",
     "boxes.detection": "rl_jax.rewards.boxes:detection",
     "boxes.exploring_click": "rl_jax.rewards.boxes:exploring_click",

@@ -222,6 +222,33 @@ def views(rng: random.Random) -> Toy:
     )
 
 
+def choices(rng: random.Random) -> Toy:
+    """A sum as a multiple choice (exact.choice): "3+4? A 8 B 7 C 6:". Wrong: another letter, two letters, none."""
+    first, second = rng.randint(0, 9), rng.randint(0, 9)
+    options = [first + second, *rng.sample([n for n in range(19) if n != first + second], 2)]
+    rng.shuffle(options)
+    right = "ABC"[options.index(first + second)]
+    shown = " ".join(f"{letter} {value}" for letter, value in zip("ABC", options, strict=True))
+    others = [letter for letter in "ABC" if letter != right]
+    info = {"answer": right, "options": [str(value) for value in options]}
+    return Toy(f"{first}+{second}? {shown}:", right, (*others, f"<answer>{right}, {others[0]}</answer>", "?"), info)
+
+
+def gestures(rng: random.Random) -> Toy:
+    """One to three actions on a screen (actions.by_type): "<save> 'hi' up:". Wrong: an argument, too many, too few."""
+    steps = rng.randint(1, 3)
+    actions, shown = [], []
+    for kind in rng.choices(("tap", "write", "drag"), k=steps):
+        words = {"tap": ("save", "open", "back", "menu"), "write": ("hi", "yes", "bye", "ok"), "drag": ("up", "down")}
+        argument = rng.choice(words[kind])
+        actions.append([kind, argument])
+        shown.append({"tap": f"<{argument}>", "write": f"'{argument}'", "drag": argument}[kind])
+    said = [f"{kind}({argument})" for kind, argument in actions]
+    other = [f"{actions[0][0]}(exit)", *said[1:]]
+    wrong = (" ".join(other), " ".join([*said, "tap(exit)"]), " ".join(said[:-1]) or "tap exit")
+    return Toy(f"{' '.join(shown)}:", " ".join(said), wrong, {"actions": actions, "steps": steps})
+
+
 KINDS: dict[str, Callable[[random.Random], Toy]] = {
     fn.__name__: fn
     for fn in (
@@ -238,5 +265,7 @@ KINDS: dict[str, Callable[[random.Random], Toy]] = {
         screening,
         unit_tests,
         views,
+        choices,
+        gestures,
     )
 }

@@ -26,7 +26,7 @@ PLACES = ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
 SLOTS = (  # of GRPO; of DPO; of online DPO; of a reward model
     *("shaping", "reward_kl", "advantage", "behavior_weight", "token_weight"),
     *("token_selection", "row_selection", "entropy_weight"),
-    *("surrogate", "kl", "aggregate"),
+    *("surrogate", "kl", "aggregate", "entropy_aggregate"),
     *("score_map", "scale", "offset", "compare", "link", "weight", "regularizer", "batch_stats"),
     *("candidate_value", "pair_selection", "reference_schedule"),
     *("loss", "combine"),

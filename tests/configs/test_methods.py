@@ -17,6 +17,7 @@ from experiments.parts import policy as program
 from experiments.parts import trackers
 from experiments.tools import methods
 from rl_jax import grpo, ppo, token_weights
+from rl_jax.core.binding import needs
 from rl_jax.core.masked import zero_masked
 from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
@@ -58,6 +59,14 @@ def test_a_file_is_short_and_says_what_it_is(key):
     assert re.search(r"[=<>]", said.equation)
     runs = "ppo" if has_critic(methods.load(key)) else "grpo"
     assert said.command == f"python -m experiments.{runs} --config=configs/methods/{key}.py"
+
+
+@every_method
+def test_a_method_about_stale_samples_says_that_the_program_has_none(key):
+    """The sampler of grpo and ppo has the newest weights: a correction for another policy has nothing to correct."""
+    fns = [fn for fn in methods.bound_functions(methods.load(key)).values() if "behavior_log_probs" in needs(fn)]
+    said = " ".join(methods.module_of(key).__doc__.split())
+    assert ("has the newest weights: " in said and " up to numerics" in said) == bool(fns), fns
 
 
 @pytest.mark.parametrize(
@@ -304,7 +313,8 @@ def test_the_changes_are_the_difference_of_two_configs():
         "kl_coef": "0",
         "aggregate": "seq_mean_token_sum",
     }
-    assert row.defaults == {"gspo": {"clip_low": 3e-4, "clip_high": 4e-4}}
+    empty = {"seq_mean_token_sum": {"count_empty_rows": False}}
+    assert row.defaults == {"gspo": {"clip_low": 3e-4, "clip_high": 4e-4}} | empty
     assert "tests/losses/test_aggregate.py" in row.tests and row.papers == ["2602.05261"]
     critic = methods.method("ppo").changes
     assert critic["critic.loss"].startswith("clipped(") and critic["train.epochs"] == "4"

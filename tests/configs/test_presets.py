@@ -42,6 +42,7 @@ SHARED = {
     "mask_truncated": "False",
     "kl_coef": "0.0",
     "entropy_coef": "0.0",
+    "entropy_aggregate": "None",
     "reward_kl_coef": "0.0",
     "epochs": "1",
     "dynamic_sampling": "max_batches: 1",
@@ -71,9 +72,12 @@ def frozen(advantage, surrogate, aggregate, kl, updates, **more) -> dict[str, st
 
 
 NEMO = "nemo_leave_one_out(eps=1e-06, relative_tolerance=1e-06)"
-TOKENS, ROWS = "token_mean()", "seq_mean_token_mean()"
+TOKENS, ROWS = "token_mean()", "seq_mean_token_mean(count_empty_rows=False)"
+OF_TRL = {"entropy_aggregate": "token_mean()"}  # whatever the loss's own is
 FROZEN = {
-    "cispo_trl_1_16": frozen(group_relative("0.0001"), "cispo(ratio_min=0.0, ratio_max=0.2)", TOKENS, "ratio_k3()", 1),
+    "cispo_trl_1_16": frozen(
+        *(group_relative("0.0001"), "cispo(ratio_min=0.0, ratio_max=0.2)", TOKENS, "ratio_k3()", 1), **OF_TRL
+    ),
     "cispo_verl_0_9_1": frozen(group_relative("1e-06"), "cispo(ratio_min=0.8, ratio_max=1.2)", TOKENS, K3_CLAMPED, 4),
     "dapo_paper": frozen(
         *(group_relative("1e-06"), clip("0.28"), "group_token_mean()", "k3()", 16),
@@ -85,7 +89,9 @@ FROZEN = {
         shape=OVERLONG,
         dynamic_sampling="max_batches: 10",
     ),
-    "drgrpo_oat": frozen("group_centered()", clip(), "seq_mean_token_sum_norm(max_length=12)", "k3()", 8),
+    "drgrpo_oat": frozen(
+        *("group_centered()", clip(), "seq_mean_token_sum_norm(max_length=12, count_empty_rows=False)", "k3()", 8)
+    ),
     "grpo_ms_swift_4_6": frozen(
         group_relative("0.0001"), clip(), ROWS, K3_CLAMPED, 1, kl_coef="0.04", sampling="0.9 0 1.0"
     ),
@@ -100,9 +106,15 @@ FROZEN = {
     ),
     "grpo_openrlhf_0_11": frozen(group_relative("1e-09"), clip(guard="20.0"), TOKENS, K3_CLAMPED, 8, kl_coef="0.01"),
     "grpo_slime_0_3": frozen(group_relative("1e-06"), clip(), ROWS, "k1()", 1),
-    "grpo_trl_0_15": frozen(group_relative("0.0001"), "importance_sampling()", ROWS, "k3()", 1, kl_coef="0.04"),
-    "grpo_trl_0_16": frozen(group_relative("0.0001"), clip(), TOKENS, "k3()", 1, kl_coef="0.04", sampling="0.9 0 1.0"),
-    "grpo_trl_1_16": frozen(group_relative("0.0001"), clip(), TOKENS, "ratio_k3()", 1),
+    "grpo_trl_0_15": frozen(
+        *(group_relative("0.0001"), "importance_sampling()", "seq_mean_token_mean(count_empty_rows=True)", "k3()", 1),
+        kl_coef="0.04",
+        **OF_TRL,
+    ),
+    "grpo_trl_0_16": frozen(
+        *(group_relative("0.0001"), clip(), TOKENS, "k3()", 1), kl_coef="0.04", sampling="0.9 0 1.0", **OF_TRL
+    ),
+    "grpo_trl_1_16": frozen(group_relative("0.0001"), clip(), TOKENS, "ratio_k3()", 1, **OF_TRL),
     "grpo_tunix_0_1": frozen(group_relative("1e-06"), clip(guard="20.0"), ROWS, "k1()", 1, kl_coef="0.04"),
     "grpo_verl_0_9_1": frozen(group_relative("1e-06"), dual(), TOKENS, K3_CLAMPED, 4),
 }
@@ -170,6 +182,7 @@ def test_a_preset_inherits_no_choice(key, monkeypatch):
             config.algorithm[slot] = dict(fn="another", keyword=1.0)
         config.algorithm.token_selection = dict(fn="another", keyword=1.0)
         config.algorithm.entropy_weight = dict(fn="another", keyword=1.0)
+        config.algorithm.entropy_aggregate = dict(fn="another", keyword=1.0)
         config.algorithm.behavior_weight = dict(fn="another", level="row")
         config.sample.dynamic_sampling = dict(max_batches=7)
         config.algorithm.trackers.baseline = dict(fn="another")

@@ -34,7 +34,7 @@ def data(tmp_path_factory) -> pathlib.Path:
     return tmp_path_factory.mktemp("data")
 
 
-@pytest.mark.parametrize("key", sorted(set(KEYS) - {"fleming_r1"}))
+@pytest.mark.parametrize("key", KEYS)
 def test_its_source_runs_on_its_task(key, data):
     config = module_of(key).get_config("smoke")
     assert config.sample.prompts.fn != "shuffled" or config.sample.memory.on

@@ -41,6 +41,10 @@ def test_a_memory_of_visits_value_length_and_successes():
     other.restore(json.loads(json.dumps(memory.state())))
     memory.update(told([4], [[1, 1, 1]], lengths=[[1, 1, 1]]))
     assert other.get("id4") == found and memory.get("id4")["best_length"] == 1 and len(memory) == 2
+    memory = PromptMemory()
+    for number in range(3):  # of a prompt without a visit; equal ones are kept, the oldest go first
+        memory.add_success("new", {"tokens": [number // 2]}, keep=2)
+    assert memory.get("new")["successes"] == [{"tokens": [0]}, {"tokens": [1]}] and memory.get("new")["value"] == 0.5
     with pytest.raises(ValueError, match="successes must be 0 or more"):
         PromptMemory(successes=-1)
 

@@ -61,6 +61,13 @@ def step(tmp_path_factory):
     return Step(tmp_path_factory.mktemp("step"))
 
 
+def fails_on_sums_below_five(prompt, completion, info):
+    """An error for some prompts."""
+    if info["answer"] < 5:
+        raise RuntimeError("a small sum")
+    return begins_right(prompt, completion, info)
+
+
 def texts(judged):
     return [judged.completions[i : i + SIZE] for i in range(0, len(judged.completions), SIZE)]
 
@@ -99,6 +106,23 @@ def test_a_demonstration_takes_the_place_of_the_worst_row(step):
     assert (metrics["foreign/rows"], metrics["foreign/demo/rows"], metrics["foreign/demo/reward"]) == (8, 8, 1.0)
     assert metrics["foreign/rescued"] == np.mean(step.plain.judged.result.rewards.reshape(-1, SIZE).max(axis=1) == 0)
     assert metrics["foreign/sampled_reward"] == step.plain.judged.result.rewards.mean()
+
+
+def test_candidates_whose_reward_fails_are_counted(step):
+    """By entry: the step's own reward/errors are those of its samples."""
+    small_sums = sum(int(answer) < 5 for answer in answers(step.plain.judged))
+    assert 0 < small_sums < GROUPS
+    failing = step.setup.task._replace(reward_fn=fails_on_sums_below_five)
+    with make_rewards(step.setup._replace(task=failing)) as pool:
+        own, step.pool = step.pool, pool
+        try:
+            found = step.with_rows(demo=dict(fn="demonstrations", at_most=SIZE), none=dict(fn="replay", at_most=-1))
+        finally:
+            step.pool = own
+    metrics = found.metrics
+    assert (metrics["foreign/demo/errors"], metrics["foreign/demo/timeouts"]) == (small_sums, 0)
+    assert (metrics["foreign/none/errors"], metrics["foreign/none/timeouts"]) == (0, 0)
+    assert found.judged.result.num_errors == step.plain.judged.result.num_errors == 0
 
 
 def test_only_the_demonstration_is_left_if_the_rest_is_dropped(step):
@@ -196,7 +220,7 @@ def test_replay_brings_back_own_right_answers_with_their_log_probs(step):
         assert found.judged.completions[row] == answers(found.judged)[row // SIZE]
     mask = found.judged.rollout.completion_mask[rows]
     np.testing.assert_array_equal(found.judged.rollout.sampled_log_probs[rows], np.where(mask, np.float32(-0.25), 0))
-    assert all(len(kept) <= 2 for kept in again.successes.values())
+    assert {len(entry["successes"]) for entry in again.answers.state().values()} == {1, 2}
 
 
 def test_foreign_reaches_shaping_advantage_weights_and_loss(step):

@@ -17,6 +17,7 @@ from experiments.parts.run import Run
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import check_rows, make_setup
 from experiments.report.health import CHECKS, SHOWN_ONLY
+from rl_jax import ppo
 from rl_jax.core.types import PolicyBatch, Rollout, TokenBatch
 from rl_jax.losses import policy as losses
 from rl_jax.rewards.pool import RewardPool, RewardResult
@@ -364,6 +365,27 @@ def test_a_term_that_compares_needs_the_reference(config, fields):
         for name, value in fields.items():
             config.algorithm[name] = value  # in its place, since a function is no string
     assert policy.needs_ref_log_probs(config)
+
+
+@pytest.mark.parametrize("of_ppo", [False, True])
+def test_each_update_knows_how_its_entropy_bonus_is_divided(tmp_path, of_ppo):
+    """algorithm.entropy_aggregate: the counts are those of a minibatch, before it is split into micro-batches."""
+    config = small_config(tmp_path, train__minibatches=2)
+    with config.unlocked():
+        config.algorithm.aggregate = dict(fn="seq_mean_token_sum")
+    rng = np.random.default_rng(0)
+    mask = np.arange(3) < rng.integers(0, 4, 8)[:, None]
+    batch = PolicyBatch(None, mask, mask * 1.0, None, mask * 1.0, None, extras={})
+    batch = ppo.PPOBatch(batch, mask * 1.0, mask * 1.0) if of_ppo else batch
+    for part in policy.minibatches(config, batch, jax.random.key(0)):
+        assert "entropy_scale" not in (part.policy if of_ppo else part).extras
+    with config.unlocked():
+        config.algorithm.entropy_aggregate = dict(fn="token_mean")
+    parts = policy.minibatches(config, batch, jax.random.key(0))
+    for part in parts:
+        live, found = part.completion_mask, (part.policy if of_ppo else part).extras["entropy_scale"]
+        np.testing.assert_allclose(found, np.full(4, live.any(axis=1).sum() / live.sum()), rtol=1e-6)
+    assert len({float((part.policy if of_ppo else part).extras["entropy_scale"][0]) for part in parts}) == 2
 
 
 @pytest.mark.usefixtures("kept_signals")

@@ -4,11 +4,12 @@ import json
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments.parts import judges
-from experiments.parts.judges import base, generative, language_models, learning, reward_models
+from experiments.parts.judges import base, certainty, generative, language_models, learning, reward_models
 from experiments.parts.judges.trained import load_reward_model
 from experiments.parts.setup import make_setup
 from rl_jax.core.types import Rollout
@@ -225,6 +226,41 @@ def test_the_likelihood_of_the_answer_given_the_completion(setup, runs):
         judges.likelihood(setup, path=runs["lm"], of="label")(rows)
     with pytest.raises(ValueError, match="reduce='max' is none of sum, mean"):
         judges.likelihood(setup, path=runs["lm"], reduce="max")
+
+
+@pytest.mark.slow
+def test_confidence_is_a_mean_over_the_sampled_tokens(setup, runs):
+    tokenizer = setup.task.tokenizer
+    rows = judged_rows(tokenizer, cut=(3,))
+    own, params = base.load_run(setup, runs["lm"], "x")
+    batch, mask = rows.rollout.batch, rows.rollout.completion_mask
+
+    @jax.jit
+    def log_probs_of(params):
+        hidden = own.model.apply(params, jax.tree.map(jnp.asarray, batch))[:, -LENGTH - 1 : -1]
+        return jax.nn.log_softmax(own.model.unembed(params, hidden))
+
+    log_probs = np.asarray(log_probs_of(params), np.float64)
+    size = log_probs.shape[-1]
+    kl = np.sum((np.log(1 / size) - log_probs) / size, axis=-1)  # of the uniform distribution to p
+    negative_entropy = np.sum(np.exp(log_probs) * log_probs, axis=-1)
+    for measure, values in (("self_certainty", kl), ("entropy", negative_entropy)):
+        found = judges.confidence(setup, path=runs["lm"], measure=measure)(rows).rewards
+        expected = [row[live].mean() for row, live in zip(values, mask, strict=True)]
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    by_texts = judges.confidence(setup, path=runs["lm"], rows="texts", batch_size=3)(rows).rewards
+    ends = [row[live][:-1].mean() for row, live in zip(kl[:3], mask, strict=False)]  # without the EOS
+    np.testing.assert_allclose(by_texts, [*ends, kl[3][mask[3]].mean()], rtol=1e-4)
+    with pytest.raises(ValueError, match="confidence.measure='margin' is none of self_certainty, entropy"):
+        judges.confidence(setup, path=runs["lm"], measure="margin")
+
+
+def test_a_certain_model_is_the_limit_of_both_measures():
+    uniform, sure = jnp.full((1, 8), -jnp.log(8.0)), jax.nn.log_softmax(jnp.array([[90.0] + [0.0] * 7]))
+    np.testing.assert_allclose(certainty.self_certainty(uniform), 0.0, atol=1e-6)
+    np.testing.assert_allclose(certainty.negative_entropy(uniform), -np.log(8.0), rtol=1e-6)
+    np.testing.assert_allclose(certainty.negative_entropy(sure), 0.0, atol=1e-6)
+    assert certainty.self_certainty(sure)[0] > 70
 
 
 def asked(monkeypatch, answer):

@@ -11,6 +11,7 @@ from configs.preferences import online as online_preferences
 from experiments import online_dpo
 from experiments.parts import preference_steps, references
 from experiments.parts import sample_candidates as candidates_of
+from experiments.parts.check_config import check
 from experiments.parts.preference_data import flat
 from experiments.parts.prompts import make_prompts
 from experiments.parts.rewards import make_rewards
@@ -22,8 +23,10 @@ from rl_jax.core.binding import bind
 from rl_jax.core.types import PreferenceBatch, Rollout, TokenBatch
 from rl_jax.data import pipeline
 from rl_jax.selection import reference_policy
+from rl_jax.tasks.arithmetic import ALPHABET
 from rl_jax.training import checkpoint
 from tests.experiments import small
+from tests.experiments.judge_runs import reward_run
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 PROMPTS, SAMPLES, WIDTH, LENGTH = 4, 3, 2, 3
@@ -507,3 +510,29 @@ def test_online_dpo_learns_what_the_verifier_wants(run):
     )
     first, last = rows_of(workdir, "eval/reward")
     assert last[0] > first[0] + 0.5
+
+
+# --- Judges that learn -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_judge_learns_once_per_step_and_is_in_the_checkpoint(tmp_path):
+    judge = {"rm": dict(fn="reward_model", path=reward_run(tmp_path / "rm", ALPHABET), retrain_every=2)}
+    fields = dict(judge=judge, train__steps=2, checkpoint__every=2, eval__every=0)
+    fields |= dict(sample__prompts_per_batch=4)  # two batches per step: they are learned from together
+    online_dpo.run(config(tmp_path, **fields), tmp_path / "run")
+    first, second = [row for row in rows_of(tmp_path / "run") if "loss" in row]
+    assert "judge/rm/loss" not in first and second["judge/rm/loss"] > 0
+    assert list((tmp_path / "run" / "checkpoints" / "2").glob("*judges*")), "Run.carry restores it (test_rlhf.py)"
+
+
+def test_a_judge_that_nothing_teaches_is_refused(tmp_path):
+    judge = {"rm": dict(fn="reward_model", path="RUN", retrain_every=1)}
+    check(config(tmp_path, judge=judge))
+    for fields, why in (
+        (dict(program="best_of_n"), "experiments.best_of_n trains no judge"),
+        (dict(sample__data="pairs", sample__pairs__path="PAIRS"), "sample.data='pairs' judges nothing"),
+    ):
+        with pytest.raises(ValueError, match=f"judge.rm.retrain_every=1: {why}; leave it at 0"):
+            check(config(tmp_path, judge=judge, **fields))

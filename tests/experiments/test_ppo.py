@@ -2,6 +2,7 @@
 
 import json
 import signal
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,15 @@ import pytest
 from configs import ppo_common
 from configs.tasks import arithmetic, arithmetic_ppo
 from experiments import grpo, ppo
+from experiments.parts.judging import Judged
+from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import load_params, make_setup
 from rl_jax import ppo as recipe
 from rl_jax.advantages import tokens
+from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.losses import value
 from rl_jax.models import heads
+from rl_jax.rewards.pool import RewardResult
 from rl_jax.training import checkpoint
 from tests.experiments import programs
 from tests.experiments.small import config as small_config
@@ -211,6 +216,27 @@ def test_the_estimator_of_grpo_is_refused(tmp_path):
     with pytest.raises(ValueError, match="algorithm.advantage: PPO's advantages are those of critic.advantage"):
         ppo.run(config.lock(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_the_reference_is_scored_only_if_something_reads_it(tmp_path, measured):
+    setup = make_setup(with_critic(small_config(tmp_path, algorithm__measure_kl=measured)))
+    rows, cut = np.zeros((2, 12), np.int32), np.zeros(2, bool)
+    mask, blank = np.ones((2, 4), bool), np.zeros((2, 4), np.float32)
+    rollout = Rollout(TokenBatch(rows, rows, rows + 1), mask, blank, blank, ~cut, cut)
+    judged = Judged(rollout, [], [], RewardResult(np.zeros(2, np.float32), {}, 0, 0, None))
+    scored, given = [], []
+    programs = types.SimpleNamespace(
+        score=lambda params, rows: scored.append(params) or TokenScores(blank, blank),
+        predict=lambda params, rows: np.zeros((2, 5), np.float32),
+        assign=lambda *args: given.append(args[4]) or (blank, {}),
+    )
+    learner = types.SimpleNamespace(
+        policy_params=lambda: "policy", critic_params=lambda: "critic", policy=types.SimpleNamespace(trackers={})
+    )
+    packer = types.SimpleNamespace(padded=True)
+    ppo.score(setup, programs, packer, learner, "reference", Collected(judged, None, {}), jax.random.key(0))
+    assert scored == (["policy", "reference"] if measured else ["policy"]) and (given[0] is not None) == measured
 
 
 # --- Devices -----------------------------------------------------------------------------------------------------

@@ -65,6 +65,27 @@ def test_a_wrong_entry_is_named_before_anything_runs(tmp_path, spec, said):
         check(scheduled(tmp_path, dict(a=KL, b=KL)))
 
 
+@pytest.mark.parametrize(
+    ("field", "other", "fn"),
+    [
+        ("kl_coef", "trackers.loss_kl", "adaptive_kl"),
+        ("reward_kl_coef", "trackers.reward_kl", "adaptive_kl"),
+        ("entropy_coef", "trackers.entropy", "adaptive_entropy"),
+        ("entropy_coef", "entropy_weight", "entropy_band"),
+    ],
+)
+def test_a_coefficient_that_something_else_moves_cannot_be_scheduled(tmp_path, field, other, fn):
+    config = scheduled(tmp_path, dict(x=KL | dict(field=f"algorithm.{field}")))
+    check(config)
+    group = config.algorithm
+    for part in other.split("."):
+        group = group[part]
+    group.fn = fn
+    said = f"schedules.x.field='algorithm.{field}' is set by algorithm.{other}.fn='{fn}', too, .* remove the schedule"
+    with pytest.raises(ValueError, match=said):
+        check(config)
+
+
 def test_without_schedules_nothing_changes(tmp_path):
     config = small_config(tmp_path)
     assert schedules.with_values(config, {}) is config and trackers.make_trackers(config) == {}

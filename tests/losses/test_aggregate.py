@@ -207,3 +207,48 @@ def test_a_single_token_of_a_single_row(mode, keywords):
     mean = _function(mode, keywords, mask)(x, mask)
     assert mean.count == 1
     np.testing.assert_allclose(mean.value(), 2.0 / (MAX_LENGTH if mode.endswith("norm") else 1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode.startswith("seq_")])
+def test_rows_without_a_token_count_where_that_is_asked_for(mode):
+    batch = ragged_batch(0)
+    batch.mask[[2, 5]] = False
+    fn = _function(mode, MODES[mode], batch.mask)
+    counted = functools.partial(fn, count_empty_rows=True)
+    one, other = fn(batch.advantages, batch.mask), counted(batch.advantages, batch.mask)
+    assert (one.count, other.count) == (6, 8) and one.total == other.total
+    parts = [counted(batch.advantages[i::3], batch.mask[i::3]) for i in range(3)]
+    np.testing.assert_allclose(functools.reduce(add, parts), other, rtol=1e-5)
+    nothing = counted(batch.advantages, np.zeros_like(batch.mask))
+    assert (nothing.total, nothing.count) == (0, 8)
+
+
+OF_TRL = {  # its divisor is the number of all rows
+    "grpo": "seq_mean_token_mean",
+    "sapo": "seq_mean_token_mean",
+    "gmpo": "seq_mean_token_mean",
+    "dr_grpo": "seq_mean_token_sum_norm",
+    "luspo": "seq_mean_token_sum",
+    "rloo": "seq_mean_token_sum",
+}
+
+
+@pytest.mark.parametrize("loss_type, mode", OF_TRL.items(), ids=OF_TRL)
+def test_matches_trl_where_rows_have_no_token(loss_type, mode):
+    """On-policy and with advantages of 1, minus TRL's gradient is the coefficient."""
+    from tests.oracles import trl
+
+    batch = ragged_batch(6)
+    batch.mask[[1, 4]] = False
+    arrays = (batch.log_probs, batch.log_probs, np.ones(8), batch.mask)
+    if loss_type in ("gmpo", "rloo"):
+        _, gradient = getattr(trl, f"{loss_type}_loss")(*arrays)
+    else:
+        _, gradient = trl.grpo_loss(*arrays, loss_type=loss_type, max_completion_length=MAX_LENGTH)
+    fn = _function(mode, MODES[mode], batch.mask)
+    counted, ours = (
+        jax.grad(lambda x, fn=fn: fn(x, batch.mask).value())(batch.advantages)
+        for fn in (functools.partial(fn, count_empty_rows=True), fn)
+    )
+    np.testing.assert_allclose(counted, -gradient, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(ours, counted * 8 / 6, rtol=1e-5)

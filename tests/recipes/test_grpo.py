@@ -9,6 +9,7 @@ import pytest
 
 from rl_jax import advantages, grpo
 from rl_jax.advantages import groups
+from rl_jax.core.masked import merge
 from rl_jax.core.types import PolicyBatch, TokenScores
 from rl_jax.credit import rule
 from rl_jax.losses import aggregate, kl, policy
@@ -132,6 +133,57 @@ def test_the_entropy_bonus_raises_entropy():
     gradient = jax.grad(lambda h: _loss(batch.log_probs, _policy_batch(batch), objective, h))(entropy)
     expected = -0.07 * aggregate_reference.coefficients("seq_mean_token_mean", batch.mask)
     np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+
+
+ALL_ROWS = functools.partial(aggregate.seq_mean_token_sum, count_empty_rows=True)
+
+
+@pytest.mark.parametrize("mode", [aggregate.seq_mean_token_mean, ALL_ROWS], ids=["live rows", "all rows"])
+def test_the_entropy_bonus_may_have_an_aggregate_of_its_own(mode):
+    """Over micro-batches of other lengths and with empty rows: the weight of a token is that of its own aggregate."""
+    batch = ragged_batch(2)
+    batch.mask[5] = False
+    entropy = jnp.asarray(np.where(batch.mask, np.abs(batch.advantages), np.nan))
+    plain = grpo.Objective(SURROGATE, kl_coef=0.0, aggregate=mode)
+    objective = plain._replace(entropy_coef=0.07, entropy_aggregate=aggregate.token_mean)
+    data = _policy_batch(batch)
+    scaled = jax.tree.map(jnp.asarray, grpo.with_entropy_scale(data, objective))
+
+    def loss(entropy):
+        parts = [
+            grpo.loss(TokenScores(jnp.asarray(batch.log_probs)[i::3], entropy[i::3]), part, objective)[0]
+            for i in range(3)
+            for part in [jax.tree.map(lambda x, i=i: x[i::3], scaled)]
+        ]
+        return functools.reduce(merge, parts).value()
+
+    value, gradient = jax.value_and_grad(loss)(entropy)
+    weights = aggregate_reference.coefficients("token_mean", batch.mask)
+    np.testing.assert_allclose(gradient, -0.07 * weights, rtol=1e-5)
+    without = _loss(batch.log_probs, data, plain)
+    np.testing.assert_allclose(value, without - 0.07 * np.sum(weights * np.nan_to_num(entropy)), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"entropy_aggregate.*grpo.with_entropy_scale\(batch, objective\)"):
+        _loss(batch.log_probs, data, objective, entropy)
+    assert grpo.with_entropy_scale(data, plain) is data
+
+
+def test_a_bonus_with_the_mean_over_tokens_is_trls():
+    """Where rows are summed TRL's bonus is a mean over tokens all the same, and empty rows count."""
+    from tests.oracles import trl
+
+    batch = ragged_batch(9)
+    batch.mask[[1, 4]] = False
+    entropy, signs = np.abs(batch.ref_log_probs), np.float32([1, -1, 1, -1, 1, 1, -1, -1])
+    arrays = (batch.log_probs, batch.old_log_probs, signs, batch.mask)
+    expected, _ = trl.grpo_loss(*arrays, entropy=entropy, loss_type="luspo", entropy_coef=0.3)
+    surrogate = functools.partial(policy.clipped_surrogate, clip_low=0.2, clip_high=0.2)
+    objective = grpo.Objective(surrogate, kl_coef=0.0, entropy_coef=0.3, aggregate=ALL_ROWS)
+    data = _policy_batch(batch, groups.to_tokens(signs, batch.mask))
+    apart = _loss(batch.log_probs, data, objective, entropy)
+    objective = objective._replace(entropy_aggregate=aggregate.token_mean)
+    value = _loss(batch.log_probs, grpo.with_entropy_scale(data, objective), objective, entropy)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    assert abs(apart - expected) > 0.1, "through the loss's own aggregate it is another number"
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])

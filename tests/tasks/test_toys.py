@@ -8,7 +8,7 @@ import pytest
 
 from rl_jax import tasks
 from rl_jax.core import binding
-from rl_jax.rewards import overlap, terms
+from rl_jax.rewards import actions, exact, overlap, terms
 from rl_jax.tasks import geoquery, toy_kinds, toys
 from tests.paths import shared_data
 
@@ -47,6 +47,23 @@ def test_right_answers_earn_more_than_wrong_ones(name):
             assert right >= max(wrong, default=0.0) - 1e-9 and right > min(wrong, default=-9.0), (toy, right, wrong)
             best = max(best, right)
     assert best >= 0.9
+
+
+def test_one_letter_is_the_answer_to_a_choice():
+    rng = random.Random(0)
+    for _ in range(50):
+        toy = toy_kinds.choices(rng)
+        paid = [exact.choice(toy.prompt, text, toy.info)["reward"] for text in (toy.right, *toy.wrong)]
+        assert paid == [1.0, *[0.0] * 4] and len(toy.prompt) <= 24 >= max(map(len, toy.wrong)), toy
+
+
+def test_every_action_of_a_gesture_is_paid():
+    rng = random.Random(0)
+    for _ in range(50):
+        toy = toy_kinds.gestures(rng)
+        paid = [actions.by_type(toy.prompt, text, toy.info)["reward"] for text in (toy.right, *toy.wrong)]
+        assert paid[0] == 1.0 > max(paid[1:]) and toy.info["steps"] == len(toy.info["actions"]), toy
+        assert len(toy.prompt) <= 26 and max(map(len, (toy.right, *toy.wrong))) < 44
 
 
 @pytest.mark.slow

@@ -6,9 +6,19 @@ Each is a factory fn(setup, **keywords) -> base.Judge, made once per run (table.
 import path, "my_judges:make".
 """
 
+from experiments.parts.judges.certainty import confidence
 from experiments.parts.judges.generative import pairwise, pointwise
 from experiments.parts.judges.language_models import likelihood, log_ratio
 from experiments.parts.judges.reward_models import process_reward_model, reward_model
 from experiments.parts.judges.spans import spans
 
-__all__ = ["likelihood", "log_ratio", "pairwise", "pointwise", "process_reward_model", "reward_model", "spans"]
+__all__ = [
+    "confidence",
+    "likelihood",
+    "log_ratio",
+    "pairwise",
+    "pointwise",
+    "process_reward_model",
+    "reward_model",
+    "spans",
+]

@@ -14,11 +14,11 @@ from ml_collections import ConfigDict
 
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup, load_params, make_setup
+from experiments.parts.stored import read_config
 from experiments.parts.training import to_mesh
 from rl_jax.core.types import Params, Rollout, TokenBatch
 from rl_jax.experience.prompt import info_of
 from rl_jax.preferences.encode import layout
-from rl_jax.runs.run_record import read_json
 from rl_jax.training import sharding
 
 ROWS = ("", "tokens", "texts")
@@ -99,7 +99,7 @@ def run_of(setup: Setup, folder: pathlib.Path) -> tuple[Setup, Params]:
 
 def setup_of(folder: pathlib.Path, mesh: str | None = None) -> Setup:
     """The setup of a run's config.json. mesh: to place its params on; None: the run's own."""
-    config = ConfigDict(read_json(folder / "config.json"))
+    config = read_config(folder)
     if mesh is not None:
         config.mesh, config.rollout.mesh, config.rollout.devices = mesh, "", "shared"
     return make_setup(config)

@@ -146,7 +146,7 @@ def process_reward_model(
         )
     tokenizer = own.task.tokenizer
     mode_of(setup, tokenizer, "", f"the process reward model {folder}", texts=False)
-    separators = separator or own.config.encode.get("separator", "\n")
+    separators = separator or own.config.encode.separator
     separators = (separators,) if isinstance(separators, str) else tuple(separators)
     added = tokenizer.encode_continuation(separators[0])
     separators = () if whole else separators

@@ -110,8 +110,8 @@ class Judges:
 
 
 def specs_of(config) -> dict[str, dict[str, Any]]:
-    """config.judge as a dict; {} for a config of before there were judges."""
-    return config.judge.to_dict() if "judge" in config else {}
+    """config.judge as a dict."""
+    return config.judge.to_dict()
 
 
 def check(specs: Mapping[str, Any], terms: Mapping[str, Any]) -> None:
