@@ -1,7 +1,7 @@
 """RiskPO, a risk measure of bundles of questions: arXiv 2510.00911.
 
     S = the rewards of a bundle's answers;   A = (1.5 A_tail + A_range) / 2.5, over the std of the bundle's S
-    A_tail = -(q_.2 - S)+ / .2,   A_range = ((S - q_.2)+ - (S - q_.8)+) / .6;   q tracked: q <- q + .1 (a - mean 1[S < q])
+    A_tail = -(q_.2 - S)+ / .2,   A_range = ((S - q_.2)+ - (S - q_.8)+) / .6;   q_a <- q_a + .1 (a - mean 1[S < q_a])
 
 Departs from GRPO: answers to several questions share an advantage, so that hard questions still give a signal; failing
 bundles weigh most; no KL. Bundles of 4 (5 in the paper) divide the tasks' prompts. Equation and numbers:

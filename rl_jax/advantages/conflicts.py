@@ -41,16 +41,21 @@ def conflict_tokens(
     chex.assert_equal_shape([tokens, mask])
     width = mask.shape[1]
     shape = (-1, group_size, width)
-    good, bad = ((x).reshape(-1, group_size) for x in (advantages > 0, advantages < 0))
-    prefix = _shared_run(tokens.reshape(shape), mask.reshape(shape), good, bad).reshape(mask.shape)
-    # The rows from their last token backwards: column d holds the token d before the last.
-    columns = jnp.arange(width)[None]
-    last = width - 1 - jnp.argmax(mask[:, ::-1], axis=1)[:, None]
-    places = jnp.maximum(last - columns, 0)
-    turned, seen = (jnp.take_along_axis(x, places, axis=1) for x in (tokens, mask))
-    run = _shared_run(turned.reshape(shape), (seen & (columns <= last)).reshape(shape), good, bad)
-    suffix = jnp.take_along_axis(run.reshape(mask.shape), places, axis=1) & mask
-    return prefix, suffix
+    good, bad = (side.reshape(-1, group_size) for side in (advantages > 0, advantages < 0))
+    # The tokens of each row moved together, as if what is not on the mask (a tool's output) was not there.
+    order = jnp.argsort(~mask, axis=1, stable=True)
+    packed, lengths = jnp.take_along_axis(tokens, order, axis=1), jnp.sum(mask, axis=1, keepdims=True)
+    columns = jnp.broadcast_to(jnp.arange(width), mask.shape)
+    held = (columns < lengths).reshape(shape)
+    turn = jnp.maximum(lengths - 1 - columns, 0)  # column d is the token d before the last, and back
+
+    def run_of(rows: chex.Array) -> chex.Array:
+        return _shared_run(rows.reshape(shape), held, good, bad).reshape(mask.shape)
+
+    prefix = run_of(packed)
+    suffix = jnp.take_along_axis(run_of(jnp.take_along_axis(packed, turn, axis=1)), turn, axis=1)
+    back = jnp.argsort(order, axis=1)
+    return tuple(jnp.take_along_axis(found, back, axis=1) & mask for found in (prefix, suffix))
 
 
 def gtpo(

@@ -85,7 +85,7 @@ NAMES = {
         "experiments.grpo and experiments.ppo, if sample.memory.last",
     ),
     "prompt_moments": Name(
-        "float [B, 3]", "visits, mean and std of the prompt's rewards in earlier steps", "advantages.memory.prompt_moments"
+        "float [B, 3]", "visits, mean and std of the prompt's rewards so far", "advantages.memory.prompt_moments"
     ),
     "score_quantiles": Name(
         "float [3]", "two quantiles of the scores of bundles, and the steps seen", "advantages.memory.bundle_quantiles"

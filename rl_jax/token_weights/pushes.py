@@ -31,7 +31,7 @@ def exponential(mask: chex.Array, *, advantages: chex.Array, temperature: float 
 def widest_rows(values: chex.Array, count: chex.Array) -> chex.Array:
     """True on `count` of the values, those whose variance is the largest: the lowest and the highest ones.
 
-    Of all ways to take i from the bottom and the rest from the top the best one is taken. float [B], int [] -> bool [B].
+    Of all ways to take i from the bottom and the rest from the top the best is taken. float [B], int [] -> bool [B].
     """
     chex.assert_rank(values, 1)
     size = len(values)
