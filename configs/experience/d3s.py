@@ -14,9 +14,11 @@ from configs.experience import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("d3s", arg)
-    config.algorithm.token_weight = dict(fn="rl_jax.token_weights.pushes:down_sampled", rows=0.25, tokens=0.25)
+    config.algorithm.token_weight = dict(
+        fn="rl_jax.token_weights.pushes:down_sampled", row_share=0.25, token_share=0.25
+    )
     config.algorithm.aggregate = dict(fn="token_mean")
     line = dict(fn="linear", start=0.25, end=0.75, steps=max(config.train.steps // 2, 1))
-    config.schedules.rows = dict(field="algorithm.token_weight.rows", **line)
-    config.schedules.tokens = dict(field="algorithm.token_weight.tokens", **line)
+    config.schedules.rows = dict(field="algorithm.token_weight.row_share", **line)
+    config.schedules.tokens = dict(field="algorithm.token_weight.token_share", **line)
     return config

@@ -17,5 +17,5 @@ def get_config(arg: str | None = None):
     config = _start.grpo("disco", arg)
     config.algorithm.kl_coef = 0.0
     config.algorithm.advantage = dict(fn="rl_jax.advantages.discriminative:disco", tau=10.0)
-    config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.hinged:hinged", delta=1e-4, beta=1e3)
+    config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.hinged:hinged", delta=1e-4, hinge=1e3)
     return config

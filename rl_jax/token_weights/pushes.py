@@ -28,24 +28,32 @@ def exponential(mask: chex.Array, *, advantages: chex.Array, temperature: float 
     return zero_masked(jnp.exp(zero_masked(advantages, mask) / temperature), mask)
 
 
-def widest_rows(values: chex.Array, count: chex.Array) -> chex.Array:
-    """True on `count` of the values, those whose variance is the largest: the lowest and the highest ones.
+def widest_rows(values: chex.Array, live: chex.Array, count: chex.Array) -> chex.Array:
+    """True on `count` of the live values, those whose variance is the largest: the lowest and the highest ones.
 
-    Of all ways to take i from the bottom and the rest from the top the best is taken. float [B], int [] -> bool [B].
+    Of all ways to take i from the bottom and the rest from the top the best is taken.
+
+    Args:
+      values: float [B].
+      live: bool [B].
+      count: int [], at most the number of live values.
+
+    Returns:
+      bool [B].
     """
-    chex.assert_rank(values, 1)
-    size = len(values)
-    order = jnp.argsort(values)
-    ordered = values[order] - jnp.mean(values)
+    chex.assert_rank([values, live], 1)
+    size = jnp.sum(live)
+    order = jnp.argsort(jnp.where(live, values, jnp.inf))  # those that are not live come last
+    ordered = jnp.where(live, values, 0.0)[order]
     first, second = (jnp.concatenate([jnp.zeros(1), jnp.cumsum(x)]) for x in (ordered, jnp.square(ordered)))
-    bottom = jnp.arange(size + 1)
+    bottom = jnp.arange(len(values) + 1)
     top = jnp.clip(size - count + bottom, 0, size)
     total, squares = first[bottom] + first[-1] - first[top], second[bottom] + second[-1] - second[top]
     kept = jnp.maximum(count, 1)
     variance = jnp.where(bottom <= count, squares / kept - jnp.square(total / kept), -jnp.inf)
     best = jnp.argmax(variance)
     rank = jnp.argsort(order)
-    return (rank < best) | (rank >= size - count + best)
+    return live & ((rank < best) | (rank >= size - count + best))
 
 
 def down_sampled(
@@ -53,12 +61,12 @@ def down_sampled(
     *,
     advantages: chex.Array,
     entropy: chex.Array,
-    rows: float | chex.Array = 0.5,
-    tokens: float | chex.Array = 0.5,
+    row_share: float | chex.Array = 0.5,
+    token_share: float | chex.Array = 0.5,
 ) -> chex.Array:
     """D3S: the rows of the batch whose advantages vary most, and of these the tokens with the largest |A| H.
 
-        w = c on max(1, tokens N) tokens of max(2, rows B) rows, 0 elsewhere; c = all tokens / tokens kept
+        w = c on max(1, token_share N) tokens of max(2, row_share B) rows, 0 elsewhere; c = all tokens / tokens kept
 
     With c an aggregate that is a mean over tokens is the mean over those kept. Batch-coupled.
     Source: arXiv 2509.22115; its shares and their schedule are not published in what could be read.
@@ -67,20 +75,21 @@ def down_sampled(
       mask: bool [B, T].
       advantages: float [B, T], the same on all tokens of a row.
       entropy: float [B, T], in nats, before the updates.
-      rows: share of the rows with tokens; a number, or an array if it is scheduled. The rows are counted first, rounded
-        to the nearest.
-      tokens: share of the tokens of these rows.
+      row_share: of the rows with tokens, rounded to a number of rows; a number, or an array if it is scheduled.
+      token_share: of the tokens of these rows.
 
     Returns:
       float [B, T].
     """
     chex.assert_equal_shape([mask, advantages, entropy])
     live = jnp.any(mask, axis=1)
-    count = jnp.clip(jnp.round(rows * jnp.sum(live)), jnp.minimum(2, jnp.sum(live)), jnp.sum(live)).astype(jnp.int32)
-    kept_rows = widest_rows(row_means(advantages, mask), count) & live
+    count = jnp.clip(jnp.round(row_share * jnp.sum(live)), jnp.minimum(2, jnp.sum(live)), jnp.sum(live)).astype(
+        jnp.int32
+    )
+    kept_rows = widest_rows(row_means(advantages, mask), live, count)
     among = mask & kept_rows[:, None]
     push = jnp.where(among, jnp.abs(advantages) * entropy, 0.0)
-    keep = jnp.clip(jnp.round(tokens * jnp.sum(among)), jnp.minimum(1, jnp.sum(among)), None).astype(jnp.int32)
+    keep = jnp.clip(jnp.round(token_share * jnp.sum(among)), jnp.minimum(1, jnp.sum(among)), None).astype(jnp.int32)
     chosen = lowest(ordered_bits(-push), among, keep)
     scale = jnp.sum(mask) / jnp.maximum(jnp.sum(chosen), 1)
     return jnp.where(chosen, scale, 0.0).astype(advantages.dtype)

@@ -160,7 +160,14 @@ TABLE = [
     Row("dcpo", "arXiv 2509.02333 in torch", papers.dcpo),
     by_verl("riskpo", papers.risk, mode=TOKEN_MEAN, note="advantage arXiv 2510.00911"),
     by_verl("grpo_lambda", lambda c: advantage(c, rewards=papers.brief(c)), note="shaping arXiv 2505.18086"),
-    by_verl("gtpo", papers.gtpo, note="advantage arXiv 2508.03772", **REINFORCE),
+    by_verl(
+        "gtpo",
+        papers.gtpo,
+        note="advantage arXiv 2508.03772",
+        change={"advantage.threshold": 1.0},
+        why="the entropies of the batch are 0 to 2 nats: with .7 hardly a row is left",
+        **REINFORCE,
+    ),
     Row("disco", "arXiv 2505.12366 in torch", papers.disco, NEVER),
     # Its regularisers.
     by_trl("unbiased_kl", beta=0.04, use_bias_correction_kl=True),

@@ -161,8 +161,8 @@ def _run(rows: list[list[int]], good: list[int], bad: list[int], of: int) -> int
     return len(rows[of])
 
 
-def gtpo(case: Case) -> np.ndarray:
-    """Mean entropy off the advantage, or none above .7; then prefixes and suffixes, weighed and counted."""
+def gtpo(case: Case, threshold: float = 1.0) -> np.ndarray:
+    """Mean entropy off the advantage, or none above the threshold; then prefixes and suffixes, weighed and counted."""
     result = np.zeros(case.mask.shape)
     for start in range(0, ROWS, GROUP):
         index = range(start, start + GROUP)
@@ -173,7 +173,7 @@ def gtpo(case: Case) -> np.ndarray:
         columns = [np.flatnonzero(case.mask[i]) for i in index]
         for i, row in enumerate(index):
             entropy = np.float64(case.entropy[row])[case.mask[row]].mean()
-            if entropy > 0.7:
+            if entropy > threshold:
                 continue
             weight, length = np.ones(len(rows[i])), len(rows[i])
             if i in good + bad:

@@ -29,25 +29,28 @@ def test_exponential_weights_and_their_limits():
         pushes.exponential(MASK, advantages=advantages, temperature=0)
 
 
+widest = jax.jit(pushes.widest_rows)
+
+
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
 def test_the_widest_rows_are_those_of_all_subsets(count):
-    values = np.random.default_rng(count).normal(size=8).astype(np.float32)
-    found = np.asarray(pushes.widest_rows(jnp.asarray(values), jnp.int32(count)))
-    assert found.sum() == count
-    best = max(np.var(values[list(subset)]) for subset in itertools.combinations(range(8), count))
+    values, live = np.random.default_rng(count).normal(size=9).astype(np.float32), np.arange(9) != 4
+    found = np.asarray(widest(jnp.asarray(values), jnp.asarray(live), jnp.int32(count)))
+    assert found.sum() == count and not found[4]
+    best = max(np.var(values[list(subset)]) for subset in itertools.combinations(np.flatnonzero(live), count))
     np.testing.assert_allclose(np.var(values[found]), best, rtol=1e-5)
 
 
 def test_all_rows_and_all_tokens_are_grpo():
     advantages = rows_of([1.0, -1.0, 0.5, 3.0, 0.0, 2.0])
-    found = pushes.down_sampled(MASK, advantages=advantages, entropy=ENTROPY, rows=1.0, tokens=1.0)
+    found = pushes.down_sampled(MASK, advantages=advantages, entropy=ENTROPY, row_share=1.0, token_share=1.0)
     np.testing.assert_array_equal(found, MASK * 1.0)
 
 
 def test_the_strongest_tokens_of_the_widest_rows():
     values = [2.0, -1.0, 0.1, 0.0, 0.2, -3.0]
     arrays = dict(advantages=rows_of(values), entropy=np.where(MASK, ENTROPY, np.nan).astype(np.float32))
-    scheduled = jax.jit(lambda rows, tokens: pushes.down_sampled(MASK, rows=rows, tokens=tokens, **arrays))
+    scheduled = jax.jit(lambda rows, tokens: pushes.down_sampled(MASK, row_share=rows, token_share=tokens, **arrays))
     found = np.asarray(scheduled(0.4, 0.5))  # 2 of the 5 rows with tokens: the first and the last, 7 tokens; 4 of them
     strength = {(i, t): abs(values[i]) * ENTROPY[i, t] for i in (0, 5) for t in range(5) if MASK[i, t]}
     expected = np.zeros(MASK.shape)

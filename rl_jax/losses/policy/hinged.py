@@ -18,13 +18,13 @@ def hinged(
     mask: chex.Array,
     *,
     delta: float = 1e-4,
-    beta: float = 1e3,
+    hinge: float = 1e3,
 ) -> Surrogate:
     """DisCO's constrained step: no clip; beyond a trust region the KL pulls back, inside it nothing does.
 
-        l = -A logp + sg(beta [D - delta]+) d,   d = old_logp - logp,   D = mean of d over the tokens
+        l = -A logp + sg(hinge [D - delta]+) d,   d = old_logp - logp,   D = mean of d over the tokens
 
-    The second term has the gradient of beta / 2 ([D - delta]+)^2: for aggregate seq_mean_token_mean it is weighted so
+    The second term has the gradient of hinge / 2 ([D - delta]+)^2: for aggregate seq_mean_token_mean it is weighted so
     that its sum is c D, a mean over tokens. D is that of the rows at hand: with micro-batches each has its own hinge,
     as in the code.
     Source: arXiv 2505.12366; Optimization-AI/DisCO with ppo_kl_type "kl", and its delta and beta.
@@ -35,7 +35,7 @@ def hinged(
       advantages: float [B, T], data.
       mask: bool [B, T].
       delta: radius of the trust region, in nats per token.
-      beta: weight of the hinge.
+      hinge: weight of the excess; beta in the paper.
 
     Returns:
       Surrogate; nothing is ever clipped.
@@ -46,7 +46,7 @@ def hinged(
     divergence = masked_mean(jax.lax.stop_gradient(-log_ratios), mask).value()
     lengths = jnp.sum(mask, axis=1, keepdims=True)
     tokens, rows = jnp.maximum(jnp.sum(lengths), 1), jnp.sum(lengths > 0)
-    weight = beta * jnp.maximum(divergence - delta, 0.0) * (lengths * rows / tokens).astype(log_ratios.dtype)
+    weight = hinge * jnp.maximum(divergence - delta, 0.0) * (lengths * rows / tokens).astype(log_ratios.dtype)
     loss = -advantages * zero_masked(log_probs, mask) - weight * log_ratios
     never = jnp.zeros_like(mask)
     return Surrogate(zero_masked(loss, mask), jnp.exp(jax.lax.stop_gradient(log_ratios)), never, never)
