@@ -19,6 +19,6 @@ def get_config(arg: str | None = None):
     )
     config.algorithm.aggregate = dict(fn="token_mean")
     line = dict(fn="linear", start=0.25, end=0.75, steps=max(config.train.steps // 2, 1))
-    config.schedules.rows = dict(field="algorithm.token_weight.row_share", **line)
-    config.schedules.tokens = dict(field="algorithm.token_weight.token_share", **line)
+    config.schedules.row_share = dict(field="algorithm.token_weight.row_share", **line)
+    config.schedules.token_share = dict(field="algorithm.token_weight.token_share", **line)
     return config

@@ -35,7 +35,7 @@ def make_objective(config) -> grpo.Objective:
     """The loss, built from config.algorithm. A notebook builds the same tuple by hand."""
     return grpo.Objective(
         surrogate=bind(config.algorithm.surrogate.to_dict(), policy),
-        kl=bind(config.algorithm.kl.to_dict(), kl),
+        kl=bind(config.algorithm.kl.to_dict(), kl, group_size=config.sample.group_size),
         kl_coef=config.algorithm.kl_coef,
         entropy_coef=config.algorithm.entropy_coef,
         aggregate=bind(config.algorithm.aggregate.to_dict(), aggregate, max_length=config.rollout.completion_length),

@@ -54,7 +54,7 @@ NAMES = {
     "entropy": Name(
         "float [B, C]", "entropy of the policy at each token, in nats, without gradient", "credit.assign, grpo.loss"
     ),
-    "advantages": Name("float [B, C]", "advantages, for weights and selections", "credit.weigh"),
+    "advantages": Name("float [B, C]", "advantages, for weights, selections and KLs", "credit.weigh, grpo.loss"),
     "key": Name("PRNG key", "randomness of the weights and the selection", "credit.weigh"),
     "behavior_log_probs": Name(
         "float [B, C]",

@@ -8,7 +8,20 @@ import numpy as np
 import torch
 
 from tests.oracles.arrays import tensor, value_and_gradient
-from tests.oracles.methods import GROUP, GROUPS, ROWS, Case, centred, groups, on_tokens, token_rewards
+from tests.oracles.methods import (
+    GROUP,
+    GROUPS,
+    ROW_MEAN,
+    ROWS,
+    Case,
+    advantage,
+    by_verl,
+    centred,
+    groups,
+    on_tokens,
+    plus_kl,
+    token_rewards,
+)  # fmt: skip
 
 
 def _ratio(case: Case) -> np.ndarray:
@@ -218,3 +231,28 @@ def macro_estimate(case: Case, n: int = 5):
             carried = rewards[row, runs[k]].sum() + values[k + 1] - values[k] + 0.95 * carried
             advantages[row, runs[k]], returns[row, runs[k]] = carried, carried + values[k]
     return advantages, returns
+
+
+# --- arXiv 2506.21655, Indolent-Kawhi/View-R1 ------------------------------------------------------------------------
+
+
+def apo(case: Case):
+    """experience_maker.py's neg_diff_weights and ppo_actor.py's KL_weights; right answers have the reward 1.
+
+    Of groups with other rewards only the share p that their advantages stand for is known: it is computed from them.
+    """
+    factors, weights = np.ones((GROUPS, GROUP)), np.ones((GROUPS, GROUP))
+    advantages = advantage(case, epsilon=1e-9)
+    firsts = advantages.max(axis=1).reshape(GROUPS, GROUP)
+    for g, group in enumerate(groups(case)):
+        lengths = case.mask[g * GROUP : (g + 1) * GROUP].sum(axis=1)
+        right = group >= 1.0
+        for i in range(GROUP):
+            if not right[i] and right.any() and lengths[i] > lengths[right].mean():
+                factors[g, i] += 1 - 1.00001 ** -(lengths[i] - lengths[right].mean())
+            if firsts[g, i] > 0:
+                binary = set(group) == {0.0, 1.0}
+                p = right.mean() if binary else 1 / (1 + firsts[g, i] ** 2 * GROUP / (GROUP - 1))
+                weights[g, i] = 1 - np.exp(-np.e * p)
+    loss = by_verl(case, advantages * factors.reshape(-1, 1))
+    return plus_kl(case, *loss, ROW_MEAN, case.mask, "low_var_kl", 0.001, where=weights.reshape(-1, 1) * case.mask)
