@@ -62,6 +62,7 @@ def loss(scores: TokenScores, batch: PolicyBatch, objective: Objective) -> tuple
     old_log_probs = current if batch.old_log_probs is None else batch.old_log_probs
     available = {
         **extras,
+        "advantages": batch.advantages,
         "behavior_log_probs": batch.behavior_log_probs,
         "ref_log_probs": batch.ref_log_probs,
         "old_log_probs": old_log_probs,

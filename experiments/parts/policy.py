@@ -37,7 +37,7 @@ def make_objective(config) -> grpo.Objective:
     own = settings.entropy_aggregate
     return grpo.Objective(
         surrogate=bind(settings.surrogate.to_dict(), policy),
-        kl=bind(settings.kl.to_dict(), kl),
+        kl=bind(settings.kl.to_dict(), kl, group_size=config.sample.group_size),
         kl_coef=settings.kl_coef,
         entropy_coef=settings.entropy_coef,
         aggregate=bind(settings.aggregate.to_dict(), aggregate, max_length=length),

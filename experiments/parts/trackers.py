@@ -3,6 +3,7 @@
     reward_scale   running_moments: of rewards, updated before they are shaped -> shaping.scaled
     baseline       ema_mean: of the rewards of earlier steps -> advantages.tracked_baseline
                    beta_values: the same of each prompt -> advantages.tracked_relative
+                   a tracker of rl_jax.advantages.memory: what its state has named -> advantages.remembered
     reward_kl      adaptive_kl: moves the weight of the KL in the reward
     loss_kl        adaptive_kl: moves the weight of the KL in the loss
     entropy        adaptive_entropy: moves the weight of the entropy bonus
@@ -34,7 +35,7 @@ States = dict[str, Any]
 # Place -> (fields of the state that the loop reads, the usual tracker).
 PLACES = {
     "reward_scale": (("mean", "std"), "running_moments"),
-    "baseline": (("value or values",), "ema_mean or beta_values"),
+    "baseline": (("value or values or named",), "ema_mean or beta_values"),
     "reward_kl": (("coef",), "adaptive_kl"),
     "loss_kl": (("coef",), "adaptive_kl"),
     "entropy": (("applied",), "adaptive_entropy"),
@@ -52,7 +53,8 @@ def make_trackers(config, task: Task | None = None) -> dict[str, Tracker]:
       ValueError: if a tracker is unknown, or its state lacks what its place reads.
     """
     specs = {place: spec for place, spec in config.algorithm.trackers.items() if spec.fn}
-    about = {"num_prompts": len(task.data_source("train"))} if task and specs else {}
+    about = {"group_size": config.sample.group_size}
+    about |= {"num_prompts": len(task.data_source("train"))} if task and specs else {}
     estimators = {place: bind(spec.to_dict(), trackers, **about)() for place, spec in specs.items()}
     for place, tracker in estimators.items():
         fields, usual = PLACES[place]
@@ -79,7 +81,8 @@ def see_rewards(estimators: dict[str, Tracker], states: States, rewards: np.ndar
 
 
 def known(config, states: States, named: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What credit.assign may use: reward_mean, reward_std, baseline, and the weight of the KL in the reward.
+    """What credit.assign may use: reward_mean, reward_std, baseline or what its state has named, and the weight of the
+    KL in the reward.
 
     Args:
       config: of the run.
@@ -92,9 +95,15 @@ def known(config, states: States, named: Mapping[str, Any] | None = None) -> dic
     if "reward_scale" in states:
         result["reward_mean"], result["reward_std"] = states["reward_scale"].mean, states["reward_scale"].std()
     if "baseline" in states:
-        state = states["baseline"]
-        result["baseline"] = state.values(named["prompt_ids"]) if hasattr(state, "values") else state.value
+        result |= _of_baseline(states["baseline"], named or {})
     return result
+
+
+def _of_baseline(state: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays of a baseline's state, by name."""
+    if hasattr(state, "named"):
+        return state.named(named.get("prompt_ids"))
+    return {"baseline": state.values(named["prompt_ids"]) if hasattr(state, "values") else state.value}
 
 
 def weigh(batch: PolicyBatch, states: States) -> PolicyBatch:

@@ -54,7 +54,7 @@ NAMES = {
     "entropy": Name(
         "float [B, C]", "entropy of the policy at each token, in nats, without gradient", "credit.assign, grpo.loss"
     ),
-    "advantages": Name("float [B, C]", "advantages, for weights and selections", "credit.weigh"),
+    "advantages": Name("float [B, C]", "advantages, for weights, selections and KLs", "credit.weigh, grpo.loss"),
     "key": Name("PRNG key", "randomness of the weights and the selection", "credit.weigh"),
     "behavior_log_probs": Name(
         "float [B, C]",
@@ -84,6 +84,13 @@ NAMES = {
         "mean |change of log-prob| of the completion of the prompt's last visit, 0 at the first",
         "experiments.grpo and experiments.ppo, if sample.memory.last",
     ),
+    "prompt_moments": Name(
+        "float [B, 3]", "visits, mean and std of the prompt's rewards so far", "advantages.memory.prompt_moments"
+    ),
+    "score_quantiles": Name(
+        "float [3]", "two quantiles of the scores of bundles, and the steps seen", "advantages.memory.bundle_quantiles"
+    ),
+    "tokens": Name("int32 [B, C]", "sampled tokens", "credit.assign"),
     "baseline": Name("float [] or [B]", "reward baseline of the steps before", "trackers.baseline"),
     "reward_mean": Name("float []", "mean of all rewards so far", "trackers.reward_scale"),
     "reward_std": Name("float []", "standard deviation of all rewards so far", "trackers.reward_scale"),

@@ -278,9 +278,16 @@ def assign(rule: CreditRule, rollout: Rollout, rewards: chex.Array, *, group_siz
         "versions": rollout.versions,
         "foreign": rollout.foreign,
         "group_size": group_size,
+        "tokens": _completion_tokens(rollout),
     }
     advantages = token_advantages(earned.rows, rule.loss_mask(rollout), advantage=rule.advantage, **named)
     return weigh(rule, rollout, advantages, group_size=group_size, **available)
+
+
+def _completion_tokens(rollout: Rollout) -> chex.Array | None:
+    """int32 [B, C]: the sampled tokens; None for steps in environments."""
+    tokens = getattr(rollout.batch, "tokens", None)
+    return None if tokens is None else tokens[:, -rollout.completion_mask.shape[1] :]
 
 
 def _group_tokens(mask: chex.Array, group_size: int) -> chex.Array:

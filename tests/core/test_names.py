@@ -158,6 +158,7 @@ def test_the_table_lists_what_is_supplied_and_nothing_else(supplied):
     programs = written(
         "experiments/parts/policy.py",
         "experiments/parts/trackers.py",
+        "rl_jax/advantages/memory.py",
         "experiments/grpo.py",
         "experiments/parts/preference_steps.py",
         "experiments/parts/preference_data.py",

@@ -94,7 +94,7 @@ def test_an_unknown_tracker_is_refused_with_the_known_ones(tmp_path):
 
 def test_a_tracker_whose_state_its_place_cannot_read_is_refused(tmp_path):
     """D6: a tracker without a baseline crashed in the middle of the first step."""
-    said = "trackers.baseline='running_moments': its state lacks value or values, .* use ema_mean or beta_values"
+    said = "baseline='running_moments': its state lacks value or values or named, .* use ema_mean or beta_values"
     with pytest.raises(ValueError, match=said):
         _run(tmp_path, 0, baseline=dict(fn="running_moments"))
 

@@ -21,8 +21,9 @@ from rl_jax import grpo, ppo
 from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
 from tests.oracles import methods as parts
-from tests.oracles import trl, verl
-from tests.oracles.methods import BINS, GROUP, LENGTH, ROW_SUM, TOKEN_MEAN, Case, advantage, centred
+from tests.oracles import papers, trl, verl
+from tests.oracles.methods import BINS, GROUP, GROUPS, LENGTH, ROW_SUM, TOKEN_MEAN, Case, advantage, centred
+from tests.probes import Prompts, counted
 
 SEEDS = (0, 1, 2)
 VERL, TRL = "verl 0.9.1", "TRL 1.16.0"
@@ -119,6 +120,7 @@ TABLE = [
     by_trl("grpo", beta=0.04),
     by_verl("grpo_r1", kl=("low_var_kl", 0.001), **bounds(10.0), clips=HIGH),
     by_verl("dr_grpo", centred, mode="seq-mean-token-sum-norm", global_batch_info={"loss_scale_factor": LENGTH}),
+    Row("apo", f"{VERL}; weights arXiv 2506.21655", papers.apo),
     by_trl("dr_grpo", centred, loss_type="dr_grpo", max_completion_length=LENGTH),
     by_verl("dapo", shaped, mode=TOKEN_MEAN, clip_ratio_high=0.28, note=SHAPING),
     by_trl("dapo", shaped, loss_type="dapo", epsilon_high=0.28, note=SHAPING),
@@ -156,6 +158,18 @@ TABLE = [
         kl=("k2", 0.01),
     ),
     by_verl("rloo", with_kl("rloo", 0.05), mode=ROW_SUM),
+    Row("dcpo", "arXiv 2509.02333 in torch", papers.dcpo),
+    by_verl("riskpo", papers.risk, mode=TOKEN_MEAN, note="advantage arXiv 2510.00911"),
+    by_verl("grpo_lambda", lambda c: advantage(c, rewards=papers.brief(c)), note="shaping arXiv 2505.18086"),
+    by_verl(
+        "gtpo",
+        papers.gtpo,
+        note="advantage arXiv 2508.03772",
+        change={"advantage.threshold": 1.0},
+        why="the entropies of the batch are 0 to 2 nats: with .7 hardly a row is left",
+        **REINFORCE,
+    ),
+    Row("disco", "arXiv 2505.12366 in torch", papers.disco, NEVER),
     # Its regularisers.
     by_trl("unbiased_kl", beta=0.04, use_bias_correction_kl=True),
     by_verl("kl_straight_through", kl=("k3+", 0.04)),
@@ -170,6 +184,7 @@ TABLE = [
     by_verl("gspo", name="gspo", **bounds(3e-4, 4e-4)),
     by_verl("gspo_token", name="gspo", **bounds(3e-4, 4e-4)),
     by_trl("luspo", loss_type="luspo", importance_sampling_level="sequence", epsilon=2e-3, epsilon_high=2.5e-3),
+    by_trl("p3o", lambda c: with_kl("rloo", 0.05)(c) / 2, loss=trl.rloo_loss, note="half of it arXiv 2310.00212"),
     by_trl("rloo_sequence", with_kl("rloo", 0.05), loss=trl.rloo_loss),
     by_trl("gmpo", loss=trl.gmpo_loss, epsilon=0.4),
     by_verl("gmpo", name="geo_mean", **bounds(0.4)),
@@ -192,6 +207,13 @@ TABLE = [
     by_verl("dppo_kl", name="dppo_kl", mode=TOKEN_MEAN, clip_ratio_c=20.0, **bounds(0.05)),
     by_verl("dro", centred, name="dro", mode=ROW_SUM, dro_beta=0.1, clips=NEVER),
     by_verl("rec", centred, "reinforce", TOKEN_MEAN, weights=parts.one_sided, note="mask arXiv 2509.24203"),
+    by_verl("rec_two_side", centred, "reinforce", TOKEN_MEAN, weights=papers.two_sided, note="mask arXiv 2509.24203"),
+    by_verl("rec_ring", centred, "reinforce", TOKEN_MEAN, weights=papers.ring, note="mask arXiv 2509.24203"),
+    by_verl("opmd", papers.over_soft_baseline, mode=TOKEN_MEAN, note="baseline arXiv 2505.17826", **REINFORCE),
+    by_verl("opmd_k2", centred, name="dro", mode=TOKEN_MEAN, dro_beta=0.2, clips=NEVER),
+    by_verl("asymre", lambda c: centred(c) + 0.1 * c.mask, mode=TOKEN_MEAN, note="arXiv 2506.20520", **REINFORCE),
+    by_verl("red_drop", papers.balanced, mode=TOKEN_MEAN, note="drop arXiv 2509.24203", **REINFORCE),
+    by_verl("red_weight", centred, "reinforce", TOKEN_MEAN, clips=NEVER, weights=lambda c: np.exp(centred(c))),
     by_verl("topr", centred, "reinforce", ROW_SUM, weights=parts.tapered, clips=HIGH, note="signs arXiv 2503.14286"),
     Row("truncated_is", VERL, lambda c: parts.importance_weighted(c, 1.0, c.old_log_probs), HIGH),
     Row("aipo", VERL, lambda c: parts.importance_weighted(c, 2.0, c.behavior_log_probs, centred(c), ROW_SUM), HIGH),
@@ -251,6 +273,7 @@ TABLE = [
         change={"critic.advantage.alpha": 0.5},
         why="with .05, all rows below 20 tokens have lambda 0",
     ),
+    by_ppo("ma_rlhf", papers.macro_estimate, note="macros arXiv 2410.02743"),
     by_ppo("vtrace", parts.corrected, clip=1e9, note="V-trace of rlax, arXiv 1802.01561", **REINFORCE),
 ]
 each_row = pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.key}-{row.source.partition(' ')[0]}")
@@ -278,17 +301,17 @@ def case_of(row: Row, seed: int) -> Case:
 
 def assigned(config, case: Case):
     """(PolicyBatch, PPOBatch or None) of the case, after the steps of its history, as the loops of experiments do."""
-    made = trackers.make_trackers(config)
+    made, named = trackers.make_trackers(config, Prompts(GROUPS)), {"prompt_ids": np.repeat(np.arange(GROUPS), GROUP)}
     states = trackers.init(made)
     for rewards, measured in case.history:
-        states = trackers.observe(made, trackers.see_rewards(made, states, rewards), rewards, measured)
+        states = trackers.observe(made, trackers.see_rewards(made, states, rewards), rewards, measured, named)
     states = trackers.see_rewards(made, states, case.rewards)
-    blank = jnp.zeros(case.mask.shape, jnp.int32)
+    blank = jnp.asarray(case.tokens)
     sampled = jnp.asarray(case.behavior_log_probs)
     mask, cut = jnp.asarray(case.mask), jnp.asarray(case.truncated)
     rollout = Rollout(TokenBatch(blank, blank, blank), mask, sampled, sampled, ~cut, cut)
     arrays = {"ref_log_probs": case.ref_log_probs, "log_probs": case.old_log_probs, "entropy": case.entropy}
-    available = {name: jnp.asarray(x) for name, x in arrays.items()} | trackers.known(config, states)
+    available = {name: jnp.asarray(x) for name, x in arrays.items()} | trackers.known(config, states, named)
     available |= {"group_size": GROUP, "key": jax.random.key(0)}
     chosen, rewards = program.make_credit(config), jnp.asarray(case.rewards)
     if "critic" in config:
@@ -299,7 +322,7 @@ def assigned(config, case: Case):
         extras = {"greedy_rewards": jnp.asarray(case.greedy_rewards), "components": jnp.asarray(case.components)}
         critic, batch = None, rule.assign(chosen, rollout, rewards, **available, **extras)
     batch = trackers.weigh(batch._replace(old_log_probs=jnp.asarray(case.old_log_probs)), states)
-    return batch, critic
+    return counted(batch, parts.ROWS), critic
 
 
 def close(found, expected):

@@ -30,8 +30,8 @@ class Case(NamedTuple):
     is differentiated are three different ones.
 
     truncated: bool [B]. rewards, greedy_rewards: [B]. components: [B, 2]. values: [B, T + 1] of the critic before its
-    updates; predictions [B, T] and logits [B, T, bins]: what it says now. history: of the steps before this one, their
-    rewards [B] and what they measured.
+    updates; predictions [B, T] and logits [B, T, bins]: what it says now. tokens: int32 [B, T]. history: of the steps
+    before this one, their rewards [B] and what they measured.
     """
 
     log_probs: np.ndarray
@@ -47,6 +47,7 @@ class Case(NamedTuple):
     values: np.ndarray
     predictions: np.ndarray
     logits: np.ndarray
+    tokens: np.ndarray
     history: tuple[tuple[np.ndarray, dict[str, float]], ...]
 
 
@@ -103,9 +104,22 @@ def make_case(seed: int) -> Case:
         "predictions": values[:, :-1] + rng.uniform(-0.5, 0.5, mask.shape),
         "logits": rng.normal(size=(*mask.shape, BINS["num_bins"])),
     }
+    arrays["tokens"] = _tokens(seed, mask)
     history = tuple((np.float32(rng.random(ROWS)), measured) for measured in MEASURED)
-    arrays = {name: np.float32(x) for name, x in arrays.items()}
+    arrays = {name: x if name == "tokens" else np.float32(x) for name, x in arrays.items()}
     return Case(**arrays, mask=mask, truncated=mask.sum(axis=1) == LENGTH, history=history)
+
+
+def _tokens(seed: int, mask: np.ndarray) -> np.ndarray:
+    """int32 [B, T] of a vocabulary of 6; rows of a group often begin, and end, in the same way."""
+    rng = np.random.default_rng([seed, 1])
+    tokens = rng.integers(0, 6, mask.shape)
+    for row, held in enumerate(mask):
+        first, last = rng.integers(0, 5, 2)
+        begin, end = np.flatnonzero(held)[:first], np.flatnonzero(held)[held.sum() - last :]
+        tokens[row, begin] = np.arange(len(begin))
+        tokens[row, end] = np.arange(6, 6 - len(end), -1)[::-1][: len(end)] - 1
+    return tokens.astype(np.int32)
 
 
 def _rewards(rng) -> np.ndarray:

@@ -1,0 +1,46 @@
+"""APO's KL, weighted by how hard the prompt is.
+
+Named in a config by its import path, "rl_jax.losses.difficulty:shaped_k3".
+"""
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rl_jax.core.masked import zero_masked
+from rl_jax.losses.kl import k3
+
+
+def shaped_k3(
+    log_probs: chex.Array,
+    ref_log_probs: chex.Array,
+    mask: chex.Array,
+    *,
+    advantages: chex.Array,
+    group_size: int,
+) -> chex.Array:
+    """Difficulty-adaptive divergence shaping (DADS): the KL of right answers counts less on hard prompts.
+
+        w k3,   w = 1 - exp(-e p) on answers with A > 0, 1 elsewhere;   p the group's share of right answers
+
+    p is read from the advantage: with rewards of 0 and 1, GRPO's of a right answer is A = sqrt((1 - p) / p (G - 1) / G)
+    (std with ddof 1). A group without a right answer, or with right ones only, has no A > 0 and w = 1.
+    Source: arXiv 2506.21655; calculate_kl_weight of Indolent-Kawhi/View-R1 (e is Euler's number).
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      ref_log_probs: float [B, T], data.
+      mask: bool [B, T].
+      advantages: float [B, T], data; of advantages.group_relative or rl_jax.advantages.complexity.apo.
+      group_size: G, above 1.
+
+    Returns:
+      float [B, T].
+    """
+    chex.assert_equal_shape([log_probs, advantages, mask])
+    advantages = jax.lax.stop_gradient(zero_masked(advantages, mask))
+    share = 1.0 / (1.0 + jnp.square(advantages) * (group_size / (group_size - 1)))
+    weight = jnp.where(advantages > 0, -jnp.expm1(-math.e * share), 1.0)
+    return weight * k3(log_probs, ref_log_probs, mask)

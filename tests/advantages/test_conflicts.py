@@ -1,0 +1,83 @@
+"""advantages/conflicts.py and macros.py: GTPO's shared tokens by hand, and GAE over runs of tokens at its limits."""
+
+import numpy as np
+import pytest
+
+from rl_jax import advantages
+from rl_jax.advantages import conflicts
+from rl_jax.advantages.macros import macro_gae
+from rl_jax.advantages.tokens import gae
+
+TOKENS = np.int32([[1, 2, 3, 9], [1, 2, 4, 9], [5, 6, 9, 0], [1, 7, 8, 0]])
+MASK = np.bool_([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0]])
+QUIET = np.zeros(MASK.shape, np.float32)
+
+
+def shared(values, tokens=TOKENS, mask=MASK):
+    found = conflicts.conflict_tokens(tokens, mask, np.float32(values), group_size=4)
+    return [np.asarray(x).astype(int).tolist() for x in found]
+
+
+def test_what_good_and_bad_answers_begin_and_end_with():
+    prefix, suffix = shared([1, -1, -1, 1])
+    assert prefix == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
+    assert suffix == [[0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]  # the 9, wherever the row ends
+    assert shared([1, 1, 1, 1]) == [[[0] * 4] * 4] * 2  # all are good
+    assert shared([1, -1, 0, 0])[0][3] == [0, 0, 0, 0]  # a row without an advantage takes no part
+
+
+def test_what_is_not_on_the_mask_is_as_if_it_was_not_there():
+    """A tool's output in the middle of a row."""
+    tokens = np.int32([[1, 77, 2, 3], [1, 2, 3, 55]])
+    mask = np.bool_([[1, 0, 1, 1], [1, 1, 1, 0]])
+    found = conflicts.conflict_tokens(tokens, mask, np.float32([1, -1]), group_size=2)
+    for half in found:
+        np.testing.assert_array_equal(half, mask)
+
+
+def test_a_bad_answer_that_a_good_one_repeats_is_not_unlearnt():
+    """Identical answers with different rewards; and without a shared token it is Dr. GRPO with the entropy."""
+    same = np.tile(TOKENS[:1], (2, 1))
+    arrays = dict(completion_mask=MASK[:2], entropy=QUIET[:2])
+    found = conflicts.gtpo(np.float32([1, 0]), group_size=2, tokens=same, **arrays)
+    np.testing.assert_allclose(found, [[0.5 * 4 / 4] * 4, [0.0] * 4])  # prefix and suffix: 2 * 2, over 4 tokens
+    apart = np.int32([[1, 2, 3, 4], [5, 6, 7, 8]])
+    entropy = np.float32([[0.2, 0.4, 0.6, 0.4], [0.9, 0.9, 0.9, 0.9]])
+    found = conflicts.gtpo(np.float32([1, 0]), group_size=2, tokens=apart, **arrays | {"entropy": entropy})
+    np.testing.assert_allclose(found, [[0.5 - 0.1 * 0.4] * 4, [0.0] * 4], rtol=1e-6)  # the second is above .7
+    found = conflicts.gtpo(np.float32([1, 0]), group_size=2, tokens=apart, **arrays)
+    np.testing.assert_allclose(found[:, 0], advantages.group_centered(np.float32([1, 0]), group_size=2))
+
+
+RNG = np.random.default_rng(0)
+HELD = np.arange(7) < np.array([7, 5, 1, 0])[:, None]
+HELD[0, 2] = False  # a hole
+CRITIC = [RNG.normal(size=HELD.shape).astype(np.float32) for _ in range(2)]
+AFTER = np.float32([0.3, 0.0, 0.0, 0.0])
+
+
+def test_actions_of_one_token_are_gae():
+    found = macro_gae(*CRITIC, HELD, bootstrap_values=AFTER, n=1, discount=0.9)
+    for ours, expected in zip(found, gae(*CRITIC, HELD, bootstrap_values=AFTER, discount=0.9), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_one_action_is_a_bandit():
+    rewards, values = CRITIC
+    found, returns = macro_gae(*CRITIC, HELD, bootstrap_values=np.zeros(4, np.float32), n=100)
+    for row in range(3):
+        total, value = rewards[row][HELD[row]].sum(), values[row][HELD[row]].mean()
+        np.testing.assert_allclose(found[row][HELD[row]], total - value, rtol=1e-4)
+        np.testing.assert_allclose(returns[row][HELD[row]], total, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(np.asarray(found)[~HELD], 0.0)
+
+
+def test_tokens_of_an_action_share_and_padding_is_not_read():
+    clean = macro_gae(*CRITIC, HELD, bootstrap_values=AFTER, n=2)
+    first = np.asarray(clean[0][0])
+    np.testing.assert_array_equal(first[[0, 3]], first[[1, 4]])  # the hole at 2 is skipped
+    poisoned = [np.where(HELD, x, np.nan).astype(np.float32) for x in CRITIC]
+    for ours, expected in zip(macro_gae(*poisoned, HELD, bootstrap_values=AFTER, n=2), clean, strict=True):
+        np.testing.assert_array_equal(ours, expected)
+    with pytest.raises(ValueError, match="n=0 must be at least 1"):
+        macro_gae(*CRITIC, HELD, bootstrap_values=AFTER, n=0)

@@ -1,0 +1,76 @@
+"""advantages/consistency.py and rewards/contrast.py: COPO and GCPO's masked bonus by hand."""
+
+import numpy as np
+import pytest
+
+from rl_jax import advantages
+from rl_jax.advantages.consistency import copo
+from rl_jax.rewards import contrast
+
+G = 4
+
+
+def by_hand(rewards, entropies):
+    """The equations of arXiv 2508.04138, prompt by prompt."""
+    groups = np.float64(rewards).reshape(-1, G)
+    share = (1 - 1 / G) / np.log2(G)
+    scores = np.array([group.mean() * (1 - share * h) for group, h in zip(groups, entropies, strict=True)])
+    between = (scores - scores.mean()) / (scores.std(ddof=1) + 1e-6)
+    result = []
+    for group, h, outside in zip(groups, entropies, between, strict=True):
+        equal = np.ptp(group) == 0
+        w = 0.0 if equal else 1 / (1 + np.exp(-(h - 0.5)))
+        local = np.zeros(G) if equal else (group - group.mean()) / (group.std(ddof=1) + 1e-6)
+        result += list(w * local + (1 - w) * outside)
+    return result
+
+
+def columns(entropies):
+    """Components [B, 2], the second one H."""
+    return np.stack([np.zeros(G * len(entropies)), np.repeat(entropies, G)], axis=1).astype(np.float32)
+
+
+def test_copo_is_its_equation():
+    rewards = np.float32([1, 0, 0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 1, 0, 0])
+    entropies = np.float32([1.0, 2.0, 0.0, 1.5])
+    found = np.asarray(copo(rewards, group_size=G, components=columns(entropies)))
+    np.testing.assert_allclose(found, by_hand(rewards, entropies), rtol=1e-5)
+    assert (found[4:8] < 0).all() and (found[8:12] > 0).all(), "all wrong, and all right: they learn"
+
+
+def test_copo_at_its_limits():
+    rewards = np.float32([1, 0, 0, 1, 0, 0, 0, 1])
+    unsure = copo(rewards, group_size=G, components=columns([2.0, 2.0]), midpoint=-100.0)
+    np.testing.assert_allclose(unsure, advantages.group_relative(rewards, group_size=G), rtol=1e-5)  # w = 1
+    np.testing.assert_array_equal(copo(rewards[:4] * 0, group_size=G, components=columns([0.0])), 0.0)  # one prompt
+    with pytest.raises(ValueError, match="copo needs group_size >= 2"):
+        copo(rewards, group_size=1, components=columns([0.0, 0.0]))
+
+
+def test_the_entropy_of_answers():
+    assert contrast.answer_entropy(["7", " 7", "7", "7"]) == [0.0] * 4
+    assert contrast.answer_entropy(["1", "2", "3", "4"]) == [2.0] * 4
+    np.testing.assert_allclose(contrast.answer_entropy(["1", "1", "2", "3"]), [1.5] * 4)
+    none = contrast.answer_entropy(["so 4", "four", "none", "4"], rule="last_number")
+    assert none == [1.0] * 4  # two without an answer are one more answer
+
+
+def test_an_aid_is_paid_where_it_helps():
+    def bonus(right, uses, **keywords):
+        return contrast.contrast_bonus(["x"] * 4, terms={"r": right, "u": uses}, right="r", uses="u", **keywords)
+
+    assert bonus([1, 1, 0, 0], [1, 1, 0, 0]) == [1, 1, 0, 0]
+    assert bonus([1, 1, 0, 0], [0, 0, 1, 1]) == [0, 0, -1, -1]
+    assert bonus([1, 0, 1, 0], [1, 1, 0, 0]) == [0, 0, 0, 0]  # it makes no difference
+    assert bonus([1, 1, 0, 0], [1] * 4) == [0] * 4 == bonus([1, 1, 0, 0], [0] * 4)
+    assert bonus([1, 1, 1, 0], [1, 1, 0, 0], margin=0.6) == [0] * 4
+    with pytest.raises(ValueError, match="no item term is called u; item terms: r"):
+        contrast.contrast_bonus(["x"], terms={"r": [1.0]}, right="r", uses="u")
+
+
+def test_only_the_named_terms_are_rewarded():
+    terms = {"right": np.float32([1, 0]), "entropy": np.float32([2, 2])}
+    found = contrast.only(terms, {"right": 2.0, "entropy": 1.0}, names=("right",))
+    np.testing.assert_array_equal(found, [2.0, 0.0])
+    with pytest.raises(ValueError, match="no reward term is called wrong; terms: entropy, right"):
+        contrast.only(terms, {}, names=("wrong",))

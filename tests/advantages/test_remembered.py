@@ -1,0 +1,181 @@
+"""advantages/remembered.py, memory.py, off_policy.py, discriminative.py: limits, identities, and what they remember."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.parts import trackers as program
+from rl_jax import advantages
+from rl_jax.advantages import discriminative, memory, off_policy, remembered
+from rl_jax.testing.advantage_laws import check_advantage, rewards_of
+from tests.experiments.small import config as small_config
+
+G = 4
+BINARY = np.float32([1, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0])
+FIRST = np.zeros((12, 3), np.float32)
+
+
+def test_at_a_first_visit_dcpo_is_grpo():
+    found = remembered.smooth_standardized(BINARY, group_size=G, prompt_moments=FIRST)
+    np.testing.assert_allclose(found, advantages.group_relative(BINARY, group_size=G, eps=0.0), rtol=1e-5)
+
+
+def test_equal_rewards_learn_from_the_visits_before():
+    """1/i A_all, the README's case; and nothing if the prompt has always had this reward, in float32 too."""
+    rewards = np.full(4, 1.0, np.float32)
+    moments = np.tile(np.float32([1, 0.25, 0.5]), (4, 1))
+    mean, std = remembered.pooled(2.0, 1.0, 0.0, 0.25, 0.5)
+    found = remembered.smooth_standardized(rewards, group_size=G, prompt_moments=moments)
+    np.testing.assert_allclose(found, (1 - mean) / std / 2, rtol=1e-5)
+    for reward in (0.1, 0.7, 100.1):
+        state = memory.prompt_moments(num_prompts=1)
+        kept = state.init()
+        for _ in range(3):
+            kept = state.update(kept, jnp.zeros(G, int), jnp.full(G, reward), jnp.zeros(G))
+        seen = kept.named(jnp.zeros(G, int))["prompt_moments"]
+        found = remembered.smooth_standardized(jnp.full(G, reward), group_size=G, prompt_moments=seen)
+        np.testing.assert_array_equal(found, 0.0)
+
+
+def test_moments_of_the_visits_are_those_of_all_samples():
+    """Exact with ddof 0: the mean and the variance of the concatenation. The tracker's are by prompt, of ddof 1."""
+    rng = np.random.default_rng(0)
+    visits = rng.normal(size=(5, 6))
+    mean, std = visits[0].mean(), visits[0].std()
+    for i, visit in enumerate(visits[1:], start=2):
+        mean, std = remembered.pooled(float(i), visit.mean(), visit.std(), mean, std)
+    np.testing.assert_allclose((mean, std), (visits.mean(), visits.std()), rtol=1e-5)
+    tracker = memory.prompt_moments(num_prompts=3)
+    state = tracker.update(tracker.init(), jnp.repeat(jnp.array([2, 0]), 6), jnp.asarray(visits[:2].ravel()), 0.0)
+    np.testing.assert_array_equal(state.visits, [1, 0, 1])
+    np.testing.assert_allclose(state.means, [visits[1].mean(), 0, visits[0].mean()], rtol=1e-5)
+    np.testing.assert_allclose(state.stds, [visits[1].std(ddof=1), 0, visits[0].std(ddof=1)], rtol=1e-5)
+    again = tracker.update(state, jnp.full(6, 2), jnp.asarray(visits[2]), 0.0)
+    np.testing.assert_array_equal(again.visits, [1, 0, 2])
+    assert again.means[0] == state.means[0] and again.means[2] != state.means[2]
+
+
+def test_risk_has_three_slopes():
+    """w / low, 1 / (high - low) and 0, over 1 + w; the levels .2 and .8 give 3, .667 and 0 (before the std)."""
+    scores = np.float32([0.0, 0.5, 1.5, 2.0, 3.5, 4.5])
+    quantiles = np.float32([1.0, 3.0, 1.0])
+    found = remembered.bundled_risk(
+        jnp.asarray(scores), group_size=6, score_quantiles=quantiles, bundle_size=1, relative_tolerance=1e9
+    )
+    slopes = np.diff(found) / np.diff(scores)
+    np.testing.assert_allclose(slopes[[0, 2, 4]], [3.0, 1 / 0.6 / 2.5, 0.0], rtol=1e-5)
+    mean = remembered.bundled_risk(
+        jnp.asarray(scores), group_size=6, score_quantiles=np.float32([-9, 9, 1]), bundle_size=1, low=1e-6, high=1.0
+    )
+    np.testing.assert_allclose(np.diff(mean) / np.diff(scores), np.full(5, 1 / 2.5) / scores.std(ddof=1), rtol=1e-4)
+
+
+def test_bundles_are_of_neighbouring_prompts_and_the_last_may_be_short():
+    rewards = jnp.arange(12.0)
+    scores = remembered.bundle_scores(rewards, group_size=G, bundle_size=2)
+    np.testing.assert_array_equal(scores, [[4, 6, 8, 10], [8, 9, 10, 11]])
+    found = remembered.bundled_risk(rewards, group_size=G, score_quantiles=np.zeros(3, np.float32), bundle_size=2)
+    assert found.shape == (12,)
+    np.testing.assert_array_equal(found[:4], found[4:8])
+    with pytest.raises(ValueError, match="bundle_size=0 must be at least 1"):
+        remembered.bundle_scores(rewards, group_size=G, bundle_size=0)
+    with pytest.raises(ValueError, match="low=0.9 and high=0.8"):
+        remembered.bundled_risk(rewards, group_size=G, score_quantiles=jnp.zeros(3), low=0.9)
+
+
+def test_quantiles_follow_the_scores():
+    tracker = memory.bundle_quantiles(group_size=G, bundle_size=2, low=0.25, high=0.75)
+    update = jax.jit(tracker.update)
+    first = update(tracker.init(), jnp.arange(8.0))
+    np.testing.assert_allclose((first.low, first.high), np.quantile([4, 6, 8, 10], [0.25, 0.75]))
+    second = update(first, jnp.zeros(8))  # all scores 0, below both
+    np.testing.assert_allclose((second.low, second.high), (first.low + 0.1 * (0.25 - 1), first.high + 0.1 * -0.25))
+    np.testing.assert_allclose(second.named()["score_quantiles"], [second.low, second.high, 2.0])
+
+
+def test_a_soft_baseline_lies_between_mean_and_best():
+    rewards = rewards_of(0)
+    cold = off_policy.opmd(rewards, group_size=G, tau=1e-3)
+    np.testing.assert_allclose(cold, rewards - np.repeat(rewards.reshape(-1, G).max(axis=1), G), atol=5e-3)
+    hot = off_policy.opmd(rewards, group_size=G, tau=1e3) * 1001.0
+    np.testing.assert_allclose(hot, advantages.group_centered(rewards, group_size=G), atol=2e-3)
+    mean = off_policy.opmd(rewards, group_size=G, tau=1.0, soft=False)
+    np.testing.assert_allclose(2 * mean, advantages.group_centered(rewards, group_size=G), rtol=1e-6)
+    with pytest.raises(ValueError, match="tau=0 must be above 0"):
+        off_policy.opmd(rewards, group_size=G, tau=0)
+
+
+def test_they_obey_the_laws_of_groups():
+    check_advantage(off_policy.opmd, except_for=("a_group_sums_to_zero",))
+    check_advantage(
+        functools.partial(off_policy.asymmetric, shift=-0.1),
+        lambda rewards, size: [r - g.mean() + 0.1 for g in rewards.reshape(-1, size) for r in g],
+        except_for=("a_group_sums_to_zero", "equal_rewards_give_exactly_zero"),
+    )
+    random_drop = ("samples_of_a_group_and_whole_groups_may_change_places",)
+    check_advantage(functools.partial(off_policy.balanced, key=jax.random.key(0)), except_for=random_drop)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bad_answers_are_dropped_until_there_are_as_many_as_good_ones(seed):
+    found = np.asarray(off_policy.balanced(BINARY, group_size=G, key=jax.random.key(seed))).reshape(-1, G)
+    assert sorted(found[0]) == [-0.5, 0.0, 0.0, 0.5] and found[0, 0] == 0.5  # one good, one of three bad ones
+    np.testing.assert_array_equal(found[1], [0.25, 0.25, 0.25, -0.75])  # fewer bad ones: all stay
+    np.testing.assert_array_equal(found[2], 0.0)
+
+
+def test_which_bad_answers_are_dropped_is_random():
+    kept = {
+        tuple(np.asarray(off_policy.balanced(BINARY[:G], group_size=G, key=jax.random.key(seed))) < 0)
+        for seed in range(20)
+    }
+    assert len(kept) == 3
+
+
+def scores_of(values) -> dict:
+    return {"log_probs": jnp.asarray(values, jnp.float32)[:, None], "completion_mask": jnp.ones((len(values), 1), bool)}
+
+
+def test_disco_is_the_gradient_of_its_objective():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=8).astype(np.float32)
+    rewards = np.float32([1, 0, 0, 1, 0, 0, 0, 0])
+
+    def objective(s):
+        right, wrong = s[jnp.array([0, 3])], s[jnp.array([1, 2])]
+        return right.mean() - 2.0 * jnp.log(jnp.mean(jnp.exp(wrong / 2.0)))
+
+    found = discriminative.disco(rewards, group_size=4, tau=2.0, **scores_of(scores))
+    np.testing.assert_allclose(found[:4] / 4, jax.grad(objective)(jnp.asarray(scores[:4])), rtol=1e-5)
+    np.testing.assert_array_equal(found[4:], 0.0)  # no right answer: the group counts, and gives nothing
+    even = discriminative.disco(rewards, group_size=4, tau=np.inf, **scores_of(scores))
+    np.testing.assert_allclose(even[:4], [2.0, -2.0, -2.0, 2.0])  # DisCO-b
+    with pytest.raises(ValueError, match="tau=0.0 must be above 0"):
+        discriminative.disco(rewards, group_size=4, tau=0.0, **scores_of(scores))
+
+
+def test_disco_gives_every_prompt_the_same_weight():
+    """GRPO's is sqrt(p (1 - p)) of it: its push of the right answers falls for hard and easy prompts alike."""
+    for right in (1, 2, 3):
+        rewards = np.float32([1] * right + [0] * (4 - right))
+        found = discriminative.disco(rewards, group_size=4, tau=np.inf, **scores_of(np.zeros(4)))
+        np.testing.assert_allclose(found[rewards > 0].sum(), 4.0, rtol=1e-6)
+        grpo = advantages.group_relative(rewards, group_size=4, ddof=0, eps=0.0)
+        p = right / 4
+        np.testing.assert_allclose(grpo, np.sqrt(p * (1 - p)) * found, rtol=1e-5)
+
+
+def test_a_program_hands_an_advantage_what_the_tracker_remembers(tmp_path):
+    config = small_config(tmp_path)
+    with config.unlocked():
+        config.algorithm.trackers.baseline = dict(fn="rl_jax.advantages.memory:bundle_quantiles", bundle_size=2)
+    made = program.make_trackers(config)
+    states = program.init(made)
+    rewards = np.arange(2 * config.sample.group_size, dtype=np.float32)
+    states = program.observe(made, states, rewards, {"entropy": 1.0})
+    known = program.known(config, states)
+    assert known["score_quantiles"].shape == (3,) and "baseline" not in known and states["baseline"].updates == 1
+    assert program.metrics_of(states)["tracker/baseline/high"] > program.metrics_of(states)["tracker/baseline/low"]

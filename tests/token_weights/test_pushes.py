@@ -1,0 +1,83 @@
+"""token_weights/pushes.py against brute force; credit/switches.py by hand."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax.credit import switches
+from rl_jax.token_weights import pushes
+
+MASK = np.arange(5) < np.array([5, 3, 1, 0, 4, 2])[:, None]
+RNG = np.random.default_rng(0)
+ENTROPY = RNG.uniform(0.1, 2.0, MASK.shape).astype(np.float32)
+
+
+def rows_of(values):
+    """Advantages of rows on their tokens, nan on the rest."""
+    return np.where(MASK, np.float32(values)[:, None], np.nan).astype(np.float32)
+
+
+def test_exponential_weights_and_their_limits():
+    advantages = rows_of([1.0, -1.0, 0.5, 3.0, 0.0, 2.0])
+    found = pushes.exponential(MASK, advantages=advantages, temperature=0.5)
+    np.testing.assert_allclose(found, np.where(MASK, np.exp(2 * np.nan_to_num(advantages)), 0), rtol=1e-6)
+    np.testing.assert_allclose(pushes.exponential(MASK, advantages=advantages, temperature=1e9), MASK, rtol=1e-6)
+    with pytest.raises(ValueError, match="temperature=0 must be above 0"):
+        pushes.exponential(MASK, advantages=advantages, temperature=0)
+
+
+widest = jax.jit(pushes.widest_rows)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 8])
+def test_the_widest_rows_are_those_of_all_subsets(count):
+    values, live = np.random.default_rng(count).normal(size=9).astype(np.float32), np.arange(9) != 4
+    found = np.asarray(widest(jnp.asarray(values), jnp.asarray(live), jnp.int32(count)))
+    assert found.sum() == count and not found[4]
+    best = max(np.var(values[list(subset)]) for subset in itertools.combinations(np.flatnonzero(live), count))
+    np.testing.assert_allclose(np.var(values[found]), best, rtol=1e-5)
+
+
+def test_all_rows_and_all_tokens_are_grpo():
+    advantages = rows_of([1.0, -1.0, 0.5, 3.0, 0.0, 2.0])
+    found = pushes.down_sampled(MASK, advantages=advantages, entropy=ENTROPY, row_share=1.0, token_share=1.0)
+    np.testing.assert_array_equal(found, MASK * 1.0)
+
+
+def test_the_strongest_tokens_of_the_widest_rows():
+    values = [2.0, -1.0, 0.1, 0.0, 0.2, -3.0]
+    arrays = dict(advantages=rows_of(values), entropy=np.where(MASK, ENTROPY, np.nan).astype(np.float32))
+    scheduled = jax.jit(lambda rows, tokens: pushes.down_sampled(MASK, row_share=rows, token_share=tokens, **arrays))
+    found = np.asarray(scheduled(0.4, 0.5))  # 2 of the 5 rows with tokens: the first and the last, 7 tokens; 4 of them
+    strength = {(i, t): abs(values[i]) * ENTROPY[i, t] for i in (0, 5) for t in range(5) if MASK[i, t]}
+    expected = np.zeros(MASK.shape)
+    for place in sorted(strength, key=strength.get)[-4:]:
+        expected[place] = MASK.sum() / 4  # a mean over all tokens is then the mean over these
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_array_equal(pushes.down_sampled(MASK & False, **arrays), 0.0)
+
+
+LENGTHS = np.int32([4, 2, 6, 3, 5, 1, 2, 3])
+REWARDS = np.float32([1, 1, 1, 0, 1, 0, 0, 0])
+
+
+def brief(rewards=REWARDS, **keywords):
+    cut = np.zeros(len(rewards), bool)
+    return np.asarray(
+        switches.brief_if_solved(jnp.asarray(rewards), LENGTHS, cut, jax.random.key(0), group_size=4, **keywords)
+    )
+
+
+def test_only_the_group_that_is_solved_is_to_be_brief():
+    found = brief(share=0.5, alpha=0.5)
+    z = (np.array([4, 2, 6]) - 4) / np.std([4, 2, 6])
+    np.testing.assert_allclose(found[:3], 1 - 0.5 / (1 + np.exp(-z)), rtol=1e-6)
+    np.testing.assert_array_equal(found[3:], REWARDS[3:])
+    np.testing.assert_array_equal(brief(share=0.0), REWARDS)
+    np.testing.assert_allclose(brief(share=1.0, alpha=0.5)[4], 0.75)  # a single right answer has no spread
+    assert (found[:3] > 0).all(), "a right answer earns more than a wrong one"
+    with pytest.raises(ValueError, match="share=2 and alpha=0.2 must lie within"):
+        brief(share=2)
