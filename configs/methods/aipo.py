@@ -5,8 +5,7 @@
 
 Departs from GRPO: the ratio is to the sampler itself, with no proximal policy between, and only its upper end is cut
 off; the group's mean as baseline and no division by its std; sums over tokens (PRIME-RL calls its mean over tokens a
-variant of AIPO); no KL. The paper gives the range 2 to 10 for the bound. The sampler has the newest weights here, so
-pi / mu leaves 1 only with the minibatches of a step.
+variant of AIPO); no KL. The paper gives the range 2 to 10 for the bound.
 
 The sampler of experiments.grpo has the newest weights: mu is the policy at the start of the updates up to numerics,
 unless top-k, top-p or an engine without sync makes a difference.

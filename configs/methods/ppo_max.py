@@ -6,9 +6,8 @@
     L   = L_PPO + .1 mean over tokens of -log pi(demonstration)
 
 Departs from GRPO: as PPO does (ppo.py), with rewards on a scale that does not depend on the reward model, a critic
-that is trained alone for 50 steps first, and a pretraining loss, on the task's demonstrations, with the weight of
-configs/preferences/rlhf.py. .02 is the default of MOSS-RLHF's code; its scripts say .01 for English, .1 for Chinese.
-On a reward model, from which the critic starts, it is configs/preferences/rlhf.py:ppo_max.
+that is trained alone for 50 steps first, and a pretraining loss on the task's demonstrations. .02 is the default of
+MOSS-RLHF's code; its scripts say .01 and .1. On a reward model it is configs/preferences/rlhf.py:ppo_max.
 
     python -m experiments.ppo --config=configs/methods/ppo_max.py
 """

@@ -20,7 +20,8 @@ def run(tmp_path, **fields):
     """(rows, workdir, config) of a run on random params, whose completions are random digits."""
     config = small_config(tmp_path, reward__function=reward(sevens)).copy_and_resolve_references().unlock()
     config.best_of_n = configs.best_of_n(num_prompts=12, samples=6, sizes=(1, 2, 6), batch_size=8, **fields)
-    return best_of_n.run(config, tmp_path / "run"), tmp_path / "run"
+    workdir = tmp_path / f"run_{fields.get('combine', {}).get('fn', '')}"
+    return best_of_n.run(config, workdir), workdir
 
 
 class LastDigit:

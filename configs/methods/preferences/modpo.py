@@ -3,10 +3,9 @@
     loss = -log sigma((beta (u_w - u_l) - (R(y_w) - R(y_l))) / w),  R = sum of the other objectives, weighted
 
 Departs from DPO: preferences of one objective, w .8, and the rewards of the others as a margin: other_rewards of the
-records, else what brevity says, here .05 a token with the weight 1 - w. w is one number, which all three places follow:
+records, else brevity, .05 (1 - w) a token. All follow --config.algorithm.scale.weight, or --sweep=weight.
 
-    python -m experiments.dpo --config=configs/methods/preferences/modpo.py --config.algorithm.scale.weight=0.5
-    python -m experiments.sweep --config=configs/methods/preferences/modpo.py --sweep=weight --workdir=runs/modpo
+    python -m experiments.dpo --config=configs/methods/preferences/modpo.py
 """
 
 from ml_collections import FieldReference
@@ -16,14 +15,9 @@ from configs.methods.preferences import _start
 
 
 def get_config(arg: str | None = None):
-    weight = FieldReference(0.8)
-    return _start.dpo(
-        "modpo",
-        arg,
-        brevity=0.05 * (1.0 - weight),
-        scale=dict(fn="objective_share", weight=weight),
-        offset=dict(fn="other_objectives", weight=weight),
-    )
+    w = FieldReference(0.8)
+    scale, offset = dict(fn="objective_share", weight=w), dict(fn="other_objectives", weight=w)
+    return _start.dpo("modpo", arg, brevity=0.05 * (1.0 - w), scale=scale, offset=offset)
 
 
 def sweep_weight(arg: str | None = None):
