@@ -12,6 +12,7 @@ import argparse
 import collections
 import contextlib
 import io
+import logging as builtin_logging
 import pathlib
 import shutil
 import sys
@@ -172,6 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
     options = parser.parse_args(arguments)
     logging.set_verbosity(logging.ERROR)
+    builtin_logging.getLogger("asyncio").setLevel(builtin_logging.CRITICAL)  # orbax leaves failed reads behind
     with tempfile.TemporaryDirectory(prefix="checkpoint-faults-") as folder:
         counts = run(options.faults, options.seed, pathlib.Path(folder), lambda line: print(line, flush=True))
     print(table(counts))

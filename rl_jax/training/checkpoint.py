@@ -29,6 +29,7 @@ from rl_jax.training.retention import Retention
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that orbax has not renamed yet
 DAMAGED = ".damaged"
 HOST = "host"  # the item with the host's state and the digests
+SEALED = "sealed"  # an item that says that the digests must be there: without them it is damaged, not older
 SLACK_BYTES = 1 << 20  # metadata and the host's JSON
 # Orbax's messages for an intact checkpoint that has other shapes than the requested ones.
 OTHER_FORM = ("tree structures do not match", "is not compatible with the stored shape")
@@ -113,8 +114,9 @@ class Checkpointer:
             arrays = {name: ocp.args.StandardSave(tree) for name, tree in items.items()}
             arrays |= self._retention.note(step, metrics or {})
             self._saving = step
-            sealed = ocp.args.JsonSave(digests.seal(step, host, digests.of(items)))
-            if not self._manager.save(step, args=ocp.args.Composite(**arrays, **{HOST: sealed})):
+            content = digests.seal(step, host, digests.of(items))
+            sealed = {HOST: ocp.args.JsonSave(content), SEALED: ocp.args.JsonSave({})}
+            if not self._manager.save(step, args=ocp.args.Composite(**arrays, **sealed)):
                 raise OSError(f"step {self._manager.latest_step()} is already saved: only the newest can be continued")
 
     def _finish(self) -> None:
@@ -200,6 +202,8 @@ class Checkpointer:
         with contextlib.closing(ocp.Checkpointer(handler, multiprocessing_options=alone)) as reader:
             try:
                 host, record = digests.unseal(step, json.loads((folder / HOST / "metadata").read_text()))
+                if record is None and (folder / SEALED).exists():
+                    raise ValueError("its digests are missing")
                 saved = _as_saved(targets, digests.kinds(record or {}))
                 arrays = {name: ocp.args.StandardRestore(tree) for name, tree in saved.items()}
                 restored = reader.restore(folder, args=ocp.args.Composite(**arrays))

@@ -44,15 +44,15 @@ class Retention:
 
     def read(self, directory: pathlib.Path) -> None:
         """Reads the metric of every checkpoint in `directory`. Those without a readable metric are not ranked."""
-        for path in directory.glob(f"*/{ITEM}/metadata") if self._keep_best else ():
+        for path in directory.glob(f"[0-9]*/{ITEM}") if self._keep_best else ():
             try:
-                step, saved = int(path.parent.parent.name), json.loads(path.read_text())
+                step, saved = int(path.parent.name), json.loads((path / "metadata").read_text())
                 seal = saved.pop(SEAL, None)
-                if seal not in (None, _seal(step, saved)):  # an older one has none
+                if seal != _seal(step, saved) and (seal or self._metric not in saved):  # an older one has no seal
                     raise ValueError("its checksum differs")
                 self._take(step, saved)
             except (ValueError, AttributeError, OSError) as error:
-                warnings.warn(f"{path} is damaged ({error}): its step is not ranked", stacklevel=3)
+                warnings.warn(f"{path / 'metadata'} is damaged ({error}): its step is not ranked", stacklevel=3)
 
     def note(self, step: int, metrics: Mapping[str, float]) -> dict[str, ocp.args.JsonSave]:
         """Records the metric of a step that is about to be saved.

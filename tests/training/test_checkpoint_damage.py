@@ -97,6 +97,7 @@ def as_older(folder, step):
     path = folder / str(step) / "host" / "metadata"
     host, _ = digests.unseal(step, json.loads(path.read_text()))
     path.write_text(json.dumps(host))
+    shutil.rmtree(folder / str(step) / "sealed")
 
 
 def other_values(folder, step):
@@ -128,6 +129,13 @@ def test_an_older_checkpoint_is_used_and_said_to_be_unchecked(tmp_path, capfd):
     assert f"checkpoint {tmp_path}/2 carries no digests (it is older): it is used unchecked" in capfd.readouterr().err
     save(tmp_path, 4)
     assert restored(tmp_path) == 4 and "no digests" not in capfd.readouterr().err
+
+
+def test_one_whose_digests_are_gone_does_not_pass_for_an_older_one(tmp_path, capfd):
+    """Another well-formed JSON file in the place of the host's state."""
+    save(tmp_path, 2, 4)
+    (tmp_path / "4/host/metadata").write_text('{"item_handlers": {}}')
+    assert restored(tmp_path) == 2 and "its digests are missing" in capfd.readouterr().err
 
 
 def test_another_dtype_is_read_in_its_own_and_checked(tmp_path, capfd):
@@ -173,11 +181,16 @@ def test_a_metric_that_is_not_what_was_saved_ranks_nothing(tmp_path):
         for step, score in ((2, 9.0), (4, 1.0)):
             checkpoints.save(step, items(step), {"step": step}, {"score": score})
     path = tmp_path / "4" / "metric" / "metadata"
-    path.write_text(path.read_text().replace("1.0", "99.0"))
-    with pytest.warns(UserWarning, match="4/metric/metadata is damaged"):
-        found = Checkpointer(tmp_path, every=1, **best)
-    with found:
-        assert found.best_step() == 2
+    right = path.read_text()
+    for content in (right.replace("1.0", "99.0"), '{"item_handlers": {}}', None):
+        path.unlink()
+        if content:
+            path.write_text(content)
+        with pytest.warns(UserWarning, match="4/metric/metadata is damaged"):
+            found = Checkpointer(tmp_path, every=1, **best)
+        with found:
+            assert found.best_step() == 2
+        path.write_text(right)
 
 
 def test_the_run_goes_on_and_the_damaged_one_is_moved_aside_not_deleted(tmp_path):
