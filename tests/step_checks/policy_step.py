@@ -49,7 +49,9 @@ def earned(step, states, old, reference, s):
         rewards = rewards - beyond.clamp(min=0.0)
     elif shaping["fn"] == "scaled":
         seen = states["reward_scale"]
-        rewards = ((rewards - seen["mean"] * shaping["center"]) / seen["std"]).clamp(-shaping["bound"], shaping["bound"])
+        rewards = ((rewards - seen["mean"] * shaping["center"]) / seen["std"]).clamp(
+            -shaping["bound"], shaping["bound"]
+        )
     coef = states["reward_kl"]["coef"] if "reward_kl" in states else s["reward_kl_coef"]
     if s.get("no_reward_kl"):
         coef = 0.0

@@ -19,7 +19,7 @@ CASES = {
         shaping=dict(fn="overlong", buffer=3, penalty=0.5),
         reward_kl=dict(fn="k1"), reward_kl_coef=0.0,
         trackers=dict(
-            reward_kl=dict(fn="adaptive_kl", initial=0.3, target=0.05, horizon=100.0, max_error=0.5),
+            reward_kl=dict(fn="adaptive_kl", initial=0.3, target=1.0, horizon=200.0, max_error=50.0),
             loss_kl=dict(fn="adaptive_kl", initial=0.4, target=5.0, horizon=40.0, max_error=0.5),
         ),
         behavior_weight=dict(fn="truncated", cap=0.95),
