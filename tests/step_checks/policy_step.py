@@ -274,12 +274,13 @@ def check_orders(record, s):
 MOVED, METRIC = 2e-3, 2e-4  # of the largest move of a param, and relative for a metric
 
 
-def differences(record, found):
+def differences(record, found, *, any_step=False):
     """What the slow code and the program do not agree on: name -> how many tolerances apart, above 1.
 
     Args:
       record: of the program.
-      found: per step (params, critic, reference, metrics) of the slow code.
+      found: per step (params, critic, reference, metrics) of the slow code, an iterator.
+      any_step: whether the first step with a difference is enough.
     """
     result = {}
     first = record.first | {
@@ -304,4 +305,7 @@ def differences(record, found):
         for name, value in metrics.items():
             apart = abs(step.metrics[name] - value) / (METRIC * abs(value) + 2e-5)
             result[f"step {number} {name}"] = apart
-    return {name: float(apart) for name, apart in result.items() if not apart <= 1}
+        result = {name: float(apart) for name, apart in result.items() if not apart <= 1}
+        if result and any_step:
+            break
+    return result
