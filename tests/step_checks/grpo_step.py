@@ -17,11 +17,11 @@ def advantages(rewards, states, s):
 
 
 def run(record, s):
-    """(params, {}, reference, metrics) of each step of the record."""
+    """(params, {}, reference, metrics) of each step of the record, step by step."""
     s = {"scored_at": s["temperature"]} | s
     params, other = parts.tensors(record.first), parts.tensors(record.other)
     reference = parts.mix(params, other, s["soup"])
-    optimizer, states, found = AdamW(**s["adam"]), parts.first_states(s), []
+    optimizer, states = AdamW(**s["adam"]), parts.first_states(s)
     for step in record.steps:
         if s.get("fresh_moments"):
             optimizer = AdamW(**s["adam"])
@@ -51,5 +51,4 @@ def run(record, s):
         metrics = parts.policy_metrics(updates) | parts.data_metrics(step, s)
         states = parts.observe(states, rewards.numpy(), metrics, s)
         reference = parts.mix(reference, params, s["reference_rate"])
-        found.append((params, {}, reference, metrics | parts.tracker_metrics(states)))
-    return found
+        yield (params, {}, reference, metrics | parts.tracker_metrics(states))

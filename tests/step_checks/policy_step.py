@@ -49,8 +49,9 @@ def earned(step, states, old, reference, s):
         rewards = rewards - beyond.clamp(min=0.0)
     elif shaping["fn"] == "scaled":
         seen = states["reward_scale"]
-        centred, bound = rewards - seen["mean"] * shaping["center"], shaping["bound"]
-        rewards = (centred / seen["std"]).clamp(-bound, bound)
+        rewards = ((rewards - seen["mean"] * shaping["center"]) / seen["std"]).clamp(
+            -shaping["bound"], shaping["bound"]
+        )
     coef = states["reward_kl"]["coef"] if "reward_kl" in states else s["reward_kl_coef"]
     if s.get("no_reward_kl"):
         coef = 0.0
@@ -273,12 +274,13 @@ def check_orders(record, s):
 MOVED, METRIC = 2e-3, 2e-4  # of the largest move of a param, and relative for a metric
 
 
-def differences(record, found):
+def differences(record, found, *, any_step=False):
     """What the slow code and the program do not agree on: name -> how many tolerances apart, above 1.
 
     Args:
       record: of the program.
-      found: per step (params, critic, reference, metrics) of the slow code.
+      found: per step (params, critic, reference, metrics) of the slow code, an iterator.
+      any_step: whether the first step with a difference is enough.
     """
     result = {}
     first = record.first | {
@@ -303,4 +305,7 @@ def differences(record, found):
         for name, value in metrics.items():
             apart = abs(step.metrics[name] - value) / (METRIC * abs(value) + 2e-5)
             result[f"step {number} {name}"] = apart
-    return {name: float(apart) for name, apart in result.items() if not apart <= 1}
+        result = {name: float(apart) for name, apart in result.items() if not apart <= 1}
+        if result and any_step:
+            break
+    return result

@@ -50,7 +50,7 @@ def with_head(params, width):
 
 
 def run(record, s):
-    """(params, critic, reference, metrics) of each step of the record."""
+    """(params, critic, reference, metrics) of each step of the record, step by step."""
     s = {"scored_at": s["temperature"]} | s
     settings, shared = s["critic"], s["critic"]["shared"]
     params, other = parts.tensors(record.first), parts.tensors(record.other)
@@ -59,7 +59,7 @@ def run(record, s):
     if shared:
         params = critic
     optimizer, of_critic = AdamW(**s["adam"]), AdamW(**settings["adam"])
-    states, found = parts.first_states(s), []
+    states = parts.first_states(s)
     for step in record.steps:
         if s.get("fresh_moments"):
             optimizer, of_critic = AdamW(**s["adam"]), AdamW(**settings["adam"])
@@ -131,5 +131,4 @@ def run(record, s):
         metrics |= {name: sum(x[name] for x in of_values) / len(of_values) for name in of_values[0]}
         states = parts.observe(states, step.rewards, metrics, s)
         reference = parts.mix(reference, without_head(params), s["reference_rate"])
-        found.append((params, {} if shared else critic, reference, metrics | parts.tracker_metrics(states)))
-    return found
+        yield (params, {} if shared else critic, reference, metrics | parts.tracker_metrics(states))

@@ -19,7 +19,7 @@ CASES = {
         shaping=dict(fn="overlong", buffer=3, penalty=0.5),
         reward_kl=dict(fn="k1"), reward_kl_coef=0.0,
         trackers=dict(
-            reward_kl=dict(fn="adaptive_kl", initial=0.3, target=0.05, horizon=100.0, max_error=0.5),
+            reward_kl=dict(fn="adaptive_kl", initial=0.3, target=1.0, horizon=200.0, max_error=50.0),
             loss_kl=dict(fn="adaptive_kl", initial=0.4, target=5.0, horizon=40.0, max_error=0.5),
         ),
         behavior_weight=dict(fn="truncated", cap=0.95),
@@ -130,7 +130,8 @@ def test_the_rows_are_those_of_the_slow_code(case):
 @pytest.mark.parametrize(("case", "term"), [(case, term) for case in CASES for term in TERMS[case]], indirect=["case"])
 def test_every_term_moves_the_result(case, term):
     name, s, record = case
-    assert policy_step.differences(record, ppo_step.run(record, s | TERMS[name][term](s)))
+    found = ppo_step.run(record, s | TERMS[name][term](s))
+    assert policy_step.differences(record, found, any_step=True)
 
 
 @pytest.mark.slow
