@@ -53,6 +53,7 @@ def make_trackers(config, task: Task | None = None) -> dict[str, Tracker]:
     """
     specs = {place: spec for place, spec in config.algorithm.trackers.items() if spec.fn}
     about = {"num_prompts": len(task.data_source("train"))} if task and specs else {}
+    about["updates"] = config.train.steps
     estimators = {place: bind(spec.to_dict(), trackers, **about)() for place, spec in specs.items()}
     for place, tracker in estimators.items():
         fields, usual = PLACES[place]
