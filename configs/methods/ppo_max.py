@@ -17,9 +17,8 @@ from configs.methods import _start
 
 def get_config(arg: str | None = None):
     config = _start.ppo("ppo_max", arg)
-    config.algorithm.shaping = dict(fn="scaled")
+    config.algorithm.update(reward_kl_coef=0.02, shaping=dict(fn="scaled"))
     config.algorithm.trackers.reward_scale = dict(fn="running_moments")
-    config.algorithm.update(reward_kl_coef=0.02)
     config.algorithm.ptx.coef = 0.1
     config.critic.warmup_steps *= 5
     return config

@@ -228,10 +228,10 @@ def _column(name: str, records: dict[int, dict], width: int) -> np.ndarray:
             raise ValueError(f"record {place}: {name}={value!r:.80} is no array of numbers") from None
         if one.ndim and len(one) == count < width:  # absent responses
             one = np.concatenate([one, np.zeros((width - count, *one.shape[1:]), one.dtype)])
-        if values and one.shape != values[0].shape:
-            raise ValueError(f"record {place}: {name} has the shape {one.shape}, not {values[0].shape} as before it")
         if name in OF_RESPONSES and one.shape[:1] != (width,):
             raise ValueError(f"record {place}: {name}={value!r:.80} must have one entry for each of {count} responses")
+        if values and one.shape != values[0].shape:
+            raise ValueError(f"record {place}: {name} has the shape {one.shape}, not {values[0].shape} as before it")
         values.append(one)
     marks = all(one.dtype == bool for one in values)
     return np.stack(values) if marks else np.stack(values).astype(np.float32)

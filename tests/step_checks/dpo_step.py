@@ -119,3 +119,4 @@ TERMS = (
     *("length normalisation", "offset", "noise of labels", "regularizer", "chosen before rejected", "last token"),
     *forward.OF_UPDATES,
 )
+OF_ADAPTERS = ("scale of adapters", "noise of labels", "reference", "reference of the same row", "last token")

@@ -109,6 +109,6 @@ def ranked(rewards: torch.Tensor, row: Row, settings: Settings, without: str) ->
     return torch.stack(pairs).sum() if without == "mean over pairs" else torch.stack(pairs).mean()
 
 
-SHARED = ("last token", "bias", "best first", "centering", *forward.OF_UPDATES)
-OF_PAIRS = ("margin", "margin's sign", "noise of labels", "all members")
+SHARED = ("last token", "bias", "best first", "centering")
+OF_PAIRS = ("margin", "margin's sign", "noise of labels", "all members", *forward.OF_UPDATES)
 OF_RANKINGS = ("ties", "all pairs", "mean over pairs")

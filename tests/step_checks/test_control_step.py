@@ -113,6 +113,8 @@ def case(tmp_path_factory):
 def test_two_updates_are_those_of_the_equations(case):
     start, rollouts, orders, end, row = case
     assert len(rollouts) == len(orders) == 2
+    assert len({epoch.tobytes() for order in orders for epoch in order}) == 4, "each update and epoch has its own order"
+    assert len({rows["actions"].tobytes() for rows in rollouts}) == 2
     ended, cut = (np.concatenate([rows[name] for rows in rollouts]) for name in ("terminated", "truncated"))
     assert 2 < ended.sum() < ended.size / 2 and 2 < cut.sum() < cut.size / 2
     params, metrics, outputs = control_step.replay(start, rollouts, orders, SETTINGS)

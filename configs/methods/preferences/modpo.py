@@ -3,7 +3,7 @@
     loss = -log sigma((beta (u_w - u_l) - (R(y_w) - R(y_l))) / w),  R = sum of the other objectives, weighted
 
 Departs from DPO: preferences of one objective, w .8, and the rewards of the others as a margin: other_rewards of the
-records, else brevity, .05 (1 - w) a token. All follow --config.algorithm.scale.weight, or --sweep=weight.
+records, else what brevity says, here .05 a token with the weight 1 - w. All of them follow algorithm.scale.weight, w.
 
     python -m experiments.dpo --config=configs/methods/preferences/modpo.py
 """
@@ -16,10 +16,10 @@ from configs.methods.preferences import _start
 
 def get_config(arg: str | None = None):
     w = FieldReference(0.8)
-    scale, offset = dict(fn="objective_share", weight=w), dict(fn="other_objectives", weight=w)
-    return _start.dpo("modpo", arg, brevity=0.05 * (1.0 - w), scale=scale, offset=offset)
+    slots = dict(scale=dict(fn="objective_share", weight=w), offset=dict(fn="other_objectives", weight=w))
+    return _start.dpo("modpo", arg, brevity=0.05 * (1.0 - w), **slots)
 
 
 def sweep_weight(arg: str | None = None):
-    """The weight of the objective whose preferences are given."""
+    """w."""
     return sweeps.grid("algorithm.scale.weight", sweeps.numbers(arg, (0.2, 0.5, 0.8)))
