@@ -146,7 +146,7 @@ def check(config: ConfigDict) -> None:
     Raises:
       ValueError: one line per wrong field, with its dotted name, its value and what it must be.
     """
-    problems = [*_ranges(config), *_missing(config)]
+    problems = [*_ranges(config), *_missing(config), *check_fields.pipes(dict(leaves(config)))]
     problems += [] if problems else check_fields.between(_inside(config), RULES)
     if "schedules" in config:
         problems += [*schedules.problems(config), *foreign_rule.problems(config)]

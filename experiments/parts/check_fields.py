@@ -1,6 +1,8 @@
 """Further rules for the values of a config's fields, as those of experiments.parts.check_config, and between fields."""
 
 import math
+import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -107,6 +109,19 @@ def between(values: Mapping[str, Any], others: tuple = ()) -> Iterator[str]:
     for name, value in values.items():
         if isinstance(value, float) and math.isnan(value) and not f".{name}".endswith((*ends, ".clip_low")):
             yield f"{name}=nan must be a number"
+
+
+def pipes(values: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each field that names a pipe, a socket or a device: opening one can wait for good."""
+    for name, value in values.items():
+        if not isinstance(value, str) or not value or "\0" in value or len(value) > 1000:
+            continue
+        try:
+            mode = os.stat(os.path.expanduser(value)).st_mode
+        except OSError:
+            continue
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            yield f"{name}={value!r} is a pipe or a device, not a file: write its content to a file"
 
 
 def _below(low: Any, high: Any) -> bool:

@@ -64,6 +64,8 @@ def start(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes:
         processes.start(supported=several_processes)
         devices.check()
         if FLAGS.skip_bad_records:
+            if "data" not in config and "task" not in config:
+                raise ValueError("--skip_bad_records: this program reads no records; leave the flag out")
             with config.unlocked():
                 config["data" if "data" in config else "task"].skip_bad_records = True
         workdir = pathlib.Path(FLAGS.workdir or f"runs/{config.name}")

@@ -1,6 +1,7 @@
 """What a program is set up with: mesh, task, model, and the model's params on the mesh."""
 
 import dataclasses
+import json
 import os
 import pathlib
 from collections.abc import Callable
@@ -268,9 +269,9 @@ def _other_fields(config: ConfigDict, run: pathlib.Path) -> str:
         theirs = run_record.read_json(run / "config.json")
     except (OSError, ValueError):
         return ""
+    ours = json.loads(json.dumps(config.to_dict(), default=str))  # tuples are lists, as in theirs
     here, there = (
-        run_record.flatten({name: tree.get(name, {}) for name in ("model", "task")})
-        for tree in (config.to_dict(), theirs)
+        run_record.flatten({name: tree.get(name, {}) for name in ("model", "task")}) for tree in (ours, theirs)
     )
     unlike = [name for name in here if name in there and here[name] != there[name] and name not in NOT_OF_SHAPES]
     told = [f"{name} is {there[name]!r} there and {here[name]!r} here" for name in unlike]

@@ -22,6 +22,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+from experiments.parts import check_config
 from experiments.sweep import display, fold, folder, launchers, points, runner
 from rl_jax.runs.run_record import is_complete
 
@@ -35,6 +36,15 @@ def tasks_of(sweep: pathlib.Path, chosen: Sequence[points.Point], *, vmap: bool)
         runner.Task(point.name, place, point.command(place), [point.name])
         for point, place in zip(chosen, places, strict=True)
     ]
+
+
+def check(chosen: Sequence[points.Point]) -> None:
+    """Checks the config of every point before one is started. Raises ValueError with the point's name."""
+    for point in chosen:
+        try:
+            check_config.check(points.resolve(point))
+        except ValueError as error:
+            raise ValueError(f"point {point.name}: {error}") from None
 
 
 def listing(sweep: pathlib.Path, chosen: Sequence[points.Point]) -> str:
@@ -149,6 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.table:
             print(folder.markdown(folder.table(sweep, options.metric)), end="")
             return 0
+        check(chosen)
         if options.print:
             slots = launchers.read_hosts(options.hosts) if options.hosts else [runner.Slot()]
             left = [point for point in chosen if not is_complete(sweep / "points" / point.name)]

@@ -171,6 +171,7 @@ CASES = [
     bad("grpo", "reward.terms=x*math", "reward.terms: 'x'", "must be a number"),
     bad("grpo", "reward.terms=math,math", "two terms are named 'math'"),
     bad("grpo", "reward.terms={'a': ", "reward.terms"),
+    bad("control_ppo", ["--skip_bad_records"], "--skip_bad_records: this program reads no records"),
     bad("grpo", ["--num_processes=2"], "--num_processes=2 needs --coordinator=HOST:PORT"),
     bad("best_of_n", ["--num_processes=2", "--coordinator=h:1"], "this program runs in one process"),
     bad("grpo", f"--config={CONFIGS['ppo']}", "this config is for experiments.ppo: python -m experiments.ppo"),
@@ -321,7 +322,10 @@ CASES = [
     bad("grpo", [f"--config={HF}", FOLDER], "model", "config.json"),
     bad("grpo", "--config=configs/task.py", "task.path: give --config.task.path=PROMPTS.jsonl"),
     bad("dpo", PATH, "pairs.jsonl: cannot be opened (No such file or directory)"),
-    bad("dpo", PATH, "pairs.jsonl: is a pipe or a device, not a file", pairs_dot_jsonl=pipe),
+    bad("dpo", PATH, "data.path='pairs.jsonl' is a pipe or a device, not a file", pairs_dot_jsonl=pipe),
+    bad("dpo", "data.path=folder", "folder/a.jsonl: is a pipe or a device, not a file", folder__a_dot_jsonl=pipe),
+    bad("reward_model", "model.checkpoint=w.bin", "model.checkpoint='w.bin' is a pipe or a device", w_dot_bin=pipe),
+    bad("evaluate", "init_from=run", "init_from='run' is a pipe or a device", run=pipe),
     bad("dpo", "data.path=folder", "folder", folder=lambda place: place.mkdir()),
     bad("online_dpo", "sample.data=pairs", "sample.pairs.path is empty"),
     # --- Data ------------------------------------------------------------------------------------------------------
@@ -370,6 +374,10 @@ CASES = [
     bad("sweep", ["--config=configs/tasks/arithmetik.py", "--sweep=lr", "--list"], "there is no config file"),
     bad("sweep", [f"--config={CONFIGS['grpo']}", "--sweep=lrr", "--list"], "has no sweep 'lrr'; near it: lr"),
     bad("sweep", [f"--config={CONFIGS['grpo']}", "--sweep=lr", "train.stepz=1", "--list"], "no field train.stepz"),
+    bad(
+        "sweep", [f"--config={CONFIGS['grpo']}", "--sweep=lr", "train.minibatches=3", "--print"],
+        "point lr=0.0001: ", "must be a multiple of train.minibatches=3",
+    ),
     bad("sweep", [f"--config={CONFIGS['grpo']}", "--sweep=lr", "--jobs=0"], "--jobs must be at least 1"),
     bad("score", ["nowhere.jsonl", "--reward=math"], "nowhere.jsonl: cannot be opened"),
     bad("score", ["answers.jsonl", "--reward=sevenz"], "sevenz", answers_dot_jsonl=""),
@@ -548,7 +556,6 @@ def started(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [
-        (["--config.train.steps=-3"], {}, "train.steps=-3 must be 0 or more"),
         ([], {"JAX_PLATFORMS": "cuda"}, "JAX_PLATFORMS=cuda: jax cannot start on such a device here"),
     ],
 )

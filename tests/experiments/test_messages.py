@@ -1,5 +1,6 @@
 """What a program says: where it runs and writes, what it resumes, saves or wrote, and what takes long."""
 
+import json
 import os
 import re
 import signal
@@ -8,10 +9,10 @@ import types
 import jax
 import pytest
 
-from experiments.parts import devices, sampler
+from experiments.parts import devices, sampler, setup
 from experiments.parts.run import Run
 from rl_jax.training import checkpoint
-from tests.experiments import test_run
+from tests.experiments import small, test_run
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.paths import REPO_ROOT
 
@@ -102,3 +103,24 @@ def test_no_advice_names_a_package_that_is_not_ours():
         places += [path for path in (REPO_ROOT / top).rglob("*") if path.suffix in (".py", ".md")]
     advice = re.compile(r"pip install [-\w '\"]*rl_jax")
     assert not [str(path) for path in places if advice.search(path.read_text(encoding="utf-8"))]
+
+
+def test_params_of_another_model_are_told_by_their_fields(tmp_path, monkeypatch):
+    config = small.config(tmp_path)
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    theirs = json.loads(config.to_json_best_effort())
+    theirs["model"] |= {"embed_dim": 64, "dtype": "bfloat16"}
+    (run / "config.json").write_text(json.dumps(theirs))
+    reason = ["is of a run with other shapes; use that run's config"]
+
+    def restore(*_):
+        raise ValueError(reason[0])
+
+    monkeypatch.setattr(checkpoint.Checkpointer, "restore", restore)
+    made = types.SimpleNamespace(config=config, param_shapes={}, param_shardings={})
+    with pytest.raises(ValueError, match="is of another model: model.embed_dim is 64 there and 32 here$"):
+        setup.load_params(made, run)
+    reason[0] = "no checkpoint can be read"
+    with pytest.raises(ValueError, match="no checkpoint can be read"):
+        setup.load_params(made, run)
