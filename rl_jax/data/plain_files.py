@@ -35,7 +35,9 @@ def read_bytes(path: str | os.PathLike, max_bytes: int) -> bytes:
     check_regular(path)  # a pipe would be opened below, and a reader that opens one may be seen by its writer
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(number, "rb") as file:
-        content = file.read(max_bytes + 1) if stat.S_ISREG(os.fstat(number).st_mode) else b""
+        found = os.fstat(number)
+        # Python makes a buffer of what it is asked for: not of max_bytes.
+        content = file.read(min(found.st_size, max_bytes) + 1) if stat.S_ISREG(found.st_mode) else b""
     if len(content) > max_bytes:
         raise DataError(f"{path}: over {max_bytes} bytes, more than such a file has: is it the right one?")
     return content
