@@ -7,8 +7,8 @@ After every so many steps it reads this process's resident memory, open file des
 jax has compiled (or read from its cache), and the live arrays of jax. Over the second half of the run the memory may
 grow by --tolerance MiB per 1,000 steps (least squares), and no count may at all: the least of the last quarter is
 compared with the least of the one before. The last line is JSON; the exit code is 1 if something grows. The first half
-is not judged: buffers and queues fill up, and each stage compiles once. A run that a signal ends (`timeout 300 python -m
-...`) is judged as far as it came.
+is not judged: buffers and queues fill up, and each stage compiles once. A run that a signal ends (timeout 300 python
+...) is judged as far as it came.
 """
 
 import argparse
