@@ -7,7 +7,8 @@ After every so many steps it reads this process's resident memory, open file des
 jax has compiled (or read from its cache), and the live arrays of jax. Over the second half of the run the memory may
 grow by --tolerance MiB per 1,000 steps (least squares), and no count may at all: the least of the last quarter is
 compared with the least of the one before. The last line is JSON; the exit code is 1 if something grows. The first half
-is not judged: buffers and queues fill up, and each stage compiles once.
+is not judged: buffers and queues fill up, and each stage compiles once. A run that a signal ends (timeout 300 python
+...) is judged as far as it came.
 """
 
 import argparse
@@ -227,8 +228,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     found = problems(readings, options.tolerance)
     print(table(readings))
-    rate = slope(second_half(readings))
-    print(f"\n{options.program}, {options.steps} steps: " + ("; ".join(found) if found else "flat"))
+    rate, done = slope(second_half(readings)), readings[-1].step
+    print(f"\n{options.program}, up to step {done} of {options.steps}: " + ("; ".join(found) if found else "flat"))
     print(f"memory over the second half: {rate:+.2f} MiB per 1,000 steps, of {options.tolerance:g} that are allowed\n")
     last = {"tool": "flat_memory", "options": vars(options), "mib_per_1000_steps": rate, "problems": found}
     print(json.dumps(last | {"readings": [list(reading) for reading in readings]}))

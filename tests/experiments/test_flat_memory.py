@@ -82,10 +82,10 @@ def test_a_watch_counts_what_a_step_leaves_behind(tmp_path):
 def test_the_command_prints_a_table_and_its_verdict(capsys, monkeypatch):
     readings = [Reading(step, 100.0, 10, 20, 30, 40) for step in range(1, 41)]
     monkeypatch.setattr(flat_memory, "watch", lambda *args, **kwargs: readings)
-    assert flat_memory.main(["dpo", "--steps=40"]) == 0
+    assert flat_memory.main(["dpo", "--steps=50"]) == 0
     *printed, last = capsys.readouterr().out.strip().splitlines()
     assert json.loads(last)["problems"] == [] and "| 40 | 100.0 | 10 | 20 | 30 | 40 |" in printed
-    assert "dpo, 40 steps: flat" in printed
+    assert "dpo, up to step 40 of 50: flat" in printed
     readings[30:] = [reading._replace(threads=21) for reading in readings[30:]]
-    assert flat_memory.main(["dpo", "--steps=40"]) == 1
+    assert flat_memory.main(["dpo", "--steps=50"]) == 1
     assert "threads grow from 20 to 21 (from step 31 on)" in capsys.readouterr().out
