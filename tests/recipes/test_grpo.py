@@ -402,5 +402,5 @@ def test_what_the_batch_does_not_have_is_refused():
     def surrogate(log_probs, old_log_probs, advantages, mask, *, selected):
         return policy.clipped_surrogate(log_probs, old_log_probs, advantages, mask)
 
-    with pytest.raises(ValueError, match="surrogate needs selected, .*; available: behavior_log_probs, entropy"):
+    with pytest.raises(ValueError, match="surrogate needs selected, .*; available: advantages, behavior_log_probs, "):
         _loss(batch.log_probs, _policy_batch(batch), grpo.Objective(surrogate=surrogate))

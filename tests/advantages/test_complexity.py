@@ -1,0 +1,48 @@
+"""advantages/complexity.py and losses/difficulty.py: APO's two weights and P3O's pairs by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax import advantages
+from rl_jax.advantages import complexity
+from rl_jax.losses import difficulty, kl
+from rl_jax.testing.advantage_laws import check_advantage
+
+REWARDS = np.float32([1, 0, 0, 1, 0, 0, 0, 0, 1, 1, 1, 1])
+LENGTHS = np.int32([10, 69_335, 5, 30, 1, 2, 3, 4, 1, 2, 3, 4])
+
+
+def test_long_wrong_answers_are_pushed_down_harder():
+    plain = np.asarray(advantages.group_relative(REWARDS, group_size=4, eps=1e-9))
+    found = np.asarray(complexity.apo(REWARDS, group_size=4, lengths=LENGTHS))
+    expected = plain.copy()
+    expected[1] *= 1.5  # 69,315 tokens more than the 20 of the right answers
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    with pytest.raises(ValueError, match="base=1.0 must be above 1"):
+        complexity.apo(REWARDS, group_size=4, lengths=LENGTHS, base=1.0)
+
+
+def test_pairs_are_half_of_the_leave_one_out():
+    def loop(rewards, size):
+        groups = rewards.reshape(-1, size)
+        return [sum((r - other) / 2 for other in g) / (size - 1) for g in groups for r in g]
+
+    check_advantage(complexity.pairwise, loop)
+
+
+@pytest.mark.parametrize("right", [1, 3, 7])
+def test_the_kl_of_right_answers_counts_less_on_hard_prompts(right):
+    """1 - exp(-e (1 - d)) with the difficulty d = 1 - right / 8; wrong answers and equal groups keep theirs."""
+    rewards = np.float32([1] * right + [0] * (8 - right) + [1] * 8)
+    of_rows = advantages.group_relative(rewards, group_size=8)
+    mask = jnp.ones((16, 2), bool).at[0, 1].set(False)
+    log_probs = jnp.linspace(-2.0, -1.0, 32).reshape(16, 2)
+    arrays = (log_probs, log_probs[::-1], mask)
+    tokens = jnp.where(mask, jnp.broadcast_to(of_rows[:, None], mask.shape), jnp.nan)
+    weighed = difficulty.shaped_k3(*arrays, advantages=tokens, group_size=8)
+    weights = np.array([1 - np.exp(-np.e * right / 8)] * right + [1.0] * (16 - right))[:, None]
+    np.testing.assert_allclose(weighed, weights * kl.k3(*arrays), rtol=1e-4, atol=1e-7)
+    slope = jax.grad(lambda x: difficulty.shaped_k3(*arrays, advantages=x, group_size=8).sum())(tokens)
+    np.testing.assert_array_equal(slope, 0.0)
