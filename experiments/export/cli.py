@@ -34,7 +34,7 @@ from rl_jax.models.hf import loading
 from rl_jax.models.hf.peft import save_peft
 from rl_jax.models.hf.tensor_files import DTYPES
 from rl_jax.runs.logging import METRICS_FILE, read_jsonl
-from rl_jax.runs.run_record import read_json
+from rl_jax.runs.run_record import last_config, read_json
 
 PROGRAMS = ("sft", "grpo", "ppo", "dpo", "online_dpo")  # those whose model is a language model
 ADAPTERS = "adapters"
@@ -103,7 +103,7 @@ def write_folder(path: pathlib.Path, to: pathlib.Path, *, dtype: str | None = No
             _write_json(partial / "generation_config.json", generation_config(setup))
         text = card.card(
             to.name,
-            config=read_json(run_folder(path) / "config.json"),
+            config=last_config(run_folder(path)),
             record=record,
             step=_step(path),
             evaluation=last_evaluation(run_folder(path), _step(path)),
@@ -163,7 +163,7 @@ def best_checkpoint(workdir: pathlib.Path) -> pathlib.Path:
     Raises:
       ExportError: if no kept checkpoint's step has the metric.
     """
-    settings = read_json(workdir / "config.json")["checkpoint"]
+    settings = last_config(workdir)["checkpoint"]
     name, sign = settings["best_metric"], 1 if settings["best_mode"] == "max" else -1
     folders = {int(path.name): path for path in (workdir / "checkpoints").glob("*") if path.name.isdecimal()}
     rows = read_jsonl(workdir / METRICS_FILE) if (workdir / METRICS_FILE).exists() else []

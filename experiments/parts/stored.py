@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from rl_jax.runs.run_record import read_json
+from rl_jax.runs.run_record import last_config
 
 # Fields that came later, with what runs of before did: group -> field -> value. Groups that a run lacks stay away.
 LATER: dict[str, dict[str, Any]] = {
@@ -24,7 +24,7 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
     Args:
       workdir: with config.json.
     """
-    return with_later_fields(ConfigDict(read_json(workdir / "config.json")))
+    return with_later_fields(ConfigDict(last_config(workdir)))
 
 
 def with_later_fields(config: ConfigDict) -> ConfigDict:

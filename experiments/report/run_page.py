@@ -12,7 +12,7 @@ from experiments.report import reading, render
 from experiments.report.health import acts, assess, points_of
 from rl_jax.core.visible import visible
 from rl_jax.runs.logging import GROUP_VIEW_FILE, METRICS_FILE, SAMPLES_FILE, TIMING_FILE, read_jsonl
-from rl_jax.runs.run_record import read_json
+from rl_jax.runs.run_record import last_config, read_json
 
 MAX_SAMPLES = 40  # rows of the before-and-after table
 MAX_GROUP_ROWS = 16  # completions per group, token by token
@@ -83,7 +83,7 @@ def load_run(workdir: Path, label: str) -> Run:
             missing.append(name)
         return empty
 
-    record, config = read("run.json", read_json, {}), read("config.json", read_json, {})
+    record, config = read("run.json", read_json, {}), read("config.json", lambda path: last_config(path.parent), {})
     metrics = reading.number_rows(METRICS_FILE, read(METRICS_FILE, read_jsonl, []), notes)
     timing = reading.number_rows(TIMING_FILE, read(TIMING_FILE, read_jsonl, []), notes)
     in_worlds = acts(metrics)

@@ -26,7 +26,7 @@ from experiments.ablation.cli import SPENT, run_once
 from experiments.report import cli
 from rl_jax import stats
 from rl_jax.runs.logging import read_jsonl, write_atomically
-from rl_jax.runs.run_record import flatten, is_complete, read_json
+from rl_jax.runs.run_record import flatten, is_complete, last_config, read_json
 
 CONFIG = "configs/control/environments.py"
 # Fields that do not change the results, and the one for categorical critics, which no level uses.
@@ -50,7 +50,7 @@ def check_same(level: Level, workdir: pathlib.Path, overrides: Sequence[str], *,
     if not (workdir / "config.json").exists():
         return
     asked = flatten(json.loads(json.dumps(environments.get_config(argument(level, smoke).partition(":")[2]).to_dict())))
-    kept = flatten(read_json(workdir / "config.json"))
+    kept = flatten(last_config(workdir))
     named = dict(text.removeprefix("--config.").split("=", 1) for text in overrides)
     wrong = [name for name, value in named.items() if not name.startswith(FREE) and str(kept.get(name)) != value]
     if wrong and is_complete(workdir):

@@ -33,7 +33,7 @@ from rl_jax.core.visible import one_line, visible
 from rl_jax.runs.logging import METRICS_FILE, export_parquet
 from rl_jax.runs.parquet import write_parquet
 from rl_jax.runs.progress import format_seconds
-from rl_jax.runs.run_record import flatten, read_json
+from rl_jax.runs.run_record import flatten, last_config, read_json
 
 MARKS = ("run.json", "config.json", METRICS_FILE)  # a folder with one of them is a run
 # The points of folded runs are elsewhere.
@@ -118,7 +118,7 @@ def load(name: str, path: pathlib.Path) -> Run:
     record, config, metrics = {}, {}, {}
     try:
         record = read_json(path / "run.json") if (path / "run.json").exists() else {}
-        config = read_json(path / "config.json")
+        config = last_config(path)
         metrics = last_metrics(path)
     except (OSError, ValueError) as broken:
         state, error = "damaged", str(broken)

@@ -177,6 +177,30 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
+def last_config(workdir: str | os.PathLike) -> dict[str, Any]:
+    """The config of a run's last attempt: config.json with the fields that the attempt was started with instead.
+
+    Raises:
+      FileNotFoundError: if there is no config.json.
+      ValueError: if config.json or run.json holds no object; names the file.
+    """
+    workdir = Path(workdir)
+    config = read_json(workdir / "config.json")
+    attempts = read_json(workdir / "run.json").get("attempts") if (workdir / "run.json").exists() else None
+    last = attempts[-1] if isinstance(attempts, list) and attempts else {}
+    changes = last.get("config") if isinstance(last, Mapping) else None
+    for name, value in changes.items() if isinstance(changes, Mapping) else ():
+        *groups, field = name.split(".")
+        place = config
+        for group in groups:
+            place = place.setdefault(group, {})
+        if value == ABSENT:
+            place.pop(field, None)
+        else:
+            place[field] = value
+    return config
+
+
 def read_json(path: str | os.PathLike) -> dict[str, Any]:
     """The object in a JSON file.
 

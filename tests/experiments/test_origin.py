@@ -204,7 +204,7 @@ def test_a_program_exits_with_75_if_stopped_and_refuses_a_second_one_without_a_t
     with subprocess.Popen(command, **pipes) as first:
         assert first.stdout.readline() == f"claimed {tmp_path}\n"
         second = subprocess.run(command, input="", capture_output=True, text=True, cwd=REPO_ROOT, timeout=600)
-        assert second.returncode == 1 and "claimed" not in second.stdout and "Traceback" not in second.stderr
+        assert second.returncode == 2 and "claimed" not in second.stdout and "Traceback" not in second.stderr
         assert f"process {first.pid} on " in second.stderr
         first.communicate("s")
     assert first.returncode == stops.STOPPED

@@ -125,3 +125,13 @@ def test_the_patch_lies_beside_the_record(tmp_path, monkeypatch):
         write_run_record(tmp_path, config={}, **RECORD)
     attempts = read_json(tmp_path / "run.json")["attempts"]
     assert [(tmp_path / attempt["git_patch"]).read_bytes() for attempt in attempts] == [b"first", b"second"]
+
+
+def test_the_last_config_has_the_changes_of_the_last_attempt(tmp_path):
+    """config.json stays that of the first start; what reads a run's settings wants those that it ended with."""
+    options = dict(command=["x"], task="t", algorithm="a")
+    run_record.write_run_record(tmp_path, config={"train": {"steps": 1, "lr": 0.1}, "old": 2}, **options)
+    assert run_record.last_config(tmp_path) == {"train": {"steps": 1, "lr": 0.1}, "old": 2}
+    run_record.write_run_record(tmp_path, config={"train": {"steps": 3, "lr": 0.1}, "new": {"a": 1}}, **options)
+    assert run_record.last_config(tmp_path) == {"train": {"steps": 3, "lr": 0.1}, "new": {"a": 1}}
+    assert run_record.read_json(tmp_path / "config.json")["train"]["steps"] == 1
