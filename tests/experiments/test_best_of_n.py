@@ -7,6 +7,7 @@ import pytest
 
 from configs.preferences import best_of_n as configs
 from experiments import best_of_n
+from experiments.parts import origin
 from experiments.parts.judging import Judged
 from rl_jax import preferences
 from rl_jax.rewards.pool import RewardResult
@@ -16,12 +17,11 @@ from tests.experiments.small import kept_signals, reward, sevens  # noqa: F401  
 pytestmark = pytest.mark.usefixtures("kept_signals")
 
 
-def run(tmp_path, **fields):
+def run(tmp_path, to="run", **fields):
     """(rows, workdir, config) of a run on random params, whose completions are random digits."""
     config = small_config(tmp_path, reward__function=reward(sevens)).copy_and_resolve_references().unlock()
     config.best_of_n = configs.best_of_n(num_prompts=12, samples=6, sizes=(1, 2, 6), batch_size=8, **fields)
-    workdir = tmp_path / f"run_{fields.get('combine', {}).get('fn', '')}"
-    return best_of_n.run(config, workdir), workdir
+    return best_of_n.run(config, tmp_path / to), tmp_path / to
 
 
 class LastDigit:
@@ -59,9 +59,11 @@ def test_the_verifier_as_its_own_proxy(tmp_path, monkeypatch):
 
     # A proxy of two members that disagree about everything: the worst case is the one that likes no sevens.
     monkeypatch.setattr(best_of_n, "load_reward_model", lambda folders: LastDigit())
-    worst = run(tmp_path, proxies="a,b", combine=dict(fn="worst_case"))[0]
+    with pytest.raises(origin.ChangedError, match="best_of_n.proxies: "):
+        run(tmp_path, proxies="a,b")
+    worst = run(tmp_path, "worst", proxies="a,b", combine=dict(fn="worst_case"))[0]
     assert worst[2]["gold"] < worst[0]["gold"] == pytest.approx(rows[0]["gold"])
-    level = run(tmp_path, proxies="a,b", combine=dict(fn="mean"))[0]
+    level = run(tmp_path, "level", proxies="a,b", combine=dict(fn="mean"))[0]
     # All tie, so that the choice is at random among the completions that are not empty.
     assert level[2]["gold"] == pytest.approx(level[0]["gold"], abs=0.05)
 
