@@ -57,25 +57,32 @@ def memory_bytes() -> int:
         return 0
 
 
-def set_limits(*, memory_bytes: float, cpu_s: float) -> None:
+def set_limits(*, memory_bytes: float) -> None:
     """Limits of this process and of all that it starts; one that cannot be set is left as it is.
 
     Args:
       memory_bytes: address space; inf sets none.
-      cpu_s: CPU seconds; inf sets none.
     """
     for kind, most in (
         (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
         (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
     ):
-        _, hard = resource.getrlimit(kind)
-        if most < 2**62:
-            value = math.ceil(most) if hard == resource.RLIM_INFINITY else min(math.ceil(most), hard)
-            with contextlib.suppress(ValueError, OSError):
-                resource.setrlimit(kind, (value, value))
+        _limit(kind, most)
+
+
+def set_cpu_limit(seconds: float) -> None:
+    """CPU seconds of this process, and of each that it starts; inf sets none."""
+    _limit(resource.RLIMIT_CPU, seconds)
+
+
+def _limit(kind: int, most: float) -> None:
+    _, hard = resource.getrlimit(kind)
+    if most < 2**62:
+        value = math.ceil(most) if hard == resource.RLIM_INFINITY else min(math.ceil(most), hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (value, value))
 
 
 def prefer_for_oom() -> None:

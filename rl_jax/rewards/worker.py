@@ -81,7 +81,10 @@ class _Worker:
         self.keeps = replies.shares_process(self.function, self.kwargs)
         self.max_names = replies.hook(self.function, "max_names", self.kwargs, replies.MAX_NAMES)
         self.spare = frozenset(containment.children())  # what the import has started serves all items
-        self.base_bytes, self.fence = containment.memory_bytes(), containment.signal_fence()
+        self.fence = containment.signal_fence()
+        # Once for all children: they inherit these.
+        containment.prefer_for_oom()
+        containment.set_limits(memory_bytes=containment.memory_bytes() + self.memory_gb * GIB)
 
     def contain(self, pid: int) -> None:
         """In a child: what holds it."""
@@ -91,9 +94,8 @@ class _Worker:
         containment.on_parent_death(signal.SIGKILL)
         if os.getppid() != self.pid:  # it ended before that
             os._exit(0)
-        containment.prefer_for_oom()
-        cpu_s = float("inf") if self.keeps else self.limit_s * (os.cpu_count() or 1) + containment.SPARE_CPU_S
-        containment.set_limits(memory_bytes=self.base_bytes + self.memory_gb * GIB, cpu_s=cpu_s)
+        if not self.keeps:
+            containment.set_cpu_limit(self.limit_s * (os.cpu_count() or 1) + containment.SPARE_CPU_S)
         containment.go_behind(self.fence)
 
     def woken(self, *_) -> None:
