@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.parts import flags, hub, processes, references
+from experiments.parts.clock import Clock
 from experiments.parts.judging import Judged, make_evaluate, need_reward, rewards_by_source, sample_rows
 from experiments.parts.preference_data import PreferencePacker, flat, for_sft
 from experiments.parts.preference_steps import PreferencePrograms, add_batch_statistics, build, make_objective
 from experiments.parts.prompts import make_prompts
 from experiments.parts.rewards import make_rewards
-from experiments.parts.run import Clock, Run, checkpoint_items, state_of
+from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, Source, make_judge
 from experiments.parts.setup import Setup, check_rows, make_setup
 from experiments.parts.training import to_mesh

@@ -25,12 +25,12 @@ from ml_collections import ConfigDict
 from experiments import grpo, online_dpo, ppo
 from experiments.frontier import curves
 from experiments.parts import flags, preference_steps, stops
+from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts
 from experiments.parts.judging import judge
 from experiments.parts.preference_data import PreferencePacker
 from experiments.parts.prompts import make_prompts
 from experiments.parts.rewards import Rewards, make_rewards
-from experiments.parts.run import Clock
 from experiments.parts.sample_candidates import Candidates, Source, make_judge
 from experiments.parts.setup import Setup, make_setup
 from experiments.parts.training import jit_generate, jit_score, to_mesh

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 
 from experiments.parts import processes
+from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts, encode_sft, pad_prompts
 from experiments.parts.judging import Judged, judge
 from experiments.parts.prompts import feedback_of
 from experiments.parts.rewards import Rewards
-from experiments.parts.run import Clock
 from experiments.parts.sample_groups import join_rows
 from experiments.parts.sampler import make_sampler, say_engine
 from experiments.parts.setup import Setup, sampling_of

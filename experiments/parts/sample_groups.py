@@ -13,12 +13,12 @@ import jax
 import numpy as np
 
 from experiments.parts import foreign_rows, processes, rollout_mesh
+from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts, pad_prompts
 from experiments.parts.judging import Judged, judge
 from experiments.parts.prompts import feedback_of
 from experiments.parts.revisits import Revisits
 from experiments.parts.rewards import Rewards
-from experiments.parts.run import Clock
 from experiments.parts.sampler import say_engine
 from experiments.parts.setup import Setup
 from rl_jax.core.types import Params, Rollout

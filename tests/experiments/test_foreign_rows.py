@@ -10,9 +10,9 @@ import pytest
 from experiments import grpo
 from experiments.parts import foreign_kinds, foreign_rows, policy
 from experiments.parts.check_config import check
+from experiments.parts.clock import Clock
 from experiments.parts.foreign_stage import rephrased
 from experiments.parts.rewards import make_rewards
-from experiments.parts.run import Clock
 from experiments.parts.sample_groups import Collector
 from experiments.parts.setup import make_setup
 from rl_jax.credit import CreditRule, rule

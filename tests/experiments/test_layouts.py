@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.parts import rollout_mesh
-from experiments.parts.run import Clock
+from experiments.parts.clock import Clock
 from experiments.parts.sampler import make_sampler
 from experiments.parts.setup import make_setup
 from rl_jax.core.types import path_name

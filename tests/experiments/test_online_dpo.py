@@ -12,10 +12,10 @@ from experiments import online_dpo
 from experiments.parts import preference_steps, references
 from experiments.parts import sample_candidates as candidates_of
 from experiments.parts.check_config import check
+from experiments.parts.clock import Clock
 from experiments.parts.preference_data import flat
 from experiments.parts.prompts import make_prompts
 from experiments.parts.rewards import make_rewards
-from experiments.parts.run import Clock
 from experiments.parts.setup import make_setup
 from experiments.parts.training import to_mesh
 from rl_jax import preferences

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.parts import sample_groups
+from experiments.parts.clock import Clock
 from experiments.parts.judging import Judged
-from experiments.parts.run import Clock
 from rl_jax.core.types import Rollout, TokenBatch
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.training import sharding
