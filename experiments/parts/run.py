@@ -26,6 +26,7 @@ from ml_collections import ConfigDict
 
 from experiments.parts import hub, origin, processes, stops
 from experiments.parts.budgets import samples_per_step
+from experiments.parts.clock import Clock
 from experiments.parts.devices import describe
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup, lora_config
