@@ -80,7 +80,7 @@ MUTANTS = [
     Mutant(
         "mean over padding (empty rows counted)",
         "losses/aggregate.py",
-        "return jnp.sum(jnp.any(mask, axis=1), dtype=dtype)",
+        "return jnp.sum(jnp.any(mask, axis=1) | count_empty_rows, dtype=dtype)",
         "return jnp.asarray(mask.shape[0], dtype)",
         "recipes/test_laws.py::test_rows_without_a_token_change_nothing[grpo]",
     ),

@@ -276,7 +276,7 @@ def test_math_verify_adds_what_60_digits_confirm(library):
 
 def test_without_math_verify_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "math_verify", None)
-    with pytest.raises(ImportError, match=r"rl_jax\[math\]"):
+    with pytest.raises(ImportError, match=r"pip install -e .\.\[math\]"):
         math_backend.confirmed("1", "1")
     assert not math_backend.confirmed("9^9^9", "1")  # not asked at all
 
