@@ -10,13 +10,14 @@ from ml_collections import ConfigDict
 
 from configs import common
 from configs.preferences import given
-from configs.tasks import arithmetic, stories_sentiment
+from configs.tasks import stories_sentiment
+from configs.tasks.arithmetic import get_config as arithmetic  # not the module: its sweeps are of GRPO's fields
 
 
 def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke", "stories", "stories260k"))
     real = words & {"stories260k"}
-    config = of(stories_sentiment.get_config(*real) if real or "stories" in words else arithmetic.get_config())
+    config = of(stories_sentiment.get_config(*real) if real or "stories" in words else arithmetic())
     if real or "stories" in words:
         config.sample.update(prompts_per_step=16, prompts_per_batch=16, group_size=4)
         config.algorithm.pair_selection = dict(fn="best_worst")

@@ -94,6 +94,8 @@ def policy_recipes():
     rewards = jnp.ones(8)
     data = credit.assign(chosen, rollout, rewards, **arrays)
     token_scores = TokenScores(jnp.asarray(batch.log_probs), -jnp.asarray(batch.log_probs))
+    bonus = grpo.Objective(entropy_coef=0.1, entropy_aggregate=aggregate.token_mean)
+    grpo.loss(token_scores, grpo.with_entropy_scale(data, bonus), bonus)
     grpo.loss(token_scores, data, grpo.Objective(surrogate=functools.partial(policy.gated, gate="ppo_gate")))
     critic, _ = ppo.assign(chosen, ppo.Estimator(), rollout, rewards, jnp.zeros((8, 7)), **arrays)
     ppo.value_loss(jnp.zeros((8, 6, 1)), critic, ppo.Objective())
