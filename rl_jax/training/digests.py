@@ -1,13 +1,12 @@
 """Digests of a checkpoint: whether what was read is what was saved.
 
-The digest of an array is two sums over its elements, each modulo 2**32:
+The digest of an array is a sum over its elements, modulo 2**64:
 
-  sum_i mix(bits(x_i) + (i + 1) * weight)        i: the element's place in the whole array
+  sum_i mix(bits(x_i) + (i + 1) * WEIGHT)        i: the element's place in the whole array; mix: splitmix64's
 
-An element of 8 or 16 bytes counts as 2 or 4 of 4 bytes. `mix` is a bijection (MurmurHash3's fmix32, and Wellons'
-lowbias32), so one changed element of up to 4 bytes always changes both sums; any other fault is missed with a
-probability of about 2**-64. A sum needs no order: each process adds up the shards that it owns, and the sums of all
-processes are added. So no array is gathered, and the digest does not depend on the mesh.
+`mix` is a bijection, so one changed element always changes the sum; any other fault is missed with a probability of
+2**-64. A sum needs no order: each process adds up the shards that it owns, and the sums of all processes are added. So
+no array is gathered, and the digest does not depend on the mesh.
 """
 
 import concurrent.futures
@@ -25,13 +24,10 @@ from rl_jax.core.types import path_name
 from rl_jax.training import distributed
 
 RECORD, SEAL = "digests", "digests_sha256"  # names in the saved JSON, besides the host's own
+WEIGHT = np.uint64(0x9E3779B97F4A7C15)
 CHUNK = 1 << 15  # elements at a time: they stay in the processor's cache
 SMALL = 1 << 20  # bytes below which threads cost more than they save
-# Of each sum: weight, and what mix does: (shift, factor) twice, then a last shift.
-LANES = (
-    (0x9E3779B9, ((16, 0x85EBCA6B), (13, 0xC2B2AE35)), 16),
-    (0x85157AF5, ((16, 0x7FEB352D), (15, 0x846CA68B)), 16),
-)
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def of(tree: Any) -> dict[str, str]:
@@ -39,8 +35,7 @@ def of(tree: Any) -> dict[str, str]:
     parts = distributed.gather(_own(tree))
     result = {}
     for name, (kind, _) in parts[0].items():
-        sums = (sum(part[name][1][lane] for part in parts) % 2**32 for lane in range(len(LANES)))
-        result[name] = " ".join([kind, "".join(f"{value:08x}" for value in sums)])
+        result[name] = f"{kind} {sum(part[name][1] for part in parts) % 2**64:016x}"
     return result
 
 
@@ -107,25 +102,24 @@ def _sha256(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _own(tree: Any) -> dict[str, tuple[str, list[int]]]:
-    """{name: (kind, the sums over the elements that this process owns)}."""
+def _own(tree: Any) -> dict[str, tuple[str, int]]:
+    """{name: (kind, the sum over the elements that this process owns)}."""
     result, tasks, size = {}, [], 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
         name = path_name(path)
-        result[name] = (kind_of(leaf), [0] * len(LANES))
+        result[name] = (kind_of(leaf), 0)
         for index, data in _shards(leaf):
             tasks.append((name, leaf.shape, index, data))
             size += data.nbytes
     if size < SMALL:
-        found = [_sum(*task[1:]) for task in tasks]
+        sums = [_sum(*task[1:]) for task in tasks]
     else:
         with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            found = list(pool.map(lambda task: _sum(*task[1:]), tasks))
-    for (name, *_), sums in zip(tasks, found, strict=True):
-        kind, before = result[name]
-        result[name] = (kind, [a + b for a, b in zip(before, sums, strict=True)])
+            sums = list(pool.map(lambda task: _sum(*task[1:]), tasks))
+    for (name, *_), value in zip(tasks, sums, strict=True):
+        result[name] = (result[name][0], (result[name][1] + value) % 2**64)
     return result
 
 
@@ -136,16 +130,16 @@ def _shards(leaf: Any) -> list[tuple[tuple[slice, ...], Any]]:
     return [((slice(None),) * leaf.ndim, leaf)] if distributed.is_main() else []
 
 
-def _sum(shape: Sequence[int], index: tuple[slice, ...], data: Any) -> list[int]:
-    """The sums over one part of an array of this shape."""
+def _sum(shape: Sequence[int], index: tuple[slice, ...], data: Any) -> int:
+    """The sum over one part of an array of this shape."""
     part = np.ascontiguousarray(np.asarray(data))
     shape, starts = list(shape), [s.indices(n)[0] for s, n in zip(index, shape, strict=True)]
     local = list(np.shape(data))
-    if part.dtype.itemsize > 4:
-        part = part.reshape(*local, 1).view(np.uint32)
-        shape, starts, local = [*shape, part.shape[-1]], [*starts, 0], [*local, part.shape[-1]]
+    if part.dtype.itemsize > 8:  # complex128: two elements
+        part = part.reshape(*local, 1).view(np.uint64)
+        shape, starts, local = [*shape, 2], [*starts, 0], [*local, part.shape[-1]]
     if not part.size:
-        return [0] * len(LANES)
+        return 0
     bits = part.reshape(-1).view(f"u{part.dtype.itemsize}")
     # Trailing axes that are whole, and the one before them, make one run of neighbours; `first` is where each begins.
     axis = len(shape)
@@ -158,26 +152,23 @@ def _sum(shape: Sequence[int], index: tuple[slice, ...], data: Any) -> list[int]
     for i in range(axis):
         first = (first[:, None] + (starts[i] + np.arange(local[i])) * strides[i]).reshape(-1)
     first = first + (starts[axis] * strides[axis] if shape else 0)
-    return _sum_runs(bits.reshape(len(first), run), first)
+    return _sum_runs(bits.reshape(len(first), run), first.astype(np.uint64))
 
 
-def _sum_runs(bits: np.ndarray, first: np.ndarray) -> list[int]:
-    """The sums over rows of neighbours. bits: uint [rows, run]. first: int64 [rows], the place of each row's first."""
+def _sum_runs(bits: np.ndarray, first: np.ndarray) -> int:
+    """The sum over rows of neighbours. bits: uint [rows, run]. first: uint64 [rows], the place of each row's first."""
     count, run = bits.shape
-    rows, width, totals = max(CHUNK // run, 1), min(run, CHUNK), [0] * len(LANES)
-    x, shifted = np.empty((2, rows, width), np.uint32)
-    ramps = [np.arange(1, width + 1, dtype=np.uint32) * np.uint32(weight) for weight, *_ in LANES]
+    rows, width, total = max(CHUNK // run, 1), min(run, CHUNK), 0
+    weights = np.arange(1, width + 1, dtype=np.uint64) * WEIGHT
     for i in range(0, count, rows):
+        begin = (first[i : i + rows] * WEIGHT)[:, None]
         for j in range(0, run, width):
-            piece = bits[i : i + rows, j : j + width]
-            a, b = x[: len(piece), : piece.shape[1]], shifted[: len(piece), : piece.shape[1]]
-            begin = ((first[i : i + rows] + j) % 2**32).astype(np.uint32)[:, None]
-            for lane, (weight, rounds, last) in enumerate(LANES):
-                np.add(piece, ramps[lane][: piece.shape[1]], out=a, dtype=np.uint32)
-                a += begin * np.uint32(weight)
-                for shift, factor in rounds:
-                    np.bitwise_xor(a, np.right_shift(a, np.uint32(shift), out=b), out=a)
-                    a *= np.uint32(factor)
-                np.bitwise_xor(a, np.right_shift(a, np.uint32(last), out=b), out=a)
-                totals[lane] += int(a.sum(dtype=np.uint32))
-    return [total % 2**32 for total in totals]
+            x = bits[i : i + rows, j : j + width].astype(np.uint64)
+            x += weights[: x.shape[1]]
+            x += begin + np.uint64(j * int(WEIGHT) % 2**64)
+            for shift, factor in _ROUNDS:
+                x ^= x >> np.uint64(shift)
+                x *= np.uint64(factor)
+            x ^= x >> np.uint64(31)
+            total += int(x.sum(dtype=np.uint64))
+    return total % 2**64
