@@ -209,7 +209,9 @@ class _Game:
         limits = self._limits
         after, ids = talk.answer(sampled, messages)
         most = limits.observation or limits.context
-        while len(ids) > most or (limits.overflow == "cut" and not episode.fits(len(ids), limits)):
+        if limits.overflow == "cut" and not episode.fits(len(ids), limits):
+            most = min(most, episode.left(limits) // 2)  # the rest is for the turns that follow
+        while len(ids) > most:
             if not _cut_longest(messages):
                 break
             after, ids = talk.answer(sampled, messages)

@@ -13,15 +13,15 @@ from rl_jax.experience.episodes import Environments, play
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm.continuous import Engine
 from rl_jax.rollout.lm.episodes import EngineSampler, as_rollout
-from rl_jax.rollout.lm.generate import ContinuousGenerate
+from rl_jax.rollout.lm.requests import requests_of
 from rl_jax.tokenizers.dialogue import dialogue_of
 from rl_jax.training.scoring import make_score
 from tests.tiny import CONFIG, prompts, random_params
 
 TINY = make_transformer(CONFIG)
 EOS = tuple(range(5, 64, 8))
-P, C, EPISODES = 8, 32, 12
-LIMITS = Limits(turns=4, context=P + C, row=C, turn_tokens=12)
+P, C, EPISODES = 8, 88, 12
+LIMITS = Limits(turns=4, context=P + C, row=C, turn_tokens=30)
 
 
 class Ids:
@@ -53,7 +53,8 @@ class Talker:
 
 @functools.cache
 def engine(slots=EPISODES):
-    return Engine(TINY, slots=slots, prompt_length=P + C - 1, length=P + C, eos_ids=EOS, chunk=4, steps=5)
+    sizes = dict(slots=slots, sizes=(slots,), prompt_length=P + C - 1, length=P + C, refill=slots)
+    return Engine(TINY, eos_ids=EOS, chunk=4, steps=5, **sizes)
 
 
 def asks():
@@ -76,17 +77,13 @@ def rows(trajectories, **options):
 
 
 def test_the_first_turn_is_the_single_turn_sample():
-    generate = ContinuousGenerate(
-        TINY, prompt_length=P, completion_length=12, group_size=3, eos_ids=EOS, slots=4, chunk=4
-    )
-    alone = generate(random_params(), *prompts([6, 2, 8, 1], P), jax.random.key(3))
-    for row, trajectory in enumerate(episodes()):
-        first = trajectory.sampled()[0].ids
-        np.testing.assert_array_equal(first, alone.batch.tokens[row, P:][: len(first)])
-        assert len(first) == alone.completion_mask[row].sum()
+    engine(EPISODES).submit(requests_of(*prompts([6, 2, 8, 1], P), group_size=3, max_tokens=30), jax.random.key(3))
+    for completion, trajectory in zip(engine(EPISODES).run(random_params()), episodes(), strict=True):
+        np.testing.assert_array_equal(trajectory.sampled()[0].ids, completion.tokens)
+        np.testing.assert_array_equal(trajectory.sampled()[0].log_probs, completion.sampled_log_probs)
 
 
-@pytest.mark.parametrize(("slots", "hold"), [(3, False), (EPISODES, True), (16, True)])
+@pytest.mark.parametrize(("slots", "hold"), [(3, False), (EPISODES, True)])
 def test_slots_and_held_caches_change_nothing(slots, hold):
     assert len({trajectory.status for trajectory in episodes()}) > 1, "some episodes should end early"
     assert sum(len(trajectory.turns) > 1 for trajectory in episodes()) > 3
@@ -100,7 +97,7 @@ def test_slots_and_held_caches_change_nothing(slots, hold):
 def test_held_rows_do_not_read_their_context_again(monkeypatch):
     held, read = engine(EPISODES), []
     resume, prefill = held.programs.resume, held.programs.prefill
-    monkeypatch.setattr(held.programs, "resume", lambda *a: read.append(a[5] - a[4]) or resume(*a))
+    monkeypatch.setattr(held.programs, "resume", lambda *a: read.append(a[7] - a[6]) or resume(*a))
     monkeypatch.setattr(held.programs, "prefill", lambda *a: read.append("prompts") or prefill(*a))
     episodes.__wrapped__(EPISODES, True)
     resumed = [part for part in read if not isinstance(part, str)]

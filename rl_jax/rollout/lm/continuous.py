@@ -256,7 +256,8 @@ class Engine:
             slots[i], starts[i], lengths[i] = slot, filled // self._chunk * self._chunk, len(context)
             tokens[i, : len(context)] = context
         rows = self._slots.entrants(width, [(request, key_data) for request, key_data, *_ in taken])
-        self._state, drawn = self.programs.resume(params, self._state, slots, rows, tokens, starts, lengths)
+        like = self._store.hidden
+        self._state, drawn = self.programs.resume(params, self._state, like, slots, rows, tokens, starts, lengths)
         drawn = jax.device_get(drawn)
         entered = [
             self._slots.enter(slot, request, key_data, Drawn(*(x[i : i + 1] for x in drawn)))

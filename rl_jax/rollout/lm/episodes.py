@@ -121,7 +121,7 @@ def as_rollout(
     """
     rows, width = len(trajectories), prompt_length + completion_length
     tokens = np.full((rows, width), pad_id, np.int32)
-    positions, segments, numbers = np.zeros((rows, width), np.int32), np.zeros((rows, width), np.int32)
+    positions, segments = np.zeros((rows, width), np.int32), np.zeros((rows, width), np.int32)
     sampled, raw, rewards = (np.zeros((rows, completion_length), np.float32) for _ in range(3))
     numbers, states = (np.full((rows, completion_length), -1, np.int32) for _ in range(2))
     observed = np.zeros((rows, completion_length), bool)

@@ -161,10 +161,11 @@ def make_admit(model: Model, sampling: Sampling, *, sharded: bool) -> Callable:
 
 
 def make_resume(model: Model, sampling: Sampling, *, chunk: int, prefill: Callable) -> Callable:
-    """resume(params, State, slots, SlotRows, tokens, starts, lengths) -> State, Drawn [I].
+    """resume(params, State, hidden, slots, SlotRows, tokens, starts, lengths) -> State, Drawn [I].
 
     Reads what follows the contexts that slots hold, and samples each row's next token. The arguments of resume:
 
+        hidden: [N, D], of any values: the hidden states' width and type.
         slots: int32 [I]; those of no row are S, which drops them.
         SlotRows: of I rows.
         tokens: int32 [I, L], whole contexts; L the cache's columns.
@@ -178,13 +179,11 @@ def make_resume(model: Model, sampling: Sampling, *, chunk: int, prefill: Callab
       prefill: of make_prefill.
     """
 
-    def resume(params: Params, state: State, slots, rows: SlotRows, tokens, starts, lengths):
+    def resume(params: Params, state: State, hidden, slots, rows: SlotRows, tokens, starts, lengths):
         chex.assert_rank([slots, tokens, starts, lengths], [1, 2, 1, 1])
         size = jax.tree.leaves(state.cache)[0].shape[0]
-        blank = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-        like = jax.eval_shape(model.apply, params, TokenBatch(blank, blank, blank))
         sources = jnp.minimum(slots, size - 1)
-        store = Store(state.cache, jnp.zeros((size, like.shape[-1]), like.dtype))
+        store = Store(state.cache, jnp.zeros((size, hidden.shape[-1]), hidden.dtype))
         cache, hidden = prefill(params, store, slots, sources, tokens, starts, lengths)
         seen = context = None
         if state.seen is not None:
