@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from experiments.parts import rollout_mesh
+from experiments.parts import policy, rollout_mesh
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import whole_text
 from experiments.parts.failures import first_failure
@@ -88,6 +88,7 @@ def rows_of(setup: Setup, trajectories: Sequence[Trajectory]) -> Rollout:
         completion_length=settings.completion_length,
         pad_id=setup.task.tokenizer.pad_id,
         observations=setup.config.agent.train_observations,
+        counts=policy.turn_counts(setup.config),
     )
 
 
