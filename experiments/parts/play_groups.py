@@ -17,7 +17,7 @@ from experiments.parts.clock import Clock
 from experiments.parts.encoding import whole_text
 from experiments.parts.failures import first_failure
 from experiments.parts.judging import Judged, make_evaluate, sample_rows
-from experiments.parts.players import Player, is_single
+from experiments.parts.players import Player, check, is_single
 from experiments.parts.rewards import Rewards, Rows
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected, Collector
@@ -229,6 +229,16 @@ def make_episode_evaluate(setup: Setup, rewards, player: Player):
         return {f"eval/{name}": value for name, value in metrics.items()} | episode_metrics(seen, "eval/episode/"), rows
 
     return evaluate
+
+
+def make_any_evaluate(setup: Setup, rewards):
+    """Makes evaluate(params) of a program's config: judging.make_evaluate, or that of episodes for experiments.agents."""
+    if setup.config.program != "agents":
+        return make_evaluate(setup, rewards)
+    check(setup.config)
+    settings = setup.config.eval
+    player = Player(setup, settings.batch_size * settings.samples_per_prompt, settings)
+    return make_episode_evaluate(setup, rewards, player)
 
 
 def look(loop: Run, step: Step, setup: Setup, evaluate: Callable, params: Params, collect, judged: Judged) -> dict:
