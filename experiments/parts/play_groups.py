@@ -232,7 +232,7 @@ def make_episode_evaluate(setup: Setup, rewards, player: Player):
 
 
 def make_any_evaluate(setup: Setup, rewards):
-    """Makes evaluate(params) of a program's config: judging.make_evaluate, or that of episodes for experiments.agents."""
+    """Makes evaluate(params) of any program's config: of episodes for experiments.agents, else judging's."""
     if setup.config.program != "agents":
         return make_evaluate(setup, rewards)
     check(setup.config)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from experiments.report import charts as charts, conversations
-from experiments.report import reading, render
+from experiments.report import charts as charts
+from experiments.report import conversations, reading, render
 from experiments.report.health import acts, assess, points_of
 from rl_jax.core.visible import visible
 from rl_jax.runs.logging import GROUP_VIEW_FILE, METRICS_FILE, SAMPLES_FILE, TIMING_FILE, read_jsonl
