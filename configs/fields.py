@@ -129,7 +129,8 @@ MODEL = {
     "agent.max_tokens": "Sampled tokens of an episode, at most. 0: what fits.",
     "agent.max_context": "Tokens that the model reads at once, at most. 0: the widest bucket + completion_length.",
     "agent.max_observation": "Tokens of one answer of the environment, at most; a longer one is cut. 0: what fits.",
-    "agent.overflow": 'What happens if an answer does not fit. "end" (the episode), "cut" (the answer), "drop_oldest" (turns).',
+    "agent.overflow": 'What happens if an answer does not fit. "end": the episode ends; "cut": the answer is '
+    'shortened; "drop_oldest": the oldest turns go.',
     "agent.on_rewrite": 'If a chat template writes earlier turns anew: "keep" the ids as they are, or "refuse".',
     "agent.train_observations": "Train on the environment's tokens as well. A mistake, to show its harm.",
     "score.chunk": "Token columns whose logits are in memory at the same time in scoring.",

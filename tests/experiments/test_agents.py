@@ -157,7 +157,7 @@ def test_a_failed_row_leaves_its_group():
         ("agent__on_rewrite", "x", "agent.on_rewrite='x' is none of keep, refuse"),
         ("agent__max_turns", 0, "agent.max_turns=0 must be 1 or more"),
         ("agent__max_tokens", -1, "agent.max_tokens=-1 must be 0"),
-        ("agent__max_context", 9, "agent.max_context=9 leaves no token"),
+        ("agent__max_context", 7, "agent.max_context=7 leaves no token"),
         ("rollout__stop_strings", ("=",), "rollout.stop_strings: an answer"),
         ("algorithm__advantage", dict(fn="remax"), "'remax' needs greedy episodes"),
         ("agent__env", dict(fn="calculater"), "nearest: 'calculator'"),
