@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from configs import agents as agents_config
-from experiments import agents, grpo
+from experiments import agents, evaluate, grpo
 from experiments.parts import play_groups, players
 from experiments.parts.judging import need_reward
 from experiments.parts.setup import make_setup
@@ -95,6 +95,18 @@ def test_episodes_are_trained_on_and_shown(finished):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
+def test_nothing_compiles_after_the_first_step_and_evaluate_plays_too(finished, tmp_path):
+    counts = [row["compile_count"] for row in read_jsonl(finished / "run/timing.jsonl") if "compile_count" in row]
+    assert len(set(counts)) == 1
+    config = calculator(finished, init_from=str(finished / "run"), eval__samples_per_prompt=2)
+    metrics = evaluate.run(config, tmp_path / "evaluation")
+    assert metrics["eval/episode/turns"] >= 1 and "eval/pass@1" in metrics
+    shown = json.loads((tmp_path / "evaluation/evaluation.json").read_text())["samples"]
+    assert len(shown) == 8 and all(row["conversation"][0]["by"] == "prompt" for row in shown)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
 def test_a_run_resumes_to_the_bit(finished, tmp_path):
     shutil.copytree(finished / "run", tmp_path / "run")
     shutil.rmtree(tmp_path / "run/checkpoints/4")
@@ -136,7 +148,7 @@ def test_a_failed_row_leaves_its_group():
     setup = type("Setup", (), {"task": type("Task", (), {"tokenizer": Decoder()})})
     found = failing(["done", "error", "done", "turns"], [1.0, 0.0, 0.0, 0.5])
     rollout = as_rollout(found, prompt_length=2, completion_length=3, pad_id=0)
-    judged = play_groups.judge_episodes(setup, None, found, rollout, [{"prompt": "p", "info": "{}"}] * 4, 4)
+    judged = play_groups.judge_episodes(setup, None, found, rollout, [{"prompt": "p", "info": "{}"}], 4)
     assert judged.result.rewards.tolist() == [1.0, 0.5, 0.0, 0.5]  # the mean of the others: no baseline moves
     assert judged.rollout.completion_mask.any(axis=1).tolist() == [True, False, True, True]
     assert judged.result.components["correct"].tolist() == [1.0, 0.0, 0.0, 0.5]
@@ -152,6 +164,7 @@ def test_a_failed_row_leaves_its_group():
     [
         ("rollout__engine__name", "lockstep", "rollout.engine.name='lockstep' does not work in experiments.agents"),
         ("rollout__long_prompts", "cut", "rollout.long_prompts='cut'"),
+        ("eval__completion_length", 9, "eval.completion_length=9"),
         ("sample__references", 2, "sample.references=2"),
         ("agent__overflow", "wrap", "agent.overflow='wrap' is none of end, cut, drop_oldest"),
         ("agent__on_rewrite", "x", "agent.on_rewrite='x' is none of keep, refuse"),
