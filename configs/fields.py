@@ -123,6 +123,16 @@ MODEL = {
     'vllm or sglang. fn "": never.',
     "rollout.mesh": 'Mesh for sampling, if it differs from `mesh`. "": the same.',
     "rollout.devices": 'Devices of rollout.mesh: "shared" with training, or "separate" (additional ones).',
+    "agent.env": "Environment of the episodes. Of rl_jax.envs.text, or your own, \"module:Class\".",
+    "agent.max_turns": "Turns of the model per episode, at most.",
+    "agent.max_turn_tokens": "Tokens of one turn, at most. 0: what fits.",
+    "agent.max_tokens": "Sampled tokens of an episode, at most. 0: what fits.",
+    "agent.max_context": "Tokens that the model reads at once, at most. 0: the widest bucket + completion_length.",
+    "agent.max_observation": "Tokens of one answer of the environment, at most; a longer one is cut. 0: what fits.",
+    "agent.overflow": 'What happens if an answer does not fit. "end": the episode ends; "cut": the answer is '
+    'shortened; "drop_oldest": the oldest turns go.',
+    "agent.on_rewrite": 'If a chat template writes earlier turns anew: "keep" the ids as they are, or "refuse".',
+    "agent.train_observations": "Train on the environment's tokens as well. A mistake, to show its harm.",
     "score.chunk": "Token columns whose logits are in memory at the same time in scoring.",
     "packing.mode": "Layout of the rows: padded, packed or shared_prefix. packed: several sequences per row; "
     "shared_prefix: each prompt once, its completions attend to it.",
