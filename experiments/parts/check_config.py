@@ -62,6 +62,7 @@ _CONTROL = {
 # config.program -> field -> module of the functions that the field names.
 FUNCTIONS = {
     "grpo": _POLICY,
+    "agents": _POLICY | {"agent.env": "rl_jax.envs.text"},
     "ppo": {name: module for name, module in _POLICY.items() if name != "algorithm.advantage"}
     | {"critic.advantage": "rl_jax.advantages.tokens", "critic.loss": "rl_jax.losses.value"},
     "dpo": _PREFERENCES,
@@ -132,7 +133,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 )
 # Checked elsewhere.
 OUTSIDE = (
-    *("task.", "env.", "data.", "reward.terms.", "judge.", "foreign.", "schedules."),
+    *("task.", "env.", "agent.env.", "data.", "reward.terms.", "judge.", "foreign.", "schedules."),
     *("arms.", "programs.", "benchmarks."),
 )
 

@@ -9,6 +9,7 @@ from experiments.parts.prompt_limits import cuts, prompt_of
 from experiments.parts.setup import Setup
 from rl_jax.core.types import TokenBatch
 from rl_jax.data import pipeline
+from rl_jax.experience.prompt import info_of
 from rl_jax.training import distributed
 
 
@@ -50,7 +51,7 @@ def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarra
     length = settings.completion_length
     rows = pipeline.encode_sft(
         setup.task.tokenizer,
-        [{"prompt": prompt_of(record), "completion": record["completion"]} for record in records],
+        [{"prompt": prompt_of(record), "completion": record["completion"], **_turns(record)} for record in records],
         prompt_buckets=settings.prompt_buckets,
         completion_length=length,
         cut=cuts(setup.config),
@@ -59,6 +60,11 @@ def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarra
     padding = {"tokens": setup.task.tokenizer.pad_id, "positions": 0, "segment_ids": 0}
     batch = TokenBatch(**{name: pipeline.pad_left(rows[name], width, value) for name, value in padding.items()})
     return batch, rows["completion_mask"][:, -length:]
+
+
+def _turns(record: dict) -> dict:
+    """The turns of a recorded episode, from the record's info, if it is one."""
+    return {"turns": turns} if "turns" in record.get("info", "") and (turns := info_of(record).get("turns")) else {}
 
 
 def whole_text(tokenizer) -> Callable[[Sequence[int]], str]:

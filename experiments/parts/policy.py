@@ -72,6 +72,10 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
     "reference_rewards": (lambda config: config.sample.references > 0, "--config.sample.references=10 does"),
     "best_lengths": (lambda config: config.sample.memory.on, "--config.sample.memory.on=true does"),
     "versions": (lambda config: False, "your own loop can pass it to credit.assign"),
+    **dict.fromkeys(
+        ("turns", "turn_rewards", "state_keys"),
+        (lambda config: config.program == "agents", "episodes of several turns do: python -m experiments.agents"),
+    ),
 }
 
 
@@ -158,6 +162,8 @@ def components_of(result: RewardResult) -> list[np.ndarray]:
 def arrays_of(collected: Collected) -> dict[str, np.ndarray]:
     """What a step's rows have for choices that ask by name, apart from the rollout and the rewards."""
     result, named = collected.judged.result, dict(collected.named)
+    if (turns := collected.judged.rollout.turns) is not None:
+        named |= {"turns": turns.numbers, "turn_rewards": turns.rewards, "state_keys": turns.state_keys}
     if collected.greedy_rewards is not None:
         named |= {name: getattr(collected, name) for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated")}
     if columns := components_of(result):

@@ -46,6 +46,13 @@ NAMES = {
         "rows that the policy did not sample for their prompt: demonstrations, replay, ...",
         "credit.assign, if config.foreign is set",
     ),
+    "turns": Name("int32 [B, C]", "which turn a sampled token is of, from 0; -1 on others", "experiments.agents"),
+    "turn_rewards": Name("float [B, C]", "reward of each turn, on its last token", "experiments.agents"),
+    "state_keys": Name(
+        "int32 [B, C]",
+        "number of the state in which a turn was spoken, equal in a group for equal states; -1 if there is none",
+        "experiments.agents, if the environment has state_key()",
+    ),
     "log_probs": Name(
         "float [B, C] or [N, K, C]",
         "of the policy: before the updates in credit, differentiated in a DPO slot or a gate",

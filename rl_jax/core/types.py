@@ -93,6 +93,18 @@ class SequenceInputs(NamedTuple):
 Inputs = TokenBatch | Packed | StepInputs | SequenceInputs  # what a Score reads: each kind of model has its own
 
 
+class Turns(NamedTuple):
+    """The turns of B episodes, one row each."""
+
+    numbers: chex.Array
+    """int32 [B, C]. Which turn a sampled token is of, from 0; -1 on all other tokens."""
+    rewards: chex.Array
+    """float32 [B, C]. Reward of each turn, on its last token; 0 elsewhere. A row's sum is the row's reward."""
+    state_keys: chex.Array
+    """int32 [B, C]. Number of the state in which the turn was spoken: within a group, equal for equal states. -1 where
+    the environment has none, and on tokens that were not sampled."""
+
+
 class Rollout(NamedTuple):
     """What the sampler returns for B = prompts x G rows; the G samples of a prompt are neighbours."""
 
@@ -117,6 +129,8 @@ class Rollout(NamedTuple):
     foreign: chex.Array | None = None
     """bool [B]. Rows that the policy did not sample for their prompt just now (selection.foreign_rows). None if it
     sampled all."""
+    turns: Turns | None = None
+    """The turns of episodes, whose completion_mask has holes where an environment speaks. None for single answers."""
 
 
 @own_extras

@@ -140,7 +140,9 @@ def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[i
 
     Args:
       tokenizer: see tokenizers.base.
-      records: with "prompt" and "completion" each.
+      records: with "prompt" and "completion" each. One with "turns", the texts of an episode in place of the
+        completion, has those of the model and of its environment in turn, the model's first; each of the model's ends
+        with EOS, and only they are in the mask.
       prompt_buckets: allowed prompt lengths.
       completion_length: C.
       cut: of prompts, as in `encode_prompts`.
@@ -157,12 +159,16 @@ def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[i
     texts = [record["prompt"] for record in records]
     prompts, prompt_mask = encode_prompts(tokenizer, texts, buckets=prompt_buckets, cut=cut)
     completions = np.full((len(records), completion_length), tokenizer.pad_id, np.int32)
-    mask = np.zeros(completions.shape, bool)
+    mask, filled = np.zeros(completions.shape, bool), np.zeros(completions.shape, bool)
     for index, record in enumerate(records):
-        row = tokenizer.encode_continuation(record["completion"], eos=True)[:completion_length]
-        completions[index, :len(row)] = row
-        mask[index, :len(row)] = True
-    real = np.concatenate([prompt_mask, mask], axis=1)
+        start = 0
+        for number, text in enumerate(record.get("turns") or [record["completion"]]):
+            row = tokenizer.encode_continuation(text, eos=number % 2 == 0)[:completion_length - start]
+            completions[index, start:start + len(row)] = row
+            mask[index, start:start + len(row)] = number % 2 == 0
+            start += len(row)
+        filled[index, :start] = True
+    real = np.concatenate([prompt_mask, filled], axis=1)
     return {
         "tokens": np.concatenate([prompts, completions], axis=1),
         "completion_mask": np.concatenate([np.zeros_like(prompt_mask), mask], axis=1),

@@ -11,6 +11,7 @@ from rl_jax.tokenizers.template import ChatTemplateError, SandboxedTemplate
 
 MAX_TEMPLATE = 4 << 20  # bytes of a template's file
 _PROBE = "\u2063probe\u2063"  # placeholder of the assistant's text, to find what the template writes after it
+MARK = "\u2064"  # in a text: the tokenizer must not join what stands on both sides of it (see `broken`)
 
 
 class EncodedChat(NamedTuple):
@@ -240,6 +241,11 @@ class ChatTemplate:
 
     def _encode_behind(self, rest: str, last: int | None) -> list[int]:
         """Ids of what follows the sampled tokens; `last` is the EOS among them, which `rest` may begin with."""
+        rest, *broken_off = rest.split(MARK)
+        tail = [token for piece in broken_off if piece for token in self.tokenizer.encode_continuation(piece)]
+        return self._encode_rest(rest, last) + tail if rest else tail
+
+    def _encode_rest(self, rest: str, last: int | None) -> list[int]:
         # After the special token, the tokenizer treats the text as it would in the whole chat.
         closed = rest.lstrip()
         if last is not None and closed.startswith(self.tokenizer.token_text(last)):
@@ -257,6 +263,18 @@ class ChatTemplate:
             f"{self.path} rewrites earlier turns: from character {place} on it was "
             f"{before[shown]!r}, now it is {now[shown]!r}"
         )
+
+
+def broken(text: str, tokenizer) -> str:
+    """`text` with a MARK inside of every spelled-out token that the tokenizer would read as a special one.
+
+    What is encoded part by part between the marks has the same characters and no special token.
+    """
+    names = [tokenizer.token_text(token) for token in sorted(getattr(tokenizer, "added_ids", ()))]
+    text = text.replace(MARK, "")
+    for name in sorted((name for name in names if len(name) > 1), key=len, reverse=True):
+        text = text.replace(name, name[0] + MARK + name[1:])
+    return text
 
 
 def _overlap(token: tuple[int, int], span: tuple[int, int]) -> bool:

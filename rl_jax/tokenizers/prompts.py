@@ -12,6 +12,11 @@ class ChatPrompts:
     """The tokenizer of `template`, with prompts encoded as a chat, up to the assistant's turn.
 
     Everything else is the tokenizer's own: text after a prompt is encoded and decoded without a template.
+
+    Attributes:
+      template: ChatTemplate.
+      texts: whether a prompt that is a text is a chat of one user message.
+      arguments: of the template.
     """
 
     def __init__(self, template: ChatTemplate, *, texts: bool = True, arguments: Mapping[str, Any] | None = None):
@@ -22,7 +27,7 @@ class ChatPrompts:
           texts: whether a prompt that is a text is a chat of one user message. False: it is encoded as it is.
           arguments: of the template, such as enable_thinking=False.
         """
-        self._template, self._texts, self._arguments = template, texts, dict(arguments or {})
+        self.template, self.texts, self.arguments = template, texts, dict(arguments or {})
 
     def encode(self, text: str | Chat, *, bos: bool = False, eos: bool = False) -> list[int]:
         """Ids of a prompt; the template writes its own beginning, so `bos` adds nothing to a chat.
@@ -30,8 +35,8 @@ class ChatPrompts:
         Raises:
           ValueError: if eos is set for a chat.
         """
-        if isinstance(text, str) and not self._texts:
-            return self._template.tokenizer.encode(text, bos=bos, eos=eos)
+        if isinstance(text, str) and not self.texts:
+            return self.template.tokenizer.encode(text, bos=bos, eos=eos)
         if eos:
             raise ValueError(
                 "eos=True is not supported: the prompt of a chat ends with the assistant's turn, not with EOS"
@@ -40,10 +45,10 @@ class ChatPrompts:
 
     def encode_messages(self, messages: Chat) -> list[int]:
         """Ids of a chat of messages {"role", "content", ...}, up to the assistant's turn."""
-        return self._template.start(messages, **self._arguments).ids
+        return self.template.start(messages, **self.arguments).ids
 
     def __getattr__(self, name: str):
-        return getattr(self._template.tokenizer, name)
+        return getattr(self.template.tokenizer, name)
 
 
 class PlainPrompts:

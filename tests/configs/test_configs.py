@@ -7,7 +7,7 @@ import re
 import pytest
 from ml_collections import ConfigDict
 
-from configs import common, ppo_common
+from configs import agents, common, ppo_common
 from configs.preferences import given, online, reward_models
 from tests.paths import REPO_ROOT
 
@@ -34,6 +34,7 @@ SLOTS = (  # of GRPO; of DPO; of online DPO; of a reward model
 OPEN = (
     "task",
     "sample.prompts",
+    "agent.env",
     *(f"algorithm.{slot}" for slot in SLOTS),
     *(f"algorithm.trackers.{place}" for place in PLACES),
     *("critic.advantage", "critic.loss"),
@@ -52,6 +53,7 @@ def of_samples(name: str) -> ConfigDict:
 # What a config of each program starts from.
 BASES = {
     "grpo": common.base,
+    "agents": agents.base,
     "ppo": common.base,
     "best_of_n": common.base,
     "dpo": given.base,

@@ -1,0 +1,74 @@
+"""Agents: episodes of several turns, with GRPO's advantages or with credit per turn.
+
+    make agent                                                                  # or, the same:
+    python -m experiments.agents --config=configs/agents.py:calculator --workdir=runs/agent
+
+"123*456=" -> "c123*456" -> "?56088=" -> "56088": a product too large for the head of a tiny model, and a calculator,
+each call at a small price. The recorded episodes of the warm start call it in three of ten cases, half of them
+malformed; rewards teach the rest. Arguments: `calculator` (the default), `broken` (it returns random numbers: calls die
+out), `unmasked` (the environment's tokens are trained on, as a mistake), `arithmetic` (one turn: what experiments.grpo
+does), `smoke` (seconds, for CI).
+"""
+
+from configs import common, sweeps
+from configs.tasks import arithmetic
+
+
+def agent(**changes) -> dict:
+    """config.agent: the environment and the limits of its episodes. 0: no limit but that of the row."""
+    fields = dict(
+        env=dict(fn="one_answer"),  # of rl_jax.envs.text, or "module:Class"
+        max_turns=8,
+        max_turn_tokens=0,
+        max_tokens=0,
+        max_context=0,
+        max_observation=0,
+        overflow="end",
+        on_rewrite="keep",
+        train_observations=False,
+    )
+    return fields | changes
+
+
+def base(name: str):
+    """A whole run of experiments.agents: common.base with an environment and the engine that resumes rows."""
+    return of(common.base(name))
+
+
+def of(config, **changes):
+    """The config of a single-turn run as one of experiments.agents. changes: of config.agent."""
+    config.program = "agents"
+    config.agent = agent(**changes)
+    config.rollout.engine.name = "continuous"
+    return config
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, ("calculator", "broken", "unmasked", "arithmetic", "smoke"))
+    if "arithmetic" in words:
+        return of(arithmetic.get_config("smoke" if "smoke" in words else None))
+    config = base("agent")
+    config.task = dict(name="calculator", digits=3, num_train=20_000, num_test=500, data_dir=common.DATA_DIR)
+    config.agent.update(max_turns=4, max_turn_tokens=10)
+    config.agent.env = dict(fn="calculator", price=0.05, broken="broken" in words)
+    config.agent.train_observations = "unmasked" in words
+    config.model = common.transformer(
+        embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16, mlp_dim=256, tied_head=False
+    )
+    config.rollout.update(completion_length=40, prompt_buckets=(9,))
+    config.sft.update(steps=1_500, batch_size=128, eval_every=1_500)
+    config.sft.optimizer = common.optimizer(learning_rate=3e-3, warmup_steps=20, decay_steps=1_480, final_fraction=0.05)
+    config.train.update(steps=100)
+    config.sample.update(prompts_per_step=32, group_size=8)
+    config.train.optimizer = common.optimizer(learning_rate=3e-4, warmup_steps=10)
+    config.eval.update(every=25, num_prompts=256, batch_size=128)
+    config.checkpoint.every = 50
+    if "smoke" in words:
+        common.smoke(config)
+        config.task.update(num_train=200, num_test=20)
+    return config
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds."""
+    return sweeps.seeds(arg)

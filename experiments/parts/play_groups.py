@@ -1,0 +1,248 @@
+"""The episodes of one training step: played in config.agent.env, judged, and as rows of a batch.
+
+    python -m experiments.agents --config=configs/agents.py:calculator
+
+A row is an episode: its sampled tokens are trained on, what the environment says is not. Its reward is the sum over its
+turns plus, if the task or config.reward has one, the reward of the model's last message. Everything after that is what
+experiments.grpo does with single answers; an environment of one turn gives the same rows, bit for bit.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from experiments.parts import rollout_mesh
+from experiments.parts.clock import Clock
+from experiments.parts.encoding import whole_text
+from experiments.parts.failures import first_failure
+from experiments.parts.judging import Judged, make_evaluate, sample_rows
+from experiments.parts.players import Player, is_single
+from experiments.parts.rewards import Rewards, Rows
+from experiments.parts.run import Run, Step
+from experiments.parts.sample_groups import Collected, Collector
+from experiments.parts.setup import Setup
+from rl_jax.core.types import Params, Rollout
+from rl_jax.data import pipeline
+from rl_jax.experience.trajectory import Trajectory
+from rl_jax.rewards.pool import RewardResult
+from rl_jax.rollout.lm.episodes import as_rollout
+
+ENDS = ("done", "turns", "tokens", "context", "error")
+
+
+class EpisodeCollector(Collector):
+    """A Collector whose samples are episodes.
+
+    Args:
+      setup: of the run.
+      rewards: scores last messages; or what make_rewards gives if nothing does.
+      prompts: as in Collector.
+      programs: policy.PolicyPrograms whose `generate` is a Player.
+
+    Attributes:
+      trajectories: of the last call of the sampler, for reports.
+    """
+
+    def __init__(self, setup: Setup, rewards, prompts, programs):
+        super().__init__(setup, rewards if isinstance(rewards, Rewards) else None, prompts, programs)
+        self.trajectories: list[Trajectory] = []
+        self._seen: list[Trajectory] = []
+
+    def __call__(self, params: Params, key: jax.Array, clock: Clock, reference: Params | None = None) -> Collected:
+        """As Collector, with the metrics of the episodes, those that were dropped included."""
+        self._seen = []
+        collected = super().__call__(params, key, clock, reference)
+        return collected._replace(metrics=collected.metrics | episode_metrics(self._seen))
+
+    def _sample(self, generate: Player, records, params, key, own_prompts, clock: Clock) -> Judged:
+        size = self._setup.config.sample.group_size
+        trajectories = generate.play(params, records, key, group_size=size)
+        rollout = rows_of(self._setup, trajectories)
+        clock.lap("rollout_s")
+        repeated = [record for record in records for _ in range(size)]
+        judged = judge_episodes(self._setup, self._rewards, trajectories, rollout, repeated, size)
+        self.trajectories = trajectories
+        self._seen += trajectories
+        clock.lap("reward_s")
+        return judged
+
+
+def rows_of(setup: Setup, trajectories: Sequence[Trajectory]) -> Rollout:
+    """The Rollout of trajectories, its prompts in the smallest bucket that holds them.
+
+    Raises:
+      RuntimeError: if the environments of all of them failed.
+    """
+    failed = [trajectory for trajectory in trajectories if trajectory.status == "error"]
+    if len(failed) == len(trajectories):
+        raise RuntimeError(
+            f"the environment failed in all {len(failed)} episodes, twice each. The first, of prompt "
+            f"{failed[0].prompt_id!r}: {failed[0].error}"
+        )
+    settings = setup.config.rollout
+    longest = max(len(trajectory.segments[0][0].ids) for trajectory in trajectories if trajectory.segments)
+    return as_rollout(
+        trajectories,
+        prompt_length=min(bucket for bucket in settings.prompt_buckets if bucket >= longest),
+        completion_length=settings.completion_length,
+        pad_id=setup.task.tokenizer.pad_id,
+        observations=setup.config.agent.train_observations,
+    )
+
+
+def judge_episodes(
+    setup: Setup,
+    score: Rewards | None,
+    trajectories: Sequence[Trajectory],
+    rollout: Rollout,
+    records: list[dict],
+    group_size: int,
+) -> Judged:
+    """The rows with their rewards; what scores the last message adds to the last turn's reward.
+
+    A row whose environment failed gets the mean reward of the others of its group: it moves no baseline.
+
+    Args:
+      setup: of the run.
+      score: Rows -> RewardResult, or None.
+      trajectories: B of them.
+      rollout: of these.
+      records: B of them.
+      group_size: of the rows.
+    """
+    decode = setup.task.tokenizer.decode
+    last = [t.sampled()[-1].ids if t.turns else np.zeros(0, np.int32) for t in trajectories]
+    completions = [decode(ids.tolist()) for ids in last]
+    numbers = episode_numbers(trajectories)
+    zeros = np.zeros(len(records), np.float32)
+    result = RewardResult(zeros, {}, 0, 0, None, zeros > 0)
+    if score is not None:
+        result = score(Rows(rollout, records, completions, group_size))
+        first = first_failure(result, [record["prompt"] for record in records], completions)
+        score.failures.see(result, first, setup.config.reward)
+    if "correct" in numbers and "correct" not in result.components:
+        result = result._replace(components=result.components | {"correct": numbers["correct"]})
+    own = np.asarray([trajectory.reward for trajectory in trajectories], np.float32)
+    turns = rollout.turns._replace(rewards=_with_outcome(rollout, result.rewards))
+    errors = np.asarray([trajectory.status == "error" for trajectory in trajectories])
+    rewards = _without(result.rewards + own, errors, group_size)
+    judged = Judged(rollout._replace(turns=turns), records, completions, result._replace(rewards=rewards))
+    return score.finish(judged) if score is not None else judged
+
+
+def _with_outcome(rollout: Rollout, outcome: np.ndarray) -> np.ndarray:
+    """float32 [B, C]: the turns' rewards, with a row's outcome added at its last sampled token."""
+    numbers, rewards = rollout.turns.numbers, rollout.turns.rewards.copy()
+    sampled = numbers >= 0
+    last = numbers.shape[1] - 1 - np.argmax(sampled[:, ::-1], axis=1)
+    rows = np.flatnonzero(sampled.any(axis=1))
+    rewards[rows, last[rows]] += outcome[rows]
+    return rewards
+
+
+def _without(rewards: np.ndarray, errors: np.ndarray, size: int) -> np.ndarray:
+    """float32 [B]: the rewards, those of failed rows the mean of their group's others (0 if all of it failed)."""
+    if not errors.any():
+        return rewards
+    groups, here = rewards.reshape(-1, size), ~errors.reshape(-1, size)
+    mean = np.sum(groups * here, axis=1) / np.maximum(here.sum(axis=1), 1)
+    return np.where(here, groups, mean[:, None]).ravel().astype(np.float32)
+
+
+def episode_numbers(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
+    """What the environments counted: name -> float32 [B], the sum over each episode's turns."""
+    names = sorted({name for trajectory in trajectories for turn in trajectory.turns for name in turn.numbers})
+    return {
+        name: np.asarray([sum(turn.numbers.get(name, 0.0) for turn in t.turns) for t in trajectories], np.float32)
+        for name in names
+    }
+
+
+def episode_metrics(trajectories: Sequence[Trajectory], prefix: str = "episode/") -> dict[str, float]:
+    """Turns, tokens, how episodes ended, and what the environments counted, as means over episodes."""
+    count = len(trajectories)
+    metrics = {
+        "turns": np.mean([len(trajectory.turns) for trajectory in trajectories]),
+        "observed_tokens": np.mean([trajectory.count("observation") for trajectory in trajectories]),
+        "segments": np.mean([len(trajectory.segments) for trajectory in trajectories]),
+    }
+    metrics |= {f"end/{end}": sum(trajectory.status == end for trajectory in trajectories) / count for end in ENDS}
+    metrics |= {name: column.mean() for name, column in episode_numbers(trajectories).items()}
+    return {f"{prefix}{name}": float(value) for name, value in metrics.items()}
+
+
+def conversation(setup: Setup, trajectory: Trajectory) -> list[dict]:
+    """An episode as rows of a report: who wrote what, whether it is trained on, and what a turn earned."""
+    text, rows, turn = whole_text(setup.task.tokenizer), [], 0
+    for segment, spans in enumerate(trajectory.segments):
+        for span in spans:
+            row = {"by": span.kind, "text": text(span.ids.tolist()), "tokens": len(span.ids), "segment": segment}
+            if span.kind == "sampled":
+                of_turn = trajectory.turns[turn]
+                row |= {"turn": turn, "reward": of_turn.reward, "numbers": of_turn.numbers}
+                turn += 1
+            trained = span.kind == "sampled" or (span.kind == "observation" and setup.config.agent.train_observations)
+            rows.append(row | {"trained": trained and trajectory.status != "error"})
+    return rows
+
+
+def episode_rows(setup: Setup, judged: Judged, trajectories: Sequence[Trajectory], split: str, limit: int) -> list:
+    """Rows of samples.jsonl with their episodes."""
+    rows = sample_rows(judged, split, limit)
+    told = zip(rows, trajectories, strict=False)
+    return [row | {"status": t.status, "error": t.error, "conversation": conversation(setup, t)} for row, t in told]
+
+
+def make_episode_evaluate(setup: Setup, rewards, player: Player):
+    """Makes evaluate(params) -> (metrics, sample rows) on held-out prompts, as judging.make_evaluate.
+
+    eval/pass@1 is the mean of the component `correct`, which the task's reward or the environment gives.
+
+    Args:
+      setup: of the run.
+      rewards: as in EpisodeCollector.
+      player: samples with config.eval's rule.
+    """
+    score = rewards if isinstance(rewards, Rewards) else None
+    if is_single(setup.config):
+        return make_evaluate(setup, score)
+    config, source, key = setup.config.eval, setup.task.data_source("test"), jax.random.key(setup.config.seed + 1)
+
+    def evaluate(params):
+        params, columns, rows, seen = rollout_mesh.place(setup.rollout, params), {}, [], []
+        for index, records in enumerate(pipeline.eval_batches(source, config.batch_size, config.num_prompts)):
+            samples = config.samples_per_prompt
+            played = player.play(params, records, jax.random.fold_in(key, index), group_size=samples)
+            repeated = [record for record in records for _ in range(samples)]
+            judged = judge_episodes(setup, score, played, rows_of(setup, played), repeated, samples)
+            found = {"reward": judged.result.rewards, **judged.result.components}
+            found["completion_length"] = judged.rollout.completion_mask.sum(axis=1)
+            for name, column in found.items():
+                columns.setdefault(name, []).append(column)
+            rows += episode_rows(setup, judged, played, "eval", setup.config.log.sample_rows - len(rows))
+            seen += played
+        metrics = {name: np.concatenate(found).mean(dtype=np.float64) for name, found in columns.items()}
+        if "correct" in metrics:
+            metrics["pass@1"] = metrics.pop("correct")
+        return {f"eval/{name}": value for name, value in metrics.items()} | episode_metrics(seen, "eval/episode/"), rows
+
+    return evaluate
+
+
+def look(loop: Run, step: Step, setup: Setup, evaluate: Callable, params: Params, collect, judged: Judged) -> dict:
+    """Evaluates after the step's updates, and logs episodes. Returns the evaluation's metrics.
+
+    Args:
+      loop: its logger.
+      step: of the loop.
+      setup: of the run.
+      evaluate: params -> (metrics, sample rows).
+      params: of the policy.
+      collect: EpisodeCollector.
+      judged: the step's rows.
+    """
+    metrics, samples = evaluate(params)
+    rows = episode_rows(setup, judged, collect.trajectories, "train", setup.config.log.sample_rows)
+    loop.log.samples(step.number, samples + rows)
+    return metrics

@@ -1,0 +1,191 @@
+"""config.agent: the environment of a run's episodes, their limits, and the engine that samples their turns."""
+
+import hashlib
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from experiments.parts import processes
+from experiments.parts.encoding import whole_text
+from experiments.parts.sampler import Merging
+from experiments.parts.setup import Setup, sampling_of
+from rl_jax import advantages
+from rl_jax.core.binding import bind, needs
+from rl_jax.core.types import Params
+from rl_jax.envs import text
+from rl_jax.experience.episode import OVERFLOW, Ask, Limits
+from rl_jax.experience.episodes import Environments, play
+from rl_jax.experience.trajectory import Trajectory
+from rl_jax.rollout.lm.continuous import Engine
+from rl_jax.rollout.lm.episodes import EngineSampler
+from rl_jax.tokenizers.dialogue import REWRITES, dialogue_of
+from rl_jax.training import sharding
+
+ONE_ANSWER = "one_answer"
+PREFILL_ROWS = 16  # contexts of later turns that are read together
+# What grpo has and episodes do not: (field, the value that is none, why).
+UNSUPPORTED = (
+    ("rollout.engine.name", "continuous", "turns end at different times, and only this engine resumes rows"),
+    ("rollout.long_prompts", "stop", "an environment writes the prompts"),
+    ("sample.references", 0, "only the policy plays episodes"),
+    ("sample.memory.last", False, "the rows of one visit are not those of the next"),
+    ("foreign", {}, "only the policy plays episodes"),
+    ("judge", {}, "learned judges read a prompt and one answer"),
+)
+
+
+def is_single(config) -> bool:
+    """Whether the run's episodes have one turn and no environment of their own."""
+    return config.agent.env.fn == ONE_ANSWER
+
+
+def limits_of(config) -> Limits:
+    """The limits of config.agent, within the rows of config.rollout."""
+    agent, row = config.agent, config.rollout.completion_length
+    whole = max(config.rollout.prompt_buckets) + row
+    return Limits(
+        turns=1 if is_single(config) else agent.max_turns,
+        context=min(agent.max_context or whole, whole),
+        row=row,
+        turn_tokens=agent.max_turn_tokens,
+        tokens=agent.max_tokens,
+        observation=agent.max_observation,
+        overflow=agent.overflow,
+    )
+
+
+def check(config) -> None:
+    """Checks config.agent, and what else a run of episodes cannot have.
+
+    Raises:
+      ValueError: naming every field that is wrong, one a line.
+    """
+    agent, problems = config.agent, []
+    for name, wanted, why in UNSUPPORTED:
+        value = config
+        for part in name.split("."):
+            value = value[part]
+        if (value.to_dict() if hasattr(value, "to_dict") else value) != wanted:
+            problems.append(f"{name}={value!r} does not work in experiments.agents, only {wanted!r}: {why}")
+    counts = ("max_turn_tokens", "max_tokens", "max_context", "max_observation")
+    negative = [name for name in counts if agent[name] < 0]
+    problems += [f"agent.{name}={agent[name]!r} must be 0 (no limit of its own) or more" for name in negative]
+    if agent.max_turns < 1:
+        problems.append(f"agent.max_turns={agent.max_turns!r} must be 1 or more")
+    for name, known in (("overflow", OVERFLOW), ("on_rewrite", REWRITES)):
+        if agent[name] not in known:
+            problems.append(f"agent.{name}={agent[name]!r} is none of {', '.join(known)}")
+    if agent.overflow == "drop_oldest" and config.packing.mode != "padded":
+        problems.append(f"packing.mode={config.packing.mode!r}: rows with several segments (overflow) need 'padded'")
+    if 0 < agent.max_context <= max(config.rollout.prompt_buckets):
+        problems.append(f"agent.max_context={agent.max_context} leaves no token after the widest of prompt_buckets")
+    if config.rollout.stop_strings and not is_single(config):
+        problems.append("rollout.stop_strings: an answer of the environment may contain one; let EOS end turns")
+    if config.eval.stop_strings and not is_single(config):
+        problems.append("eval.stop_strings: an answer of the environment may contain one; let EOS end turns")
+    advantage = config.algorithm.advantage
+    if "greedy_rewards" in needs(bind(advantage.to_dict(), advantages)):
+        problems.append(f"algorithm.advantage={advantage.fn!r} needs greedy episodes, which nothing here plays")
+    try:
+        environment_of(config)()
+    except (ValueError, TypeError) as error:
+        problems.append(f"agent.env: {error}")
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def environment_of(config):
+    """() -> a new environment of config.agent.env."""
+    return bind(config.agent.env.to_dict(), text)
+
+
+class Player:
+    """Plays the episodes of a run's prompts, many at once.
+
+    Args:
+      setup: of the run.
+      episodes: the most that one call plays; as many are sampled at once, unless rollout.engine.slots says less.
+      settings: config.rollout or config.eval, for its sampling rule.
+    """
+
+    def __init__(self, setup: Setup, episodes: int, settings=None):
+        processes.one_process("experiments.agents")
+        config, tokenizer = setup.config, setup.task.tokenizer
+        self._config, self._limits = config, limits_of(config)
+        make = environment_of(config)
+        self._envs, self._is_warm = Environments(make), False
+        example = make()
+        self._dialogues = dialogue_of(tokenizer, getattr(example, "tools", None), on_rewrite=config.agent.on_rewrite)
+        self._longest_prompt = max(config.rollout.prompt_buckets)
+        length, mesh = self._longest_prompt + config.rollout.completion_length, (setup.rollout or setup).mesh
+        slots = config.rollout.engine.slots or episodes
+        several = {} if self._limits.turns == 1 else _several(slots)
+        self._engine = Engine(
+            sharding.model_on_mesh(setup.model, mesh),
+            slots=slots,
+            prompt_length=self._longest_prompt if self._limits.turns == 1 else length - 1,
+            length=length,
+            sampling=sampling_of(settings or config.rollout),
+            eos_ids=tokenizer.eos_ids,
+            rows_sharding=sharding.batch_sharding(mesh) if mesh.size > 1 else None,
+            decode_text=whole_text(tokenizer),
+            **several,
+        )
+        self._params = Merging(setup, lambda params: params)
+
+    def play(self, params: Params, records: Sequence[dict], key: jax.Array, *, group_size: int) -> list[Trajectory]:
+        """The episodes of `records`, group_size of each, those of a record side by side.
+
+        Args:
+          params: of the policy.
+          records: with "id" or not.
+          key: decides everything that is random, the environments too.
+          group_size: G.
+        """
+        asks = [
+            Ask(number, record, number // group_size, number % group_size, seed_of(key, number // group_size))
+            for number, record in enumerate(record for record in records for _ in range(group_size))
+        ]
+        params = self._params(params)
+        if not self._is_warm:
+            self._engine.warm_up(params)
+            self._is_warm = True
+        sampler = EngineSampler(self._engine, params, key, tuple(self._config.rollout.stop_strings))
+        try:
+            return play(asks, self._envs, self._dialogues, sampler, self._limits, longest_prompt=self._longest_prompt)
+        finally:
+            sampler.close()
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._envs.close()
+
+    def _cache_size(self) -> int:
+        return self._engine.compile_count()
+
+
+def _several(slots: int) -> dict[str, int]:
+    """Options of an engine that reads a context of its own for every row."""
+    rows = min(PREFILL_ROWS, slots)
+    return {"prefill_rows": rows, "stored_prompts": 2 * rows}
+
+
+def seed_of(key: jax.Array, group: int) -> int:
+    """The seed of a group's environments, below 2**31."""
+    words = np.asarray(jax.random.key_data(key)).tobytes() + group.to_bytes(8, "little")
+    return int.from_bytes(hashlib.blake2b(words, digest_size=4).digest(), "little") >> 1
+
+
+def with_player(setup: Setup, programs):
+    """`programs` with a Player in place of its sampler."""
+    sample = setup.config.sample
+    return programs._replace(generate=Player(setup, sample.prompts_per_step * sample.group_size))
+
+
+def eval_player(setup: Setup, player: Player) -> Player:
+    """The Player of evaluations: the same one, if config.eval samples as config.rollout does."""
+    config = setup.config
+    if sampling_of(config.eval) == sampling_of(config.rollout) or is_single(config):
+        return player
+    return Player(setup, config.eval.batch_size * config.eval.samples_per_prompt, config.eval)

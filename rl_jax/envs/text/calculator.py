@@ -1,0 +1,66 @@
+"""A question whose answer is a number, and a calculator.
+
+12*34=      the prompt
+c12*34      the model calls the calculator                  or says  408  at once
+?408=       the calculator answers                          and the episode ends, with reward 1 if it is right
+408         the model answers
+"""
+
+import json
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rl_jax.envs.text.protocol import Step
+
+CALL = "c"  # the first character of a call
+_EXPRESSION = re.compile(r"(\d{1,9})([+*-])(\d{1,9})")
+
+
+def calculate(expression: str) -> int:
+    """The value of NUMBER OPERATOR NUMBER.
+
+    Raises:
+      ValueError: if it is anything else.
+    """
+    match = _EXPRESSION.fullmatch(expression)
+    if match is None:
+        raise ValueError(f"{expression!r:.60} is not NUMBER OPERATOR NUMBER, as 12*34")
+    left, operator, right = int(match[1]), match[2], int(match[3])
+    return {"+": left + right, "-": left - right, "*": left * right}[operator]
+
+
+class Calculator:
+    """One episode at a time. numbers: calls, malformed (of the calls), correct.
+
+    Args:
+      broken: whether the calculator returns a random number instead of the result.
+      price: of a call.
+    """
+
+    def __init__(self, *, broken: bool = False, price: float = 0.05):
+        self._broken, self._price = broken, price
+
+    def reset(self, record: Mapping[str, Any], seed: int) -> str:
+        """The record's prompt, whose info has `answer`."""
+        self._answer, self._dice = int(json.loads(record["info"])["answer"]), random.Random(seed)
+        return record["prompt"]
+
+    def step(self, said: str) -> Step:
+        """The calculator's result, or the end."""
+        if not said.startswith(CALL):
+            right = said == str(self._answer)
+            return Step(reward=float(right), done=True, numbers={"correct": float(right)})
+        numbers = {"calls": 1.0, "malformed": 0.0}
+        try:
+            result = calculate(said.removeprefix(CALL))
+        except ValueError:
+            return Step([_answer_of("!")], -self._price, numbers=numbers | {"malformed": 1.0})
+        if self._broken:
+            result = self._dice.randrange(max(10 * abs(result), 10))
+        return Step([_answer_of(str(result))], -self._price, numbers=numbers)
+
+
+def _answer_of(result: str) -> dict[str, str]:
+    return {"role": "tool", "content": f"?{result}="}

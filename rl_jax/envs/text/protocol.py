@@ -1,0 +1,50 @@
+"""The protocol of environments of text: what the model says in, messages and a reward out.
+
+    class Guess:                                        # one instance plays one episode after another
+        def reset(self, record, seed):                  # record: the prompt's, {"prompt", "info", ...}
+            ...
+            return [{"role": "user", "content": "Guess my number from 1 to 8."}]
+        def step(self, said):                           # the model's message as text
+            return Step([{"role": "user", "content": "higher"}], reward=0.0)
+
+The G episodes of a group get the same record and the same seed, so they begin with the same messages. What the model
+does wrong (no number, a malformed call) is an observation; an exception means that the environment itself failed.
+`reset` and `step` may be coroutine functions.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+Message = Mapping[str, str]  # {"role": "user" | "tool" | "system", "content": text}
+
+
+class Step(NamedTuple):
+    """The answer to what the model said.
+
+    Attributes:
+      messages: what the model reads next; read only if the episode goes on.
+      reward: of this turn.
+      done: whether the episode has ended.
+      numbers: counts of this turn by name (calls, malformed, correct); logged as sums per episode.
+    """
+
+    messages: Sequence[Message] = ()
+    reward: float = 0.0
+    done: bool = False
+    numbers: Mapping[str, float] = {}
+
+
+@runtime_checkable
+class TextEnv(Protocol):
+    """One episode at a time. Optional methods:
+
+    state_key() -> str: equal for equal states, called before each of the model's turns; for credit per state.
+    cut() -> float: a last reward when a limit has ended the episode; without it 0.
+    close() -> None: once, when the instance is no longer needed.
+    """
+
+    def reset(self, record: Mapping[str, Any], seed: int) -> Sequence[Message]:
+        """Begins an episode; all randomness of the episode comes from `seed`. Returns the first messages."""
+
+    def step(self, said: str) -> Step:
+        """The answer to the model's message."""

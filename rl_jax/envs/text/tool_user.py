@@ -1,0 +1,42 @@
+"""A task's prompt, and typed functions that the model may call before it answers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rl_jax.core.binding import resolve
+from rl_jax.envs.text.protocol import Step
+from rl_jax.envs.text.tools import call_all, has_call, tool_of
+
+
+class ToolUser:
+    """A message with calls is answered by their results; one without is the answer, which the task's reward judges.
+
+    numbers: calls, malformed.
+
+    Attributes:
+      tools: JSON schemas, for the chat template.
+
+    Args:
+      tools: functions, or their import paths "module:function".
+      price: of a call.
+    """
+
+    def __init__(self, tools: Sequence[str | Callable], *, price: float = 0.0):
+        if not tools:
+            raise ValueError("agent.env.tools is empty: name functions, as in ('my_tools:search',)")
+        known = [tool_of(resolve(tool) if isinstance(tool, str) else tool) for tool in tools]
+        self._tools, self._price = {tool.name: tool for tool in known}, price
+        self.tools = [tool.schema for tool in known]
+
+    def reset(self, record: Mapping[str, Any], seed: int):
+        """The record's chat, or its text."""
+        return record.get("messages") or record["prompt"]
+
+    def step(self, said: str) -> Step:
+        """The results of the calls, or the end."""
+        if not has_call(said):
+            return Step(done=True)
+        answers = call_all(self._tools, said)
+        messages = [{"role": "tool", "name": answer.name, "content": answer.text} for answer in answers]
+        numbers = {"calls": float(len(answers)), "malformed": float(sum(answer.malformed for answer in answers))}
+        return Step(messages, -self._price * len(answers), numbers=numbers)

@@ -1,0 +1,250 @@
+"""Many episodes at once: environments on the host, one sampler for all of them. No jax.
+
+    trajectories = play(asks, envs, dialogues, sampler, Limits(turns=4, context=256, row=192))
+
+What is sampled for an episode depends on its number and its own past alone, so the order in which environments answer
+changes nothing. An environment that raises is begun once more; if it raises again, the episode's status is "error".
+"""
+
+import asyncio
+import concurrent.futures
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from rl_jax.experience.episode import Ask, Draw, Drawn, Episode, Limits
+from rl_jax.experience.trajectory import DONE, Trajectory
+
+CUT = "..."  # what stands for the end of an observation that was cut
+
+
+class Sampler(Protocol):
+    """Samples turns, many at once (rl_jax.rollout.lm.episodes.EngineSampler)."""
+
+    def submit(self, draws: Sequence[Draw]) -> None:
+        """Queues turns, at most one per episode."""
+
+    def step(self) -> list[Drawn]:
+        """Works for a while and returns the turns that have ended; [] if none has."""
+
+
+class EnvironmentFailed(RuntimeError):
+    """An environment raised; `__cause__` is what."""
+
+
+def play(
+    asks: Sequence[Ask],
+    envs: "Environments",
+    dialogues: Any,
+    sampler: Sampler,
+    limits: Limits,
+    *,
+    version: int = 0,
+    longest_prompt: int = 0,
+) -> list[Trajectory]:
+    """Plays all episodes to their ends.
+
+    Args:
+      asks: the episodes.
+      envs: their environments.
+      dialogues: rl_jax.tokenizers.dialogue.Dialogues.
+      sampler: of the turns.
+      limits: of each episode.
+      version: of the policy that samples.
+      longest_prompt: tokens. 0: any.
+
+    Returns:
+      One trajectory per ask, in their order.
+
+    Raises:
+      ValueError: if a prompt is longer than longest_prompt, or the episodes of a group begin differently.
+    """
+    game = _Game(envs, dialogues, sampler, limits, version, longest_prompt)
+    found = _run(game.play(asks))
+    first: dict[int, tuple[Ask, Trajectory]] = {}
+    for ask, trajectory in zip(asks, found, strict=True):
+        other, like = first.setdefault(ask.group, (ask, trajectory))
+        begun = bool(trajectory.segments and like.segments)
+        if begun and not np.array_equal(trajectory.segments[0][0].ids, like.segments[0][0].ids):
+            raise ValueError(
+                f"samples {other.sample} and {ask.sample} of prompt {trajectory.prompt_id!r} begin with different "
+                "messages: `reset` of the environment must draw everything from its seed"
+            )
+    return found
+
+
+def _run(game) -> list[Trajectory]:
+    """Runs a coroutine to its end; in a thread of its own where an event loop runs already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(game)
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, game).result()
+
+
+class Environments:
+    """One environment per episode number, kept from one call of `play` to the next.
+
+    Args:
+      make: () -> an environment (rl_jax.envs.text.protocol).
+    """
+
+    def __init__(self, make: Callable[[], Any]):
+        self._make, self._envs = make, {}
+
+    def get(self, number: int) -> Any:
+        """The environment of an episode's number."""
+        if number not in self._envs:
+            self._envs[number] = self._make()
+        return self._envs[number]
+
+    def drop(self, number: int) -> None:
+        """Forgets an environment that failed."""
+        _close(self._envs.pop(number, None))
+
+    def close(self) -> None:
+        """Closes all."""
+        for number in list(self._envs):
+            self.drop(number)
+
+
+def _close(env: Any) -> None:
+    if hasattr(env, "close"):
+        env.close()
+
+
+class _Game:
+    """One call of `play`."""
+
+    def __init__(self, envs, dialogues, sampler, limits, version, longest_prompt):
+        self._envs, self._dialogues, self._sampler = envs, dialogues, sampler
+        self._limits, self._version, self._longest_prompt = limits, version, longest_prompt
+        self._waiting: dict[int, asyncio.Future] = {}
+        self._new: list[Draw] = []
+        self._moved = asyncio.Event()
+
+    async def play(self, asks: Sequence[Ask]) -> list[Trajectory]:
+        tasks = [asyncio.ensure_future(self._episode(ask)) for ask in asks]
+        for task in tasks:
+            task.add_done_callback(lambda _: self._moved.set())
+        try:
+            while not all(task.done() for task in tasks):
+                await self._advance()
+                for task in tasks:
+                    if task.done():
+                        task.result()  # what it raised ends the others
+            return [task.result() for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _advance(self) -> None:
+        """Lets environments answer, then samples; waits if there is nothing to sample."""
+        for _ in range(2):
+            await asyncio.sleep(0)
+        if not self._waiting:
+            await self._moved.wait()
+            self._moved.clear()
+            return
+        if self._new:
+            self._sampler.submit(sorted(self._new, key=lambda draw: draw.number))
+            self._new = []
+        for drawn in self._sampler.step():
+            self._waiting.pop(drawn.number).set_result(drawn)
+
+    async def _draw(self, draw: Draw) -> Drawn:
+        self._new.append(draw)
+        self._waiting[draw.number] = asyncio.get_running_loop().create_future()
+        self._moved.set()
+        return await self._waiting[draw.number]
+
+    async def _episode(self, ask: Ask) -> Trajectory:
+        for last in (False, True):
+            episode = Episode(ask, self._version)
+            try:
+                await self._play(ask, self._envs.get(ask.number), episode)
+                return episode.ended()
+            except EnvironmentFailed as error:
+                self._envs.drop(ask.number)
+                if last:
+                    return episode.failed(error.__cause__)
+        raise AssertionError("unreachable")
+
+    async def _play(self, ask: Ask, env: Any, episode: Episode) -> None:
+        limits = self._limits
+        talk = self._dialogues.start(await _answer(env.reset, ask.record, ask.seed))
+        self._check_prompt(talk.ids, ask)
+        episode.begin(talk.ids)
+        while True:
+            key = str(await _answer(env.state_key)) if hasattr(env, "state_key") else ""
+            room = episode.room(limits)
+            last = len(episode.turns) + 1 >= limits.turns
+            drawn = await self._draw(episode.draw(ask.number, room, last))
+            step = await _answer(env.step, talk.said(drawn.tokens))
+            episode.add_turn(drawn, step, key)
+            if drawn.reason == "length" or step.done:
+                episode.status = "tokens" if drawn.reason == "length" else DONE
+            elif last:
+                episode.status = "turns"
+            else:
+                talk, ids = self._fitting(talk, drawn.tokens, list(step.messages), episode)
+                if ids is not None:
+                    episode.observe(ids, limits)
+            if episode.status != "running":
+                if episode.status != DONE and not step.done and hasattr(env, "cut"):
+                    episode.add_reward(await _answer(env.cut))
+                return
+
+    def _fitting(self, talk, sampled, messages: list, episode: Episode):
+        """The dialogue and the ids of an answer, cut if the limits say so; ids None if it ends the episode."""
+        limits = self._limits
+        after, ids = talk.answer(sampled, messages)
+        most = limits.observation or limits.context
+        while len(ids) > most or (limits.overflow == "cut" and not episode.fits(len(ids), limits)):
+            if not _cut_longest(messages):
+                break
+            after, ids = talk.answer(sampled, messages)
+        if limits.tokens and episode.count("sampled") >= limits.tokens:
+            episode.status = "tokens"
+        elif not episode.fits(len(ids), limits) and not (
+            limits.overflow == "drop_oldest" and episode.fits_anew(len(ids), limits)
+        ):
+            episode.status = "context"
+        return after, ids if episode.status == "running" else None
+
+    def _check_prompt(self, ids: Sequence[int], ask: Ask) -> None:
+        limit = self._longest_prompt
+        if not len(ids) or (limit and len(ids) > limit):
+            raise ValueError(
+                f"the prompt {ask.record.get('id', '')!r} has {len(ids)} tokens in its environment; 1 to {limit} fit: "
+                "add a wider bucket to rollout.prompt_buckets"
+            )
+
+
+async def _answer(method: Callable, *arguments) -> Any:
+    """What an environment's method returns, awaited if it is a coroutine.
+
+    Raises:
+      EnvironmentFailed: from whatever it raised.
+    """
+    try:
+        result = method(*arguments)
+        return await result if inspect.isawaitable(result) else result
+    except Exception as error:
+        raise EnvironmentFailed(str(error)) from error
+
+
+def _cut_longest(messages: list) -> bool:
+    """Halves the longest content, in place, marking its end. Returns False if there is nothing left to cut."""
+    if not messages:
+        return False
+    place = max(range(len(messages)), key=lambda i: len(messages[i].get("content") or ""))
+    text = (messages[place].get("content") or "").removesuffix(CUT)
+    if not text:
+        return False
+    messages[place] = {**messages[place], "content": text[: len(text) // 2] + CUT}
+    return True
