@@ -178,8 +178,9 @@ def archer_targets(
     """
     chex.assert_equal_shape([turn_rewards, done])
     chex.assert_type(done, bool)
-    bootstrap = jnp.where(done, 0.0, discount * next_state_values)
-    return jax.lax.stop_gradient((turn_rewards + bootstrap, resampled_q_values))
+    bootstrap = jnp.where(jnp.broadcast_to(done, next_state_values.shape), 0.0, discount * next_state_values)
+    rewards = jnp.broadcast_to(turn_rewards, bootstrap.shape)
+    return jax.lax.stop_gradient((rewards + bootstrap, resampled_q_values))
 
 
 def _bounds(turns: chex.Array, mask: chex.Array) -> tuple[chex.Array, chex.Array, chex.Array]:
