@@ -120,6 +120,7 @@ class Player:
         self._longest_prompt = max(config.rollout.prompt_buckets)
         length, mesh = self._longest_prompt + config.rollout.completion_length, (setup.rollout or setup).mesh
         slots = config.rollout.engine.slots or episodes
+        self._slots = slots
         several = {} if self._limits.turns == 1 else _several(slots)
         self._engine = Engine(
             sharding.model_on_mesh(setup.model, mesh),
@@ -132,6 +133,7 @@ class Player:
             decode_text=whole_text(tokenizer),
             **several,
         )
+        self._hold = self._limits.turns > 1 and slots >= episodes and mesh.size == 1
         self._params = Merging(setup, lambda params: params)
 
     def play(self, params: Params, records: Sequence[dict], key: jax.Array, *, group_size: int) -> list[Trajectory]:
@@ -149,9 +151,11 @@ class Player:
         ]
         params = self._params(params)
         if not self._is_warm:
-            self._engine.warm_up(params)
+            self._engine.warm_up(params, hold=self._hold)
             self._is_warm = True
-        sampler = EngineSampler(self._engine, params, key, tuple(self._config.rollout.stop_strings))
+        hold = self._hold and len(asks) <= self._slots
+        stops = tuple(self._config.rollout.stop_strings)
+        sampler = EngineSampler(self._engine, params, key, stop_strings=stops, hold=hold)
         try:
             return play(asks, self._envs, self._dialogues, sampler, self._limits, longest_prompt=self._longest_prompt)
         finally:

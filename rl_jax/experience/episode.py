@@ -114,17 +114,20 @@ class Episode:
         lengths = [sum(len(span.ids) for span in spans) for spans in self.segments]
         return lengths[-1], sum(lengths) - len(self.segments[0][0].ids)
 
+    def left(self, limits: Limits) -> int:
+        """Tokens that still fit."""
+        segment, row = self._used()
+        return min(limits.context - segment, limits.row - row)
+
     def room(self, limits: Limits) -> int:
         """The most tokens that the next turn may sample."""
-        segment, row = self._used()
-        room = min(limits.context - segment, limits.row - row)
+        room = self.left(limits)
         room = min(room, limits.turn_tokens) if limits.turn_tokens else room
         return min(room, limits.tokens - self.count("sampled")) if limits.tokens else room
 
     def fits(self, number: int, limits: Limits) -> bool:
         """Whether `number` more tokens leave place for at least one sampled one."""
-        segment, row = self._used()
-        return segment + number < limits.context and row + number < limits.row
+        return number < self.left(limits)
 
     def _anew(self, number: int, limits: Limits) -> np.ndarray | None:
         """The beginning of a new segment: the prompt, and the newest turns; None if not even the last turn fits.

@@ -29,6 +29,9 @@ class Sampler(Protocol):
     def step(self) -> list[Drawn]:
         """Works for a while and returns the turns that have ended; [] if none has."""
 
+    def release(self, number: int) -> None:
+        """Told when an episode has ended."""
+
 
 class EnvironmentFailed(RuntimeError):
     """An environment raised; `__cause__` is what."""
@@ -167,9 +170,11 @@ class _Game:
             episode = Episode(ask, self._version)
             try:
                 await self._play(ask, self._envs.get(ask.number), episode)
+                self._sampler.release(ask.number)
                 return episode.ended()
             except EnvironmentFailed as error:
                 self._envs.drop(ask.number)
+                self._sampler.release(ask.number)
                 if last:
                     return episode.failed(error.__cause__)
         raise AssertionError("unreachable")
@@ -204,7 +209,9 @@ class _Game:
         limits = self._limits
         after, ids = talk.answer(sampled, messages)
         most = limits.observation or limits.context
-        while len(ids) > most or (limits.overflow == "cut" and not episode.fits(len(ids), limits)):
+        if limits.overflow == "cut" and not episode.fits(len(ids), limits):
+            most = min(most, episode.left(limits) // 2)  # the rest is for the turns that follow
+        while len(ids) > most:
             if not _cut_longest(messages):
                 break
             after, ids = talk.answer(sampled, messages)

@@ -98,7 +98,7 @@ class Trajectory(NamedTuple):
         where = f"trajectory of prompt {self.prompt_id!r}, sample {self.sample}"
         if self.status not in STATUSES:
             raise ValueError(f"{where}: status {self.status!r} is none of {', '.join(STATUSES)}")
-        if not self.segments:
+        if not self.segments and self.status != "error":
             raise ValueError(f"{where}: it has no segment; the first one holds the prompt")
         for number, spans in enumerate(self.segments):
             if not spans or spans[0].kind != "prompt" or not len(spans[0].ids):

@@ -89,6 +89,7 @@ class Engine:
         )
         self._prefill_rows = prefill_rows
         self._admit_sizes = sorted({min(self.refill, slots), slots})
+        self._chunk, self._holds = chunk, rows_sharding is None
         self._limits = dict(
             vocab_size=model.vocab_size,
             prompt_length=self.prompt_length,
@@ -112,7 +113,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether no request is waiting or running."""
-        return not self._queue and not self._slots.count()
+        return not self._queue and not self._slots.rows.live.any()
 
     def compile_count(self) -> int:
         """Number of programs compiled so far: constant after warm_up, for any requests."""
@@ -138,6 +139,8 @@ class Engine:
             check_request(request, **self._limits)
             if request.index in known:
                 raise ValueError(f"request {request.index}: a request with this index is already in the engine")
+            if request.hold and not self._holds:
+                raise ValueError(f"request {request.index}: hold=True works on one device only")
             known.add(request.index)
         self._queue.extend((request, key_data) for request in requests)
 
@@ -147,6 +150,7 @@ class Engine:
         def wanted(request: Request | None) -> bool:
             return request is not None and (indices is None or request.index in indices)
 
+        self._slots.held = {} if indices is None else {k: v for k, v in self._slots.held.items() if k not in indices}
         waiting = [request for request, _ in self._queue if wanted(request)]
         self._queue = deque(entry for entry in self._queue if not wanted(entry[0]))
         running = [slot for slot, request in enumerate(self._slots.requests) if wanted(request)]
@@ -160,9 +164,9 @@ class Engine:
         New params are used from here on: the rows keep their caches, the prompt store is emptied.
         """
         params = self._prepare(params)
-        done = self._admit(params)
+        done = self._resume(params) + self._admit(params)
         self._compact()
-        if self._slots.count():
+        if self._slots.rows.live.any():
             done += self._decode(params)
         return done
 
@@ -173,8 +177,8 @@ class Engine:
             done += self.step(params)
         return sorted(done, key=lambda completion: completion.request.index)
 
-    def warm_up(self, params: Params) -> None:
-        """Compiles every program. Raises RuntimeError if requests are in the engine."""
+    def warm_up(self, params: Params, *, hold: bool = False) -> None:
+        """Compiles every program. hold: those for held rows, too. Raises RuntimeError if requests are in the engine."""
         if not self.idle:
             raise RuntimeError("warm_up was called with requests in the engine: call it before submitting any")
         params = self._prepare(params)
@@ -185,6 +189,8 @@ class Engine:
                 self._prefill(params, [(nowhere, np.zeros(1, np.int32))] * rows)
             for width in self._admit_sizes:
                 self._enter(params, [], width)
+                if hold:
+                    self._reenter(params, [], width)
             for size in self.sizes:
                 self._resize(size)
                 self._state, *_ = self.programs.decode_steps(params, self._state, self._slots.rows, np.int32(0))
@@ -214,6 +220,50 @@ class Engine:
             self._resize(self.sizes[0])
             done += self._enter(params, self._take(params, len(self._slots.free())))
         return done
+
+    def _resume(self, params: Params) -> list[Completion]:
+        """Continues the rows that slots hold, whatever else waits: they need no slot."""
+        if not self._slots.held:
+            return []
+        held, others = [], deque()
+        for request, key_data in self._queue:
+            place = self._slots.continued(request)
+            if place is None:
+                others.append((request, key_data))
+            else:
+                held.append((request, key_data, *place))
+        if not held:
+            return []
+        self._queue, width = others, self._admit_sizes[-1]
+        self._resize(self.sizes[0])
+        moved = [(request, key, self._slots.held[request.index][0], filled) for request, key, _, filled in held]
+        parts = [moved[start : start + width] for start in range(0, len(moved), width)]
+        return [completion for part in parts for completion in self._reenter(params, part)]
+
+    def _reenter(self, params: Params, taken: list, width: int = 0) -> list[Completion]:
+        """Reads what is new in held rows and samples their next tokens; returns the rows that those end.
+
+        Args:
+          params: in the form that the programs take.
+          taken: (request, key data, slot, filled columns) each.
+          width: at least this many rows, for warm_up.
+        """
+        width = next(size for size in self._admit_sizes if size >= max(width, len(taken)))
+        slots, starts, lengths = np.full(width, self._slots.size, np.int32), *np.ones((2, width), np.int32)
+        tokens, starts[:] = np.zeros((width, self.length), np.int32), 0
+        for i, (request, _, slot, filled) in enumerate(taken):
+            context = request.context()
+            slots[i], starts[i], lengths[i] = slot, filled // self._chunk * self._chunk, len(context)
+            tokens[i, : len(context)] = context
+        rows = self._slots.entrants(width, [(request, key_data) for request, key_data, *_ in taken])
+        like = self._store.hidden
+        self._state, drawn = self.programs.resume(params, self._state, like, slots, rows, tokens, starts, lengths)
+        drawn = jax.device_get(drawn)
+        entered = [
+            self._slots.enter(slot, request, key_data, Drawn(*(x[i : i + 1] for x in drawn)))
+            for i, (request, key_data, slot, _) in enumerate(taken)
+        ]
+        return [completion for completion in entered if completion is not None]
 
     def _take(self, params: Params, number: int) -> list[tuple[Request, np.ndarray, int]]:
         """Up to `number` requests off the queue, each with its key and the store's row that holds its context."""
@@ -297,7 +347,7 @@ class Engine:
         """Moves to `size` slots, which hold all live rows: down by one size at a time, up at once."""
         while self._slots.size > size:
             smaller = next(s for s in self.sizes if s < self._slots.size)
-            order = np.argsort(~self._slots.rows.live, kind="stable")[:smaller].astype(np.int32)
+            order = np.argsort(~self._slots.occupied(), kind="stable")[:smaller].astype(np.int32)
             if self._spare is None:
                 self._spare = self._state
             self._state = self.programs.compact(self._state, order)

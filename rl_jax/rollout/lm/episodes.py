@@ -36,10 +36,20 @@ class EngineSampler:
       params: of the policy.
       key: one typed key.
       stop_strings: texts that end a turn; they are looked for in the whole episode, so only for single turns.
+      hold: whether slots keep the caches of rows between turns; needs a slot for every episode, and one device.
     """
 
-    def __init__(self, engine: Engine, params: Params, key: chex.PRNGKey, stop_strings: tuple[str, ...] = ()):
-        self._engine, self._params, self._key, self._stop_strings = engine, params, key, stop_strings
+    def __init__(
+        self,
+        engine: Engine,
+        params: Params,
+        key: chex.PRNGKey,
+        *,
+        stop_strings: tuple[str, ...] = (),
+        hold: bool = False,
+    ):
+        self._engine, self._params, self._key = engine, params, key
+        self._stop_strings, self._hold = stop_strings, hold
 
     def submit(self, draws: Sequence[Any]) -> None:
         """Queues turns (rl_jax.experience.episode.Draw). Raises ValueError if one does not fit the engine."""
@@ -56,7 +66,13 @@ class EngineSampler:
             sampled_log_probs=unknown,
             raw_log_probs=unknown,
             seed=draw.number + SEGMENT * draw.segment,
+            hold=self._hold and not draw.last,
         )
+
+    def release(self, number: int) -> None:
+        """Gives back the slot of an episode that has ended."""
+        if self._hold:
+            self._engine.abort((number,))
 
     def step(self) -> list[Turn]:
         """Decodes for a while; the turns that have ended."""
@@ -105,7 +121,7 @@ def as_rollout(
     """
     rows, width = len(trajectories), prompt_length + completion_length
     tokens = np.full((rows, width), pad_id, np.int32)
-    positions, segments, numbers = np.zeros((rows, width), np.int32), np.zeros((rows, width), np.int32)
+    positions, segments = np.zeros((rows, width), np.int32), np.zeros((rows, width), np.int32)
     sampled, raw, rewards = (np.zeros((rows, completion_length), np.float32) for _ in range(3))
     numbers, states = (np.full((rows, completion_length), -1, np.int32) for _ in range(2))
     observed = np.zeros((rows, completion_length), bool)

@@ -160,6 +160,43 @@ def make_admit(model: Model, sampling: Sampling, *, sharded: bool) -> Callable:
     return admit
 
 
+def make_resume(model: Model, sampling: Sampling, *, chunk: int, prefill: Callable) -> Callable:
+    """resume(params, State, hidden, slots, SlotRows, tokens, starts, lengths) -> State, Drawn [I].
+
+    Reads what follows the contexts that slots hold, and samples each row's next token. The arguments of resume:
+
+        hidden: [N, D], of any values: the hidden states' width and type.
+        slots: int32 [I]; those of no row are S, which drops them.
+        SlotRows: of I rows.
+        tokens: int32 [I, L], whole contexts; L the cache's columns.
+        starts: int32 [I]. Number of columns that the slots have, rounded down to a multiple of `chunk`.
+        lengths: int32 [I], of the contexts.
+
+    Args:
+      model: with `extend` and `unembed`.
+      sampling: the sampling rule.
+      chunk: as in make_prefill.
+      prefill: of make_prefill.
+    """
+
+    def resume(params: Params, state: State, hidden, slots, rows: SlotRows, tokens, starts, lengths):
+        chex.assert_rank([slots, tokens, starts, lengths], [1, 2, 1, 1])
+        size = jax.tree.leaves(state.cache)[0].shape[0]
+        sources = jnp.minimum(slots, size - 1)
+        store = Store(state.cache, jnp.zeros((size, hidden.shape[-1]), hidden.dtype))
+        cache, hidden = prefill(params, store, slots, sources, tokens, starts, lengths)
+        seen = context = None
+        if state.seen is not None:
+            context = seen_tokens(tokens, jnp.arange(tokens.shape[1])[None] < lengths[:, None], model.vocab_size)
+            seen = state.seen.at[slots].set(context, mode="drop")
+        drawn = Drawn(*sample(model.unembed(params, hidden[sources]), _uniforms(rows, 1)[:, 0], sampling, context))
+        if seen is not None:
+            seen = seen.at[slots].set(mark_seen(context, drawn.tokens), mode="drop")
+        return State(cache, seen), drawn
+
+    return resume
+
+
 def _copy(to, source, slots, sources, count):
     """Row by row, in place, so that the cost of an admission does not depend on the number of slots."""
 
@@ -257,7 +294,10 @@ class EnginePrograms:
             placed = {} if rows_sharding is None else {"out_shardings": out_shardings}
             return jax.jit(fn, donate_argnums=donated, **placed)
 
-        self.prefill = program(make_prefill(model, chunk=chunk, constrain=constrain), 1, everywhere)
+        prefill = make_prefill(model, chunk=chunk, constrain=constrain)
+        self.prefill = program(prefill, 1, everywhere)
+        resume = make_resume(model, sampling, chunk=chunk, prefill=prefill)
+        self.resume = program(resume, 1, (rows_sharding, everywhere))
         admit = make_admit(model, sampling, sharded=rows_sharding is not None)
         self.admit = program(admit, 1, (rows_sharding, everywhere))
         decode_steps = make_decode_steps(model, sampling, length=length, steps=steps, eos_ids=eos_ids)
@@ -271,7 +311,7 @@ class EnginePrograms:
 
     def compile_count(self) -> int:
         """Number of programs compiled so far."""
-        compiled = (self.prefill, self.admit, self.decode_steps, self.compact, self.grow)
+        compiled = (self.prefill, self.admit, self.resume, self.decode_steps, self.compact, self.grow)
         return sum(program._cache_size() for program in compiled)
 
     def init_state(self, size: int, params: Params) -> State:

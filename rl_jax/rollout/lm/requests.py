@@ -30,6 +30,8 @@ class Request(NamedTuple):
       sampled_log_probs: float32 [n], of the earlier part.
       raw_log_probs: float32 [n], of the earlier part.
       seed: None is the index.
+      hold: whether its slot keeps the cache after the model has ended the row, until a request with the same index
+        continues it (or abort).
     """
 
     index: int
@@ -41,6 +43,7 @@ class Request(NamedTuple):
     sampled_log_probs: np.ndarray = NO_LOG_PROBS
     raw_log_probs: np.ndarray = NO_LOG_PROBS
     seed: int | None = None
+    hold: bool = False
 
     def context(self) -> np.ndarray:
         """All tokens before the next one: int32 [p + n]."""

@@ -14,6 +14,7 @@ class Slots:
     Attributes:
       rows: the input of the programs.
       requests: the request in each slot, None if it is empty.
+      held: index of a request -> (slot, its whole context), for slots that keep the cache of a row that has ended.
 
     Args:
       size: number of slots.
@@ -37,19 +38,40 @@ class Slots:
         self.rows = self._empty(size)
         self.requests: list[Request | None] = [None] * size
         self._parts: list[list[Drawn]] = [[] for _ in range(size)]
+        self.held: dict[int, tuple[int, np.ndarray]] = {}
 
     @property
     def size(self) -> int:
         """The number of slots."""
         return len(self.requests)
 
+    def occupied(self) -> np.ndarray:
+        """bool [S]. Slots whose rows are running or held."""
+        result = self.rows.live.copy()
+        result[[slot for slot, _ in self.held.values()]] = True
+        return result
+
     def count(self) -> int:
         """Number of occupied slots."""
-        return int(self.rows.live.sum())
+        return int(self.rows.live.sum()) + len(self.held)
 
     def free(self) -> np.ndarray:
         """The empty slots."""
-        return np.flatnonzero(~self.rows.live)
+        return np.flatnonzero(~self.occupied())
+
+    def continued(self, request: Request) -> tuple[int, int] | None:
+        """The slot that holds the beginning of a request's context, and how many of its columns are filled.
+
+        A held row that the request does not continue is let go. None if there is none.
+        """
+        slot, known = self.held.get(request.index, (-1, None))
+        if known is None:
+            return None
+        context = request.context()
+        if len(context) <= len(known) or not np.array_equal(context[: len(known)], known):
+            del self.held[request.index]
+            return None
+        return slot, len(known) - 1  # the last token was sampled, and not read yet
 
     def entrants(self, width: int, entering: list[tuple[Request, np.ndarray]]) -> SlotRows:
         """SlotRows of `width` for requests, with their key data, that are about to sample their first token."""
@@ -61,6 +83,7 @@ class Slots:
     def enter(self, slot: int, request: Request, key_data: np.ndarray, first: Drawn) -> Completion | None:
         """Puts a request and its first token [1] into a free slot. Returns the Completion if that token ends it."""
         _describe(self.rows, slot, request, key_data)
+        self.held.pop(request.index, None)
         self.rows.live[slot] = True
         self.rows.positions[slot] = len(request.prompt) + len(request.tokens) - 1
         self.requests[slot] = request
@@ -89,8 +112,12 @@ class Slots:
     def complete(self, slot: int, reason: str, cut: int | None = None) -> Completion:
         """Frees a slot and returns its completion, or the first `cut` tokens of it."""
         columns = (np.concatenate(column)[:cut] for column in zip(*self._parts[slot], strict=True))
-        completion = Completion(self.requests[slot], *columns, reason)
+        request = self.requests[slot]
+        completion = Completion(request, *columns, reason)
         self.rows.live[slot] = False
+        if request.hold and reason == "eos":
+            known = np.concatenate([request.prompt, completion.tokens]).astype(np.int32)
+            self.held[request.index] = (slot, known)
         self.requests[slot], self._parts[slot] = None, []
         return completion
 
@@ -100,7 +127,8 @@ class Slots:
         for new, old in zip(rows, self.rows, strict=True):
             new[: len(order)] = old[order]
         padding = size - len(order)
-        self.rows = rows
+        self.rows, new_slot = rows, {int(old): new for new, old in enumerate(order)}
+        self.held = {index: (new_slot[slot], known) for index, (slot, known) in self.held.items()}
         self.requests = [self.requests[slot] for slot in order] + [None] * padding
         self._parts = [self._parts[slot] for slot in order] + [[] for _ in range(padding)]
 

@@ -1,0 +1,227 @@
+"""rl_jax.experience.episodes: turns, limits, errors, and that the order of host work changes nothing."""
+
+import asyncio
+import random
+
+import numpy as np
+import pytest
+
+from rl_jax.envs.text import Step
+from rl_jax.experience.episode import Ask, Drawn, Limits
+from rl_jax.experience.episodes import Environments, play
+from rl_jax.tokenizers import CharTokenizer
+from rl_jax.tokenizers.dialogue import dialogue_of
+
+TOKENIZER = CharTokenizer("abcdefgh0123456789?=.")
+EOS = TOKENIZER.eos_id
+LIMITS = Limits(turns=4, context=40, row=36)
+
+
+class Parrot:
+    """Samples "a", "b", ... and EOS: which letter, and how many, follows from the episode's number and its tokens.
+
+    At most `slots` turns at a time, in an order that `seed` decides.
+    """
+
+    def __init__(self, slots=100, seed=0, length=2):
+        self.waiting, self.slots, self.random, self.length, self.seen = [], slots, random.Random(seed), length, []
+
+    def submit(self, draws):
+        assert not {draw.number for draw in draws} & {draw.number for draw in self.waiting}
+        self.waiting += draws
+        self.seen += draws
+
+    def step(self):
+        self.random.shuffle(self.waiting)
+        done, self.waiting = self.waiting[: self.slots], self.waiting[self.slots :]
+        return [self.draw(draw) for draw in done]
+
+    def release(self, number):
+        assert number not in {draw.number for draw in self.waiting}
+
+    def draw(self, draw):
+        letter = 3 + (draw.number + len(draw.tokens) + 7 * draw.segment) % 8
+        ids = np.array([letter] * self.length + [EOS], np.int32)[: draw.limit]
+        reason = "eos" if ids[-1] == EOS else "length"
+        return Drawn(draw.number, ids, -np.arange(1.0, len(ids) + 1, dtype=np.float32), -np.ones(len(ids)), reason)
+
+
+class Asker:
+    """Asks `turns` times, with "?" and the number of the turn."""
+
+    def __init__(self, turns=3, answer="?{}="):
+        self.turns, self.answer, self.closed = turns, answer, False
+
+    def reset(self, record, seed):
+        self.turn, self.seed = 0, seed
+        return record["prompt"]
+
+    def state_key(self):
+        return f"turn {self.turn}"
+
+    def step(self, said):
+        self.turn += 1
+        done = self.turn == self.turns
+        return Step([{"role": "tool", "content": self.answer.format(self.turn)}], 1.0, done, {"letters": len(said)})
+
+    def close(self):
+        self.closed = True
+
+
+class Slow(Asker):
+    """The same, which answers whenever it likes."""
+
+    async def step(self, said):
+        for _ in range(random.Random(said + str(self.turn) + str(id(self))).randrange(5)):
+            await asyncio.sleep(0)
+        return super().step(said)
+
+
+def asks(groups=2, size=2):
+    """Episodes of "1?", "2?", ..."""
+    places = [divmod(number, size) for number in range(groups * size)]
+    return [Ask(n, {"prompt": f"{g}?", "id": f"p{g}"}, g, sample, 5) for n, (g, sample) in enumerate(places)]
+
+
+def run(make=Asker, sampler=None, limits=LIMITS, **options):
+    return play(asks(), Environments(make), dialogue_of(TOKENIZER), sampler or Parrot(), limits, **options)
+
+
+def texts(trajectory):
+    return [(span.kind, TOKENIZER.decode(span.ids)) for span in trajectory.segments[-1]]
+
+
+def test_an_episode_is_a_growing_list():
+    found = run(version=7)
+    assert [(t.prompt_id, t.group, t.sample, t.status) for t in found] == [
+        ("p0", 0, 0, "done"), ("p0", 0, 1, "done"), ("p1", 1, 0, "done"), ("p1", 1, 1, "done")
+    ]  # fmt: skip
+    first = found[0].check()
+    assert texts(first) == [
+        ("prompt", "0?"), ("sampled", "aa"), ("observation", "?1="), ("sampled", "gg"), ("observation", "?2="),
+        ("sampled", "ee")
+    ]  # fmt: skip
+    assert first.segments[0][0].ids[0] == TOKENIZER.bos_id and first.sampled()[1].ids.tolist()[-1] == EOS
+    assert [(turn.reward, turn.state_key, turn.numbers) for turn in first.turns] == [
+        (1.0, f"turn {n}", {"letters": 2.0}) for n in range(3)
+    ]
+    assert all(span.versions.tolist() == [7] * 3 for span in first.sampled())
+
+
+def test_the_order_of_host_work_changes_nothing():
+    expected = [trajectory.ids().tolist() for trajectory in run()]
+    for seed in range(4):
+        assert [t.ids().tolist() for t in run(Slow, Parrot(slots=1 + seed, seed=seed))] == expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "status", "spans"),
+    [
+        (dict(turns=2), "turns", 4),  # prompt, turn, answer, turn
+        (dict(turn_tokens=2), "tokens", 2),  # no EOS: cut off
+        (dict(tokens=5), "tokens", 4),
+        (dict(context=9), "context", 2),  # prompt 3, turn 3, and the answer's 3 leave nothing
+        (dict(row=6), "context", 2),
+    ],
+)
+def test_limits_end_an_episode(limits, status, spans):
+    found = run(limits=LIMITS._replace(**limits))
+    assert {(t.status, len(t.segments[0])) for t in found} == {(status, spans)}
+    assert all(len(t.ids()) <= (limits.get("context") or 40) for t in found)
+    for trajectory in found:
+        trajectory.check()
+
+
+def test_a_limit_asks_for_a_last_reward():
+    class Cut(Asker):
+        def cut(self):
+            return 0.25
+
+    assert [turn.reward for turn in run(Cut, limits=LIMITS._replace(turns=2))[0].turns] == [1.0, 1.25]
+    assert run(Cut)[0].turns[-1].reward == 1.0
+
+
+def test_an_answer_that_does_not_fit_is_cut_or_the_oldest_turns_go():
+    def long():
+        return Asker(answer="?{}abcdefgh=")
+
+    assert run(long, limits=LIMITS._replace(context=30))[0].status == "context"
+    cut = run(long, limits=LIMITS._replace(context=30, overflow="cut"))[0].check()
+    assert cut.status == "done" and len(cut.ids()) <= 30
+    assert any("..." in text for kind, text in texts(cut) if kind == "observation")
+    capped = run(long, limits=LIMITS._replace(observation=6))[0]
+    assert {len(span.ids) for span in capped.segments[0] if span.kind == "observation"} <= {4, 5, 6}
+    dropped = run(long, limits=LIMITS._replace(context=30, row=60, overflow="drop_oldest"))[0].check()
+    assert dropped.status == "done" and len(dropped.segments) == 2 and len(dropped.turns) == 3
+    first, second = dropped.segments
+    assert second[0].ids[:3].tolist() == first[0].ids.tolist()  # the prompt
+    assert second[0].ids[3:].tolist() == first[-1].ids.tolist()  # and the newest turn, as it was sampled
+    assert second[1].kind == "observation" and all(len(dropped.ids(s)) <= 30 for s in (0, 1))
+
+
+def test_segments_have_random_numbers_of_their_own():
+    sampler = Parrot()
+    run(lambda: Asker(answer="?{}abcdefgh="), sampler, LIMITS._replace(context=30, row=60, overflow="drop_oldest"))
+    keys = [(draw.number, draw.segment, len(draw.tokens)) for draw in sampler.seen]
+    assert len(set(keys)) == len(keys) and {segment for _, segment, _ in keys} == {0, 1}
+
+
+class Failing(Asker):
+    """Raises in the second turn of the first `count` episodes that reach it."""
+
+    count, made, opened = 1, 0, []
+
+    def __init__(self):
+        super().__init__()
+        type(self).made += 1
+        self.opened.append(self)
+
+    def step(self, said):
+        if self.turn == 1 and type(self).count:
+            type(self).count -= 1
+            raise OSError("no server")
+        return super().step(said)
+
+
+def test_an_environment_that_raises_is_begun_once_more():
+    expected = [trajectory.ids().tolist() for trajectory in run()]
+    Failing.count, Failing.made, Failing.opened = 1, 0, []
+    found = run(Failing)
+    assert [t.status for t in found] == ["done"] * 4 and [t.ids().tolist() for t in found] == expected
+    assert Failing.made == 5 and sum(env.closed for env in Failing.opened) == 1  # a new instance
+
+
+def test_an_environment_that_raises_again_fails_its_row_only():
+    class Broken(Asker):
+        def step(self, said):
+            if self.turn == 0 and said.startswith("b"):  # episode 1
+                raise OSError("no server")
+            return super().step(said)
+
+    found = run(Broken)
+    assert [t.status for t in found] == ["done", "error", "done", "done"]
+    assert found[1].error == "OSError: no server" and found[1].check().count("sampled") == 0
+
+
+def test_a_group_that_begins_differently_is_refused():
+    class Random(Asker):
+        opened = iter(range(10))
+
+        def reset(self, record, seed):
+            super().reset(record, seed)
+            return f"{next(self.opened)}?"
+
+    with pytest.raises(ValueError, match="samples 0 and 1 of prompt 'p0' begin with different messages"):
+        run(Random)
+
+
+def test_a_prompt_that_is_too_long_is_named():
+    with pytest.raises(ValueError, match="prompt 'p0' has 3 tokens in its environment; 1 to 2 fit"):
+        run(longest_prompt=2)
+
+
+def test_episodes_run_inside_a_running_loop():
+    async def notebook():
+        return run()
+
+    assert [t.status for t in asyncio.run(notebook())] == ["done"] * 4

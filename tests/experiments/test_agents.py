@@ -1,0 +1,189 @@
+"""experiments.agents: one turn is experiments.grpo to the bit; episodes train, resume, and refuse what they cannot."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from configs import agents as agents_config
+from experiments import agents, grpo
+from experiments.parts import play_groups, players
+from experiments.parts.judging import need_reward
+from experiments.parts.setup import make_setup
+from rl_jax.envs.text import Step
+from rl_jax.experience import trajectory as t
+from rl_jax.rollout.lm.episodes import as_rollout
+from rl_jax.runs.logging import read_jsonl
+from tests.experiments import small
+from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
+
+SHARED = "final.json"
+
+
+def calculator(tmp_path, **fields):
+    """The smallest run of the calculator, without a warm start."""
+    config = agents_config.get_config("smoke")
+    config.task.update(data_dir=str(tmp_path / "data"), digits=2)
+    config.model.update(embed_dim=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16, mlp_dim=64)
+    config.sft.steps = 0
+    config.rollout.completion_length = 24
+    config.agent.update(max_turns=3, max_turn_tokens=6)
+    config.sample.update(prompts_per_step=2, group_size=2)
+    config.eval.update(every=2, num_prompts=4, batch_size=4)
+    config.log.update(progress=False, tensorboard=False)
+    config.checkpoint.every = 1
+    for name, value in fields.items():
+        *groups, last = name.split("__")
+        group = config
+        for part in groups:
+            group = group[part]
+        group[last] = value
+    return config.lock()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_one_turn_is_grpo_to_the_bit(tmp_path):
+    fields = dict(
+        train__steps=3,
+        train__minibatches=2,
+        reward__function=reward(sevens_and_even),
+        rollout__engine=dict(name="continuous", slots=4, url="", model="", timeout_s=1.0, sync=dict(fn="")),
+        sample__dynamic_sampling__max_batches=2,
+        checkpoint__every=3,
+    )
+    config = small.config(tmp_path, **fields)
+    grpo.run(config, tmp_path / "grpo")
+    with config.unlocked():
+        episodes = agents_config.of(config.copy_and_resolve_references())
+    agents.run(episodes.lock(), tmp_path / "agents")
+    ours, theirs = (json.loads((tmp_path / name / "final.json").read_text()) for name in ("agents", "grpo"))
+    assert ours == theirs  # the sum of all params among it
+    ours, theirs = (read_jsonl(tmp_path / name / "metrics.jsonl") for name in ("agents", "grpo"))
+    for row, like in zip(ours, theirs, strict=True):
+        assert {name: row[name] for name in like} == like
+        assert {name.split("/")[0] for name in set(row) - set(like)} <= {"episode"}
+    ours, theirs = (read_jsonl(tmp_path / name / "samples.jsonl") for name in ("agents", "grpo"))
+    assert [{name: row[name] for name in like} for row, like in zip(ours, theirs, strict=True)] == theirs
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A whole run of the calculator."""
+    folder = tmp_path_factory.mktemp("calculator")
+    agents.run(calculator(folder), folder / "run")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_episodes_are_trained_on_and_shown(finished):
+    rows = read_jsonl(finished / "run/metrics.jsonl")
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    last = rows[-1]
+    assert last["episode/turns"] >= 1 and 0 <= last["eval/pass@1"] <= 1
+    ends = [last[f"episode/end/{end}"] for end in play_groups.ENDS]
+    assert sum(ends) == pytest.approx(1) and last["episode/end/error"] == 0
+    shown = [row for row in read_jsonl(finished / "run/samples.jsonl") if row["split"] == "train"]
+    by = [turn["by"] for turn in shown[-1]["conversation"]]
+    assert by[0] == "prompt" and "sampled" in by
+    assert all(turn["trained"] == (turn["by"] == "sampled") for row in shown for turn in row["conversation"])
+    assert sum(turn.get("reward", 0) for turn in shown[-1]["conversation"]) == pytest.approx(shown[-1]["reward"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_run_resumes_to_the_bit(finished, tmp_path):
+    shutil.copytree(finished / "run", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/checkpoints/4")
+    assert (tmp_path / "run/checkpoints/3").exists()
+    (tmp_path / "run/final.json").unlink()
+    agents.run(calculator(finished), tmp_path / "run")
+    for name in ("final.json", "metrics.jsonl", "samples.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (finished / "run" / name).read_bytes()
+
+
+def failing(statuses, rewards):
+    """One-turn trajectories of one group."""
+    spans = (t.prompt([1, 4]), t.sampled([5, 2], [-1.0, -1.0]))
+    return [
+        t.Trajectory(
+            "p", 0, n, (spans,), (t.Turn(reward, "", {"calls": 1.0, "correct": reward}),), status, "OSError: x"
+        )
+        for n, (status, reward) in enumerate(zip(statuses, rewards, strict=True))
+    ]
+
+
+class Decoder:
+    """Of ids."""
+
+    def decode(self, ids):
+        return " ".join(map(str, ids))
+
+
+def test_a_failed_row_leaves_its_group():
+    setup = type("Setup", (), {"task": type("Task", (), {"tokenizer": Decoder()})})
+    found = failing(["done", "error", "done", "turns"], [1.0, 0.0, 0.0, 0.5])
+    rollout = as_rollout(found, prompt_length=2, completion_length=3, pad_id=0)
+    judged = play_groups.judge_episodes(setup, None, found, rollout, [{"prompt": "p", "info": "{}"}] * 4, 4)
+    assert judged.result.rewards.tolist() == [1.0, 0.5, 0.0, 0.5]  # the mean of the others: no baseline moves
+    assert judged.rollout.completion_mask.any(axis=1).tolist() == [True, False, True, True]
+    assert judged.result.components["correct"].tolist() == [1.0, 0.0, 0.0, 0.5]
+    np.testing.assert_allclose(judged.rollout.turns.rewards.sum(axis=1), [1.0, 0.0, 0.0, 0.5])
+    metrics = play_groups.episode_metrics(found)
+    assert metrics["episode/end/error"] == 0.25 and metrics["episode/calls"] == 1.0
+    with pytest.raises(RuntimeError, match="failed in all 2 episodes, twice each.*prompt 'p': OSError: x"):
+        play_groups.rows_of(setup, failing(["error", "error"], [0.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("rollout__engine__name", "lockstep", "rollout.engine.name='lockstep' does not work in experiments.agents"),
+        ("rollout__long_prompts", "cut", "rollout.long_prompts='cut'"),
+        ("sample__references", 2, "sample.references=2"),
+        ("agent__overflow", "wrap", "agent.overflow='wrap' is none of end, cut, drop_oldest"),
+        ("agent__on_rewrite", "x", "agent.on_rewrite='x' is none of keep, refuse"),
+        ("agent__max_turns", 0, "agent.max_turns=0 must be 1 or more"),
+        ("agent__max_tokens", -1, "agent.max_tokens=-1 must be 0"),
+        ("agent__max_context", 9, "agent.max_context=9 leaves no token"),
+        ("rollout__stop_strings", ("=",), "rollout.stop_strings: an answer"),
+        ("algorithm__advantage", dict(fn="remax"), "'remax' needs greedy episodes"),
+        ("agent__env", dict(fn="calculater"), "nearest: 'calculator'"),
+        ("agent__env", dict(fn="calculator", cost=1), "takes no keyword 'cost'"),
+        ("agent__env", dict(fn="tool_user", tools=()), "agent.env.tools is empty"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_work(tmp_path, field, value, message):
+    with pytest.raises(ValueError, match=message):
+        agents.run(calculator(tmp_path, **{field: value}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_single_turn_without_a_reward_is_refused(tmp_path):
+    setup = make_setup(calculator(tmp_path, agent__env=dict(fn="one_answer")))
+    with pytest.raises(ValueError, match="has no reward of its own"):
+        need_reward(setup)
+
+
+class Counting:
+    """An environment of one's own, by its import path."""
+
+    def __init__(self, *, to=2):
+        self.to = to
+
+    def reset(self, record, seed):
+        self.said = 0
+        return "1*1="
+
+    def step(self, said):
+        self.said += 1
+        return Step([{"role": "user", "content": "="}], float(self.said), self.said == self.to)
+
+
+def test_an_environment_of_ones_own(tmp_path):
+    config = calculator(tmp_path, agent__env=dict(fn="tests.experiments.test_agents:Counting", to=3))
+    players.check(config)
+    assert players.environment_of(config)().to == 3
+    assert players.limits_of(config).context == max(config.rollout.prompt_buckets) + 24
