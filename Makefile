@@ -1,4 +1,5 @@
 # make train   SFT warm-up, then GRPO on random arithmetic, then report.html     (SMOKE=1: the same at toy size)
+# make agent   a tiny model learns to use a calculator over several turns, then report.html
 # make preferences   reward against KL of DPO, IPO, KTO, SimPO, SPPO, PPO, GRPO on stories: a table and a picture
 # make rlhf    samples, reward models and PPO on them: the gold reward under its proxy, alone and as an ensemble
 # make ablations   papers' claims, checked: tables, charts and verdicts in runs/ablations; what is finished is skipped
@@ -18,6 +19,8 @@ MESH ?= seeds:2
 ifdef SMOKE
 CONFIG := configs/tasks/arithmetic.py:smoke
 RUN := runs/smoke
+AGENT := configs/agents.py:calculator,smoke
+AGENT_RUN := runs/smoke_agent
 FRONTIER := configs/preferences/frontier.py:smoke
 FRONTIER_RUN := runs/smoke_frontier
 ABLATIONS := --smoke
@@ -25,6 +28,8 @@ LEVELS := --smoke
 else
 CONFIG := configs/tasks/arithmetic.py
 RUN := runs/arithmetic
+AGENT := configs/agents.py:calculator
+AGENT_RUN := runs/agent
 FRONTIER := configs/preferences/frontier.py
 FRONTIER_RUN := runs/frontier
 ABLATIONS :=
@@ -34,12 +39,16 @@ endif
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: docs train preferences rlhf ablations control-levels test mutants plan-check lint clean install install-dev
+.PHONY: docs train agent preferences rlhf ablations control-levels test mutants plan-check lint clean install install-dev
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.installed
 	$(PY) -m experiments.grpo --config=$(CONFIG) --workdir=$(RUN)
 	$(PY) -m experiments.report $(RUN)
+
+agent: $(VENV)/.installed
+	$(PY) -m experiments.agents --config=$(AGENT) --workdir=$(AGENT_RUN)
+	$(PY) -m experiments.report $(AGENT_RUN)
 
 # Under 20 minutes on 2 cores; arms that are finished are not run again.
 preferences: $(VENV)/.installed

@@ -49,20 +49,20 @@ def get_config(arg: str | None = None):
         return of(arithmetic.get_config("smoke" if "smoke" in words else None))
     config = base("agent")
     config.task = dict(name="calculator", digits=3, num_train=20_000, num_test=500, data_dir=common.DATA_DIR)
-    config.agent.update(max_turns=4, max_turn_tokens=10)
+    config.agent.update(max_turns=3, max_turn_tokens=9)
     config.agent.env = dict(fn="calculator", price=0.05, broken="broken" in words)
     config.agent.train_observations = "unmasked" in words
     config.model = common.transformer(
-        embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16, mlp_dim=256, tied_head=False
+        embed_dim=48, num_layers=2, num_heads=4, num_kv_heads=4, head_dim=12, mlp_dim=128, tied_head=False
     )
-    config.rollout.update(completion_length=40, prompt_buckets=(9,))
-    config.sft.update(steps=1_500, batch_size=128, eval_every=1_500)
-    config.sft.optimizer = common.optimizer(learning_rate=3e-3, warmup_steps=20, decay_steps=1_480, final_fraction=0.05)
-    config.train.update(steps=100)
-    config.sample.update(prompts_per_step=32, group_size=8)
-    config.train.optimizer = common.optimizer(learning_rate=3e-4, warmup_steps=10)
-    config.eval.update(every=25, num_prompts=256, batch_size=128)
-    config.checkpoint.every = 50
+    config.rollout.update(completion_length=28, prompt_buckets=(9,))
+    config.sft.update(steps=1_000, batch_size=64, eval_every=1_000)
+    config.sft.optimizer = common.optimizer(learning_rate=4e-3, warmup_steps=20, decay_steps=980, final_fraction=0.05)
+    config.train.update(steps=60)
+    config.sample.update(prompts_per_step=16, group_size=8)
+    config.train.optimizer = common.optimizer(learning_rate=1e-3, warmup_steps=5)
+    config.eval.update(every=20, num_prompts=128, batch_size=128)
+    config.checkpoint.every = 20
     if "smoke" in words:
         common.smoke(config)
         config.task.update(num_train=200, num_test=20)

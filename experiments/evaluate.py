@@ -7,7 +7,8 @@ import json
 import pathlib
 
 from experiments.parts import flags
-from experiments.parts.judging import make_evaluate, need_reward
+from experiments.parts.judging import need_reward
+from experiments.parts.play_groups import make_any_evaluate
 from experiments.parts.preference_data import with_data
 from experiments.parts.rewards import make_rewards
 from experiments.parts.setup import load_params, make_setup
@@ -32,7 +33,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str,
     need_params(config)
     params = load_params(setup, config.init_from) if config.init_from else setup.init_params()
     with make_rewards(setup) as rewards:
-        metrics, rows = make_evaluate(setup, rewards)(params)
+        metrics, rows = make_any_evaluate(setup, rewards)(params)
     if distributed.is_main():
         with disk.named(workdir):
             workdir.mkdir(parents=True, exist_ok=True)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from experiments.parts import rollout_mesh
+from experiments.parts import policy, rollout_mesh
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import whole_text
 from experiments.parts.failures import first_failure
 from experiments.parts.judging import Judged, make_evaluate, sample_rows
-from experiments.parts.players import Player, is_single
+from experiments.parts.players import Player, check, is_single
 from experiments.parts.rewards import Rewards, Rows
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected, Collector
@@ -88,6 +88,7 @@ def rows_of(setup: Setup, trajectories: Sequence[Trajectory]) -> Rollout:
         completion_length=settings.completion_length,
         pad_id=setup.task.tokenizer.pad_id,
         observations=setup.config.agent.train_observations,
+        counts=policy.turn_counts(setup.config),
     )
 
 
@@ -228,6 +229,16 @@ def make_episode_evaluate(setup: Setup, rewards, player: Player):
         return {f"eval/{name}": value for name, value in metrics.items()} | episode_metrics(seen, "eval/episode/"), rows
 
     return evaluate
+
+
+def make_any_evaluate(setup: Setup, rewards):
+    """Makes evaluate(params) of any program's config: of episodes for experiments.agents, else judging's."""
+    if setup.config.program != "agents":
+        return make_evaluate(setup, rewards)
+    check(setup.config)
+    settings = setup.config.eval
+    player = Player(setup, settings.batch_size * settings.samples_per_prompt, settings)
+    return make_episode_evaluate(setup, rewards, player)
 
 
 def look(loop: Run, step: Step, setup: Setup, evaluate: Callable, params: Params, collect, judged: Judged) -> dict:

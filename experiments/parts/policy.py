@@ -45,6 +45,20 @@ def make_objective(config) -> grpo.Objective:
     )
 
 
+TURN = "turn_"  # before the name of what an environment counts: turn_calls
+
+
+def turn_counts(config) -> list[str]:
+    """What an environment counts per turn and a choice of config.algorithm asks for: "calls", asked for as turn_calls.
+
+    What a loss asks for is not among them.
+    """
+    rule = make_credit(config)
+    fns = (rule.shape, rule.advantage, rule.behavior_weight, rule.token_weight, rule.selection, rule.entropy_weight)
+    asked = set().union(*(needs(fn) for fn in fns if fn is not None))
+    return sorted(name.removeprefix(TURN) for name in asked if name.startswith(TURN) and name != "turn_rewards")
+
+
 def make_credit(config) -> CreditRule:
     """How rewards become advantages and weights, built from config.algorithm."""
     settings, length = config.algorithm, config.rollout.completion_length
@@ -102,7 +116,8 @@ def check_choices(config) -> None:
 
 def make_assign(config) -> Callable:
     """Makes PolicyPrograms.assign of experiments.grpo, which sees the global batch."""
-    several = has_several_updates(config)
+    several, objective = has_several_updates(config), make_objective(config)
+    in_loss = {"turns", "turn_rewards"} & set().union(*(needs(fn) for fn in objective if callable(fn)))
 
     def assign(rollout, rewards, before, reference, key, states, named):
         now = schedules.in_credit(config, states)
@@ -118,6 +133,7 @@ def make_assign(config) -> Callable:
             **trackers.known(now, states, named),
         }
         batch = trackers.weigh(credit.assign(rule, rollout, rewards, **available), states)
+        batch = batch._replace(extras=batch.extras | {name: named[name] for name in in_loss & set(named)})
         if before is not None and several:
             batch = batch._replace(old_log_probs=before.log_probs)
         batch = with_row_selection(now, batch, rewards, key)
@@ -164,6 +180,7 @@ def arrays_of(collected: Collected) -> dict[str, np.ndarray]:
     result, named = collected.judged.result, dict(collected.named)
     if (turns := collected.judged.rollout.turns) is not None:
         named |= {"turns": turns.numbers, "turn_rewards": turns.rewards, "state_keys": turns.state_keys}
+        named |= {f"{TURN}{name}": array for name, array in turns.counts.items()}
     if collected.greedy_rewards is not None:
         named |= {name: getattr(collected, name) for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated")}
     if columns := components_of(result):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from experiments.report import charts as charts
-from experiments.report import reading, render
+from experiments.report import conversations, reading, render
 from experiments.report.health import acts, assess, points_of
 from rl_jax.core.visible import visible
 from rl_jax.runs.logging import GROUP_VIEW_FILE, METRICS_FILE, SAMPLES_FILE, TIMING_FILE, read_jsonl
@@ -234,7 +234,7 @@ def sample_cell(row: Mapping[str, Any], low: float, high: float) -> dict[str, An
     share = 0.5 if reward is None or high <= low else (reward - low) / (high - low)
     colour, strength = ("var(--good)", 2 * share - 1) if share >= 0.5 else ("var(--bad)", 1 - 2 * share)
     return {
-        "text": reading.shown(row["completion"]),
+        "text": reading.shown(conversations.as_text(row) or row["completion"]),
         "reward": charts.short_number(reward),
         "tint": Markup("--tint:{};--strength:{:.0f}%").format(Markup(colour), 6 + 34 * strength),
         "truncated": row.get("truncated", False),

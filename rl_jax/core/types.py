@@ -103,6 +103,8 @@ class Turns(NamedTuple):
     state_keys: chex.Array
     """int32 [B, C]. Number of the state in which the turn was spoken: within a group, equal for equal states. -1 where
     the environment has none, and on tokens that were not sampled."""
+    counts: dict[str, chex.Array] = {}
+    """name -> float32 [B, C]. What the environment counted in each turn, on its last token; 0 elsewhere."""
 
 
 class Rollout(NamedTuple):

@@ -11,6 +11,7 @@ from experiments import agents, grpo
 from experiments.parts import play_groups, players
 from experiments.parts.judging import need_reward
 from experiments.parts.setup import make_setup
+from experiments.report import conversations
 from rl_jax.envs.text import Step
 from rl_jax.experience import trajectory as t
 from rl_jax.rollout.lm.episodes import as_rollout
@@ -102,6 +103,15 @@ def test_a_run_resumes_to_the_bit(finished, tmp_path):
     agents.run(calculator(finished), tmp_path / "run")
     for name in ("final.json", "metrics.jsonl", "samples.jsonl"):
         assert (tmp_path / "run" / name).read_bytes() == (finished / "run" / name).read_bytes()
+
+
+def test_an_episode_is_shown_as_a_conversation():
+    said = dict(by="sampled", text="c1*2", turn=0, reward=-0.05, numbers={"calls": 1, "correct": 0}, trained=True)
+    rows = [dict(by="prompt", text="1*2=", trained=False), said, dict(by="observation", text="?2=", trained=False)]
+    assert conversations.as_text(dict(conversation=rows, status="turns", error="")) == (
+        "prompt: 1*2=\nmodel (turn 0, reward -0.05, calls 1, trained on): c1*2\nenvironment: ?2=\n[turns]"
+    )
+    assert conversations.as_text(dict(completion="3")) == ""
 
 
 def failing(statuses, rewards):

@@ -15,6 +15,7 @@ from rl_jax.rollout.lm.continuous import Engine
 from rl_jax.rollout.lm.episodes import EngineSampler, as_rollout
 from rl_jax.rollout.lm.requests import requests_of
 from rl_jax.tokenizers.dialogue import dialogue_of
+from rl_jax.training import packing
 from rl_jax.training.scoring import make_score
 from tests.tiny import CONFIG, prompts, random_params
 
@@ -165,3 +166,14 @@ def test_no_token_reads_another_segment():
 def test_a_row_that_does_not_fit_is_named():
     with pytest.raises(ValueError, match="sample 0 of prompt 'p' does not fit a row of 3 tokens of prompt and 4"):
         as_rollout(example(), prompt_length=3, completion_length=4, pad_id=0)
+
+
+@pytest.mark.parametrize("share_prefix", [False, True])
+def test_packed_rows_with_holes_have_the_same_scores(share_prefix):
+    rollout = rows([*episodes()[:6], episodes()[6]._replace(status="error")])
+    mask = rollout.completion_mask
+    packed = packing.pack(rollout.batch, mask, share_prefix=share_prefix)
+    score = jax.jit(make_score(TINY, completion_length=C, chunk=8))
+    one, other = (np.asarray(score(random_params(), batch).log_probs) for batch in (rollout.batch, packed))
+    assert not mask[-1].any() and mask[:-1].any(axis=1).all()
+    np.testing.assert_allclose(one[mask], other[mask], atol=2e-5)

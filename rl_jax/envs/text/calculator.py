@@ -51,12 +51,12 @@ class Calculator:
         """The calculator's result, or the end."""
         if not said.startswith(CALL):
             right = said == str(self._answer)
-            return Step(reward=float(right), done=True, numbers={"correct": float(right)})
-        numbers = {"calls": 1.0, "malformed": 0.0}
+            return Step(reward=float(right), done=True, numbers=dict(calls=0, malformed=0, correct=float(right)))
+        numbers = dict(calls=1, malformed=0, correct=0)
         try:
             result = calculate(said.removeprefix(CALL))
         except ValueError:
-            return Step([_answer_of("!")], -self._price, numbers=numbers | {"malformed": 1.0})
+            return Step([_answer_of("!")], -self._price, numbers=numbers | {"malformed": 1})
         if self._broken:
             result = self._dice.randrange(max(10 * abs(result), 10))
         return Step([_answer_of(str(result))], -self._price, numbers=numbers)

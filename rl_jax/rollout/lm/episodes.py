@@ -97,6 +97,7 @@ def as_rollout(
     pad_id: int,
     version: int | None = None,
     observations: bool = False,
+    counts: Sequence[str] = (),
 ) -> Rollout:
     """One row per trajectory; completion_mask is True on sampled tokens only.
 
@@ -112,6 +113,7 @@ def as_rollout(
       version: of the newest policy, if it did not sample all tokens. None: the Rollout has no versions.
       observations: whether completion_mask is True on the environment's tokens as well. This is a mistake; it is here
         so that its harm can be shown.
+      counts: numbers of the turns that become arrays (Turns.counts).
 
     Returns:
       Rollout (numpy).
@@ -125,6 +127,7 @@ def as_rollout(
     sampled, raw, rewards = (np.zeros((rows, completion_length), np.float32) for _ in range(3))
     numbers, states = (np.full((rows, completion_length), -1, np.int32) for _ in range(2))
     observed = np.zeros((rows, completion_length), bool)
+    counted = {name: np.zeros((rows, completion_length), np.float32) for name in counts}
     versions = np.full((rows, completion_length), 0 if version is None else version, np.int32)
     known: dict[tuple[int, str], int] = {}
     for row, trajectory in enumerate(trajectories):
@@ -152,6 +155,8 @@ def as_rollout(
                         sampled[row, here], raw[row, here] = span.log_probs, span.raw_log_probs
                         versions[row, here], numbers[row, here] = span.versions, turn
                         rewards[row, end - prompt_length - 1] = info.reward
+                        for name, array in counted.items():
+                            array[row, end - prompt_length - 1] = info.numbers.get(name, 0.0)
                         if info.state_key:
                             name = (trajectory.group, info.state_key)
                             states[row, here] = known.setdefault(name, len(known))
@@ -166,5 +171,5 @@ def as_rollout(
         statuses == "done",
         np.isin(statuses, LIMITS),
         versions=None if version is None else versions,
-        turns=Turns(numbers, rewards, states),
+        turns=Turns(numbers, rewards, states, counted),
     )
