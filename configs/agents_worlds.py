@@ -15,6 +15,7 @@ TEXT = "rl_jax.envs.text"
 # world -> (class, keywords, most turns, tokens of a prompt, tokens of an episode after it)
 WORLDS = {
     "maze": ("maze:Maze", dict(size=3, most=8), 8, 8, 56),
+    "guided": ("maze:Guided", dict(), 8, 8, 64),
     "guess": ("guessing:GuessNumber", dict(top=8), 6, 4, 30),
     "questions": ("guessing:TwentyQuestions", dict(animals=8, most=8), 8, 5, 72),
     "city": ("guessing:GuessCity", dict(most=8), 8, 5, 176),
@@ -40,6 +41,8 @@ CREDIT = {
     "state_loo": dict(fn="rl_jax.advantages.turn_states:state_return_loo"),
     "transitions": dict(fn="rl_jax.advantages.turn_states:transitions"),
     "igpo": dict(fn="rl_jax.advantages.turn_states:igpo"),
+    "semi_online": dict(fn="rl_jax.advantages.turn_states:semi_online"),  # for `guided`, which counts patched turns
+    "aspo": dict(fn="rl_jax.advantages.turn_shaping:aspo"),  # for worlds that count calls: search, database, router
 }
 REAL = {
     "wordle": dict(path="games/wordle_official_400.txt.gz", guesses="games/wordle_official_guess.txt.gz", number=0),

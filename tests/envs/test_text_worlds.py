@@ -92,6 +92,7 @@ def test_the_same_record_and_words_give_the_same_episode(name):
         told = "".join(m["content"] for _, step in seen for m in step.messages)
         assert set(problem[0] + "".join(said) + told) <= letters
         assert len(seen) <= env.most
+        assert len({frozenset(step.numbers) for _, step in seen}) == 1  # the same counts in every step
 
 
 @every_world
@@ -188,6 +189,20 @@ def test_wordle_against_all_ways_to_guess():
     lmrl = wordle.Wordle(price=1.0, win=0.0)
     assert earned(lmrl, ("", {"hidden": "crane"}), lambda env: "crane") == 0
     assert earned(lmrl, ("", {"hidden": "crane"}), lambda env: "slate") == -6
+
+
+def test_an_expert_replaces_steps_that_are_not_his():
+    env = maze.Guided(size=4, seed=3, patches=1)
+    problem = ("", {"start": (0, 0), "goal": (3, 3)})
+    assert earned(env, problem, expert) == pytest.approx(1.0)
+    env.reset(record(*problem), 0)
+    far = env._near[(0, 0)]
+    step = env.step("?")
+    assert step.numbers["patched"] == 1 and step.reward == 0 and step.messages[0]["content"][1] == "!"
+    assert env._near[env.place] == far - 1  # he went on
+    assert env.step(expert(env)).reward == pytest.approx(1 / far)
+    end = env.step("?")
+    assert end.done and end.numbers == {"correct": 0.0, "malformed": 1.0, "patched": 1.0}
 
 
 def test_the_shortest_way_through_the_maze():

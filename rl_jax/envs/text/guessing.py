@@ -167,6 +167,7 @@ class TwentyQuestions(_Hidden):
     """
 
     ALPHABET = "abcdefghijklmnopqrstuvwxyz?\n"
+    NUMBERS = ("guesses",)
 
     def __init__(self, *, price: float = 0.05, most: int = 20, animals: int = 16):
         if not 2 <= animals <= len(lists.ANIMALS):
@@ -193,6 +194,7 @@ class GuessCity(_Hidden):
     """
 
     ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .'()-?\n"
+    NUMBERS = ("guesses",)
 
     def __init__(self, *, path: str = "", number: int = 0, price: float = 0.05, most: int = 20):
         cities = list(lists.read_cities(path) if path else lists.CITIES)

@@ -114,6 +114,7 @@ class Kuhn(World):
     """
 
     ALPHABET = "JQKpb:+-0123456789?\n"
+    NUMBERS = ("seat",)
     OPPONENTS: Mapping[str, Callable[[], Policy]] = {"equilibrium": equilibrium, "uniform": uniform}
 
     def __init__(self, *, opponent: str | Callable[[], Policy] = "equilibrium", seat: int = -1):
@@ -156,7 +157,7 @@ class Kuhn(World):
             told = move
         if self._history in ENDS:
             chips = payoff(self._deal, self._history) * (1 if self._own == 0 else -1)
-            numbers = {"correct": float(chips > 0), "seat": float(self._own), "malformed": malformed}
+            numbers = self.counts(correct=float(chips > 0), seat=float(self._own), malformed=malformed)
             return Step(reward=float(chips), done=True, numbers=numbers)
         return self.answer(f"{told}:", malformed=malformed)
 

@@ -31,6 +31,7 @@ class Search(World):
     """
 
     ALPHABET = "abcdefghijklmnopqrstuvwxyz ?\n"
+    NUMBERS = ("calls",)
 
     def __init__(self, *, price: float = 0.05, hops: int = 2, fresh: bool = True, seed: int = 0, most: int = 5):
         super().__init__(price=price, most=most)
@@ -102,6 +103,7 @@ class Database(World):
     """
 
     ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _=<>*(),.'\"|?-+;%\n"
+    NUMBERS = ("calls",)
     SCRIPT = "CREATE TABLE pets(name TEXT, kind TEXT, age INTEGER);"
 
     def __init__(self, *, price: float = 0.05, rows: int = 3, most: int = 4):
@@ -176,6 +178,7 @@ class Router(World):
     """
 
     ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789=-?: \n"
+    NUMBERS = ("calls", "cost")
     MODELS = {"a": (3, 1.0), "b": (6, 4.0), "c": (9, 16.0)}  # skill, price of an answer
 
     def __init__(self, *, alpha: float = 0.3, most: int = 4):

@@ -68,6 +68,7 @@ class Maze(World):
     """
 
     ALPHABET = "udlr0123456789.>:?\n"
+    NUMBERS = ("steps", "walls")
 
     def __init__(self, *, size: int = 4, seed: int = 0, price: float = 0.02, most: int = 12, distance: int = 0):
         super().__init__(price=price, most=most)
@@ -113,6 +114,59 @@ class Maze(World):
     def novice(self, rng: random.Random) -> str:
         """Any direction."""
         return rng.choice("udlr")
+
+
+class Guided(Maze):
+    """The maze with an expert at one's side: where the model's step is none of the expert's, he takes his own.
+
+        "0.0>0.2:" -> "r" -> "d!0.1" (patched: he went down) -> "d" -> ...;   each matched step earns 1 / distance
+
+    The history stays the model's own words, the place is on the expert's way; after `patches` replaced steps the next
+    mismatch ends the episode. The world of UI-S1's semi-online training (arXiv 2509.11543) in small: `turn_patched`
+    says which turns were replaced (advantages.turn_states.semi_online). The best return is 1.
+
+    Args:
+      patches: steps that may be replaced.
+      size: as in Maze.
+      seed: as in Maze.
+      most: as in Maze.
+    """
+
+    ALPHABET = Maze.ALPHABET + "!"
+    NUMBERS = ("patched",)
+
+    def __init__(self, *, patches: int = 2, size: int = 3, seed: int = 0, most: int = 8):
+        super().__init__(size=size, seed=seed, price=0.0, most=most)
+        self._budget = patches
+
+    def begin(self, info: dict, dice: random.Random) -> None:
+        """At the start, nothing replaced yet."""
+        super().begin(info, dice)
+        self._near = distances(self.opened, self.goal)
+        self._way, self._patched = self._near[self.place], 0
+
+    def state_key(self) -> str:
+        """The place, and what may still be replaced."""
+        return f"{_name(self.place)} {self._patched}"
+
+    def step(self, said: str) -> Step:
+        """Where one is then, and whether the expert went there."""
+        moves = [
+            m for m in sorted(self.opened[self.place]) if self._near[_next(self.place, m)] < self._near[self.place]
+        ]
+        matched = said in moves
+        malformed = float(said not in MOVES)
+        if not matched:
+            self._patched += 1
+            if self._patched > self._budget:
+                return self.lost(patched=1.0, malformed=malformed)
+        taken = said if matched else moves[0]
+        self.place = _next(self.place, taken)
+        reward, patched = float(matched) / self._way, float(not matched)
+        if self.place == self.goal:
+            return self.won(reward, patched=patched) if not self._patched else self.lost(reward, patched=patched)
+        told = f"{'' if matched else taken + '!'}{_name(self.place)}\n"
+        return self.answer(told, reward=reward, patched=patched, malformed=malformed)
 
 
 def _name(place: tuple[int, int]) -> str:

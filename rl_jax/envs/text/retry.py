@@ -30,6 +30,7 @@ class Retry(World):
     """
 
     ALPHABET = "0123456789+=-?no\n"
+    NUMBERS = ("repeated",)
 
     def __init__(
         self, *, decay: float = 0.5, repetition: float = 0.5, invalid: float = 0.1, most: int = 5, answers: int = 0

@@ -60,7 +60,7 @@ class User(World):
         change = again if said == self._before else first
         self.score, self._before = min(max(self.score + change, 0), 100), said
         if self.score in (0, 100) or self.turn + 1 >= self.most:
-            return Step(reward=self.score / 100, done=True, numbers={"correct": float(self.score == 100)})
+            return Step(reward=self.score / 100, done=True, numbers=self.counts(correct=float(self.score == 100)))
         return self.answer(f"{self.score}\n" if self._shows else ("+\n" if change > 0 else "-\n"))
 
     def best(self) -> float:
@@ -108,6 +108,7 @@ class Doctor(World):
     """
 
     ALPHABET = "abcdefghijklmnopqrstuvwxyz?\n"
+    NUMBERS = ("information",)
 
     def __init__(self, *, gain: float = 0.3, price: float = 0.05, malformed: float = 0.1, most: int = 6):
         super().__init__(price=price, most=most)
@@ -164,6 +165,7 @@ class Negotiation(World):
     """
 
     ALPHABET = "0123456789>ok?\n"
+    NUMBERS = ("paid",)
 
     def __init__(self, *, value: int = 20, concession: int = 3, price: float = 0.05, most: int = 6):
         super().__init__(price=price, most=most)

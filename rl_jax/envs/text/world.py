@@ -30,6 +30,8 @@ class World:
     """
 
     ALPHABET = ""
+    NUMBERS: tuple[str, ...] = ()
+    """What the world counts beside `correct` and `malformed`; every step has all of them."""
 
     def __init__(self, *, price: float, most: int):
         if most < 1 or price < 0:
@@ -51,20 +53,24 @@ class World:
         self.begin(json.loads(record["info"]), random.Random(seed))
         return record["prompt"]
 
+    def counts(self, **numbers: float) -> dict[str, float]:
+        """The numbers of a step, 0 for those that are not given."""
+        return dict.fromkeys(("correct", "malformed", *self.NUMBERS), 0.0) | numbers
+
     def won(self, reward: float = 1.0, **numbers: float) -> Step:
         """The end, with a reward."""
-        return Step(reward=reward, done=True, numbers={"correct": 1.0} | numbers)
+        return Step(reward=reward, done=True, numbers=self.counts(correct=1.0, **numbers))
 
     def lost(self, reward: float = 0.0, **numbers: float) -> Step:
         """The end, with a lesser one."""
-        return Step(reward=reward, done=True, numbers={"correct": 0.0} | numbers)
+        return Step(reward=reward, done=True, numbers=self.counts(**numbers))
 
     def answer(self, text: str, *, reward: float = 0.0, **numbers: float) -> Step:
         """An answer at the price of a turn; the end if it was the last turn."""
         self.turn += 1
         if self.turn >= self.most:
             return self.lost(reward - self.price, **numbers)
-        return Step([{"role": "tool", "content": text}], reward - self.price, numbers=numbers)
+        return Step([{"role": "tool", "content": text}], reward - self.price, numbers=self.counts(**numbers))
 
     def bad(self) -> Step:
         """The answer to what is malformed."""
