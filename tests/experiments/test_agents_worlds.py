@@ -49,7 +49,7 @@ def test_a_run_with_credit_from_the_environments_counts(tmp_path):
     config = agents_worlds.get_config("guided,semi_online,smoke")
     config.task.update(data_dir=str(tmp_path / "data"), num_train=20, num_test=4)
     config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
-    config.sft.steps = 0
+    config.sft.update(steps=30, batch_size=8)
     config.train.steps = 2
     config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.turns:turn_clip")
     config.sample.update(prompts_per_step=2, group_size=2)
@@ -58,4 +58,4 @@ def test_a_run_with_credit_from_the_environments_counts(tmp_path):
     agents.run(config.lock(), tmp_path / "run")
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert any("episode/patched" in row and row["episode/patched"] > 0 for row in rows)
-    assert any(row.get("grad_norm", 0) > 0 for row in rows)
+    assert any(abs(row.get("loss", 0)) > 0 for row in rows), rows[-1]
