@@ -2,8 +2,8 @@
 
     python -m experiments.ablation turn_credit
 
-A tabular policy over the places of a maze (rl_jax.envs.text.maze), one token a turn; the goal is half as many steps away
-as there are turns. All arms have the same optimiser, learning rate and number of episodes; Adam takes scales away.
+A tabular policy over the places of a maze (rl_jax.envs.text.maze), one token a turn; the goal is half as far as there
+are turns. All arms have the same optimiser, learning rate and number of episodes; Adam takes scales away.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ def get_ablation() -> ConfigDict:
     """log_steps_T: log of the updates until .8 of the episodes succeed, at T turns; .357 less is .7 of the updates."""
     return ConfigDict(
         dict(
-            paper="verl issue 7244; arXiv 2502.01600 (LOOP), 2505.10978 (GiGPO)",
+            paper="arXiv 2502.01600, 2505.10978; verl issue 7244",
             claim="A leave-one-out return to go per turn learns a maze in at most .7 of the updates of episode credit",
             scaled_down="a table over 16 places, one token a turn; language models in WebShop, ALFWorld",
             study="maze_steps",
