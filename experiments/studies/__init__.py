@@ -14,6 +14,7 @@ from experiments.studies.reward_models import ensemble_overoptimization
 from experiments.studies.sampling import online_offline, pair_origin, power_law
 from experiments.studies.satisfiability import sat_levels
 from experiments.studies.statistics import best_of_seeds, few_seeds, tuning_seeds
+from experiments.studies.turn_credit import maze_steps
 
 __all__ = [
     "Outcome",
@@ -28,6 +29,7 @@ __all__ = [
     "free_length",
     "gradient_noise",
     "kl_placement",
+    "maze_steps",
     "question_weights",
     "online_offline",
     "pair_origin",
