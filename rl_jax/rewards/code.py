@@ -20,7 +20,7 @@ ENDED = ("cpu", "wall", "output", "killed")  # of such a program no further test
 APPLIED = {"set": set, "sorted": sorted, "list": list, "tuple": tuple, "len": len, "bool": bool, "str": str}
 
 # Runs in the sandbox: the arguments of one call come in, its value goes out. Prints of the program go to stderr.
-HARNESS = '''
+HARNESS = """
 import json, os, sys
 
 def plain(value):
@@ -78,7 +78,7 @@ def main():
         data = data[os.write(answers, data):]
 
 main()
-'''
+"""
 
 
 def score(
@@ -247,7 +247,7 @@ def _makers() -> dict:
     }
 
 
-# --- Run time ----------------------------------------------------------------------------------------------------------
+# --- Run time --------------------------------------------------------------------------------------------------------
 
 
 def run_time(

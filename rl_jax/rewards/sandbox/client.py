@@ -53,7 +53,7 @@ class ProcessSandbox:
         self._folder = tempfile.mkdtemp(prefix="rl_jax-sandbox-")
         os.chmod(self._folder, 0o711)
         self._process = self._channel = None
-        self._state = {"process": None}
+        self._state = {"process": None, "channel": None}
         self._finalizer = weakref.finalize(self, _end, self._state, self._folder, self._owner)
         self._start()
 
@@ -114,7 +114,7 @@ class ProcessSandbox:
             start_new_session=True,
         )
         theirs.close()
-        self._channel = ours
+        self._channel = self._state["channel"] = ours
         setup = {
             "parent": os.getpid(),
             "uid": self.uid,
@@ -254,5 +254,7 @@ def _stop(process: subprocess.Popen | None, owner: int) -> None:
 
 def _end(state: dict, folder: str, owner: int) -> None:
     _stop(state["process"], owner)
+    if state["channel"] is not None:
+        state["channel"].close()
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
