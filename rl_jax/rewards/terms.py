@@ -32,6 +32,8 @@ TERMS = {
     "brevity.short_and_right": "rl_jax.rewards.brevity:short_and_right",
     "claims.facts": "rl_jax.rewards.claims:facts",
     "claims.triples": "rl_jax.rewards.claims:triples",
+    "code.run_time": "rl_jax.rewards.code:run_time",
+    "code.score": "rl_jax.rewards.code:score",
     "confidence.calibrated": "rl_jax.rewards.confidence:calibrated",
     "decisions.mistake": "rl_jax.rewards.decisions:mistake",
     "decisions.only": "rl_jax.rewards.decisions:only",
