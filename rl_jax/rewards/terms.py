@@ -51,6 +51,7 @@ TERMS = {
     "form.repetition": "rl_jax.rewards.form:repetition",
     "form.tags": "rl_jax.rewards.form:tags",
     "form.target_length": "rl_jax.rewards.form:target_length",
+    "fuzzing.distance": "rl_jax.rewards.fuzzing:distance",
     "groups.dissimilarity": "rl_jax.rewards.groups:dissimilarity",
     "groups.distinct_ngrams": "rl_jax.rewards.groups:distinct_ngrams",
     "groups.majority": "rl_jax.rewards.groups:majority",

@@ -225,6 +225,16 @@ def slow_programs(rng: random.Random) -> Toy:
     return Toy(f"sum {a}..{a}n:", f"def f(n): return {a}*n*(n+1)//2", wrong, {"tests": tests, "slow": slow})
 
 
+def fuzz_inputs(rng: random.Random) -> Toy:
+    """An input that reaches a line (fuzzing.distance): "x>40,x%7==3:". Wrong: one condition alone, none, no number."""
+    low, modulus = rng.randint(10, 60), rng.randint(3, 9)
+    rest = rng.randrange(modulus)
+    program = f"x = int(input())\nif x > {low}:\n    y = x % {modulus}\n    if y == {rest}:\n        print('bug')\n"
+    right = next(x for x in range(low + 1, 100) if x % modulus == rest)
+    wrong = (str(right + 1), str(low % modulus), str(right - 100 * modulus), "x")
+    return Toy(f"x>{low},x%{modulus}=={rest}:", str(right), wrong, {"program": program, "target": 5})
+
+
 def views(rng: random.Random) -> Toy:
     """A question seen by several people, with an answer that is accepted (groups.roles): "tea or milk, hot?"."""
     first, second = rng.sample(("tea", "milk", "juice", "water", "soup", "cake"), 2)
@@ -283,6 +293,7 @@ KINDS: dict[str, Callable[[random.Random], Toy]] = {
         unit_tests,
         programs,
         slow_programs,
+        fuzz_inputs,
         views,
         choices,
         gestures,
