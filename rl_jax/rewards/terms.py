@@ -60,6 +60,7 @@ TERMS = {
     "groups.roles": "rl_jax.rewards.groups:roles",
     "groups.uniqueness": "rl_jax.rewards.groups:uniqueness",
     "groups.vote_share": "rl_jax.rewards.groups:vote_share",
+    "issues.resolved": "rl_jax.rewards.issues:resolved",
     "json.exact": "rl_jax.rewards.json_answers:exact",
     "json.match": "rl_jax.rewards.json_answers:match",
     "math": "rl_jax.rewards.mathematics:score",  # the same
