@@ -12,6 +12,7 @@ import hashlib
 import json
 import pathlib
 import textwrap
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,11 +123,17 @@ def _completion(prompt: str, solution: str) -> str:
     """The solution, indented as the docstring of the prompt if it does not follow it as it is."""
     for text in (solution, textwrap.indent(textwrap.dedent(solution), "    ")):
         try:
-            ast.parse(f"{prompt}\n{text}")
+            _parsed(f"{prompt}\n{text}")
             return text
         except SyntaxError as error:
             last = error
     raise last
+
+
+def _parsed(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of invalid escapes
+        return ast.parse(text)
 
 
 def read_tests(source: str, entry: str) -> list[dict]:
@@ -135,7 +142,7 @@ def read_tests(source: str, entry: str) -> list[dict]:
     Raises:
       _Unread: if a statement is no assertion about one call with literal arguments.
     """
-    checks = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == "check"]
+    checks = [node for node in _parsed(source).body if isinstance(node, ast.FunctionDef) and node.name == "check"]
     tests = []
     for statement in checks[-1].body if checks else ():
         if isinstance(statement, ast.Expr | ast.Import | ast.ImportFrom | ast.Pass):

@@ -94,7 +94,7 @@ def test_the_task(tmp_path):
     task = tasks.load("code_problems", path=str(tmp_path), names="mbpp", data_dir=str(tmp_path / "data"))
     train, test = task.data_source("train"), task.data_source("test")
     assert len(train) + len(test) == 31 and len(test) > 0 and task.reward_fn is code.score
-    assert train[0]["completion"] == "    return x\n" and json.loads(train[0]["info"])["source"] == "mbpp"
+    assert train[0]["completion"] == "  return x\n" and json.loads(train[0]["info"])["source"] == "mbpp"
 
 
 def test_bad_files(tmp_path):
