@@ -36,7 +36,8 @@ class WorkerHandle:
         )
         self.group = cgroups.make(self.tag)  # before it has read a line, so that all it starts is in there
         if self.group and not self.group.take(self.process.pid):
-            self.group = self.group.end() and None
+            self.group.end()
+            self.group = None
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             os.set_blocking(pipe.fileno(), False)
         self.ready = False
