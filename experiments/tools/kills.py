@@ -57,6 +57,7 @@ class Fork:
                 null = os.open(os.devnull, os.O_RDONLY)
                 for source, end in ((null, 0), (stream, 1), (stream, 2)):
                     os.dup2(source, end)
+                sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1, closefd=False)
                 call()
                 status = 0
             except BaseException:  # noqa: BLE001 - it must not go on as a second copy of this program

@@ -104,6 +104,7 @@ def test_steps_are_read_at_their_last_tokens(monkeypatch):
     config.algorithm = dict(loss=dict(fn="step_cross_entropy"))
     tokenizer = CharTokenizer("abc:\n")
     monkeypatch.setattr(reward_readers, "with_merged_adapters", lambda setup, fn: fn)
+    monkeypatch.setattr(reward_readers, "Packing", mock.MagicMock())
     setup = SimpleNamespace(config=config, model=mock.MagicMock(), task=SimpleNamespace(tokenizer=tokenizer))
     reader = reward_readers._steps_reader(setup)
     arrays, _ = reader.encode([dict(prompt="a:", steps=["ab", "c"], labels=[1, 0], info={})])
