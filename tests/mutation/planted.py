@@ -266,7 +266,7 @@ def main(words: list[str]) -> int:
     for fault, answer in run_all(jobs, 1):
         killer = answer.get("killer") or answer.get("died")
         alive += killer is None
-        said = f"killed by {killer}" if killer else f"SURVIVED {answer['ran']} tests"
+        said = f"killed by {killer}" if killer else f"SURVIVED {answer['ran']} tests"  # 0: no test of this name
         print(f"{fault.name}: {said} ({answer.get('seconds_run', 0):.0f} s)", flush=True)
     print(f"{len(chosen)} faults, {alive} not noticed, at {time.strftime('%H:%M')}")
     return 1 if alive else 0

@@ -66,8 +66,9 @@ class _Selection:
 
     def pytest_collection_finish(self, session):
         if self.tests is not None:
-            items = {item.nodeid: item for item in session.items}
-            session.items[:] = [items[test] for test in self.tests if test in items]
+            names = {item.nodeid: item for item in session.items}
+            found = [(name, item) for test in self.tests for name, item in names.items() if name.startswith(test)]
+            session.items[:] = [item for name, item in found if {name, name.partition("[")[0]} & set(self.tests)]
 
     def pytest_collectreport(self, report):
         if report.failed:
