@@ -16,6 +16,7 @@ from experiments import best_of_n, dpo, evaluate, online_dpo, reward_model
 from experiments.parts import judging, reward_readers, warm_start
 from experiments.parts.judging import Judged
 from experiments.parts.rewards import TASK
+from rl_jax.core.types import PreferenceBatch, TokenBatch
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.tokenizers import CharTokenizer
 
@@ -112,8 +113,27 @@ def test_steps_are_read_at_their_last_tokens(monkeypatch):
     ends = np.asarray(batch.columns)[0][np.asarray(batch.mask)[0]]
     tokens = np.asarray(batch.batch.tokens)[0]
     whole = [tokenizer.decode([token]) for token in tokens.tolist()]
-    assert [whole[column] for column in ends] in (["b", "c"], ["\n", "\n"], ["\n", "c"])
+    assert [whole[column] for column in ends] == ["\n", "\n"]
+    assert [whole[column - 1] for column in ends] == ["b", "c"]
     assert batch.labels[0][np.asarray(batch.mask)[0]].tolist() == [1.0, 0.0]
+
+
+def test_an_implicit_reward_is_a_log_ratio(monkeypatch):
+    """beta (log pi - log ref) of a response, here of two tokens and of one; the mask's rest is not looked at."""
+    config = given.get_config("smoke")
+    config.algorithm = dict(loss=dict(fn="implicit_outcome"), beta=0.5)
+    log_probs = np.float32([[-1.0, -2.0], [-3.0, np.nan]])
+    monkeypatch.setattr(reward_readers, "with_merged_adapters", lambda setup, fn: fn)
+    monkeypatch.setattr(reward_readers, "PreferencePacker", mock.MagicMock())
+    monkeypatch.setattr(reward_readers, "make_score", lambda model, **_: lambda params, rows: SimpleNamespace(
+        log_probs=jnp.asarray(log_probs)
+    ))  # fmt: skip
+    reader = reward_readers._log_ratio_reader(SimpleNamespace(config=config, model=None))
+    mask = jnp.array([[[True, True], [True, False]]])
+    tokens = TokenBatch(jnp.zeros((1, 2, 4), jnp.int32), None, None)
+    reference = jnp.float32([[[-0.5, -0.5], [-1.0, 7.0]]])
+    batch = PreferenceBatch(tokens, mask, jnp.ones((1, 2), bool), jnp.zeros((1, 2)), reference)
+    np.testing.assert_allclose(reader.rewards(None, batch), [[[0.5 * -2.0], [0.5 * -2.0]]])
 
 
 def test_the_moments_of_a_reward_model_are_of_its_held_out_responses(monkeypatch, tmp_path):

@@ -154,8 +154,8 @@ PLANTED = [
     (
         "online_dpo: absent pairs trained on",
         ONLINE_LOOP,
-        "take(candidates.completion_mask) & present[:, :, None]",
-        "take(candidates.completion_mask)",
+        "present = present.reshape(prompts * lists, responses)",
+        "present = present.reshape(prompts * lists, responses) | True",
         ONLINE,
     ),
     (
@@ -248,7 +248,7 @@ PLANTED = [
         READERS,
         "zero_masked(log_probs, mask) - zero_masked(batch.ref_log_probs, mask)",
         "zero_masked(log_probs, mask)",
-        f"{TEST_MODEL}::test_other_losses_learn_the_same[implicit]",
+        f"{PROGRAMS}::test_an_implicit_reward_is_a_log_ratio",
     ),
     (
         "reward_model: moments of absent responses",
