@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 
 import jax
@@ -48,7 +49,9 @@ class Fork:
         self.returncode: int | None = None
         sys.stdout.flush()
         sys.stderr.flush()
-        self.pid = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # jax warns of forks; nothing of it has been started here
+            self.pid = os.fork()
         if not self.pid:
             status = 1
             try:
