@@ -104,6 +104,7 @@ def rollout() -> dict:
     """config.rollout: how completions are sampled."""
     return dict(
         completion_length=32,
+        window=0,  # tokens of an answer per step, the rest in later steps (experiments.parts.windows); 0: all
         prompt_buckets=(16, 32, 64),
         long_prompts="stop",  # over the widest bucket: "stop", "drop" or "cut" (their ends are kept)
         **SAMPLING,

@@ -110,6 +110,7 @@ MODEL = {
     "model.remat": 'What the backward pass recomputes: "none", "dots", "full" (rl_jax.models.transformer.config).',
     "model.attention": 'Attention: "dot_product", or "splash" (a TPU kernel).',
     "rollout.completion_length": "Longest completion, in tokens.",
+    "rollout.window": "ppo: tokens of an answer that are sampled per step; the answer goes on in the next. 0: all.",
     "rollout.prompt_buckets": "Lengths that prompts are padded to. The largest is the longest prompt.",
     "rollout.long_prompts": 'Prompts over the largest bucket: "stop" the run, "drop" them, or "cut" to their ends.',
     **_under("rollout eval", SAMPLING),

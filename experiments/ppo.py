@@ -62,6 +62,7 @@ def make_estimator(config) -> ppo.Estimator:
         advantage=bind(settings.advantage.to_dict(), token_advantages),
         whiten=settings.whiten,
         bootstrap_truncated=settings.bootstrap_truncated,
+        windowed=config.rollout.window > 0,
     )
 
 

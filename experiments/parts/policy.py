@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import check_groups, foreign_rows, pretraining, rollout_mesh, schedules, trackers
+from experiments.parts import check_groups, foreign_rows, pretraining, rollout_mesh, schedules, trackers, windows
 from experiments.parts.judging import Judged, need_reward, rewards_by_source, sample_rows
 from experiments.parts.processes import to_host
 from experiments.parts.prompts import make_prompts
@@ -71,7 +71,7 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
     ),
     "reference_rewards": (lambda config: config.sample.references > 0, "--config.sample.references=10 does"),
     "best_lengths": (lambda config: config.sample.memory.on, "--config.sample.memory.on=true does"),
-    "versions": (lambda config: False, "your own loop can pass it to credit.assign"),
+    "versions": (lambda config: config.rollout.window > 0, "--config.rollout.window=4 does, in experiments.ppo"),
 }
 
 
@@ -350,7 +350,7 @@ def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
         return make_sampler(
             setup,
             config.sample.prompts_per_step,
-            completion_length=length,
+            completion_length=config.rollout.window or length,
             group_size=group_size,
             sampling=sampling,
             eos_ids=tokenizer.eos_ids,
@@ -400,7 +400,8 @@ def own_prompts(setup: Setup) -> tuple[Any, PromptStream]:
       (source of the task's training records, endless batches of this process's share of prompts_per_step records).
     """
     source, batch_size = setup.task.data_source("train"), setup.config.sample.prompts_per_step
-    return source, foreign_rows.remembering(setup.config, make_prompts(setup, source, batch_size=batch_size))
+    prompts = windows.carrying(setup.config, make_prompts(setup, source, batch_size=batch_size))
+    return source, foreign_rows.remembering(setup.config, prompts)
 
 
 def look(
