@@ -21,6 +21,7 @@ from rl_jax.advantages.tokens import gae
 from rl_jax.core.binding import needs, supply
 from rl_jax.core.masked import Mean, masked_mean, masked_sum, masked_var, masked_whiten, zero_masked
 from rl_jax.core.types import Metrics, PolicyBatch, Rollout, TokenScores
+from rl_jax.credit.rule import completion_tokens
 from rl_jax.losses import aggregate as aggregation
 from rl_jax.losses import value
 
@@ -120,6 +121,7 @@ def assign(
     values = zero_masked(values[:, :-1], mask)
     known = {"log_probs": available.get("log_probs"), "behavior_log_probs": rollout.sampled_log_probs}
     known |= {"bootstrap_values": after, "unfinished": ~(rollout.finished | rollout.truncated)}
+    known |= {"tokens": completion_tokens(rollout)}
     advantages, returns = supply(estimator.advantage, known)(token_rewards, values, mask)
     learned, reached = None, mask
     if estimator.windowed:

@@ -90,7 +90,7 @@ NAMES = {
     "score_quantiles": Name(
         "float [3]", "two quantiles of the scores of bundles, and the steps seen", "advantages.memory.bundle_quantiles"
     ),
-    "tokens": Name("int32 [B, C]", "sampled tokens", "credit.assign"),
+    "tokens": Name("int32 [B, C]", "sampled tokens", "credit.assign, credit.weigh, ppo.assign"),
     "baseline": Name("float [] or [B]", "reward baseline of the steps before", "trackers.baseline"),
     "reward_mean": Name("float []", "mean of all rewards so far", "trackers.reward_scale"),
     "reward_std": Name("float []", "standard deviation of all rewards so far", "trackers.reward_scale"),
