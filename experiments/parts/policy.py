@@ -162,6 +162,9 @@ def arrays_of(collected: Collected) -> dict[str, np.ndarray]:
         named |= {name: getattr(collected, name) for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated")}
     if columns := components_of(result):
         named["components"] = np.stack(columns, axis=1)
+    for name, column in result.components.items():
+        if name.rpartition("/")[2] == "difficulty":
+            named["difficulty"] = column
     return named
 
 

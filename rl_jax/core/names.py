@@ -71,6 +71,11 @@ NAMES = {
         "float [B]", "shaped reward of the prompt's greedy completion", "credit.assign, if given; experiments.grpo"
     ),
     "components": Name("float [B, K]", "named components of the reward", "experiments.grpo, if the task returns them"),
+    "difficulty": Name(
+        "float [B]",
+        "weight of the row's prompt: the part `difficulty` of the reward",
+        "experiments.grpo, if there is one",
+    ),
     "prompt_ids": Name(
         "int32 [B]", "place of each row's prompt in the training split", "experiments.grpo, experiments.ppo"
     ),

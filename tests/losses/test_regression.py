@@ -28,7 +28,7 @@ def loss(log_probs, beta=0.5):
 
 
 def test_the_minimum_is_the_advantage_over_beta():
-    """Each step's log ratio is A / beta there, however it is shared among its tokens; beside it both sides pull back."""
+    """Each step's log ratio is A / beta, however it is shared among its tokens; both sides of it pull back."""
     best = OLD + jnp.array([[0.3, 0.1, -0.5, 0.3, 0.0], [-0.6, 5.0, 0.0, 0.2, 0.8]])
     np.testing.assert_allclose(loss(best), 0.0, atol=1e-9)
     up, down = jax.grad(loss)(best + 0.1), jax.grad(loss)(best - 0.1)
