@@ -182,6 +182,7 @@ def base(name: str) -> ConfigDict:
             judge=dict(),  # learned judges: name -> dict(fn=..., weight=1.0) of experiments.parts.judges
             sft=dict(
                 steps=0,  # 0: no warm start
+                loss=dict(fn=""),  # "": -log p of the demonstrations
                 batch_size=128,
                 micro_batches=1,
                 max_grad_norm=1.0,

@@ -85,12 +85,13 @@ FUNCTIONS = {
 }
 OPTIMIZERS = dict.fromkeys(
     (f"{group}.optimizer.rule" for group in ("train", "sft", "critic")), "rl_jax.training.optimizers"
-)
+) | {"sft.loss": "rl_jax.losses.one_token"}
 OPTIONAL = (  # fn "" means none
     *("rollout.engine.sync", "algorithm.token_selection", "algorithm.row_selection", "algorithm.trackers"),
     "algorithm.entropy_weight",
     "algorithm.entropy_aggregate",
     "algorithm.kl_control",
+    "sft.loss",
 )
 
 # (endings of dotted names, test of the value, the test in words). nan passes none of them.

@@ -36,7 +36,8 @@ def test_its_config_can_run_and_has_its_rows(key, arg):
     check(config)
     assert config.name.startswith(key)
     soup = config.algorithm.reference_soup.init_from
-    assert config.foreign or config.schedules or soup or config.reward.terms or config.rollout.window
+    own = config.foreign or config.schedules or soup or config.reward.terms or config.rollout.window
+    assert own or config.sft.loss.fn
     size = config.sample.group_size
     rules = {
         "scaf_grpo": dict(at_most=0, count=1, train_on="original"),
