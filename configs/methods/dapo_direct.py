@@ -18,6 +18,6 @@ def get_config(arg: str | None = None):
     config, ends = _start.ppo("dapo_direct", arg), (15,)  # the id of "=" among arithmetic's characters
     config.algorithm.reward_kl_coef, config.critic.whiten = 0.0, False
     config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.regression:direct_advantage", beta=0.1)
-    config.algorithm.token_selection = dict(fn="rl_jax.token_weights.steps:step_ends", separators=ends)
+    config.algorithm.token_selection = dict(fn="rl_jax.core.steps:step_ends", separators=ends)
     config.critic.advantage = dict(fn="rl_jax.advantages.stepwise:direct", separators=ends)
     return config

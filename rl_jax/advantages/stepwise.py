@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.advantages.tokens import gae
-from rl_jax.token_weights.steps import step_ends
+from rl_jax.core.steps import step_ends
 
 
 def direct(

@@ -7,7 +7,7 @@ from rl_jax.advantages import stepwise
 
 def test_the_critic_s_difference_over_each_step():
     mask = np.array([[True, True, False, True, True, False], [True, True, True, False, False, False]])
-    tokens = np.array([[1, 7, 7, 1, 1, 7], [1, 1, 7, 7, 7, 7]])
+    tokens = np.array([[1, 7, 7, 1, 1, 7], [1, 1, 7, 7, 7, 7]], np.int32)
     values = np.array([[0.5, 9.0, 9.0, 0.25, 9.0, 9.0], [0.125, 9.0, 9.0, 9.0, 9.0, 9.0]], np.float32)
     rewards = np.array([[0.0, 0.0625, 9.0, 0.0, 1.0, 9.0], [0.0, 0.0, 0.0, 9.0, 9.0, 9.0]], np.float32)
     after = np.array([0.0, 0.75], np.float32)

@@ -53,7 +53,7 @@ def test_it_is_gae_if_every_answer_is_over():
 def test_the_last_token_of_an_answer_that_goes_on_earns_its_reward_alone():
     rewards, values, mask, after = case(2)
     found, _ = truncated.extended_gae(rewards, values, mask, unfinished=UNFINISHED, bootstrap_values=after)
-    np.testing.assert_allclose(found[0][0, 5], rewards[0, 5], rtol=1e-5)
+    np.testing.assert_allclose(found[0, 5], rewards[0, 5], rtol=1e-5)
 
 
 def windowed(versions):

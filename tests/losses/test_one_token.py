@@ -1,4 +1,4 @@
-"""One-token rollouts: the distribution of the draws, the loss by hand, the exact expected gradient, chunks and seeds."""
+"""One-token rollouts: what is drawn, the loss by hand, the exact expected gradient, chunks and seeds."""
 
 import functools
 

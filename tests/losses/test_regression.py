@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rl_jax.core import steps
 from rl_jax.losses.policy import regression
-from rl_jax.token_weights import steps
 
 MASK = jnp.array([[True, True, True, True, False], [True, False, True, True, True]])
 TOKENS = jnp.array([[1, 7, 2, 1, 7], [7, 7, 1, 7, 2]])

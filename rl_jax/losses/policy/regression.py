@@ -32,7 +32,7 @@ def direct_advantage(
       old_log_probs: float [B, T], of the policy that the samples and the advantages are of.
       advantages: float [B, T], the same on all tokens of a step (advantages.stepwise.direct).
       mask: bool [B, T].
-      selected: bool [B, T]. Last tokens of the steps (token_weights.steps.step_ends).
+      selected: bool [B, T]. Last tokens of the steps (core.steps.step_ends).
       beta: strength of the pull to the old policy.
 
     Raises:

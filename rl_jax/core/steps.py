@@ -1,6 +1,6 @@
 """Where the steps of an answer end.
 
-Named in a config by its import path, algorithm.token_selection "rl_jax.token_weights.steps:step_ends".
+Named in a config by its import path, algorithm.token_selection "rl_jax.core.steps:step_ends".
 """
 
 from collections.abc import Sequence
