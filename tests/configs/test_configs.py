@@ -36,7 +36,7 @@ OPEN = (
     "sample.prompts",
     *(f"algorithm.{slot}" for slot in SLOTS),
     *(f"algorithm.trackers.{place}" for place in PLACES),
-    *("critic.advantage", "critic.loss"),
+    *("critic.advantage", "critic.loss", "sft.loss"),
     "reward.compose",
 )
 # Groups whose fields are data, names that a file gives.

@@ -41,7 +41,8 @@ def test_some_groups_judge_an_answer_of_this_step(step):
     placed = found.metrics["foreign/check/rows"]
     assert 0 < placed < GROUPS * SIZE and placed % SIZE == 0 and found.metrics["foreign/rows"] == 0
     asked, plain = prompts(step, found.judged), prompts(step, step.plain.judged)
-    shown = {f"{p}{a}=": r for p, a, r in zip(plain, step.plain.judged.completions, step.plain.judged.result.rewards)}
+    given = zip(plain, step.plain.judged.completions, step.plain.judged.result.rewards, strict=True)
+    shown = {f"{prompt}{answer}=": score for prompt, answer, score in given}
     changed = [row for row in range(GROUPS * SIZE) if asked[row] != plain[row]]
     assert len(changed) == placed
     for row in changed:
