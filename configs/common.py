@@ -155,6 +155,8 @@ def algorithm() -> dict:
         aggregate=dict(fn="token_mean"),
         entropy_aggregate=dict(fn=""),  # of the entropy bonus; "": the same
         ptx=dict(coef=0.0, split="sft_train"),  # InstructGPT's pretraining term on the task's demonstrations
+        # Sampling and scoring inside the nucleus of the policy of some steps ago (experiments.parts.action_mask).
+        action_mask=dict(top_p=1.0, min_tokens=1, every=5),  # top_p 1: off
         # The reference policy: its start and its moves (experiments.parts.references).
         reference_soup=dict(init_from="", weight=0.5),
         reference_schedule=dict(fn="fixed"),

@@ -220,6 +220,9 @@ POLICY = {
     "algorithm.kl": "Estimator of the KL in the loss (rl_jax.losses.kl). To the reference; in environments to the "
     "policy before the update.",
     "algorithm.kl_coef": "Weight of the KL in the loss. 0: none.",
+    "algorithm.action_mask.top_p": "NLPO: mass of the mask policy's nucleus; nothing outside is sampled. 1: off.",
+    "algorithm.action_mask.min_tokens": "The least number of tokens in a nucleus.",
+    "algorithm.action_mask.every": "Steps after which the mask policy becomes the policy.",
     "algorithm.measure_kl": "Log the KL to the reference. False saves a forward pass if no term needs it.",
     "algorithm.entropy_coef": "Weight of the entropy bonus. 0: none.",
     "algorithm.aggregate": "Token losses to one loss (rl_jax.losses.aggregate). reward_model: step scores of a "

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from experiments.parts import flags, policy, pretraining, processes, references, schedules, trackers
+from experiments.parts import action_mask, flags, policy, pretraining, processes, references, schedules, trackers
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.processes import to_host
@@ -111,6 +111,7 @@ def score(
       (the policy's TokenScores, the reference's log-probs float32 [B, C]); each None if no term needs it.
     """
     scores = programs.on_host(params, rows) if needs_scores(config) or looks else None
+    ref_params = action_mask.reference_of(ref_params)
     reference = programs.on_host(ref_params, rows).log_probs if policy.needs_ref_log_probs(config) else None
     return scores, reference
 

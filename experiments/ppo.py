@@ -15,7 +15,17 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments.parts import critics, flags, foreign_rows, pretraining, processes, references, schedules, trackers
+from experiments.parts import (
+    action_mask,
+    critics,
+    flags,
+    foreign_rows,
+    pretraining,
+    processes,
+    references,
+    schedules,
+    trackers,
+)
 from experiments.parts import policy as policy_parts
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
@@ -303,7 +313,7 @@ def score(
     before = programs.score(learner.policy_params(), rows)
     reference = None
     if policy_parts.needs_ref_log_probs(setup.config):
-        reference = programs.score(ref_params, rows).log_probs
+        reference = programs.score(action_mask.reference_of(ref_params), rows).log_probs
     values = programs.predict(learner.critic_params(), rows)
     states = jax.device_get(learner.policy.trackers)
     named = policy_parts.arrays_of(collected)

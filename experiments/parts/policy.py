@@ -8,7 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import check_groups, foreign_rows, pretraining, rollout_mesh, schedules, trackers, windows
+from experiments.parts import (
+    action_mask,
+    check_groups,
+    foreign_rows,
+    pretraining,
+    rollout_mesh,
+    schedules,
+    trackers,
+    windows,
+)
 from experiments.parts.judging import Judged, need_reward, rewards_by_source, sample_rows
 from experiments.parts.processes import to_host
 from experiments.parts.prompts import make_prompts
@@ -349,16 +358,15 @@ def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
     length, tokenizer = config.rollout.completion_length, setup.task.tokenizer
     sampling = sampling_of(config.rollout)
 
-    def sampler(group_size: int, sampling: Sampling) -> Callable:
-        return make_sampler(
-            setup,
-            config.sample.prompts_per_step,
+    def sampler(group_size: int, sampling: Sampling, own: Callable | None = None) -> Callable:
+        options = dict(
             completion_length=config.rollout.window or length,
             group_size=group_size,
             sampling=sampling,
             eos_ids=tokenizer.eos_ids,
             pad_id=tokenizer.pad_id,
         )
+        return own(setup, **options) if own else make_sampler(setup, config.sample.prompts_per_step, **options)
 
     rule, score = make_credit(config), make_scorer(setup)
     loss_fn = make_loss(setup, score)
@@ -366,8 +374,9 @@ def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
         score = make_scorer(setup, sum_pi_squared=True)
     states = trackers.init(trackers.make_trackers(config, setup.task))
     train_step, state = make_trainer(setup, config.train, loss_fn, params, states)
+    own = action_mask.MaskedGenerate if action_mask.is_on(config) else None
     return PolicyPrograms(
-        generate=sampler(config.sample.group_size, sampling),
+        generate=sampler(config.sample.group_size, sampling, own),
         score=jit_score(score, setup),
         train_step=train_step,
         assign=jax.jit(make_assign(config)),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.parts import foreign_rows, processes, rollout_mesh, windows
+from experiments.parts import action_mask, foreign_rows, processes, rollout_mesh, windows
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts, pad_prompts
 from experiments.parts.judging import Judged, judge
@@ -96,6 +96,7 @@ class Collector:
           reference: params of the reference policy, read if there are samples of it.
         """
         placed = rollout_mesh.place(self._setup.rollout, params, clock)  # a second copy of the weights, freed on return
+        placed = self._with_mask(placed, reference)
         measure = self._revisits and functools.partial(self._revisits, params)
         collected = self._collect(self._samplers, placed, key, clock, reference, measure)
         collected = self._foreign(collected, placed, key, clock) if self._foreign else collected
@@ -120,7 +121,7 @@ class Collector:
         named = self._samplers._asdict()
         samplers = Samplers(**{name: sampler and ahead(name, sampler) for name, sampler in named.items()})
         params = rollout_mesh.place(self._setup.rollout, params, clock)
-        collected = self._collect(samplers, params, key, clock, params)
+        collected = self._collect(samplers, self._with_mask(params, params), key, clock, params)
         self._prompts.set_state(position)
         return self._foreign.unused(collected) if self._foreign else collected
 
@@ -177,6 +178,11 @@ class Collector:
             dropped = len(idle) / (len(idle) + len(taught))
             metrics |= {"sampling/batches": len(sampled), "sampling/dropped": dropped}
         return Collected(judged, of_greedy[0], metrics, *of_greedy[1:], named)
+
+    def _with_mask(self, params: Params, carried: Any) -> Params:
+        """What the sampler takes: the params, with those of the mask policy if there is an action mask."""
+        masked = action_mask.is_on(self._setup.config)
+        return {"policy": params, "mask": action_mask.mask_of(carried)} if masked else params
 
     def _next_windows(self, generate: Callable, params: Params, key, clock: Clock) -> Collected:
         """The step's rows if an answer takes several steps. Its prompt is reported on when the answer is over."""

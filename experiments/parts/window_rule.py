@@ -1,28 +1,39 @@
-"""Whether a config goes with rollout.window (experiments.parts.windows)."""
+"""Whether a config goes with rollout.window (experiments.parts.windows), or with algorithm.action_mask."""
 
+import functools
 from collections.abc import Iterator
+from typing import Any
 
 from ml_collections import ConfigDict
 
+# What both need: rows that are sampled once, by the one compiled program, and stay as they are.
+PLAIN = {
+    "sample.dynamic_sampling.max_batches": 1,
+    "sample.references": 0,
+    "sample.memory.last": False,
+    "packing.mode": "padded",
+    "rollout.engine.name": "lockstep",
+    "rollout.mesh": "",
+    "foreign": {},
+}
+
 
 def problems(config: ConfigDict) -> Iterator[str]:
-    """What does not go with rollout.window, one line each."""
+    """What does not go with rollout.window, and with algorithm.action_mask, one line each."""
     rollout, window = config.rollout, config.rollout.get("window", 0)
-    if not window:
-        return
-    if rollout.completion_length % window:
-        yield f"rollout.window={window} must divide rollout.completion_length={rollout.completion_length}"
-    needed = {
-        "program": (config.program, "ppo"),
-        "sample.group_size": (config.sample.group_size, 1),
-        "sample.dynamic_sampling.max_batches": (config.sample.dynamic_sampling.max_batches, 1),
-        "sample.references": (config.sample.references, 0),
-        "sample.memory.last": (config.sample.memory.last, False),
-        "packing.mode": (config.packing.mode, "padded"),
-        "rollout.engine.name": (rollout.engine.name, "lockstep"),
-        "rollout.mesh": (rollout.mesh, ""),
-        "foreign": (config.foreign.to_dict(), {}),
-    }
-    for name, (value, wanted) in needed.items():
+    if window:
+        if rollout.completion_length % window:
+            yield f"rollout.window={window} must divide rollout.completion_length={rollout.completion_length}"
+        yield from _needed(config, f"rollout.window={window}", PLAIN | {"program": "ppo", "sample.group_size": 1})
+    top_p = config.algorithm.action_mask.top_p if "action_mask" in config.algorithm else 1.0
+    if top_p < 1:
+        more = {"model.lora.rank": 0, "rollout.window": 0}
+        yield from _needed(config, f"algorithm.action_mask.top_p={top_p}", PLAIN | more)
+
+
+def _needed(config: ConfigDict, cause: str, values: dict[str, Any]) -> Iterator[str]:
+    for name, wanted in values.items():
+        value = functools.reduce(lambda group, key: group[key], name.split("."), config)
+        value = value.to_dict() if isinstance(value, ConfigDict) else value
         if value != wanted:
-            yield f"{name}={value!r} does not go with rollout.window={window}: it must be {wanted!r}"
+            yield f"{name}={value!r} does not go with {cause}: it must be {wanted!r}"

@@ -1,0 +1,63 @@
+"""algorithm.action_mask: who is carried, when the mask policy moves, and that a run samples what it scores."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import ppo
+from experiments.parts import action_mask
+from experiments.parts.check_config import check
+from tests.experiments.small import config as small_config
+from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
+from tests.experiments.test_ppo import with_critic
+
+
+def config_of(folder, **fields):
+    config = with_critic(small_config(folder, reward__function=reward(has_a_seven), **fields))
+    with config.unlocked():
+        config.algorithm.action_mask.update(top_p=0.5, every=2)
+    return config
+
+
+def test_the_mask_policy_lags_behind(tmp_path):
+    """It becomes the policy after every second step; the reference moves on its own."""
+    config, first = config_of(tmp_path), {"w": jnp.zeros(2)}
+    move, carried = action_mask.with_mask(config, lambda ref, policy, step: ref, {"w": jnp.full(2, 9.0)}, first)
+    seen = []
+    for step in range(1, 5):
+        carried = move(carried, {"w": jnp.full(2, float(step))}, step)
+        seen.append(float(action_mask.mask_of(carried)["w"][0]))
+    assert seen == [0.0, 2.0, 2.0, 4.0] and action_mask.reference_of(carried)["w"][0] == 9.0
+    with config.unlocked():
+        config.algorithm.action_mask.top_p = 1.0
+    assert action_mask.with_mask(config, "move", first, first) == ("move", first)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("packing.mode", "packed", "packing.mode='packed' does not go with algorithm.action_mask.top_p=0.5"),
+        ("sample.dynamic_sampling.max_batches", 2, "max_batches=2 does not go with algorithm.action_mask"),
+        ("model.lora.rank", 2, "model.lora.rank=2 does not go with algorithm.action_mask.top_p=0.5: it must be 0"),
+    ],
+)
+def test_what_does_not_go_with_a_mask_is_named(tmp_path, name, value, said):
+    config = config_of(tmp_path)
+    with config.unlocked():
+        config.update_from_flattened_dict({name: value})
+    with pytest.raises(ValueError, match=said):
+        check(config)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_run_scores_what_it_samples(tmp_path):
+    """Also after updates, when policy and mask policy differ: the sampler's log-probs are the scorer's."""
+    config = config_of(tmp_path, train__steps=3, train__optimizer__learning_rate=1e-2, eval__every=100)
+    ppo.run(config, tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["step"]]
+    assert len(rows) == 3 and all(np.isfinite(row["loss"]) and row["sampler/gap_max"] < 1e-3 for row in rows)
+    assert all(np.isfinite(row["kl/k1"]) for row in rows) and rows[-1]["entropy"] < np.log(8)
