@@ -21,6 +21,11 @@ def config_of(folder, **fields):
     return config
 
 
+def rows_of(path):
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["step"]]
+
+
 def test_the_mask_policy_lags_behind(tmp_path):
     """It becomes the policy after every second step; the reference moves on its own."""
     config, first = config_of(tmp_path), {"w": jnp.zeros(2)}
@@ -54,10 +59,16 @@ def test_what_does_not_go_with_a_mask_is_named(tmp_path, name, value, said):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_a_run_scores_what_it_samples(tmp_path):
-    """Also after updates, when policy and mask policy differ: the sampler's log-probs are the scorer's."""
+    """After a warm start of one-token rollouts. Also after updates, when policy and mask policy differ, the sampler's
+    log-probs are the scorer's."""
     config = config_of(tmp_path, train__steps=3, train__optimizer__learning_rate=1e-2, eval__every=100)
+    with config.unlocked():
+        config.sft.update(steps=40, batch_size=32, eval_every=100)
+        config.sft.loss = dict(fn="one_token_rollout", samples=64)
+        config.sft.optimizer.update(learning_rate=1e-2, warmup_steps=0, decay_steps=0)
     ppo.run(config, tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    rows = [row for row in rows if row["step"]]
+    hits = [row["sft/hits"] for row in rows_of(tmp_path / "run" / "sft")]
+    assert len(hits) == 40 and np.mean(hits[-5:]) > np.mean(hits[:5]) + 0.1, "it learns from its own draws alone"
+    rows = rows_of(tmp_path / "run")
     assert len(rows) == 3 and all(np.isfinite(row["loss"]) and row["sampler/gap_max"] < 1e-3 for row in rows)
     assert all(np.isfinite(row["kl/k1"]) for row in rows) and rows[-1]["entropy"] < np.log(8)

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
+from experiments.parts import policy
+from experiments.parts.judging import Judged
+from experiments.parts.sample_groups import Collected
 from rl_jax.rewards import exploration, grounding
+from rl_jax.rewards.pool import RewardResult
 from rl_jax.token_weights import rows
 
 SIZE = (20.0, 10.0)
@@ -53,6 +57,16 @@ def test_small_targets_are_harder_and_a_rate_is_taken_as_it_is():
     assert grounding.difficulty((0, 0, 20, 10), SIZE) == 1.0
     assert grounding.difficulty((0, 0, 10, 10), SIZE, hardest=3.0) == 2.0
     assert grounding.gui_g1("", "", INFO | {"rate": 0.5}, size=SIZE)["difficulty"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["difficulty", "box/difficulty"])
+def test_the_part_difficulty_of_a_reward_is_an_array_of_the_rows(name):
+    """Of the task's own reward, and of a term; parts with other names are not."""
+    column = np.array([2.0, 0.5], np.float32)
+    result = RewardResult(np.zeros(2, np.float32), {name: column, "box/iou": column + 1}, 0, 0, None)
+    named = policy.arrays_of(Collected(Judged(None, [], [], result), None, {}))
+    np.testing.assert_array_equal(named["difficulty"], column)
+    assert set(named) <= {"difficulty", "components"}
 
 
 def test_a_row_s_tokens_weigh_its_difficulty():
