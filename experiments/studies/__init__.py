@@ -14,6 +14,7 @@ from experiments.studies.reward_models import ensemble_overoptimization
 from experiments.studies.sampling import online_offline, pair_origin, power_law
 from experiments.studies.satisfiability import sat_levels
 from experiments.studies.statistics import best_of_seeds, few_seeds, tuning_seeds
+from experiments.studies.suboptimal import suboptimal_data
 
 __all__ = [
     "Outcome",
@@ -33,5 +34,6 @@ __all__ = [
     "pair_origin",
     "power_law",
     "sat_levels",
+    "suboptimal_data",
     "tuning_seeds",
 ]

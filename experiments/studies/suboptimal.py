@@ -88,9 +88,9 @@ def suboptimal_data(
 ) -> Outcome:
     """A bandit of ordered actions, reward exp(-((a - peak) / width)^2); the reference is a normal around `reference`.
 
-    Offline arms have one data set of the reference's actions for the whole run; the others sample from the policy in
-    every round. Every arm sees as many samples and gets as many updates: `reuse` per round. Metrics: reward, E_pi[R] at
-    the end; kl, KL(pi || ref). Source: arXiv 2404.14367 (bandit_experiment of Asap7772/understanding-rlhf: 100 actions,
+    Offline arms are given actions of the reference in every round, the others sample from the policy. Every arm sees as
+    many samples, and gets `reuse` updates per round. Metrics: reward, E_pi[R] at the end; kl, KL(pi || ref).
+    Source: arXiv 2404.14367 (bandit_experiment of Asap7772/understanding-rlhf: 100 actions,
     peak 70, width 10).
 
     Args:
@@ -139,7 +139,5 @@ def suboptimal_data(
     values = {}
     for name, arm in arms.items():
         method, updates = arm["method"], arm.get("reuse", reuse)
-        values[name] = per_seed(
-            jax.jit(jax.vmap(lambda key, m=method, n=updates: train(key, m, n)))(seed_keys(seeds))
-        )
+        values[name] = per_seed(jax.jit(jax.vmap(lambda key, m=method, n=updates: train(key, m, n)))(seed_keys(seeds)))
     return Outcome(values)
