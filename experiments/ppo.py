@@ -313,7 +313,8 @@ def score(
     before = programs.score(learner.policy_params(), rows)
     reference = None
     if policy_parts.needs_ref_log_probs(setup.config):
-        reference = programs.score(action_mask.reference_of(ref_params), rows).log_probs
+        ref_params = action_mask.reference_of(ref_params)
+        reference = programs.score(ref_params, rows).log_probs
     values = programs.predict(learner.critic_params(), rows)
     states = jax.device_get(learner.policy.trackers)
     named = policy_parts.arrays_of(collected)

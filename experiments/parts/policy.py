@@ -12,6 +12,7 @@ from experiments.parts import (
     action_mask,
     check_groups,
     foreign_rows,
+    mirror,
     pretraining,
     rollout_mesh,
     schedules,
@@ -373,7 +374,9 @@ def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
     if "sum_pi_squared" in needs(rule.advantage):
         score = make_scorer(setup, sum_pi_squared=True)
     states = trackers.init(trackers.make_trackers(config, setup.task))
-    train_step, state = make_trainer(setup, config.train, loss_fn, params, states)
+    loss_fn = mirror.with_term(setup, loss_fn, make_objective)
+    extra = int(mirror.is_on(config))
+    train_step, state = make_trainer(setup, config.train, loss_fn, params, states, num_extra_args=extra)
     own = action_mask.MaskedGenerate if action_mask.is_on(config) else None
     return PolicyPrograms(
         generate=sampler(config.sample.group_size, sampling, own),

@@ -1,4 +1,4 @@
-"""Whether a config goes with rollout.window (experiments.parts.windows), or with algorithm.action_mask."""
+"""Whether a config goes with rollout.window, algorithm.mirror_step and algorithm.action_mask, if it has them."""
 
 import functools
 from collections.abc import Iterator
@@ -19,12 +19,15 @@ PLAIN = {
 
 
 def problems(config: ConfigDict) -> Iterator[str]:
-    """What does not go with rollout.window, and with algorithm.action_mask, one line each."""
+    """What does not go with rollout.window, algorithm.mirror_step and algorithm.action_mask, one line each."""
     rollout, window = config.rollout, config.rollout.get("window", 0)
     if window:
         if rollout.completion_length % window:
             yield f"rollout.window={window} must divide rollout.completion_length={rollout.completion_length}"
         yield from _needed(config, f"rollout.window={window}", PLAIN | {"program": "ppo", "sample.group_size": 1})
+    if step := (config.algorithm.get("mirror_step", 0.0) or 0.0):
+        wanted = {"program": "grpo", "packing.mode": "padded", "model.lora.rank": 0}
+        yield from _needed(config, f"algorithm.mirror_step={step}", wanted)
     top_p = config.algorithm.action_mask.top_p if "action_mask" in config.algorithm else 1.0
     if top_p < 1:
         more = {"model.lora.rank": 0, "rollout.window": 0}

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import ppo
+from experiments import grpo, ppo
 from experiments.parts import action_mask
 from experiments.parts.check_config import check
 from tests.experiments.small import config as small_config
@@ -72,3 +72,29 @@ def test_a_run_scores_what_it_samples(tmp_path):
     rows = rows_of(tmp_path / "run")
     assert len(rows) == 3 and all(np.isfinite(row["loss"]) and row["sampler/gap_max"] < 1e-3 for row in rows)
     assert all(np.isfinite(row["kl/k1"]) for row in rows) and rows[-1]["entropy"] < np.log(8)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_mirror_descent_starts_each_step_at_its_own_policy(tmp_path):
+    """The first update of a step has no KL, later ones have; the step size falls; only grpo has it."""
+    config = small_config(
+        tmp_path,
+        reward__function=reward(has_a_seven),
+        train__steps=2,
+        train__epochs=2,
+        train__optimizer__learning_rate=1e-2,
+        eval__every=100,
+    )
+    with config.unlocked():
+        config.algorithm.mirror_step = 1.0
+        config.algorithm.surrogate = dict(fn="importance_sampling")
+        config.schedules.step = dict(field="algorithm.mirror_step", fn="linear", start=1.0, end=0.0, steps=2)
+    grpo.run(config, tmp_path / "run")
+    rows = rows_of(tmp_path / "run")
+    assert [row["schedule/step"] for row in rows] == [1.0, 0.5]
+    assert all(np.isfinite(row["loss"]) and 1e-6 < row["kl/mirror"] < 1 for row in rows)
+    with config.unlocked():
+        config.packing.mode = "packed"
+    with pytest.raises(ValueError, match="packing.mode='packed' does not go with algorithm.mirror_step=1.0"):
+        check(config)
