@@ -15,6 +15,7 @@ from experiments.studies.sampling import online_offline, pair_origin, power_law
 from experiments.studies.satisfiability import sat_levels
 from experiments.studies.statistics import best_of_seeds, few_seeds, tuning_seeds
 from experiments.studies.turn_credit import maze_steps
+from experiments.studies.suboptimal import suboptimal_data
 
 __all__ = [
     "Outcome",
@@ -35,5 +36,6 @@ __all__ = [
     "pair_origin",
     "power_law",
     "sat_levels",
+    "suboptimal_data",
     "tuning_seeds",
 ]

@@ -35,7 +35,9 @@ def test_its_config_can_run_and_has_its_rows(key, arg):
     config = module_of(key).get_config(arg)
     check(config)
     assert config.name.startswith(key)
-    assert config.foreign or config.schedules or config.algorithm.reference_soup.init_from or config.reward.terms
+    soup = config.algorithm.reference_soup.init_from
+    own = config.foreign or config.schedules or soup or config.reward.terms or config.rollout.window
+    assert own or config.sft.loss.fn or config.algorithm.action_mask.top_p < 1
     size = config.sample.group_size
     rules = {
         "scaf_grpo": dict(at_most=0, count=1, train_on="original"),

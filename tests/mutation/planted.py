@@ -101,8 +101,8 @@ PLANTED = [
     Planted("the reference not moved", LOOP, "ref_params = move(ref_params, state.params, step.number)", "pass", LORA),
     Planted("only the last minibatch", LOOP, "for part in policy.minibatches(setup.config, batch, key):",
             "for part in policy.minibatches(setup.config, batch, key)[-1:]:", LORA),
-    Planted("every update from the first state", LOOP, "state, metrics = programs.train_step(state, part)",
-            "_, metrics = programs.train_step(jax.tree.map(jax.numpy.copy, state), part)", LORA),
+    Planted("every update from the first state", LOOP, "state, metrics = programs.train_step(state, part, *beside)",
+            "_, metrics = programs.train_step(jax.tree.map(jax.numpy.copy, state), part, *beside)", LORA),
     # --- What both loops share ---------------------------------------------------------------------------------------
     Planted("one order for all epochs", POLICY, "jax.random.permutation(jax.random.fold_in(key, epoch), rows)",
             "jax.random.permutation(key, rows)", ORDERS),

@@ -256,3 +256,53 @@ def apo(case: Case):
                 weights[g, i] = 1 - np.exp(-np.e * p)
     loss = by_verl(case, advantages * factors.reshape(-1, 1))
     return plus_kl(case, *loss, ROW_MEAN, case.mask, "low_var_kl", 0.001, where=weights.reshape(-1, 1) * case.mask)
+
+
+# --- arXiv 2505.02835 ------------------------------------------------------------------------------------------------
+
+
+def three_sigma(case: Case) -> np.ndarray:
+    """Standardised over the batch; what is further out than three standard deviations is dropped."""
+    rewards = np.float64(case.rewards)
+    scores = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+    return on_tokens(case, [score if abs(score) <= 3 else 0.0 for score in scores])
+
+
+# --- arXiv 2412.18279 ------------------------------------------------------------------------------------------------
+
+
+def _steps(case: Case, row: int, separator: int = 3) -> list[list[int]]:
+    """The places of each step of a row."""
+    steps = [[]]
+    for place in np.flatnonzero(case.mask[row]):
+        steps[-1].append(int(place))
+        if case.tokens[row, place] == separator:
+            steps.append([])
+    return [step for step in steps if step]
+
+
+def step_estimate(case: Case):
+    """(advantages, returns) on the tokens: the critic's difference over each step, and the reward of the answer."""
+    advantages, returns = np.zeros(case.mask.shape), np.zeros(case.mask.shape)
+    for row in range(ROWS):
+        steps = _steps(case, row)
+        values = [float(case.values[row, step[0]]) for step in steps] + [float(case.rewards[row])]
+        for k, step in enumerate(steps):
+            advantages[row, step], returns[row, step] = values[k + 1] - values[k], case.rewards[row]
+    return advantages, returns
+
+
+def direct_advantage(case: Case, beta: float = 0.1):
+    """Half the squared difference of each step's log ratio and its advantage over beta; their sum over the tokens."""
+    advantages, _ = step_estimate(case)
+    old = tensor(case.old_log_probs)
+
+    def loss(log_probs):
+        total = 0.0
+        for row in range(ROWS):
+            for step in _steps(case, row):
+                ratio = (log_probs[row, step] - old[row, step]).sum()
+                total = total + (advantages[row, step[0]] / beta - ratio) ** 2 / 2
+        return total / case.mask.sum()
+
+    return value_and_gradient(loss, case.log_probs)
