@@ -160,6 +160,7 @@ TABLE = [
     by_verl("rloo", with_kl("rloo", 0.05), mode=ROW_SUM),
     Row("dcpo", "arXiv 2509.02333 in torch", papers.dcpo),
     by_verl("riskpo", papers.risk, mode=TOKEN_MEAN, note="advantage arXiv 2510.00911"),
+    by_verl("fdpg", papers.fdpg, mode=ROW_SUM, note="advantage arXiv 2302.08215", **REINFORCE),
     by_verl("grpo_lambda", lambda c: advantage(c, rewards=papers.brief(c)), note="shaping arXiv 2505.18086"),
     by_verl(
         "gtpo",
