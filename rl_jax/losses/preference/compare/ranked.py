@@ -1,4 +1,4 @@
-"""A list whose best response is trained on: (s [N, K], present [N, K], link) -> float [N].
+"""The best response of several is trained on: (s [N, K], present [N, K], link) -> float [N].
 
 Named in a config by its import path, "rl_jax.losses.preference.compare.ranked:crraft".
 """
@@ -48,3 +48,36 @@ def crraft(
     values = jnp.where(jnp.any(own > 0, axis=1, keepdims=True), own, spare)
     best = jnp.arange(scores.shape[1])[None] == jnp.argmax(values, axis=1)[:, None]
     return -jnp.sum(zero_masked(values * scores, best & (values > 0)), axis=1)
+
+
+def superhf(
+    scores: chex.Array,
+    present: chex.Array,
+    link: Callable,
+    *,
+    log_probs: chex.Array,
+    lengths: chex.Array,
+    sequence_kl: chex.Array,
+    kl_coef: float = 0.35,
+) -> chex.Array:
+    """SuperHF: -1/|y| sum_t logp_t + kl_coef / |y| sum_t KL(ref(. | s_t) || pi(. | s_t)) of the first response.
+
+    The KL is over the whole vocabulary, from the reference to the policy, as in openfeedback/superhf (KLDivLoss of the
+    online model's log-probs against the original's, row by row). Source: arXiv 2310.16763.
+
+    Args:
+      scores: float [N, K]; only its shape is used.
+      present: bool [N, K].
+      link: unused.
+      log_probs: float [N, K, C].
+      lengths: float [N, K].
+      sequence_kl: float [N, K], the sum over the response's tokens.
+      kl_coef: beta.
+
+    Returns:
+      float [N].
+    """
+    chex.assert_rank([scores, log_probs], [2, 3])
+    chex.assert_equal_shape([scores, present, lengths, sequence_kl])
+    total = -jnp.sum(log_probs[:, 0], axis=-1) + kl_coef * sequence_kl[:, 0]
+    return zero_masked(total / jnp.maximum(lengths[:, 0], 1.0), present[:, 0])
