@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs.experience import crpg
 from configs.preferences import judged
 from experiments import grpo
 from experiments.parts import check_config, judges
@@ -14,6 +15,7 @@ from experiments.parts import policy as policy_parts
 from experiments.parts.judges import base, generative
 from experiments.parts.setup import make_setup
 from rl_jax.advantages import paired
+from rl_jax.core.violations import PENALTY
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.training.scoring import make_score
 from tests.experiments import small
@@ -161,20 +163,21 @@ def test_one_word_at_a_time():
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_they_run(tmp_path, lm):
-    """GRPO for two steps on three of the judges at once, with BRPO's advantage."""
-    config = small.config(tmp_path, train__steps=2, eval__every=100)
-    template = "{first}-{second}="
+    """A step of GRPO on three of the judges at once, one of them CGPO's constraint, with CRPG's advantage."""
+    config, constrained = small.config(tmp_path, train__steps=1, eval__every=100), crpg.get_config("smoke")
+    texts = dict(template="{first}{second}=", labels=("1", "2"), against="bootstrap")
     with config.unlocked():
         config.judge = dict(
-            wins=dict(
-                fn="win_probability", path=lm, template="{first}-{second}=", labels=("1", "2"), against="bootstrap"
-            ),
+            wins=dict(fn="win_probability", path=lm, **texts),
             user=dict(fn="follow_up", path=lm, positive=("1",), negative=("2",), lead_in="=", weight=0.0),
             rules=dict(fn="rules", path=lm, rules=("1", "2"), template="{completion}={rule}", weight=0.0),
         )
-        config.algorithm.advantage = judged.get_config("writing_zero").algorithm.advantage
-        config.algorithm.surrogate = dict(fn="reinforce")
+        config.reward.compose = dict(fn=constrained.reward.compose.fn, by=("rules",))
+        config.sample.references = constrained.sample.references
+        for name in ("advantage", "surrogate", "aggregate"):
+            config.algorithm[name] = constrained.algorithm[name]
     grpo.run(config, tmp_path / "run")
-    rows = [row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if row["step"]]
-    assert len(rows) == 2 and all(0 < row["reward/wins"] < 1 and row["reward/user"] != 0 for row in rows)
-    assert all(row["reward/mean"] == pytest.approx(row["reward/wins"]) for row in rows)
+    (row,) = [row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if row["step"]]
+    assert 0 < row["reward/wins"] < 1 and row["reward/user"] != 0 and row["reward/rules"] == 0.0
+    assert row["reward/mean"] == pytest.approx(row["reward/wins"] - PENALTY, rel=1e-5), "none says Yes: all violate"
+    assert row["reward/references"] < -PENALTY / 2 and np.isfinite(row["loss"])

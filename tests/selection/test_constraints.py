@@ -107,7 +107,7 @@ def test_crraft_is_the_likelihood_of_the_best_by_its_value():
 
 
 def test_crpgs_advantage_is_the_loop():
-    r, passes, rewards = groups(3)
+    r, passes, rewards = groups(12)
     rows, length = rewards.size, 5
     mask = np.arange(length) < RNG.integers(1, length + 1, (rows, 1))
     logs = np.where(mask, RNG.uniform(-2, 0, (2, rows, length)), np.nan).astype(np.float32)
