@@ -9,7 +9,7 @@ import pytest
 from configs.preferences import given
 from experiments.parts import pair_scores
 from experiments.parts.setup import make_setup
-from experiments.tools import implicit_rewards, preference_strength
+from experiments.tools import implicit_rewards, preference_strength, token_credit
 from rl_jax import preferences
 from rl_jax.preferences import strength
 from rl_jax.training.scoring import make_score
@@ -171,3 +171,24 @@ def test_other_runs_are_refused(tmp_path, capsys):
         pair_scores.load_scorer(tmp_path)
     assert implicit_rewards.main([str(tmp_path), "--data=jsonl=nowhere.jsonl"]) == 2
     assert "implicit_rewards: " in capsys.readouterr().err
+
+
+# --- Credit of tokens ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_credits_add_up_to_the_implicit_reward_and_are_printed(folder, pairs, models, dpo_run, capsys):
+    path, model = dpo_run[0], pair_scores.load_scorer(dpo_run[0])[0]
+    records = read(folder, pairs)
+    prompts, responses = [r["prompt"] for r in records], [r["responses"][0] for r in records]
+    found = token_credit.credits_of(model, prompts, responses)
+    np.testing.assert_allclose([row.gain for row in found], model.score_texts(prompts, responses), rtol=1e-3, atol=1e-5)
+    for row, response in zip(found, responses, strict=True):
+        assert "".join(row.pieces[:-1]) == response and sum(row.credits) == pytest.approx(row.gain, rel=1e-3, abs=1e-5)
+        assert row.credits[row.worst()] == min(row.credits)
+    command = [path, f"--path={pairs}", f"--data_dir={folder / 'data'}", "--limit=2", "--beams=2"]
+    assert token_credit.main(command) == 0
+    said = capsys.readouterr().out
+    assert said.count("prompt: ") == 2 and said.count("<- lowest") == 4 and said.count("\nbeam -") == 4
+    assert token_credit.main([models[0], f"--path={pairs}"]) == 2
+    assert "is a reward model with a head" in capsys.readouterr().err
