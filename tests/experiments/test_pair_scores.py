@@ -9,9 +9,9 @@ import pytest
 from configs.preferences import given
 from experiments.parts import pair_scores
 from experiments.parts.setup import make_setup
-from experiments.tools import implicit_rewards, preference_strength, token_credit
+from experiments.tools import implicit_rewards, preference_strength, reward_consistency, split_pairs, token_credit
 from rl_jax import preferences
-from rl_jax.preferences import strength
+from rl_jax.preferences import contrast, strength
 from rl_jax.training.scoring import make_score
 from tests.experiments.judge_runs import SMALL, reward_run, save
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
@@ -192,3 +192,45 @@ def test_credits_add_up_to_the_implicit_reward_and_are_printed(folder, pairs, mo
     assert said.count("prompt: ") == 2 and said.count("<- lowest") == 4 and said.count("\nbeam -") == 4
     assert token_credit.main([models[0], f"--path={pairs}"]) == 2
     assert "is a reward model with a head" in capsys.readouterr().err
+
+
+# --- Consistency, and easy and hard pairs ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_contrasts_are_scored_and_written(folder, models, capsys):
+    path, out = folder / "contrasts.jsonl", folder / "more.jsonl"
+    texts = [("a b c", "x", "n"), ("a b d", "y", "n"), ("k", "z", "n")]
+    path.write_text("".join(json.dumps({"prompt": p, "chosen": w, "rejected": n}) + "\n" for p, w, n in texts))
+    command = [*models, f"--path={path}", f"--augment={out}", f"--data_dir={folder / 'data'}"]
+    assert reward_consistency.main(command) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("1 contrasts\n| run | response | instruction |") and said.count("\n| /") == 2
+    assert len(out.read_text().splitlines()) == 2
+    model = pair_scores.load_scorer(models[0])[0]
+    one = contrast.Contrast(("a b c", "a b d"), ("x", "y"))
+    found = reward_consistency.rewards_of(model, [one])[0]
+    for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        expected = model.score_texts([one.prompts[i]], [one.responses[j]])[0]
+        np.testing.assert_allclose(found[i, j], expected, rtol=1e-4, atol=1e-5)
+    assert reward_consistency.main([*command, "--at_least=0.9"]) == 2
+    assert "no two prompts share 90%" in capsys.readouterr().err
+
+
+def test_pairs_are_split_by_their_gap():
+    records = [{"prompt": p, "responses": [w, y]} for p, w, y in PAIRS]
+    gaps = np.array([2.0, 0.5, -3.0, 1.0, 1.5])
+    easy, hard = split_pairs.split(records, gaps, 1.0)
+    assert [row["prompt"] for row in easy] == ["1+2=", "5+5="] and easy[0]["rejected"] == "4"
+    assert [row["completion"] for row in hard] == ["4", "6", "7"] and hard[1]["gap"] == -3.0
+    assert split_pairs.split(records, gaps, -np.inf)[1] == [] == split_pairs.split(records, gaps, np.inf)[0]
+
+
+@pytest.mark.slow
+def test_the_split_is_written_once(folder, pairs, models, capsys):
+    files = [f"--easy={folder / 'easy.jsonl'}", f"--hard={folder / 'hard.jsonl'}"]
+    command = [models[0], f"--path={pairs}", "--gamma=0", *files, f"--data_dir={folder / 'data'}"]
+    assert split_pairs.main(command) == 0
+    gaps = pair_scores.gaps(pair_scores.load_scorer(models[0])[0], read(folder, pairs))
+    assert f"{(gaps > 0).sum()} easy pairs, {(gaps <= 0).sum()} hard prompts" in capsys.readouterr().out
+    assert split_pairs.main(command) == 2
