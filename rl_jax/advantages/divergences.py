@@ -137,7 +137,7 @@ def gdc(
     completion_mask: chex.Array,
     moment: float,
     f: str = "kl",
-    baseline: float = 1.0,
+    constant: float = 1.0,
 ) -> chex.Array:
     """GDC: a feature's mean is to be `moment`, and nothing else is to change: A = -f'(pi Z / P) - b.
 
@@ -155,7 +155,7 @@ def gdc(
       completion_mask: bool [B, C].
       moment: E_p[phi].
       f: one of DIVERGENCES.
-      baseline: b.
+      constant: b.
 
     Returns:
       float [B].
@@ -167,4 +167,4 @@ def gdc(
     strength = fit_moment(reference_rewards.reshape(-1), moment)
     log_z = jax.nn.logsumexp(strength * reference_rewards, axis=1) - jnp.log(reference_rewards.shape[1])
     log_ratio = masked_sum(log_probs - ref_log_probs, completion_mask, axis=1)
-    return -f_prime(log_ratio - strength * rewards + log_z, f=f) - baseline
+    return -f_prime(log_ratio - strength * rewards + log_z, f=f) - constant

@@ -131,7 +131,7 @@ def test_gdc_is_the_gradient_towards_the_constrained_target():
         return np.asarray(divergences.gdc(rewards, reference_rewards=samples, moment=0.7, **arrays, **more))
 
     np.testing.assert_allclose(advantages(policy), target / policy - 1.0, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(advantages(policy, baseline=0.0), target / policy, rtol=1e-4)
+    np.testing.assert_allclose(advantages(policy, constant=0.0), target / policy, rtol=1e-4)
     np.testing.assert_allclose(advantages(target), 0.0, atol=1e-5)
     slope = policy * advantages(policy)  # minus the gradient of KL(p || pi) by the logits is p - pi
     np.testing.assert_allclose(slope - policy * slope.sum(), target - policy, atol=1e-5)
