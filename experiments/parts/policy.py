@@ -173,7 +173,8 @@ def has_several_updates(config) -> bool:
 def needs_ref_log_probs(config) -> bool:
     """Whether a step needs the reference's log-probs: for some term, or to measure their KL."""
     settings, objective = config.algorithm, make_objective(config)
-    asked = {name for fn in (objective.surrogate, objective.kl, objective.aggregate) for name in needs(fn)}
+    reading = (objective.surrogate, objective.kl, objective.aggregate, make_credit(config).advantage)
+    asked = {name for fn in reading for name in needs(fn)}
     moved = any(tracker.fn for place, tracker in settings.trackers.items() if place not in ("reward_scale", "baseline"))
     used = any(schedules.may_be_used(config, f"algorithm.{name}") for name in ("kl_coef", "reward_kl_coef"))
     return bool(settings.measure_kl or used or moved or "ref_log_probs" in asked)
@@ -355,7 +356,7 @@ class PolicyPrograms(NamedTuple):
       assign: (rollout, rewards, before, reference, key, tracker states, named) -> (PolicyBatch, float32 [B]: the
         rewards after shaping and KL).
       greedy: like generate, with one row per prompt; None if the advantage does not need its reward.
-      references: like generate, with sample.references rows per prompt; None if the shaping does not need them.
+      references: like generate, with sample.references rows per prompt; None if nothing needs them.
     """
 
     generate: Callable
@@ -396,6 +397,7 @@ def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
     loss_fn = make_loss(setup, score)
     if "sum_pi_squared" in needs(rule.advantage):
         score = make_scorer(setup, sum_pi_squared=True)
+    compares = "reference_rewards" in needs(rule.shape) | needs(rule.advantage)
     states = trackers.init(trackers.make_trackers(config, setup.task))
     loss_fn = mirror.with_term(setup, loss_fn, make_objective)
     extra = int(mirror.is_on(config))
@@ -407,7 +409,7 @@ def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
         train_step=train_step,
         assign=jax.jit(make_assign(config)),
         greedy=sampler(1, Sampling(top_k=1)) if "greedy_rewards" in needs(rule.advantage) else None,
-        references=sampler(config.sample.references, sampling) if "reference_rewards" in needs(rule.shape) else None,
+        references=sampler(config.sample.references, sampling) if compares else None,
     ), state
 
 

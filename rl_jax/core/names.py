@@ -102,6 +102,11 @@ NAMES = {
     "score_quantiles": Name(
         "float [3]", "two quantiles of the scores of bundles, and the steps seen", "advantages.memory.bundle_quantiles"
     ),
+    "partition": Name(
+        "float [B, 3]",
+        "log of the prompt's partition function, its samples so far, and the mean of past pseudo-rewards",
+        "advantages.memory.partitions",
+    ),
     "tokens": Name("int32 [B, C]", "sampled tokens", "credit.assign, credit.weigh, ppo.assign"),
     "baseline": Name("float [] or [B]", "reward baseline of the steps before", "trackers.baseline"),
     "reward_mean": Name("float []", "mean of all rewards so far", "trackers.reward_scale"),

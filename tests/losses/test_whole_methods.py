@@ -161,6 +161,7 @@ TABLE = [
     Row("dcpo", "arXiv 2509.02333 in torch", papers.dcpo),
     by_verl("stable_reinforce", papers.three_sigma, note="filter arXiv 2505.02835", kl=("low_var_kl", 0.001)),
     by_verl("riskpo", papers.risk, mode=TOKEN_MEAN, note="advantage arXiv 2510.00911"),
+    by_verl("fdpg", papers.fdpg, mode=ROW_SUM, note="advantage arXiv 2302.08215", **REINFORCE),
     by_verl("grpo_lambda", lambda c: advantage(c, rewards=papers.brief(c)), note="shaping arXiv 2505.18086"),
     by_verl(
         "gtpo",

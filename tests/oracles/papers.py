@@ -306,3 +306,23 @@ def direct_advantage(case: Case, beta: float = 0.1):
         return total / case.mask.sum()
 
     return value_and_gradient(loss, case.log_probs)
+
+
+# --- arXiv 2302.08215, naver/disco -----------------------------------------------------------------------------------
+
+
+def fdpg(case: Case, beta: float = 0.1) -> np.ndarray:
+    """Tuner._update_moving_z and FDivergenceLoss with JSLoss's f', step by step; the target is ref exp(R / beta)."""
+    total = token_rewards(case, beta).sum(axis=1)  # R - beta log(pi / ref)
+    points, past, result = [[] for _ in range(GROUPS)], [], np.zeros(ROWS)
+    for rewards in [*(np.float64(rewards) for rewards, _ in case.history), total]:
+        baseline, pseudo = np.mean(past[-1024:]) if past else 0.0, np.zeros(ROWS)
+        for g in range(GROUPS):
+            rows = range(g * GROUP, (g + 1) * GROUP)
+            points[g] += [np.exp(rewards[i] / beta) for i in rows]  # P / pi
+            z = np.mean(points[g])
+            for i in rows:
+                t = z / np.exp(rewards[i] / beta)
+                pseudo[i] = -np.log(2 * t / (1 + t))
+        result, past = pseudo - baseline, past + list(pseudo)
+    return on_tokens(case, result)
