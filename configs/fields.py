@@ -110,6 +110,7 @@ MODEL = {
     "model.remat": 'What the backward pass recomputes: "none", "dots", "full" (rl_jax.models.transformer.config).',
     "model.attention": 'Attention: "dot_product", or "splash" (a TPU kernel).',
     "rollout.completion_length": "Longest completion, in tokens.",
+    "rollout.window": "ppo: tokens of an answer that are sampled per step; the answer goes on in the next. 0: all.",
     "rollout.prompt_buckets": "Lengths that prompts are padded to. The largest is the longest prompt.",
     "rollout.long_prompts": 'Prompts over the largest bucket: "stop" the run, "drop" them, or "cut" to their ends.',
     **_under("rollout eval", SAMPLING),
@@ -164,6 +165,7 @@ TRAINING = {
     "train.data_epochs": "Passes over the records, instead of train.steps. 0: use train.steps.",
     "train.reference_cache": 'Folder of cached reference log-probs, keyed by model and data. "": WORKDIR/reference.',
     "sft.steps": "Steps of the warm start (SFT). 0: none.",
+    "sft.loss": 'Loss of the warm start. "": -log p of the demonstrations, else one of rl_jax.losses.one_token.',
     "sft.batch_size": "Demonstrations per update of the warm start.",
     "sft.eval_every": "Steps of the warm start between evaluations.",
     "sft.stop_at": "Pass@1 at which the warm start ends early. Above 1: never.",
@@ -228,6 +230,10 @@ POLICY = {
     "algorithm.kl": "Estimator of the KL in the loss (rl_jax.losses.kl). To the reference; in environments to the "
     "policy before the update.",
     "algorithm.kl_coef": "Weight of the KL in the loss. 0: none.",
+    "algorithm.mirror_step": "grpo: step size t of mirror descent; the loss has KL(pi || pi_old) / t. 0: none.",
+    "algorithm.action_mask.top_p": "NLPO: mass of the mask policy's nucleus; nothing outside is sampled. 1: off.",
+    "algorithm.action_mask.min_tokens": "The least number of tokens in a nucleus.",
+    "algorithm.action_mask.every": "Steps after which the mask policy becomes the policy.",
     "algorithm.measure_kl": "Log the KL to the reference. False saves a forward pass if no term needs it.",
     "algorithm.entropy_coef": "Weight of the entropy bonus. 0: none.",
     "algorithm.aggregate": "Token losses to one loss (rl_jax.losses.aggregate). reward_model: step scores of a "

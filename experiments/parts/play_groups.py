@@ -234,7 +234,7 @@ def make_episode_evaluate(setup: Setup, rewards, player: Player):
 
 def make_any_evaluate(setup: Setup, rewards):
     """Makes evaluate(params) of any program's config: of episodes for experiments.agents, else judging's."""
-    if setup.config.program != "agents":
+    if "agent" not in setup.config:
         return make_evaluate(setup, rewards)
     check(setup.config)
     settings = setup.config.eval

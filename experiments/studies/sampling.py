@@ -196,10 +196,12 @@ def pair_origin(
 
     keys = seed_keys(seeds)
     worlds = jax.jit(jax.vmap(world))(keys)
-    return Outcome({
-        arm: per_seed(jax.jit(jax.vmap(lambda *x, o=origin: train(o, *x)))(keys, *worlds))
-        for arm, origin in arms.items()
-    })
+    return Outcome(
+        {
+            arm: per_seed(jax.jit(jax.vmap(lambda *x, o=origin: train(o, *x)))(keys, *worlds))
+            for arm, origin in arms.items()
+        }
+    )
 
 
 def power_law(
@@ -248,7 +250,9 @@ def power_law(
         policy = jax.nn.log_softmax(descend(loss, ref, optax.adam(learning_rate), steps))
         return {"kl": kl(policy, target)}
 
-    return Outcome({
-        arm: per_seed(jax.jit(jax.vmap(lambda key, r=rejected: train(r, key)))(seed_keys(seeds)))
-        for arm, rejected in arms.items()
-    })
+    return Outcome(
+        {
+            arm: per_seed(jax.jit(jax.vmap(lambda key, r=rejected: train(r, key)))(seed_keys(seeds)))
+            for arm, rejected in arms.items()
+        }
+    )

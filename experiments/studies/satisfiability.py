@@ -194,5 +194,3 @@ def sat_levels(
 def _feedback(levels: np.ndarray, rewards: np.ndarray) -> Feedback:
     lengths = np.ones(rewards.shape, np.int64)
     return Feedback(levels, [str(level) for level in levels], rewards, rewards, lengths, [[]] * len(levels))
-
-

@@ -50,6 +50,9 @@ SIDEWAYS = {
     ("rl_jax.tasks", "rl_jax.tokenizers"),
     ("rl_jax.tasks", "rl_jax.rewards"),
     ("rl_jax.preferences", "rl_jax.tasks"),
+    ("rl_jax.envs", "rl_jax.tasks"),
+    ("rl_jax.envs", "rl_jax.rewards"),
+    ("rl_jax.envs", "rl_jax.tokenizers"),
     ("rl_jax.preferences", "rl_jax.tokenizers"),
 }
 # Downward arrows that are refused all the same: who trains or samples takes an `apply`, never a model class, and

@@ -1,0 +1,90 @@
+"""Worlds of text with a known optimum: a maze, guessing games, Wordle, retries, talks, searches, a database, poker.
+
+    python -m experiments.agents --config=configs/agents_worlds.py:maze --workdir=runs/maze
+
+The first argument is the world (`maze` is the default; WORLDS lists them). Further ones: a credit over turns,
+`trajectory`, `loop`, `turn_grpo`, `mt_grpo`, `gigpo`, `semi_online`, ... (CREDIT; the default is turn_return_loo,
+docs/pages/turn_credit.md); `real` takes the published lists of Wordle, the cities or GeoQuery instead of the small own
+ones (`python -m experiments.tools.fetch_data games`); `smoke`: seconds, for CI. The warm start imitates recorded
+episodes, half of whose turns are a beginner's.
+"""
+
+from configs import agents, common, sweeps
+
+TEXT = "rl_jax.envs.text"
+# world -> (class, keywords, most turns, tokens of a prompt, tokens of an episode after it)
+WORLDS = {
+    "maze": ("maze:Maze", dict(size=3, most=8), 8, 8, 56),
+    "guided": ("maze:Guided", dict(), 8, 8, 64),
+    "guess": ("guessing:GuessNumber", dict(top=8), 6, 4, 30),
+    "questions": ("guessing:TwentyQuestions", dict(animals=8, most=8), 8, 5, 72),
+    "city": ("guessing:GuessCity", dict(most=8), 8, 5, 176),
+    "wordle": ("wordle:Wordle", dict(number=12), 6, 7, 80),
+    "retry": ("retry:Retry", dict(), 5, 5, 40),
+    "hidden_digit": ("retry:Retry", dict(answers=10), 5, 4, 32),
+    "recursive": ("retry:Retry", dict(decay=1.0, repetition=0.0), 5, 5, 40),
+    "improve": ("retry:Improvement", dict(length=3), 5, 3, 40),
+    "user": ("talks:User", dict(), 4, 8, 20),
+    "doctor": ("talks:Doctor", dict(), 6, 4, 48),
+    "negotiate": ("talks:Negotiation", dict(), 6, 4, 48),
+    "search": ("lookups:Search", dict(), 5, 16, 112),
+    "database": ("lookups:Database", dict(), 4, 20, 240),
+    "router": ("lookups:Router", dict(), 4, 10, 32),
+    "kuhn": ("kuhn:Kuhn", dict(), 3, 4, 12),
+}
+CREDIT = {
+    "loop": dict(fn="rl_jax.advantages.turns:loop"),
+    "trajectory": dict(fn="rl_jax.advantages.turns:trajectory"),
+    "turn_grpo": dict(fn="rl_jax.advantages.turns:turn_grpo"),
+    "mt_grpo": dict(fn="rl_jax.advantages.turns:mt_grpo", coef=1.0),
+    "gigpo": dict(fn="rl_jax.advantages.turn_states:gigpo", step_coef=1.0, discount=0.95),
+    "state_loo": dict(fn="rl_jax.advantages.turn_states:state_return_loo"),
+    "transitions": dict(fn="rl_jax.advantages.turn_states:transitions"),
+    "igpo": dict(fn="rl_jax.advantages.turn_states:igpo"),
+    "semi_online": dict(fn="rl_jax.advantages.turn_states:semi_online"),  # for `guided`, which counts patched turns
+    "aspo": dict(fn="rl_jax.advantages.turn_shaping:aspo"),  # for worlds that count calls: search, database, router
+}
+REAL = {
+    "wordle": dict(path="games/wordle_official_400.txt.gz", guesses="games/wordle_official_guess.txt.gz", number=0),
+    "city": dict(path="games/guess_city_global_cities.txt.gz", number=0),
+}
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, (*WORLDS, *CREDIT, "real", "smoke"))
+    world = next((word for word in words if word in WORLDS), "maze")
+    path, settings, turns, prompt, row = WORLDS[world]
+    config = agents.base(world)
+    if "real" in words:
+        if world not in REAL:
+            raise ValueError(f"{world} has no published list; these have: {', '.join(REAL)}")
+        settings = settings | {k: common.real(v) if isinstance(v, str) else v for k, v in REAL[world].items()}
+        row *= 2
+    config.task = dict(
+        name=f"{TEXT}.recorded:load", world=f"{TEXT}.{path}", settings=settings, num_train=2_000, num_test=200,
+        expert_share=0.5, data_dir=common.DATA_DIR,
+    )  # fmt: skip
+    config.agent.update(max_turns=turns)
+    config.agent.env = dict(fn=f"{TEXT}.{path}", **settings)
+    chosen = next((word for word in words if word in CREDIT), None)
+    config.algorithm.advantage = CREDIT[chosen] if chosen else dict(fn="rl_jax.advantages.turns:turn_return_loo")
+    config.model = common.transformer(
+        embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16, mlp_dim=256, tied_head=False
+    )
+    config.rollout.update(completion_length=row, prompt_buckets=(prompt + 1,))
+    config.sft.update(steps=600, batch_size=64, eval_every=600)
+    config.sft.optimizer = common.optimizer(learning_rate=2e-3, warmup_steps=20, decay_steps=580, final_fraction=0.1)
+    config.train.update(steps=100)
+    config.train.optimizer = common.optimizer(learning_rate=3e-4, warmup_steps=10)
+    config.sample.update(prompts_per_step=16, group_size=8)
+    config.eval.update(every=25, num_prompts=128, batch_size=128)
+    config.checkpoint.every = 50
+    if "smoke" in words:
+        common.smoke(config)
+        config.task.update(num_train=100, num_test=20)
+    return config
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds."""
+    return sweeps.seeds(arg)

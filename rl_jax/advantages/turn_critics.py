@@ -1,0 +1,204 @@
+"""Credit over turns from values of states: a critic's, several critics', or those of fresh rollouts.
+
+`turn_gae` and `bilevel_gae` are for critic.advantage of PPO: token rewards and values [B, C] -> (advantages, returns).
+The others are for algorithm.advantage, with the arguments of advantages.turns.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rl_jax.advantages.recursion import backward_sums, following
+from rl_jax.advantages.turn_arrays import Episodes, episodes, held, spread, sums_of_turns
+from rl_jax.core.masked import zero_masked
+
+
+def turn_gae(
+    token_rewards: chex.Array,
+    values: chex.Array,
+    completion_mask: chex.Array,
+    *,
+    bootstrap_values: chex.Array,
+    turns: chex.Array,
+    discount: float = 0.99,
+    lam: float = 0.9,
+) -> tuple[chex.Array, chex.Array]:
+    """Turn-PPO: GAE whose steps are turns; a turn's tokens share its advantage and return.
+
+        A_j = delta_j + gamma lambda A_{j+1},   delta_j = r_j + gamma V_{j+1} - V_j
+
+    V_j: the value at the first token of turn j, the state that the turn answers; r_j: the sum of its tokens' rewards.
+    Unbiased with the true values, or with lambda and gamma 1 for any. Turns of one token: `tokens.gae`. The paper clips
+    by the turn's ratio: rl_jax.losses.policy.turns:turn_clip. Source: arXiv 2512.17008 (gamma .99, lambda .9).
+
+    Args:
+      token_rewards: float [B, C].
+      values: float [B, C].
+      completion_mask: bool [B, C].
+      bootstrap_values: float [B], V after the last turn.
+      turns: int32 [B, C], number of the turn on its tokens; -1 elsewhere.
+      discount: gamma, per turn.
+      lam: lambda, per turn.
+
+    Returns:
+      (A, A + V_j), float [B, C] each, 0 outside the mask.
+    """
+    on, starts, ends = _bounds(turns, completion_mask)
+    chex.assert_equal_shape([token_rewards, values, turns])
+    value = held(zero_masked(values, starts), starts)
+    rewards = _summed(token_rewards, on, ends)
+    delta = rewards + discount * following(values, starts, bootstrap_values) - value
+    advantages = _back(delta, ends, on, discount * lam)
+    return advantages, zero_masked(advantages + value, on)
+
+
+def bilevel_gae(
+    token_rewards: chex.Array,
+    values: chex.Array,
+    completion_mask: chex.Array,
+    *,
+    bootstrap_values: chex.Array,
+    turns: chex.Array,
+    discount: float = 1.0,
+    lam: float = 1.0,
+    turn_discount: float = 0.95,
+    turn_lam: float = 1.0,
+) -> tuple[chex.Array, chex.Array]:
+    """VAGEN's bi-level GAE: over turns first, then over the tokens of each turn towards the turn's return.
+
+        turns:   A_j = delta_j + gamma_turn lambda_turn A_{j+1},  delta_j = r_j + gamma_turn V^e_{j+1} - V^e_j
+        tokens:  GAE within turn j, the last token's reward A_j + V^e_j, no value after it
+
+    V^e_j is the value at the *last* token of turn j; r_j the sum of the turn's token rewards. Biased for values that
+    are not exact: V^e_{j+1} has already seen turn j + 1. The code takes a turn's end from a reward that is not 0, so a
+    turn without a reward joins the next one; here turns are counted. It whitens the result; here the recipe does.
+    Source: arXiv 2510.16907; RAGEN ragen/trainer/core_algos.py (gamma 1, lambda 1, high_level_gamma .95).
+
+    Args:
+      token_rewards: float [B, C].
+      values: float [B, C].
+      completion_mask: bool [B, C].
+      bootstrap_values: float [B], V after the last turn; 0 there.
+      turns: int32 [B, C].
+      discount: gamma of tokens.
+      lam: lambda of tokens.
+      turn_discount: gamma of turns.
+      turn_lam: lambda of turns; the code's first version has lambda of tokens for both.
+
+    Returns:
+      (A, A + V), float [B, C] each, 0 outside the mask.
+    """
+    on, _, ends = _bounds(turns, completion_mask)
+    chex.assert_equal_shape([token_rewards, values, turns])
+    at_end, values = zero_masked(values, ends), zero_masked(values, on)
+    delta = _summed(token_rewards, on, ends) + turn_discount * following(at_end, ends, bootstrap_values) - at_end
+    of_turn = _back(delta, ends, on, turn_discount * turn_lam)
+    ahead = jnp.where(ends, of_turn + values, discount * following(values, on, bootstrap_values))
+    decays = jnp.where(ends, 0.0, jnp.where(on, discount * lam, 1.0))
+    advantages = zero_masked(backward_sums(zero_masked(ahead - values, on), decays), on)
+    return advantages, zero_masked(advantages + values, on)
+
+
+def vine(
+    rewards: chex.Array,
+    *,
+    turns: chex.Array,
+    turn_rewards: chex.Array,
+    state_values: chex.Array,
+    group_size: int,
+    discount: float = 1.0,
+) -> chex.Array:
+    """VinePPO over turns: A_ij = r_ij + gamma V(s_i,j+1) - V(s_ij), V a mean of fresh rollouts from the state.
+
+    Unbiased: the estimates of V do not depend on the turn's action given its state, and V after the last turn is 0.
+    Needs environments that can be continued from any state. Source: arXiv 2410.01679 (steps of a solution there).
+
+    Args:
+      rewards: float [B].
+      turns: int32 [B, C].
+      turn_rewards: float [B, C].
+      state_values: float [B, C], V of the state in which each turn was spoken, on its last token.
+      group_size: G.
+      discount: gamma, per turn.
+    """
+    at = episodes(rewards, turns, turn_rewards, group_size)
+    values = zero_masked(jax.lax.stop_gradient(state_values), at.ends)
+    after = following(values, at.ends, jnp.zeros_like(rewards))
+    return spread(at.rewards + discount * after - values, at)
+
+
+def archer(
+    rewards: chex.Array,
+    *,
+    turns: chex.Array,
+    turn_rewards: chex.Array,
+    q_values: chex.Array,
+    state_values: chex.Array,
+    group_size: int,
+) -> chex.Array:
+    """ArCHer: A_ij = min_k Q_k(s_ij, a_ij) - min_k V_k(s_ij), a critic of whole turns. The rewards train the critics.
+
+    Unbiased with the true Q, whatever V. Source: arXiv 2402.19446; YifeiZhou02/ArCHer archer/algorithms/archer.
+
+    Args:
+      rewards: float [B].
+      turns: int32 [B, C].
+      turn_rewards: float [B, C].
+      q_values: float [K, B, C], on the last token of each turn; K = 2 critics in the paper.
+      state_values: float [K, B, C], V_k there.
+      group_size: G.
+    """
+    at = episodes(rewards, turns, turn_rewards, group_size)
+    chex.assert_rank([q_values, state_values], 3)
+    difference = jnp.min(q_values, axis=0) - jnp.min(state_values, axis=0)
+    return spread(zero_masked(jax.lax.stop_gradient(difference), at.ends), at)
+
+
+def archer_targets(
+    turn_rewards: chex.Array,
+    done: chex.Array,
+    next_state_values: chex.Array,
+    resampled_q_values: chex.Array,
+    *,
+    discount: float = 0.95,
+) -> tuple[chex.Array, chex.Array]:
+    """What ArCHer's critics regress to: y^Q_k = r + gamma (1 - done) V'_k(s'), y^V_k = Q'_k(s, a'), a' ~ pi.
+
+    The k-th target net for the k-th critic, no minimum. Source: as `archer`.
+
+    Args:
+      turn_rewards: float [...].
+      done: bool [...], the turn ended its episode.
+      next_state_values: float [K, ...], V' of target nets.
+      resampled_q_values: float [K, ...], Q' of target nets at an action drawn from the policy now.
+      discount: gamma.
+
+    Returns:
+      (y^Q, y^V), float [K, ...] each, without gradient.
+    """
+    chex.assert_equal_shape([turn_rewards, done])
+    chex.assert_type(done, bool)
+    bootstrap = jnp.where(jnp.broadcast_to(done, next_state_values.shape), 0.0, discount * next_state_values)
+    rewards = jnp.broadcast_to(turn_rewards, bootstrap.shape)
+    return jax.lax.stop_gradient((rewards + bootstrap, resampled_q_values))
+
+
+def _bounds(turns: chex.Array, mask: chex.Array) -> tuple[chex.Array, chex.Array, chex.Array]:
+    """(tokens of turns, first token of each, last token of each), bool [B, C] each."""
+    chex.assert_equal_shape([turns, mask])
+    chex.assert_type([turns, mask], [int, bool])
+    on = mask & (turns >= 0)
+    number = jnp.where(on, turns, -1).astype(jnp.float32)
+    outside = jnp.full(turns.shape[0], -1.0)
+    ends = on & (following(number, on, outside) != number)
+    starts = on & (following(number[:, ::-1], on[:, ::-1], outside)[:, ::-1] != number)
+    return on, starts, ends
+
+
+def _summed(x: chex.Array, on: chex.Array, ends: chex.Array) -> chex.Array:
+    nothing = jnp.zeros_like(on)
+    return sums_of_turns(x, Episodes(on, ends, x, nothing, nothing, nothing, nothing, 0))
+
+
+def _back(x: chex.Array, ends: chex.Array, on: chex.Array, decay: float) -> chex.Array:
+    return zero_masked(backward_sums(zero_masked(x, ends), jnp.where(ends, decay, 1.0)), on)

@@ -1,0 +1,86 @@
+"""A task of a generated world: its problems, and recorded episodes to imitate.
+
+    config.task = dict(name="rl_jax.envs.text.recorded:load", world="rl_jax.envs.text.maze:Maze", settings=dict(size=4))
+    config.agent.env = dict(fn="rl_jax.envs.text.maze:Maze", size=4)
+
+The recorded episodes are played by the world's own expert with probability `expert_share` a turn, else by its novice.
+"""
+
+import inspect
+import itertools
+import json
+import pathlib
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from rl_jax.core.binding import resolve
+from rl_jax.envs.text.world import World
+from rl_jax.tasks import base
+from rl_jax.tokenizers import CharTokenizer
+
+
+def load(
+    *,
+    world: str,
+    settings: Mapping[str, Any] = {},
+    num_train: int = 2_000,
+    num_test: int = 200,
+    expert_share: float = 0.5,
+    seed: int = 0,
+    data_dir: str = base.DEFAULT_DATA_DIR,
+) -> base.Task:
+    """The task. Its reward is the environment's.
+
+    Args:
+      world: "module:Class" of a World.
+      settings: its keywords; those of config.agent.env.
+      num_train: problems, and as many recorded episodes of them; they may repeat, since a world may have few.
+      num_test: problems.
+      expert_share: probability that a turn of a recorded episode is the expert's.
+      seed: of problems and episodes.
+      data_dir: where the prepared dataset is stored.
+
+    Raises:
+      ValueError: if a setting is out of its range, or the class is no World.
+    """
+    if num_train < 1 or num_test < 1 or not 0 <= expert_share <= 1:
+        raise ValueError(
+            f"num_train={num_train} and num_test={num_test} must be 1 or more, expert_share={expert_share} in [0, 1]"
+        )
+    kind = resolve(world)
+    if not (inspect.isclass(kind) and issubclass(kind, World)):
+        raise ValueError(f"world={world!r} is no class of rl_jax.envs.text.world.World")
+    settings = {name: value for name, value in settings.items()}
+
+    def make():
+        env, rng = kind(**settings), random.Random(seed)
+        problems = list(itertools.islice(env.problems(rng), num_train + num_test))
+        train, test = problems[:num_train], problems[num_train:]
+        plain = {"train": [_record(*problem) for problem in train], "test": [_record(*problem) for problem in test]}
+        recorded = [_record(*problem, play(env, *problem, rng, expert_share)) for problem in train]
+        return plain | {"sft_train": recorded}, {}
+
+    name = kind.__name__.lower()
+    arguments = dict(world=world, settings=settings, num_train=int(num_train), num_test=int(num_test))
+    arguments |= dict(expert_share=float(expert_share), seed=int(seed))
+    code = [__file__, inspect.getfile(kind), str(pathlib.Path(__file__).with_name("world.py"))]
+    stored = base.record_splits(name, make, arguments=arguments, code=code, data_dir=data_dir)
+    return base.Task(name, CharTokenizer(kind.ALPHABET), stored, None)
+
+
+def play(env: World, prompt: str, info: dict, rng: random.Random, expert_share: float) -> list[str]:
+    """One episode: what the model says and what it reads, in turn; the model begins and ends."""
+    env.reset(_record(prompt, info), rng.randrange(2**31))
+    turns = []
+    while True:
+        turns.append(env.expert(rng) if rng.random() < expert_share else env.novice(rng))
+        step = env.step(turns[-1])
+        if step.done:
+            return turns
+        turns.append("".join(message["content"] for message in step.messages))
+
+
+def _record(prompt: str, info: dict, turns: list[str] | None = None) -> dict[str, str]:
+    told = info | ({"turns": turns} if turns else {})
+    return {"prompt": prompt, "completion": turns[-1] if turns else "", "info": json.dumps(told)}

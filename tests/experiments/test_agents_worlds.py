@@ -1,0 +1,61 @@
+"""configs/agents_worlds.py: each world fits its row, each credit finds its arrays, and one of them runs."""
+
+import itertools
+import random
+
+import pytest
+
+from configs import agents_worlds
+from experiments import agents
+from experiments.parts import players, policy
+from rl_jax.envs.text.recorded import play
+from rl_jax.runs.logging import read_jsonl
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+
+
+@pytest.mark.parametrize("world", agents_worlds.WORLDS)
+def test_episodes_fit_their_row(world):
+    """Prompts fit the bucket with their first token, and nine of ten episodes of a mediocre player the row."""
+    config = agents_worlds.get_config(f"{world},smoke")
+    players.check(config)
+    policy.check_choices(config)
+    env, rng, fits = players.environment_of(config)(), random.Random(0), []
+    for prompt, info in itertools.islice(env.problems(rng), 40):
+        assert len(prompt) + 1 <= max(config.rollout.prompt_buckets)
+        turns = play(env, prompt, info, rng, config.task.expert_share)
+        ends = (len(turns) + 1) // 2  # an EOS each
+        fits.append(sum(map(len, turns)) + ends <= config.rollout.completion_length)
+    assert sum(fits) >= 36
+
+
+@pytest.mark.parametrize("credit", agents_worlds.CREDIT)
+def test_credit_finds_what_it_asks_for(credit):
+    world = {"semi_online": "guided", "aspo": "search"}.get(credit, "maze")
+    config = agents_worlds.get_config(f"{world},{credit},smoke")
+    policy.check_choices(config)
+    asked = policy.turn_counts(config)
+    env = players.environment_of(config)()
+    assert set(asked) <= {"correct", "malformed", *env.NUMBERS}
+
+
+def test_a_world_without_a_published_list():
+    with pytest.raises(ValueError, match="maze has no published list; these have: wordle, city"):
+        agents_worlds.get_config("maze,real")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_run_with_credit_from_the_environments_counts(tmp_path):
+    config = agents_worlds.get_config("guided,semi_online,smoke")
+    config.task.update(data_dir=str(tmp_path / "data"), num_train=20, num_test=4)
+    config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
+    config.sft.update(steps=30, batch_size=8)
+    config.train.steps = 2
+    config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.turns:turn_clip")
+    config.sample.update(prompts_per_step=2, group_size=2)
+    config.eval.update(every=2, num_prompts=4, batch_size=4)
+    config.log.update(progress=False, tensorboard=False)
+    agents.run(config.lock(), tmp_path / "run")
+    rows = read_jsonl(tmp_path / "run/metrics.jsonl")
+    assert any("episode/patched" in row and row["episode/patched"] > 0 for row in rows)
+    assert any(abs(row.get("loss", 0)) > 0 for row in rows), rows[-1]
