@@ -197,7 +197,8 @@ def episode_rows(setup: Setup, judged: Judged, split: str, limit: int) -> list[d
 def make_episode_evaluate(setup: Setup, rewards, player: Player):
     """Makes evaluate(params) -> (metrics, sample rows) on held-out prompts, as judging.make_evaluate.
 
-    eval/pass@1 is the mean of the component `correct`, which the task's reward or the environment gives.
+    eval/pass@1 is the mean of the component `correct`, which the task's reward or the environment gives; with K samples
+    per prompt, eval/pass^K is the share of the prompts that are solved every time.
 
     Args:
       setup: of the run.
@@ -217,6 +218,8 @@ def make_episode_evaluate(setup: Setup, rewards, player: Player):
             judged = judge_episodes(setup, score, played, rows_of(setup, played), records, samples)
             found = {"reward": judged.result.rewards, **judged.result.components}
             found["completion_length"] = judged.rollout.completion_mask.sum(axis=1)
+            if samples > 1 and "correct" in found:  # tau-bench's: all samples of a prompt are right
+                found[f"pass^{samples}"] = np.min(found["correct"].reshape(-1, samples) >= 1, axis=1)
             for name, column in found.items():
                 columns.setdefault(name, []).append(column)
             rows += episode_rows(setup, judged, "eval", setup.config.log.sample_rows - len(rows))
