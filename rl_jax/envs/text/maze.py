@@ -1,8 +1,8 @@
 """A maze in text: "3.1>5.5:" names start and goal; each turn is one letter, u d l r; the answer is where one is then.
 
 A step against a wall stays. Reaching the goal earns 1; each step before costs `price`. All episodes of a task are in
-one maze, made from its seed, so a policy can learn it; the state key is the place. LMRL-Gym's returns (-1 a step, -4 for
-what is no step, 0 at the goal; arXiv 2311.18232) are price 1, invalid 3, win 0; its maze is another one.
+one maze, made from its seed, so a policy can learn it; the state key is the place. LMRL-Gym's returns (-1 a step, -4
+for what is no step, 0 at the goal; arXiv 2311.18232) are price 1, invalid 3, win 0; its maze is another one.
 """
 
 import random
