@@ -5,7 +5,8 @@
 A tabular policy over the places of a maze (rl_jax.envs.text.maze), one token a turn; the goal is half as far as there
 are turns. All arms have the same optimiser, learning rate and number of episodes; Adam takes scales away.
 With a reward at the goal only, a turn's return to go is the episode's return but for a small price, so there is hardly
-any noise to take out. `noisy`: each turn's reward also has noise of its own, which only credit per turn can take out.
+any noise to take out (.93 to .98 of the updates, 10 seeds). `noisy`: each turn's reward has noise of its own, of which
+credit per turn takes out the part before the turn; 10 seeds tell no difference there, either.
 """
 
 from ml_collections import ConfigDict
