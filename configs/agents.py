@@ -3,8 +3,8 @@
     make agent                                                                  # or, the same:
     python -m experiments.agents --config=configs/agents.py:calculator --workdir=runs/agent
 
-"123*456=" -> "c123*456" -> "?56088=" -> "56088": a product too large for the head of a tiny model, and a calculator,
-each call at a small price. The recorded episodes of the warm start call it in three of ten cases, half of them
+"12*34=" -> "c12*34" -> "?408=" -> "408": a product too large for the head of a tiny model, and a calculator, each call
+at a small price. The recorded episodes of the warm start call it in three of ten cases, half of them
 malformed; rewards teach the rest. Arguments: `calculator` (the default), `broken` (it returns random numbers: calls die
 out), `unmasked` (the environment's tokens are trained on, as a mistake), `arithmetic` (one turn: what experiments.grpo
 does), `smoke` (seconds, for CI).
@@ -48,17 +48,18 @@ def get_config(arg: str | None = None):
     if "arithmetic" in words:
         return of(arithmetic.get_config("smoke" if "smoke" in words else None))
     config = base("agent")
-    config.task = dict(name="calculator", digits=3, num_train=20_000, num_test=500, data_dir=common.DATA_DIR)
-    config.agent.update(max_turns=3, max_turn_tokens=9)
+    config.task = dict(name="calculator", digits=2, num_train=4_000, num_test=500, data_dir=common.DATA_DIR)
+    config.agent.update(max_turns=3, max_turn_tokens=8)
     config.agent.env = dict(fn="calculator", price=0.05, broken="broken" in words)
     config.agent.train_observations = "unmasked" in words
     config.model = common.transformer(
         embed_dim=48, num_layers=2, num_heads=4, num_kv_heads=4, head_dim=12, mlp_dim=128, tied_head=False
     )
-    config.rollout.update(completion_length=28, prompt_buckets=(9,))
+    config.rollout.update(completion_length=24, prompt_buckets=(7,))
     config.sft.update(steps=1_000, batch_size=64, eval_every=1_000)
     config.sft.optimizer = common.optimizer(learning_rate=4e-3, warmup_steps=20, decay_steps=980, final_fraction=0.05)
     config.train.update(steps=60)
+    config.algorithm.advantage = dict(fn="leave_one_out")  # a std of mostly failed groups would punish calls
     config.sample.update(prompts_per_step=16, group_size=8)
     config.train.optimizer = common.optimizer(learning_rate=1e-3, warmup_steps=5)
     config.eval.update(every=20, num_prompts=128, batch_size=128)

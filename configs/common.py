@@ -104,6 +104,7 @@ def rollout() -> dict:
     """config.rollout: how completions are sampled."""
     return dict(
         completion_length=32,
+        window=0,  # tokens of an answer per step, the rest in later steps (experiments.parts.windows); 0: all
         prompt_buckets=(16, 32, 64),
         long_prompts="stop",  # over the widest bucket: "stop", "drop" or "cut" (their ends are kept)
         **SAMPLING,
@@ -149,11 +150,14 @@ def algorithm() -> dict:
         surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
         kl=dict(fn="k3"),
         kl_coef=0.0,
+        mirror_step=0.0,  # MDPO: step size t of a full KL to the step's start, over t; 0: none
         measure_kl=True,  # False: no forward of the reference and no kl/ metric, unless a term needs it
         entropy_coef=0.0,
         aggregate=dict(fn="token_mean"),
         entropy_aggregate=dict(fn=""),  # of the entropy bonus; "": the same
         ptx=dict(coef=0.0, split="sft_train"),  # InstructGPT's pretraining term on the task's demonstrations
+        # Sampling and scoring inside the nucleus of the policy of some steps ago (experiments.parts.action_mask).
+        action_mask=dict(top_p=1.0, min_tokens=1, every=5),  # top_p 1: off
         # The reference policy: its start and its moves (experiments.parts.references).
         reference_soup=dict(init_from="", weight=0.5),
         reference_schedule=dict(fn="fixed"),
@@ -181,6 +185,7 @@ def base(name: str) -> ConfigDict:
             judge=dict(),  # learned judges: name -> dict(fn=..., weight=1.0) of experiments.parts.judges
             sft=dict(
                 steps=0,  # 0: no warm start
+                loss=dict(fn=""),  # "": -log p of the demonstrations
                 batch_size=128,
                 micro_batches=1,
                 max_grad_norm=1.0,

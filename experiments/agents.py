@@ -47,7 +47,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step.number), 3)
             collected = collect(state.params, rollout_key, step.clock, ref_params)
             rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
-            scores, reference = score(config, programs, rows, state.params, ref_params, looks=step.evaluates)
+            scores, reference = score(config, programs, rows, state.params, ref_params, looks=False)
             state = trackers.see(estimators, state, collected, step.number)
             batch, earned = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)
             step.clock.lap("score_s", batch)
@@ -56,7 +56,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             metrics |= policy.step_metrics(config, collected, source, updates)
             state, metrics = trackers.observe_step(setup.mesh, estimators, state, collected, metrics, earned)
             if step.evaluates:
-                metrics |= look(loop, step, setup, evaluate, state.params, collect, collected.judged)
+                metrics |= look(loop, step, setup, evaluate, state.params, collected.judged)
             ref_params = move(ref_params, state.params, step.number)
             step.end(checkpoint_items(state, reference=ref_params), metrics, policy.timings(step, collected, programs))
     loop.finish(setup, state.params)

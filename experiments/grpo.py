@@ -12,7 +12,17 @@ from typing import Any
 
 import jax
 
-from experiments.parts import flags, policy, pretraining, processes, references, schedules, trackers
+from experiments.parts import (
+    action_mask,
+    flags,
+    mirror,
+    policy,
+    pretraining,
+    processes,
+    references,
+    schedules,
+    trackers,
+)
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.processes import to_host
@@ -85,7 +95,7 @@ def compile_ahead(
     batch, _ = make_policy_batch(ahead("assign", programs.assign), collected, before, reference, key, state.trackers)
     batch = pretraining.attach(setup, batch, 1)
     part = to_mesh(setup, packer.to_train(policy.minibatches(config, batch, key)[0]))
-    ahead("train_step", programs.train_step)(state, part)
+    ahead("train_step", programs.train_step)(state, part, *mirror.beside(config, state.params))
 
 
 def score(
@@ -111,6 +121,7 @@ def score(
       (the policy's TokenScores, the reference's log-probs float32 [B, C]); each None if no term needs it.
     """
     scores = programs.on_host(params, rows) if needs_scores(config) or looks else None
+    ref_params = action_mask.reference_of(ref_params)
     reference = programs.on_host(ref_params, rows).log_probs if policy.needs_ref_log_probs(config) else None
     return scores, reference
 
@@ -139,9 +150,10 @@ def update(
       (state, the metrics of each update, metrics of the packing).
     """
     updates, batch = [], pretraining.attach(setup, batch, loop.step)
+    beside = mirror.beside(setup.config, state.params)
     for part in policy.minibatches(setup.config, batch, key):
         part = to_mesh(setup, packer.to_train(part))
-        state, metrics = programs.train_step(state, part)
+        state, metrics = programs.train_step(state, part, *beside)
         updates.append(jax.device_get(metrics))
         loop.check_finite(state, part)
     return state, updates, packer.metrics(part)

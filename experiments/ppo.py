@@ -15,7 +15,17 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments.parts import critics, flags, foreign_rows, pretraining, processes, references, schedules, trackers
+from experiments.parts import (
+    action_mask,
+    critics,
+    flags,
+    foreign_rows,
+    pretraining,
+    processes,
+    references,
+    schedules,
+    trackers,
+)
 from experiments.parts import policy as policy_parts
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
@@ -62,6 +72,7 @@ def make_estimator(config) -> ppo.Estimator:
         advantage=bind(settings.advantage.to_dict(), token_advantages),
         whiten=settings.whiten,
         bootstrap_truncated=settings.bootstrap_truncated,
+        windowed=config.rollout.window > 0,
     )
 
 
@@ -302,6 +313,7 @@ def score(
     before = programs.score(learner.policy_params(), rows)
     reference = None
     if policy_parts.needs_ref_log_probs(setup.config):
+        ref_params = action_mask.reference_of(ref_params)
         reference = programs.score(ref_params, rows).log_probs
     values = programs.predict(learner.critic_params(), rows)
     states = jax.device_get(learner.policy.trackers)

@@ -21,6 +21,7 @@ from rl_jax.advantages.tokens import gae
 from rl_jax.core.binding import needs, supply
 from rl_jax.core.masked import Mean, masked_mean, masked_sum, masked_var, masked_whiten, zero_masked
 from rl_jax.core.types import Metrics, PolicyBatch, Rollout, TokenScores
+from rl_jax.credit.rule import completion_tokens
 from rl_jax.losses import aggregate as aggregation
 from rl_jax.losses import value
 
@@ -34,11 +35,18 @@ class PPOBatch(NamedTuple):
     """float32 [B, C]. The critic's, before this batch's updates."""
     returns: chex.Array
     """float32 [B, C]. The critic's targets."""
+    learned: chex.Array | None = None
+    """bool [B, C]. The tokens that the critic learns from; None: those of the policy."""
 
     @property
     def completion_mask(self) -> chex.Array:
         """bool [B, C]. The tokens that the losses see."""
         return self.policy.completion_mask
+
+    @property
+    def value_mask(self) -> chex.Array:
+        """bool [B, C]. The tokens that the value loss sees."""
+        return self.completion_mask if self.learned is None else self.learned
 
 
 class Estimator(NamedTuple):
@@ -51,6 +59,9 @@ class Estimator(NamedTuple):
     """(A - mean) / sqrt(var + 1e-8) over the batch, var with n - 1 as in verl. Returns are not whitened."""
     bootstrap_truncated: bool = False
     """If True, bootstrap truncated rows with the critic's value; if False (verl), truncation is termination."""
+    windowed: bool = False
+    """Answers are sampled over several steps (T-PPO): the policy learns from the tokens of the newest version, the
+    critic from all tokens of the answers that are over."""
 
 
 class Objective(NamedTuple):
@@ -109,18 +120,36 @@ def assign(
     after = jnp.where(rollout.truncated & estimator.bootstrap_truncated, values[:, -1], 0.0)
     values = zero_masked(values[:, :-1], mask)
     known = {"log_probs": available.get("log_probs"), "behavior_log_probs": rollout.sampled_log_probs}
-    estimate = supply(estimator.advantage, known | {"bootstrap_values": after})
-    advantages, returns = estimate(token_rewards, values, mask)
+    known |= {"bootstrap_values": after, "unfinished": ~(rollout.finished | rollout.truncated)}
+    known |= {"tokens": completion_tokens(rollout)}
+    advantages, returns = supply(estimator.advantage, known)(token_rewards, values, mask)
+    learned, reached = None, mask
+    if estimator.windowed:
+        learned = reached = mask & (rollout.finished | rollout.truncated)[:, None]
+        rollout = of_newest(rollout)
+        mask = rule.loss_mask(rollout)
     metrics = {
         "reward/optimized": Mean(masked_sum(token_rewards, mask), jnp.float32(len(rewards))),  # the KL penalty included
-        "returns/mean": masked_mean(returns, mask),
-        "value/mean": masked_mean(values, mask),
-        "value/explained_variance": explained_variance(values, returns, mask),
+        "returns/mean": masked_mean(returns, reached),
+        "value/mean": masked_mean(values, reached),
+        "value/explained_variance": explained_variance(values, returns, reached),
     }
     if estimator.whiten:
         advantages = masked_whiten(advantages, mask, ddof=1, eps=1e-8)
     advantages = zero_masked(advantages, mask)
-    return PPOBatch(credit.weigh(rule, rollout, advantages, **available), values, returns), metrics
+    return PPOBatch(credit.weigh(rule, rollout, advantages, **available), values, returns, learned), metrics
+
+
+def of_newest(rollout: Rollout) -> Rollout:
+    """The rollout with only those tokens in its mask that the newest version sampled.
+
+    Raises:
+      ValueError: if it has no versions.
+    """
+    if rollout.versions is None:
+        raise ValueError("an Estimator with windowed=True needs rollout.versions: rollout.window sets them")
+    newest = jnp.max(jnp.where(rollout.completion_mask, rollout.versions, -1))
+    return rollout._replace(completion_mask=rollout.completion_mask & (rollout.versions == newest))
 
 
 def explained_variance(values: chex.Array, returns: chex.Array, mask: chex.Array) -> Mean:
@@ -150,7 +179,7 @@ def value_loss(outputs: chex.Array, batch: PPOBatch, objective: Objective) -> tu
       ValueError: if the loss and the head do not match.
     """
     objective.check()
-    mask = batch.completion_mask
+    mask = batch.value_mask
     chex.assert_shape(outputs, (*mask.shape, objective.num_outputs()))
     predictions = outputs[..., 0] if objective.support is None else outputs
     available = {**batch.policy.extras, "old_values": batch.values, "support": objective.support}
@@ -168,7 +197,7 @@ def _outside(batch: PPOBatch, objective: Objective) -> Metrics:
     if objective.support is None:
         return {}
     outside = (batch.returns < objective.support.low) | (batch.returns > objective.support.high)
-    return {"value/outside_support": masked_mean(outside.astype(jnp.float32), batch.completion_mask)}
+    return {"value/outside_support": masked_mean(outside.astype(jnp.float32), batch.value_mask)}
 
 
 def loss(scores: TokenScores, outputs: chex.Array, batch: PPOBatch, objective: Objective) -> tuple[Mean, Metrics]:

@@ -25,6 +25,7 @@ import difflib
 import fcntl
 import gc
 import importlib
+import itertools
 import json
 import os
 import random
@@ -35,6 +36,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.mutation import faults
@@ -105,22 +107,23 @@ def as_claims(found: list[faults.Fault]) -> str:
     return "\n".join(f"{place}\n- {before}\n" + "\n".join(new) + "\n" for (place, before), new in lines.items())
 
 
-def fault_keys(root: Path, found: list[faults.Fault]) -> dict[faults.Fault, str]:
-    """A name for each fault that holds until its own function is edited."""
-    keys, statements = {}, {}
+def statements(root: Path, found: list[faults.Fault]) -> Iterator[tuple[faults.Fault, str, str]]:
+    """Each fault with its outermost statement's text, without and with it."""
+    files = {}
     for fault in found:
-        if fault.file not in statements:
+        if fault.file not in files:
             text = (root / fault.file).read_bytes()
-            ends = [0]
-            for line in text.splitlines(keepends=True):
-                ends.append(ends[-1] + len(line))
-            spans = [(ends[node.lineno - 1], ends[node.end_lineno]) for node in ast.parse(text).body]
-            statements[fault.file] = text, spans
-        text, spans = statements[fault.file]
+            ends = [0, *itertools.accumulate(len(line) for line in text.splitlines(keepends=True))]
+            files[fault.file] = text, [(ends[node.lineno - 1], ends[node.end_lineno]) for node in ast.parse(text).body]
+        text, spans = files[fault.file]
         start, end = next(span for span in spans if span[0] <= fault.start < span[1])
         mutated = text[start : fault.start] + fault.new.encode() + text[fault.end : end]
-        keys[fault] = digest(fault.file, fault.kind, text[start:end].decode(), mutated.decode())
-    return keys
+        yield fault, text[start:end].decode(), mutated.decode()
+
+
+def fault_keys(root: Path, found: list[faults.Fault]) -> dict[faults.Fault, str]:
+    """A name for each fault that holds until its own function is edited."""
+    return {fault: digest(fault.file, fault.kind, *texts) for fault, *texts in statements(root, found)}
 
 
 # --- The run ---------------------------------------------------------------------------------------------------------

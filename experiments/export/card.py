@@ -12,6 +12,7 @@ PROGRAMS = {
     "grpo": "policy gradients with group baselines (GRPO and its relatives)",
     "ppo": "proximal policy optimization with a critic (PPO)",
     "dpo": "preference optimization on given answers (DPO and its relatives)",
+    "agents": "GRPO on episodes of several turns in an environment of text",
     "online_dpo": "preference optimization on sampled answers (online DPO and its relatives)",
 }
 TERMS = ("advantage", "surrogate", "aggregate", "kl", "link", "compare", "score_map")  # of config.algorithm

@@ -7,7 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.parts import check_fields, foreign_rule, schedules
+from experiments.parts import check_fields, foreign_rule, schedules, window_rule
 from rl_jax.core.binding import bind, resolve
 from rl_jax.rewards.terms import load_terms
 
@@ -86,12 +86,13 @@ FUNCTIONS = {
 }
 OPTIMIZERS = dict.fromkeys(
     (f"{group}.optimizer.rule" for group in ("train", "sft", "critic")), "rl_jax.training.optimizers"
-)
+) | {"sft.loss": "rl_jax.losses.one_token"}
 OPTIONAL = (  # fn "" means none
     *("rollout.engine.sync", "algorithm.token_selection", "algorithm.row_selection", "algorithm.trackers"),
     "algorithm.entropy_weight",
     "algorithm.entropy_aggregate",
     "algorithm.kl_control",
+    "sft.loss",
 )
 
 # (endings of dotted names, test of the value, the test in words). nan passes none of them.
@@ -116,6 +117,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("reward.memory_gb", lambda x: x > 0, "above 0 GiB (inf: no limit)"),
     ("reward.failure_reward", math.isfinite, "a number"),
     ("reward.num_workers eval.num_episodes lora.rank engine.slots", lambda x: x >= 0, "0 or more"),
+    ("rollout.window algorithm.mirror_step", lambda x: x >= 0, "0 (off) or more"),
     ("rollout.temperature eval.temperature", lambda x: 0 < x < math.inf, "above 0; for greedy decoding set top_k=1"),
     ("reward.all_failed", lambda x: x in ("stop", "count"), '"stop" or "count"'),
     ("top_k", lambda x: x >= 0, "0 (all tokens) or more"),
@@ -150,7 +152,7 @@ def check(config: ConfigDict) -> None:
     problems = [*_ranges(config), *_missing(config), *check_fields.pipes(dict(leaves(config)))]
     problems += [] if problems else check_fields.between(_inside(config), RULES)
     if "schedules" in config:
-        problems += [*schedules.problems(config), *foreign_rule.problems(config)]
+        problems += [*schedules.problems(config), *foreign_rule.problems(config), *window_rule.problems(config)]
     divisions = _divisions(config) if not problems else ()  # a count of 0 divides nothing
     problems += [*_functions(config), *_terms(config), *_judges(config), *divisions]
     if problems:

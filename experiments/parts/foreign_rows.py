@@ -20,6 +20,7 @@ Groups keep their size and completions their width. A candidate is judged as an 
 on. Rows of a group that is trained on its hinted prompt were sampled for that prompt: they are not foreign.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,7 +32,8 @@ from experiments.parts import schedules
 from experiments.parts.foreign_rule import Rule, rule_and_kind
 from experiments.parts.foreign_stage import Candidates, Stage, put
 from experiments.parts.judging import Judged
-from experiments.parts.setup import Setup
+from experiments.parts.sampler import make_sampler
+from experiments.parts.setup import Setup, sampling_of
 from rl_jax.core.types import Rollout, TokenScores
 from rl_jax.experience import PromptMemory
 from rl_jax.selection import foreign_rows
@@ -100,6 +102,7 @@ class ForeignRows:
 
     def __init__(self, setup: Setup, score: Any, memory: Memory, generate: Callable):
         self._setup, self._score, self._memory, self._generate = setup, score, memory, generate
+        self._single = functools.cache(functools.partial(single_sampler, setup))
 
     def unused(self, collected):
         """A step's rows (Collected) as `__call__` returns them if it replaces none: for compiling ahead."""
@@ -135,6 +138,7 @@ class ForeignRows:
                 rule.above,
                 sampled,
                 np.zeros(2, int),
+                self._single,
             )
             wanted = (foreign_rows.right_rows(judged.result.rewards, size, above=rule.above) <= rule.at_most) & (
                 memory.step > rule.warmup_steps
@@ -151,6 +155,7 @@ class ForeignRows:
                 metrics[f"foreign/{name}/{what}"] = int(count)
             if len(placed):
                 metrics[f"foreign/{name}/reward"] = float(judged.result.rewards[placed].mean())
+                metrics |= {f"foreign/{name}/{key}": number for key, number in found.metrics.items()}
                 if found.levels is not None:
                     metrics[f"foreign/{name}/level"] = float(found.levels[placed // size].mean())
         rescued = foreign_rows.right_rows(before, size) == 0
@@ -162,6 +167,20 @@ class ForeignRows:
 def make(setup: Setup, score: Any, prompts: Iterator[list[dict]], generate: Callable) -> ForeignRows | None:
     """The ForeignRows of a run; None if config.foreign is empty."""
     return ForeignRows(setup, score, prompts.memory, generate) if setup.config.foreign else None
+
+
+def single_sampler(setup: Setup) -> Callable:
+    """Compiled (params, tokens, prompt_mask, key) -> Rollout, of one row for each of a step's rows."""
+    config, tokenizer = setup.config, setup.task.tokenizer
+    return make_sampler(
+        setup,
+        config.sample.prompts_per_step * config.sample.group_size,
+        completion_length=config.rollout.completion_length,
+        group_size=1,
+        sampling=sampling_of(config.rollout),
+        eos_ids=tokenizer.eos_ids,
+        pad_id=tokenizer.pad_id,
+    )
 
 
 def with_behavior(rollout: Rollout, before: TokenScores | None) -> Rollout:

@@ -12,6 +12,7 @@ from experiments.parts.judging import Judged, judge
 from experiments.parts.setup import Setup
 from rl_jax.core.types import Params, Rollout
 from rl_jax.rollout.lm.requests import cut_at_stops
+from rl_jax.selection import foreign_rows
 from rl_jax.training import distributed
 
 
@@ -23,12 +24,14 @@ class Candidates(NamedTuple):
       usable: bool [N, K]. Rows that are candidates.
       foreign: whether they were drawn for another prompt, or by another policy, than they are trained on.
       levels: float [N]. How much of its solution each group was given; None if that means nothing.
+      metrics: further numbers of the entry, shown if rows of it are placed.
     """
 
     judged: Judged
     usable: np.ndarray
     foreign: bool = True
     levels: np.ndarray | None = None
+    metrics: dict[str, float] = {}
 
 
 class Stage(NamedTuple):
@@ -45,6 +48,7 @@ class Stage(NamedTuple):
       above: rewards above it are right.
       sampled: the step's rows before any of them was replaced.
       failures: int [2], counted here: candidates whose reward took too long, and those whose reward failed.
+      single: () -> compiled (params, tokens, prompt_mask, key) -> Rollout, of one row for each of N * G prompts.
     """
 
     setup: Setup
@@ -57,6 +61,7 @@ class Stage(NamedTuple):
     above: float
     sampled: Judged
     failures: np.ndarray
+    single: Callable[[], Callable] | None = None
 
     @property
     def group_size(self) -> int:
@@ -93,8 +98,27 @@ class Stage(NamedTuple):
         Returns:
           Rollout of N * G rows on every host.
         """
+        return self._draw(self.generate, tokens, mask, key)
+
+    def draw_each(self, rollout: Rollout, begins: list[list[int]], key: jax.Array) -> Rollout:
+        """Samples one continuation of each row.
+
+        Args:
+          rollout: N * G rows, of which the prompts are read.
+          begins: N * G lists of ids, the beginnings of the answers; prompt and beginning must fit the largest bucket.
+          key: a typed key.
+
+        Returns:
+          Rollout of N * G rows on every host, whose prompts have the beginnings in them.
+        """
+        prompts, size = foreign_rows.prompts_of(rollout), self.group_size
+        mine = (self.own_prompts[:, None] * size + np.arange(size)).ravel()
+        rows = [prompts.tokens[i][prompts.segment_ids[i] > 0].tolist() + begins[i] for i in mine]
+        return self._draw(self.single(), *self.encode(rows), key)
+
+    def _draw(self, generate: Callable, tokens: np.ndarray, mask: np.ndarray, key: jax.Array) -> Rollout:
         encoded = processes.own_to_mesh(self.setup.mesh, (tokens, mask))
-        rollout = self.generate(self.params, *encoded, key)
+        rollout = generate(self.params, *encoded, key)
         self.clock.lap("rollout_s", rollout)
         own, size = self.own_prompts, self.group_size
         places = (own[:, None] * size + np.arange(size)).ravel()

@@ -124,7 +124,7 @@ def _bring_together(
 
 def need_reward(setup: Setup) -> None:
     """Raises ValueError if nothing scores the completions of the run's task."""
-    if setup.config.program == "agents" and setup.config.agent.env.fn != "one_answer":
+    if "agent" in setup.config and setup.config.agent.env.fn != "one_answer":
         return  # the environment does
     if setup.task.reward_fn is None and not setup.config.reward.terms and not setup.config.judge:
         raise ValueError(

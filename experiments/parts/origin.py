@@ -33,8 +33,9 @@ MAY_CHANGE = (
     *("rollout.engine.url", "rollout.engine.timeout_s", "task.skip_bad_records", "data.skip_bad_records"),
 )
 MAY_GROW = ("train.steps", "train.data_epochs", "train.total_steps", "sft.steps")
-# What a warm start is made of; it does not read the rest of its program's config.
-OF_SFT = ("seed", "task", "data", "model", "sft", "score", "rollout.prompt_buckets", "rollout.completion_length")
+# Programs that read a part of a config only: a warm start is not made of the rest of the config that names it.
+_OF_SFT = ("seed", "task", "data", "model", "sft", "score", "rollout.prompt_buckets", "rollout.completion_length")
+PARTS_READ = {"sft": _OF_SFT}
 DATA_GROUPS = ("task", "data", "sample", "foreign", "reward")
 FORKED = "forked_from.json"
 KEPT = 2  # checkpoints that a fork takes along: the newest, and one to fall back on
@@ -71,13 +72,13 @@ def check_config(config: ConfigDict, workdir: pathlib.Path, program: str) -> Non
         return
     record, old = read_json(workdir / "run.json"), read_json(workdir / "config.json")
     changes = config_changes(old, named(config.to_dict()))
-    if program == "sft":
-        changes = {name: change for name, change in changes.items() if _within(name, OF_SFT)}
+    if program in PARTS_READ:
+        changes = {name: change for name, change in changes.items() if _within(name, PARTS_READ[program])}
     other_code = record.get("origin", {}).get("code_sha256") != code_sha256()
     # A field that only one of two versions of the code has was not set by anybody.
     new_fields = [name for name, change in changes.items() if other_code and ABSENT in change]
     wrong = {name: change for name, change in changes.items() if name not in new_fields and not _may(name, *change)}
-    if program != "sft" and changes.get("sft.steps"):
+    if program not in PARTS_READ and changes.get("sft.steps"):
         wrong["sft.steps"] = changes["sft.steps"]  # its params are where this run began
     rate = config.get("train", {}).get("optimizer", {})
     if "train.total_steps" in changes and rate.get("final_fraction", 1.0) != 1.0:

@@ -40,13 +40,10 @@ class EpisodeCollector(Collector):
       prompts: as in Collector.
       programs: policy.PolicyPrograms whose `generate` is a Player.
 
-    Attributes:
-      trajectories: of the last call of the sampler, for reports.
     """
 
     def __init__(self, setup: Setup, rewards, prompts, programs):
         super().__init__(setup, rewards if isinstance(rewards, Rewards) else None, prompts, programs)
-        self.trajectories: list[Trajectory] = []
         self._seen: list[Trajectory] = []
 
     def __call__(self, params: Params, key: jax.Array, clock: Clock, reference: Params | None = None) -> Collected:
@@ -60,9 +57,7 @@ class EpisodeCollector(Collector):
         trajectories = generate.play(params, records, key, group_size=size)
         rollout = rows_of(self._setup, trajectories)
         clock.lap("rollout_s")
-        repeated = [record for record in records for _ in range(size)]
-        judged = judge_episodes(self._setup, self._rewards, trajectories, rollout, repeated, size)
-        self.trajectories = trajectories
+        judged = judge_episodes(self._setup, self._rewards, trajectories, rollout, records, size)
         self._seen += trajectories
         clock.lap("reward_s")
         return judged
@@ -109,9 +104,13 @@ def judge_episodes(
       score: Rows -> RewardResult, or None.
       trajectories: B of them.
       rollout: of these.
-      records: B of them.
+      records: one per group.
       group_size: of the rows.
+
+    Returns:
+      Judged, whose B records have their trajectory as `episode`.
     """
+    records = [records[i // group_size] | {"episode": trajectory} for i, trajectory in enumerate(trajectories)]
     decode = setup.task.tokenizer.decode
     last = [t.sampled()[-1].ids if t.turns else np.zeros(0, np.int32) for t in trajectories]
     completions = [decode(ids.tolist()) for ids in last]
@@ -188,17 +187,18 @@ def conversation(setup: Setup, trajectory: Trajectory) -> list[dict]:
     return rows
 
 
-def episode_rows(setup: Setup, judged: Judged, trajectories: Sequence[Trajectory], split: str, limit: int) -> list:
+def episode_rows(setup: Setup, judged: Judged, split: str, limit: int) -> list[dict]:
     """Rows of samples.jsonl with their episodes."""
     rows = sample_rows(judged, split, limit)
-    told = zip(rows, trajectories, strict=False)
+    told = zip(rows, (record["episode"] for record in judged.records), strict=False)
     return [row | {"status": t.status, "error": t.error, "conversation": conversation(setup, t)} for row, t in told]
 
 
 def make_episode_evaluate(setup: Setup, rewards, player: Player):
     """Makes evaluate(params) -> (metrics, sample rows) on held-out prompts, as judging.make_evaluate.
 
-    eval/pass@1 is the mean of the component `correct`, which the task's reward or the environment gives.
+    eval/pass@1 is the mean of the component `correct`, which the task's reward or the environment gives; with K samples
+    per prompt, eval/pass^K is the share of the prompts that are solved every time.
 
     Args:
       setup: of the run.
@@ -215,13 +215,14 @@ def make_episode_evaluate(setup: Setup, rewards, player: Player):
         for index, records in enumerate(pipeline.eval_batches(source, config.batch_size, config.num_prompts)):
             samples = config.samples_per_prompt
             played = player.play(params, records, jax.random.fold_in(key, index), group_size=samples)
-            repeated = [record for record in records for _ in range(samples)]
-            judged = judge_episodes(setup, score, played, rows_of(setup, played), repeated, samples)
+            judged = judge_episodes(setup, score, played, rows_of(setup, played), records, samples)
             found = {"reward": judged.result.rewards, **judged.result.components}
             found["completion_length"] = judged.rollout.completion_mask.sum(axis=1)
+            if samples > 1 and "correct" in found:  # tau-bench's: all samples of a prompt are right
+                found[f"pass^{samples}"] = np.min(found["correct"].reshape(-1, samples) >= 1, axis=1)
             for name, column in found.items():
                 columns.setdefault(name, []).append(column)
-            rows += episode_rows(setup, judged, played, "eval", setup.config.log.sample_rows - len(rows))
+            rows += episode_rows(setup, judged, "eval", setup.config.log.sample_rows - len(rows))
             seen += played
         metrics = {name: np.concatenate(found).mean(dtype=np.float64) for name, found in columns.items()}
         if "correct" in metrics:
@@ -233,7 +234,7 @@ def make_episode_evaluate(setup: Setup, rewards, player: Player):
 
 def make_any_evaluate(setup: Setup, rewards):
     """Makes evaluate(params) of any program's config: of episodes for experiments.agents, else judging's."""
-    if setup.config.program != "agents":
+    if "agent" not in setup.config:
         return make_evaluate(setup, rewards)
     check(setup.config)
     settings = setup.config.eval
@@ -241,7 +242,7 @@ def make_any_evaluate(setup: Setup, rewards):
     return make_episode_evaluate(setup, rewards, player)
 
 
-def look(loop: Run, step: Step, setup: Setup, evaluate: Callable, params: Params, collect, judged: Judged) -> dict:
+def look(loop: Run, step: Step, setup: Setup, evaluate: Callable, params: Params, judged: Judged) -> dict:
     """Evaluates after the step's updates, and logs episodes. Returns the evaluation's metrics.
 
     Args:
@@ -250,10 +251,9 @@ def look(loop: Run, step: Step, setup: Setup, evaluate: Callable, params: Params
       setup: of the run.
       evaluate: params -> (metrics, sample rows).
       params: of the policy.
-      collect: EpisodeCollector.
       judged: the step's rows.
     """
     metrics, samples = evaluate(params)
-    rows = episode_rows(setup, judged, collect.trajectories, "train", setup.config.log.sample_rows)
+    rows = episode_rows(setup, judged, "train", setup.config.log.sample_rows)
     loop.log.samples(step.number, samples + rows)
     return metrics

@@ -28,6 +28,9 @@ PREFILL_ROWS = 16  # contexts of later turns that are read together
 UNSUPPORTED = (
     ("rollout.engine.name", "continuous", "turns end at different times, and only this engine resumes rows"),
     ("rollout.long_prompts", "stop", "an environment writes the prompts"),
+    ("eval.completion_length", 0, "held-out episodes have the limits of the training's"),
+    ("rollout.window", 0, "an episode ends in the step in which it begins"),
+    ("algorithm.action_mask.top_p", 1.0, "its sampler answers once"),
     ("sample.references", 0, "only the policy plays episodes"),
     ("sample.memory.last", False, "the rows of one visit are not those of the next"),
     ("foreign", {}, "only the policy plays episodes"),

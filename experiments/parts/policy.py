@@ -8,7 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import check_groups, foreign_rows, pretraining, rollout_mesh, schedules, trackers
+from experiments.parts import (
+    action_mask,
+    check_groups,
+    foreign_rows,
+    mirror,
+    pretraining,
+    rollout_mesh,
+    schedules,
+    trackers,
+    windows,
+)
 from experiments.parts.judging import Judged, need_reward, rewards_by_source, sample_rows
 from experiments.parts.processes import to_host
 from experiments.parts.prompts import make_prompts
@@ -85,10 +95,10 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
     ),
     "reference_rewards": (lambda config: config.sample.references > 0, "--config.sample.references=10 does"),
     "best_lengths": (lambda config: config.sample.memory.on, "--config.sample.memory.on=true does"),
-    "versions": (lambda config: False, "your own loop can pass it to credit.assign"),
+    "versions": (lambda config: config.rollout.window > 0, "--config.rollout.window=4 does, in experiments.ppo"),
     **dict.fromkeys(
         ("turns", "turn_rewards", "state_keys"),
-        (lambda config: config.program == "agents", "episodes of several turns do: python -m experiments.agents"),
+        (lambda config: "agent" in config, "episodes of several turns do: python -m experiments.agents"),
     ),
 }
 
@@ -163,7 +173,8 @@ def has_several_updates(config) -> bool:
 def needs_ref_log_probs(config) -> bool:
     """Whether a step needs the reference's log-probs: for some term, or to measure their KL."""
     settings, objective = config.algorithm, make_objective(config)
-    asked = {name for fn in (objective.surrogate, objective.kl, objective.aggregate) for name in needs(fn)}
+    reading = (objective.surrogate, objective.kl, objective.aggregate, make_credit(config).advantage)
+    asked = {name for fn in reading for name in needs(fn)}
     moved = any(tracker.fn for place, tracker in settings.trackers.items() if place not in ("reward_scale", "baseline"))
     used = any(schedules.may_be_used(config, f"algorithm.{name}") for name in ("kl_coef", "reward_kl_coef"))
     return bool(settings.measure_kl or used or moved or "ref_log_probs" in asked)
@@ -185,6 +196,9 @@ def arrays_of(collected: Collected) -> dict[str, np.ndarray]:
         named |= {name: getattr(collected, name) for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated")}
     if columns := components_of(result):
         named["components"] = np.stack(columns, axis=1)
+    for name, column in result.components.items():
+        if name.rpartition("/")[2] == "difficulty":
+            named["difficulty"] = column
     return named
 
 
@@ -342,7 +356,7 @@ class PolicyPrograms(NamedTuple):
       assign: (rollout, rewards, before, reference, key, tracker states, named) -> (PolicyBatch, float32 [B]: the
         rewards after shaping and KL).
       greedy: like generate, with one row per prompt; None if the advantage does not need its reward.
-      references: like generate, with sample.references rows per prompt; None if the shaping does not need them.
+      references: like generate, with sample.references rows per prompt; None if nothing needs them.
     """
 
     generate: Callable
@@ -369,30 +383,33 @@ def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
     length, tokenizer = config.rollout.completion_length, setup.task.tokenizer
     sampling = sampling_of(config.rollout)
 
-    def sampler(group_size: int, sampling: Sampling) -> Callable:
-        return make_sampler(
-            setup,
-            config.sample.prompts_per_step,
-            completion_length=length,
+    def sampler(group_size: int, sampling: Sampling, own: Callable | None = None) -> Callable:
+        options = dict(
+            completion_length=config.rollout.window or length,
             group_size=group_size,
             sampling=sampling,
             eos_ids=tokenizer.eos_ids,
             pad_id=tokenizer.pad_id,
         )
+        return own(setup, **options) if own else make_sampler(setup, config.sample.prompts_per_step, **options)
 
     rule, score = make_credit(config), make_scorer(setup)
     loss_fn = make_loss(setup, score)
     if "sum_pi_squared" in needs(rule.advantage):
         score = make_scorer(setup, sum_pi_squared=True)
+    compares = "reference_rewards" in needs(rule.shape) | needs(rule.advantage)
     states = trackers.init(trackers.make_trackers(config, setup.task))
-    train_step, state = make_trainer(setup, config.train, loss_fn, params, states)
+    loss_fn = mirror.with_term(setup, loss_fn, make_objective)
+    extra = int(mirror.is_on(config))
+    train_step, state = make_trainer(setup, config.train, loss_fn, params, states, num_extra_args=extra)
+    own = action_mask.MaskedGenerate if action_mask.is_on(config) else None
     return PolicyPrograms(
-        generate=sampler(config.sample.group_size, sampling),
+        generate=sampler(config.sample.group_size, sampling, own),
         score=jit_score(score, setup),
         train_step=train_step,
         assign=jax.jit(make_assign(config)),
         greedy=sampler(1, Sampling(top_k=1)) if "greedy_rewards" in needs(rule.advantage) else None,
-        references=sampler(config.sample.references, sampling) if "reference_rewards" in needs(rule.shape) else None,
+        references=sampler(config.sample.references, sampling) if compares else None,
     ), state
 
 
@@ -423,7 +440,8 @@ def own_prompts(setup: Setup) -> tuple[Any, PromptStream]:
       (source of the task's training records, endless batches of this process's share of prompts_per_step records).
     """
     source, batch_size = setup.task.data_source("train"), setup.config.sample.prompts_per_step
-    return source, foreign_rows.remembering(setup.config, make_prompts(setup, source, batch_size=batch_size))
+    prompts = windows.carrying(setup.config, make_prompts(setup, source, batch_size=batch_size))
+    return source, foreign_rows.remembering(setup.config, prompts)
 
 
 def look(

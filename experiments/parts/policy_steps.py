@@ -1,6 +1,6 @@
 """The stages of a training step after its rows are judged: scores, credit, updates. experiments.agents calls them.
 
-experiments.grpo has the same ones in its own file, to be forked.
+experiments.grpo has the same ones in its own file, to be forked; tests/experiments/test_agents.py holds the two equal.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from experiments.parts import policy, pretraining, schedules, trackers
+from experiments.parts import action_mask, mirror, policy, pretraining, schedules, trackers
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.processes import to_host
 from experiments.parts.run import Run
@@ -70,6 +70,7 @@ def score(
       (the policy's TokenScores, the reference's log-probs float32 [B, C]); each None if no term needs it.
     """
     scores = programs.on_host(params, rows) if needs_scores(config) or looks else None
+    ref_params = action_mask.reference_of(ref_params)
     reference = programs.on_host(ref_params, rows).log_probs if policy.needs_ref_log_probs(config) else None
     return scores, reference
 
@@ -98,9 +99,10 @@ def update(
       (state, the metrics of each update, metrics of the packing).
     """
     updates, batch = [], pretraining.attach(setup, batch, loop.step)
+    beside = mirror.beside(setup.config, state.params)
     for part in policy.minibatches(setup.config, batch, key):
         part = to_mesh(setup, packer.to_train(part))
-        state, metrics = programs.train_step(state, part)
+        state, metrics = programs.train_step(state, part, *beside)
         updates.append(jax.device_get(metrics))
         loop.check_finite(state, part)
     return state, updates, packer.metrics(part)

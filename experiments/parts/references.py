@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import jax
 
+from experiments.parts import action_mask
 from experiments.parts.setup import Setup, load_params
 from rl_jax.core.binding import bind
 from rl_jax.core.types import Params
@@ -39,6 +40,7 @@ def start(setup: Setup, params: Params) -> tuple[Callable, Params]:
 
     Returns:
       (move, the first reference in buffers of its own). move(reference, policy, step) -> the reference after a step.
+      With an action mask, the mask policy is carried with the reference (action_mask.Lagged).
 
     Raises:
       ValueError: if the schedule also moves the policy.
@@ -51,4 +53,5 @@ def start(setup: Setup, params: Params) -> tuple[Callable, Params]:
         moved = schedule(References(reference), policy, step)[0].ref
         return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), moved, reference)
 
-    return move, reference_policy.start(schedule, params, first(setup, params)).ref
+    reference = reference_policy.start(schedule, params, first(setup, params)).ref
+    return action_mask.with_mask(setup.config, move, reference, params)

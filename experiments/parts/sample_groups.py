@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.parts import foreign_rows, processes, rollout_mesh
+from experiments.parts import action_mask, foreign_rows, processes, rollout_mesh, windows
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts, pad_prompts
 from experiments.parts.judging import Judged, judge
@@ -82,6 +82,7 @@ class Collector:
         self._samplers = Samplers(samplers.generate, samplers.greedy, samplers.references)
         self._revisits = Revisits(setup, samplers.on_host) if setup.config.sample.memory.last else None
         self._foreign = foreign_rows.make(setup, rewards, prompts, samplers.generate)
+        self._windows = windows.Windows(setup, rewards, prompts) if setup.config.rollout.window else None
 
     def __call__(self, params: Params, key: jax.Array, clock: Clock, reference: Params | None = None) -> Collected:
         """Samples prompts and completions and judges them until the step is full. Judges that learn do so then.
@@ -95,6 +96,7 @@ class Collector:
           reference: params of the reference policy, read if there are samples of it.
         """
         placed = rollout_mesh.place(self._setup.rollout, params, clock)  # a second copy of the weights, freed on return
+        placed = self._with_mask(placed, reference)
         measure = self._revisits and functools.partial(self._revisits, params)
         collected = self._collect(self._samplers, placed, key, clock, reference, measure)
         collected = self._foreign(collected, placed, key, clock) if self._foreign else collected
@@ -119,7 +121,7 @@ class Collector:
         named = self._samplers._asdict()
         samplers = Samplers(**{name: sampler and ahead(name, sampler) for name, sampler in named.items()})
         params = rollout_mesh.place(self._setup.rollout, params, clock)
-        collected = self._collect(samplers, params, key, clock, params)
+        collected = self._collect(samplers, self._with_mask(params, params), key, clock, params)
         self._prompts.set_state(position)
         return self._foreign.unused(collected) if self._foreign else collected
 
@@ -132,6 +134,8 @@ class Collector:
         reference: Params | None,
         measure: Callable | None = None,
     ) -> Collected:
+        if self._windows is not None:
+            return self._next_windows(samplers.generate, params, key, clock)
         sample = self._setup.config.sample
         size, num_groups, max_batches = sample.group_size, sample.prompts_per_step, sample.dynamic_sampling.max_batches
         own_prompts = processes.rows_here(self._setup.mesh, num_groups)
@@ -174,6 +178,19 @@ class Collector:
             dropped = len(idle) / (len(idle) + len(taught))
             metrics |= {"sampling/batches": len(sampled), "sampling/dropped": dropped}
         return Collected(judged, of_greedy[0], metrics, *of_greedy[1:], named)
+
+    def _with_mask(self, params: Params, carried: Any) -> Params:
+        """What the sampler takes: the params, with those of the mask policy if there is an action mask."""
+        masked = action_mask.is_on(self._setup.config)
+        return {"policy": params, "mask": action_mask.mask_of(carried)} if masked else params
+
+    def _next_windows(self, generate: Callable, params: Params, key, clock: Clock) -> Collected:
+        """The step's rows if an answer takes several steps. Its prompt is reported on when the answer is over."""
+        judged, over, metrics = self._windows(generate, params, key, clock)
+        named = self._prompts.recall(judged.records)
+        if over.any():
+            self._prompts.feedback(feedback_of([windows.kept(judged, over)], 1))
+        return Collected(judged, None, metrics | self._prompts.metrics(), named=named)
 
     def _sample(
         self, generate: Callable, records: list[dict], params: Params, key, own_prompts: np.ndarray, clock: Clock

@@ -54,6 +54,7 @@ def make_trackers(config, task: Task | None = None) -> dict[str, Tracker]:
     """
     specs = {place: spec for place, spec in config.algorithm.trackers.items() if spec.fn}
     about = {"group_size": config.sample.group_size, "updates": config.train.steps}
+    about["reward_kl_coef"] = config.algorithm.reward_kl_coef
     about |= {"num_prompts": len(task.data_source("train"))} if task and specs else {}
     estimators = {place: bind(spec.to_dict(), trackers, **about)() for place, spec in specs.items()}
     for place, tracker in estimators.items():

@@ -3,6 +3,7 @@
 import pathlib
 
 import jax
+import numpy as np
 from absl import logging
 
 from experiments.parts import processes
@@ -13,9 +14,13 @@ from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.setup import Setup, check_rows, load_params
 from experiments.parts.training import make_trainer, with_merged_adapters
 from rl_jax import sft
+from rl_jax.core.binding import bind
+from rl_jax.core.masked import masked_mean
 from rl_jax.core.types import Params
 from rl_jax.data import pipeline
-from rl_jax.training import checkpoint
+from rl_jax.losses import one_token
+from rl_jax.losses.aggregate import token_mean
+from rl_jax.training import checkpoint, token_rollouts
 from rl_jax.training.scoring import make_score
 
 HARMFUL = 1e-4  # a learning rate above which fine-tuning all weights of a pretrained model is taken for a mistake
@@ -72,10 +77,11 @@ def fine_tune(setup: Setup, loop: Run) -> bool:
     with loop, make_rewards(setup, judged=False) as rewards:
         evaluate = make_evaluate(setup, rewards)
         if not loop.done:
-            first = encode_sft(setup, pipeline.peek(batches))
+            first = _with_seeds(setup, encode_sft(setup, pipeline.peek(batches)), 0)
             loop.ahead("train_step", train_step)(state, processes.own_to_mesh(setup.mesh, first))
         for step in loop.steps():
-            batch = processes.own_to_mesh(setup.mesh, encode_sft(setup, next(batches)))
+            batch = _with_seeds(setup, encode_sft(setup, next(batches)), step.number)
+            batch = processes.own_to_mesh(setup.mesh, batch)
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
             step.clock.lap("train_s")
@@ -101,8 +107,10 @@ def harmful_rate(config) -> str:
 
 
 def make_loss(setup: Setup):
-    """Makes loss_fn(params, (TokenBatch, completion_mask)) -> (Mean, metrics) of rl_jax.sft."""
+    """Makes loss_fn(params, (TokenBatch, completion_mask)) -> (Mean, metrics) of rl_jax.sft, or of config.sft.loss."""
     length, chunk = setup.config.rollout.completion_length, setup.config.score.chunk
+    if setup.config.sft.loss.fn:
+        return _make_drawn_loss(setup, length, chunk)
     score = with_merged_adapters(setup, make_score(setup.model, completion_length=length, chunk=chunk))
 
     def loss_fn(params, batch):
@@ -110,3 +118,28 @@ def make_loss(setup: Setup):
         return sft.loss(score(params, tokens), completion_mask)
 
     return loss_fn
+
+
+def _make_drawn_loss(setup: Setup, length: int, chunk: int):
+    """The same for a loss that draws at each token, whose batch has seeds."""
+    fn = bind(setup.config.sft.loss.to_dict(), one_token)
+    score = with_merged_adapters(
+        setup, token_rollouts.make_token_rollouts(setup.model, fn, completion_length=length, chunk=chunk)
+    )
+
+    def loss_fn(params, batch):
+        tokens, mask, seeds = batch
+        found, entropy = score(params, tokens, seeds)
+        metrics = {"entropy": masked_mean(entropy, mask), "sft/hits": masked_mean(found.hits, mask)}
+        return token_mean(found.loss, mask), jax.lax.stop_gradient(metrics)
+
+    return loss_fn
+
+
+def _with_seeds(setup: Setup, batch: tuple, step: int) -> tuple:
+    """The batch (tokens, mask) with a seed per row of this process, if config.sft.loss draws."""
+    config = setup.config
+    if not config.sft.loss.fn:
+        return batch
+    seeds = np.random.default_rng([config.seed, step]).integers(0, 2**32, config.sft.batch_size, dtype=np.uint32)
+    return *batch, seeds[processes.rows_here(setup.mesh, config.sft.batch_size)]

@@ -14,10 +14,13 @@ from experiments.studies.reward_models import ensemble_overoptimization
 from experiments.studies.sampling import online_offline, pair_origin, power_law
 from experiments.studies.satisfiability import sat_levels
 from experiments.studies.statistics import best_of_seeds, few_seeds, tuning_seeds
+from experiments.studies.suboptimal import suboptimal_data
+from experiments.studies.theory import best_of_n_limit, reward_distances
 from experiments.studies.turn_credit import maze_steps
 
 __all__ = [
     "Outcome",
+    "best_of_n_limit",
     "best_of_seeds",
     "deterministic_preferences",
     "ensemble_overoptimization",
@@ -34,6 +37,8 @@ __all__ = [
     "online_offline",
     "pair_origin",
     "power_law",
+    "reward_distances",
     "sat_levels",
+    "suboptimal_data",
     "tuning_seeds",
 ]

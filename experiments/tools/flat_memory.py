@@ -218,11 +218,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=0, help="steps between two readings; 0: 40 readings")
     parser.add_argument("--tolerance", type=float, default=4.0, help="MiB of memory per 1,000 steps")
     parser.add_argument("--workers", type=int, default=1, help="processes of the verifier")
+    parser.add_argument("--saves", type=int, default=4, help="evaluations and checkpoints")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="rl_jax-flat-") as folder:
-        readings = watch(
-            options.program, pathlib.Path(folder), options.steps, every=options.every, workers=options.workers
-        )
+        sizes = dict(every=options.every, workers=options.workers, saves=options.saves)
+        readings = watch(options.program, pathlib.Path(folder), options.steps, **sizes)
     if not readings:
         print(f"{options.program} made no step of which --every={options.every} is a divisor", file=sys.stderr)
         return 2

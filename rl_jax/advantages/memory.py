@@ -10,6 +10,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.advantages.divergences import f_prime
 from rl_jax.advantages.remembered import bundle_scores, pooled
 from rl_jax.core.trackers import Tracker
 
@@ -44,9 +45,7 @@ def prompt_moments(*, num_prompts: int) -> Tracker:
       num_prompts: N.
     """
 
-    def update(
-        state: PromptMoments, prompts: chex.Array, rewards: chex.Array, divergence: chex.Array
-    ) -> PromptMoments:
+    def update(state: PromptMoments, prompts: chex.Array, rewards: chex.Array, divergence: chex.Array) -> PromptMoments:
         chex.assert_rank([prompts, rewards], 1)
 
         def of_prompts(x: chex.Array) -> chex.Array:
@@ -108,3 +107,61 @@ def bundle_quantiles(
         return Quantiles(moved(low, state.low), moved(high, state.high), state.updates + 1.0)
 
     return Tracker(lambda: Quantiles(*(jnp.float32(0.0) for _ in Quantiles._fields)), update)
+
+
+class Partition(NamedTuple):
+    """What f-DPG has seen: the partition function of each prompt's target, and the last pseudo-rewards."""
+
+    log_partition: chex.Array
+    """float32 [N]. log Z, 0 before the first visit."""
+    samples: chex.Array
+    """float32 [N]. Samples of the prompt so far."""
+    pseudo_rewards: chex.Array
+    """float32 [W]. -f'(t) of the last samples, the newest ones last."""
+    seen: chex.Array
+    """float32 []. How many of them there are."""
+
+    def baseline(self) -> chex.Array:
+        """Mean of the pseudo-rewards that there are, 0 if none. -> float32 []."""
+        return jnp.sum(self.pseudo_rewards) / jnp.maximum(self.seen, 1.0)
+
+    def values(self, prompts: chex.Array) -> chex.Array:
+        """log Z of these prompts. int [B] -> float32 [B]."""
+        return self.log_partition[prompts]
+
+    def named(self, prompts: chex.Array) -> dict[str, chex.Array]:
+        """partition float32 [B, 3]: log Z and samples of each row's prompt, and the baseline. int [B]."""
+        columns = self.log_partition[prompts], self.samples[prompts], jnp.broadcast_to(self.baseline(), prompts.shape)
+        return {"partition": jnp.stack(columns, axis=1)}
+
+
+def partitions(*, num_prompts: int, reward_kl_coef: float, f: str = "js", window: int = 1024) -> Tracker:
+    """f-DPG's estimate of each prompt's Z, and its moving baseline: a tracker for the place `baseline`.
+
+    update: (state, prompts, rewards, divergence) -> state; prompts: int [B]; rewards: float [B], as the advantage sees
+    them; divergence: unused. Source: arXiv 2302.08215, naver/disco.
+
+    Args:
+      num_prompts: N.
+      reward_kl_coef: beta of rl_jax.advantages.divergences.f_dpg, as the config has it: it may not move.
+      f: as in `f_dpg`.
+      window: W, pseudo-rewards that the baseline is the mean of.
+    """
+
+    def update(state: Partition, prompts: chex.Array, rewards: chex.Array, divergence: chex.Array) -> Partition:
+        chex.assert_rank([prompts, rewards], 1)
+        log_weights = rewards.astype(jnp.float32) / reward_kl_coef
+        highest = jax.ops.segment_max(log_weights, prompts, num_segments=num_prompts)
+        highest = jnp.where(jnp.isfinite(highest), highest, 0.0)  # of prompts without a row
+        total = jax.ops.segment_sum(jnp.exp(log_weights - highest[prompts]), prompts, num_segments=num_prompts)
+        count = jax.ops.segment_sum(jnp.ones_like(log_weights), prompts, num_segments=num_prompts)
+        samples = state.samples + count
+        log_sum = jnp.logaddexp(state.log_partition + jnp.log(state.samples), highest + jnp.log(total))
+        log_z = jnp.where(count > 0, log_sum - jnp.log(jnp.maximum(samples, 1.0)), state.log_partition)
+        newest = -f_prime(log_z[prompts] - log_weights, f=f)
+        kept = jnp.concatenate([state.pseudo_rewards, newest])[-window:]
+        return Partition(log_z, samples, kept, jnp.minimum(state.seen + len(newest), float(window)))
+
+    return Tracker(
+        lambda: Partition(jnp.zeros(num_prompts), jnp.zeros(num_prompts), jnp.zeros(window), jnp.float32(0.0)), update
+    )

@@ -78,6 +78,11 @@ NAMES = {
         "float [B]", "shaped reward of the prompt's greedy completion", "credit.assign, if given; experiments.grpo"
     ),
     "components": Name("float [B, K]", "named components of the reward", "experiments.grpo, if the task returns them"),
+    "difficulty": Name(
+        "float [B]",
+        "weight of the row's prompt: the part `difficulty` of the reward",
+        "experiments.grpo, if there is one",
+    ),
     "prompt_ids": Name(
         "int32 [B]", "place of each row's prompt in the training split", "experiments.grpo, experiments.ppo"
     ),
@@ -97,7 +102,12 @@ NAMES = {
     "score_quantiles": Name(
         "float [3]", "two quantiles of the scores of bundles, and the steps seen", "advantages.memory.bundle_quantiles"
     ),
-    "tokens": Name("int32 [B, C]", "sampled tokens", "credit.assign"),
+    "partition": Name(
+        "float [B, 3]",
+        "log of the prompt's partition function, its samples so far, and the mean of past pseudo-rewards",
+        "advantages.memory.partitions",
+    ),
+    "tokens": Name("int32 [B, C]", "sampled tokens", "credit.assign, credit.weigh, ppo.assign"),
     "baseline": Name("float [] or [B]", "reward baseline of the steps before", "trackers.baseline"),
     "reward_mean": Name("float []", "mean of all rewards so far", "trackers.reward_scale"),
     "reward_std": Name("float []", "standard deviation of all rewards so far", "trackers.reward_scale"),
@@ -124,6 +134,7 @@ NAMES = {
     "mask": Name("bool [B, C] or [N, K, C]", "tokens that count", "losses.policy.gated, dpo.loss"),
     # --- Critics ----------------------------------------------------------------------------------------------------
     "bootstrap_values": Name("float [B]", "value after the last token of each row", "ppo.assign"),
+    "unfinished": Name("bool [B]", "answers that go on in a later step", "ppo.assign, rollout.window"),
     "old_values": Name("float [B, C]", "values before the updates", "ppo.value_loss"),
     "support": Name("value.Support", "bins of a categorical head", "ppo.value_loss, reward_model.loss"),
     # --- Preference recipes -----------------------------------------------------------------------------------------

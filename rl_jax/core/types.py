@@ -44,6 +44,9 @@ class TokenBatch(NamedTuple):
     prefix_ids: chex.Array | None = None
     """int32 [B, T]. An earlier segment of the row that the token also attends to: the prompt that several completions
     share. 0 is none; None if no token has one."""
+    allowed: chex.Array | None = None
+    """uint8 [B, C, V / 8]. Bits of the tokens that might have been sampled in each of the last C columns, which a Score
+    stays inside of (models.nucleus); None: all of them."""
 
 
 class Packed(NamedTuple):

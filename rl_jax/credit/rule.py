@@ -221,6 +221,7 @@ def weigh(
             "entropy": entropy,
             "versions": rollout.versions,
             "foreign": rollout.foreign,
+            "tokens": completion_tokens(rollout),
             "key": jax.random.fold_in(key, 1),  # not the one that shaping has used
         }
     )
@@ -278,13 +279,13 @@ def assign(rule: CreditRule, rollout: Rollout, rewards: chex.Array, *, group_siz
         "versions": rollout.versions,
         "foreign": rollout.foreign,
         "group_size": group_size,
-        "tokens": _completion_tokens(rollout),
+        "tokens": completion_tokens(rollout),
     }
     advantages = token_advantages(earned.rows, rule.loss_mask(rollout), advantage=rule.advantage, **named)
     return weigh(rule, rollout, advantages, group_size=group_size, **available)
 
 
-def _completion_tokens(rollout: Rollout) -> chex.Array | None:
+def completion_tokens(rollout: Rollout) -> chex.Array | None:
     """int32 [B, C]: the sampled tokens; None for steps in environments."""
     tokens = getattr(rollout.batch, "tokens", None)
     return None if tokens is None else tokens[:, -rollout.completion_mask.shape[1] :]

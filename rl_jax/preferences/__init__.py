@@ -10,7 +10,7 @@ A dataset takes the keywords of its function in LOADERS.
 
 import inspect
 
-from rl_jax.preferences import generated, jsonl, judged, solutions
+from rl_jax.preferences import generated, jsonl, judged, rated, solutions
 from rl_jax.preferences.encode import encode_labels, encode_preferences, mismatched, rows_of, unpair
 from rl_jax.preferences.records import KINDS
 from rl_jax.preferences.sources import Preferences, PreferenceSource
@@ -38,6 +38,7 @@ LOADERS = {
     "pandalm": judged.load_pandalm,
     "llmbar": judged.load_llmbar,
     "persona": judged.load_persona,
+    "ultrafeedback": rated.load_ultrafeedback,
     "bbmistake": solutions.load_bbmistake,
     "gsm8k_solutions": solutions.load_gsm8k_solutions,
     "openr": solutions.load_openr,

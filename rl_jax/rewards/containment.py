@@ -1,7 +1,8 @@
 """What holds the processes of a reward: a signal when a parent dies, limits, the end of all descendants. Stdlib only.
 
-Linux has all of it; elsewhere only process groups and limits. It contains faults and accidents. It is no sandbox: files
-and the network stay open, and a process of the same user can do what that user can.
+Linux has all of it; elsewhere only process groups and limits. Where control groups can be made, they end a worker's
+descendants (cgroups.py). It contains faults and accidents. It is no sandbox: files and the network stay open, and a
+process of the same user can do what that user can.
 """
 
 import contextlib

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 
-from rl_jax.rewards import containment, replies
+from rl_jax.rewards import cgroups, containment, replies
 from rl_jax.rewards import worker as worker_module
 
 START_LIMIT_S = 120.0  # importing the reward function's module on a busy machine
@@ -34,6 +34,10 @@ class WorkerHandle:
             bufsize=0,
             start_new_session=True,
         )
+        self.group = cgroups.make(self.tag)  # before it has read a line, so that all it starts is in there
+        if self.group and not self.group.take(self.process.pid):
+            self.group.end()
+            self.group = None
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             os.set_blocking(pipe.fileno(), False)
         self.ready = False
@@ -85,10 +89,11 @@ class WorkerHandle:
         if self.ready:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(STOP_S)
-        if self.process.poll() is None:
-            containment.end_tree(self.process.pid, self.tag)
-        elif self.process.returncode:  # it did not end by itself, so its children may live
-            containment.end_tagged(self.tag)
+        if not (self.group and self.group.end()):
+            if self.process.poll() is None:
+                containment.end_tree(self.process.pid, self.tag)
+            elif self.process.returncode:  # it did not end by itself, so its children may live
+                containment.end_tagged(self.tag)
         self.process.stdout.close()
         self.process.stderr.close()
         self.process.wait()

@@ -136,6 +136,21 @@ def ranking(rewards: chex.Array, key: chex.PRNGKey) -> Selection:
     return Selection(order, jnp.ones(order.shape, bool))
 
 
+def best(rewards: chex.Array, key: chex.PRNGKey) -> Selection:
+    """argmax of the rewards, alone: best-of-n fine-tuning (SuperHF, arXiv 2310.16763). Of equal ones the first.
+
+    Args:
+      rewards: float32 [N, G].
+      key: unused.
+
+    Returns:
+      One list of K = 1 per prompt.
+    """
+    _check(rewards, 1)
+    indices = jnp.argmax(rewards, axis=1).astype(jnp.int32)[:, None, None]
+    return Selection(indices, jnp.ones(indices.shape, bool))
+
+
 def rejection_sampled(
     rewards: chex.Array, key: chex.PRNGKey, *, num_samples: int = 8, beta: float = 0.5, ties: str = "drop"
 ) -> Selection:

@@ -13,7 +13,7 @@ __all__ = ["NAMES", "RecordSource", "Task", "load"]
 
 # Short names of the shipped tasks: rl_jax.tasks.NAME:load.
 NAMES = ("records", "arithmetic", "game24", "sat", "stories", "preferences", "word_problems")
-NAMES += ("toys", "geoquery", "bfcl", "calculator")
+NAMES += ("toys", "geoquery", "bfcl", "calculator", "code_problems", "issues")
 NAMES += ("restored_text", "labelled_text", "random_calculation", "countdown", "sudoku")
 
 

@@ -208,6 +208,33 @@ def unit_tests(rng: random.Random) -> Toy:
     return Toy(f"test {name} {a} {b}:", f"{start} {check}", wrong, {"focal": name})
 
 
+def programs(rng: random.Random) -> Toy:
+    """A function to write, with hidden tests (code.score): "f(x)=3x+2:". Wrong: a number, a print, an exit."""
+    a, b = rng.randint(2, 9), rng.randint(1, 9)
+    tests = [{"call": "f", "args": [x], "expected": a * x + b} for x in (0, 1, -3, rng.randint(10, 99))]
+    wrong = (f"def f(x): return {a}*x", f"def f(x): return {b}", f"def f(x): print({a}*x+{b})", f"print({b});exit(0)")
+    return Toy(f"f(x)={a}x+{b}:", f"def f(x): return {a}*x+{b}", wrong, {"tests": tests})
+
+
+def slow_programs(rng: random.Random) -> Toy:
+    """A slow function to make faster (code.run_time): "sum 3..3n:". Wrong: the slow one itself, and wrong sums."""
+    a = rng.randint(2, 9)
+    slow = f"def f(n): return sum(range({a},{a}*n+1,{a}))"
+    tests = [{"call": "f", "args": [n], "expected": a * n * (n + 1) // 2} for n in (0, 7, 1_000_000)]
+    wrong = (slow, f"def f(n): return {a}*n", f"def f(n): return {a}*n*n//2")
+    return Toy(f"sum {a}..{a}n:", f"def f(n): return {a}*n*(n+1)//2", wrong, {"tests": tests, "slow": slow})
+
+
+def fuzz_inputs(rng: random.Random) -> Toy:
+    """An input that reaches a line (fuzzing.distance): "x>40,x%7==3:". Wrong: one condition alone, none, no number."""
+    low, modulus = rng.randint(10, 60), rng.randint(3, 9)
+    rest = rng.randrange(modulus)
+    program = f"x = int(input())\nif x > {low}:\n    y = x % {modulus}\n    if y == {rest}:\n        print('bug')\n"
+    right = next(x for x in range(low + 1, 100) if x % modulus == rest)
+    wrong = (str(right + 1), str(low % modulus), str(right - 100 * modulus), "x")
+    return Toy(f"x>{low},x%{modulus}=={rest}:", str(right), wrong, {"program": program, "target": 5})
+
+
 def views(rng: random.Random) -> Toy:
     """A question seen by several people, with an answer that is accepted (groups.roles): "tea or milk, hot?"."""
     first, second = rng.sample(("tea", "milk", "juice", "water", "soup", "cake"), 2)
@@ -264,6 +291,9 @@ KINDS: dict[str, Callable[[random.Random], Toy]] = {
         echoes,
         screening,
         unit_tests,
+        programs,
+        slow_programs,
+        fuzz_inputs,
         views,
         choices,
         gestures,

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from rl_jax.data import plain_files, readers
-from rl_jax.tokenizers import hf_limits
+from rl_jax.tokenizers import hf_limits, hf_patterns
 from rl_jax.tokenizers.base import UNKNOWN, FolderTokenizer, Roles
 
 GPT2_CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast")  # classes with GPT-2's pre-tokenizer
@@ -130,6 +130,7 @@ def _build(description: Mapping, path: str):
     import tokenizers  # imported here so that worker processes that only need characters do without it
 
     hf_limits.check(description, path)
+    hf_patterns.check(description, path)
     try:
         with hf_limits.panics(path, "reading it"):
             tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description))

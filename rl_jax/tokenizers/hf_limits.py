@@ -2,7 +2,8 @@
 
 A step that replaces each character by two, forty times over, makes 10^12 of one: the package then takes all memory, and
 ends the process. How much a step can lengthen a text is in its description, so this is known before any text is read.
-A regular expression that backtracks without end is stopped by the package's own limit, as a panic.
+A regular expression that backtracks without end is refused (hf_patterns.py); one that gets through is stopped by the
+package's own limit, as a panic.
 """
 
 import contextlib

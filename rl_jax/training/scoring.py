@@ -48,14 +48,22 @@ def make_score(
     """
     sampling.check(model.vocab_size)
 
-    def head(params, hidden, tokens):
-        log_probs = sampled_log_softmax(model.unembed(params, hidden), sampling)
+    def of_logits(logits, tokens):
+        log_probs = sampled_log_softmax(logits, sampling)
         # 0 * -inf is nan; tokens that were cut off add nothing to the entropy.
         kept = jnp.isfinite(log_probs)
         safe = jnp.where(kept, log_probs, 0.0)
         entropy = -jnp.sum(jnp.where(kept, jnp.exp(safe) * safe, 0.0), axis=-1)
         squares = jnp.sum(jnp.where(kept, jnp.exp(2.0 * safe), 0.0), axis=-1) if sum_pi_squared else None
         return TokenScores(take_log_probs(log_probs, tokens), entropy, squares)
+
+    def head(params, hidden, tokens):
+        return of_logits(model.unembed(params, hidden), tokens)
+
+    @jax.checkpoint
+    def head_inside(params, hidden, tokens, allowed):
+        inside = jnp.unpackbits(allowed, axis=-1, count=model.vocab_size).astype(bool)
+        return of_logits(jnp.where(inside, model.unembed(params, hidden), -jnp.inf), tokens)
 
     def score_padded(params: Params, batch: TokenBatch) -> TokenScores:
         chex.assert_rank(batch.tokens, 2)
@@ -65,7 +73,12 @@ def make_score(
                 f"rows of {length} tokens leave no room for a prompt before {completion_length} completion tokens"
             )
         hidden = model.apply(params, batch)[:, -completion_length - 1 : -1]
-        return map_columns(head, params, hidden, batch.tokens[:, -completion_length:], chunk)
+        tokens = batch.tokens[:, -completion_length:]
+        if batch.allowed is None:
+            return map_columns(head, params, hidden, tokens, chunk)
+        slices = [slice(start, start + chunk) for start in range(0, completion_length, chunk)]
+        parts = [head_inside(params, hidden[:, c], tokens[:, c], batch.allowed[:, c]) for c in slices]
+        return jax.tree.map(lambda *found: jnp.concatenate(found, axis=1), *parts)
 
     def score_packed(params: Params, batch: Packed) -> TokenScores:
         parts, rows, length = batch.places.shape

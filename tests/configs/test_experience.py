@@ -6,6 +6,7 @@ import re
 import pytest
 
 from configs import experience
+from experiments.parts import policy
 from experiments.parts.check_config import check
 from experiments.tools import methods
 from tests.paths import REPO_ROOT
@@ -34,8 +35,11 @@ def test_a_file_says_what_it_is(key):
 def test_its_config_can_run_and_has_its_rows(key, arg):
     config = module_of(key).get_config(arg)
     check(config)
+    policy.check_choices(config)
     assert config.name.startswith(key)
-    assert config.foreign or config.schedules or config.algorithm.reference_soup.init_from or config.reward.terms
+    soup = config.algorithm.reference_soup.init_from
+    own = config.foreign or config.schedules or soup or config.reward.terms or config.rollout.window
+    assert own or config.sft.loss.fn or config.algorithm.action_mask.top_p < 1
     size = config.sample.group_size
     rules = {
         "scaf_grpo": dict(at_most=0, count=1, train_on="original"),

@@ -149,3 +149,17 @@ def test_sft_of_a_story_is_the_tokenizers_own_encoding():
     real = batch["tokens"][batch["segment_ids"] == 1].tolist()
     assert real == tok.encode(record["prompt"] + record["completion"], bos=True) + [1]  # ends as the model ends: BOS
     assert tok.decode(batch["tokens"][0][batch["completion_mask"][0]]) == record["completion"]
+
+
+def test_recorded_episodes_teach_the_models_turns_only():
+    record = {"prompt": "1+2=", "completion": "", "turns": ["3", "=5", "4"]}
+    batch = pipeline.encode_sft(TOK, [record, {"prompt": "1+2=", "completion": "3"}], completion_length=8)
+    ids, mask = batch["tokens"][0, -8:], batch["completion_mask"][0, -8:]
+    eos = TOK.eos_id
+    assert ids[:6].tolist() == [*TOK.encode("3"), eos, *TOK.encode("=5"), *TOK.encode("4"), eos]
+    assert mask.tolist() == [True, True, False, False, True, True, False, False]
+    assert batch["segment_ids"][0, -8:].tolist() == [1] * 6 + [0] * 2
+    assert batch["positions"][0, -8:].tolist() == [5, 6, 7, 8, 9, 10, 0, 0]
+    assert batch["completion_mask"][1, -8:].tolist() == [True, True] + [False] * 6
+    cut = pipeline.encode_sft(TOK, [record], completion_length=3)
+    assert cut["completion_mask"][0, -3:].tolist() == [True, True, False]

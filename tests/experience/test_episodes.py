@@ -114,6 +114,16 @@ def test_the_order_of_host_work_changes_nothing():
         assert [t.ids().tolist() for t in run(Slow, Parrot(slots=1 + seed, seed=seed))] == expected
 
 
+def test_512_episodes_of_8_turns_are_neither_lost_nor_doubled():
+    places = [divmod(number, 8) for number in range(512)]
+    many = [Ask(n, {"prompt": f"{g}?", "id": f"p{g}"}, g, sample, 5) for n, (g, sample) in enumerate(places)]
+    sampler, limits = Parrot(slots=100, seed=1), Limits(turns=8, context=100, row=90)
+    found = play(many, Environments(lambda: Asker(8)), dialogue_of(TOKENIZER), sampler, limits)
+    assert [(t.group, t.sample) for t in found] == places
+    assert all(t.status == "done" and len(t.turns) == 8 for t in found)
+    assert len(sampler.seen) == 8 * 512 and not sampler.waiting
+
+
 @pytest.mark.parametrize(
     ("limits", "status", "spans"),
     [

@@ -1,5 +1,7 @@
 """experiments.agents: one turn is experiments.grpo to the bit; episodes train, resume, and refuse what they cannot."""
 
+import ast
+import inspect
 import json
 import shutil
 
@@ -7,8 +9,8 @@ import numpy as np
 import pytest
 
 from configs import agents as agents_config
-from experiments import agents, grpo
-from experiments.parts import play_groups, players
+from experiments import agents, evaluate, grpo
+from experiments.parts import play_groups, players, policy_steps
 from experiments.parts.judging import need_reward
 from experiments.parts.setup import make_setup
 from experiments.report import conversations
@@ -69,6 +71,18 @@ def test_one_turn_is_grpo_to_the_bit(tmp_path):
     assert [{name: row[name] for name in like} for row, like in zip(ours, theirs, strict=True)] == theirs
 
 
+def test_the_stages_are_grpos():
+    """experiments.grpo keeps its stages in its own file, to be forked; a change there is a change here."""
+
+    def functions(module):
+        tree = ast.parse(inspect.getsource(module))
+        return {node.name: ast.unparse(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+    ours, theirs = functions(policy_steps), functions(grpo)
+    assert set(ours) == {"make_policy_batch", "needs_scores", "score", "update"}
+    assert ours == {name: theirs[name] for name in ours}
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A whole run of the calculator."""
@@ -91,6 +105,18 @@ def test_episodes_are_trained_on_and_shown(finished):
     assert by[0] == "prompt" and "sampled" in by
     assert all(turn["trained"] == (turn["by"] == "sampled") for row in shown for turn in row["conversation"])
     assert sum(turn.get("reward", 0) for turn in shown[-1]["conversation"]) == pytest.approx(shown[-1]["reward"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_nothing_compiles_after_the_first_step_and_evaluate_plays_too(finished, tmp_path):
+    counts = [row["compile_count"] for row in read_jsonl(finished / "run/timing.jsonl") if "compile_count" in row]
+    assert len(set(counts)) == 1
+    config = calculator(finished, init_from=str(finished / "run"), eval__samples_per_prompt=2)
+    metrics = evaluate.run(config, tmp_path / "evaluation")
+    assert metrics["eval/episode/turns"] >= 1 and metrics["eval/pass^2"] <= metrics["eval/pass@1"]
+    shown = json.loads((tmp_path / "evaluation/evaluation.json").read_text())["samples"]
+    assert len(shown) == 8 and all(row["conversation"][0]["by"] == "prompt" for row in shown)
 
 
 @pytest.mark.slow
@@ -136,7 +162,7 @@ def test_a_failed_row_leaves_its_group():
     setup = type("Setup", (), {"task": type("Task", (), {"tokenizer": Decoder()})})
     found = failing(["done", "error", "done", "turns"], [1.0, 0.0, 0.0, 0.5])
     rollout = as_rollout(found, prompt_length=2, completion_length=3, pad_id=0)
-    judged = play_groups.judge_episodes(setup, None, found, rollout, [{"prompt": "p", "info": "{}"}] * 4, 4)
+    judged = play_groups.judge_episodes(setup, None, found, rollout, [{"prompt": "p", "info": "{}"}], 4)
     assert judged.result.rewards.tolist() == [1.0, 0.5, 0.0, 0.5]  # the mean of the others: no baseline moves
     assert judged.rollout.completion_mask.any(axis=1).tolist() == [True, False, True, True]
     assert judged.result.components["correct"].tolist() == [1.0, 0.0, 0.0, 0.5]
@@ -152,12 +178,15 @@ def test_a_failed_row_leaves_its_group():
     [
         ("rollout__engine__name", "lockstep", "rollout.engine.name='lockstep' does not work in experiments.agents"),
         ("rollout__long_prompts", "cut", "rollout.long_prompts='cut'"),
+        ("eval__completion_length", 9, "eval.completion_length=9"),
+        ("rollout__window", 2, "rollout.window=2 does not work"),
+        ("algorithm__action_mask__top_p", 0.9, "algorithm.action_mask.top_p=0.9 does not work"),
         ("sample__references", 2, "sample.references=2"),
         ("agent__overflow", "wrap", "agent.overflow='wrap' is none of end, cut, drop_oldest"),
         ("agent__on_rewrite", "x", "agent.on_rewrite='x' is none of keep, refuse"),
         ("agent__max_turns", 0, "agent.max_turns=0 must be 1 or more"),
         ("agent__max_tokens", -1, "agent.max_tokens=-1 must be 0"),
-        ("agent__max_context", 9, "agent.max_context=9 leaves no token"),
+        ("agent__max_context", 7, "agent.max_context=7 leaves no token"),
         ("rollout__stop_strings", ("=",), "rollout.stop_strings: an answer"),
         ("algorithm__advantage", dict(fn="remax"), "'remax' needs greedy episodes"),
         ("agent__env", dict(fn="calculater"), "nearest: 'calculator'"),

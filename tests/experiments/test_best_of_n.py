@@ -79,6 +79,8 @@ def test_rankings_of_samples():
     lines = [json.loads(line) for line in best_of_n.rankings([part], gold, 3, 0.0, 0).decode().splitlines()]
     # One text twice and an empty one leave nothing to rank; nor do three of one grade.
     assert lines == [{"prompt": "p0", "responses": ["b", "c", "a"], "rewards": [3.0, 2.0, 1.0]}]
+    again = best_of_n.rankings([part, part], np.concatenate([gold, -gold]), 3, 0.0, 0).decode().splitlines()
+    assert json.loads(again[1])["responses"] == ["a", "c", "b"] and len(again) == 2, "of the second batch its own"
     turned = [json.loads(line) for line in best_of_n.rankings([part], gold, 3, 1.0, 0).decode().splitlines()]
     assert turned == [{"prompt": "p0", "responses": ["a", "c", "b"], "rewards": [3.0, 2.0, 1.0]}]
 

@@ -67,11 +67,11 @@ def test_only_the_newest_complete_checkpoint_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_three_kills_end_where_none_do(tmp_path):
-    """Two of them wait for a save. The log of 20 is experiments/chaos_20.txt."""
+def test_two_kills_end_where_none_do(tmp_path):
+    """One of them waits for a save. The log of 20 is experiments/chaos_20.txt."""
     small = ("sft.steps=0", "train.steps=8", "checkpoint.every=2", "eval.every=8")
     command = [part for part in programs.command(tmp_path, *small) if not part.startswith("--workdir")]
-    options = [f"--folder={tmp_path / 'chaos'}", "--kills=3", "--in_save=0.67", "--in_start=0.0", "--timeout_s=1800"]
+    options = [f"--folder={tmp_path / 'chaos'}", "--kills=2", "--in_save=0.5", "--in_start=0.0", "--timeout_s=1800"]
     done = subprocess.run(
         [sys.executable, "-m", "experiments.tools.chaos", *options, "--", *command],
         cwd=REPO_ROOT,
@@ -81,9 +81,9 @@ def test_three_kills_end_where_none_do(tmp_path):
         timeout=3600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    kills = re.findall(r"^kill +\d/3: (.*), \d+ rows logged; resumes from (.*)$", done.stdout, re.MULTILINE)
-    assert len(kills) == 3 and sum(where.startswith("inside the save of step ") for where, _ in kills) >= 1
+    kills = re.findall(r"^kill +\d/2: (.*), \d+ rows logged; resumes from (.*)$", done.stdout, re.MULTILINE)
+    assert len(kills) == 2 and sum(where.startswith("inside the save of step ") for where, _ in kills) >= 1
     assert any(start.startswith("step ") for _, start in kills), "every start began at the beginning"
-    assert re.search(r"^3 kills, \d inside a save; 3 resumes: all equal$", done.stdout, re.MULTILINE)
+    assert re.search(r"^2 kills, \d inside a save; 2 resumes: all equal$", done.stdout, re.MULTILINE)
     for name in ("final.json", "metrics.jsonl", "samples.jsonl", "group_view.jsonl"):
         assert re.search(rf"^{name} +[0-9a-f]{{16}} equal$", done.stdout, re.MULTILINE)

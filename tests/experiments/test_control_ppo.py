@@ -107,7 +107,7 @@ def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
     config = small(words, num_seeds=2, algorithm__normalize_observations=True)
     control_ppo.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "StopSignal", StopAfter)
+        patch.setattr(checkpoint, "StopSignal", StopAfter())
         control_ppo.run(config, tmp_path / "halves")
     assert not (tmp_path / "halves" / "final.json").exists()
     control_ppo.run(config, tmp_path / "halves")

@@ -101,7 +101,7 @@ def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
     config = tiny(words)
     control_preferences.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "StopSignal", StopAfter)
+        patch.setattr(checkpoint, "StopSignal", StopAfter())
         control_preferences.run(config, tmp_path / "halves")
     assert not (tmp_path / "halves" / "final.json").exists()
     control_preferences.run(config, tmp_path / "halves")

@@ -14,6 +14,7 @@ from rl_jax import preferences
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.tokenizers import CharTokenizer
 from rl_jax.training import checkpoint
+from tests.experiments import small
 from tests.experiments.small import kept_signals  # noqa: F401
 from tests.experiments.test_hf import folder  # noqa: F401
 
@@ -205,28 +206,13 @@ def test_mismatched_pairs_of_a_part_of_a_batch(files, monkeypatch):
     np.testing.assert_allclose(np.asarray(ratios)[1:], [2 * letters[1], 3 * letters[2], 4 * letters[0]])
 
 
-class StopAfter:
-    """A signal that comes while step `count` runs."""
-
-    def __init__(self, count: int):
-        self._left = count
-
-    def __call__(self):
-        return self
-
-    @property
-    def received(self) -> bool:
-        self._left -= 1
-        return self._left < 0
-
-
 @pytest.mark.slow
 def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, monkeypatch):
     """With a running mean that is carried from batch to batch."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     dpo.run(config(files, **BCO), whole)
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "StopSignal", StopAfter(4))
+        patched.setattr(checkpoint, "StopSignal", small.StopAfter(4))
         dpo.run(config(files, **BCO), parts)
     stopped = read_jsonl(parts / "metrics.jsonl")[-1]["step"]
     assert 1 <= stopped < 6 and not (parts / "final.json").exists()

@@ -71,7 +71,8 @@ def test_a_watch_counts_what_a_step_leaves_behind(tmp_path):
         thing.close() if hasattr(thing, "close") else thing.join() if hasattr(thing, "join") else None
     assert [reading.step for reading in watch.readings] == [2, 4, 6]
     before, after = watch.readings[1:]
-    assert (after.descriptors - before.descriptors, after.threads - before.threads) == (2, 2)
+    assert after.descriptors - before.descriptors == 2
+    assert after.threads - before.threads >= 2, "jax may start some of its own at its first compilation"
     assert after.programs - before.programs >= 2 and after.arrays > before.arrays
     said = problems([before, before, after, after], float("inf"))
     assert [line.split()[0] for line in said] == list(flat_memory.COUNTS)

@@ -23,9 +23,9 @@ from rl_jax.models import heads
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.training import checkpoint
 from tests.experiments import programs
+from tests.experiments.small import StopAfter, has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 from tests.experiments.small import config as small_config
-from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
-from tests.experiments.test_resume import Runner, logged, saved, saving
+from tests.experiments.test_resume import Runner, logged, saving
 from tests.tiny import max_difference
 
 SUPPORT = dict(low=-0.5, high=1.0, num_bins=21, padding=3)
@@ -279,38 +279,50 @@ class PPORunner(Runner):
     """Starts experiments.ppo."""
 
     def start(self, workdir):
-        """The process of one start; `shared` in the workdir's name chooses the critic."""
-        extra = [*EXTRA] if "shared" in workdir.name else [*EXTRA, "critic.warmup_steps=4"]
-        config = "tasks/arithmetic_ppo.py:smoke" + (",shared" if "shared" in workdir.name else "")
-        command = programs.command(workdir, *extra, program="ppo", config=config)
+        """The process of one start."""
+        extra = [*EXTRA, "critic.warmup_steps=4"]
+        command = programs.command(workdir, *extra, program="ppo", config="tasks/arithmetic_ppo.py:smoke")
         return programs.start(command, self.variables, self.log)
 
 
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory):
-    return PPORunner(tmp_path_factory.mktemp("resume"))
+def assert_equal_results(left, right):
+    for file in RESULTS:
+        assert (left / file).read_bytes() == (right / file).read_bytes(), f"{file} differs"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "moments"),
-    [("separate", [logged("", 2), saving(6)]), ("shared", [saved(3)])],  # in the critic's warm-up, and behind it
-)
-def test_killed_with_9_it_ends_where_an_undisturbed_run_ends(runner, name, moments):
-    undisturbed, killed = runner.folder / name, runner.folder / f"{name}-killed"
+def test_killed_with_9_it_ends_where_an_undisturbed_run_ends(tmp_path):
+    runner, moments = PPORunner(tmp_path), (logged("", 2), saving(6))  # in the critic's warm-up, and behind it
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     runner.to_the_end(undisturbed)
     for moment in moments:
         assert runner.until(killed, moment, signal.SIGKILL) == -signal.SIGKILL
     assert not (killed / "final.json").exists(), "it was done before the last kill: nothing was resumed"
     runner.to_the_end(killed)
-    for file in RESULTS:
-        assert (killed / file).read_bytes() == (undisturbed / file).read_bytes(), f"{file} differs"
+    assert_equal_results(killed, undisturbed)
     assert len(json.loads((killed / "run.json").read_text())["resumed"]) == len(moments)
     rows = read(undisturbed / "metrics.jsonl")  # equal contents are not equal for lack of contents
     assert [row["step"] for row in rows] == list(range(11))
     assert len({row["value/loss"] for row in rows[1:]}) == 10
-    assert len({row["loss"] for row in rows if "loss" in row}) == (10 if name == "shared" else 6)
+    assert len({row["loss"] for row in rows if "loss" in row}) == 6
     assert rows[-1]["grad_norm"] > 1e-4 and rows[-1]["kl/k3"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_with_a_shared_critic_a_stopped_run_goes_on(tmp_path, monkeypatch):
+    more = dict(train__steps=4, train__epochs=2, train__minibatches=2, reward__function=reward(has_a_seven))
+    config = with_critic(small_config(tmp_path, checkpoint__every=3, **more), shared=True)
+    ppo.run(config, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "StopSignal", StopAfter(2))
+        ppo.run(config, tmp_path / "parts")
+    assert read(tmp_path / "parts" / "metrics.jsonl")[-1]["step"] == 2
+    assert not (tmp_path / "parts" / "final.json").exists()
+    ppo.run(config, tmp_path / "parts")
+    assert_equal_results(tmp_path / "parts", tmp_path / "whole")
+    rows = read(tmp_path / "whole" / "metrics.jsonl")[1:]
+    assert len({row["value/loss"] for row in rows}) == len({row["loss"] for row in rows}) == 4
 
 
 # --- Pieces ----------------------------------------------------------------------------------------------------------

@@ -67,13 +67,22 @@ def test_the_statistics_of_a_batch_are_carried_on(monkeypatch):
     config = given.get_config("smoke")
     config.algorithm.batch_stats = dict(fn="bco_anchor")
     monkeypatch.setattr(preference_steps, "to_mesh", lambda setup, rows: rows)
-    monkeypatch.setattr(preference_steps.processes, "step_key", lambda state, step: jax.random.key(0))
-    programs = SimpleNamespace(batch_stats=lambda tracker, *args: (tracker + 1, {"anchor": np.float32([tracker])}))
+    monkeypatch.setattr(preference_steps.processes, "step_key", lambda state, step: jax.random.key(step))
+    keys = []
+
+    def batch_stats(tracker, params, batch, mismatched, key):
+        keys.append(jax.random.key_data(key).tolist())
+        return tracker + 1, {"anchor": np.float32([tracker])}
+
+    programs = SimpleNamespace(batch_stats=batch_stats)
     state = SimpleNamespace(trackers=5, params=None, step=0)
     state._replace = lambda trackers: SimpleNamespace(**(vars(state) | dict(trackers=trackers)))
     batch = PreferenceBatch(None, None, None, None, extras={"lengths": np.float32([2])})
     moved, found = preference_steps.add_batch_statistics(SimpleNamespace(config=config), programs, state, batch, None)
     assert moved.trackers == 6 and {name: float(x[0]) for name, x in found.extras.items()} == dict(lengths=2, anchor=5)
+    state.step = 1
+    preference_steps.add_batch_statistics(SimpleNamespace(config=config), programs, state, batch, None)
+    assert keys[0] != keys[1], "each update has noise of its own"
 
 
 def test_runs_are_seed_by_seed():

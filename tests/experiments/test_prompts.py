@@ -34,15 +34,6 @@ MOVING = dict(
 )
 
 
-class StopAfter(small.StopAfter):
-    """A stop signal that comes in the second step."""
-
-    @property
-    def received(self):
-        self.asked += 1
-        return self.asked > 2
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_a_run_with_moving_prompts_resumes_bit_for_bit(tmp_path, monkeypatch):
@@ -67,7 +58,7 @@ def test_a_run_with_moving_prompts_resumes_bit_for_bit(tmp_path, monkeypatch):
     config = small.config(tmp_path, **MOVING)
     grpo.run(config, whole)
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "StopSignal", StopAfter)
+        patched.setattr(checkpoint, "StopSignal", small.StopAfter(2))
         grpo.run(config, parts)
     rows = read_jsonl(parts / "metrics.jsonl")
     assert rows[-1]["step"] == 2 and not (parts / "final.json").exists()

@@ -159,7 +159,9 @@ TABLE = [
     ),
     by_verl("rloo", with_kl("rloo", 0.05), mode=ROW_SUM),
     Row("dcpo", "arXiv 2509.02333 in torch", papers.dcpo),
+    by_verl("stable_reinforce", papers.three_sigma, note="filter arXiv 2505.02835", kl=("low_var_kl", 0.001)),
     by_verl("riskpo", papers.risk, mode=TOKEN_MEAN, note="advantage arXiv 2510.00911"),
+    by_verl("fdpg", papers.fdpg, mode=ROW_SUM, note="advantage arXiv 2302.08215", **REINFORCE),
     by_verl("grpo_lambda", lambda c: advantage(c, rewards=papers.brief(c)), note="shaping arXiv 2505.18086"),
     by_verl(
         "gtpo",
@@ -274,6 +276,17 @@ TABLE = [
         why="with .05, all rows below 20 tokens have lambda 0",
     ),
     by_ppo("ma_rlhf", papers.macro_estimate, note="macros arXiv 2410.02743"),
+    Row(
+        "dapo_direct",
+        "arXiv 2412.18279 in torch",
+        papers.direct_advantage,
+        NEVER,
+        change={"token_selection.separators": (3,), "critic.advantage.separators": (3,)},
+        why="the batch's tokens are 0 to 5",
+        critic=lambda c: verl.value_loss(
+            c.predictions, papers.step_estimate(c)[1], c.values[:, :-1], c.mask, cliprange_value=0.2
+        ),
+    ),
     by_ppo("vtrace", parts.corrected, clip=1e9, note="V-trace of rlax, arXiv 1802.01561", **REINFORCE),
 ]
 each_row = pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.key}-{row.source.partition(' ')[0]}")

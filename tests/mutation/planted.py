@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.mutation import planted_programs
 from tests.mutation.plan import use_cache
 from tests.mutation.world import Child, run_all, run_mutant
 
@@ -100,8 +101,8 @@ PLANTED = [
     Planted("the reference not moved", LOOP, "ref_params = move(ref_params, state.params, step.number)", "pass", LORA),
     Planted("only the last minibatch", LOOP, "for part in policy.minibatches(setup.config, batch, key):",
             "for part in policy.minibatches(setup.config, batch, key)[-1:]:", LORA),
-    Planted("every update from the first state", LOOP, "state, metrics = programs.train_step(state, part)",
-            "_, metrics = programs.train_step(jax.tree.map(jax.numpy.copy, state), part)", LORA),
+    Planted("every update from the first state", LOOP, "state, metrics = programs.train_step(state, part, *beside)",
+            "_, metrics = programs.train_step(jax.tree.map(jax.numpy.copy, state), part, *beside)", LORA),
     # --- What both loops share ---------------------------------------------------------------------------------------
     Planted("one order for all epochs", POLICY, "jax.random.permutation(jax.random.fold_in(key, epoch), rows)",
             "jax.random.permutation(key, rows)", ORDERS),
@@ -227,6 +228,7 @@ PLANTED = [
             "token_rewards = zero_masked(jnp.where(earned.tokens > 0, earned.tokens, 0.0), mask)", SEPARATE),
     Planted("ppo: the policy's count on the critic's sum", RECIPE,
             "policy.total + objective.value_coef * critic.total", "policy.total + critic.total", SHARED),
+    *(Planted(*fault) for fault in planted_programs.PLANTED),
 ]  # fmt: skip
 
 
@@ -247,7 +249,7 @@ def run(fault: Planted) -> dict:
     use_cache(WORK / "xla", write=True)
     file, _, test = fault.tests.partition("::")
     source = (ROOT / fault.file).read_text().replace(fault.old, fault.new)
-    return run_mutant(ROOT, fault.file, source, file, [fault.tests] if test else None)
+    return run_mutant(ROOT, fault.file, source, file, [fault.tests] if test else None, slow=bool(test))
 
 
 def main(words: list[str]) -> int:
@@ -264,7 +266,7 @@ def main(words: list[str]) -> int:
     for fault, answer in run_all(jobs, 1):
         killer = answer.get("killer") or answer.get("died")
         alive += killer is None
-        said = f"killed by {killer}" if killer else f"SURVIVED {answer['ran']} tests"
+        said = f"killed by {killer}" if killer else f"SURVIVED {answer['ran']} tests"  # 0: no test of this name
         print(f"{fault.name}: {said} ({answer.get('seconds_run', 0):.0f} s)", flush=True)
     print(f"{len(chosen)} faults, {alive} not noticed, at {time.strftime('%H:%M')}")
     return 1 if alive else 0

@@ -27,7 +27,7 @@ STEP_CHECKS = "tests/step_checks/"  # whole steps of a program: few and slow, an
 
 def pytest_options(test_file: str) -> list[str]:
     """Of a test file only the fast tests are run; of a step check those that compare, not those that take terms out."""
-    chosen = ["-k", "the_slow_code or orders"] if test_file.startswith(STEP_CHECKS) else ["-m", "not slow"]
+    chosen = ["-k", "not moves"] if test_file.startswith(STEP_CHECKS) else ["-m", "not slow"]
     return [*PYTEST, *chosen, test_file]
 
 
@@ -66,8 +66,9 @@ class _Selection:
 
     def pytest_collection_finish(self, session):
         if self.tests is not None:
-            items = {item.nodeid: item for item in session.items}
-            session.items[:] = [items[test] for test in self.tests if test in items]
+            names = {item.nodeid: item for item in session.items}
+            found = [(name, item) for test in self.tests for name, item in names.items() if name.startswith(test)]
+            session.items[:] = [item for name, item in found if {name, name.partition("[")[0]} & set(self.tests)]
 
     def pytest_collectreport(self, report):
         if report.failed:
@@ -79,11 +80,17 @@ class _Selection:
             self.killer = self.killer or report.nodeid
 
 
-def run_mutant(root: Path, file: str, source: str, test_file: str, tests: list[str]) -> dict:
-    """Run `tests` of one file, in that order until one fails, with `source` in the place of root/file."""
+def run_mutant(
+    root: Path, file: str, source: str, test_file: str, tests: list[str] | None, *, slow: bool = False
+) -> dict:
+    """Run `tests` of one file, in that order until one fails, with `source` in the place of root/file.
+
+    tests: None runs all. slow: slow ones are run, too.
+    """
     sys.meta_path.insert(0, _Finder(lambda path: path == root / file, lambda path: source))
     selection = _Selection(tests)
-    code = pytest.main([*pytest_options(test_file), "-x"], plugins=[selection])
+    options = [*PYTEST, test_file] if slow else pytest_options(test_file)
+    code = pytest.main([*options, "-x"], plugins=[selection])
     killer = selection.killer
     if killer is None and code not in (0, 5):
         killer = f"{test_file} (pytest ended with {int(code)})"

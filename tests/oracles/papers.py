@@ -256,3 +256,73 @@ def apo(case: Case):
                 weights[g, i] = 1 - np.exp(-np.e * p)
     loss = by_verl(case, advantages * factors.reshape(-1, 1))
     return plus_kl(case, *loss, ROW_MEAN, case.mask, "low_var_kl", 0.001, where=weights.reshape(-1, 1) * case.mask)
+
+
+# --- arXiv 2505.02835 ------------------------------------------------------------------------------------------------
+
+
+def three_sigma(case: Case) -> np.ndarray:
+    """Standardised over the batch; what is further out than three standard deviations is dropped."""
+    rewards = np.float64(case.rewards)
+    scores = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+    return on_tokens(case, [score if abs(score) <= 3 else 0.0 for score in scores])
+
+
+# --- arXiv 2412.18279 ------------------------------------------------------------------------------------------------
+
+
+def _steps(case: Case, row: int, separator: int = 3) -> list[list[int]]:
+    """The places of each step of a row."""
+    steps = [[]]
+    for place in np.flatnonzero(case.mask[row]):
+        steps[-1].append(int(place))
+        if case.tokens[row, place] == separator:
+            steps.append([])
+    return [step for step in steps if step]
+
+
+def step_estimate(case: Case):
+    """(advantages, returns) on the tokens: the critic's difference over each step, and the reward of the answer."""
+    advantages, returns = np.zeros(case.mask.shape), np.zeros(case.mask.shape)
+    for row in range(ROWS):
+        steps = _steps(case, row)
+        values = [float(case.values[row, step[0]]) for step in steps] + [float(case.rewards[row])]
+        for k, step in enumerate(steps):
+            advantages[row, step], returns[row, step] = values[k + 1] - values[k], case.rewards[row]
+    return advantages, returns
+
+
+def direct_advantage(case: Case, beta: float = 0.1):
+    """Half the squared difference of each step's log ratio and its advantage over beta; their sum over the tokens."""
+    advantages, _ = step_estimate(case)
+    old = tensor(case.old_log_probs)
+
+    def loss(log_probs):
+        total = 0.0
+        for row in range(ROWS):
+            for step in _steps(case, row):
+                ratio = (log_probs[row, step] - old[row, step]).sum()
+                total = total + (advantages[row, step[0]] / beta - ratio) ** 2 / 2
+        return total / case.mask.sum()
+
+    return value_and_gradient(loss, case.log_probs)
+
+
+# --- arXiv 2302.08215, naver/disco -----------------------------------------------------------------------------------
+
+
+def fdpg(case: Case, beta: float = 0.1) -> np.ndarray:
+    """Tuner._update_moving_z and FDivergenceLoss with JSLoss's f', step by step; the target is ref exp(R / beta)."""
+    total = token_rewards(case, beta).sum(axis=1)  # R - beta log(pi / ref)
+    points, past, result = [[] for _ in range(GROUPS)], [], np.zeros(ROWS)
+    for rewards in [*(np.float64(rewards) for rewards, _ in case.history), total]:
+        baseline, pseudo = np.mean(past[-1024:]) if past else 0.0, np.zeros(ROWS)
+        for g in range(GROUPS):
+            rows = range(g * GROUP, (g + 1) * GROUP)
+            points[g] += [np.exp(rewards[i] / beta) for i in rows]  # P / pi
+            z = np.mean(points[g])
+            for i in rows:
+                t = z / np.exp(rewards[i] / beta)
+                pseudo[i] = -np.log(2 * t / (1 + t))
+        result, past = pseudo - baseline, past + list(pseudo)
+    return on_tokens(case, result)

@@ -34,6 +34,7 @@ class Settings(NamedTuple):
     b1: float = 0.8
     b2: float = 0.9
     eps: float = 1e-3
+    normalize: bool = True  # the observations
 
 
 class Moments:
@@ -82,7 +83,8 @@ def replay(start: dict, rollouts: list[dict], orders: list[np.ndarray], settings
     for rows, order in zip(rollouts, orders, strict=True):
         if without == "normaliser of before the rollout":
             moments.add(_flat(rows["observations"]))
-        mean, std = (0.0, 1.0) if without == "normalised observations" else (moments.mean, moments.std)
+        plain = without == "normalised observations" or not s.normalize
+        mean, std = (0.0, 1.0) if plain else (moments.mean, moments.std)
         seen, following = (
             torch.tensor(np.clip((np.float64(rows[name]) - mean) / std, -10, 10))
             for name in ("observations", "next_observations")

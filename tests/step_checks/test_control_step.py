@@ -117,6 +117,10 @@ def test_two_updates_are_those_of_the_equations(case):
     assert len({rows["actions"].tobytes() for rows in rollouts}) == 2
     ended, cut = (np.concatenate([rows[name] for rows in rollouts]) for name in ("terminated", "truncated"))
     assert 2 < ended.sum() < ended.size / 2 and 2 < cut.sum() < cut.size / 2
+    (one, two), done = rollouts, ended[:4, -1] | cut[:4, -1]
+    went_on = one["next_observations"][:, -1][~done]
+    np.testing.assert_array_equal(two["observations"][:, 0][~done], went_on, "episodes go on in the next rollout")
+    assert len(went_on)
     params, metrics, outputs = control_step.replay(start, rollouts, orders, SETTINGS)
     for acted, rows in zip(outputs, rollouts, strict=True):  # by the newest params and the moments of before
         np.testing.assert_allclose(rows["outputs"], acted, rtol=1e-3, atol=1e-5)

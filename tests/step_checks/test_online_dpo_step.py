@@ -42,10 +42,11 @@ def config(folder):
 def case(tmp_path_factory):
     """(calls of the train step, samples of each step, rollouts, alphabet, rows of metrics)."""
     folder, steps, samples, rollouts = tmp_path_factory.mktemp("online_dpo"), [], [], []
-    build, source = online_dpo.build, online_dpo.Source
+    build, source, keys = online_dpo.build, online_dpo.Source, []
 
     class Source(source):
         def __call__(self, *args):
+            keys.append(jax.random.key_data(args[2]).tobytes())
             candidates, judged = super().__call__(*args)
             samples.append(candidates)
             rollouts.append(judged.rollout)
@@ -62,6 +63,7 @@ def case(tmp_path_factory):
         patch.setattr(online_dpo, "compile_ahead", lambda *args: None)
         patch.setattr(online_dpo, "make_evaluate", lambda *args: lambda params: ({}, []))
         online_dpo.run(config(folder), folder / "run")
+    assert len(set(keys)) == len(keys) == 3, "each step draws with a key of its own"
     alphabet = tasks.load("arithmetic", data_dir=str(folder / "data"), num_train=100, num_test=20).tokenizer.alphabet
     return steps[0].calls, samples, rollouts, alphabet, read_jsonl(folder / "run" / "metrics.jsonl")[1:]
 

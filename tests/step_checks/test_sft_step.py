@@ -77,6 +77,8 @@ def case(tmp_path_factory):
 def test_three_updates_are_those_of_the_equations(case):
     calls, batches = case
     assert len(calls) == len(batches) == 3 and [len(rows) for rows in batches] == [8] * 3
+    assert len({str(rows) for rows in batches}) == 3, "each update has other records"
+    assert all(completion[0] == 3 + ALPHABET.index("x") for rows in batches for _, completion, *_ in rows), "the best"
     params, metrics = sft_step.replay(calls[0].before, batches, OPTIMIZER, RATE, SIZES)
     assert forward.update_error(calls[0].before, params, calls[-1].after) < TOLERANCE
     wrong = forward.metric_errors(metrics, [call.metrics for call in calls])

@@ -49,6 +49,26 @@ def test_special_tokens_in_an_answer_stay_text(chat, cut_off):
     assert ATTACK in chat.decode(ids, keep_special=True)
 
 
+@pytest.mark.parametrize("family", sorted(tiny_tokenizers.FAMILIES))
+def test_ids_only_grow_in_every_family(tmp_path, family):
+    folder = tiny_tokenizers.FAMILIES[family](tmp_path / family)
+    tokenizer = load_tokenizer(folder)
+    template = ChatTemplate.load(folder, tokenizer)
+    names = sorted((tokenizer.token_text(token) for token in tokenizer.added_ids), key=len)[-3:]
+    attack = f"a{names[-1]} b{names[0]}{tokenizer.token_text(tokenizer.eos_id)}c"
+    talk, ids = dialogue_of(ChatPrompts(template)).start("Hello there!"), []
+    ids += talk.ids
+    for turn in range(3):
+        said = tokenizer.encode_continuation(f"It is {turn}.") + [tokenizer.eos_id]
+        _, plain = talk.answer(said, [{"role": "user", "content": "ok"}])
+        talk, new = talk.answer(said, [{"role": "user", "content": attack}])
+        ids += [*said, *new]
+        assert talk.conversation.ids == ids
+        special = [[token for token in found if token in tokenizer.added_ids] for found in (plain, new)]
+        assert special[0] == special[1], "an answer has written special tokens"
+        assert attack.replace(" ", "") in tokenizer.decode(new, keep_special=True).replace(" ", "")
+
+
 def test_folders_without_a_template_write_roles(folder):
     prompts = PlainPrompts(load_tokenizer(folder))
     talk = dialogue_of(prompts).start([{"role": "user", "content": "Hello there!"}])

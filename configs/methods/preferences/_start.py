@@ -58,6 +58,17 @@ def hybrid(key: str, arg: str | None, **slots) -> ConfigDict:
     return _named(key, task, words, config, slots)
 
 
+def constrained(config: ConfigDict) -> ConfigDict:
+    """The config with CGPO's mixture of judges (arXiv 2409.20370): rules that each answer passes or fails."""
+    judges = dict(
+        answers=dict(fn="form.pattern", regex=".+", weight=0.0),
+        no_doubled_sign=dict(fn="form.pattern", regex=r"(?!.*([=+-])\1).*", weight=0.0),
+    )
+    config.reward.terms = dict(right=dict(fn="task"), **judges)
+    config.reward.compose = dict(fn="rl_jax.rewards.constraints:constrained", by=tuple(judges))
+    return config
+
+
 def _named(key: str, task: set[str], words: set[str], config: ConfigDict, slots: dict) -> ConfigDict:
     config.name = "_".join([key, *sorted(task), *(words & {"smoke"})])
     _set(config, ("algorithm", "train"), slots)

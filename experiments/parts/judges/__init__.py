@@ -7,18 +7,24 @@ import path, "my_judges:make".
 """
 
 from experiments.parts.judges.certainty import confidence
+from experiments.parts.judges.follow_ups import follow_up
 from experiments.parts.judges.generative import pairwise, pointwise
 from experiments.parts.judges.language_models import likelihood, log_ratio
+from experiments.parts.judges.preferring import win_probability
 from experiments.parts.judges.reward_models import process_reward_model, reward_model
+from experiments.parts.judges.rules import rules
 from experiments.parts.judges.spans import spans
 
 __all__ = [
     "confidence",
+    "follow_up",
     "likelihood",
     "log_ratio",
     "pairwise",
     "pointwise",
     "process_reward_model",
     "reward_model",
+    "rules",
     "spans",
+    "win_probability",
 ]

@@ -4,6 +4,7 @@ What was asked before is answered from memory, by its text, so equal completions
 """
 
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,12 +16,13 @@ from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
 from experiments.parts.training import to_mesh
 from rl_jax.experience.prompt import info_of
+from rl_jax.preferences.judge_task import PAIRWISE, fill
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training import sharding
 
 POINTWISE = "Question:\n{prompt}\n\nAnswer:\n{completion}\n\nGrade the answer from {low} to {high}. Grade:"
-PAIRWISE = "Question:\n{prompt}\n\nAnswer A:\n{first}\n\nAnswer B:\n{second}\n\nWhich answer is better, A or B? Better:"
+AGAINST = ("group", "bootstrap", "record")
 MAX_CACHED = 100_000  # answers kept in memory
 Ask = Callable[[Sequence[str]], list[str]]
 
@@ -99,14 +101,15 @@ def pairwise(
       path: the judge: workdir of a run or a Hugging Face folder.
       template: the question, with {prompt}, {first} and {second}.
       pattern: regular expression whose first match is "A" or "B".
-      against: "group", the next `opponents` completions of the same prompt; or "record", the record's own completion.
+      against: "group", the next `opponents` completions of the same prompt; "bootstrap", one completion of the prompt,
+        chosen by a hash of all of them, which itself gets one half (BRPO, arXiv 2506.00103); or "record", the record's
+        own completion.
       opponents: completions of the group to compare with.
       swap: ask in both orders, so that a judge that likes the first place wins nothing by it.
       max_tokens: longest answer.
       batch_size: questions per call of the sampler.
     """
-    if against not in ("group", "record"):
-        raise ValueError(f"pairwise.against={against!r} is neither 'group' nor 'record'")
+    check_against(against, "pairwise")
     ask = Cached(make_ask(setup, path, "pairwise.path", max_tokens, batch_size))
     matcher = re.compile(pattern)
 
@@ -133,6 +136,12 @@ def pairwise(
     return judge
 
 
+def check_against(against: str, judge: str) -> None:
+    """Raises ValueError if `against` is not what `pairs_of` takes."""
+    if against not in AGAINST:
+        raise ValueError(f"{judge}.against={against!r} is neither {', nor '.join(map(repr, AGAINST))}")
+
+
 def pairs_of(judged: Rows, against: str, opponents: int) -> list[tuple[int, str]]:
     """(row, text to compare it with) of each comparison.
 
@@ -152,15 +161,15 @@ def pairs_of(judged: Rows, against: str, opponents: int) -> list[tuple[int, str]
             groups.append([row])
     pairs = []
     for group in groups:
+        if against == "bootstrap":  # the same one in every process, and after a resume
+            texts = [judged.records[group[0]]["prompt"], *(judged.completions[row] for row in group)]
+            reference = group[zlib.crc32("\0".join(texts).encode()) % len(group)]
+            pairs += [(row, judged.completions[reference]) for row in group if row != reference]
+            continue
         for place, row in enumerate(group):
             others = [group[(place + step) % len(group)] for step in range(1, min(opponents, len(group) - 1) + 1)]
             pairs += [(row, judged.completions[other]) for other in others]
     return pairs
-
-
-def fill(template: str, **texts: str) -> str:
-    """The template with {name} replaced; braces in the texts stay as they are."""
-    return re.sub(r"\{(\w+)\}", lambda found: texts.get(found[1], found[0]), template)
 
 
 def answer_of(record: dict) -> str:

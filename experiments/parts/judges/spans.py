@@ -9,11 +9,8 @@ import numpy as np
 from experiments.parts.judges import generative
 from experiments.parts.judges.base import Judge, Rows, Verdict, judge_prompts, sampled_ids
 from experiments.parts.setup import Setup
+from rl_jax.preferences.judge_task import SPANS
 
-TEMPLATE = (
-    "Question:\n{prompt}\n\nAnswer:\n{completion}\n\nQuote each good passage of the answer on a line GOOD: and each "
-    "poor one on a line POOR:\n"
-)
 LINE = r"(?m)^\s*(GOOD|POOR):\s*(.+?)\s*$"
 
 
@@ -21,7 +18,7 @@ def spans(
     setup: Setup,
     *,
     path: str,
-    template: str = TEMPLATE,
+    template: str = SPANS,
     pattern: str = LINE,
     good: float = 1.0,
     poor: float = -1.0,

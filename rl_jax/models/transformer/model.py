@@ -80,6 +80,7 @@ def _forward(
     chosen: int32 [L, B, T, k], experts to replay.
     """
     chex.assert_rank([batch.tokens, batch.positions, batch.segment_ids], 2)
+    batch = batch._replace(allowed=None)  # read by a Score, after the head
     chex.assert_equal_shape(jax.tree.leaves(batch))
     if batch.tokens.shape[1] % devices_over("tokens"):
         raise ValueError(

@@ -1,0 +1,72 @@
+"""Language models as judges: what they say becomes the reward of GRPO or PPO on generated sums.
+
+    python -m experiments.sft --config=configs/preferences/judged.py:letter --workdir=runs/judge_letter
+    python -m experiments.ppo --config=configs/preferences/judged.py:pairwise_rl
+
+Stages, a judge of characters trained on generated preferences: `letter` (which of two is better), `spans` (good and
+poor steps), `follow_up` (what a user says next), each by experiments.sft; `scores` (a grade of each of two, then
+experiments.grpo rewards right orders with +1 and wrong ones with -1: SPCT's rule, 2504.02495). Methods: `pairwise_rl`
+(2504.04950, PPO on the probability of being better than the record's answer, both orders averaged), `writing_zero`
+(2506.00103, BRPO: GRPO on wins against a random row of the group), `text2grad` (2505.22338, PPO on +1 and -1 on the
+tokens that the judge quotes; k1 where its code has the KL over the vocabulary), `flr` (2409.13948, GRPO on how likely a
+satisfied user's words are), `autorule` (2506.15651, GRPO on a reward model, the run runs/judge_reward_model of
+configs/preferences/reward_models.py, plus the share of config.judge.rules.rules that are kept). The verifier's reward
+is only logged, as `task`. `smoke`: seconds.
+"""
+
+from configs import common, ppo_common
+from configs.tasks import arithmetic
+
+STAGES = ("letter", "scores", "spans", "follow_up")
+METHODS = ("pairwise_rl", "writing_zero", "text2grad", "flr", "autorule")
+RULES = ("The answer has more than one total.", "The last total is the result of the sum.")
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, (*STAGES, *METHODS, "smoke"))
+    if len(named := sorted(words & {*STAGES, *METHODS})) > 1:
+        raise ValueError(f"choose one stage or method, not {len(named)}: {', '.join(named)}")
+    word, smoke = (named or ["pairwise_rl"])[0], "smoke" in words
+    runs = "runs/smoke_judge" if smoke else "runs/judge"
+    config = judge(word, smoke) if word in STAGES else policy(word, runs, smoke)
+    config.name = f"{runs.removeprefix('runs/')}_{word}"
+    return config
+
+
+def judge(word: str, smoke: bool):
+    """A small model of characters that learns to judge."""
+    config = arithmetic.get_config("smoke" if smoke else None)
+    data = dict(name="generated", kind="steps" if word == "spans" else "pairs", data_dir=common.DATA_DIR)
+    if word == "spans":
+        data["equations"] = False  # totals, as the policy writes them
+    config.task = dict(name="rl_jax.preferences.judge_task:load", data=data, form=word)
+    if word == "spans":
+        config.task.separator = "="
+    lengths = dict(letter=4, scores=6, spans=64, follow_up=28)
+    config.rollout.update(completion_length=lengths[word], prompt_buckets=(192,))
+    return config
+
+
+def policy(word: str, runs: str, smoke: bool):
+    """GRPO or PPO on the judge."""
+    config = arithmetic.get_config("smoke" if smoke else None)
+    paths = {stage: f"{runs}_{stage}" for stage in STAGES}
+    if word == "pairwise_rl":
+        config.judge = dict(wins=dict(fn="win_probability", path=paths["letter"], against="record"))
+    if word == "writing_zero":
+        config.judge = dict(wins=dict(fn="pairwise", path=paths["letter"], against="bootstrap"))
+        config.algorithm.advantage = dict(fn="rl_jax.advantages.paired:brpo")
+    if word == "text2grad":
+        config.judge = dict(spans=dict(fn="spans", path=paths["spans"], max_tokens=64))
+    if word == "flr":
+        said = dict(positive=("That is right, thank you.",), negative=("That is not right.",))
+        config.judge = dict(user=dict(fn="follow_up", path=paths["follow_up"], **said))
+    if word == "autorule":
+        model = dict(fn="reward_model", path=f"{runs}_reward_model")
+        config.judge = dict(rm=model, rules=dict(fn="rules", path=paths["letter"], rules=RULES))
+    if word in ("pairwise_rl", "text2grad"):
+        config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.2 if word == "text2grad" else 0.05)
+        if word == "text2grad":  # its code's controller: .2 at first, towards a KL of .1
+            config.algorithm.trackers.reward_kl = dict(fn="adaptive_kl", initial=0.2, target=0.1)
+        ppo_common.with_critic(config, optimizer=common.optimizer(learning_rate=1e-3, warmup_steps=10))
+    return config

@@ -1,0 +1,118 @@
+"""How trained models score given pairs: reward models, and the implicit rewards of DPO runs, by their folders."""
+
+import inspect
+import json
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.parts.judges.base import run_of, setup_of
+from experiments.parts.judges.language_models import start_of
+from experiments.parts.judges.trained import RewardModel, load_reward_model
+from experiments.parts.stored import read_config
+from rl_jax import preferences
+from rl_jax.core.masked import zero_masked
+from rl_jax.core.types import Params, TokenBatch
+from rl_jax.credit import ensembles
+from rl_jax.data import pipeline
+from rl_jax.losses.reward_model.implicit import implicit_rewards
+from rl_jax.training.scoring import make_score
+
+PREFERENCE_PROGRAMS = ("dpo", "online_dpo")
+
+
+def load_scorer(folder: str | pathlib.Path) -> tuple[RewardModel, str]:
+    """A model that scores responses, and its kind.
+
+    Args:
+      folder: workdir of a run of experiments.reward_model ("explicit"), or of experiments.dpo or online_dpo
+        ("implicit": beta sum_t log(pi / ref), ref what the run started from).
+
+    Raises:
+      ValueError: if the run is of another program.
+      FileNotFoundError: if there is no run.
+    """
+    folder = pathlib.Path(folder)
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} has no config.json: give the workdir of a run")
+    program = read_config(folder).get("program", "reward_model")
+    if program == "reward_model":
+        return load_reward_model(folder, mesh=""), "explicit"
+    if program not in PREFERENCE_PROGRAMS:
+        raise ValueError(f"{folder} is a run of {program}; give runs of reward_model, dpo or online_dpo")
+    return _implicit(folder), "implicit"
+
+
+def _implicit(folder: pathlib.Path) -> RewardModel:
+    setup, model = run_of(setup_of(folder, ""), folder)
+    config = setup.config
+    if "encode" not in config:  # of online_dpo, which encodes prompts as the policy's programs do
+        config.encode = dict(truncate="left", identical="drop")
+    length, beta = config.rollout.completion_length, config.algorithm.beta
+    score = make_score(setup.model, completion_length=length, chunk=config.score.chunk)
+
+    def members(params: Params, batch: TokenBatch):
+        mask = batch.segment_ids[:, -length:] != 0
+        ratios = score(params["model"], batch).log_probs - score(params["reference"], batch).log_probs
+        return implicit_rewards(zero_masked(ratios, mask)[:, None], mask[:, None], beta=beta)
+
+    params = {"model": model, "reference": start_of(setup, folder)}
+    return RewardModel(
+        lambda params, batch: members(params, batch)[:, 0],
+        members,
+        params,
+        setup.task.tokenizer,
+        config,
+        setup,
+        ensembles.mean,
+    )
+
+
+def read_pairs(name: str, path: str, split: str, limit: int = 0, data_dir: str = "") -> list[dict]:
+    """Records of pairs.
+
+    Args:
+      name: of rl_jax.preferences ("jsonl", "generated", "hh", ...).
+      path: its file or folder; "" if it needs none.
+      split: "train", "test", or "all" of them.
+      limit: most records; 0: all.
+      data_dir: where it is prepared; "": the usual place.
+
+    Raises:
+      ValueError: if the records are no pairs, or there is none.
+    """
+    options = ({"path": path} if path else {}) | ({"data_dir": data_dir} if data_dir else {})
+    splits = [split]
+    if split == "all":  # in one split if the set can be had that way
+        takes = name in preferences.LOADERS and "test_share" in inspect.signature(preferences.LOADERS[name]).parameters
+        options, splits = (options | {"test_share": 0.0}, ["train"]) if takes else (options, ["test"])
+    data = preferences.load(name, **options)
+    if data.kind != "pairs":
+        raise ValueError(f"{name} are {data.kind}, and pairs are needed")
+    records = []
+    for part in splits:
+        source = data.data_source(part)
+        records += [record for batch in pipeline.eval_batches(source, 256, len(source)) for record in batch]
+    if not records:
+        raise ValueError(f"{name} {path}: there is no record in the split {split!r}")
+    return records[:limit] if limit else records
+
+
+def gaps(model: RewardModel, records: Sequence[dict]) -> np.ndarray:
+    """r(first response) - r(second) of each pair, float32 [N]."""
+    prompts = [record["prompt"] for record in records]
+    first, second = (model.score_texts(prompts, [record["responses"][k] for record in records]) for k in (0, 1))
+    return first - second
+
+
+def write_jsonl(path: pathlib.Path, rows: Sequence[dict]) -> None:
+    """One JSON object per line. Refuses to replace a file.
+
+    Raises:
+      FileExistsError: if there is one.
+    """
+    if path.exists():
+        raise FileExistsError(f"{path} is there already: name another file, or remove it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")

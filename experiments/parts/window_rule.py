@@ -1,0 +1,42 @@
+"""Whether a config goes with rollout.window, algorithm.mirror_step and algorithm.action_mask, if it has them."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from ml_collections import ConfigDict
+
+# What both need: rows that are sampled once, by the one compiled program, and stay as they are.
+PLAIN = {
+    "sample.dynamic_sampling.max_batches": 1,
+    "sample.references": 0,
+    "sample.memory.last": False,
+    "packing.mode": "padded",
+    "rollout.engine.name": "lockstep",
+    "rollout.mesh": "",
+    "foreign": {},
+}
+
+
+def problems(config: ConfigDict) -> Iterator[str]:
+    """What does not go with rollout.window, algorithm.mirror_step and algorithm.action_mask, one line each."""
+    rollout, window = config.rollout, config.rollout.get("window", 0)
+    if window:
+        if rollout.completion_length % window:
+            yield f"rollout.window={window} must divide rollout.completion_length={rollout.completion_length}"
+        yield from _needed(config, f"rollout.window={window}", PLAIN | {"program": "ppo", "sample.group_size": 1})
+    if step := (config.algorithm.get("mirror_step", 0.0) or 0.0):
+        wanted = {"program": "grpo", "packing.mode": "padded", "model.lora.rank": 0}
+        yield from _needed(config, f"algorithm.mirror_step={step}", wanted)
+    top_p = config.algorithm.action_mask.top_p if "action_mask" in config.algorithm else 1.0
+    if top_p < 1:
+        more = {"model.lora.rank": 0, "rollout.window": 0}
+        yield from _needed(config, f"algorithm.action_mask.top_p={top_p}", PLAIN | more)
+
+
+def _needed(config: ConfigDict, cause: str, values: dict[str, Any]) -> Iterator[str]:
+    for name, wanted in values.items():
+        value = functools.reduce(lambda group, key: group[key], name.split("."), config)
+        value = value.to_dict() if isinstance(value, ConfigDict) else value
+        if value != wanted:
+            yield f"{name}={value!r} does not go with {cause}: it must be {wanted!r}"

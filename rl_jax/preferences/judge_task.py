@@ -1,0 +1,154 @@
+"""Preferences as a task: a language model that learns to judge, by SFT on verdicts or by RL on whether they are right.
+
+    config.task = dict(name="rl_jax.preferences.judge_task:load", data=dict(name="generated"), form="letter")
+
+forms, what the judge is asked and what it says:
+    letter     which of two answers is better: "A" or "B"                      (judges pairwise, win_probability)
+    scores     a grade of each of two answers, "8 3"                           (generative reward modelling, SPCT)
+    spans      the good and the poor passages, "GOOD: ..." and "POOR: ..."     (judge spans; needs labelled steps)
+    follow_up  what a user says next, satisfied or not                         (judge follow_up)
+The reward of a verdict is +1 if it agrees with the label and -1 if not (SPCT's rule, arXiv 2504.02495), for any form.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from rl_jax.preferences import load as load_preferences
+from rl_jax.tasks.base import Task
+from rl_jax.tokenizers import CharTokenizer, Llama2cTokenizer
+
+PAIRWISE = "Question:\n{prompt}\n\nAnswer A:\n{first}\n\nAnswer B:\n{second}\n\nWhich answer is better, A or B? Better:"
+SCORES = "Question:\n{prompt}\n\nAnswer A:\n{first}\n\nAnswer B:\n{second}\n\nGrade both from 1 to 10. Grades:"
+SPANS = (
+    "Question:\n{prompt}\n\nAnswer:\n{completion}\n\nQuote each good passage of the answer on a line GOOD: and each "
+    "poor one on a line POOR:\n"
+)
+TEMPLATES = {"letter": PAIRWISE, "scores": SCORES, "spans": SPANS, "follow_up": "{prompt}{completion}\n"}
+KINDS = {"letter": ("pairs",), "scores": ("pairs",), "spans": ("steps",), "follow_up": ("pairs",)}
+PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
+SATISFIED, NOT_SATISFIED = "That is right, thank you.", "That is not right."
+
+
+def load(
+    *,
+    data: Mapping,
+    form: str = "letter",
+    template: str = "",
+    separator: str = "\n",
+    satisfied: str = SATISFIED,
+    not_satisfied: str = NOT_SATISFIED,
+    alphabet: str = PRINTABLE,
+    tokenizer_path: str = "",
+) -> Task:
+    """A task whose prompts are questions to a judge.
+
+    Each pair is asked about twice, in both orders (letter, scores), or once for each answer (follow_up).
+
+    Args:
+      data: keywords of rl_jax.preferences.load; pairs, or steps for `spans`.
+      form: one of TEMPLATES.
+      template: of the question; "": the form's own.
+      separator: between the steps of an answer (spans).
+      satisfied: what a user says after the better answer (follow_up).
+      not_satisfied: after the worse one.
+      alphabet: the characters of the tokenizer.
+      tokenizer_path: llama2.c tokenizer.bin, instead of characters.
+
+    Returns:
+      Task.
+
+    Raises:
+      ValueError: if the form is unknown, or the data are of another kind than it needs.
+    """
+    if form not in TEMPLATES:
+        raise ValueError(f"form={form!r} is none of {', '.join(TEMPLATES)}")
+    prefs = load_preferences(**data)
+    if prefs.kind not in KINDS[form]:
+        raise ValueError(f"form={form!r} is made of {' or '.join(KINDS[form])}, and {prefs.name} are {prefs.kind}")
+    template, says = template or TEMPLATES[form], (satisfied, not_satisfied)
+    splits = {"sft_train": "train", "train": "train", "test": "test"}
+    tokenizer = Llama2cTokenizer(tokenizer_path) if tokenizer_path else CharTokenizer(alphabet)
+    return Task(
+        f"judge_{form}",
+        tokenizer,
+        lambda split: Questions(prefs.data_source(splits[split]), form, template, separator, says),
+        verdict,
+    )
+
+
+class Questions:
+    """Random access to the questions of one split: source[i] -> {"prompt", "completion", "info"}.
+
+    Attributes:
+      name: of the preferences.
+      split: of the preferences.
+      report: of the preferences.
+      num_skipped: of the preferences.
+    """
+
+    def __init__(self, source: Sequence[dict], form: str, template: str, separator: str, says: tuple[str, str]):
+        """The questions about the records of `source`."""
+        self._source, self._form, self._template, self._separator, self._says = source, form, template, separator, says
+        self.name, self.split, self.report = source.name, source.split, source.report
+        self.num_skipped = source.num_skipped
+
+    def __len__(self) -> int:
+        return len(self._source) * (1 if self._form == "spans" else 2)
+
+    def __getitem__(self, index: int) -> dict[str, str]:
+        index = range(len(self))[index]
+        if self._form == "spans":
+            return self._about_spans(self._source[index])
+        record, turned = self._source[index // 2], index % 2 == 1
+        prompt, (better, worse) = _text(record["prompt"]), map(_text, record["responses"])
+        if self._form == "follow_up":
+            asked = fill(self._template, prompt=prompt, completion=worse if turned else better)
+            return _record(asked, self._says[turned], {"answer": self._says[turned], "form": self._form})
+        first, second = (worse, better) if turned else (better, worse)
+        asked, answer = fill(self._template, prompt=prompt, first=first, second=second), "AB"[turned]
+        says = answer if self._form == "letter" else " ".join(("8", "3")[:: -1 if turned else 1])
+        return _record(asked, says, {"answer": answer, "form": self._form})
+
+    def _about_spans(self, record: dict) -> dict[str, str]:
+        steps, labels = record["steps"], record["labels"]
+        asked = fill(self._template, prompt=_text(record["prompt"]), completion=self._separator.join(steps))
+        lines = [
+            f"{'GOOD' if label else 'POOR'}: {step}"
+            for step, label in zip(steps, labels, strict=True)
+            if label is not None
+        ]
+        return _record(asked, "\n".join(lines), {"answer": "\n".join(lines), "form": self._form})
+
+
+def verdict(prompt: str, completion: str, info: dict) -> dict[str, float]:
+    """+1 if the verdict agrees with info["answer"], -1 if not or if there is none. `parsed`: whether there is one.
+
+    letter: the first A or B. scores: the first two numbers, of which the better answer's has to be the larger one; a
+    tie is wrong. spans and follow_up: the text itself.
+    """
+    form, answer = info["form"], info["answer"]
+    if form == "letter":
+        found = re.search(r"\b([AB])\b", completion)
+        right, parsed = found is not None and found[1] == answer, found is not None
+    elif form == "scores":
+        numbers = [int(x) for x in re.findall(r"\d{1,4}", completion)[:2]]
+        parsed = len(numbers) == 2
+        right = parsed and (numbers[0] > numbers[1] if answer == "A" else numbers[1] > numbers[0])
+    else:
+        right, parsed = completion.strip() == answer, bool(completion.strip())
+    return {"reward": 1.0 if right else -1.0, "right": float(right), "parsed": float(parsed)}
+
+
+def fill(template: str, **texts: str) -> str:
+    """The template with {name} replaced; braces in the texts stay as they are."""
+    return re.sub(r"\{(\w+)\}", lambda found: texts.get(found[1], found[0]), template)
+
+
+def _record(prompt: str, completion: str, info: dict) -> dict[str, str]:
+    return {"prompt": prompt, "completion": completion, "info": json.dumps(info)}
+
+
+def _text(value: str | Sequence[Mapping]) -> str:
+    """A text, or the last message of a chat."""
+    return value if isinstance(value, str) else value[-1]["content"]

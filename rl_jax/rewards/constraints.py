@@ -1,0 +1,46 @@
+"""Constraints beside a reward: a mixture of judges, each of which a response passes or fails (CGPO, arXiv 2409.20370).
+
+`constrained` writes both into the one number that a row has: r for a response that all judges pass, r - PENALTY for
+another one. rl_jax.selection.constraints reads them again. Named in config.reward.compose by its import path.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from rl_jax.core import binding
+from rl_jax.core.violations import PENALTY
+from rl_jax.rewards import compose
+
+
+def constrained(
+    terms: compose.Terms,
+    weights: compose.Weights,
+    *,
+    by: Sequence[str],
+    threshold: float = 1.0,
+    of: str | Callable | Mapping = "weighted_sum",
+) -> np.ndarray:
+    """The inner composition, less PENALTY where a term of `by` is below the threshold or nan.
+
+    Args:
+      terms: name -> float32 [B].
+      weights: name -> w.
+      by: names of the judges' terms; they may have weight 0.
+      threshold: a term below it is a violation.
+      of: the composition of the reward itself, which has to stay within +-PENALTY / 2.
+
+    Returns:
+      float32 [B].
+
+    Raises:
+      ValueError: if a name of `by` is no term, or a reward is as large as that.
+    """
+    if missing := sorted(set(by) - set(terms)):
+        known = ", ".join(sorted(terms)) or "none"
+        raise ValueError(f"constrained: by names {', '.join(missing)}; the terms are {known}")
+    rewards = binding.bind(of, compose)(terms, weights)
+    if np.abs(rewards).max(initial=0.0) >= PENALTY / 2:
+        raise ValueError(f"constrained: a reward of {np.abs(rewards).max():g} is not below {PENALTY / 2:g}: scale it")
+    passes = np.logical_and.reduce([terms[name] >= threshold for name in by]) if by else np.True_
+    return np.where(passes, rewards, rewards - np.float32(PENALTY)).astype(np.float32)

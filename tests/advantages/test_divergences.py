@@ -1,0 +1,137 @@
+"""advantages/divergences.py and the tracker of memory.py: against autodiff of the divergences, by enumeration."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax.advantages import divergences, memory
+
+RNG = np.random.default_rng(0)
+ANSWERS = 6
+LOGITS, REFERENCE = RNG.normal(size=(2, ANSWERS))
+FEATURES = np.array([1.0, 0.0, 0.0, 1.0, 0.0, 0.0])
+# f(t) of each divergence, by hand.
+F = {
+    "kl": lambda t: -jnp.log(t),
+    "reverse_kl": lambda t: t * jnp.log(t),
+    "js": lambda t: t * jnp.log(2 * t / (t + 1)) + jnp.log(2 / (t + 1)),
+    "tv": lambda t: jnp.abs(1 - t) / 2,
+    "chi2": lambda t: (t - 1) ** 2 / t,
+    "reverse_chi2": lambda t: (t - 1) ** 2,
+}
+
+
+@pytest.mark.parametrize("f", divergences.DIVERGENCES)
+def test_the_pseudo_rewards_gradient_is_the_divergences(f):
+    """E_pi[f'(t) grad log pi] = grad E_p[f(pi / p)], over all answers."""
+    with jax.enable_x64(True):
+        target = jax.nn.log_softmax(jnp.asarray(REFERENCE + FEATURES / 0.4))
+        expected = jax.grad(lambda x: jnp.sum(jnp.exp(target) * F[f](jnp.exp(jax.nn.log_softmax(x) - target))))(LOGITS)
+        log_pi = jax.nn.log_softmax(jnp.asarray(LOGITS))
+        slope = divergences.f_prime(log_pi - target, f=f)
+        found = jax.grad(lambda x: jnp.sum(jnp.exp(log_pi) * slope * jax.nn.log_softmax(x)))(LOGITS)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_slope_is_finite_however_far_the_target_is():
+    for f in divergences.DIVERGENCES:
+        assert np.isfinite(divergences.f_prime(jnp.array([-1e4, 0.0, 1e4]), f=f)).all(), f
+    with pytest.raises(ValueError, match="f='jensen' is none of kl, reverse_kl, js, tv, chi2, reverse_chi2"):
+        divergences.f_prime(jnp.zeros(1), f="jensen")
+
+
+# --- f-DPG -----------------------------------------------------------------------------------------------------------
+
+FIRST = np.zeros((8, 3), np.float32)
+REWARDS = np.float32([1.0, 0.2, -0.4, 0.3, 0.0, 0.0, 0.1, 0.7])
+fdpg = functools.partial(divergences.f_dpg, group_size=4, reward_kl_coef=0.5)
+
+
+def test_reverse_kl_is_the_reward_with_its_kl():
+    """-f' = (R - beta log(pi / ref)) / beta - log Z - 1: RLHF's reward over beta, up to the prompt's constant."""
+    found = fdpg(jnp.asarray(REWARDS), partition=FIRST, f="reverse_kl").reshape(2, 4)
+    expected = REWARDS.reshape(2, 4) / 0.5
+    expected = expected - np.log(np.exp(expected).mean(axis=1, keepdims=True)) - 1.0
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_where_the_policy_is_the_target_nothing_is_learned():
+    """P / pi is the same number for all answers: t = 1, and f'(1) - f'(1) = 0 once the baseline has seen it."""
+    for f in ("kl", "js", "chi2"):
+        tracker = memory.partitions(num_prompts=2, reward_kl_coef=0.5, f=f)
+        state, prompts = tracker.init(), jnp.repeat(jnp.arange(2), 4)
+        rewards = jnp.where(prompts == 0, 0.3, -2.0)
+        state = tracker.update(state, prompts, rewards, jnp.zeros(8))
+        np.testing.assert_allclose(fdpg(rewards, f=f, **state.named(prompts)), 0.0, atol=1e-5)
+
+
+def test_the_tracker_remembers_each_prompts_samples_and_the_newest_pseudo_rewards():
+    tracker = memory.partitions(num_prompts=3, reward_kl_coef=0.5, f="tv", window=6)
+    state, points, last = tracker.init(), {0: [], 2: []}, []
+    np.testing.assert_array_equal(state.named(jnp.array([2]))["partition"], 0.0)
+    for step in range(3):
+        prompts, rewards = np.array([0, 0, 2, 2]), RNG.normal(size=4).astype(np.float32)
+        state = tracker.update(state, jnp.asarray(prompts), jnp.asarray(rewards), jnp.zeros(4))
+        for prompt, reward in zip(prompts, rewards, strict=True):
+            points[prompt].append(np.exp(reward / 0.5))
+        for prompt, reward in zip(prompts, rewards, strict=True):
+            last.append(-0.5 * np.sign(np.mean(points[prompt]) - np.exp(reward / 0.5)))
+        found = state.named(jnp.array([2, 0, 1]))["partition"]
+        logs = [np.log(np.mean(points[2])), np.log(np.mean(points[0])), 0.0]
+        np.testing.assert_allclose(found[:, 0], logs, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(found[:, 1], [2 * step + 2, 2 * step + 2, 0])
+        np.testing.assert_allclose(found[:, 2], np.mean(last[-6:]), rtol=1e-5)
+    assert state.seen == 6 and state.values(jnp.array([1])) == 0
+
+
+def test_a_target_without_a_strength_is_refused():
+    with pytest.raises(ValueError, match="reward_kl_coef=0.0 must be above 0"):
+        divergences.f_dpg(jnp.ones(8), group_size=4, partition=FIRST, reward_kl_coef=0.0)
+    with pytest.raises(ValueError, match="8 rewards do not divide into groups of group_size=3"):
+        divergences.f_dpg(jnp.ones(8), group_size=3, partition=FIRST, reward_kl_coef=0.1)
+
+
+# --- GDC -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_fitted_strength_reaches_the_moment():
+    with jax.enable_x64(True):
+        features = jnp.asarray(RNG.normal(size=40))
+        for moment in (-0.5, 0.0, 0.8):
+            strength = divergences.fit_moment(features, moment)
+            weights = np.exp(np.float64(strength * features))
+            np.testing.assert_allclose((weights * features).sum() / weights.sum(), moment, atol=1e-9)
+        binary = jnp.asarray([1.0] * 3 + [0.0] * 7)  # log odds of the moment over those of the reference
+        found = divergences.fit_moment(binary, 0.6)
+        np.testing.assert_allclose(found, np.log(0.6 / 0.4) - np.log(0.3 / 0.7), rtol=1e-9)
+    assert divergences.fit_moment(jnp.zeros(4), 0.5) > 19, "no sample has the feature"
+
+
+def test_gdc_is_the_gradient_towards_the_constrained_target():
+    """Every answer once, the reference's samples by their exact shares; the gradient of KL(p || pi), and its zero."""
+    shares = np.array([3, 2, 2, 1, 1, 1]) / 10
+    sampled = np.repeat(FEATURES, [3, 2, 2, 1, 1, 1])
+    weights = shares * np.exp(np.float64(divergences.fit_moment(jnp.asarray(sampled, jnp.float32), 0.7)) * FEATURES)
+    target = weights / weights.sum()
+    np.testing.assert_allclose(target @ FEATURES, 0.7, atol=1e-5)
+    policy = np.exp(LOGITS) / np.exp(LOGITS).sum()
+
+    def advantages(probs, **more):
+        # Two tokens per answer, and garbage after the second.
+        def tokens(x):
+            return jnp.asarray(np.stack([np.log(x) / 2, np.log(x) / 2, np.full(ANSWERS, np.nan)], axis=1), jnp.float32)
+
+        mask = np.broadcast_to([True, True, False], (ANSWERS, 3))
+        arrays = dict(log_probs=tokens(probs), ref_log_probs=tokens(shares), completion_mask=mask)
+        samples = jnp.asarray(np.tile(sampled, (ANSWERS, 1)), jnp.float32)
+        rewards = jnp.asarray(FEATURES, jnp.float32)
+        return np.asarray(divergences.gdc(rewards, reference_rewards=samples, moment=0.7, **arrays, **more))
+
+    np.testing.assert_allclose(advantages(policy), target / policy - 1.0, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(advantages(policy, constant=0.0), target / policy, rtol=1e-4)
+    np.testing.assert_allclose(advantages(target), 0.0, atol=1e-5)
+    slope = policy * advantages(policy)  # minus the gradient of KL(p || pi) by the logits is p - pi
+    np.testing.assert_allclose(slope - policy * slope.sum(), target - policy, atol=1e-5)

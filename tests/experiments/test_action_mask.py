@@ -1,0 +1,100 @@
+"""algorithm.action_mask: who is carried, when the mask policy moves, and that a run samples what it scores."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import grpo, ppo
+from experiments.parts import action_mask
+from experiments.parts.check_config import check
+from tests.experiments.small import config as small_config
+from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
+from tests.experiments.test_ppo import with_critic
+
+
+def config_of(folder, **fields):
+    config = with_critic(small_config(folder, reward__function=reward(has_a_seven), **fields))
+    with config.unlocked():
+        config.algorithm.action_mask.update(top_p=0.5, every=2)
+    return config
+
+
+def rows_of(path):
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["step"]]
+
+
+def test_the_mask_policy_lags_behind(tmp_path):
+    """It becomes the policy after every second step; the reference moves on its own."""
+    config, first = config_of(tmp_path), {"w": jnp.zeros(2)}
+    move, carried = action_mask.with_mask(config, lambda ref, policy, step: ref, {"w": jnp.full(2, 9.0)}, first)
+    seen = []
+    for step in range(1, 5):
+        carried = move(carried, {"w": jnp.full(2, float(step))}, step)
+        seen.append(float(action_mask.mask_of(carried)["w"][0]))
+    assert seen == [0.0, 2.0, 2.0, 4.0] and action_mask.reference_of(carried)["w"][0] == 9.0
+    with config.unlocked():
+        config.algorithm.action_mask.top_p = 1.0
+    assert action_mask.with_mask(config, "move", first, first) == ("move", first)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("packing.mode", "packed", "packing.mode='packed' does not go with algorithm.action_mask.top_p=0.5"),
+        ("sample.dynamic_sampling.max_batches", 2, "max_batches=2 does not go with algorithm.action_mask"),
+        ("model.lora.rank", 2, "model.lora.rank=2 does not go with algorithm.action_mask.top_p=0.5: it must be 0"),
+    ],
+)
+def test_what_does_not_go_with_a_mask_is_named(tmp_path, name, value, said):
+    config = config_of(tmp_path)
+    with config.unlocked():
+        config.update_from_flattened_dict({name: value})
+    with pytest.raises(ValueError, match=said):
+        check(config)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_run_scores_what_it_samples(tmp_path):
+    """After a warm start of one-token rollouts. Also after updates, when policy and mask policy differ, the sampler's
+    log-probs are the scorer's."""
+    config = config_of(tmp_path, train__steps=3, train__optimizer__learning_rate=1e-2, eval__every=100)
+    with config.unlocked():
+        config.sft.update(steps=40, batch_size=32, eval_every=100)
+        config.sft.loss = dict(fn="one_token_rollout", samples=64)
+        config.sft.optimizer.update(learning_rate=1e-2, warmup_steps=0, decay_steps=0)
+    ppo.run(config, tmp_path / "run")
+    hits = [row["sft/hits"] for row in rows_of(tmp_path / "run" / "sft")]
+    assert len(hits) == 40 and np.mean(hits[-5:]) > np.mean(hits[:5]) + 0.1, "it learns from its own draws alone"
+    rows = rows_of(tmp_path / "run")
+    assert len(rows) == 3 and all(np.isfinite(row["loss"]) and row["sampler/gap_max"] < 1e-3 for row in rows)
+    assert all(np.isfinite(row["kl/k1"]) for row in rows) and rows[-1]["entropy"] < np.log(8)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_mirror_descent_starts_each_step_at_its_own_policy(tmp_path):
+    """The first update of a step has no KL, later ones have; the step size falls; only grpo has it."""
+    config = small_config(
+        tmp_path,
+        reward__function=reward(has_a_seven),
+        train__steps=2,
+        train__epochs=2,
+        train__optimizer__learning_rate=1e-2,
+        eval__every=100,
+    )
+    with config.unlocked():
+        config.algorithm.mirror_step = 1.0
+        config.algorithm.surrogate = dict(fn="importance_sampling")
+        config.schedules.step = dict(field="algorithm.mirror_step", fn="linear", start=1.0, end=0.0, steps=2)
+    grpo.run(config, tmp_path / "run")
+    rows = rows_of(tmp_path / "run")
+    assert [row["schedule/step"] for row in rows] == [1.0, 0.5]
+    assert all(np.isfinite(row["loss"]) and 1e-6 < row["kl/mirror"] < 1 for row in rows)
+    with config.unlocked():
+        config.packing.mode = "packed"
+    with pytest.raises(ValueError, match="packing.mode='packed' does not go with algorithm.mirror_step=1.0"):
+        check(config)

@@ -1,0 +1,131 @@
+"""Rows of config.foreign that are made of a step's own answers: verifications and progress, and a run with both."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments import grpo
+from experiments.parts import foreign_rows
+from rl_jax.selection import own_rows, self_play
+from tests.experiments import small
+from tests.experiments.small import config as small_config
+from tests.experiments.small import kept_signals, reward  # noqa: F401  a fixture
+from tests.experiments.test_foreign_rows import GROUPS, LENGTH, SIZE, Step
+
+VERIFICATION = dict(
+    fn="experiments.parts.foreign_own:self_verification",
+    at_most=SIZE,
+    share=0.5,
+    replace="group",
+    template="{prompt}{answer}=",
+)
+PROGRESS = dict(fn="experiments.parts.foreign_own:progress", at_most=SIZE, replace="group")
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory):
+    return Step(tmp_path_factory.mktemp("step"))
+
+
+def prompts(step, judged):
+    """The prompts of the rows, as text."""
+    batch = judged.rollout.batch
+    width = batch.tokens.shape[1] - LENGTH
+    rows = zip(batch.tokens[:, :width], batch.segment_ids[:, :width], strict=True)
+    return [step.setup.task.tokenizer.decode(ids[live > 0].tolist()) for ids, live in rows]
+
+
+@pytest.mark.slow
+def test_some_groups_judge_an_answer_of_this_step(step):
+    found = step.with_rows(check=VERIFICATION)
+    placed = found.metrics["foreign/check/rows"]
+    assert 0 < placed < GROUPS * SIZE and placed % SIZE == 0 and found.metrics["foreign/rows"] == 0
+    asked, plain = prompts(step, found.judged), prompts(step, step.plain.judged)
+    given = zip(plain, step.plain.judged.completions, step.plain.judged.result.rewards, strict=True)
+    shown = {f"{prompt}{answer}=": score for prompt, answer, score in given}
+    changed = [row for row in range(GROUPS * SIZE) if asked[row] != plain[row]]
+    assert len(changed) == placed
+    for row in changed:
+        due = "1" if shown[asked[row]] > 0 else "0"
+        assert found.judged.result.rewards[row] == float(found.judged.completions[row].strip() == due)
+        assert found.judged.records[row]["prompt"] == asked[row]
+    assert found.metrics["foreign/check/accuracy"] == found.judged.result.rewards[changed].mean()
+    assert (found.judged.rollout.sampled_log_probs[changed] <= 0).all(), "they are the policy's own draws"
+
+
+@pytest.mark.slow
+def test_after_the_end_nothing_is_gained(step, monkeypatch):
+    """The rows stay; forced after its last token an answer is worth what it is, so that the progress is 0."""
+    plain = step.plain.judged
+    found = step.with_rows(mrt=PROGRESS | dict(outcome=1.0, alpha=0.0))
+    np.testing.assert_array_equal(found.judged.result.rewards, plain.result.rewards)
+    assert found.judged.completions == plain.completions and found.metrics["foreign/mrt/rows"] == GROUPS * SIZE
+    np.testing.assert_array_equal(found.judged.rollout.sampled_log_probs, plain.rollout.sampled_log_probs)
+    monkeypatch.setattr(own_rows, "random_cuts", lambda key, lengths: lengths)
+    found = step.with_rows(mrt=PROGRESS)
+    np.testing.assert_array_equal(found.judged.result.rewards, 0.0)
+    assert found.metrics["foreign/mrt/regret"] == pytest.approx(1 - plain.result.rewards.mean())
+    # From nothing: another answer to the prompt, which is right or wrong on its own.
+    monkeypatch.setattr(own_rows, "random_cuts", lambda key, lengths: 0 * lengths)
+    found = step.with_rows(mrt=PROGRESS)
+    stopped = plain.result.rewards - found.judged.result.rewards
+    assert set(stopped) <= {0.0, 1.0}
+    assert found.metrics["foreign/mrt/progress"] == pytest.approx(found.judged.result.rewards.mean())
+
+
+@pytest.mark.slow
+def test_the_policy_asks_and_answers_itself(step, monkeypatch):
+    """2 of 8 groups propose, 8 proposals; the other groups answer them. All proposals and some answers are given."""
+    tokenizer, told = step.setup.task.tokenizer, []
+
+    class Told:
+        """The tokenizer, with other texts."""
+
+        def __getattr__(self, name):
+            return getattr(tokenizer, name)
+
+        def decode(self, ids):
+            told.append(tokenizer.decode(ids))
+            place = len(told) - 1
+            if place < GROUPS * SIZE:
+                return ("1+2", "12+3", "5", "123+4", "4-1", "9+9", "1+1", "7+7")[place % GROUPS]
+            return str(3 if place % SIZE else 15)
+
+    setup = step.setup._replace(task=step.setup.task._replace(tokenizer=Told()))
+    monkeypatch.setattr(step, "setup", setup)
+    memory = foreign_rows.Memory()
+    spec = dict(fn="experiments.parts.foreign_self_play:propose_and_solve", at_most=SIZE, replace="group")
+    found = step.with_rows(memory, play=spec)
+    assert found.metrics["foreign/play/rows"] == GROUPS * SIZE and found.metrics["foreign/play/valid"] == 6 / 8
+    assert memory.answers.get("self_play")["successes"] == ["1+2", "12+3", "4-1", "9+9", "1+1", "7+7"]
+    # "1+2" is 3: right in three of four; "12+3" is 15: in one; of abduction "4-1" misses 4.
+    rewards = [0.25, 0.75, -1.0, -0.5, 0.0, 0.0, 0.0, 0.0]
+    np.testing.assert_allclose(found.metrics["foreign/play/proposer_reward"], np.mean(rewards))
+    texts = found.judged.completions
+    proposing = [row for row in range(GROUPS * SIZE) if texts[row] not in ("3", "15")]
+    assert proposing == list(range(2 * SIZE, 4 * SIZE)), "in place of what could not be asked"
+    lengths = found.judged.rollout.completion_mask.sum(axis=1)
+    expected = self_play.whitened_by_role(np.array(rewards), lengths[proposing], np.repeat([0, 1], SIZE))
+    np.testing.assert_allclose(found.judged.result.rewards[proposing], expected, rtol=1e-5)
+
+
+def test_self_play_needs_whole_groups_of_groups(step):
+    spec = dict(fn="experiments.parts.foreign_self_play:propose_and_solve", at_most=SIZE, share=0.5, replace="group")
+    with pytest.raises(ValueError, match="foreign.play: propose_and_solve takes all groups"):
+        step.with_rows(play=spec)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_run_has_both(tmp_path):
+    config = small_config(tmp_path, reward__function=reward(small.has_a_seven), train__steps=2, eval__every=100)
+    with config.unlocked():
+        config.rollout.prompt_buckets = (16,)
+        play = dict(fn="experiments.parts.foreign_self_play:propose_and_solve", at_most=SIZE, replace="group")
+        config.foreign = dict(a=PROGRESS, b=VERIFICATION, c=play)
+    grpo.run(config, tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["step"]]
+    assert len(rows) == 2 and all(np.isfinite(row["loss"]) and "foreign/a/regret" in row for row in rows)
+    assert sum(row["foreign/b/rows"] for row in rows) > 0 and rows[-1]["foreign/c/rows"] == GROUPS * SIZE

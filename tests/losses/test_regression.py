@@ -1,0 +1,47 @@
+"""Direct advantage regression: its minimum, its gradient in both directions, and its steps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax.core import steps
+from rl_jax.losses.policy import regression
+
+MASK = jnp.array([[True, True, True, True, False], [True, False, True, True, True]])
+TOKENS = jnp.array([[1, 7, 2, 1, 7], [7, 7, 1, 7, 2]])
+ENDS = [[False, True, False, True, False], [True, False, False, True, True]]
+OLD = jnp.full(MASK.shape, -1.0)
+ADVANTAGES = jnp.array([[0.2, 0.2, -0.1, -0.1, np.nan], [-0.3, np.nan, 0.1, 0.1, 0.4]])
+
+
+def test_a_step_ends_at_a_separator_and_at_the_end():
+    """A separator outside the mask ends nothing; without separators an answer is one step."""
+    np.testing.assert_array_equal(steps.step_ends(MASK, tokens=TOKENS, separators=(7,)), ENDS)
+    whole = steps.step_ends(MASK, tokens=TOKENS)
+    np.testing.assert_array_equal(whole.sum(axis=1), [1, 1])
+
+
+def loss(log_probs, beta=0.5):
+    found = regression.direct_advantage(log_probs, OLD, ADVANTAGES, MASK, selected=jnp.array(ENDS), beta=beta)
+    return found.loss.sum()
+
+
+def test_the_minimum_is_the_advantage_over_beta():
+    """Each step's log ratio is A / beta, however it is shared among its tokens; both sides of it pull back."""
+    best = OLD + jnp.array([[0.3, 0.1, -0.5, 0.3, 0.0], [-0.6, 5.0, 0.0, 0.2, 0.8]])
+    np.testing.assert_allclose(loss(best), 0.0, atol=1e-9)
+    up, down = jax.grad(loss)(best + 0.1), jax.grad(loss)(best - 0.1)
+    assert np.all(np.asarray(up)[MASK] > 0) and np.all(np.asarray(down)[MASK] < 0)
+    assert not np.asarray(up)[~MASK].any()
+
+
+def test_the_first_gradient_is_the_policy_gradient():
+    """At the old policy: -A / beta on every token of the step, for either sign of A."""
+    gradient = jax.grad(loss)(OLD)
+    np.testing.assert_allclose(gradient, jnp.where(MASK, -ADVANTAGES / 0.5, 0.0), rtol=1e-6)
+
+
+def test_beta_is_above_zero():
+    with pytest.raises(ValueError, match="beta=0 must be above 0"):
+        loss(OLD, beta=0)
