@@ -4,7 +4,7 @@
 
 The first argument is the world (`maze` is the default; WORLDS lists them). Further ones: a credit over turns,
 `trajectory`, `loop`, `turn_grpo`, `mt_grpo`, `gigpo`, `semi_online`, ... (CREDIT; the default is turn_return_loo,
-docs/pages/turn_credit.md); `real` takes the published lists of Wordle, the cities or GeoQuery instead of the small own
+docs/pages/turn_credit.md); `real` takes the published lists of Wordle or the cities instead of the small own
 ones (`python -m experiments.tools.fetch_data games`); `smoke`: seconds, for CI. The warm start imitates recorded
 episodes, half of whose turns are a beginner's.
 """

@@ -1,5 +1,6 @@
 """Credit over turns in a maze: a tabular policy over its places, trained with the functions of rl_jax.advantages."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -24,6 +25,7 @@ def maze_steps(
     turns: Sequence[int],
     size: int,
     price: float,
+    noise: float,
     groups: int,
     group_size: int,
     steps: int,
@@ -33,7 +35,7 @@ def maze_steps(
 
     The goal is turns / 2 steps away, and an episode has that many turns, of one token each. All arms have the same
     optimiser (Adam) and sample as many episodes. Metrics: log_steps_T, the natural log of the number of updates, that
-    of `steps` if it was not reached; success_T, the probability at the end.
+    of `steps` if it was not reached; success_T, the probability at the end; both once more as "..._noisy".
 
     Args:
       seeds: of the maze and the episodes.
@@ -41,6 +43,7 @@ def maze_steps(
       turns: T, even.
       size: of the maze.
       price: of a step that does not reach the goal.
+      noise: standard deviation of what the noisy runs add to the reward of each turn.
       groups: of episodes, per update.
       group_size: G.
       steps: updates.
@@ -48,18 +51,21 @@ def maze_steps(
     """
     values: dict[str, dict[str, np.ndarray]] = {name: {} for name in arms}
     curves: dict[str, dict[str, list]] = {}
-    for most in turns:
+    for most, sigma in itertools.product(turns, (0.0, noise)):
+        kind = f"{most}_noisy" if sigma else f"{most}"
         worlds = [_world(size, seed, most // 2) for seed in seeds]
         tables = tuple(jnp.stack(parts) for parts in zip(*worlds, strict=True))
         for name, spec in arms.items():
             advantage = bind(spec, advantages, group_size=group_size)
 
-            def train(key, table, start, goal, most=most, advantage=advantage):
+            def train(key, table, start, goal, most=most, advantage=advantage, sigma=sigma):
                 optimizer = optax.adam(learning_rate)
 
                 def update(carry, step_key):
                     logits, state = carry
                     rows = _play(step_key, logits, table, start, goal, most, groups * group_size, price)
+                    noisy = sigma * jax.random.normal(jax.random.fold_in(step_key, 1), rows["turn_rewards"].shape)
+                    rows["turn_rewards"] += jnp.where(rows["turns"] >= 0, noisy, 0.0)
                     gradient = jax.grad(_loss)(logits, rows, _advantages(rows, advantage))
                     change, state = optimizer.update(gradient, state)
                     logits = optax.apply_updates(logits, change)
@@ -72,10 +78,10 @@ def maze_steps(
             success = np.asarray(jax.jit(jax.vmap(train))(seed_keys(seeds), *tables), np.float64)
             reached = success >= REACHED
             first = np.where(reached.any(axis=1), reached.argmax(axis=1) + 1, steps)
-            values[name] |= {f"log_steps_{most}": np.log(first), f"success_{most}": success[:, -1]}
+            values[name] |= {f"log_steps_{kind}": np.log(first), f"success_{kind}": success[:, -1]}
             every = max(steps // 50, 1)
             line = [(step + 1, float(success[:, step].mean())) for step in range(0, steps, every)]
-            curves.setdefault(f"success, {most} turns", {})[name] = line
+            curves.setdefault(f"success, {kind.replace('_', ' turns, ')}", {})[name] = line
     return Outcome(values, curves, f"a policy that walks at random succeeds with {_chance(seeds, size, turns)}")
 
 

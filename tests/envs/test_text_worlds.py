@@ -1,6 +1,7 @@
 """The worlds of text with known optima: what a good player earns against a solver, determinism, and bad input."""
 
 import functools
+import gzip
 import itertools
 import json
 import math
@@ -12,7 +13,7 @@ from configs import agents_worlds, common
 from rl_jax.core.binding import bind
 from rl_jax.data.readers import DataError
 from rl_jax.envs import text
-from rl_jax.envs.text import guessing, kuhn, lists, lookups, maze, recorded, retry, talks, wordle
+from rl_jax.envs.text import guessing, kuhn, lists, lookups, maze, recorded, retry, talks, wordle, world
 from tests.paths import REPO_ROOT
 
 EVERY = {name: (path, settings) for name, (path, settings, *_) in agents_worlds.WORLDS.items()}
@@ -349,6 +350,37 @@ def test_the_cheapest_model_that_knows():
         assert earned(env, problem, expert) == pytest.approx(honest)
         assert max(found) == pytest.approx(1.0)  # who knows the answer asks nobody: the prompt does not tell it
     assert earned(env, problem, lambda env: "7") == -1  # the format
+
+
+def test_the_returns_and_the_score_of_lmrl_gym():
+    """-1 a step, -4 for what is no step, 0 at the goal; 0, 50 and 100 for the lowest, the mean and the best."""
+    env = maze.Maze(size=4, seed=3, price=1.0, invalid=3.0, win=0.0)
+    problem = ("", {"start": (0, 0), "goal": (3, 3)})
+    far = maze.distances(env.opened, (3, 3))[(0, 0)]
+    assert earned(env, problem, expert) == -(far - 1)
+    said = iter(["jump"])
+    assert earned(env, problem, lambda env: next(said, None) or expert(env)) == -4 - (far - 1)
+    twenty = guessing.TwentyQuestions(price=1.0, win=0.0)
+    assert earned(twenty, ("", {"hidden": "owl"}), lambda env: "owl") == 0
+    scores = [world.normalized_score(s, low=-101, mean=-83, high=-6.84) for s in (-101, -92, -83, -6.84)]
+    assert scores == pytest.approx([0, 25, 50, 100])
+    with pytest.raises(ValueError, match="must rise"):
+        world.normalized_score(0, low=0, mean=0, high=1)
+
+
+def test_geoquery_through_the_database(tmp_path):
+    folder = REPO_ROOT / common.DATA / "sql"
+    if not (folder / "geography.json.gz").is_file():
+        pytest.skip("GeoQuery is not here: python -m experiments.tools.fetch_data sql")
+    entry = json.loads(gzip.decompress((folder / "geography.json.gz").read_bytes()))[0]
+    sentence = entry["sentences"][0]
+    query = entry["sql"][0].rstrip(" ;")
+    for name, value in sentence["variables"].items():
+        query = query.replace(name, value)
+    info = {"database": str(folder / "geography.sqlite.gz"), "query": query}
+    env = make("database")
+    assert earned(env, ("", info), expert) == 1.0
+    assert earned(env, ("", info), lambda env: "a SELECT 1") == 0.0
 
 
 # --- Poker -----------------------------------------------------------------------------------------------------------

@@ -101,8 +101,8 @@ class GuessNumber(World):
 class _Hidden(World):
     """Yes-or-no questions about one of `items`, and guesses by name. `left`: what may still be hidden."""
 
-    def __init__(self, items: Sequence[str], *, price: float, most: int):
-        super().__init__(price=price, most=most)
+    def __init__(self, items: Sequence[str], *, price: float, most: int, win: float):
+        super().__init__(price=price, most=most, win=win)
         self.items = list(items)
         self.left: list[str] = []
 
@@ -158,21 +158,22 @@ class _Hidden(World):
 class TwentyQuestions(_Hidden):
     """An animal of an own list: "who?" -> "f" (does it fly?) -> "no" -> ... -> its name. lists.ANIMALS has the letters.
 
-    LMRL-Gym's returns are -1 a question and 0 for the right one: price 1 with the reward less 1.
+    LMRL-Gym's returns are -1 a question and 0 for the right one: price 1, win 0.
 
     Args:
       price: of a question or a wrong name.
       most: turns.
       animals: how many of the list.
+      win: reward of the right name.
     """
 
     ALPHABET = "abcdefghijklmnopqrstuvwxyz?\n"
     NUMBERS = ("guesses",)
 
-    def __init__(self, *, price: float = 0.05, most: int = 20, animals: int = 16):
+    def __init__(self, *, price: float = 0.05, most: int = 20, animals: int = 16, win: float = 1.0):
         if not 2 <= animals <= len(lists.ANIMALS):
             raise ValueError(f"animals={animals} must be from 2 to {len(lists.ANIMALS)}")
-        super().__init__(list(lists.ANIMALS)[:animals], price=price, most=most)
+        super().__init__(list(lists.ANIMALS)[:animals], price=price, most=most, win=win)
 
     def asks(self) -> Sequence[str]:
         """One letter each."""
@@ -191,16 +192,17 @@ class GuessCity(_Hidden):
       number: how many of its largest; 0: all.
       price: of a question or a wrong name.
       most: turns.
+      win: reward of the right name; LMRL-Gym's returns are price 1, win 0.
     """
 
     ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .'()-?\n"
     NUMBERS = ("guesses",)
 
-    def __init__(self, *, path: str = "", number: int = 0, price: float = 0.05, most: int = 20):
+    def __init__(self, *, path: str = "", number: int = 0, price: float = 0.05, most: int = 20, win: float = 1.0):
         cities = list(lists.read_cities(path) if path else lists.CITIES)
         cities = cities[:number] if number else cities
         self._cities = {city.name: city for city in cities}
-        super().__init__(list(self._cities), price=price, most=most)
+        super().__init__(list(self._cities), price=price, most=most, win=win)
         countries = sorted({city.country for city in cities})
         people = sorted({city.people for city in cities})[:-1]
         initials = sorted({city.name[0] for city in cities})

@@ -1,7 +1,8 @@
 """A maze in text: "3.1>5.5:" names start and goal; each turn is one letter, u d l r; the answer is where one is then.
 
 A step against a wall stays. Reaching the goal earns 1; each step before costs `price`. All episodes of a task are in
-one maze, made from its seed, so a policy can learn it; the state key is the place.
+one maze, made from its seed, so a policy can learn it; the state key is the place. LMRL-Gym's returns (-1 a step, -4
+for what is no step, 0 at the goal; arXiv 2311.18232) are price 1, invalid 3, win 0; its maze is another one.
 """
 
 import random
@@ -9,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from rl_jax.envs.text.protocol import Step
-from rl_jax.envs.text.world import World
+from rl_jax.envs.text.world import BAD, World
 
 MOVES = {"u": (0, -1), "d": (0, 1), "l": (-1, 0), "r": (1, 0)}
 
@@ -65,16 +66,28 @@ class Maze(World):
       price: of a step that does not reach the goal.
       most: steps.
       distance: of start and goal, at most; 0: any.
+      win: at the goal.
+      invalid: of what is no step, beside the price.
     """
 
     ALPHABET = "udlr0123456789.>:?\n"
     NUMBERS = ("steps", "walls")
 
-    def __init__(self, *, size: int = 4, seed: int = 0, price: float = 0.02, most: int = 12, distance: int = 0):
-        super().__init__(price=price, most=most)
+    def __init__(
+        self,
+        *,
+        size: int = 4,
+        seed: int = 0,
+        price: float = 0.02,
+        most: int = 12,
+        distance: int = 0,
+        win: float = 1.0,
+        invalid: float = 0.0,
+    ):
+        super().__init__(price=price, most=most, win=win)
         if not 2 <= size <= 10:
             raise ValueError(f"size={size} must be from 2 to 10")
-        self.opened, self._distance = make_maze(size, seed), distance
+        self.opened, self._distance, self._invalid = make_maze(size, seed), distance, invalid
 
     def problems(self, rng: random.Random) -> Iterator[tuple[str, dict]]:
         """Pairs of places that are not the same."""
@@ -97,7 +110,7 @@ class Maze(World):
     def step(self, said: str) -> Step:
         """Where one is then."""
         if said not in MOVES:
-            return self.bad()
+            return self.answer(BAD, reward=-self._invalid, malformed=1.0)
         wall = said not in self.opened[self.place]
         if not wall:
             self.place = _next(self.place, said)

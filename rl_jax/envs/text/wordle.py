@@ -44,9 +44,9 @@ class Wordle(World):
     def __init__(
         self, *, path: str = "", guesses: str = "", number: int = 0, price: float = 0.1, win: float = 1.0, most: int = 6
     ):
-        super().__init__(price=price, most=most)
+        super().__init__(price=price, most=most, win=win)
         words = lists.read_words(path) if path else list(lists.WORDS)
-        self.words, self._win = words[:number] if number else words, win
+        self.words = words[:number] if number else words
         self._legal = set(self.words) | (set(lists.read_words(guesses)) if guesses else set())
         self.left: Sequence[str] = self.words
 
@@ -68,7 +68,7 @@ class Wordle(World):
         if said not in self._legal:
             return self.bad()
         if said == self.hidden:
-            return self.won(self._win)
+            return self.won()
         told = colours(said, self.hidden)
         self._told.append(f"{said}{told}")
         self.left = [word for word in self.left if colours(said, word) == told]

@@ -27,16 +27,17 @@ class World:
     Args:
       price: of each turn that does not end the episode well.
       most: turns; the episode ends with the last one.
+      win: reward of the turn that ends it well.
     """
 
     ALPHABET = ""
     NUMBERS: tuple[str, ...] = ()
     """What the world counts beside `correct` and `malformed`; every step has all of them."""
 
-    def __init__(self, *, price: float, most: int):
+    def __init__(self, *, price: float, most: int, win: float = 1.0):
         if most < 1 or price < 0:
             raise ValueError(f"most={most} must be at least 1, and price={price} not below 0")
-        self.price, self.most = price, most
+        self.price, self.most, self.win = price, most, win
         self.turn = 0
 
     def problems(self, rng: random.Random) -> Iterator[tuple[str, dict]]:
@@ -57,9 +58,11 @@ class World:
         """The numbers of a step, 0 for those that are not given."""
         return dict.fromkeys(("correct", "malformed", *self.NUMBERS), 0.0) | numbers
 
-    def won(self, reward: float = 1.0, **numbers: float) -> Step:
-        """The end, with a reward."""
-        return Step(reward=reward, done=True, numbers=self.counts(correct=1.0, **numbers))
+    def won(self, reward: float | None = None, **numbers: float) -> Step:
+        """The end, with a reward; `win` if none is given."""
+        return Step(
+            reward=self.win if reward is None else reward, done=True, numbers=self.counts(correct=1.0, **numbers)
+        )
 
     def lost(self, reward: float = 0.0, **numbers: float) -> Step:
         """The end, with a lesser one."""
@@ -75,3 +78,19 @@ class World:
     def bad(self) -> Step:
         """The answer to what is malformed."""
         return self.answer(BAD, malformed=1.0)
+
+
+def normalized_score(score: float, *, low: float, mean: float, high: float) -> float:
+    """LMRL-Gym's score of 0 to 100: 0 for the lowest return, 50 for the data's mean, 100 for the highest.
+
+        50 (s - low) / (mean - low) below the mean, 50 + 50 (s - mean) / (high - mean) above
+
+    Source: arXiv 2311.18232.
+
+    Raises:
+      ValueError: if low < mean < high does not hold.
+    """
+    if not low < mean < high:
+        raise ValueError(f"low={low}, mean={mean} and high={high} must rise")
+    below = score < mean
+    return 50 * (score - low) / (mean - low) if below else 50 + 50 * (score - mean) / (high - mean)

@@ -58,9 +58,7 @@ def poisson(mean: float, *, tail: float = 1e-9) -> np.ndarray:
     return result / result.sum()
 
 
-def period(
-    store: Store, stock: chex.Array, orders: chex.Array, demands: chex.Array
-) -> tuple[chex.Array, chex.Array]:
+def period(store: Store, stock: chex.Array, orders: chex.Array, demands: chex.Array) -> tuple[chex.Array, chex.Array]:
     """One period of many stores.
 
     Args:
