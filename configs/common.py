@@ -150,6 +150,8 @@ def algorithm() -> dict:
         surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2),
         kl=dict(fn="k3"),
         kl_coef=0.0,
+        # PAPO: a KL to the policy that reads a corrupted prompt (experiments.parts.perception); all 0: none.
+        perception=dict(kl_coef=0.0, share=0.6, entropy_coef=0.0, corrupted_entropy_coef=0.0),
         mirror_step=0.0,  # MDPO: step size t of a full KL to the step's start, over t; 0: none
         measure_kl=True,  # False: no forward of the reference and no kl/ metric, unless a term needs it
         entropy_coef=0.0,

@@ -230,6 +230,10 @@ POLICY = {
     "algorithm.kl": "Estimator of the KL in the loss (rl_jax.losses.kl). To the reference; in environments to the "
     "policy before the update.",
     "algorithm.kl_coef": "Weight of the KL in the loss. 0: none.",
+    "algorithm.perception.kl_coef": "PAPO (grpo): weight of the KL to the policy that reads a corrupted prompt.",
+    "algorithm.perception.share": "Share of the prompt's tokens that are hidden.",
+    "algorithm.perception.entropy_coef": "Weight of the entropy that is held down beside it.",
+    "algorithm.perception.corrupted_entropy_coef": "The same after the corrupted prompt.",
     "algorithm.mirror_step": "grpo: step size t of mirror descent; the loss has KL(pi || pi_old) / t. 0: none.",
     "algorithm.action_mask.top_p": "NLPO: mass of the mask policy's nucleus; nothing outside is sampled. 1: off.",
     "algorithm.action_mask.min_tokens": "The least number of tokens in a nucleus.",

@@ -16,6 +16,7 @@ from experiments.parts import (
     action_mask,
     flags,
     mirror,
+    perception,
     policy,
     pretraining,
     processes,
@@ -93,7 +94,7 @@ def compile_ahead(
     before = to_host(ahead("score", programs.score)(state.params, rows))
     reference = before.log_probs if policy.needs_ref_log_probs(config) else None
     batch, _ = make_policy_batch(ahead("assign", programs.assign), collected, before, reference, key, state.trackers)
-    batch = pretraining.attach(setup, batch, 1)
+    batch = perception.attach(setup, pretraining.attach(setup, batch, 1), 1)
     part = to_mesh(setup, packer.to_train(policy.minibatches(config, batch, key)[0]))
     ahead("train_step", programs.train_step)(state, part, *mirror.beside(config, state.params))
 
@@ -149,7 +150,7 @@ def update(
     Returns:
       (state, the metrics of each update, metrics of the packing).
     """
-    updates, batch = [], pretraining.attach(setup, batch, loop.step)
+    updates, batch = [], perception.attach(setup, pretraining.attach(setup, batch, loop.step), loop.step)
     beside = mirror.beside(setup.config, state.params)
     for part in policy.minibatches(setup.config, batch, key):
         part = to_mesh(setup, packer.to_train(part))

@@ -97,7 +97,61 @@ def progress(
     cuts = own_rows.random_cuts(jax.random.fold_in(stage.key, 2), np.array([len(row) for row in ids]))
     forced = list(tokenizer.encode_continuation(force)) if force else []
     begins = [[*row[:cut], *forced] for row, cut in zip(ids, cuts, strict=True)]
-    drawn = stage.draw_each(judged.rollout, begins, jax.random.fold_in(stage.key, 3))
+    stopped = _rewards_after(stage, judged, begins, jax.random.fold_in(stage.key, 3))
+    rewards = judged.result.rewards
+    gained = (outcome * rewards + alpha * (rewards - stopped)).astype(np.float32)
+    kept = np.repeat(wanted, size)
+    result = judged.result._replace(rewards=np.where(kept, gained, rewards))
+    metrics = {"regret": float((best - stopped[kept]).mean()), "progress": float((rewards - stopped)[kept].mean())}
+    return Candidates(judged._replace(result=result), kept.reshape(-1, size), foreign=False, metrics=metrics)
+
+
+def guided_roll_outs(stage: Stage, judged: Judged, wanted: np.ndarray) -> Candidates | None:
+    """The same rows, of which one token is trained on: its reward is what it is worth if a guide goes on after it.
+
+        R = Q - V,   V: the reward if the guide goes on after m tokens,   Q: after m + 1, the row's own token included
+
+    m is uniform over the row. The guide is the run's reference policy, its start unless a schedule moves it. Costs two
+    rollouts of as many rows. Source: AggreVaTeD of RLGF, arXiv 2306.11816 (roll-in by the learner, roll-out by the
+    guide); one sample of each value is our choice.
+
+    Args:
+      stage: of the step.
+      judged: the step's rows.
+      wanted: bool [N].
+
+    Raises:
+      ValueError: if the program has no reference to guide.
+    """
+    if not wanted.any():
+        return None
+    if stage.guide is None:
+        raise ValueError("guided_roll_outs needs a reference policy: experiments.grpo and experiments.ppo have one")
+    ids, _ = foreign_rows.sampled_of(judged.rollout)
+    cuts = own_rows.random_cuts(jax.random.fold_in(stage.key, 2), np.array([len(row) for row in ids]))
+    keys = [jax.random.fold_in(stage.key, fold) for fold in (3, 4)]
+    before, after = (
+        _rewards_after(
+            stage, judged, [row[: cut + more] for row, cut in zip(ids, cuts, strict=True)], key, by_guide=True
+        )
+        for more, key in zip((0, 1), keys, strict=True)
+    )
+    ends = judged.rollout.finished & (cuts + 1 == [len(row) for row in ids])  # nothing comes after the end
+    rewards = np.where(ends, judged.result.rewards, after) - before
+    kept, mask = np.repeat(wanted, stage.group_size), judged.rollout.completion_mask
+    trained = mask & (np.cumsum(mask, axis=1) - 1 == cuts[:, None])
+    result = judged.result._replace(rewards=np.where(kept, rewards, judged.result.rewards).astype(np.float32))
+    rollout = judged.rollout._replace(completion_mask=np.where(kept[:, None], trained, mask))
+    metrics = {"value": float(before[kept].mean()), "advantage": float(rewards[kept].mean())}
+    made = judged._replace(rollout=rollout, result=result)
+    return Candidates(made, kept.reshape(-1, stage.group_size), foreign=False, metrics=metrics)
+
+
+def _rewards_after(
+    stage: Stage, judged: Judged, begins: list[list[int]], key: jax.Array, *, by_guide: bool = False
+) -> np.ndarray:
+    """float32 [B]: the rewards of answers that begin so, and go on as they are sampled."""
+    drawn = stage.draw_each(judged.rollout, begins, key, by_guide=by_guide)
     ends, log_probs = foreign_rows.sampled_of(drawn)
     rollout = foreign_rows.lay_out(
         foreign_rows.prompts_of(judged.rollout),
@@ -106,10 +160,4 @@ def progress(
         log_probs=[[0.0] * len(begin) + end for begin, end in zip(begins, log_probs, strict=True)],
         **stage.ends,
     )
-    stopped = stage.judge(rollout, stage.records(judged)).result.rewards
-    rewards = judged.result.rewards
-    gained = (outcome * rewards + alpha * (rewards - stopped)).astype(np.float32)
-    kept = np.repeat(wanted, size)
-    result = judged.result._replace(rewards=np.where(kept, gained, rewards))
-    metrics = {"regret": float((best - stopped[kept]).mean()), "progress": float((rewards - stopped)[kept].mean())}
-    return Candidates(judged._replace(result=result), kept.reshape(-1, size), foreign=False, metrics=metrics)
+    return stage.judge(rollout, stage.records(judged)).result.rewards

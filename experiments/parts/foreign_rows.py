@@ -110,7 +110,7 @@ class ForeignRows:
         none = np.zeros(len(rollout.completion_mask), bool)
         return collected._replace(judged=collected.judged._replace(rollout=rollout._replace(foreign=none)))
 
-    def __call__(self, collected, params, key: jax.Array, clock):
+    def __call__(self, collected, params, key: jax.Array, clock, guide=None):
         """A step's rows (Collected) with foreign ones in their groups.
 
         Args:
@@ -118,6 +118,7 @@ class ForeignRows:
           params: of the policy, in the rollouts' layout.
           key: of the step's rollouts.
           clock: gets the laps rollout_s and reward_s.
+          guide: params of the reference, in the rollouts' layout; None if no kind asks for them.
         """
         memory, config = self._memory, self._setup.config
         memory.step += 1
@@ -139,6 +140,7 @@ class ForeignRows:
                 sampled,
                 np.zeros(2, int),
                 self._single,
+                guide,
             )
             wanted = (foreign_rows.right_rows(judged.result.rewards, size, above=rule.above) <= rule.at_most) & (
                 memory.step > rule.warmup_steps

@@ -49,6 +49,7 @@ class Stage(NamedTuple):
       sampled: the step's rows before any of them was replaced.
       failures: int [2], counted here: candidates whose reward took too long, and those whose reward failed.
       single: () -> compiled (params, tokens, prompt_mask, key) -> Rollout, of one row for each of N * G prompts.
+      guide: params of the reference policy, in the rollouts' layout; None if the caller has none.
     """
 
     setup: Setup
@@ -62,6 +63,7 @@ class Stage(NamedTuple):
     sampled: Judged
     failures: np.ndarray
     single: Callable[[], Callable] | None = None
+    guide: Params | None = None
 
     @property
     def group_size(self) -> int:
@@ -100,13 +102,16 @@ class Stage(NamedTuple):
         """
         return self._draw(self.generate, tokens, mask, key)
 
-    def draw_each(self, rollout: Rollout, begins: list[list[int]], key: jax.Array) -> Rollout:
+    def draw_each(
+        self, rollout: Rollout, begins: list[list[int]], key: jax.Array, *, by_guide: bool = False
+    ) -> Rollout:
         """Samples one continuation of each row.
 
         Args:
           rollout: N * G rows, of which the prompts are read.
           begins: N * G lists of ids, the beginnings of the answers; prompt and beginning must fit the largest bucket.
           key: a typed key.
+          by_guide: whether the guide samples, instead of the policy.
 
         Returns:
           Rollout of N * G rows on every host, whose prompts have the beginnings in them.
@@ -114,11 +119,13 @@ class Stage(NamedTuple):
         prompts, size = foreign_rows.prompts_of(rollout), self.group_size
         mine = (self.own_prompts[:, None] * size + np.arange(size)).ravel()
         rows = [prompts.tokens[i][prompts.segment_ids[i] > 0].tolist() + begins[i] for i in mine]
-        return self._draw(self.single(), *self.encode(rows), key)
+        return self._draw(self.single(), *self.encode(rows), key, self.guide if by_guide else None)
 
-    def _draw(self, generate: Callable, tokens: np.ndarray, mask: np.ndarray, key: jax.Array) -> Rollout:
+    def _draw(
+        self, generate: Callable, tokens: np.ndarray, mask: np.ndarray, key: jax.Array, params: Params | None = None
+    ) -> Rollout:
         encoded = processes.own_to_mesh(self.setup.mesh, (tokens, mask))
-        rollout = generate(self.params, *encoded, key)
+        rollout = generate(self.params if params is None else params, *encoded, key)
         self.clock.lap("rollout_s", rollout)
         own, size = self.own_prompts, self.group_size
         places = (own[:, None] * size + np.arange(size)).ravel()

@@ -13,6 +13,7 @@ from experiments.parts import (
     check_groups,
     foreign_rows,
     mirror,
+    perception,
     pretraining,
     rollout_mesh,
     schedules,
@@ -339,9 +340,10 @@ def make_loss(setup: Setup, score: Callable) -> Callable:
     """Makes loss_fn(params, PolicyBatch) -> (Mean, metrics), as the train step takes it."""
     merged_score, add_ptx = with_merged_adapters(setup, score), pretraining.make_term(setup)
 
+    base = perception.with_terms(setup, merged_score, make_objective)
+
     def loss_fn(params, batch):
-        objective = make_objective(schedules.in_loss(setup.config, batch.extras))
-        return add_ptx(params, batch, *grpo.loss(merged_score(params, batch.batch), batch, objective))
+        return add_ptx(params, batch, *base(params, batch))
 
     return loss_fn
 

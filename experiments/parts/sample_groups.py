@@ -99,7 +99,9 @@ class Collector:
         placed = self._with_mask(placed, reference)
         measure = self._revisits and functools.partial(self._revisits, params)
         collected = self._collect(self._samplers, placed, key, clock, reference, measure)
-        collected = self._foreign(collected, placed, key, clock) if self._foreign else collected
+        if self._foreign:
+            guide = None if reference is None else rollout_mesh.place(self._setup.rollout, reference, clock)
+            collected = self._foreign(collected, placed, key, clock, guide)
         learned = self._rewards.learn(collected.judged) if self._rewards else {}
         return collected._replace(metrics=collected.metrics | learned) if learned else collected
 

@@ -28,6 +28,8 @@ def problems(config: ConfigDict) -> Iterator[str]:
     if step := (config.algorithm.get("mirror_step", 0.0) or 0.0):
         wanted = {"program": "grpo", "packing.mode": "padded", "model.lora.rank": 0}
         yield from _needed(config, f"algorithm.mirror_step={step}", wanted)
+    if any(value > 0 for name, value in config.algorithm.get("perception", {}).items() if name != "share"):
+        yield from _needed(config, "algorithm.perception", {"program": "grpo", "packing.mode": "padded"})
     top_p = config.algorithm.action_mask.top_p if "action_mask" in config.algorithm else 1.0
     if top_p < 1:
         more = {"model.lora.rank": 0, "rollout.window": 0}

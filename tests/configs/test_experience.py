@@ -39,7 +39,8 @@ def test_its_config_can_run_and_has_its_rows(key, arg):
     assert config.name.startswith(key)
     soup = config.algorithm.reference_soup.init_from
     own = config.foreign or config.schedules or soup or config.reward.terms or config.rollout.window
-    assert own or config.sft.loss.fn or config.algorithm.action_mask.top_p < 1
+    own = own or config.sft.loss.fn or config.algorithm.action_mask.top_p < 1
+    assert own or config.algorithm.perception.kl_coef
     size = config.sample.group_size
     rules = {
         "scaf_grpo": dict(at_most=0, count=1, train_on="original"),

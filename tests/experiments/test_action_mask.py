@@ -77,7 +77,7 @@ def test_a_run_scores_what_it_samples(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_mirror_descent_starts_each_step_at_its_own_policy(tmp_path):
-    """The first update of a step has no KL, later ones have; the step size falls; only grpo has it."""
+    """The first update of a step has no KL, later ones have; the step size falls. With PAPO's terms beside it."""
     config = small_config(
         tmp_path,
         reward__function=reward(has_a_seven),
@@ -88,12 +88,14 @@ def test_mirror_descent_starts_each_step_at_its_own_policy(tmp_path):
     )
     with config.unlocked():
         config.algorithm.mirror_step = 1.0
+        config.algorithm.perception.update(kl_coef=0.02, entropy_coef=0.05, corrupted_entropy_coef=0.05)
         config.algorithm.surrogate = dict(fn="importance_sampling")
         config.schedules.step = dict(field="algorithm.mirror_step", fn="linear", start=1.0, end=0.0, steps=2)
     grpo.run(config, tmp_path / "run")
     rows = rows_of(tmp_path / "run")
     assert [row["schedule/step"] for row in rows] == [1.0, 0.5]
     assert all(np.isfinite(row["loss"]) and 1e-6 < row["kl/mirror"] < 1 for row in rows)
+    assert all(row["perception/kl"] > 0 and row["perception/entropy"] > 0 for row in rows)
     with config.unlocked():
         config.packing.mode = "packed"
     with pytest.raises(ValueError, match="packing.mode='packed' does not go with algorithm.mirror_step=1.0"):

@@ -75,6 +75,28 @@ def test_after_the_end_nothing_is_gained(step, monkeypatch):
 
 
 @pytest.mark.slow
+def test_one_token_is_worth_what_the_guide_makes_of_it(step, monkeypatch):
+    """Only that token is trained on; the last one of a finished answer is worth the answer, less what came before."""
+    plain, spec = step.plain.judged, dict(fn="experiments.parts.foreign_own:guided_roll_outs", at_most=SIZE)
+    with pytest.raises(ValueError, match="foreign.aggrevate: guided_roll_outs needs a reference policy"):
+        step.with_rows(aggrevate=spec | dict(replace="group"))
+    whole = foreign_rows.ForeignRows.__call__
+    monkeypatch.setattr(foreign_rows.ForeignRows, "__call__", lambda self, *args: whole(self, *args, guide=step.params))
+    found = step.with_rows(aggrevate=spec | dict(replace="group")).judged
+    mask = found.rollout.completion_mask
+    assert (mask.sum(axis=1) == 1).all() and (mask <= plain.rollout.completion_mask).all()
+    assert set(np.unique(found.result.rewards)) <= {-1.0, 0.0, 1.0} and found.completions == plain.completions
+    monkeypatch.setattr(own_rows, "random_cuts", lambda key, lengths: lengths - 1)
+    last = step.with_rows(aggrevate=spec | dict(replace="group"))
+    lengths = plain.rollout.completion_mask.sum(axis=1)
+    np.testing.assert_array_equal(last.judged.rollout.completion_mask.argmax(axis=1), lengths - 1)
+    value = last.metrics["foreign/aggrevate/value"]
+    ended = plain.rollout.finished
+    gained = plain.result.rewards[ended] - last.judged.result.rewards[ended]  # R - (R - V) = V
+    assert set(np.unique(gained)) <= {0.0, 1.0} and 0 <= value <= 1
+
+
+@pytest.mark.slow
 def test_the_policy_asks_and_answers_itself(step, monkeypatch):
     """2 of 8 groups propose, 8 proposals; the other groups answer them. All proposals and some answers are given."""
     tokenizer, told = step.setup.task.tokenizer, []

@@ -1,0 +1,53 @@
+"""PAPO's terms beside torch, both signs of the gap, and what a corrupted prompt hides."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from experiments.parts import perception as program
+from rl_jax.core.types import TokenScores
+from rl_jax.losses import perception
+
+MASK = np.array([[True, True, True, False], [True, True, False, False]])
+LOG_PROBS = np.array([[-0.5, -2.0, -1.0, np.nan], [-0.1, -30.0, np.nan, np.nan]], np.float32)
+CORRUPTED = np.array([[-1.5, -1.0, -1.0, np.nan], [-26.0, -2.0, np.nan, np.nan]], np.float32)
+ENTROPY = np.abs(np.sin(np.arange(8.0, dtype=np.float32))).reshape(2, 4)
+COEFS = dict(kl_coef=0.02, entropy_coef=0.05, corrupted_entropy_coef=0.03)
+
+
+def ours(log_probs, entropy, corrupted, corrupted_entropy):
+    scores, other = TokenScores(log_probs, entropy), TokenScores(corrupted, corrupted_entropy)
+    return jnp.sum(perception.perception_terms(scores, other, jnp.array(MASK), **COEFS))
+
+
+def test_the_terms_and_their_gradients_are_those_of_the_equation():
+    """The gap is positive, negative, 0 and beyond the limit on both sides; the corrupted log-probs are constants."""
+    arrays = (LOG_PROBS, ENTROPY, CORRUPTED, ENTROPY + 1)
+    value, gradients = jax.value_and_grad(ours, argnums=(0, 1, 2, 3))(*map(jnp.asarray, arrays))
+    x, h, y, g = (torch.tensor(np.where(MASK, a, 0.0), dtype=torch.float64, requires_grad=True) for a in arrays)
+    mask, d = torch.tensor(MASK), torch.clamp(x - y.detach(), -20, 20)
+    total = ((0.05 * h + 0.03 * g - 0.02 * (torch.exp(d) - d - 1)) * mask).sum()
+    total.backward()
+    np.testing.assert_allclose(value, total.item(), rtol=1e-5)
+    for found, expected in zip((gradients[0], gradients[1], gradients[3]), (x, h, g), strict=True):
+        np.testing.assert_allclose(found, expected.grad, rtol=1e-4, atol=1e-7)
+    np.testing.assert_array_equal(gradients[2], 0.0)
+
+
+def test_an_answer_that_does_not_depend_on_the_prompt_gains_nothing():
+    kl = perception.perception_kl(jnp.asarray(CORRUPTED), jnp.asarray(CORRUPTED), jnp.array(MASK))
+    np.testing.assert_array_equal(kl, 0.0)
+
+
+def test_only_the_inside_of_the_prompt_is_hidden():
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(1, 9, (200, 12)).astype(np.int32)
+    segments = np.ones_like(tokens)
+    segments[:, :3] = 0  # padding on the left
+    found = program.corrupted(tokens, segments, 8, share=0.6, blank=0, seed=[0, 1])
+    changed = found != tokens
+    assert not changed[:, :4].any() and not changed[:, 8:].any() and (found[changed] == 0).all()
+    np.testing.assert_allclose(changed[:, 4:8].mean(), 0.6, atol=0.05)
+    again = program.corrupted(tokens, segments, 8, share=0.6, blank=0, seed=[0, 2])
+    assert (again != found).any()
