@@ -235,6 +235,15 @@ def test_in_a_pool_s_workers_as_a_term():
     assert found.components["tests/share"].tolist() == [1.0, 0.0, 0.0, 1.0]
 
 
+@pytest.mark.slow
+def test_a_program_that_outlives_its_item_does_not_disturb_the_next():
+    items = [["tests", "rl_jax.rewards.code:score", {}]]
+    completions = ["import time; time.sleep(600)", RIGHT] * 2
+    with RewardPool(terms.score_item, kwargs={"terms": items}, num_workers=1, time_limit_s=1.5) as pool:
+        found = pool([""] * 4, completions, [json.dumps({"tests": ADD})] * 4)
+    assert found.components["tests"].tolist() == [0.0, 1.0, 0.0, 1.0] and found.num_timeouts == 2, found
+
+
 def test_run_time_pays_for_speed():
     assert code.faster(1.0, 1.0) == 0.5 and code.faster(0.0, 1.0) == 1.0 and code.faster(9.0, 1.0) == 0.5
     assert code.faster(0.25, 1.0, right=0.2) == pytest.approx(0.8)

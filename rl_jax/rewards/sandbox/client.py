@@ -51,7 +51,8 @@ class ProcessSandbox:
         if mode == "bubblewrap" and not self._bwrap:
             raise SandboxError("there is no bwrap on PATH: install bubblewrap of your system (apt install bubblewrap)")
         self._folder = tempfile.mkdtemp(prefix="rl_jax-sandbox-")
-        os.chmod(self._folder, 0o711)
+        if self.uid is not None:  # its process removes the folder if this one ends without a word
+            os.chown(self._folder, self.uid, self.uid)
         self._process = self._channel = None
         self._state = {"process": None, "channel": None}
         self._finalizer = weakref.finalize(self, _end, self._state, self._folder, self._owner)
@@ -122,6 +123,7 @@ class ProcessSandbox:
             "readable": places.readable(self._python, self.name),
             "python": self._python,
             "bwrap": self._bwrap,
+            "folder": self._folder,
         }
         ours.settimeout(START_S)
         try:

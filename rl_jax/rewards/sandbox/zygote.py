@@ -17,6 +17,7 @@ import math
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -38,7 +39,7 @@ class _Ended(BaseException):
 
 
 class Zygote:
-    """The loop. `setup`: {"parent", "uid", "mode", "readable", "python", "bwrap"}."""
+    """The loop. `setup`: {"parent", "uid", "mode", "readable", "python", "bwrap", "folder"}."""
 
     def __init__(self, channel: socket.socket, setup: dict):
         self.channel, self.setup, self.mode, self.pid = channel, setup, setup["mode"], os.getpid()
@@ -49,9 +50,8 @@ class Zygote:
         if 0 in (*os.getresuid(), *os.getresgid()) or self.mode != "none" and _capabilities():
             raise RuntimeError("it would run programs as root, or with capabilities")
         containment.set_readable(False)
-        containment.on_parent_death(signal.SIGKILL)
-        if os.getppid() != setup["parent"]:
-            raise _Ended
+        if os.getppid() != setup["parent"]:  # later on the closed socket tells
+            raise RuntimeError("its parent has ended")
         containment.adopt_orphans()
         if self.mode == "landlock" and not landlock.abi():
             raise RuntimeError("this kernel has no Landlock, or refuses it here")
@@ -266,6 +266,7 @@ def main() -> None:
     channel.send(json.dumps({"ready": True}).encode())
     with contextlib.suppress(_Ended, BrokenPipeError, ConnectionResetError):
         zygote.serve()
+    shutil.rmtree(setup["folder"], ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 import time
 
@@ -9,6 +10,7 @@ import pytest
 
 from rl_jax.rewards.sandbox import client, landlock, prove, start
 from rl_jax.rewards.sandbox.protocol import Limits, SandboxError
+from tests.paths import REPO_ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or not landlock.abi(), reason="this kernel has no Landlock")
 needs_bwrap = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
@@ -123,6 +125,36 @@ def test_nothing_is_left(box):
     assert not os.path.exists(place) and not os.path.exists(f"/proc/{pid}/exe")
     with pytest.raises(SandboxError, match="closed"):
         run(other, "")
+
+
+CALLER = """
+import os, sys, threading
+from rl_jax.rewards.sandbox import client
+box = client.ProcessSandbox("landlock")
+print(box._folder, box._process.pid, flush=True)
+run = lambda: box.run({"main.py": "import time; time.sleep(600)"})
+threading.Thread(target=run, daemon=True).start()
+children = f"/proc/{box._process.pid}/task/{box._process.pid}/children"
+while not open(children).read():  # the program runs
+    pass
+print("runs", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(
+    not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"), reason="this kernel does not list children"
+)
+def test_nothing_is_left_if_the_caller_is_killed():
+    command = [sys.executable, "-c", CALLER]
+    caller = subprocess.Popen(command, cwd=REPO_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with caller:
+        folder, pid = caller.stdout.readline().split()
+        assert caller.stdout.readline() == "runs\n"
+        caller.kill()
+    assert pid.isdigit()
+    while os.path.exists(folder):  # the last thing that its process does
+        time.sleep(0.01)
 
 
 @needs_bwrap
