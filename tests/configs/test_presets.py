@@ -121,7 +121,7 @@ FROZEN = {
 # Fields of config.algorithm, config.train and config.sample that are the task's.
 OF_THE_TASK = {"steps", "prompts_per_step", "group_size", "micro_batches", "optimizer", "max_nonfinite_in_a_row"}
 OF_THE_TASK |= {"measure_kl", "prompts", "memory", "references", "reference_soup", "reference_schedule"}
-OF_THE_TASK |= {"row_selection", "ptx", "mirror_step", "action_mask"}
+OF_THE_TASK |= {"row_selection", "ptx", "mirror_step", "action_mask", "perception"}
 FIELDS = {"shape": "shaping", "selection": "token_selection"}  # a slot whose field has another name
 PINNED = {FIELDS.get(slot, slot) for slot in FROZEN["dapo_paper"]} - {"sampling"}
 
