@@ -16,6 +16,7 @@ from experiments.parts.judges import base, generative
 from experiments.parts.setup import make_setup
 from rl_jax.advantages import paired
 from rl_jax.core.violations import PENALTY
+from rl_jax.rewards import brevity
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.training.scoring import make_score
 from tests.experiments import small
@@ -153,6 +154,16 @@ def test_its_config_can_run(word):
     assert json.loads(config.to_json_best_effort()) and config.name.endswith(word or "pairwise_rl")
     assert bool(config.judge) == (word not in judged.STAGES)
     assert ("critic" in config) == (word in (None, "pairwise_rl", "text2grad"))
+
+
+def test_a_wrong_answer_gains_nothing_by_being_concise():
+    terms = {"right": np.float32([1, 1, 0, 0]), "brief": np.float32([0.0, 50.0, 50.0, -1e4])}
+    found = brevity.gated_score(terms, {"right": 1.0, "brief": 0.5}, by="right", score="brief")
+    np.testing.assert_allclose(found, [1.25, 1.5, 0.0, 0.0])
+    plain = brevity.gated_score(terms, {"right": 1.0, "brief": 0.0}, by="right", score="brief")
+    np.testing.assert_array_equal(plain, terms["right"])
+    with pytest.raises(ValueError, match="no term short; the terms are brief, right"):
+        brevity.gated_score(terms, {}, by="right", score="short")
 
 
 def test_one_word_at_a_time():
