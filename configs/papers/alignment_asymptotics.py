@@ -19,7 +19,11 @@ def get_ablation() -> ConfigDict:
             claim="the reward and the law of best-of-n approach those of KL-regularized RL as texts grow longer",
             scaled_down="texts of 16, 64 and 256 independent tokens out of 3, random policies and token rewards",
             study="best_of_n_limit",
-            settings=dict(lengths=(16, 64, 256), nats_per_token=0.1, tokens=3),
+            settings=dict(
+                arms={"16": dict(length=16), "64": dict(length=64), "256": dict(length=256)},
+                nats_per_token=0.1,
+                tokens=3,
+            ),
             seeds=tuple(range(20)),
             tried=2,
             metric="reward_gap",
@@ -29,6 +33,6 @@ def get_ablation() -> ConfigDict:
                 dict(metric="reward_gap", arm="16", at_least=0.0, at_most=1.0),
                 dict(metric="slack", arm="256", at_least=-1e-9, at_most=10.0),
             ),
-            smoke=dict(seeds=(0, 1, 2), settings=dict(lengths=(16, 64, 256))),
+            smoke=dict(seeds=(0, 1, 2), settings=dict(tokens=2)),
         )
     )
