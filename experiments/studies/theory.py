@@ -1,6 +1,6 @@
 """Two statements about rewards that can be checked exactly, by enumeration: the laws of best-of-n, and STARC."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import scipy.special
@@ -9,14 +9,10 @@ import scipy.stats
 from experiments.studies.base import Outcome
 from rl_jax.stats import best_of_n, starc
 
-DISTANCES = {
-    "no_canonical": starc.no_canonical,
-    "value": starc.value_canonical,
-    "minimal": starc.minimal_canonical,
-}
 
-
-def best_of_n_limit(seeds: Sequence[int], *, lengths: Sequence[int], nats_per_token: float, tokens: int = 3) -> Outcome:
+def best_of_n_limit(
+    seeds: Sequence[int], *, arms: Mapping[str, Mapping[str, int]], nats_per_token: float, tokens: int = 3
+) -> Outcome:
     """Best-of-n with n = exp(length * nats_per_token) beside KL-regularized RL at the same KL, for texts of a length.
 
     A text is `length` independent tokens of a random categorical policy, its reward the mean of random token rewards,
@@ -26,13 +22,14 @@ def best_of_n_limit(seeds: Sequence[int], *, lengths: Sequence[int], nats_per_to
 
     Args:
       seeds: of the policies and rewards.
-      lengths: of the texts; one arm each.
+      arms: name -> dict(length=...), of the texts.
       nats_per_token: log n per token.
       tokens: of the vocabulary.
     """
     values: dict[str, dict[str, list[float]]] = {}
-    for length in lengths:
-        metrics = values[str(length)] = {"reward_gap": [], "kl_per_token": [], "slack": []}
+    for arm, settings in arms.items():
+        length = settings["length"]
+        metrics = values[arm] = {"reward_gap": [], "kl_per_token": [], "slack": []}
         counts = _counts(length, tokens)
         for seed in seeds:
             rng = np.random.default_rng(seed)
@@ -54,6 +51,7 @@ def best_of_n_limit(seeds: Sequence[int], *, lengths: Sequence[int], nats_per_to
 def reward_distances(
     seeds: Sequence[int],
     *,
+    arms: Mapping[str, Mapping[str, str]],
     states: int = 8,
     actions: int = 3,
     discount: float = 0.9,
@@ -64,23 +62,25 @@ def reward_distances(
 
     A proxy is the true reward turned by a random angle towards another one, plus potential shaping and s'-rewards of
     mean 0, which change no policy. Metric: correlation, Spearman's between the distance and the regret of the proxy's
-    best policy under the true reward, over the proxies of a seed's MDP. One arm for each canonicalisation; the same
-    regrets in all. Source: arXiv 2309.15257.
+    best policy under the true reward, over the proxies of a seed's MDP; the same regrets in all arms.
+    Source: arXiv 2309.15257.
 
     Args:
       seeds: of the MDPs.
+      arms: name -> dict(canonical=...), a function of rl_jax.stats.starc.
       states: S.
       actions: A.
       discount: gamma.
       proxies: of each MDP.
       shaping: standard deviation of the potentials and of the s'-rewards.
     """
-    found = {arm: [] for arm in DISTANCES}
+    found = {arm: [] for arm in arms}
+    forms = {arm: getattr(starc, settings["canonical"]) for arm, settings in arms.items()}
     for seed in seeds:
         rng = np.random.default_rng(seed)
         moves = rng.dirichlet(np.full(states, 0.5), size=(states, actions))
         true = rng.normal(size=(states, actions, states))
-        regrets, measured = [], {arm: [] for arm in DISTANCES}
+        regrets, measured = [], {arm: [] for arm in arms}
         for _ in range(proxies):
             angle, potential = rng.uniform(0, np.pi), shaping * rng.normal(size=states)
             proxy = np.cos(angle) * true + np.sin(angle) * rng.normal(size=true.shape)
@@ -88,7 +88,7 @@ def reward_distances(
             blind -= np.sum(blind * moves, axis=2, keepdims=True)
             proxy = rng.uniform(0.1, 10) * (proxy + blind + discount * potential[None, None] - potential[:, None, None])
             regrets.append(starc.regret(true, proxy, moves, discount=discount))
-            for arm, canonical in DISTANCES.items():
+            for arm, canonical in forms.items():
                 measured[arm].append(starc.distance(true, proxy, moves, discount=discount, canonical=canonical))
         for arm, distances in measured.items():
             found[arm].append(scipy.stats.spearmanr(distances, regrets).statistic)

@@ -12,10 +12,11 @@ from configs.preferences import judged
 from experiments import grpo
 from experiments.parts import check_config, judges
 from experiments.parts import policy as policy_parts
-from experiments.parts.judges import base, generative
+from experiments.parts.judges import base, generative, voting
 from experiments.parts.setup import make_setup
 from rl_jax.advantages import paired
 from rl_jax.core.violations import PENALTY
+from rl_jax.rewards import brevity
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.training.scoring import make_score
 from tests.experiments import small
@@ -142,6 +143,46 @@ def test_brpo_needs_no_mean_where_the_judge_cannot_tell():
         paired.brpo(lost, group_size=3, most=0.5)
 
 
+def test_votes_are_summed_over_samples_and_orders(setup, monkeypatch):
+    rows = judged_rows(setup.task.tokenizer)
+
+    def make_votes(*_):
+        def ask(texts):
+            pairs = [text.split("|") for text in texts]
+            return [(f"{len(a)} {len(b)}", "none", f"so {len(a) + 1}, {len(b) + 1}.") for a, b in pairs]
+
+        return ask
+
+    monkeypatch.setattr(voting, "make_votes", make_votes)
+    found = judges.graded_votes(setup, path="", template="{first}|{second}", low=0.0, high=4.0)(rows)
+    np.testing.assert_allclose(found.rewards, [1.5 / 4, 3.5 / 4, 2.5 / 4, 1.0])  # 5 and 6 are cut to 4
+    np.testing.assert_allclose(found.components["unparsed"], 1 / 3)
+    alone = judges.graded_votes(setup, path="")(judged_rows(setup.task.tokenizer, PROMPTS[1:3], COMPLETIONS[1:3]))
+    np.testing.assert_array_equal(alone.rewards, 0.5)
+    with pytest.raises(ValueError, match="votes=0 must be at least 1"):
+        judges.graded_votes(setup, path="", votes=0)
+
+
+@pytest.mark.parametrize(("text", "grades"), [("8 3", (8, 3)), ("A: 7.5, B: 10", (7.5, 10)), ("9", None), ("", None)])
+def test_grades_are_the_first_two_numbers(text, grades):
+    assert voting.read_grades(text) == grades
+
+
+def test_more_votes_of_a_noisy_judge_are_right_more_often():
+    rng = np.random.default_rng(0)
+    said = rng.normal([5.5, 5.0], 2.0, size=(4000, 16, 2))  # the better answer's grade is half a point higher
+    right = [np.mean(said[:, :k, 0].sum(axis=1) > said[:, :k, 1].sum(axis=1)) for k in (1, 4, 16)]
+    assert right[0] < 0.6 < right[1] < right[2]
+
+
+@pytest.mark.slow
+def test_what_is_sampled_depends_on_the_question_alone(setup, lm):
+    ask = voting.make_votes(setup, lm, 3, 1.0, 4)
+    together = ask(["1+2=", "44-9="])
+    assert [len(x) for x in together] == [3, 3] and len(set(together[0])) > 1
+    assert ask(["44-9="]) == together[1:]
+
+
 # --- The config ------------------------------------------------------------------------------------------------------
 
 
@@ -153,6 +194,16 @@ def test_its_config_can_run(word):
     assert json.loads(config.to_json_best_effort()) and config.name.endswith(word or "pairwise_rl")
     assert bool(config.judge) == (word not in judged.STAGES)
     assert ("critic" in config) == (word in (None, "pairwise_rl", "text2grad"))
+
+
+def test_a_wrong_answer_gains_nothing_by_being_concise():
+    terms = {"right": np.float32([1, 1, 0, 0]), "brief": np.float32([0.0, 50.0, 50.0, -1e4])}
+    found = brevity.gated_score(terms, {"right": 1.0, "brief": 0.5}, by="right", score="brief")
+    np.testing.assert_allclose(found, [1.25, 1.5, 0.0, 0.0])
+    plain = brevity.gated_score(terms, {"right": 1.0, "brief": 0.0}, by="right", score="brief")
+    np.testing.assert_array_equal(plain, terms["right"])
+    with pytest.raises(ValueError, match="no term short; the terms are brief, right"):
+        brevity.gated_score(terms, {}, by="right", score="short")
 
 
 def test_one_word_at_a_time():

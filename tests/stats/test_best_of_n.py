@@ -62,7 +62,7 @@ def test_the_tilted_law_has_the_most_reward_at_its_kl():
 
 def test_the_study_sums_over_all_texts():
     """Texts of 3 tokens out of 2, listed one by one, in place of the counts."""
-    found = best_of_n_limit([5], lengths=(3,), nats_per_token=0.5, tokens=2).values["3"]
+    found = best_of_n_limit([5], arms={"a": dict(length=3)}, nats_per_token=0.5, tokens=2).values["a"]
     rng = np.random.default_rng(5)
     policy, of_token = rng.dirichlet([4.0, 4.0]), rng.normal(size=2)
     texts = list(itertools.product(range(2), repeat=3))

@@ -88,6 +88,8 @@ def test_an_mdp_that_is_none_is_refused():
 
 
 def test_the_study_prefers_canonical_rewards():
-    found = reward_distances([0, 1], proxies=15).values
+    names = {"no_canonical": "no_canonical", "value": "value_canonical", "minimal": "minimal_canonical"}
+    arms = {arm: dict(canonical=name) for arm, name in names.items()}
+    found = reward_distances([0, 1], arms=arms, proxies=15).values
     means = {arm: metrics["correlation"].mean() for arm, metrics in found.items()}
     assert means["value"] > 0.6 and means["minimal"] > 0.6 and means["value"] > means["no_canonical"]

@@ -14,10 +14,12 @@ from experiments.parts.judges.preferring import win_probability
 from experiments.parts.judges.reward_models import process_reward_model, reward_model
 from experiments.parts.judges.rules import rules
 from experiments.parts.judges.spans import spans
+from experiments.parts.judges.voting import graded_votes
 
 __all__ = [
     "confidence",
     "follow_up",
+    "graded_votes",
     "likelihood",
     "log_ratio",
     "pairwise",
