@@ -37,11 +37,15 @@ def load_scorer(folder: str | pathlib.Path) -> tuple[RewardModel, str]:
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} has no config.json: give the workdir of a run")
     program = read_config(folder).get("program", "reward_model")
-    if program == "reward_model":
-        return load_reward_model(folder, mesh=""), "explicit"
-    if program not in PREFERENCE_PROGRAMS:
-        raise ValueError(f"{folder} is a run of {program}; give runs of reward_model, dpo or online_dpo")
-    return _implicit(folder), "implicit"
+    loaders = {"reward_model": ("explicit", _explicit)} | dict.fromkeys(PREFERENCE_PROGRAMS, ("implicit", _implicit))
+    if program not in loaders:
+        raise ValueError(f"{folder} is a run of {program}; give runs of {', '.join(loaders)}")
+    kind, load = loaders[program]
+    return load(folder), kind
+
+
+def _explicit(folder: pathlib.Path) -> RewardModel:
+    return load_reward_model(folder, mesh="")
 
 
 def _implicit(folder: pathlib.Path) -> RewardModel:

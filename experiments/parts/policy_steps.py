@@ -1,7 +1,4 @@
-"""The stages of a training step after its rows are judged: scores, credit, updates. experiments.agents calls them.
-
-experiments.grpo has the same ones in its own file, to be forked; tests/experiments/test_agents.py holds the two equal.
-"""
+"""The stages of a training step after its rows are judged: scores, credit, updates. Of GRPO's loop and of agents'."""
 
 from collections.abc import Callable
 from typing import Any

@@ -40,6 +40,7 @@ PROGRAMS = {
     "control_ppo": ("configs.control.environments", "matching,smoke"),
     "control_preferences": ("configs.control.preferences", "reward,matching,smoke"),
 }
+STEPS_OF = {"sft": "sft"}  # the group whose `steps` a program takes, if it is not "train"
 COUNTS = ("descriptors", "threads", "programs", "arrays")
 MIB = 2**20
 
@@ -140,11 +141,8 @@ def tiny(program: str, folder: pathlib.Path, steps: int, *, workers: int = 1, sa
             config[group].data_dir = str(folder / "data")
     config.eval.every = every
     config.reward.num_workers = workers
-    config.sft.steps = 0
-    if program == "sft":
-        config.sft.update(steps=steps, stop_at=1.1, eval_every=every, batch_size=8)
-    else:
-        config.train.steps = steps
+    config.sft.update(steps=0, stop_at=1.1, eval_every=every, batch_size=8)
+    config[STEPS_OF.get(program, "train")].steps = steps
     if program in ("grpo", "ppo", "online_dpo"):
         config.rollout.completion_length = 8
     return config

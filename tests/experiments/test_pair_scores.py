@@ -167,7 +167,7 @@ def test_other_runs_are_refused(tmp_path, capsys):
     with pytest.raises(FileNotFoundError, match="nowhere has no config.json: give the workdir"):
         pair_scores.load_scorer("nowhere")
     (tmp_path / "config.json").write_text(json.dumps({"program": "grpo"}))
-    with pytest.raises(ValueError, match="is a run of grpo; give runs of reward_model, dpo or online_dpo"):
+    with pytest.raises(ValueError, match="is a run of grpo; give runs of reward_model, dpo, online_dpo"):
         pair_scores.load_scorer(tmp_path)
     assert implicit_rewards.main([str(tmp_path), "--data=jsonl=nowhere.jsonl"]) == 2
     assert "implicit_rewards: " in capsys.readouterr().err

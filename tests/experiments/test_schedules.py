@@ -9,7 +9,7 @@ import pytest
 
 from configs import ppo_common
 from experiments import grpo, ppo
-from experiments.parts import policy, references, schedules, trackers
+from experiments.parts import policy, policy_steps, references, schedules, trackers
 from experiments.parts.check_config import check
 from experiments.parts.setup import make_setup
 from rl_jax.core.types import PolicyBatch, TokenScores
@@ -114,8 +114,8 @@ def test_the_loss_sees_the_values_as_arrays(tmp_path):
 
 def test_credit_sees_the_values(tmp_path):
     config = scheduled(tmp_path, dict(kl=KL | dict(field="algorithm.reward_kl_coef")))
-    assert grpo.needs_scores(config) and policy.needs_ref_log_probs(config)
-    assert not grpo.needs_scores(small_config(tmp_path))
+    assert policy_steps.needs_scores(config) and policy.needs_ref_log_probs(config)
+    assert not policy_steps.needs_scores(small_config(tmp_path))
     now = schedules.in_credit(config, {schedules.PLACE: {"kl": np.float32(0.25)}})
     assert now.algorithm.reward_kl_coef == np.float32(0.25) and config.algorithm.reward_kl_coef == 0.0
 

@@ -43,6 +43,7 @@ ENDS = "tests/rollout/test_ends.py"
 ORDERS = f"{GRPO}::test_the_orders_of_epochs_are_all_rows_each_in_another_one[lora]"
 
 LOOP, PPO_LOOP, POLICY = "experiments/grpo.py", "experiments/ppo.py", "experiments/parts/policy.py"
+STAGES = "experiments/parts/policy_steps.py"
 TRACKERS, RULE, RECIPE = "experiments/parts/trackers.py", "rl_jax/credit/rule.py", "rl_jax/ppo.py"
 PACKING = "rl_jax/training/packing.py"
 
@@ -62,7 +63,7 @@ PLANTED = [
             "(log_probs, ref_log_probs, rule.loss_mask(rollout))\n        rows", LORA),
     Planted("old log-probs: the sampler's", POLICY, "batch = batch._replace(old_log_probs=before.log_probs)",
             "batch = batch._replace(old_log_probs=rollout.sampled_log_probs)", LORA),
-    Planted("reference: the policy", LOOP, "programs.on_host(ref_params, rows).log_probs",
+    Planted("reference: the policy", STAGES, "programs.on_host(ref_params, rows).log_probs",
             "programs.on_host(params, rows).log_probs", LORA),
     Planted("ppo: temperature of the joint loss", PPO_LOOP, "sampling = Sampling(config.rollout.temperature)",
             "sampling = Sampling()", SHARED),
@@ -99,9 +100,9 @@ PLANTED = [
     Planted("the reference moved towards itself", LOOP, "move(ref_params, state.params, step.number)",
             "move(ref_params, ref_params, step.number)", LORA),
     Planted("the reference not moved", LOOP, "ref_params = move(ref_params, state.params, step.number)", "pass", LORA),
-    Planted("only the last minibatch", LOOP, "for part in policy.minibatches(setup.config, batch, key):",
+    Planted("only the last minibatch", STAGES, "for part in policy.minibatches(setup.config, batch, key):",
             "for part in policy.minibatches(setup.config, batch, key)[-1:]:", LORA),
-    Planted("every update from the first state", LOOP, "state, metrics = programs.train_step(state, part, *beside)",
+    Planted("every update from the first state", STAGES, "state, metrics = programs.train_step(state, part, *beside)",
             "_, metrics = programs.train_step(jax.tree.map(jax.numpy.copy, state), part, *beside)", LORA),
     # --- What both loops share ---------------------------------------------------------------------------------------
     Planted("one order for all epochs", POLICY, "jax.random.permutation(jax.random.fold_in(key, epoch), rows)",
