@@ -28,6 +28,12 @@ CURVES = {
     "loss": "The optimizer's objective; in policy optimization it need not fall.",
     "grad_norm": "Norm of the gradient before clipping.",
     "completion_length": "Tokens per completion.",
+    "episode/turns": "The model's turns per episode.",
+    "episode/calls": "Tool calls per episode.",
+    "episode/malformed": "Malformed tool calls per episode.",
+    "episode/observed_tokens": "Tokens of the environment per episode.",
+    "episode/end/context": "Share of episodes that ended because the context was full.",
+    "episode/end/error": "Share of episodes whose environment failed.",
 }
 # The metrics that best summarise a run, most important first.
 HEADLINES = ("eval/pass@1", "eval/reward", "eval/return", "episode/return", "reward/mean")
@@ -87,6 +93,7 @@ def load_run(workdir: Path, label: str) -> Run:
     metrics = reading.number_rows(METRICS_FILE, read(METRICS_FILE, read_jsonl, []), notes)
     timing = reading.number_rows(TIMING_FILE, read(TIMING_FILE, read_jsonl, []), notes)
     in_worlds = acts(metrics)
+    groups = not in_worlds and not _talks(config)
     return Run(
         label,
         record,
@@ -94,11 +101,16 @@ def load_run(workdir: Path, label: str) -> Run:
         metrics,
         timing,
         reading.step_rows(SAMPLES_FILE, read(SAMPLES_FILE, read_jsonl, [], expected=not in_worlds), notes),
-        reading.step_rows(GROUP_VIEW_FILE, read(GROUP_VIEW_FILE, read_jsonl, [], expected=not in_worlds), notes),
+        reading.step_rows(GROUP_VIEW_FILE, read(GROUP_VIEW_FILE, read_jsonl, [], expected=groups), notes),
         missing,
         read(render.EPISODES_FILE, read_jsonl, [], expected=False),
         notes,
     )
+
+
+def _talks(config: Mapping[str, Any]) -> bool:
+    """Whether a run plays episodes of several turns, which are shown as conversations, not token by token."""
+    return "agent" in config
 
 
 def run_labels(workdirs: Sequence[Path]) -> list[str]:
@@ -329,6 +341,7 @@ def run_section(run: Run) -> dict[str, Any]:
         "warnings": sum(row["status"] == "warning" for row in health),
         "has_metrics": bool(run.metrics),
         "acts": acts(run.metrics),
+        "groups": bool(run.group_views) or not _talks(run.config),
         "episodes": reading.section(notes, render.EPISODES_FILE, first_and_last_episode, run.episodes),
         "health": [
             {**row, "shown": charts.short_number(row["value"]), "spark": charts.sparkline(row["points"])}

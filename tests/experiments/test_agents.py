@@ -11,6 +11,7 @@ from experiments import agents, evaluate, grpo
 from experiments.parts import play_groups, players
 from experiments.parts.judging import need_reward
 from experiments.parts.setup import make_setup
+from experiments.report import cli as report
 from experiments.report import conversations
 from rl_jax.envs.text import Step
 from rl_jax.experience import trajectory as t
@@ -115,6 +116,13 @@ def test_a_run_resumes_to_the_bit(finished, tmp_path):
     agents.run(calculator(finished), tmp_path / "run")
     for name in ("final.json", "metrics.jsonl", "samples.jsonl"):
         assert (tmp_path / "run" / name).read_bytes() == (finished / "run" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_the_report_has_its_conversations_and_curves(finished):
+    page = report.write_report([finished / "run"]).read_text()
+    assert "Missing from this run" not in page and "token by token" not in page
+    assert "model (turn 0" in page and "<b>episode/turns<span>" in page
 
 
 def test_an_episode_is_shown_as_a_conversation():
