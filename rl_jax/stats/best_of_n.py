@@ -29,7 +29,8 @@ def best_of_n_law(log_probs: np.ndarray, rewards: np.ndarray, log_n: float) -> n
     at_most, below = _log_power(above[1:], log_n), _log_power(above[:-1], log_n)
     below[0] = -np.inf
     with np.errstate(divide="ignore", invalid="ignore"):
-        law = at_most + np.log1p(-np.exp(np.minimum(below - at_most, 0.0)))
+        # expm1: the best level may have hardly any mass, and then the two powers are nearly equal.
+        law = at_most + np.log(-np.expm1(np.minimum(below - at_most, 0.0)))
         law = np.where(np.isneginf(at_most) | np.isneginf(log_mass), -np.inf, law)
         result = law[place] + log_probs - log_mass[place]
     return np.where(np.isneginf(log_probs) | np.isneginf(law[place]), -np.inf, result)
