@@ -33,7 +33,7 @@ def test_the_best_of_very_many_is_the_best_there_is():
     np.testing.assert_allclose(np.exp(found[1]), 1 - np.exp(-1), rtol=1e-9)
     found = best_of_n.best_of_n_law(rare, np.array([0.0, 1.0]), np.log(2))  # a best of hardly any mass has twice that
     np.testing.assert_allclose(found[1], np.log(2e-30), rtol=1e-9)
-    found = best_of_n.best_of_n_law(rare[::-1], np.array([0.0, 1.0]), np.log(2))  # a rare worst one: both samples are it
+    found = best_of_n.best_of_n_law(rare[::-1], np.array([0.0, 1.0]), np.log(2))  # both are the rare worst one
     np.testing.assert_allclose(found[0], 2 * np.log(1e-30), rtol=1e-9)
     never = best_of_n.best_of_n_law(np.array([0.0, -np.inf]), np.array([0.0, 1.0]), 3.0)
     np.testing.assert_array_equal(never, [0.0, -np.inf])
