@@ -30,9 +30,10 @@ def propose_and_solve(
     """The whole step becomes proposals and solutions: N / G groups propose, the others solve what was proposed.
 
     Each of the N proposals is solved G times, which gives its learnability; N / G groups of solutions, those of
-    proposals that cannot be asked first, make room for the proposals. Rewards are whitened by task and role (TRR++),
-    so that they are advantages: algorithm.advantage is no_baseline. The examples in the proposers' prompts are
-    proposals of steps before, from a single seed on: no data is read. Two rollouts of the step.
+    proposals that cannot be asked first, make room for the proposals; further ones of them answer "1+1=". Rewards are
+    whitened by task and role (TRR++), so that they are advantages: algorithm.advantage is no_baseline. The examples in
+    the proposers' prompts are proposals of steps before, from a single seed on: no data is read. Two rollouts of the
+    step.
 
     Args:
       stage: of the step.
@@ -81,7 +82,8 @@ def propose_and_solve(
     targets = (leaving[:, None] * size + np.arange(size)).ravel()
     padded = np.zeros(groups * size, np.float32)
     padded[:groups] = of_proposer
-    roles = np.repeat([self_play.KINDS.index(kind) for kind in of_proposal], size)
+    of_question = [kind if found else "deduction" for kind, found in zip(of_proposal, questions, strict=True)]
+    roles = np.repeat([self_play.KINDS.index(kind) for kind in of_question], size)  # the spare question is a deduction
     roles[targets] = len(self_play.KINDS) + roles_of_proposers(kinds, size)
     both = put(
         rows_of(solving, records_s, texts_s, of_solver),

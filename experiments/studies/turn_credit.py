@@ -64,7 +64,7 @@ def maze_steps(
                 def update(carry, step_key):
                     logits, state = carry
                     rows = _play(step_key, logits, table, start, goal, most, groups * group_size, price)
-                    noisy = sigma * jax.random.normal(jax.random.fold_in(step_key, 1), rows["turn_rewards"].shape)
+                    noisy = sigma * _noise(step_key, rows["turn_rewards"].shape)
                     rows["turn_rewards"] += jnp.where(rows["turns"] >= 0, noisy, 0.0)
                     gradient = jax.grad(_loss)(logits, rows, _advantages(rows, advantage))
                     change, state = optimizer.update(gradient, state)
@@ -124,6 +124,11 @@ def _play(key, logits, table, start, goal, most: int, rows: int, price: float) -
     _, seen = jax.lax.scan(step, begin, (jnp.arange(most), jax.random.split(key, most)))
     number, states, actions, rewards = (x.T for x in seen)
     return {"turns": number, "state_keys": states, "actions": actions, "turn_rewards": rewards}
+
+
+def _noise(key, shape: tuple[int, int]) -> chex.Array:
+    """Normal, float [rows, most], of a key that `_play` has not: its turns have those of fold_in 0 to most - 1."""
+    return jax.random.normal(jax.random.fold_in(key, shape[1]), shape)
 
 
 def _advantages(rows: Mapping[str, chex.Array], advantage) -> chex.Array:

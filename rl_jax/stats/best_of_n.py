@@ -26,10 +26,11 @@ def best_of_n_law(log_probs: np.ndarray, rewards: np.ndarray, log_n: float) -> n
     levels, place = np.unique(rewards, return_inverse=True)
     log_mass = _grouped_logsumexp(log_probs, place, len(levels))
     above = np.concatenate([_tail(log_mass), [-np.inf]])  # log P(R >= level), and log P(R > the last one)
-    at_most, below = _log_power(above[1:], log_n), _log_power(above[:-1], log_n)
-    below[0] = -np.inf
+    head = np.concatenate([[-np.inf], np.logaddexp.accumulate(log_mass)])  # log P(R < level), and log P(R <= the last)
+    at_most, below = _log_power(head[1:], above[1:], log_n), _log_power(head[:-1], above[:-1], log_n)
     with np.errstate(divide="ignore", invalid="ignore"):
-        law = at_most + np.log1p(-np.exp(np.minimum(below - at_most, 0.0)))
+        # expm1: the best level may have hardly any mass, and then the two powers are nearly equal.
+        law = at_most + np.log(-np.expm1(np.minimum(below - at_most, 0.0)))
         law = np.where(np.isneginf(at_most) | np.isneginf(log_mass), -np.inf, law)
         result = law[place] + log_probs - log_mass[place]
     return np.where(np.isneginf(log_probs) | np.isneginf(law[place]), -np.inf, result)
@@ -68,13 +69,14 @@ def matched_strength(log_probs: np.ndarray, rewards: np.ndarray, divergence: flo
     return 0.5 * (low + high)
 
 
-def _log_power(log_above: np.ndarray, log_n: float) -> np.ndarray:
-    """log of P(R not above)^n = n log(1 - exp(log_above)). float [L] -> float [L]."""
+def _log_power(log_below: np.ndarray, log_above: np.ndarray, log_n: float) -> np.ndarray:
+    """log of P(R not above)^n, from whichever of both probabilities is the smaller one. float [L] x2 -> float [L]."""
     with np.errstate(divide="ignore", over="ignore"):
-        log_below = np.where(log_above >= 0, -np.inf, np.log1p(-np.exp(np.minimum(log_above, 0.0))))
+        rest = np.log1p(-np.exp(np.minimum(log_above, np.log(0.5))))
         # log(1 - x) is -x where x is too small beside 1.
         small = log_above < -30.0
-        return np.where(small, -np.exp(np.minimum(log_n + log_above, 700.0)), np.exp(min(log_n, 700.0)) * log_below)
+        power = np.exp(min(log_n, 700.0)) * np.where(log_above > np.log(0.5), log_below, rest)
+        return np.where(small, -np.exp(np.minimum(log_n + log_above, 700.0)), power)
 
 
 def _tail(log_mass: np.ndarray) -> np.ndarray:

@@ -69,7 +69,7 @@ def distance(
     for rewards in (first, second):
         found = canonical(rewards, transition_probs, discount=discount)
         size = np.linalg.norm(found)
-        trivial = size <= tolerance * max(np.linalg.norm(rewards), 1.0)
+        trivial = size <= tolerance * np.linalg.norm(rewards)
         standard.append(np.zeros_like(found) if trivial else found / size)
     return float(np.linalg.norm(standard[0] - standard[1]))
 

@@ -74,6 +74,19 @@ def test_a_run_scores_what_it_samples(tmp_path):
     assert all(np.isfinite(row["kl/k1"]) for row in rows) and rows[-1]["entropy"] < np.log(8)
 
 
+def test_a_step_size_of_zero_is_refused(tmp_path):
+    """mdpo_lm's schedule in a run that is made longer by a flag: the KL would be divided by 0 in its last steps."""
+    config = small_config(tmp_path, reward__function=reward(has_a_seven), train__steps=2)
+    with config.unlocked():
+        config.algorithm.mirror_step = 1.0
+        config.schedules.step = dict(field="algorithm.mirror_step", fn="linear", start=1.0, end=0.0, steps=2)
+    check(config)
+    with config.unlocked():
+        config.train.steps = 3
+    with pytest.raises(ValueError, match="schedules.step gives algorithm.mirror_step=0.0 in step 3 of train.steps=3"):
+        check(config)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_mirror_descent_starts_each_step_at_its_own_policy(tmp_path):

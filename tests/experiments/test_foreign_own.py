@@ -132,6 +132,28 @@ def test_the_policy_asks_and_answers_itself(step, monkeypatch):
     np.testing.assert_allclose(found.judged.result.rewards[proposing], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
+def test_the_spare_question_is_a_deduction(step, monkeypatch):
+    """No proposal can be asked: 6 groups answer "1+1=", which is a deduction, whatever was to be proposed."""
+    tokenizer, seen, whitened = step.setup.task.tokenizer, [], self_play.whitened_by_role
+
+    class Told:
+        def __getattr__(self, name):
+            return getattr(tokenizer, name)
+
+        def decode(self, ids):
+            return "5"
+
+    def watched(rewards, lengths, roles):
+        seen.append(roles)
+        return whitened(rewards, lengths, roles)
+
+    monkeypatch.setattr(step, "setup", step.setup._replace(task=step.setup.task._replace(tokenizer=Told())))
+    monkeypatch.setattr(self_play, "whitened_by_role", watched)
+    step.with_rows(play=dict(fn="experiments.parts.foreign_self_play:propose_and_solve", at_most=SIZE, replace="group"))
+    assert seen[0].tolist() == [2] * SIZE + [3] * SIZE + [0] * ((GROUPS - 2) * SIZE)
+
+
 def test_self_play_needs_whole_groups_of_groups(step):
     spec = dict(fn="experiments.parts.foreign_self_play:propose_and_solve", at_most=SIZE, share=0.5, replace="group")
     with pytest.raises(ValueError, match="foreign.play: propose_and_solve takes all groups"):

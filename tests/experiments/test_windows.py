@@ -95,6 +95,29 @@ def test_a_beginning_stands_behind_its_prompt():
     np.testing.assert_array_equal(seen, wide > 0)
 
 
+def test_a_state_stays_as_it_was_taken():
+    """Also in a step that goes on from it: Windows puts longer lists into the rows."""
+
+    class Prompts:
+        def __next__(self):
+            return [{"prompt": "a"}, {"prompt": "b"}]
+
+        def get_state(self):
+            return {}
+
+        def set_state(self, state):
+            pass
+
+    prompts = windows.InFlight(Prompts())
+    next(prompts)
+    for _ in range(2):
+        state = prompts.get_state()
+        before = json.dumps(state)
+        prompts.rows[0]["tokens"] = prompts.rows[0]["tokens"] + [5]
+        assert json.dumps(state) == before
+        prompts.set_state(state)
+
+
 def read(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 

@@ -22,12 +22,16 @@ def ours(log_probs, entropy, corrupted, corrupted_entropy):
 
 
 def test_the_terms_and_their_gradients_are_those_of_the_equation():
-    """The gap is positive, negative, 0 and beyond the limit on both sides; the corrupted log-probs are constants."""
+    """The gap is positive, negative, 0 and beyond the bounds on both sides; the corrupted log-probs are constants.
+
+    The KL is compute_kl(log_probs, aug_log_probs, "low_var_kl") of MikeWangWZHL/PAPO.
+    """
     arrays = (LOG_PROBS, ENTROPY, CORRUPTED, ENTROPY + 1)
     value, gradients = jax.value_and_grad(ours, argnums=(0, 1, 2, 3))(*map(jnp.asarray, arrays))
     x, h, y, g = (torch.tensor(np.where(MASK, a, 0.0), dtype=torch.float64, requires_grad=True) for a in arrays)
-    mask, d = torch.tensor(MASK), torch.clamp(x - y.detach(), -20, 20)
-    total = ((0.05 * h + 0.03 * g - 0.02 * (torch.exp(d) - d - 1)) * mask).sum()
+    mask, gap = torch.tensor(MASK), torch.clamp(y.detach() - x, -20, 20)
+    kl = torch.clamp(torch.exp(gap) - gap - 1, -10, 10)
+    total = ((0.05 * h + 0.03 * g - 0.02 * kl) * mask).sum()
     total.backward()
     np.testing.assert_allclose(value, total.item(), rtol=1e-5)
     for found, expected in zip((gradients[0], gradients[1], gradients[3]), (x, h, g), strict=True):
@@ -38,6 +42,13 @@ def test_the_terms_and_their_gradients_are_those_of_the_equation():
 def test_an_answer_that_does_not_depend_on_the_prompt_gains_nothing():
     kl = perception.perception_kl(jnp.asarray(CORRUPTED), jnp.asarray(CORRUPTED), jnp.array(MASK))
     np.testing.assert_array_equal(kl, 0.0)
+
+
+def test_its_mean_over_the_policys_samples_is_the_kl():
+    """E_pi[exp(-d) + d - 1] = sum pi log(pi / other), over all tokens of a vocabulary."""
+    ours, other = (jax.nn.log_softmax(jnp.asarray(np.random.default_rng(s).normal(size=(1, 6)))) for s in (0, 1))
+    found = jnp.sum(jnp.exp(ours) * perception.perception_kl(ours, other, jnp.ones((1, 6), bool)))
+    np.testing.assert_allclose(found, jnp.sum(jnp.exp(ours) * (ours - other)), rtol=1e-5)
 
 
 def test_only_the_inside_of_the_prompt_is_hidden():

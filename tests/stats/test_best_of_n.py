@@ -31,6 +31,10 @@ def test_the_best_of_very_many_is_the_best_there_is():
     rare = np.array([np.log1p(-1e-30), np.log(1e-30)])  # n P(best) = 1: the best comes with 1 - 1/e
     found = best_of_n.best_of_n_law(rare, np.array([0.0, 1.0]), 30 * np.log(10))
     np.testing.assert_allclose(np.exp(found[1]), 1 - np.exp(-1), rtol=1e-9)
+    found = best_of_n.best_of_n_law(rare, np.array([0.0, 1.0]), np.log(2))  # a best of hardly any mass has twice that
+    np.testing.assert_allclose(found[1], np.log(2e-30), rtol=1e-9)
+    found = best_of_n.best_of_n_law(rare[::-1], np.array([0.0, 1.0]), np.log(2))  # both are the rare worst one
+    np.testing.assert_allclose(found[0], 2 * np.log(1e-30), rtol=1e-9)
     never = best_of_n.best_of_n_law(np.array([0.0, -np.inf]), np.array([0.0, 1.0]), 3.0)
     np.testing.assert_array_equal(never, [0.0, -np.inf])
     with pytest.raises(ValueError, match="log_n=-1 must be at least 0"):

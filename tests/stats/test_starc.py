@@ -40,6 +40,14 @@ def test_what_changes_no_policy_changes_no_distance(canonical):
 
 
 @each
+def test_the_scale_of_a_reward_does_not_matter(canonical):
+    """However small: a reward is trivial by its share of its own norm."""
+    assert far(1e-12 * TRUE, TRUE, canonical) == pytest.approx(0.0, abs=1e-9)
+    assert far(1e-12 * TRUE, -1e12 * TRUE, canonical) == pytest.approx(2.0, rel=1e-9)
+    assert far(0.0 * TRUE, TRUE, canonical) == pytest.approx(1.0, rel=1e-9)
+
+
+@each
 def test_it_is_a_distance(canonical):
     third = RNG.normal(size=(S, A, S))
     sides = [far(*pair, canonical) for pair in itertools.combinations((TRUE, OTHER, third), 2)]
