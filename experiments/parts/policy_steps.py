@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from experiments.parts import action_mask, mirror, policy, pretraining, schedules, trackers
+from experiments.parts import action_mask, mirror, perception, policy, pretraining, schedules, trackers
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.processes import to_host
 from experiments.parts.run import Run
@@ -98,7 +98,7 @@ def update(
     Returns:
       (state, the metrics of each update, metrics of the packing).
     """
-    updates, batch = [], pretraining.attach(setup, batch, loop.step)
+    updates, batch = [], perception.attach(setup, pretraining.attach(setup, batch, loop.step), loop.step)
     beside = mirror.beside(setup.config, state.params)
     for part in policy.minibatches(setup.config, batch, key):
         part = to_mesh(setup, packer.to_train(part))
