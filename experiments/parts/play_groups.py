@@ -146,7 +146,9 @@ def _without(rewards: np.ndarray, errors: np.ndarray, size: int) -> np.ndarray:
     if not errors.any():
         return rewards
     groups, here = rewards.reshape(-1, size), ~errors.reshape(-1, size)
-    mean = np.sum(groups * here, axis=1) / np.maximum(here.sum(axis=1), 1)
+    least = np.min(np.where(here, groups, np.inf), axis=1, keepdims=True)
+    least = np.where(np.isfinite(least), least, 0.0).astype(np.float32)  # the mean of equal rewards is exactly theirs
+    mean = least[:, 0] + np.sum((groups - least) * here, axis=1) / np.maximum(here.sum(axis=1), 1)
     return np.where(here, groups, mean[:, None]).ravel().astype(np.float32)
 
 

@@ -22,6 +22,7 @@ from tests.experiments import small
 from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
 
 SHARED = "final.json"
+STATES = "rl_jax.advantages.turn_states"
 
 
 def calculator(tmp_path, **fields):
@@ -165,6 +166,8 @@ def test_a_failed_row_leaves_its_group():
     judged = play_groups.judge_episodes(setup, None, found, rollout, [{"prompt": "p", "info": "{}"}], 4)
     assert judged.result.rewards.tolist() == [1.0, 0.5, 0.0, 0.5]  # the mean of the others: no baseline moves
     assert judged.rollout.completion_mask.any(axis=1).tolist() == [True, False, True, True]
+    equal = np.full(8, 0.95, np.float32)  # a group without a signal stays one: dynamic sampling drops it
+    assert np.ptp(play_groups._without(equal * (np.arange(8) > 0), np.arange(8) == 0, 8)) == 0
     assert judged.result.components["correct"].tolist() == [1.0, 0.0, 0.0, 0.5]
     np.testing.assert_allclose(judged.rollout.turns.rewards.sum(axis=1), [1.0, 0.0, 0.0, 0.5])
     metrics = play_groups.episode_metrics(found)
@@ -192,6 +195,8 @@ def test_a_failed_row_leaves_its_group():
         ("agent__env", dict(fn="calculater"), "nearest: 'calculator'"),
         ("agent__env", dict(fn="calculator", cost=1), "takes no keyword 'cost'"),
         ("agent__env", dict(fn="tool_user", tools=()), "agent.env.tools is empty"),
+        ("agent__env", dict(fn="one_answer"), "agent.max_turn_tokens=6: rollout.completion_length limits one answer"),
+        ("algorithm__advantage", dict(fn=f"{STATES}:gigpo"), "gigpo' compares states: .*'calculator' has no state_key"),
     ],
 )
 def test_what_cannot_work_is_refused_before_work(tmp_path, field, value, message):
@@ -219,6 +224,13 @@ class Counting:
     def step(self, said):
         self.said += 1
         return Step([{"role": "user", "content": "="}], float(self.said), self.said == self.to)
+
+
+def test_the_player_of_evaluations_has_the_environments_that_are_closed(tmp_path):
+    setup = make_setup(calculator(tmp_path, eval__top_k=1))
+    player = players.Player(setup, 4)
+    other = players.eval_player(setup, player)
+    assert other is not player and other.envs is player.envs
 
 
 def test_an_environment_of_ones_own(tmp_path):

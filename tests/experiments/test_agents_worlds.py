@@ -33,9 +33,15 @@ def test_credit_finds_what_it_asks_for(credit):
     world = {"semi_online": "guided", "aspo": "search"}.get(credit, "maze")
     config = agents_worlds.get_config(f"{world},{credit},smoke")
     policy.check_choices(config)
+    players.check(config)
     asked = policy.turn_counts(config)
     env = players.environment_of(config)()
     assert set(asked) <= {"correct", "malformed", *env.NUMBERS}
+
+
+def test_credit_that_a_world_does_not_count_is_refused():
+    with pytest.raises(ValueError, match="asks for turn_calls: agent.env=.*maze:Maze' counts correct, .*walls"):
+        players.check(agents_worlds.get_config("maze,aspo,smoke"))
 
 
 def test_a_world_without_a_published_list():
