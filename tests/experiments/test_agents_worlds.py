@@ -44,6 +44,17 @@ def test_credit_that_a_world_does_not_count_is_refused():
         players.check(agents_worlds.get_config("maze,aspo,smoke"))
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["trees:arpo", "trees:branch_return_loo", "critics:vine", "critics:archer", "shaping:oprl", "shaping:igpo_policy"],
+)
+def test_credit_for_a_loop_of_ones_own_is_refused_before_work(path):
+    config = agents_worlds.get_config("maze,smoke")
+    config.algorithm.advantage = dict(fn=f"rl_jax.advantages.turn_{path}")
+    with pytest.raises(ValueError, match=f"algorithm.advantage='.*{path}' needs .*your own loop can pass it"):
+        policy.check_choices(config)
+
+
 def test_a_world_without_a_published_list():
     with pytest.raises(ValueError, match="maze has no published list; these have: wordle, city"):
         agents_worlds.get_config("maze,real")
