@@ -176,6 +176,15 @@ def test_a_failed_row_leaves_its_group():
         play_groups.rows_of(setup, failing(["error", "error"], [0.0, 0.0]))
 
 
+def test_components_that_lack_what_the_environment_pays_are_refused(tmp_path):
+    paid, free = failing(["done", "done"], [1.0, 0.0]), failing(["done", "error"], [0.0, 0.0])
+    config = calculator(tmp_path, algorithm__advantage=dict(fn="gdpo"))
+    play_groups.check_components(config, free)
+    with pytest.raises(ValueError, match="'gdpo' reads components of the reward, and the 1.0 that agent.env='calcul"):
+        play_groups.check_components(config, paid)
+    play_groups.check_components(calculator(tmp_path), paid)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
