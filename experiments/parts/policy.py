@@ -118,6 +118,7 @@ def check_choices(config) -> None:
         "token_weight": rule.token_weight,
         "token_selection": rule.selection,
         "entropy_weight": rule.entropy_weight,
+        "surrogate": make_objective(config).surrogate,
     }
     for field, fn in chosen.items():
         for name in sorted(needs(fn) & set(SUPPLIED_BY)) if fn else ():

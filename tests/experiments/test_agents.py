@@ -10,7 +10,7 @@ import pytest
 
 from configs import agents as agents_config
 from experiments import agents, evaluate, grpo
-from experiments.parts import play_groups, players, policy_steps
+from experiments.parts import play_groups, players, policy, policy_steps
 from experiments.parts.judging import need_reward
 from experiments.parts.setup import make_setup
 from experiments.report import conversations
@@ -212,6 +212,13 @@ def test_what_cannot_work_is_refused_before_work(tmp_path, field, value, message
     with pytest.raises(ValueError, match=message):
         agents.run(calculator(tmp_path, **{field: value}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_per_turn_is_refused_where_there_are_no_turns(tmp_path):
+    turn_clip = dict(fn="rl_jax.losses.policy.turns:turn_clip")
+    policy.check_choices(calculator(tmp_path, algorithm__surrogate=turn_clip))
+    with pytest.raises(ValueError, match="algorithm.surrogate=.*turn_clip' needs turns.*python -m experiments.agents"):
+        policy.check_choices(small.config(tmp_path, algorithm__surrogate=turn_clip))
 
 
 def test_a_single_turn_without_a_reward_is_refused(tmp_path):
