@@ -7,6 +7,7 @@ turns plus, if the task or config.reward has one, the reward of the model's last
 experiments.grpo does with single answers; an environment of one turn gives the same rows, bit for bit.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import jax
@@ -257,7 +258,13 @@ def make_any_evaluate(setup: Setup, rewards):
     check(setup.config)
     settings = setup.config.eval
     player = Player(setup, settings.batch_size * settings.samples_per_prompt, settings)
-    return make_episode_evaluate(setup, rewards, player)
+    evaluate = make_episode_evaluate(setup, rewards, player)
+
+    def evaluate_and_close(params):
+        with contextlib.closing(player):  # an environment may have opened something
+            return evaluate(params)
+
+    return evaluate_and_close
 
 
 def look(loop: Run, step: Step, setup: Setup, evaluate: Callable, params: Params, judged: Judged) -> dict:

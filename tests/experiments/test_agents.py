@@ -231,7 +231,10 @@ class Counting:
     """An environment of one's own, by its import path."""
 
     def __init__(self, *, to=2):
-        self.to = to
+        self.to, self.closed = to, False
+
+    def close(self):
+        self.closed = True
 
     def reset(self, record, seed):
         self.said = 0
@@ -247,6 +250,14 @@ def test_the_player_of_evaluations_has_the_environments_that_are_closed(tmp_path
     player = players.Player(setup, 4)
     other = players.eval_player(setup, player)
     assert other is not player and other.envs is player.envs
+
+
+def test_experiments_evaluate_closes_its_environments(tmp_path, monkeypatch):
+    setup = make_setup(calculator(tmp_path, agent__env=dict(fn="tests.experiments.test_agents:Counting")))
+    asked = lambda setup, rewards, player: lambda params: player.envs.get(params)  # noqa: E731
+    monkeypatch.setattr(play_groups, "make_episode_evaluate", asked)
+    evaluate_once = play_groups.make_any_evaluate(setup, None)
+    assert evaluate_once(0).closed and evaluate_once(0).closed
 
 
 def test_an_environment_of_ones_own(tmp_path):
