@@ -7,6 +7,7 @@ turns plus, if the task or config.reward has one, the reward of the model's last
 experiments.grpo does with single answers; an environment of one turn gives the same rows, bit for bit.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import jax
@@ -22,6 +23,8 @@ from experiments.parts.rewards import Rewards, Rows
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup
+from rl_jax import advantages
+from rl_jax.core.binding import bind, needs
 from rl_jax.core.types import Params, Rollout
 from rl_jax.data import pipeline
 from rl_jax.experience.trajectory import Trajectory
@@ -55,12 +58,25 @@ class EpisodeCollector(Collector):
     def _sample(self, generate: Player, records, params, key, own_prompts, clock: Clock) -> Judged:
         size = self._setup.config.sample.group_size
         trajectories = generate.play(params, records, key, group_size=size)
+        check_components(self._setup.config, trajectories)
         rollout = rows_of(self._setup, trajectories)
         clock.lap("rollout_s")
         judged = judge_episodes(self._setup, self._rewards, trajectories, rollout, records, size)
         self._seen += trajectories
         clock.lap("reward_s")
         return judged
+
+
+def check_components(config, trajectories: Sequence[Trajectory]) -> None:
+    """Raises ValueError if the advantage reads the reward's components, which what the environment pays is not."""
+    advantage = config.algorithm.advantage
+    paid = next((trajectory for trajectory in trajectories if trajectory.reward), None)
+    if paid is not None and "components" in needs(bind(advantage.to_dict(), advantages)):
+        raise ValueError(
+            f"algorithm.advantage={advantage.fn!r} reads components of the reward, and the {paid.reward} that "
+            f"agent.env={config.agent.env.fn!r} paid for prompt {paid.prompt_id!r} is none: take an advantage of whole "
+            "rewards, or give all of the reward with config.reward.terms"
+        )
 
 
 def rows_of(setup: Setup, trajectories: Sequence[Trajectory]) -> Rollout:
@@ -97,7 +113,8 @@ def judge_episodes(
 ) -> Judged:
     """The rows with their rewards; what scores the last message adds to the last turn's reward.
 
-    A row whose environment failed gets the mean reward of the others of its group: it moves no baseline.
+    A row whose environment failed gets the mean reward of the others of its group, whose mean stays what it is. A std,
+    or a mean of other rows, counts it as one more such reward; credit per turn leaves the row out.
 
     Args:
       setup: of the run.
@@ -146,7 +163,9 @@ def _without(rewards: np.ndarray, errors: np.ndarray, size: int) -> np.ndarray:
     if not errors.any():
         return rewards
     groups, here = rewards.reshape(-1, size), ~errors.reshape(-1, size)
-    mean = np.sum(groups * here, axis=1) / np.maximum(here.sum(axis=1), 1)
+    least = np.min(np.where(here, groups, np.inf), axis=1, keepdims=True)
+    least = np.where(np.isfinite(least), least, 0.0).astype(np.float32)  # the mean of equal rewards is exactly theirs
+    mean = least[:, 0] + np.sum((groups - least) * here, axis=1) / np.maximum(here.sum(axis=1), 1)
     return np.where(here, groups, mean[:, None]).ravel().astype(np.float32)
 
 
@@ -239,7 +258,13 @@ def make_any_evaluate(setup: Setup, rewards):
     check(setup.config)
     settings = setup.config.eval
     player = Player(setup, settings.batch_size * settings.samples_per_prompt, settings)
-    return make_episode_evaluate(setup, rewards, player)
+    evaluate = make_episode_evaluate(setup, rewards, player)
+
+    def evaluate_and_close(params):
+        with contextlib.closing(player):  # an environment may have opened something
+            return evaluate(params)
+
+    return evaluate_and_close
 
 
 def look(loop: Run, step: Step, setup: Setup, evaluate: Callable, params: Params, judged: Judged) -> dict:

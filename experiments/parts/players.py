@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from experiments.parts import processes
+from experiments.parts import policy, processes
 from experiments.parts.encoding import whole_text
 from experiments.parts.sampler import Merging
 from experiments.parts.setup import Setup, sampling_of
@@ -14,6 +14,7 @@ from rl_jax import advantages
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.types import Params
 from rl_jax.envs import text
+from rl_jax.envs.text.world import World
 from rl_jax.experience.episode import OVERFLOW, Ask, Limits
 from rl_jax.experience.episodes import Environments, play
 from rl_jax.experience.trajectory import Trajectory
@@ -90,12 +91,31 @@ def check(config) -> None:
     advantage = config.algorithm.advantage
     if "greedy_rewards" in needs(bind(advantage.to_dict(), advantages)):
         problems.append(f"algorithm.advantage={advantage.fn!r} needs greedy episodes, which nothing here plays")
+    if is_single(config):  # evaluations of one answer do not read these
+        given = [name for name in counts if agent[name] > 0]
+        problems += [f"agent.{name}={agent[name]!r}: rollout.completion_length limits one answer; 0" for name in given]
     try:
-        environment_of(config)()
+        env = environment_of(config)()
     except (ValueError, TypeError) as error:
         problems.append(f"agent.env: {error}")
+    else:
+        problems += _not_told(config, env)
     if problems:
         raise ValueError("\n".join(problems))
+
+
+def _not_told(config, env) -> list[str]:
+    """What the credit asks of an environment that does not tell it; zeros would stand for it without a word."""
+    advantage, name = config.algorithm.advantage, config.agent.env.fn
+    problems, asked = [], policy.turn_counts(config)
+    if "state_keys" in needs(bind(advantage.to_dict(), advantages)) and not hasattr(env, "state_key"):
+        problems.append(f"algorithm.advantage={advantage.fn!r} compares states: agent.env={name!r} has no state_key()")
+    counted = env.counts() if isinstance(env, World) else asked  # others show only in a step what they count
+    missing = [count for count in asked if count not in counted]
+    return problems + [
+        f"config.algorithm asks for {policy.TURN}{count}: agent.env={name!r} counts {', '.join(counted)}"
+        for count in missing
+    ]
 
 
 def environment_of(config):
@@ -110,14 +130,15 @@ class Player:
       setup: of the run.
       episodes: the most that one call plays; as many are sampled at once, unless rollout.engine.slots says less.
       settings: config.rollout or config.eval, for its sampling rule.
+      envs: of another Player, which closes them; None: its own.
     """
 
-    def __init__(self, setup: Setup, episodes: int, settings=None):
+    def __init__(self, setup: Setup, episodes: int, settings=None, envs: Environments | None = None):
         processes.one_process("experiments.agents")
         config, tokenizer = setup.config, setup.task.tokenizer
         self._config, self._limits = config, limits_of(config)
         make = environment_of(config)
-        self._envs, self._is_warm = Environments(make), False
+        self.envs, self._is_warm = envs or Environments(make), False
         example = make()
         self._dialogues = dialogue_of(tokenizer, getattr(example, "tools", None), on_rewrite=config.agent.on_rewrite)
         self._longest_prompt = max(config.rollout.prompt_buckets)
@@ -160,13 +181,13 @@ class Player:
         stops = tuple(self._config.rollout.stop_strings)
         sampler = EngineSampler(self._engine, params, key, stop_strings=stops, hold=hold)
         try:
-            return play(asks, self._envs, self._dialogues, sampler, self._limits, longest_prompt=self._longest_prompt)
+            return play(asks, self.envs, self._dialogues, sampler, self._limits, longest_prompt=self._longest_prompt)
         finally:
             sampler.close()
 
     def close(self) -> None:
         """Closes the environments."""
-        self._envs.close()
+        self.envs.close()
 
     def _cache_size(self) -> int:
         return self._engine.compile_count()
@@ -195,4 +216,4 @@ def eval_player(setup: Setup, player: Player) -> Player:
     config = setup.config
     if sampling_of(config.eval) == sampling_of(config.rollout) or is_single(config):
         return player
-    return Player(setup, config.eval.batch_size * config.eval.samples_per_prompt, config.eval)
+    return Player(setup, config.eval.batch_size * config.eval.samples_per_prompt, config.eval, player.envs)

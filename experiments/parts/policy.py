@@ -101,6 +101,10 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
         ("turns", "turn_rewards", "state_keys"),
         (lambda config: "agent" in config, "episodes of several turns do: python -m experiments.agents"),
     ),
+    **dict.fromkeys(
+        ("answer_probs", "prior_answer_probs", "implicit_rewards", "q_values", "state_values", "branches"),
+        (lambda config: False, "your own loop can pass it to credit.assign"),
+    ),
 }
 
 
@@ -114,6 +118,7 @@ def check_choices(config) -> None:
         "token_weight": rule.token_weight,
         "token_selection": rule.selection,
         "entropy_weight": rule.entropy_weight,
+        "surrogate": make_objective(config).surrogate,
     }
     for field, fn in chosen.items():
         for name in sorted(needs(fn) & set(SUPPLIED_BY)) if fn else ():

@@ -9,6 +9,7 @@ changes nothing. An environment that raises is begun once more; if it raises aga
 import asyncio
 import concurrent.futures
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -190,6 +191,7 @@ class _Game:
             last = len(episode.turns) + 1 >= limits.turns
             drawn = await self._draw(episode.draw(ask.number, room, last))
             step = await _answer(env.step, talk.said(drawn.tokens))
+            _check_reward(step.reward)
             episode.add_turn(drawn, step, key)
             if drawn.reason == "length" or step.done:
                 episode.status = "tokens" if drawn.reason == "length" else DONE
@@ -201,7 +203,9 @@ class _Game:
                     episode.observe(ids, limits)
             if episode.status != "running":
                 if episode.status != DONE and not step.done and hasattr(env, "cut"):
-                    episode.add_reward(await _answer(env.cut))
+                    last_reward = await _answer(env.cut)
+                    _check_reward(last_reward)
+                    episode.add_reward(last_reward)
                 return
 
     def _fitting(self, talk, sampled, messages: list, episode: Episode):
@@ -243,6 +247,12 @@ async def _answer(method: Callable, *arguments) -> Any:
         return await result if inspect.isawaitable(result) else result
     except Exception as error:
         raise EnvironmentFailed(str(error)) from error
+
+
+def _check_reward(reward: float) -> None:
+    """Raises EnvironmentFailed from a ValueError if a reward is nan or infinite."""
+    if not math.isfinite(reward):
+        raise EnvironmentFailed from ValueError(f"a reward of {reward!r}, not a finite number")
 
 
 def _cut_longest(messages: list) -> bool:

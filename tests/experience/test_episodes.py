@@ -213,6 +213,22 @@ def test_an_environment_that_raises_again_fails_its_row_only():
     assert found[1].error == "OSError: no server" and found[1].check().count("sampled") == 0
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_reward_that_is_no_number_is_a_failure(wrong):
+    class Wrong(Asker):
+        def step(self, said):
+            first = self.turn == 0  # of episode 1
+            return super().step(said)._replace(reward=wrong if first and said.startswith("b") else 1.0)
+
+        def cut(self):
+            return wrong
+
+    assert {t.status for t in run(Wrong, limits=LIMITS._replace(turns=1))} == {"error"}
+    found = run(Wrong)
+    assert [t.status for t in found] == ["done", "error", "done", "done"]
+    assert found[1].error == f"ValueError: a reward of {wrong!r}, not a finite number"
+
+
 def test_a_group_that_begins_differently_is_refused():
     class Random(Asker):
         opened = iter(range(10))

@@ -8,7 +8,7 @@ import pytest
 
 from configs import agents as agents_config
 from experiments import agents, evaluate, grpo
-from experiments.parts import play_groups, players
+from experiments.parts import play_groups, players, policy
 from experiments.parts.judging import need_reward
 from experiments.parts.setup import make_setup
 from experiments.report import cli as report
@@ -21,6 +21,7 @@ from tests.experiments import small
 from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
 
 SHARED = "final.json"
+STATES = "rl_jax.advantages.turn_states"
 
 
 def calculator(tmp_path, **fields):
@@ -159,12 +160,23 @@ def test_a_failed_row_leaves_its_group():
     judged = play_groups.judge_episodes(setup, None, found, rollout, [{"prompt": "p", "info": "{}"}], 4)
     assert judged.result.rewards.tolist() == [1.0, 0.5, 0.0, 0.5]  # the mean of the others: no baseline moves
     assert judged.rollout.completion_mask.any(axis=1).tolist() == [True, False, True, True]
+    equal = np.full(8, 0.95, np.float32)  # a group without a signal stays one: dynamic sampling drops it
+    assert np.ptp(play_groups._without(equal * (np.arange(8) > 0), np.arange(8) == 0, 8)) == 0
     assert judged.result.components["correct"].tolist() == [1.0, 0.0, 0.0, 0.5]
     np.testing.assert_allclose(judged.rollout.turns.rewards.sum(axis=1), [1.0, 0.0, 0.0, 0.5])
     metrics = play_groups.episode_metrics(found)
     assert metrics["episode/end/error"] == 0.25 and metrics["episode/calls"] == 1.0
     with pytest.raises(RuntimeError, match="failed in all 2 episodes, twice each.*prompt 'p': OSError: x"):
         play_groups.rows_of(setup, failing(["error", "error"], [0.0, 0.0]))
+
+
+def test_components_that_lack_what_the_environment_pays_are_refused(tmp_path):
+    paid, free = failing(["done", "done"], [1.0, 0.0]), failing(["done", "error"], [0.0, 0.0])
+    config = calculator(tmp_path, algorithm__advantage=dict(fn="gdpo"))
+    play_groups.check_components(config, free)
+    with pytest.raises(ValueError, match="'gdpo' reads components of the reward, and the 1.0 that agent.env='calcul"):
+        play_groups.check_components(config, paid)
+    play_groups.check_components(calculator(tmp_path), paid)
 
 
 @pytest.mark.parametrize(
@@ -186,12 +198,21 @@ def test_a_failed_row_leaves_its_group():
         ("agent__env", dict(fn="calculater"), "nearest: 'calculator'"),
         ("agent__env", dict(fn="calculator", cost=1), "takes no keyword 'cost'"),
         ("agent__env", dict(fn="tool_user", tools=()), "agent.env.tools is empty"),
+        ("agent__env", dict(fn="one_answer"), "agent.max_turn_tokens=6: rollout.completion_length limits one answer"),
+        ("algorithm__advantage", dict(fn=f"{STATES}:gigpo"), "gigpo' compares states: .*'calculator' has no state_key"),
     ],
 )
 def test_what_cannot_work_is_refused_before_work(tmp_path, field, value, message):
     with pytest.raises(ValueError, match=message):
         agents.run(calculator(tmp_path, **{field: value}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_per_turn_is_refused_where_there_are_no_turns(tmp_path):
+    turn_clip = dict(fn="rl_jax.losses.policy.turns:turn_clip")
+    policy.check_choices(calculator(tmp_path, algorithm__surrogate=turn_clip))
+    with pytest.raises(ValueError, match="algorithm.surrogate=.*turn_clip' needs turns.*python -m experiments.agents"):
+        policy.check_choices(small.config(tmp_path, algorithm__surrogate=turn_clip))
 
 
 def test_a_single_turn_without_a_reward_is_refused(tmp_path):
@@ -204,7 +225,10 @@ class Counting:
     """An environment of one's own, by its import path."""
 
     def __init__(self, *, to=2):
-        self.to = to
+        self.to, self.closed = to, False
+
+    def close(self):
+        self.closed = True
 
     def reset(self, record, seed):
         self.said = 0
@@ -213,6 +237,21 @@ class Counting:
     def step(self, said):
         self.said += 1
         return Step([{"role": "user", "content": "="}], float(self.said), self.said == self.to)
+
+
+def test_the_player_of_evaluations_has_the_environments_that_are_closed(tmp_path):
+    setup = make_setup(calculator(tmp_path, eval__top_k=1))
+    player = players.Player(setup, 4)
+    other = players.eval_player(setup, player)
+    assert other is not player and other.envs is player.envs
+
+
+def test_experiments_evaluate_closes_its_environments(tmp_path, monkeypatch):
+    setup = make_setup(calculator(tmp_path, agent__env=dict(fn="tests.experiments.test_agents:Counting")))
+    asked = lambda setup, rewards, player: lambda params: player.envs.get(params)  # noqa: E731
+    monkeypatch.setattr(play_groups, "make_episode_evaluate", asked)
+    evaluate_once = play_groups.make_any_evaluate(setup, None)
+    assert evaluate_once(0).closed and evaluate_once(0).closed
 
 
 def test_an_environment_of_ones_own(tmp_path):

@@ -33,9 +33,26 @@ def test_credit_finds_what_it_asks_for(credit):
     world = {"semi_online": "guided", "aspo": "search"}.get(credit, "maze")
     config = agents_worlds.get_config(f"{world},{credit},smoke")
     policy.check_choices(config)
+    players.check(config)
     asked = policy.turn_counts(config)
     env = players.environment_of(config)()
     assert set(asked) <= {"correct", "malformed", *env.NUMBERS}
+
+
+def test_credit_that_a_world_does_not_count_is_refused():
+    with pytest.raises(ValueError, match="asks for turn_calls: agent.env=.*maze:Maze' counts correct, .*walls"):
+        players.check(agents_worlds.get_config("maze,aspo,smoke"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["trees:arpo", "trees:branch_return_loo", "critics:vine", "critics:archer", "shaping:oprl", "shaping:igpo_policy"],
+)
+def test_credit_for_a_loop_of_ones_own_is_refused_before_work(path):
+    config = agents_worlds.get_config("maze,smoke")
+    config.algorithm.advantage = dict(fn=f"rl_jax.advantages.turn_{path}")
+    with pytest.raises(ValueError, match=f"algorithm.advantage='.*{path}' needs .*your own loop can pass it"):
+        policy.check_choices(config)
 
 
 def test_a_world_without_a_published_list():

@@ -220,7 +220,8 @@ class _Finder:
         elif isinstance(value, float):
             yield where, kind, start, end, f"{value * 1.1:.6g}" if value else "1.0"
             if value and kind == "constant":
-                yield where, kind, start, end, repr(value + 1.0)
+                if value + 1.0 != value:  # a number like 1e30 stays what it is
+                    yield where, kind, start, end, repr(value + 1.0)
                 yield where, kind, start, end, "0.0"
 
     def _default(self, node, where):

@@ -171,8 +171,8 @@ MUTANTS = [
     Mutant(
         "temperature not applied in scoring",
         "training/scoring.py",
-        "sampled_log_softmax(model.unembed(params, hidden), sampling)",
-        "sampled_log_softmax(model.unembed(params, hidden), sampling._replace(temperature=1.0))",
+        "sampled_log_softmax(logits, sampling)",
+        "sampled_log_softmax(logits, sampling._replace(temperature=1.0))",
         "training/test_scoring.py::test_temperature_and_entropy_against_numpy",
     ),
     Mutant(
