@@ -59,14 +59,16 @@ class InFlight:
 
     def get_state(self) -> dict:
         """A JSON value."""
-        own = {"step": self.step, "rows": list(self.rows), "waiting": list(self._waiting)}
+        rows = [row and dict(row) for row in self.rows]  # Windows writes into the rows
+        own = {"step": self.step, "rows": rows, "waiting": list(self._waiting)}
         return {"prompts": self._prompts.get_state(), "in_flight": own}
 
     def set_state(self, state: dict) -> None:
         """Continues from a state."""
         self._prompts.set_state(state["prompts"])
         own = state["in_flight"]
-        self.step, self.rows, self._waiting = own["step"], list(own["rows"]), list(own["waiting"])
+        self.step, self._waiting = own["step"], list(own["waiting"])
+        self.rows = [row and dict(row) for row in own["rows"]]
 
 
 def carrying(config: ConfigDict, prompts: Iterator[list[dict]]) -> Iterator[list[dict]]:
