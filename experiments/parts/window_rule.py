@@ -35,6 +35,8 @@ def problems(config: ConfigDict) -> Iterator[str]:
         yield from _needed(config, "algorithm.perception", {"program": "grpo", "packing.mode": "padded"})
     top_p = config.algorithm.action_mask.top_p if "action_mask" in config.algorithm else 1.0
     if top_p < 1:
+        if config.get("program") not in (None, "grpo", "ppo"):  # others sample without it
+            yield f"program={config.program!r} does not go with algorithm.action_mask.top_p={top_p}: grpo and ppo do"
         more = {"model.lora.rank": 0, "rollout.window": 0}
         yield from _needed(config, f"algorithm.action_mask.top_p={top_p}", PLAIN | more)
 
