@@ -104,7 +104,8 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
         "epochs minibatches micro_batches group_size batch_size prompts_per_step prompts_per_batch max_batches "
         "sft.eval_every checkpoint.every log_every eval.num_prompts samples_per_prompt "
-        "total_steps num_envs num_steps num_seeds rollout.completion_length score.chunk best_of_n.samples",
+        "total_steps num_envs num_steps num_seeds rollout.completion_length score.chunk best_of_n.samples "
+        "action_mask.min_tokens action_mask.every",
         lambda x: x >= 1,
         "1 or more",
     ),
@@ -122,7 +123,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("reward.all_failed", lambda x: x in ("stop", "count"), '"stop" or "count"'),
     ("top_k", lambda x: x >= 0, "0 (all tokens) or more"),
     ("top_p", lambda x: 0 < x <= 1, "above 0, and 1 (all tokens) at most"),
-    ("min_p sample.share opponents.share", lambda x: 0 <= x <= 1, "from 0 to 1"),
+    ("min_p sample.share opponents.share perception.share", lambda x: 0 <= x <= 1, "from 0 to 1"),
     ("eval.every", lambda x: x >= 0, "0 (only before and after) or more"),
     ("profile_steps", lambda x: not x or (len(x) == 2 and 1 <= x[0] <= x[1]), "two steps in order, as in (3, 5)"),
     ("print_completions sample_rows", lambda x: x >= 0, "0 (none) or more"),

@@ -415,7 +415,7 @@ def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
         score=jit_score(score, setup),
         train_step=train_step,
         assign=jax.jit(make_assign(config)),
-        greedy=sampler(1, Sampling(top_k=1)) if "greedy_rewards" in needs(rule.advantage) else None,
+        greedy=sampler(1, Sampling(top_k=1), own) if "greedy_rewards" in needs(rule.advantage) else None,
         references=sampler(config.sample.references, sampling) if compares else None,
     ), state
 

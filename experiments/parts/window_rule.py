@@ -26,7 +26,10 @@ def problems(config: ConfigDict) -> Iterator[str]:
     if window:
         if rollout.completion_length % window:
             yield f"rollout.window={window} must divide rollout.completion_length={rollout.completion_length}"
-        yield from _needed(config, f"rollout.window={window}", PLAIN | {"program": "ppo", "sample.group_size": 1})
+        wanted = PLAIN | {"program": "ppo", "sample.group_size": 1}
+        if "critic" in config:  # one count divides both losses of a shared trunk, and theirs are not the same tokens
+            wanted["critic.shared"] = False
+        yield from _needed(config, f"rollout.window={window}", wanted)
     if step := (config.algorithm.get("mirror_step", 0.0) or 0.0):
         wanted = {"program": "grpo", "packing.mode": "padded", "model.lora.rank": 0}
         yield from _needed(config, f"algorithm.mirror_step={step}", wanted)
@@ -35,6 +38,8 @@ def problems(config: ConfigDict) -> Iterator[str]:
         yield from _needed(config, "algorithm.perception", {"program": "grpo", "packing.mode": "padded"})
     top_p = config.algorithm.action_mask.top_p if "action_mask" in config.algorithm else 1.0
     if top_p < 1:
+        if config.get("program") not in (None, "grpo", "ppo"):  # others sample without it
+            yield f"program={config.program!r} does not go with algorithm.action_mask.top_p={top_p}: grpo and ppo do"
         more = {"model.lora.rank": 0, "rollout.window": 0}
         yield from _needed(config, f"algorithm.action_mask.top_p={top_p}", PLAIN | more)
 

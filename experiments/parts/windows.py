@@ -59,8 +59,7 @@ class InFlight:
 
     def get_state(self) -> dict:
         """A JSON value."""
-        # Copies: the rows of the next step must not change a state that was taken before it.
-        rows = [row and dict(row) for row in self.rows]
+        rows = [row and dict(row) for row in self.rows]  # Windows writes into the rows
         own = {"step": self.step, "rows": rows, "waiting": list(self._waiting)}
         return {"prompts": self._prompts.get_state(), "in_flight": own}
 
@@ -68,11 +67,8 @@ class InFlight:
         """Continues from a state."""
         self._prompts.set_state(state["prompts"])
         own = state["in_flight"]
-        self.step, self.rows, self._waiting = (
-            own["step"],
-            [row and dict(row) for row in own["rows"]],
-            list(own["waiting"]),
-        )
+        self.step, self._waiting = own["step"], list(own["waiting"])
+        self.rows = [row and dict(row) for row in own["rows"]]
 
 
 def carrying(config: ConfigDict, prompts: Iterator[list[dict]]) -> Iterator[list[dict]]:

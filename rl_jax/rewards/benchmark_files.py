@@ -109,7 +109,7 @@ def reward_bench_2_table(items: Sequence[Item], scores: Sequence[tuple]) -> dict
             continue
         if several := [item.id for item, right, _ in own if len(right) != 1]:
             raise ValueError(f"{subset}: item {several[0]} has several right answers, which only {TIES} may have")
-        best = [float(right[0] >= wrong.max()) for _, right, wrong in own]  # a tie goes to the first, as in its code
+        best = [benchmarks.reward_bench_2([[*right, *wrong]]) for _, right, wrong in own]
         table[subset] = float(np.mean(best))
     return table | {"score": float(np.mean(list(table.values())))}
 

@@ -100,13 +100,15 @@ def reward_math(right: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
 def reward_bench_2(scores: np.ndarray) -> float:
     """RewardBench 2's accuracy on a subset: fraction of prompts whose first completion, the right one, scores highest.
 
-    The score of the benchmark is the mean over subsets. Source: arXiv 2506.01937, rewardbench 0.1.4.
+    If k completions share the highest score, and the first is one of them, it counts 1 / k. The score of the benchmark
+    is the mean over subsets. Source: arXiv 2506.01937, reroll_and_score_dataset of rewardbench 0.1.4.
 
     Args:
-      scores: float [N, 4]. A tie goes to the first, as in its code.
+      scores: float [N, 4].
     """
     scores = np.asarray(scores, np.float64)
-    return float(np.mean(np.argmax(scores, axis=1) == 0))
+    best = scores == scores.max(axis=1, keepdims=True)
+    return float(np.mean(best[:, 0] / best.sum(axis=1)))
 
 
 def reward_bench_ties(items: Sequence[tuple[Sequence, Sequence, Sequence, Sequence]]) -> float:

@@ -156,6 +156,8 @@ def run_tests(
     for test in tests:
         if not isinstance(test, Mapping) or not ({"input", "output"} <= set(test) or {"call", "expected"} <= set(test)):
             raise ValueError(f'a test has "input" and "output", or "call", "args" and "expected"; got {test!r:.200}')
+        if test.get("apply", "bool") not in APPLIED:
+            raise ValueError(f'"apply" of a test is one of {", ".join(APPLIED)}; got {test["apply"]!r}')
     found: list[tuple[bool, RunResult | None]] = []
     for test in tests:
         if not code.strip() or found and found[-1][1] is not None and found[-1][1].status in ENDED:

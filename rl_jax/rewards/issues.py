@@ -5,6 +5,7 @@ Unlike rewards/code.py the tests run in the same processes as the model's code, 
 harness: a patch that prints what the tests would print is believed. Use it for honest models, or look at what passes.
 """
 
+import pathlib
 import re
 from collections.abc import Mapping
 
@@ -12,7 +13,7 @@ from rl_jax.rewards import parsing
 from rl_jax.rewards.sandbox import start
 from rl_jax.rewards.sandbox.protocol import Limits
 
-MAX_PATCH = 500_000  # characters
+MAX_PATCH, MAX_PATH = 500_000, 1_000  # characters
 PASSED = frozenset(("pass", "passed", "ok"))
 # Lines that name a test and how it ended, of pytest -rA or -v, unittest -v, go test -v, cargo test, ctest and TAP.
 FORMS = (
@@ -23,7 +24,7 @@ FORMS = (
     r"test (?P<name>\S+) \.\.\. (?P<state>ok|FAILED)",
     r"(?P<state>ok|not ok) \d+ -? ?(?P<name>.+)",
 )
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
+_HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d+(?:,\d+)? @@")
 
 
 class PatchError(ValueError):
@@ -135,6 +136,8 @@ def patched(files: Mapping[str, str], diff: str) -> dict[str, str]:
             result[new] = "\n".join(content) + ("\n" if old is None and content else "")
     if not changes:
         raise PatchError("it is no unified diff")
+    if both := sorted(set(result) & {str(above) for name in result for above in pathlib.PurePosixPath(name).parents}):
+        raise PatchError(f"{both[0]} would be a file and a folder")
     return result
 
 
@@ -143,9 +146,11 @@ def _path(line: str, prefix: str) -> str | None:
     if name == "/dev/null":
         return None
     name = name.removeprefix(prefix)
-    if name.startswith("/") or ".." in name.split("/") or not name:
-        raise PatchError(f"{name!r} is no path of the repository")
-    return name
+    path = pathlib.PurePosixPath(name)
+    wrong = path.is_absolute() or ".." in path.parts or not path.parts or not name.isprintable()
+    if wrong or len(name) > MAX_PATH or any(len(part.encode()) > 255 for part in path.parts):
+        raise PatchError(f"{name!r:.200} is no path of the repository")
+    return str(path)
 
 
 def _hunk(lines: list[str], place: int, count: int) -> tuple[list[str], list[str], int]:

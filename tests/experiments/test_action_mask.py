@@ -2,13 +2,18 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments import grpo, ppo
-from experiments.parts import action_mask
+from experiments.parts import action_mask, policy
 from experiments.parts.check_config import check
+from experiments.parts.clock import Clock
+from experiments.parts.rewards import make_rewards
+from experiments.parts.sample_groups import Collector
+from experiments.parts.setup import make_setup
 from tests.experiments.small import config as small_config
 from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 from tests.experiments.test_ppo import with_critic
@@ -45,6 +50,9 @@ def test_the_mask_policy_lags_behind(tmp_path):
     [
         ("packing.mode", "packed", "packing.mode='packed' does not go with algorithm.action_mask.top_p=0.5"),
         ("sample.dynamic_sampling.max_batches", 2, "max_batches=2 does not go with algorithm.action_mask"),
+        ("program", "best_of_n", "program='best_of_n' does not go with algorithm.action_mask.top_p=0.5"),
+        ("algorithm.action_mask.every", 0, "algorithm.action_mask.every=0"),
+        ("algorithm.action_mask.min_tokens", 0, "algorithm.action_mask.min_tokens=0"),
         ("model.lora.rank", 2, "model.lora.rank=2 does not go with algorithm.action_mask.top_p=0.5: it must be 0"),
     ],
 )
@@ -54,6 +62,21 @@ def test_what_does_not_go_with_a_mask_is_named(tmp_path, name, value, said):
         config.update_from_flattened_dict({name: value})
     with pytest.raises(ValueError, match=said):
         check(config)
+
+
+@pytest.mark.slow
+def test_greedy_samples_stay_inside_the_mask(tmp_path):
+    """ReMax's baseline is sampled as the rows are: with both sets of params, inside one policy's nucleus."""
+    config = small_config(tmp_path, reward__function=reward(has_a_seven), algorithm__advantage=dict(fn="remax"))
+    with config.unlocked():
+        config.algorithm.action_mask.update(top_p=0.5, every=2)
+    setup = make_setup(config)
+    (programs, state), (_, prompts) = policy.build(setup, setup.init_params()), policy.own_prompts(setup)
+    with make_rewards(setup) as pool:
+        collect = Collector(setup, pool, prompts, programs)
+        carried = action_mask.Lagged(state.params, state.params)
+        found = collect(state.params, jax.random.key(0), Clock(), carried)
+    assert isinstance(programs.greedy, action_mask.MaskedGenerate) and found.greedy_rewards is not None
 
 
 @pytest.mark.slow

@@ -58,9 +58,11 @@ def test_reward_bench_2_is_a_mean_over_subsets_with_ties_apart(tmp_path):
 
     found = benchmark_files.reward_bench_2_table(items, benchmark_files.score_items(items, score))
     ties = benchmarks.reward_bench_ties([first])
-    assert found == pytest.approx({"Math": 1.0, "Safety": 0.0, "Ties": ties, "score": (1 + ties) / 3})
+    assert found == pytest.approx({"Math": 0.625, "Safety": 0.0, "Ties": ties, "score": (0.625 + ties) / 3})
     with pytest.raises(ValueError, match="expected the ids ref:0 and tied:0, found only .'ref'."):
         benchmark_files.reward_bench_2_table(items[:4], benchmark_files.score_items(items, score)[:4])
+    tied = benchmark_files.reward_bench_2_table(items[:1], [(np.ones(1), np.array([1.0, 0, 0]))])
+    assert tied["score"] == 0.5
     several = [items[4]._replace(subset="Math")]
     with pytest.raises(ValueError, match="Math: item tied:0 has several right answers"):
         benchmark_files.reward_bench_2_table(several, [(np.ones(2), np.zeros(2))])

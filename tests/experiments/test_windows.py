@@ -77,6 +77,7 @@ def test_two_windows_are_one_answer(tmp_path):
         ("rollout.window", 3, "rollout.window=3 must divide rollout.completion_length=4"),
         ("sample.group_size", 4, "sample.group_size=4 does not go with rollout.window=2: it must be 1"),
         ("packing.mode", "packed", "packing.mode='packed' does not go with rollout.window=2"),
+        ("critic.shared", True, "critic.shared=True does not go with rollout.window=2: it must be False"),
         ("program", "grpo", "program='grpo' does not go with rollout.window=2"),
     ],
 )
@@ -86,6 +87,27 @@ def test_what_does_not_go_with_windows_is_named(tmp_path, name, value, said):
         config.update_from_flattened_dict({name: value})
     with pytest.raises(ValueError, match=said):
         check(config)
+
+
+def test_a_state_does_not_change_with_what_is_in_flight():
+    """What a step writes into its rows is not in a state from before it, nor in one that was set twice."""
+
+    class Prompts:
+        get_state, set_state = staticmethod(lambda: {}), staticmethod(lambda state: None)
+
+        def __next__(self):
+            return [{"id": 1}, {"id": 2}]
+
+    prompts = windows.InFlight(Prompts())
+    next(prompts)
+    prompts.rows[1] = None
+    state = prompts.get_state()
+    told = json.dumps(state)
+    prompts.rows[0]["tokens"] = [5]
+    assert json.dumps(state) == told
+    prompts.set_state(state)
+    prompts.rows[0]["tokens"] = [6]
+    assert json.dumps(state) == told and prompts.rows[1] is None
 
 
 def test_a_beginning_stands_behind_its_prompt():

@@ -73,7 +73,8 @@ def test_reward_math():
 
 def test_reward_bench_2():
     scores = np.array([[3.0, 1, 2, 0], [0.0, 0, 0, 0], [1.0, 2, 0, 0]])
-    assert benchmarks.reward_bench_2(scores) == pytest.approx(2 / 3)  # a tie goes to the first
+    assert benchmarks.reward_bench_2(scores) == pytest.approx((1 + 1 / 4) / 3)  # "penalty for ties" of its code: 1 / k
+    assert benchmarks.reward_bench_2([[2.0, 2, 1, 0], [1.0, 2, 2, 0]]) == 0.25
 
 
 # Scores to two digits, and what process_single_model of rewardbench 0.1.4 makes of them.

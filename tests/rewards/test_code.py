@@ -204,6 +204,8 @@ def test_shares_and_parts():
         code.score("", "", {"tests": []})
     with pytest.raises(ValueError, match='"call", "args" and "expected"; got'):
         code.score("", "x", {"tests": [{"call": "f"}]})
+    with pytest.raises(ValueError, match="\"apply\" of a test is one of set, .*; got 'max'"):  # not 0 for every answer
+        code.score("", "x", {"tests": [{"call": "f", "args": [], "expected": 1, "apply": "max"}]})
 
 
 class Counting:

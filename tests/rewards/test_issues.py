@@ -45,6 +45,10 @@ def test_patches(diff, expected):
         "--- /dev/null\n+++ b//etc/passwd\n@@ -0,0 +1 @@\n+x\n",
         "--- a/a.py\n+++ b/a.py\n",
         "x" * 600_000,
+        "--- /dev/null\n+++ b/a.py/new.py\n@@ -0,0 +1 @@\n+x\n",  # no system takes these three names
+        "--- /dev/null\n+++ b/a\0.py\n@@ -0,0 +1 @@\n+x\n",
+        "--- /dev/null\n+++ b/" + "x" * 300 + "\n@@ -0,0 +1 @@\n+x\n",
+        CHANGE.replace("-1,3", "-" + "1" * 5_000),
     ],
 )
 def test_patches_that_do_not_fit(diff):

@@ -13,11 +13,11 @@ from rl_jax.rewards.sandbox.protocol import Limits, Sandbox, SandboxError
 
 # Attempts by what they need. QUICK ones are made one after another in one process, `inherited_descriptor` first.
 FILES = "shadow secret secret_by_own_root secret_by_parents_root secret_by_dots secret_by_symlink secret_by_hard_link "
-FILES += "rename_into write_outside write_own_program change_modes kernel_memory sysrq core_pattern sysfs "
-FILES += "open_by_handle device_node list_others shared_memory temporary_files"
+FILES += "rename_into write_outside write_own_program empty_by_reading change_modes kernel_memory sysrq core_pattern "
+FILES += "sysfs open_for_nothing open_by_handle device_node list_others shared_memory temporary_files"
 SECRETS = "environment parents_environment parents_maps parents_memory others_arguments home keyrings new_key"
 PROCESSES = "signal_caller signal_all queue_signal trace_caller read_callers_memory write_callers_memory "
-PROCESSES += "callers_descriptor orphan fork_bomb thread_bomb subprocess_"
+PROCESSES += "signal_by_pipe callers_descriptor orphan fork_bomb thread_bomb subprocess_"
 NETWORK = "tcp tcp_six udp abstract_socket path_socket datagram_from_a_pair metadata name_server raw packet netlink "
 NETWORK += "vsock listen"
 KERNEL = "user_namespace mount_namespace clone_namespace clone_three mounts change_root pivot enter_namespace bpf perf "

@@ -22,6 +22,8 @@ _CLONE_THREAD, _CLONE_NEW = 0x10000, 0x7E020000  # linux/sched.h: the flags of a
 _AF_UNIX, _SOCK_STREAM = 1, 1
 _PRCTLS = (3, 15, 16, 0x53564D41)  # GET_DUMPABLE, SET_NAME, GET_NAME, SET_VMA
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
+_FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032, 1034)  # no owner or signal of a descriptor, no lease
+_O_ACCESS, _O_TRUNC = 3, 0x200  # asm-generic/fcntl.h
 _SET_SECCOMP, _NO_NEW_PRIVS, _MODE_FILTER = 22, 38, 2
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
@@ -50,6 +52,9 @@ def program(*, pid: int = 0, processes: bool = False, files: bool = False, execu
     simple |= syscalls.FILES if files else {}
     blocks: dict[str, list[Instruction]] = {
         "ioctl": _one_of(1, _IOCTLS),
+        "fcntl": _one_of(1, _FCNTLS),  # F_SETOWN and F_SETSIG send any signal to any process of the user
+        "open": _unless_hidden(1),
+        "openat": _unless_hidden(2),
         "prctl": _one_of(0, _PRCTLS),
         "prlimit64": _one_of(0, (0,)),  # its own
         "socketpair": [(_LOAD, 0, 0, _low(0)), (_EQUAL, 1, 0, _AF_UNIX), (_RETURN, 0, 0, EPERM)]
@@ -83,6 +88,14 @@ def _one_of(argument: int, values: tuple[int, ...]) -> list[Instruction]:
     for value in values:
         code += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, ALLOW)]
     return [*code, (_RETURN, 0, 0, EPERM)]
+
+
+def _unless_hidden(argument: int) -> list[Instruction]:
+    """Refuses flags by which a file is emptied with no right to write: Landlock sees that from its ABI 3 on only."""
+    code = [(_LOAD, 0, 0, _low(argument)), (_AND, 0, 0, _O_ACCESS | _O_TRUNC)]
+    for value in (_O_TRUNC, _O_ACCESS, _O_ACCESS | _O_TRUNC):  # access 3 asks for no right at all
+        code += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, EPERM)]
+    return [*code, (_RETURN, 0, 0, ALLOW)]
 
 
 def as_bytes(code: list[Instruction]) -> bytes:

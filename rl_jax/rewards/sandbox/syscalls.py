@@ -14,13 +14,13 @@ def _read(text: str) -> dict[str, tuple[int | None, int | None]]:
 
 # What an interpreter of one process needs: reading, memory, time, threads, its own pipes.
 BASE = _read("""
-read:0:63 write:1:64 readv:19:65 writev:20:66 pread64:17:67 pwrite64:18:68 preadv:295:69 pwritev:296:70 open:2:-
-openat:257:56 close:3:57 close_range:436:436 stat:4:- fstat:5:80 lstat:6:- newfstatat:262:79 statx:332:291
+read:0:63 write:1:64 readv:19:65 writev:20:66 pread64:17:67 pwrite64:18:68 preadv:295:69 pwritev:296:70
+close:3:57 close_range:436:436 stat:4:- fstat:5:80 lstat:6:- newfstatat:262:79 statx:332:291
 fstatfs:138:44 access:21:- faccessat:269:48 faccessat2:439:439 readlink:89:- readlinkat:267:78 getdents:78:-
 getdents64:217:61 getcwd:79:17 chdir:80:49 fchdir:81:50 lseek:8:62 poll:7:- ppoll:271:73 select:23:-
 pselect6:270:72 epoll_create:213:- epoll_create1:291:20 epoll_ctl:233:21 epoll_wait:232:- epoll_pwait:281:22
 epoll_pwait2:441:441 eventfd:284:- eventfd2:290:19 timerfd_create:283:85 timerfd_settime:286:86
-timerfd_gettime:287:87 pipe:22:- pipe2:293:59 dup:32:23 dup2:33:- dup3:292:24 fcntl:72:25 ftruncate:77:46
+timerfd_gettime:287:87 pipe:22:- pipe2:293:59 dup:32:23 dup2:33:- dup3:292:24 ftruncate:77:46
 fsync:74:82 fdatasync:75:83 flock:73:32 mmap:9:222 munmap:11:215 mprotect:10:226 mremap:25:216 madvise:28:233
 brk:12:214 msync:26:227 mincore:27:232 membarrier:324:283 rt_sigaction:13:134 rt_sigprocmask:14:135
 rt_sigreturn:15:139 rt_sigpending:127:136 rt_sigtimedwait:128:137 rt_sigsuspend:130:133 sigaltstack:131:132
@@ -51,5 +51,5 @@ fork:57:- vfork:58:- setpgid:109:154 setsid:112:157
 # Allowed for some arguments only; see seccomp.py.
 LIMITED = _read("""
 ioctl:16:29 prctl:157:167 prlimit64:302:261 socketpair:53:199 kill:62:129 tkill:200:130 tgkill:234:131
-clone:56:220 clone3:435:435 execve:59:221
+clone:56:220 clone3:435:435 execve:59:221 fcntl:72:25 open:2:- openat:257:56
 """)

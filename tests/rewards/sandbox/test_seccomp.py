@@ -54,6 +54,16 @@ def verdict(name_or_number, *arguments, architecture=None, **options):
         ("socketpair", (2, 1), {}, seccomp.EPERM),
         ("ioctl", (1, 0x5401), {}, seccomp.ALLOW),
         ("ioctl", (0, 0x5412), {}, seccomp.EPERM),  # TIOCSTI, typing into the terminal
+        ("fcntl", (5, 1030), {}, seccomp.ALLOW),  # DUPFD_CLOEXEC
+        ("fcntl", (5, 4, 0o4000), {}, seccomp.ALLOW),  # SETFL
+        ("fcntl", (5, 8, PID), {}, seccomp.EPERM),  # SETOWN: whom to signal
+        ("fcntl", (5, 10, 9), {}, seccomp.EPERM),  # SETSIG: with SIGKILL
+        ("fcntl", (5, 15), {}, seccomp.EPERM),  # SETOWN_EX
+        ("openat", (0, 0, os.O_RDONLY | os.O_CLOEXEC), {}, seccomp.ALLOW),
+        ("openat", (0, 0, os.O_WRONLY | os.O_TRUNC), {}, seccomp.ALLOW),  # Landlock's matter
+        ("openat", (0, 0, os.O_RDONLY | os.O_TRUNC), {}, seccomp.EPERM),  # empties it with no right to write
+        ("openat", (0, 0, 3), {}, seccomp.EPERM),
+        ("openat", (0, 0, 3 | os.O_TRUNC), {"files": True}, seccomp.EPERM),
         ("unlinkat", (), {}, seccomp.EPERM),
         ("unlinkat", (), {"files": True}, seccomp.ALLOW),
         ("setsid", (), {}, seccomp.EPERM),
