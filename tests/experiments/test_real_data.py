@@ -15,7 +15,7 @@ from tests.experiments.test_help import doc_of, flags_of
 SETS = {"gsm8k": "solutions"}
 # What the word `real` of a config takes.
 OF_REAL = {"game24": "game24", "gsm8k": "gsm8k", "math": "math", "cls_rl": "sentiment", "mr_rlvr": "gsm8k"}
-OF_REAL |= {"partial_prompts": "gsm8k", "reasoning_sql": "sql", "rlpt": "text", "toolrl": "tools"}
+OF_REAL |= {"partial_prompts": "gsm8k", "reasoning_sql": "sql", "rlpt": "text", "toolrl": "tools", "code_tests": "code"}
 CONFIGS = [(module_of(path), word) for path in FILES for word in words_of(module_of(path)) if word in REAL]
 
 

@@ -1,5 +1,7 @@
 """GUI-G1's reward by hand, beside the code's formula; and the difficulty that weighs a row."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -64,7 +66,7 @@ def test_the_part_difficulty_of_a_reward_is_an_array_of_the_rows(name):
     """Of the task's own reward, and of a term; parts with other names are not."""
     column = np.array([2.0, 0.5], np.float32)
     result = RewardResult(np.zeros(2, np.float32), {name: column, "box/iou": column + 1}, 0, 0, None)
-    named = policy.arrays_of(Collected(Judged(None, [], [], result), None, {}))
+    named = policy.arrays_of(Collected(Judged(SimpleNamespace(turns=None), [], [], result), None, {}))
     np.testing.assert_array_equal(named["difficulty"], column)
     assert set(named) <= {"difficulty", "components"}
 
