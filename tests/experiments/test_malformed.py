@@ -426,7 +426,7 @@ def nothing_is_built(monkeypatch, tmp_path):
     monkeypatch.setattr(training, "make_step", reached("a train step"))
     monkeypatch.setattr(Run, "steps", reached("the first step"))
     monkeypatch.setattr(compilation.Ahead, "__call__", reached("a compilation"))
-    for program, name in (("evaluate", "make_evaluate"), ("best_of_n", "sample")):
+    for program, name in (("evaluate", "make_any_evaluate"), ("best_of_n", "sample")):
         monkeypatch.setattr(importlib.import_module(f"experiments.{program}"), name, reached("a rollout"))
     monkeypatch.setattr(control_loop, "make_recorder", lambda config: None)
     monkeypatch.chdir(tmp_path)
