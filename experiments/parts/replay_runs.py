@@ -14,8 +14,9 @@ from experiments.parts.episodes import episode_row
 from experiments.parts.processes import to_host
 from rl_jax import envs
 from rl_jax.control import replay_methods
-from rl_jax.control.off_policy import ReplaySettings, ReplayState, make_replay_update, unravelers
+from rl_jax.control.off_policy import make_replay_update
 from rl_jax.control.replay import Priority
+from rl_jax.control.replay_types import ReplaySettings, ReplayState, unravelers
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import all_reduce, empty_like, merge
 from rl_jax.losses import value_heads
@@ -58,7 +59,9 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
     whole = isinstance(space, envs.Discrete)
     if whole != (name in CHOICES):
         kinds = ("whole numbers", "dqn or discrete_sac") if whole else ("real numbers", "td3 or sac")
-        raise ValueError(f"algorithm.method.fn={name!r}: the actions of {config.env.name} are {kinds[0]}: use {kinds[1]}")
+        raise ValueError(
+            f"algorithm.method.fn={name!r}: the actions of {config.env.name} are {kinds[0]}: use {kinds[1]}"
+        )
     if whole:
         critic = value_networks.make_action_values(
             shape, space.n, head.num_outputs, dueling=dueling, members=members, **layers
@@ -169,6 +172,8 @@ def make_replay_run(config, *, parts: int = 1, axis_name: str | None = None) -> 
             axis_name=axis_name,
         )
         return built.distribution, *functions
+
+    parts_of({})  # what is wrong with the numbers is said here, outside of a trace
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> ReplayState:
         return parts_of(values)[1](key)

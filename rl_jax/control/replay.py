@@ -61,6 +61,9 @@ class Priority(NamedTuple):
         return not (isinstance(self.exponent, int | float) and self.exponent == 0)
 
 
+UNIFORM = Priority()
+
+
 def empty(rows: Transitions, slots: int, priority: Priority) -> Replay:
     """A replay of R = slots slots, for rows [B, T] of these shapes (arrays or shapes)."""
     blank = jax.tree.map(lambda x: jnp.zeros((x.shape[0], slots, *x.shape[2:]), x.dtype), rows)
@@ -102,7 +105,7 @@ def draw(
     *,
     discount: float,
     steps: int = 1,
-    priority: Priority = Priority(),
+    priority: Priority = UNIFORM,
     axis_name=None,
 ) -> ReplayBatch:
     """N = size draws with replacement.

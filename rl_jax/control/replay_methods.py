@@ -17,8 +17,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.control.off_policy import OffPolicy
 from rl_jax.control.replay import ReplayBatch
+from rl_jax.control.replay_types import OffPolicy
 from rl_jax.losses import actor as actor_losses
 
 READINGS = ("min", "mean", "first")

@@ -76,14 +76,15 @@ def quantile_huber(quantiles: chex.Array, targets: chex.Array, *, kappa: float =
 
         l = sum_i mean_j |tau_i - [u_ij < 0]| huber_kappa(u_ij) / kappa
 
-    kappa 0 is plain quantile regression, |tau_i - [u < 0]| |u|.
+    QR-DQN itself does not divide, which only scales the gradient. kappa 0 is plain quantile regression,
+    |tau_i - [u < 0]| |u|.
 
     Args:
       quantiles: float [N, K], theta, differentiated.
       targets: float [N, M], samples or quantiles y of the target; data.
       kappa: in the reward's units.
 
-    Source: arXiv 1710.10044 section 2.4.
+    Sources: arXiv 1710.10044; divided by kappa: arXiv 1806.06923 equation 3.
     """
     chex.assert_rank([quantiles, targets], 2)
     count = quantiles.shape[1]

@@ -60,7 +60,7 @@ def categorical(*, low: float, high: float, num_atoms: int = 51) -> ValueHead:
     atoms = jnp.linspace(low, high, num_atoms)
 
     def values(outputs: chex.Array) -> chex.Array:
-        return jnp.sum(jax.nn.softmax(outputs, axis=-1) * atoms, axis=-1)
+        return jnp.sum(jax.nn.softmax(outputs, axis=-1) * jnp.broadcast_to(atoms, outputs.shape), axis=-1)
 
     def loss(outputs: chex.Array, rewards: chex.Array, discounts: chex.Array, following: chex.Array):
         target = td.project(atoms, jax.nn.softmax(following), rewards, discounts)

@@ -14,6 +14,13 @@ import numpy as np
 from rl_jax.models.agents.distributions import Distribution, tanh_gaussian
 
 
+def _bounds(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise ValueError(f"actions of replay need finite bounds, there are {low} and {high}")
+    return low, high
+
+
 def _no_density(*_):
     raise ValueError("a policy without a density has no log_prob, entropy or kl: use categorical or tanh_gaussian")
 
@@ -45,19 +52,25 @@ def noisy(low: np.ndarray, high: np.ndarray, *, std: float = 0.1, clip: float = 
       high: finite, [D].
       std: of the noise, in halves of the range; may be traced.
       clip: c.
+
+    Raises:
+      ValueError: if a bound is not finite.
     """
-    low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+    low, high = _bounds(low, high)
     half, middle = 0.5 * (high - low), 0.5 * (high + low)
 
+    def scaled(x: chex.Array) -> chex.Array:
+        return jnp.broadcast_to(middle, x.shape) + jnp.broadcast_to(half, x.shape) * x
+
     def mode(outputs: chex.Array) -> chex.Array:
-        return middle + half * jnp.tanh(outputs)
+        return scaled(jnp.tanh(outputs))
 
     def noise(key: chex.PRNGKey, shape: tuple[int, ...]) -> chex.Array:
         return jax.random.normal(key, (*shape, low.size))
 
     def sample(outputs: chex.Array, noise: chex.Array) -> chex.Array:
         moved = jnp.tanh(outputs) + jnp.clip(std * noise, -clip, clip)
-        return middle + half * jnp.clip(moved, -1.0, 1.0)
+        return scaled(jnp.clip(moved, -1.0, 1.0))
 
     return Distribution(low.size, noise, sample, mode, _no_density, _no_density, lambda a: a, _no_density)
 
@@ -72,7 +85,7 @@ def squashed(low: np.ndarray, high: np.ndarray) -> Distribution:
     Raises:
       ValueError: if a bound is not finite.
     """
-    own = tanh_gaussian(low, high)
+    own = tanh_gaussian(*_bounds(low, high))
     ones = np.ones(np.shape(low), np.float32)
     return tanh_gaussian(-ones, ones)._replace(to_env=own.to_env)
 
@@ -94,7 +107,9 @@ def uniform_actions(distribution: Distribution, low: np.ndarray | None, high: np
         unit = jax.random.uniform(key, (*shape, size), minval=-1.0, maxval=1.0)
         if before_squash:
             return jnp.arctanh(jnp.clip(unit, -0.9999, 0.9999))
-        return 0.5 * (high + low) + 0.5 * (high - low) * unit
+        return (
+            jnp.broadcast_to(0.5 * (high + low), unit.shape) + jnp.broadcast_to(0.5 * (high - low), unit.shape) * unit
+        )
 
     return sample
 

@@ -75,9 +75,7 @@ def make_action_values(
     return Critic(lambda key: _ensemble_init(init, key, members), _ensemble(apply), members)
 
 
-def make_q_function(
-    observation_shape: tuple[int, ...], low: Any, high: Any, num_outputs: int = 1, **layers
-) -> Critic:
+def make_q_function(observation_shape: tuple[int, ...], low: Any, high: Any, num_outputs: int = 1, **layers) -> Critic:
     """Q(s, a) of D-dimensional actions, H = num_outputs outputs; the network reads (s, a scaled to [-1, 1]).
 
     Args:
@@ -99,7 +97,7 @@ def make_q_function(
         return params | {"head": dense(head_key, torso.size, num_outputs, 1.0)}
 
     def apply(params: Params, observations: chex.Array, actions: chex.Array) -> chex.Array:
-        scaled = (actions - middle) / half
+        scaled = (actions - jnp.broadcast_to(middle, actions.shape)) / jnp.broadcast_to(half, actions.shape)
         x = jnp.concatenate([observations.reshape(len(observations), -1), scaled], axis=1)
         return linear(torso.apply(params, x), params["head"])
 
