@@ -77,6 +77,10 @@ FUNCTIONS = {
     },
     "best_of_n": _REWARD | {"best_of_n.combine": "rl_jax.credit.ensembles"},
     "control_ppo": _CONTROL,
+    "control_replay": {
+        "algorithm.method": "rl_jax.control.replay_methods",
+        "algorithm.head": "rl_jax.losses.value_heads",
+    },
     "control_preferences": _CONTROL
     | {
         "reward.loss": "rl_jax.losses.reward_model",

@@ -38,6 +38,7 @@ PROGRAMS = {
     "sft": ("configs.tasks.arithmetic", "smoke"),
     "reward_model": ("configs.preferences.reward_models", "smoke,scratch"),
     "control_ppo": ("configs.control.environments", "matching,smoke"),
+    "control_replay": ("configs.control.replay", "matching,smoke"),
     "control_preferences": ("configs.control.preferences", "reward,matching,smoke"),
 }
 STEPS_OF = {"sft": "sft"}  # the group whose `steps` a program takes, if it is not "train"

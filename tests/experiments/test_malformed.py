@@ -47,6 +47,7 @@ CONFIGS = {
     "best_of_n": "configs/preferences/best_of_n.py:smoke",
     "control_ppo": "configs/control/environments.py:matching,smoke",
     "control_preferences": "configs/control/preferences.py:matching,smoke",
+    "control_replay": "configs/control/replay.py:matching,smoke",
 }
 TOOLS = {
     "report": "experiments.report.cli",
@@ -307,6 +308,15 @@ CASES = [
     bad("control_preferences", f"--config={CONFIGS['control_preferences'].replace('matching', 'regret,cartpole')}",
         "finite MDP"),
     bad("control_preferences", "algorithm.normalize_observations=true", "algorithm.normalize_observations", "False"),
+    bad("control_replay", f"--config={CONFIGS['control_ppo']}", "this config is for experiments.control_ppo"),
+    bad("control_replay", "algorithm.method.fn=ppo", "algorithm.method", "discrete_sac"),
+    bad("control_replay", "algorithm.head.fn=histogram", "algorithm.head", "categorical"),
+    bad("control_replay", "replay.warmup=0", "replay.warmup=0 must be 1 or more"),
+    bad("control_replay", "replay.warmup=512", "must be at least n_step=1", "fit into its 32 slots"),
+    bad("control_replay", "replay.capacity=100", "replay.capacity=100 must be a multiple of sample.num_envs=8"),
+    bad("control_replay", "algorithm.tau=0.0", "algorithm.tau=0.0 must be above 0"),
+    bad("control_replay", "algorithm.priority.exponent=-1.0", "algorithm.priority.exponent=-1.0 must be 0 or more"),
+    bad("control_replay", "env.name=probes/aim", "the actions of probes/aim are real numbers", "td3 or sac"),
     bad("control_ppo", "spread=vmap", "spread='vmap' must be 'jit' or 'pmap'"),
     bad("control_ppo", "mesh=envs:3", "sample.num_envs=16 do not divide over 3 devices"),
     bad("control_ppo", "mesh=rows:2", "mesh 'rows:2'", "seeds:SIZE"),
