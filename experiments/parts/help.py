@@ -100,6 +100,11 @@ MAIN: dict[str, tuple[str, ...]] = {
         "algorithm.advantage algorithm.surrogate algorithm.entropy_coef train.optimizer.learning_rate",
         _CONTROL_END,
     ),
+    "control_offline": (
+        "env.name algorithm data.path data.behaviours data.shares data.num_envs data.num_steps num_seeds mesh seed",
+        "network.hidden train.total_steps train.batch_size train.optimizer.learning_rate",
+        _CONTROL_END,
+    ),
 }
 
 
