@@ -2,9 +2,9 @@
 
     python -m experiments.control_offline --config=configs/control/offline.py:pointmass,iql
     python -m experiments.control_offline --config=configs/control/offline.py:gridworld,cql
-    python -m experiments.control_offline --config=configs/control/offline.py:pointmass,bc --config.data.path=DATA
+    python -m experiments.control_offline --config=configs/control/offline.py:pointmass,bc --config.dataset.path=DATA
 
-The data are those of scripted behaviours of mixed quality, or of data.path: a folder that control_ppo
+The data are those of scripted behaviours of mixed quality, or of dataset.path: a folder that control_ppo
 --config.record.path=FOLDER recorded, Minari's or D4RL's HDF5, a TFDS folder of RLDS episodes. eval/normalized is 0 for
 random actions and 100 for the scripted expert. Runs, meshes, checkpoints and the loop are those of control_ppo.
 """

@@ -14,11 +14,11 @@ from configs.control import control_common
 # Every tenth row is the expert's, most others are random: cloning gives their average.
 MIXED = dict(behaviours=("expert", "poor", "random"), shares=(0.1, 0.3, 0.6))
 ENVIRONMENTS = {
-    "pointmass": dict(env=dict(name="probes/pointmass"), data=dict(num_steps=200), eval=dict(max_steps=20)),
-    "gridworld": dict(env=dict(name="probes/gridworld"), data=dict(num_steps=200), eval=dict(max_steps=50)),
-    "cartpole": dict(env=dict(name="gymnax/CartPole-v1"), data=dict(num_steps=400), eval=dict(max_steps=500)),
-    "aim": dict(env=dict(name="probes/aim"), data=dict(num_steps=40), eval=dict(max_steps=1)),
-    "matching": dict(env=dict(name="probes/matching"), data=dict(num_steps=40), eval=dict(max_steps=1)),
+    "pointmass": dict(env=dict(name="probes/pointmass"), dataset=dict(num_steps=200), eval=dict(max_steps=20)),
+    "gridworld": dict(env=dict(name="probes/gridworld"), dataset=dict(num_steps=200), eval=dict(max_steps=50)),
+    "cartpole": dict(env=dict(name="gymnax/CartPole-v1"), dataset=dict(num_steps=400), eval=dict(max_steps=500)),
+    "aim": dict(env=dict(name="probes/aim"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
+    "matching": dict(env=dict(name="probes/matching"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
 }
 # The published constants of each method; what is in units of the return (beta, temperature) is for these rewards.
 _TD3 = dict(alpha=2.5, discount=0.99, noise=0.2, noise_clip=0.5, delay=2, target_rate=0.005)
@@ -50,7 +50,7 @@ def base(name: str):
             program="control_offline",
             num_seeds=3,
             log_every=1000,
-            data=dict(
+            dataset=dict(
                 path="",  # transitions of a file or folder; "": of the scripted behaviours
                 layout="auto",  # or "rlds", a TFDS folder of episodes
                 behaviours=MIXED["behaviours"],
@@ -97,7 +97,7 @@ def shorten(config) -> None:
     config.update(num_seeds=2, log_every=4)
     config.train.update(batch_size=16, total_steps=8 * 16)
     config.network.update(hidden=(16,))
-    config.data.update(num_envs=8, num_steps=20)
+    config.dataset.update(num_envs=8, num_steps=20)
     config.eval.update(num_episodes=2, max_steps=20)
     config.checkpoint.every = 4
     config.log.update(progress=False, tensorboard=False)

@@ -101,7 +101,7 @@ MAIN: dict[str, tuple[str, ...]] = {
         _CONTROL_END,
     ),
     "control_offline": (
-        "env.name algorithm data.path data.behaviours data.shares data.num_envs data.num_steps num_seeds mesh seed",
+        "env.name algorithm dataset.path dataset.behaviours dataset.shares dataset.num_envs num_seeds mesh seed",
         "network.hidden train.total_steps train.batch_size train.optimizer.learning_rate",
         _CONTROL_END,
     ),

@@ -50,10 +50,10 @@ def rows_of(behaviours: tuple[str, ...], shares: tuple[float, ...], count: int) 
     """
     if len(behaviours) != len(shares) or not behaviours or min(shares) <= 0:
         raise ValueError(
-            f"data.behaviours={behaviours} and data.shares={shares}: give one share above 0 for each behaviour"
+            f"dataset.behaviours={behaviours} and dataset.shares={shares}: give one share above 0 for each behaviour"
         )
     if count < len(behaviours):
-        raise ValueError(f"data.num_envs={count} is less than one for each of {len(behaviours)} behaviours")
+        raise ValueError(f"dataset.num_envs={count} is less than one for each of {len(behaviours)} behaviours")
     edges = np.cumsum(np.asarray(shares) / sum(shares) * (count - len(shares)))
     counts = np.diff(np.concatenate([[0], np.round(edges)])).astype(int) + 1
     return tuple(int(i) for i in np.repeat(np.arange(len(shares)), counts))
@@ -71,7 +71,7 @@ def scripted_distribution(name: str, space, mixture: scripted.Behaviour):
 
 def collected(config) -> Callable:
     """Makes key -> (Transitions [N], behaviour int32 [N]) of the config's scripted behaviours; episodes in a row."""
-    settings = config.data
+    settings = config.dataset
     env = control_setup.load_env(config, settings.num_envs)
     rows = rows_of(settings.behaviours, settings.shares, settings.num_envs)
     mixture = scripted.behaviour(tuple(settings.behaviours[i] for i in rows))
@@ -107,12 +107,12 @@ def scripted_returns(config, names: tuple[str, ...]) -> Callable:
 
 
 def read_file(config, networks: OfflineNetworks, shape: tuple[int, ...]) -> files.Recorded:
-    """The transitions of data.path, in the layout data.layout.
+    """The transitions of dataset.path, in the layout dataset.layout.
 
     Raises:
       ValueError: if they do not fit the environment's spaces.
     """
-    path, layout = config.data.path, config.data.layout
+    path, layout = config.dataset.path, config.dataset.layout
     recorded = rlds.read(path) if layout == "rlds" else files.read(path)
     if recorded.observations.shape[1:] != shape:
         raise ValueError(
@@ -139,7 +139,7 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
     Raises:
       ValueError: as `read_file`, `rows_of`; or if no returns are given that count as 0 and 100, and none are scripted.
     """
-    settings = config.data
+    settings = config.dataset
     known = config.env.name in scripted.CONTROLLERS
     if settings.path:
         shape = control_setup.load_env(config, 1).observation_space.shape
@@ -148,7 +148,7 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
     else:
         gather = collected(config)
     if settings.returns and len(settings.returns) != 2:
-        raise ValueError(f"data.returns={settings.returns} must be two returns, those that count as 0 and 100")
+        raise ValueError(f"dataset.returns={settings.returns} must be two returns, those that count as 0 and 100")
     judges = scripted_returns(config, ("random", "expert")) if known and not settings.returns else None
 
     def load(key: jax.Array) -> Loaded:

@@ -81,7 +81,7 @@ def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None, me
     settings = control_setup.settings_of(config)
     env = control_setup.load_env(config, 1)
     networks = offline_data.make_offline_networks(config, env)
-    load = offline_data.make_loader(config, networks, config.data.discount)
+    load = offline_data.make_loader(config, networks, config.dataset.discount)
     eval_env = control_setup.load_env(config, config.eval.num_episodes)
 
     def parts_of(values: dict[str, jax.Array]):
@@ -93,7 +93,7 @@ def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None, me
             adam.pop("learning_rate"),
             batch_size=config.train.batch_size,
             max_grad_norm=config.train.max_grad_norm,
-            shares=tuple(config.data.mixing),
+            shares=tuple(config.dataset.mixing),
             sample=own.sample,
             **adam,
         )

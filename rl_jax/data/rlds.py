@@ -35,9 +35,7 @@ def from_episodes(episodes: Iterable[Mapping[str, Any]], path: str = "RLDS") -> 
         for place, step in enumerate(steps):
             for name in STEP:
                 if name not in step:
-                    raise DataError(
-                        f"{path}, episode {index}, step {place}: no field {name!r} (it has {sorted(step)})"
-                    )
+                    raise DataError(f"{path}, episode {index}, step {place}: no field {name!r} (it has {sorted(step)})")
             if isinstance(step["observation"], Mapping):
                 raise DataError(
                     f"{path}, episode {index}, step {place}, field 'observation': a dict of "

@@ -79,12 +79,12 @@ def check(path, arrays: Mapping[str, np.ndarray], metadata: dict[str, Any] | Non
     count = len(arrays["rewards"]) if arrays["rewards"].ndim else 0
     if not count:
         raise DataError(f"{path}, field 'rewards': shape {arrays['rewards'].shape}, expected [N] with N of 1 or more")
-    done = np.asarray(arrays["terminated"], bool) | np.asarray(arrays["truncated"], bool)
-    if "episode" not in arrays and done.shape == (count,):
-        arrays["episode"] = np.cumsum(np.concatenate([[False], done[:-1]]))
     result = {}
     for name, (kinds, dtype) in FIELDS.items():
         x = arrays.get(name, np.zeros(count, np.int32))
+        if name == "episode" and name not in arrays:
+            done = result["terminated"] | result["truncated"]
+            x = np.cumsum(np.concatenate([[False], done[:-1]]))
         if x.ndim == 2 and x.shape[1] == 1 and dtype is not None:
             x = x[:, 0]  # columns, as some files have rewards
         wanted = (count,) if dtype is not None else (count, *x.shape[1:])

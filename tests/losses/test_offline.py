@@ -82,7 +82,9 @@ def test_v_of_three_equally_likely_q(name, keywords, value):
     assert down(value - 0.01) < 0 < down(value + 0.01)
     assert abs(minimiser(functools.partial(getattr(reference, name), **keywords), THREE) - value) < 2e-3
     if name == "gumbel_plain":
-        assert abs(minimiser(functools.partial(reference.gumbel, beta=1.0, max_clip=7.0, top=0.0), THREE) - value) < 2e-3
+        assert (
+            abs(minimiser(functools.partial(reference.gumbel, beta=1.0, max_clip=7.0, top=0.0), THREE) - value) < 2e-3
+        )
 
 
 def test_laws_of_v():

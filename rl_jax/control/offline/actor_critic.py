@@ -206,9 +206,7 @@ def cql(
         known = jnp.min(nets.q(_frozen(params, "q"), steps.observations, jnp.clip(actions, -1.0, 1.0)), axis=0)
         return _cql_terms(losses.bellman(q, targets), gap, entropy_coef * log_probs - known, q, weight)
 
-    return Recipe(
-        finite if nets.num_actions else continuous, ("policy", "q"), targets=("q",), target_rate=target_rate
-    )
+    return Recipe(finite if nets.num_actions else continuous, ("policy", "q"), targets=("q",), target_rate=target_rate)
 
 
 def _cql_terms(q_loss, gap, policy_loss, q, weight):

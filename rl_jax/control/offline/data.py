@@ -164,4 +164,3 @@ def normalize_steps(steps: Transitions, by: Moments) -> Transitions:
     return steps._replace(
         observations=normalized(steps.observations, by), next_observations=normalized(steps.next_observations, by)
     )
-

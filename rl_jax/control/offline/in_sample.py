@@ -152,9 +152,7 @@ def dual(
     known = {"chi2": losses.chi2, "tv": losses.tv}
     if divergence not in known:
         raise ValueError(f"divergence={divergence!r} is none of {', '.join(known)}; KL's is the method xql")
-    return _in_sample(
-        nets, functools.partial(known[divergence], lam=lam), beta, max_weight, discount, target_rate
-    )
+    return _in_sample(nets, functools.partial(known[divergence], lam=lam), beta, max_weight, discount, target_rate)
 
 
 def _in_sample(

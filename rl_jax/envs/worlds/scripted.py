@@ -78,7 +78,7 @@ def controller(name: str) -> Callable:
     if name not in CONTROLLERS:
         raise ValueError(
             f"env.name={name!r} has no scripted behaviour; there are some for {', '.join(CONTROLLERS)}. Give a file of "
-            "transitions (data.path), recorded by control_ppo --config.record.path=FOLDER"
+            "transitions (dataset.path), recorded by control_ppo --config.record.path=FOLDER"
         )
     return CONTROLLERS[name]
 
@@ -99,8 +99,8 @@ def actor(name: str, space: Box | Discrete, mixture: Behaviour) -> Callable:
         if isinstance(space, Discrete):
             mirrored = jnp.where(mixture.reversed, (space.n - 1) - best, best)
             return jnp.where(lost, jax.random.randint(action_key, (count,), 0, space.n), mirrored).astype(jnp.int32)
-        low, high = jnp.asarray(space.low), jnp.asarray(space.high)
-        random = jax.random.uniform(action_key, (count, *space.shape), minval=low, maxval=high)
+        low, high = (jnp.broadcast_to(jnp.asarray(x), best.shape) for x in (space.low, space.high))
+        random = low + (high - low) * jax.random.uniform(action_key, best.shape)
         turned = jnp.where(mixture.reversed[:, None], low + high - best, best)
         return jnp.where(lost[:, None], random, turned).astype(jnp.float32)
 

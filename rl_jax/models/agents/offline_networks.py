@@ -96,9 +96,7 @@ def bounded_normal(low: np.ndarray, high: np.ndarray) -> Distribution:
     def noise(key: chex.PRNGKey, shape: tuple[int, ...]) -> chex.Array:
         return jax.random.normal(key, (*shape, size))
 
-    return Distribution(
-        2 * size, noise, sample, lambda outputs: split(outputs)[0], log_prob, entropy, to_env, kl
-    )
+    return Distribution(2 * size, noise, sample, lambda outputs: split(outputs)[0], log_prob, entropy, to_env, kl)
 
 
 def uniform_layers(key: chex.PRNGKey, sizes: tuple[int, ...]) -> list[dict[str, chex.Array]]:

@@ -19,10 +19,10 @@ def quick(fn, *args):
 
 
 def small(words: str, **fields):
-    """A config with networks of 32 units, and these fields; data__num_envs is data.num_envs."""
+    """A config with networks of 32 units, and these fields; data__num_envs is dataset.num_envs."""
     config = configs.get_config(words)
-    config.network.hidden = (32, 32)
-    config.data.num_envs, config.data.num_steps = 20, 60
+    config.network.hidden = (32,)
+    config.dataset.num_envs, config.dataset.num_steps = 20, 60
     config.log.update(progress=False, tensorboard=False)
     with config.unlocked():
         config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
@@ -34,10 +34,10 @@ def world(place: str, behaviours: tuple = (), shares: tuple = ()):
     """(config, networks, Loaded of SEEDS seeds, judge(params, Loaded, TrainState) -> metrics [SEEDS])."""
     config = small(f"{place},bc")
     if behaviours:
-        config.data.update(behaviours=behaviours, shares=shares)
+        config.dataset.update(behaviours=behaviours, shares=shares)
     env = control_setup.load_env(config, 1)
     networks = offline_data.make_offline_networks(config, env)
-    loaded = quick(offline_data.make_loader(config, networks, config.data.discount), keys())
+    loaded = quick(offline_data.make_loader(config, networks, config.dataset.discount), keys())
     eval_env = control_setup.load_env(config, config.eval.num_episodes)
     act = offline_runs.step_method(config, networks, config.algorithm.to_dict()).act
 
