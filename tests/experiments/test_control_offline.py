@@ -9,7 +9,7 @@ import pytest
 from configs.control import environments
 from configs.control import offline as configs
 from experiments import control_offline, control_ppo
-from experiments.parts import budgets, control_runs, control_setup, offline_data, offline_runs
+from experiments.parts import budgets, control_runs, control_setup, offline_data
 from rl_jax.data import transitions
 from rl_jax.training import checkpoint
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
@@ -75,21 +75,6 @@ def test_a_run_of_ppo_is_recorded_and_read(tmp_path):
 def loaded_of(config):
     networks = offline_data.make_offline_networks(config, control_setup.load_env(config, 1))
     return offline_data.make_loader(config, networks, 0.9)(jax.random.key(0))
-
-
-WORDS = [*configs.METHODS, "cartpole,cql"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", WORDS)
-def test_every_method_traces(words):
-    """The whole of a run's program, down to its shapes."""
-    config = configs.get_config(words)
-    init, advance, _ = offline_runs.make_offline_run(config)
-    state = jax.eval_shape(lambda: init(jax.random.key(0), {}))
-    after, metrics = jax.eval_shape(lambda state: advance(state, {}, 1), state)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
-    assert "eval/normalized" in metrics and control_setup.num_updates(config) == 5000
 
 
 def file_of(tmp_path, **fields):

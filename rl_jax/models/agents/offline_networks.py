@@ -99,18 +99,24 @@ def bounded_normal(low: np.ndarray, high: np.ndarray) -> Distribution:
     return Distribution(2 * size, noise, sample, lambda outputs: split(outputs)[0], log_prob, entropy, to_env, kl)
 
 
-def uniform_layers(key: chex.PRNGKey, sizes: tuple[int, ...]) -> list[dict[str, chex.Array]]:
-    """Layers of these sizes, uniform in +-1 / sqrt(inputs): [{"kernel": [in, out], "bias": [out]}, ...].
+def uniform_vector(key: chex.PRNGKey, sizes: tuple[int, ...]) -> chex.Array:
+    """The params of layers of these sizes as one vector, uniform in +-1 / sqrt(inputs) of the layer; see `layers_of`.
 
-    All numbers come of one draw: each draw costs time to compile.
+    One vector a network: an optimizer then compiles and runs a few loops instead of a few for every layer.
     """
     pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
-    drawn = jax.random.uniform(key, (sum((i + 1) * o for i, o in pairs),), minval=-1.0, maxval=1.0)
+    scale = np.concatenate([np.full((i + 1) * o, i**-0.5, np.float32) for i, o in pairs])
+    return scale * jax.random.uniform(key, scale.shape, minval=-1.0, maxval=1.0)
+
+
+def layers_of(vector: chex.Array, sizes: tuple[int, ...]) -> list[dict[str, chex.Array]]:
+    """[{"kernel": [in, out], "bias": [out]}, ...] of a vector of `uniform_vector`."""
     layers, place = [], 0
-    for inputs, outputs in pairs:
-        numbers = drawn[place : place + (inputs + 1) * outputs].reshape(inputs + 1, outputs) * inputs**-0.5
+    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        end = place + (inputs + 1) * outputs
+        numbers = vector[place:end].reshape(inputs + 1, outputs)
         layers.append({"kernel": numbers[:-1], "bias": numbers[-1]})
-        place += (inputs + 1) * outputs
+        place = end
     return layers
 
 
@@ -143,12 +149,18 @@ def make_networks(
     size = num_actions or np.size(low)
     latent = 2 * size
 
-    def network(key: chex.PRNGKey, inputs: int, outputs: int) -> list[dict[str, chex.Array]]:
-        return uniform_layers(key, (inputs, *hidden, outputs))
+    sizes = {
+        "policy": (flat, *hidden, distribution.num_outputs),
+        "q": (flat + size, *hidden, 1),
+        "value": (flat, *hidden, 1),
+        "encoder": (flat + size, *hidden, 2 * latent),
+        "decoder": (flat + latent, *hidden, size),
+    }
 
-    def run(layers: list[dict[str, chex.Array]], *inputs: chex.Array) -> chex.Array:
+    def run(name: str, vector: chex.Array, *inputs: chex.Array) -> chex.Array:
         rows = len(inputs[0])
         x = jnp.concatenate([x.reshape(rows, -1).astype(jnp.float32) for x in inputs], axis=-1)
+        layers = layers_of(vector, sizes[name])
         for layer in layers[:-1]:
             x = act(linear(x, layer))
         return linear(x, layers[-1])
@@ -156,23 +168,23 @@ def make_networks(
     def init(key: chex.PRNGKey) -> dict[str, Any]:
         policy_key, first, second, value_key, encoder_key, decoder_key = jax.random.split(key, 6)
         return {
-            "policy": network(policy_key, flat, distribution.num_outputs),
-            "q": [network(k, flat + size, 1) for k in (first, second)],
-            "value": network(value_key, flat, 1),
+            "policy": uniform_vector(policy_key, sizes["policy"]),
+            "q": jnp.stack([uniform_vector(k, sizes["q"]) for k in (first, second)]),
+            "value": uniform_vector(value_key, sizes["value"]),
             "vae": {
-                "encoder": network(encoder_key, flat + size, 2 * latent),
-                "decoder": network(decoder_key, flat + latent, size),
+                "encoder": uniform_vector(encoder_key, sizes["encoder"]),
+                "decoder": uniform_vector(decoder_key, sizes["decoder"]),
             },
         }
 
     def q(params: dict[str, Any], observations: chex.Array, actions: chex.Array) -> chex.Array:
         # One after the other: small batched matmuls are slow on a CPU, and can deadlock in its thread pool.
-        return jnp.stack([run(layers, observations, actions)[:, 0] for layers in params["q"]])
+        return jnp.stack([run("q", params["q"][i], observations, actions)[:, 0] for i in range(2)])
 
     def vae(params: dict[str, Any], observations: chex.Array, actions: chex.Array, noise: chex.Array):
-        code = run(params["vae"]["encoder"], observations, actions)
+        code = run("encoder", params["vae"]["encoder"], observations, actions)
         mean, log_std = code[:, :latent], jnp.clip(code[:, latent:], -4.0, 15.0)
-        decoded = run(params["vae"]["decoder"], observations, mean + jnp.exp(log_std) * noise)
+        decoded = run("decoder", params["vae"]["decoder"], observations, mean + jnp.exp(log_std) * noise)
         return jnp.tanh(decoded), mean, log_std
 
     def stored(actions: chex.Array) -> chex.Array:
@@ -186,9 +198,9 @@ def make_networks(
         return jax.nn.one_hot(actions, num_actions) if num_actions else actions
 
     def policy(params: dict[str, Any], observations: chex.Array) -> chex.Array:
-        return run(params["policy"], observations)
+        return run("policy", params["policy"], observations)
 
     def value(params: dict[str, Any], observations: chex.Array) -> chex.Array:
-        return run(params["value"], observations)[:, 0]
+        return run("value", params["value"], observations)[:, 0]
 
     return OfflineNetworks(init, policy, q, value, vae, distribution, encode, stored, num_actions, size, latent)

@@ -55,12 +55,13 @@ def keys():
     return jax.random.split(jax.random.key(7), SEEDS)
 
 
-def fitted(networks, loaded, recipe, *, updates: int, batch_size: int = 64, rate: float = 3e-3):
-    """(TrainState, metrics) of each seed after this many updates."""
+def make_fitted(networks, recipe, *, updates: int, batch_size: int = 64, rate: float = 3e-3):
+    """Loaded of each seed -> (TrainState, metrics), compiled once."""
     begin, fit = recipes.make_fit(recipe, rate, batch_size=batch_size)
 
     def one(key, data):
         init_key, fit_key = jax.random.split(key)
         return fit(begin(networks.init(init_key), fit_key), data, updates)
 
-    return quick(one, keys(), loaded.data)
+    compiled = jax.jit(lambda *args: jax.lax.map(lambda own: one(*own), args), compiler_options=QUICK)
+    return lambda loaded: compiled(keys(), loaded.data)
