@@ -65,6 +65,8 @@ def base(name: str) -> ConfigDict:
             ),
             log_every=50,  # updates per row of metrics and per call of the compiled program
             eval=dict(num_episodes=16, max_steps=500, greedy=False),  # per row of metrics; 0 episodes: none
+            # Transitions of the policy at each checkpoint, for experiments.control_offline; "": none.
+            record=dict(path="", num_envs=16, num_steps=250),
             checkpoint=checkpoint(every=500),  # updates, a multiple of log_every
             log=dict(progress=True, tensorboard=True, wandb=dict(WANDB)),
             max_nonfinite_in_a_row=1000,  # stop once so many gradients in a row were not finite in every run

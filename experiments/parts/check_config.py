@@ -87,6 +87,7 @@ FUNCTIONS = {
         "reward.regularizer": "rl_jax.losses.reward_model.rankings",
         "spo.preference": "rl_jax.control.duels",
     },
+    "control_offline": {"algorithm": "rl_jax.control.offline"},
 }
 OPTIMIZERS = dict.fromkeys(
     (f"{group}.optimizer.rule" for group in ("train", "sft", "critic")), "rl_jax.training.optimizers"

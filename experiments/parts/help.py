@@ -107,6 +107,11 @@ MAIN: dict[str, tuple[str, ...]] = {
         "algorithm.advantage algorithm.surrogate algorithm.entropy_coef train.optimizer.learning_rate",
         _CONTROL_END,
     ),
+    "control_offline": (
+        "env.name algorithm dataset.path dataset.behaviours dataset.shares dataset.num_envs num_seeds mesh seed",
+        "network.hidden train.total_steps train.batch_size train.optimizer.learning_rate",
+        _CONTROL_END,
+    ),
 }
 
 
