@@ -14,6 +14,7 @@
     inventory     a store whose best policy is known in closed form, differentiable (envs.worlds.inventory)
     behaviours    one state, one step, the reward is the action's index: for preferences that no reward can express
     gridworld     a square with a goal in a corner, also available as arrays (envs.worlds.tabular)
+    errands       reach one end of a line, then the other: a reward that is no function of the place (worlds.errands)
 
 Each is a function that returns an Environment. Source of the idea: A. Jones, "Debugging RL, without the agonizing
 pain"; in JAX, rejax's test environments.
@@ -26,6 +27,7 @@ import numpy as np
 
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, time_limit
 from rl_jax.envs.worlds import driving, tabular
+from rl_jax.envs.worlds import errands as lines
 from rl_jax.envs.worlds import inventory as stores
 
 UNIT = Box(np.full(1, -1.0, np.float32), np.full(1, 1.0, np.float32))
@@ -192,3 +194,8 @@ def behaviours(*, count: int = 3) -> Environment:
 def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, limit: int = 50) -> Environment:
     """envs.worlds.tabular.gridworld as an environment, with the same arguments."""
     return tabular.environment(tabular.gridworld(size=size, step_reward=step_reward, slip=slip, limit=limit))
+
+
+def errands(*, length: int = 7, shown: bool = False) -> Environment:
+    """envs.worlds.errands: A, then B, at the ends of a line. shown: whether the observation says that A was visited."""
+    return lines.environment(length=length, shown=shown)

@@ -1,0 +1,10 @@
+"""Relabellings of a rollout's rewards by name: config.algorithm.relabel = dict(fn="by_potential", ...).
+
+Each function makes an algorithm.Relabel. Its keywords are those of the config, and what the program knows: num_envs,
+observation_size, discount, distribution, axis_name, make_net (models.agents.features). A function of anybody's own is
+named by its import path, "my_rewards:by_mine", with the same keywords.
+"""
+
+from rl_jax.control.relabelling.shaping import by_lagrange, by_machine, by_potential, by_terms
+
+__all__ = ["by_lagrange", "by_machine", "by_potential", "by_terms"]
