@@ -5,7 +5,8 @@
     python -m experiments.control_ppo --config=configs/control/rewards.py:terms --config.algorithm.relabel.keep=1.0
 
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
-`machine`, `formula`, `constraint`; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
+`machine`, `formula`, `constraint`; exploration: `rnd`, `rdd`, `hindsight`, `counts`, `contrast`, `annotator`, `ranking`,
+`novelty`, `taxons`, `serene`; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
 and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own reward.
 """
 
@@ -34,6 +35,10 @@ _ERRANDS = _PROBE | dict(env=dict(name="probes/errands", length=7, shown=True))
 _CORRIDOR = _PROBE | dict(env=dict(name="probes/corridor", length=24))
 # Height and speed to the right: what a person would write first for the mountain car.
 _CAR_TERMS = dict(height=dict(fn="progress", index=0), speed=dict(fn="residual", index=1, target=0.07))
+
+_LONG = _PROBE | dict(env=dict(name="probes/corridor", length=40), algorithm=dict(entropy_coef=0.0))
+_SCREEN = _PROBE | dict(env=dict(name="probes/television", length=12, channels=8), algorithm=dict(entropy_coef=0.0))
+_HALF = dict(fn="place")  # the annotator's score: how far right; above a half is good
 
 PLACES = {
     "terms": (_CAR, dict(fn="by_terms", terms_of=_CAR_TERMS, weights=dict(height=10.0, speed=1.0), keep=0.0)),
@@ -87,6 +92,16 @@ PLACES = {
         _PROBE | dict(env=dict(name="probes/behaviours", count=2), algorithm=dict(entropy_coef=0.1, whiten=False)),
         dict(fn="by_lagrange", costs=dict(toll=dict(fn="action_is", action=1)), limits=dict(toll=0.3), rate=0.02),
     ),
+    "rnd": (_LONG, dict(fn="by_distillation", sigma=0.0, coef=1.0)),
+    "rdd": (_LONG, dict(fn="by_distillation", sigma=1.0, coef=1.0)),
+    "hindsight": (_SCREEN, dict(fn="by_hindsight", hindsight=8, coef=1.0)),
+    "counts": (_LONG, dict(fn="by_elliptical", features=0, coef=0.1)),
+    "contrast": (_LONG, dict(fn="by_elliptical", features=16, coef=0.1)),
+    "annotator": (_LONG, dict(fn="by_annotator", annotator=_HALF, kind="retrieval")),
+    "ranking": (_LONG, dict(fn="by_annotator", annotator=_HALF, kind="ranking")),
+    "novelty": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1)),
+    "taxons": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1, latent=4)),
+    "serene": (_LONG, dict(fn="by_archive", coef=0.1, period=5)),
 }
 
 

@@ -5,6 +5,19 @@ observation_size, discount, distribution, axis_name, make_net (models.agents.fea
 named by its import path, "my_rewards:by_mine", with the same keywords.
 """
 
+from rl_jax.control.relabelling.annotated import by_annotator
+from rl_jax.control.relabelling.hindsight import by_hindsight
+from rl_jax.control.relabelling.novelty import by_archive, by_distillation, by_elliptical
 from rl_jax.control.relabelling.shaping import by_lagrange, by_machine, by_potential, by_terms
 
-__all__ = ["by_lagrange", "by_machine", "by_potential", "by_terms"]
+__all__ = [
+    "by_annotator",
+    "by_archive",
+    "by_distillation",
+    "by_elliptical",
+    "by_hindsight",
+    "by_lagrange",
+    "by_machine",
+    "by_potential",
+    "by_terms",
+]

@@ -14,6 +14,7 @@
     inventory     a store whose best policy is known in closed form, differentiable (envs.worlds.inventory)
     behaviours    one state, one step, the reward is the action's index: for preferences that no reward can express
     gridworld     a square with a goal in a corner, also available as arrays (envs.worlds.tabular)
+    television    a line with a screen of noise at its left end, the reward at its right end (worlds.television)
     errands       reach one end of a line, then the other: a reward that is no function of the place (worlds.errands)
 
 Each is a function that returns an Environment. Source of the idea: A. Jones, "Debugging RL, without the agonizing
@@ -29,6 +30,7 @@ from rl_jax.envs.protocol import Box, Discrete, Environment, Step, time_limit
 from rl_jax.envs.worlds import driving, tabular
 from rl_jax.envs.worlds import errands as lines
 from rl_jax.envs.worlds import inventory as stores
+from rl_jax.envs.worlds import television as screens
 
 UNIT = Box(np.full(1, -1.0, np.float32), np.full(1, 1.0, np.float32))
 NO = np.bool_(False)  # numpy, so that the import starts no jax backend
@@ -199,3 +201,8 @@ def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, lim
 def errands(*, length: int = 7, shown: bool = False) -> Environment:
     """envs.worlds.errands: A, then B, at the ends of a line. shown: whether the observation says that A was visited."""
     return lines.environment(length=length, shown=shown)
+
+
+def television(*, length: int = 8, channels: int = 8) -> Environment:
+    """envs.worlds.television: noise at the left end of a line, the reward at its right end."""
+    return screens.environment(length=length, channels=channels)
