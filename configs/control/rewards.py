@@ -5,8 +5,9 @@
     python -m experiments.control_ppo --config=configs/control/rewards.py:terms --config.algorithm.relabel.keep=1.0
 
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
-`machine`, `formula`, `constraint`; exploration: `rnd`, `rdd`, `hindsight`, `counts`, `contrast`, `annotator`, `ranking`,
-`novelty`, `taxons`, `serene`; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
+`machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `counts`, `contrast`, `annotator`, `ranking`,
+`novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`,
+`liayn`, `ads`, `stages`; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
 and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own reward.
 """
 
@@ -38,6 +39,12 @@ _CAR_TERMS = dict(height=dict(fn="progress", index=0), speed=dict(fn="residual",
 
 _LONG = _PROBE | dict(env=dict(name="probes/corridor", length=40), algorithm=dict(entropy_coef=0.0))
 _SCREEN = _PROBE | dict(env=dict(name="probes/television", length=12, channels=8), algorithm=dict(entropy_coef=0.0))
+# Episodes of 32 steps, one in each row of a rollout: all stops of the tour in order.
+_TOUR = _PROBE | dict(
+    env=dict(name="probes/tour", stops=4, gap=4, horizon=32),
+    sample=dict(num_envs=16, num_steps=32),
+    train=dict(total_steps=300_000, optimizer=dict(learning_rate=3e-3)),
+)
 _HALF = dict(fn="place")  # the annotator's score: how far right; above a half is good
 
 PLACES = {
@@ -102,6 +109,12 @@ PLACES = {
     "novelty": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1)),
     "taxons": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1, latent=4)),
     "serene": (_LONG, dict(fn="by_archive", coef=0.1, period=5)),
+    "expert": (_TOUR, dict(fn="")),
+    "gail": (_TOUR, dict(fn="by_discriminator", demos="", kind="gail")),
+    "airl": (_TOUR, dict(fn="by_discriminator", demos="", kind="airl")),
+    "liayn": (_TOUR, dict(fn="by_discriminator", demos="", kind="liayn")),
+    "ads": (_TOUR, dict(fn="by_transport", demos="", scale=1.0)),
+    "stages": (_TOUR, dict(fn="by_stages", demos="", stages=5)),
 }
 
 

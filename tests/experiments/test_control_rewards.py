@@ -1,6 +1,9 @@
 """configs/control/rewards.py through control_ppo: what is swept, what is resumed, and what is refused."""
 
+import functools
 import json
+import pathlib
+import tempfile
 
 import jax
 import numpy as np
@@ -30,8 +33,26 @@ def small(word, **fields):
     config.train.update(total_steps=512, epochs=2, minibatches=2)
     config.eval.update(num_episodes=2, max_steps=4)
     with config.unlocked():
+        if "demos" in config.algorithm.relabel:
+            config.algorithm.relabel.demos = str(demonstration(config))
         config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
     return config
+
+
+@functools.cache
+def folder() -> pathlib.Path:
+    """A folder for files that live as long as the tests."""
+    return pathlib.Path(tempfile.mkdtemp())
+
+
+def demonstration(config) -> pathlib.Path:
+    """episodes.jsonl with an episode of 32 steps to the right in the environment of the config."""
+    path = folder() / "episodes.jsonl"
+    size = control_setup.load_env(config, 1).observation_space.shape[0]
+    seen = np.eye(size, dtype=np.float32)[np.minimum(np.arange(33), size - 1)]
+    row = {"observations": {"shape": [size], "values": seen.tolist()}, "actions": [1] * 32}
+    path.write_text(json.dumps(row) + "\n")
+    return path
 
 
 def relabel_of(config):
@@ -45,6 +66,9 @@ def test_every_word_is_bound_and_has_a_state(word):
     config = small(word)
     check_config.check(config)
     relabel, _, _ = relabel_of(config)
+    if word == "expert":  # trains on the environment's reward, to be imitated
+        assert relabel is None
+        return
     first, second = (jax.tree.leaves(jax.eval_shape(relabel.begin, jax.random.key(seed))) for seed in (0, 1))
     assert [x.shape for x in first] == [x.shape for x in second]
 
@@ -68,7 +92,7 @@ def test_weights_are_swept_inside_one_program():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("word", ["constraint"])
+@pytest.mark.parametrize("word", ["constraint", "liayn"])
 def test_a_run_and_its_resumption(word, tmp_path, monkeypatch):
     config = small(word, num_seeds=2)
     control_ppo.run(config, tmp_path / "whole")
