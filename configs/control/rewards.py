@@ -39,11 +39,12 @@ _CAR_TERMS = dict(height=dict(fn="progress", index=0), speed=dict(fn="residual",
 
 _LONG = _PROBE | dict(env=dict(name="probes/corridor", length=40), algorithm=dict(entropy_coef=0.0))
 _SCREEN = _PROBE | dict(env=dict(name="probes/television", length=12, channels=8), algorithm=dict(entropy_coef=0.0))
-# Episodes of 32 steps, one in each row of a rollout: all stops of the tour in order.
+# Episodes of 16 steps, one in each row of a rollout: all stops of the tour in order.
 _TOUR = _PROBE | dict(
-    env=dict(name="probes/tour", stops=4, gap=4, horizon=32),
-    sample=dict(num_envs=16, num_steps=32),
-    train=dict(total_steps=300_000, optimizer=dict(learning_rate=3e-3)),
+    env=dict(name="probes/tour", stops=4, gap=2, horizon=16),
+    sample=dict(num_envs=32, num_steps=16),
+    algorithm=dict(entropy_coef=0.03),
+    train=dict(total_steps=200_000, optimizer=dict(learning_rate=3e-3)),
 )
 _HALF = dict(fn="place")  # the annotator's score: how far right; above a half is good
 

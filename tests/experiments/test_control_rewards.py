@@ -92,9 +92,11 @@ def test_weights_are_swept_inside_one_program():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("word", ["constraint", "liayn"])
+@pytest.mark.parametrize("word", ["liayn"])
 def test_a_run_and_its_resumption(word, tmp_path, monkeypatch):
-    config = small(word, num_seeds=2)
+    config = small(word, num_seeds=1)
+    with config.unlocked():
+        config.algorithm.relabel.update(hidden=(8,), steps=1)
     control_ppo.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "StopSignal", StopAfter())
@@ -104,7 +106,7 @@ def test_a_run_and_its_resumption(word, tmp_path, monkeypatch):
     for name in ("metrics.jsonl", "final.json"):
         assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     last = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert word != "constraint" or last["relabel/multiplier_toll"] > 0
+    assert {"relabel/own", "relabel/expert"} <= set(last)
 
 
 def test_a_reward_of_ones_own_and_what_is_refused():

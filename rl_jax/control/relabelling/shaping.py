@@ -28,6 +28,7 @@ def by_terms(
     weights: Mapping[str, float],
     keep: float = 0.0,
     signs: bool = False,
+    axis_name=None,
 ) -> Relabel:
     """r' = keep r + sum_k w_k f_k(s, a, s'): a reward as a list of named terms and weights.
 
@@ -39,6 +40,7 @@ def by_terms(
       terms_of: name -> a function of relabelling.terms, or "module:function", with its keywords.
       weights: name -> w_k, the same names.
       keep: weight of the environment's own reward.
+      axis_name: mapped axis over which the environments are spread.
       signs: takes sgn(f_k), so a term says only which way (Auto MC-Reward, 2312.09238: sgn(sparse) + sgn(dense)).
 
     Raises:
@@ -48,7 +50,10 @@ def by_terms(
         raise ValueError(f"by_terms: terms_of has {sorted(terms_of)}, weights has {sorted(weights)}: name both alike")
     functions = {name: bind(dict(spec), terms) for name, spec in terms_of.items()}
 
-    def apply(state: tuple, rows: Transitions) -> tuple[tuple, Transitions]:
+    def init() -> dict[str, chex.Array]:
+        return {name: jnp.float32(0.0) for name in functions}
+
+    def apply(state: dict, rows: Transitions) -> tuple[dict, Transitions]:
         seen = as_the_env(rows, distribution)
         found = {name: fn(seen) for name, fn in functions.items()}
         for name, value in found.items():
@@ -57,9 +62,10 @@ def by_terms(
         total = keep * rows.rewards
         for name, value in found.items():
             total = total + weights[name] * (jnp.sign(value) if signs else value)
-        return state, rows._replace(rewards=total)
+        means = {name: mean_of(value, axis_name) for name, value in found.items()}
+        return means, rows._replace(rewards=total)
 
-    return Relabel(lambda: (), apply)
+    return Relabel(init, apply, measure=lambda state: {f"relabel/{name}": x for name, x in state.items()})
 
 
 def shaped(
