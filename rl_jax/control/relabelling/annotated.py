@@ -118,6 +118,14 @@ def by_annotator(
     if axis_name is not None:
         raise ValueError("by_annotator keeps its labels on one device: set mesh without envs")
     score = bind(annotator, potentials)
+
+    def fit(learned: Any, rows: chex.Array, values: chex.Array) -> Any:
+        def loss_fn(params: Any, key: chex.PRNGKey) -> chex.Array:
+            logits = net.apply(params, rows)[:, 0]
+            return classified(logits, values) if kind == "classifier" else ranked(logits, values, key)
+
+        return descend(loss_fn, learned, optimizer, steps=steps)
+
     net, optimizer = make_net(observation_size, 1, hidden=hidden), optax.adam(learning_rate)
 
     def init(key: chex.PRNGKey) -> Annotations:
@@ -127,28 +135,6 @@ def by_annotator(
         return Annotations(
             asked, jnp.int32(0), jnp.zeros(observation_size), learned, key, PerEnv(counts), jnp.float32(0.0)
         )
-
-    def answered(state: Annotations, asked: chex.Array) -> tuple[chex.Array, Any]:
-        """(the table, the network) after the answer to the oldest batch that was sent."""
-        rows, arrived = asked[0], state.batches >= delay
-        values = score(rows)
-        where = jnp.argmax(rows, axis=1)
-        told = state.labels.at[where].set((values > 0.5).astype(jnp.float32))
-        labels = jnp.where(arrived, told, state.labels)
-        if kind == "retrieval":
-            return labels, ()
-
-        def loss_fn(params: Any, key: chex.PRNGKey) -> chex.Array:
-            logits = net.apply(params, rows)[:, 0]
-            if kind == "classifier":
-                return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, (values > 0.5).astype(jnp.float32)))
-            other = jax.random.permutation(key, per_batch)
-            better = jnp.sign(values - values[other])
-            return jnp.mean(jnp.where(better != 0, jax.nn.softplus(-better * (logits - logits[other])), 0.0))
-
-        learned = descend(loss_fn, state.learned, optimizer, steps=steps)
-        kept = jax.tree.map(lambda new, old: jnp.where(arrived, new, old), learned[:2], state.learned[:2])
-        return labels, learned._replace(params=kept[0], optimizer=kept[1])
 
     def apply(state: Annotations, rows: Transitions) -> tuple[Annotations, Transitions]:
         seen = flat(rows.next_observations)
@@ -163,8 +149,35 @@ def by_annotator(
         key, used = jax.random.split(state.key)
         sent = seen[jax.random.choice(used, len(seen), (per_batch,), replace=False)]
         asked = jnp.concatenate([state.asked[1:], sent[None]])
-        labels, learned = answered(state, asked)
+        labels, learned = _answered(state, asked, score, kind, delay, fit)
         moved = Annotations(asked, state.batches + 1, labels, learned, key, PerEnv(counts), jnp.mean(labels))
         return moved, rows._replace(rewards=jax.lax.stop_gradient(rewards))
 
     return Relabel(init, apply, seeded=True, measure=lambda state: {"relabel/labelled": state.labelled})
+
+
+def classified(logits: chex.Array, scores: chex.Array) -> chex.Array:
+    """Binary cross-entropy of logits [N] with the label 1 for scores above 1 / 2, float []."""
+    return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, (scores > 0.5).astype(jnp.float32)))
+
+
+def ranked(logits: chex.Array, scores: chex.Array, key: chex.PRNGKey) -> chex.Array:
+    """Bradley-Terry on random pairs, -log sigma(f_better - f_worse), float []; equal scores say nothing."""
+    other = jax.random.permutation(key, len(scores))
+    better = jnp.sign(scores - scores[other])
+    return jnp.mean(jnp.where(better != 0, jax.nn.softplus(-better * (logits - logits[other])), 0.0))
+
+
+def _answered(
+    state: Annotations, asked: chex.Array, score: Callable, kind: str, delay: int, fit: Callable
+) -> tuple[chex.Array, Any]:
+    """(the table, the network) after the answer to the oldest batch that was sent."""
+    rows, arrived = asked[0], state.batches >= delay
+    values = score(rows)
+    told = state.labels.at[jnp.argmax(rows, axis=1)].set((values > 0.5).astype(jnp.float32))
+    labels = jnp.where(arrived, told, state.labels)
+    if kind == "retrieval":
+        return labels, ()
+    learned = fit(state.learned, rows, values)
+    kept = jax.tree.map(lambda new, old: jnp.where(arrived, new, old), learned[:2], state.learned[:2])
+    return labels, learned._replace(params=kept[0], optimizer=kept[1])
