@@ -56,6 +56,7 @@ _CONTROL = {
     "algorithm.surrogate": _LOSS,
     "algorithm.kl": _KL,
     "algorithm.kl_control": "rl_jax.core.trackers",
+    "algorithm.relabel": "rl_jax.control.relabelling",
     "algorithm.value_loss": "rl_jax.losses.value",
     "network.distribution": "rl_jax.models.agents.distributions",
 }
@@ -97,6 +98,7 @@ OPTIONAL = (  # fn "" means none
     "algorithm.entropy_weight",
     "algorithm.entropy_aggregate",
     "algorithm.kl_control",
+    "algorithm.relabel",
     "sft.loss",
 )
 
