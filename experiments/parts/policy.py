@@ -96,7 +96,10 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
     ),
     "reference_rewards": (lambda config: config.sample.references > 0, "--config.sample.references=10 does"),
     "best_lengths": (lambda config: config.sample.memory.on, "--config.sample.memory.on=true does"),
-    "versions": (lambda config: config.rollout.window > 0, "--config.rollout.window=4 does, in experiments.ppo"),
+    "versions": (
+        lambda config: config.rollout.window > 0 or "flow" in config,
+        "experiments.grpo_async does; --config.rollout.window=4, too, in experiments.ppo",
+    ),
     **dict.fromkeys(
         ("turns", "turn_rewards", "state_keys"),
         (lambda config: "agent" in config, "episodes of several turns do: python -m experiments.agents"),
