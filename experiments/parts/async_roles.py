@@ -189,12 +189,11 @@ class Sampler:
         return states[-1][0]
 
     def _first(self) -> int:
-        version = _wait(
-            lambda: self._link.newest(-1, POLL_S), self._patience, "the trainer's first weights", self._ended
-        )
-        if version[0] != 0:
+        what = "the trainer's first weights"
+        version, _ = _wait(lambda: self._link.newest(-1, POLL_S), self._patience, what, self._ended)
+        if version != 0:
             raise ValueError(
-                f"the trainer is at version {version[0]}, and {self._folder} has no state of a sampler: bring back that "
+                f"the trainer is at version {version}, and {self._folder} has no state of a sampler: bring back that "
                 "folder, or start both anew"
             )
         return 0

@@ -1,11 +1,15 @@
 """experiments.grpo_async: eta 0 is experiments.grpo to the byte; what is counted does not depend on kills; replay."""
 
+import contextlib
+import threading
+
 import pytest
 
 from configs import grpo_async as async_config
 from experiments import grpo, grpo_async
 from experiments.parts import async_flow
 from experiments.parts import run as run_part
+from rl_jax.flow import Folder
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments import small
 from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
@@ -107,3 +111,55 @@ def test_a_free_run_is_repeated_by_its_log(tmp_path):
         grpo_async.run(other, tmp_path / "other", replay=tmp_path / "free")
     with pytest.raises(ValueError, match="it has no schedule.jsonl"):
         async_flow.read_schedule(tmp_path)
+
+
+class Died(RuntimeError):
+    """What kills a side, between two of its messages."""
+
+
+class Mortal:
+    """A side of a link whose process dies at its `after`-th message."""
+
+    def __init__(self, link, after):
+        self._link, self._left = link, after
+
+    def __getattr__(self, name):
+        method = getattr(self._link, name)
+        if name in ("close", "lost_s"):
+            return method
+        return lambda *args, **fields: self._count(name) or method(*args, **fields)
+
+    def _count(self, name):
+        self._left -= name in ("publish", "acknowledge", "put", "weights", "settle")
+        if self._left < 0:
+            raise Died
+
+
+def sample_to_the_end(config, workdir, deaths):
+    """A sampler that is started again whenever it dies."""
+    while True:
+        with contextlib.suppress(Died):
+            link = Mortal(Folder(workdir / "link", role="sampler"), deaths.pop(0) if deaths else 10_000)
+            return grpo_async.run_sampler(config, workdir, link)
+
+
+def train_to_the_end(config, workdir, deaths):
+    while not (workdir / "final.json").exists():
+        with contextlib.suppress(Died), contextlib.closing(Folder(workdir / "link", role="trainer")) as folder:
+            grpo_async.run(config, workdir, link=Mortal(folder, deaths.pop(0) if deaths else 10_000))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.parametrize("deaths", [([], []), ([3, 8], [1, 2])], ids=["undisturbed", "both sides die"])
+def test_two_processes_are_one_to_the_byte(tmp_path, undisturbed, deaths):
+    """Each side a thread here, over a folder; each dies twice and comes back from what it has written."""
+    config, (of_trainer, of_sampler) = of(undisturbed), map(list, deaths)
+    sampler = threading.Thread(target=sample_to_the_end, args=(config, tmp_path / "run", of_sampler))
+    sampler.start()
+    try:
+        train_to_the_end(config, tmp_path / "run", of_trainer)
+    finally:
+        sampler.join(120)
+    assert not of_trainer and not of_sampler and not sampler.is_alive(), "each death was died"
+    same_files(undisturbed / "run", tmp_path / "run")
