@@ -5,7 +5,7 @@ schedule="free"      the wall clock decides how many decode calls fit beside a t
 --replay=RUN         the counts of RUN's schedule.jsonl: the same bits as RUN
 
 in_flight="interrupt"   new weights stop all rows; they go on with caches computed anew
-in_flight="drain"       rows that have begun end under the old weights first
+in_flight="drain"       what was let in ends under the old weights first
 in_flight="keep"        rows go on with the caches of the old weights
 """
 
@@ -30,8 +30,6 @@ from rl_jax.experience import admission
 from rl_jax.experience.admission import Counters, Rule
 from rl_jax.runs.logging import read_jsonl, write_atomically
 
-SCHEDULES = ("counted", "free")
-IN_FLIGHT = ("interrupt", "drain", "keep")
 LOG = "schedule.jsonl"
 PAUSE_S = 0.001  # between two looks at a train step, if there is nothing to sample
 
@@ -111,7 +109,7 @@ class Flow:
             self._engine.warm_up(self._params)
             self._is_warm = True
         if self._settings.in_flight == "interrupt":
-            self._groups.hold(begun=True)
+            self._groups.hold()
         self._groups.go_on()
 
     def take(self) -> list[GroupRows]:
@@ -120,6 +118,7 @@ class Flow:
         Raises:
           RuntimeError: if a replayed run makes other choices than the recorded one.
         """
+        self._admit()
         while (numbers := admission.next_batch(self.rule, self.counters, self._inside())) is None:
             self._call()
         self._event = {"step": self.counters.version + 1, "start": self.ticks, "groups": numbers}
@@ -165,11 +164,8 @@ class Flow:
         return row["beside"]
 
     def _drain(self) -> None:
-        """Ends the rows that have begun, if new weights may not enter them."""
-        if self._settings.in_flight != "drain":
-            return
-        self._groups.hold(begun=False)
-        while not self._groups.idle:
+        """Ends all rows that were let in, if new weights may not enter them."""
+        while self._settings.in_flight == "drain" and not self._groups.idle:
             self._step()
 
     # --- The sampler's side -----------------------------------------------------------------------------------------
@@ -185,15 +181,18 @@ class Flow:
 
     def _call(self, *, idle_ok: bool = False) -> bool:
         """Lets groups in and makes one decode call. Returns False if there is nothing to sample."""
-        for _ in range(admission.room(self.rule, self.counters, self._inside())):
-            self._groups.admit(self.counters.admitted)
-            self.counters = self.counters._replace(admitted=self.counters.admitted + 1)
+        self._admit()
         if not self._groups.idle:
             self._step()
             return True
         if idle_ok:
             return False
         raise RuntimeError(f"no group can be let in, and none is sampled: {self.counters}, {self.rule}")
+
+    def _admit(self) -> None:
+        for _ in range(admission.room(self.rule, self.counters, self._inside())):
+            self._groups.admit(self.counters.admitted)
+            self.counters = self.counters._replace(admitted=self.counters.admitted + 1)
 
     def _step(self) -> None:
         self._groups.step(self._params, self.counters.version)

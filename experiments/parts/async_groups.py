@@ -129,20 +129,9 @@ class Groups:
         parts += [row for group in self.take(numbers) for row in group.rows if row is not None]
         return [len(part.tokens) for part in parts]
 
-    def hold(self, *, begun: bool) -> None:
-        """Takes rows out of the engine, those without a token and, if asked for, those that have begun."""
-        wanted = None if begun else self._waiting()
-        self._held += [completion.resumed() for completion in self._engine.abort(wanted)]
-
-    def _waiting(self) -> set[int]:
-        """Indices of the rows without a token."""
-        missing = {
-            number * self._size + sample
-            for number, group in self._inside.items()
-            for sample, row in enumerate(group.rows)
-            if row is None
-        }
-        return missing - set(self._engine.begun())
+    def hold(self) -> None:
+        """Takes all rows out of the engine, with what they have so far."""
+        self._held += [completion.resumed() for completion in self._engine.abort()]
 
     def go_on(self) -> None:
         """Puts the rows that are held back into the engine, oldest group first. Caches are computed anew."""
@@ -154,7 +143,7 @@ class Groups:
 
     def get_state(self) -> dict:
         """A JSON value with all rows, finished or not, and the prompts' position. The caches are computed anew."""
-        self.hold(begun=True)
+        self.hold()
         held = {request.index: request for request in self._held}
         rows = [
             _trajectory(group, sample, row or held[group.number * self._size + sample])

@@ -1,6 +1,5 @@
 """experiments.grpo_async: eta 0 is experiments.grpo to the byte; what is counted does not depend on kills; replay."""
 
-
 import pytest
 
 from configs import grpo_async as async_config
@@ -92,3 +91,20 @@ def test_rows_are_of_several_versions_and_within_the_bound(undisturbed):
         assert row["sampler/gap/0"] < 1e-5 or row["lag/tokens/0"] == 0.0
     taken = [number for row in read_jsonl(undisturbed / "run" / async_flow.LOG) for number in row["groups"]]
     assert len(taken) == len(set(taken)) == 12
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_free_run_is_repeated_by_its_log(tmp_path):
+    """The wall clock decides how much is sampled beside a train step; with its decisions, the bits are the same."""
+    config = of(tmp_path, dict(schedule="free"), train__steps=4)
+    grpo_async.run(config, tmp_path / "free")
+    grpo_async.run(config, tmp_path / "again", replay=tmp_path / "free")
+    same_files(tmp_path / "free", tmp_path / "again")
+    rows = read_jsonl(tmp_path / "free" / async_flow.LOG)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4] and rows == read_jsonl(tmp_path / "again" / async_flow.LOG)
+    other = of(tmp_path, dict(schedule="free"), train__steps=4, seed=1)
+    with pytest.raises(RuntimeError, match="--replay: step . has .*the recorded run"):
+        grpo_async.run(other, tmp_path / "other", replay=tmp_path / "free")
+    with pytest.raises(ValueError, match="it has no schedule.jsonl"):
+        async_flow.read_schedule(tmp_path)
