@@ -52,6 +52,9 @@ class AsyncCollector(Collector):
         """As Collector, with the metrics of lag and flow."""
         collected = super().__call__(params, key, clock, reference)
         rollout, metrics = collected.judged.rollout, self._flow.metrics()
+        if rollout.versions is not None:
+            lags = np.where(rollout.completion_mask, self._flow.counters.version - rollout.versions, 0)
+            collected = collected._replace(named=collected.named | {"lags": lags.astype(np.int32)})
         if self._flow.rule.bound:
             found = (self._flow.counters.version, rollout.versions, rollout.completion_mask)
             metrics |= lag.lag_metrics(*found, bound=self._flow.rule.bound)
@@ -81,7 +84,7 @@ class AsyncCollector(Collector):
 
 
 def asks_versions(config) -> bool:
-    """Whether a choice of config.algorithm asks for versions."""
+    """Whether a choice of config.algorithm asks for versions, or for the lags that are made of them."""
     rule, objective = policy.make_credit(config), policy.make_objective(config)
     chosen = (*rule, *objective)
-    return any("versions" in needs(fn) for fn in chosen if callable(fn))
+    return any(needs(fn) & {"versions", "lags"} for fn in chosen if callable(fn))
