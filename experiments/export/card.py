@@ -10,6 +10,7 @@ from experiments.parts import hub
 PROGRAMS = {
     "sft": "supervised fine-tuning",
     "grpo": "policy gradients with group baselines (GRPO and its relatives)",
+    "grpo_async": "the same on rows of older versions (asynchronous GRPO with bounded staleness)",
     "ppo": "proximal policy optimization with a critic (PPO)",
     "dpo": "preference optimization on given answers (DPO and its relatives)",
     "agents": "GRPO on episodes of several turns in an environment of text",

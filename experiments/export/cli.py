@@ -36,7 +36,7 @@ from rl_jax.models.hf.tensor_files import DTYPES
 from rl_jax.runs.logging import METRICS_FILE, read_jsonl
 from rl_jax.runs.run_record import last_config, read_json
 
-PROGRAMS = ("sft", "grpo", "agents", "ppo", "dpo", "online_dpo")  # those whose model is a language model
+PROGRAMS = ("sft", "grpo", "grpo_async", "agents", "ppo", "dpo", "online_dpo")  # those whose model is a language model
 ADAPTERS = "adapters"
 
 

@@ -43,6 +43,7 @@ def _env_steps_or_segments(config: Mapping[str, Any]) -> int:
 SAMPLES: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "sft": lambda config: config["sft"]["batch_size"],
     "grpo": _completions,
+    "grpo_async": _completions,
     "agents": _completions,
     "ppo": _completions,
     "online_dpo": _completions,

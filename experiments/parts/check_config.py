@@ -63,6 +63,7 @@ _CONTROL = {
 # config.program -> field -> module of the functions that the field names.
 FUNCTIONS = {
     "grpo": _POLICY,
+    "grpo_async": _POLICY,
     "agents": _POLICY | {"agent.env": "rl_jax.envs.text"},
     "ppo": {name: module for name, module in _POLICY.items() if name != "algorithm.advantage"}
     | {"critic.advantage": "rl_jax.advantages.tokens", "critic.loss": "rl_jax.losses.value"},
@@ -122,6 +123,11 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("discount lam", lambda x: 0 <= x <= 1, "from 0 to 1"),
     ("algorithm.beta", lambda x: 0 < x < math.inf, "a number above 0"),
     ("reward.time_limit_s engine.timeout_s", lambda x: x > 0, "above 0 seconds"),
+    ("flow.eta flow.age flow.max_running flow.train_ticks flow.decode_steps", lambda x: x >= 0, "0 or more"),
+    ("flow.timeout_s", lambda x: x > 0, "above 0 seconds"),
+    ("flow.order", lambda x: x in ("ready", "oldest", "drop"), "ready, oldest or drop"),
+    ("flow.schedule", lambda x: x in ("counted", "free"), "counted or free"),
+    ("flow.in_flight", lambda x: x in ("interrupt", "drain", "keep"), "interrupt, drain or keep"),
     ("reward.memory_gb", lambda x: x > 0, "above 0 GiB (inf: no limit)"),
     ("reward.failure_reward", math.isfinite, "a number"),
     ("reward.num_workers eval.num_episodes lora.rank engine.slots", lambda x: x >= 0, "0 or more"),

@@ -27,8 +27,8 @@ WIDTH, VALUE_WIDTH = 100, 17  # columns per line, and per value
 ASKED = ("--help", "-help", "-h", "--helpshort", "-helpshort")
 BY_HAND = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
 SEVERAL = ("distributed", "coordinator", "num_processes", "process_id", "heartbeat_timeout_s")
-VALUES = {"config": "=FILE.py:WORDS", "workdir": "=FOLDER", "fork": "=FOLDER", "compile_cache": "=FOLDER"}
-LANGUAGE = ("grpo", "agents", "ppo", "dpo", "online_dpo", "reward_model", "best_of_n", "sft", "evaluate")
+VALUES = {"config": "=FILE.py:WORDS", **dict.fromkeys(("workdir", "fork", "compile_cache", "replay"), "=FOLDER")}
+LANGUAGE = ("grpo", "grpo_async", "agents", "ppo", "dpo", "online_dpo", "reward_model", "best_of_n", "sft", "evaluate")
 TAKES = {"sft": LANGUAGE, "evaluate": LANGUAGE}  # programs that run other programs' configs
 _START = "task.name task.path model.path model.lora.rank init_from sft.steps"
 _ROLLOUTS = "sample.prompts_per_step sample.group_size rollout.completion_length rollout.temperature"
@@ -58,6 +58,14 @@ _CONTROL_END = "log_every eval.num_episodes eval.max_steps checkpoint.every"
 # program -> the fields that `--help` shows, in groups; fields that a config lacks are left out.
 MAIN: dict[str, tuple[str, ...]] = {
     "grpo": (_START, _ROLLOUTS + _ENGINE, "algorithm.shaping algorithm.advantage " + _LOSS, _TRAIN, _END),
+    "grpo_async": (
+        _START,
+        "flow.eta flow.age flow.order flow.schedule flow.in_flight flow.train_ticks",
+        _ROLLOUTS,
+        "algorithm.advantage algorithm.behavior_weight algorithm.surrogate algorithm.aggregate",
+        _TRAIN,
+        _END,
+    ),
     "agents": (
         _START,
         "agent.env agent.max_turns agent.max_turn_tokens agent.max_tokens agent.max_context agent.overflow",

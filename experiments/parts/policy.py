@@ -96,7 +96,11 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
     ),
     "reference_rewards": (lambda config: config.sample.references > 0, "--config.sample.references=10 does"),
     "best_lengths": (lambda config: config.sample.memory.on, "--config.sample.memory.on=true does"),
-    "versions": (lambda config: config.rollout.window > 0, "--config.rollout.window=4 does, in experiments.ppo"),
+    "versions": (
+        lambda config: config.rollout.window > 0 or "flow" in config,
+        "experiments.grpo_async does; --config.rollout.window=4, too, in experiments.ppo",
+    ),
+    "lags": (lambda config: "flow" in config, "rows of older policies do: python -m experiments.grpo_async"),
     **dict.fromkeys(
         ("turns", "turn_rewards", "state_keys"),
         (lambda config: "agent" in config, "episodes of several turns do: python -m experiments.agents"),
@@ -133,7 +137,7 @@ def check_choices(config) -> None:
 def make_assign(config) -> Callable:
     """Makes PolicyPrograms.assign of experiments.grpo, which sees the global batch."""
     several, objective = has_several_updates(config), make_objective(config)
-    in_loss = {"turns", "turn_rewards"} & set().union(*(needs(fn) for fn in objective if callable(fn)))
+    in_loss = {"turns", "turn_rewards", "lags"} & set().union(*(needs(fn) for fn in objective if callable(fn)))
 
     def assign(rollout, rewards, before, reference, key, states, named):
         now = schedules.in_credit(config, states)

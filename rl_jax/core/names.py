@@ -41,6 +41,9 @@ NAMES = {
     "versions": Name(
         "int32 [B, C]", "policy version that sampled each token", "credit.assign, if the rollout has them"
     ),
+    "lags": Name(
+        "int32 [B, C]", "updates of the policy since each token was sampled, 0 elsewhere", "experiments.grpo_async"
+    ),
     "foreign": Name(
         "bool [B]",
         "rows that the policy did not sample for their prompt: demonstrations, replay, ...",

@@ -94,6 +94,7 @@ def make_schedule(
         def main(count):
             left = DECAYS[decay](jnp.clip(count / decay_steps, 0.0, 1.0))
             return learning_rate * (final_fraction + (1.0 - final_fraction) * left)
+
     if hold_steps:
         main = optax.join_schedules([optax.constant_schedule(learning_rate), main], [hold_steps])
     if not warmup_steps:
@@ -101,6 +102,64 @@ def make_schedule(
     # The first update has a positive rate: a rate of 0 would waste its batch.
     warmup = optax.linear_schedule(learning_rate / warmup_steps, learning_rate, max(warmup_steps - 1, 1))
     return optax.join_schedules([warmup, main], [warmup_steps])
+
+
+def make_gradient(loss_fn: Callable) -> Callable:
+    """Makes gradient(params, batch) -> (gradient of the loss's total, metrics with "loss"), nothing of it divided.
+
+    Args:
+      loss_fn: (params, batch) -> (Mean, {name: Mean or Max}).
+    """
+
+    def gradient(params: Params, batch):
+        def total(params):
+            loss, metrics = loss_fn(params, batch)
+            return loss.total, {"loss": loss, **metrics}
+
+        return jax.grad(total, has_aux=True)(params)
+
+    return gradient
+
+
+def make_apply(
+    optimizer: optax.GradientTransformation,
+    *,
+    max_grad_norm: float | None = None,
+    schedule: optax.Schedule | None = None,
+) -> Callable:
+    """Makes apply(state, gradients, means) -> (state, metrics): the division, the clip, the update.
+
+    Args:
+      optimizer: as in make_train_step.
+      max_grad_norm: as in make_train_step.
+      schedule: as in make_train_step.
+    """
+
+    def apply(state: TrainState, gradients: Params, means) -> tuple[TrainState, dict[str, chex.Array]]:
+        count = means["loss"].count
+        # The one division. A batch without any live token has a zero gradient, not nan.
+        divisor = jnp.where(count == 0, 1.0, count)
+        gradients = jax.tree.map(lambda g: jnp.where(count == 0, 0.0, g / divisor).astype(g.dtype), gradients)
+        grad_norm = optax.tree.norm(gradients)
+        if max_grad_norm is not None:
+            scale = jnp.minimum(1.0, max_grad_norm / jnp.maximum(grad_norm, 1e-30))
+            gradients = jax.tree.map(lambda g: g * scale, gradients)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = {name: mean.value() for name, mean in means.items()}
+        finite = jnp.isfinite(grad_norm) & jnp.isfinite(metrics["loss"]) & all_finite(params)
+        params, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+        )
+        skipped = state.skipped + ~finite
+        in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
+        metrics |= {"grad_norm": grad_norm, "nonfinite/skipped": skipped.astype(jnp.float32)}
+        if schedule is not None:
+            metrics["lr"] = schedule(state.step - state.skipped)
+        state = TrainState(state.step + 1, params, opt_state, state.rng, skipped, in_a_row, state.trackers)
+        return state, metrics
+
+    return apply
 
 
 def make_train_step(
@@ -135,12 +194,8 @@ def make_train_step(
       ValueError: when traced, if the rows do not divide into the micro-batches.
     """
 
-    def gradient(params: Params, batch):
-        def total(params):
-            loss, metrics = loss_fn(params, batch)
-            return loss.total, {"loss": loss, **metrics}
-
-        return jax.grad(total, has_aux=True)(params)
+    gradient = make_gradient(loss_fn)
+    apply = make_apply(optimizer, max_grad_norm=max_grad_norm, schedule=schedule)
 
     def accumulate(params: Params, batch):
         if num_micro_batches == 1:
@@ -159,28 +214,7 @@ def make_train_step(
         gradients, means = accumulate(state.params, batch)
         if axis_name is not None:
             gradients, means = jax.lax.psum(gradients, axis_name), all_reduce(means, axis_name)
-        count = means["loss"].count
-        # The one division. A batch without any live token has a zero gradient, not nan.
-        divisor = jnp.where(count == 0, 1.0, count)
-        gradients = jax.tree.map(lambda g: jnp.where(count == 0, 0.0, g / divisor).astype(g.dtype), gradients)
-        grad_norm = optax.tree.norm(gradients)
-        if max_grad_norm is not None:
-            scale = jnp.minimum(1.0, max_grad_norm / jnp.maximum(grad_norm, 1e-30))
-            gradients = jax.tree.map(lambda g: g * scale, gradients)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        metrics = {name: mean.value() for name, mean in means.items()}
-        finite = jnp.isfinite(grad_norm) & jnp.isfinite(metrics["loss"]) & all_finite(params)
-        params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
-        )
-        skipped = state.skipped + ~finite
-        in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
-        metrics |= {"grad_norm": grad_norm, "nonfinite/skipped": skipped.astype(jnp.float32)}
-        if schedule is not None:
-            metrics["lr"] = schedule(state.step - state.skipped)
-        state = TrainState(state.step + 1, params, opt_state, state.rng, skipped, in_a_row, state.trackers)
-        return state, metrics
+        return apply(state, gradients, means)
 
     return train_step
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from ml_collections import ConfigDict
 
-from configs import agents, common, ppo_common
+from configs import agents, common, grpo_async, ppo_common
 from configs.preferences import given, online, reward_models
 from tests.paths import REPO_ROOT
 
@@ -53,6 +53,7 @@ def of_samples(name: str) -> ConfigDict:
 # What a config of each program starts from.
 BASES = {
     "grpo": common.base,
+    "grpo_async": grpo_async.base,
     "agents": agents.base,
     "ppo": common.base,
     "best_of_n": common.base,

@@ -38,6 +38,7 @@ pytestmark = [
 ]
 CONFIGS = {
     "grpo": "configs/tasks/arithmetic.py:smoke",
+    "grpo_async": "configs/grpo_async.py:smoke",
     "ppo": "configs/tasks/arithmetic_ppo.py:smoke",
     "dpo": "configs/preferences/given.py:smoke",
     "online_dpo": "configs/preferences/online.py:smoke",
@@ -223,6 +224,14 @@ CASES = [
     bad("online_dpo", "sample.data=pairz", "sample.data='pairz'"),
     bad("reward_model", "algorithm.loss.fn=x", "algorithm.loss", "bradley_terry"),
     bad("reward_model", "algorithm.reads=respons", "algorithm.reads='respons' must be 'response', 'steps' or"),
+    bad("grpo_async", f"--config={CONFIGS['grpo']}", "this config is for experiments.grpo"),
+    bad("grpo_async", "flow.order=newest", "flow.order='newest' must be ready, oldest or drop"),
+    bad("grpo_async", "flow.in_flight=stop", "flow.in_flight='stop' must be interrupt, drain or keep"),
+    bad("grpo_async", "flow.eta=-1", "flow.eta=-1 must be 0 or more"),
+    bad("grpo_async", "flow.age=1", "flow.age=1 must be at least eta=2"),
+    bad("grpo_async", "rollout.engine.name=lockstep", "rollout.engine.name='lockstep' does not work", "new weights"),
+    bad("grpo_async", "algorithm.behavior_weight={'fn': 'none'}", "rows are stale", "behavior_weight.fn=truncated"),
+    bad("grpo_async", ["--num_processes=2", "--coordinator=h:1"], "this program runs in one process"),
     bad("best_of_n", "best_of_n.combine.fn=men", "best_of_n.combine", "nearest: 'mean'"),
     bad("control_ppo", "algorithm.surrogate.fn=x", "algorithm.surrogate", "clipped_surrogate"),
     bad("control_ppo", "network.kind=rnn", "network.kind='rnn' must be 'mlp', 'gru' or 'transformer'"),
@@ -487,7 +496,7 @@ def run_program(case: Case, monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", argv)
     monkeypatch.setattr(app, "run", lambda start, flags_parser: start(flags_parser(sys.argv)))
     monkeypatch.setattr(flags, "mark_flag_as_required", lambda name: None)  # it is, in the copy
-    program_flags.main(module.run, several_processes=case.program != "best_of_n")
+    program_flags.main(module.run, several_processes=case.program not in ("best_of_n", "grpo_async"))
 
 
 def copy_of_flags(argv: list[str]) -> flags.FlagValues:

@@ -9,6 +9,7 @@ beta 0). A mask is bool [B, T], advantages are [B], or [B, T] where the method t
     value, gradient = trl.grpo_loss(log_probs, old_log_probs, advantages, mask, loss_type="dr_grpo", epsilon_high=0.28)
     value, gradient = trl.rloo_loss(log_probs, old_log_probs, advantages, mask, epsilon=0.1)
     value, gradient = trl.gmpo_loss(log_probs, old_log_probs, advantages, mask, epsilon=0.4)
+    value, gradient = trl.async_grpo_loss(log_probs, behavior_log_probs, advantages, mask, epsilon=0.2)
     kept = trl.off_policy_mask(advantages, log_probs, behavior_log_probs, mask, threshold=0.1)
     weights = trl.gamma_weights(advantages, log_ratio, mask, k_pos=2.0)
     selected = trl.high_entropy_mask(entropy, mask, quantile=0.8)
@@ -16,6 +17,7 @@ beta 0). A mask is bool [B, T], advantages are [B], or [B, T] where the method t
 
 import collections
 import dataclasses
+import functools
 import types
 
 import numpy as np
@@ -27,7 +29,7 @@ from tests.oracles.loading import Package
 _package = Package(
     "trl",
     "1.16.0",
-    bare=("trl.trainer", "trl.experimental", "trl.experimental.gmpo"),
+    bare=("trl.trainer", "trl.experimental", "trl.experimental.gmpo", "trl.experimental.async_grpo"),
     stand_ins=(
         "accelerate",
         "datasets",
@@ -102,6 +104,40 @@ def gmpo_loss(log_probs, old_log_probs, advantages, mask, *, ref_log_probs=None,
     """GMPOTrainer's loss; settings are epsilon (0.4), epsilon_high, beta, top_entropy_quantile."""
     inputs = {"old_per_token_logps": old_log_probs, "ref_per_token_logps": ref_log_probs}
     return _loss(GMPOTrainer, _gmpo.GMPOConfig, log_probs, advantages, mask, inputs, entropy, settings)
+
+
+def async_grpo_loss(log_probs, behavior_log_probs, advantages, mask, **settings):
+    """AsyncGRPOTrainer's loss of one packed row; advantages are [B, T], settings are epsilon and epsilon_high."""
+    module = _async_grpo()
+    mask, tokens = np.asarray(mask, bool), int(np.sum(mask))
+
+    def on_tokens(array):
+        return tensor(np.asarray(array)[mask])[None]
+
+    ones = torch.ones(1, tokens, dtype=torch.int64)
+    inputs = {name: ones for name in ("attention_mask", "input_ids", "position_ids", "shift_labels")}
+    inputs |= {"token_index": torch.arange(tokens)[None], "segment_id": torch.tensor(np.nonzero(mask)[0])[None]}
+    inputs |= {"old_log_probs": on_tokens(behavior_log_probs), "advantages": on_tokens(advantages)}
+    inputs |= {name: torch.tensor([float(tokens)]) for name in ("global_n_tokens", "global_n_forward_tokens")}
+    inputs |= {f"tree_{name}": ones for name in ("kv_index", "cu_seqlens_q", "cu_seqlens_k")}
+    inputs |= {"mean_seq_len": torch.ones(1), "tree_max_seqlens": torch.ones(1, 2)}
+
+    def loss(log_probs):
+        trainer = _trainer(module.AsyncGRPOConfig, settings)
+        for name in ("forward_tokens", "trained_tokens", "seq_len_weighted", "samples", "forward_s"):
+            setattr(trainer, f"_step_{name}", 0.0)
+        selected = log_probs[torch.tensor(mask)]
+        outputs = types.SimpleNamespace(log_probs=selected, entropy=torch.zeros_like(selected))
+        return module.AsyncGRPOTrainer.compute_loss(trainer, lambda **arguments: outputs, inputs)
+
+    leaf = tensor(log_probs).requires_grad_()
+    value = loss(leaf)  # not in `arrays.call`: its metrics want float32 as the default
+    return float(value.detach()), torch.autograd.grad(value, leaf)[0].numpy()
+
+
+@functools.cache
+def _async_grpo():
+    return _package.load("trl.experimental.async_grpo.async_grpo_trainer")
 
 
 def off_policy_mask(advantages, log_probs, behavior_log_probs, mask, *, threshold):

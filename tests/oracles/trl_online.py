@@ -1,7 +1,7 @@
 """TRL 0.28.0's NashMDTrainer on numpy arrays; 1.13.0, the last release with it, has the same code to the letter.
 
-    value, gradient = trl_online.nash_md_loss(log_probs, ref_log_probs, mask, probability, beta=0.1)
-    log_probs = trl_online.geometric_mixture(logits, ref_logits, mixture_coef=0.5)
+value, gradient = trl_online.nash_md_loss(log_probs, ref_log_probs, mask, probability, beta=0.1)
+log_probs = trl_online.geometric_mixture(logits, ref_logits, mixture_coef=0.5)
 """
 
 import logging

@@ -14,14 +14,17 @@ first array. Settings go by verl's own names and have verl's own defaults: the c
     weights = verl.rollout_weights(old_log_probs, behavior_log_probs, mask, level="sequence", threshold=2.0)
     kept = verl.rejection_mask(old_log_probs, behavior_log_probs, mask, "seq_mean_k1", threshold="0.5_2.0")
     whitened = verl.masked_whiten(values, mask, shift_mean=False)
+    parts = verl.balanced_partitions(verl.workload(lengths), 4, equal_size=False)
 """
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import types
 
 import numpy as np
+import torch
 
 from tests.oracles.arrays import call, tensor, value_and_gradient
 from tests.oracles.loading import Package
@@ -45,10 +48,12 @@ _package = Package(
         "tensordict",
         "transformers",
         "verl.protocol",
+        "verl.utils.device",
         "verl.utils.fs",
         "verl.utils.model",
         "verl.utils.profiler",
         "verl.utils.qat",
+        "verl.utils.tensordict_utils",
     ),
 )
 groupwise = _package.load("verl.utils.groupwise")
@@ -250,3 +255,18 @@ def _on_last_token(rewards, mask):
     last = mask.shape[1] - 1 - np.argmax(mask[:, ::-1], axis=1)
     on_token[np.arange(len(mask)), last] = rewards
     return on_token
+
+
+def balanced_partitions(loads, count, equal_size):
+    """Lists of indices, Karmarkar-Karp's partition of the loads (ints)."""
+    return _balancing().get_seqlen_balanced_partitions(loads, count, equal_size)
+
+
+def workload(lengths):
+    """Work of rows of these lengths (ints), up to a factor."""
+    return _balancing().calculate_workload(torch.tensor(np.asarray(lengths))).tolist()
+
+
+@functools.cache
+def _balancing():
+    return _package.load("verl.utils.seqlen_balancing")

@@ -23,7 +23,7 @@ ROWS = {
         "rl_jax.testing",
     ],
     "credit": ["rl_jax.credit"],
-    "machinery": ["rl_jax.training", "rl_jax.rollout", "rl_jax.runs"],
+    "machinery": ["rl_jax.training", "rl_jax.rollout", "rl_jax.runs", "rl_jax.flow"],
     "leaves": [
         "rl_jax.models",
         "rl_jax.rewards",
@@ -47,6 +47,7 @@ SIDEWAYS = {
     ("rl_jax.testing", "rl_jax.ppo"),
     ("rl_jax.testing", "rl_jax.dpo"),
     ("rl_jax.training", "rl_jax.rollout"),
+    ("rl_jax.flow", "rl_jax.runs"),
     ("rl_jax.tasks", "rl_jax.tokenizers"),
     ("rl_jax.tasks", "rl_jax.rewards"),
     ("rl_jax.preferences", "rl_jax.tasks"),
@@ -63,7 +64,7 @@ REFUSED_PACKAGES = {"rl_jax": {"ml_collections", "absl", "pickle", "cloudpickle"
 REFUSED_PACKAGES["experiments"] = REFUSED_PACKAGES["rl_jax"] - {"ml_collections", "absl"}
 # Importable, with everything they import, on a machine or in a worker process without jax.
 JAX_FREE = ["data", "runs", "core.binding", "tokenizers", "tasks", "rewards", "preferences", "stats"]
-JAX_FREE += ["training.ref_log_prob_cache", "experience"]
+JAX_FREE += ["training.ref_log_prob_cache", "experience", "flow"]
 MAX_LINES = {"rl_jax": 300, "configs": 300, "experiments": 400}
 MAX_FUNCTION_LINES = 80
 

@@ -17,7 +17,7 @@ from rl_jax.rollout.lm.cache import Place, PromptStore
 from rl_jax.rollout.lm.programs import Drawn, EnginePrograms, shards_of
 from rl_jax.rollout.lm.requests import Completion, Request, check_request
 from rl_jax.rollout.lm.sampling import Sampling
-from rl_jax.rollout.lm.slots import Slots, check_lengths, check_sizes
+from rl_jax.rollout.lm.slots import Slots, check_lengths, check_sizes, versions_before
 
 
 class Engine:
@@ -155,20 +155,30 @@ class Engine:
         self._queue = deque(entry for entry in self._queue if not wanted(entry[0]))
         running = [slot for slot, request in enumerate(self._slots.requests) if wanted(request)]
         return [self._slots.complete(slot, "aborted") for slot in running] + [
-            Completion(r, r.tokens, r.sampled_log_probs, r.raw_log_probs, "aborted") for r in waiting
+            Completion(r, r.tokens, r.sampled_log_probs, r.raw_log_probs, "aborted", versions_before(r))
+            for r in waiting
         ]
 
-    def step(self, params: Params) -> list[Completion]:
+    def step(self, params: Params, version: int = 0) -> list[Completion]:
         """Fills free slots, decodes up to `steps` tokens per row, and returns the requests that ended.
 
         New params are used from here on: the rows keep their caches, the prompt store is emptied.
+
+        Args:
+          params: of the policy.
+          version: of these params; written beside each token that they draw.
         """
-        params = self._prepare(params)
+        params, self._slots.version = self._prepare(params), version
         done = self._resume(params) + self._admit(params)
         self._compact()
         if self._slots.rows.live.any():
             done += self._decode(params)
         return done
+
+    def begun(self) -> dict[int, int]:
+        """Index of each request, waiting or running, that has a token -> version of its oldest token."""
+        waiting = {r.index: int(versions_before(r)[0]) for r, _ in self._queue if len(r.tokens)}
+        return waiting | self._slots.begun()
 
     def run(self, params: Params) -> list[Completion]:
         """Steps until nothing is left. Returns completions in the order of their indices."""

@@ -32,6 +32,7 @@ class Request(NamedTuple):
       seed: None is the index.
       hold: whether its slot keeps the cache after the model has ended the row, until a request with the same index
         continues it (or abort).
+      versions: int32 [n], of the earlier part; empty: 0 for each of its tokens.
     """
 
     index: int
@@ -44,6 +45,7 @@ class Request(NamedTuple):
     raw_log_probs: np.ndarray = NO_LOG_PROBS
     seed: int | None = None
     hold: bool = False
+    versions: np.ndarray = NO_TOKENS
 
     def context(self) -> np.ndarray:
         """All tokens before the next one: int32 [p + n]."""
@@ -69,6 +71,8 @@ def check_request(
         refuse(f"a prompt of {len(request.prompt)} and max_tokens={request.max_tokens} are above length={length}")
     if not len(request.tokens) == len(request.sampled_log_probs) == len(request.raw_log_probs):
         refuse("tokens, sampled_log_probs and raw_log_probs differ in length")
+    if len(request.versions) not in (0, len(request.tokens)):
+        refuse(f"versions has {len(request.versions)} values for {len(request.tokens)} earlier tokens")
     if context.min() < 0 or context.max() >= vocab_size:
         refuse(f"a token of prompt or tokens is outside the vocabulary of {vocab_size}")
     if len(request.stop_ids) > stop_width:
@@ -86,6 +90,7 @@ class Completion(NamedTuple):
       sampled_log_probs: float32 [n].
       raw_log_probs: float32 [n].
       reason: "eos", "stop" (a stop id or string), "length" or "aborted".
+      versions: int32 [n]. Version of the policy that drew each token, as Engine.step was told; None if it is not known.
     """
 
     request: Request
@@ -93,11 +98,15 @@ class Completion(NamedTuple):
     sampled_log_probs: np.ndarray
     raw_log_probs: np.ndarray
     reason: str
+    versions: np.ndarray | None = None
 
     def resumed(self) -> Request:
         """The request that continues from here; its result is that of an uninterrupted one."""
         return self.request._replace(
-            tokens=self.tokens, sampled_log_probs=self.sampled_log_probs, raw_log_probs=self.raw_log_probs
+            tokens=self.tokens,
+            sampled_log_probs=self.sampled_log_probs,
+            raw_log_probs=self.raw_log_probs,
+            versions=NO_TOKENS if self.versions is None else self.versions,
         )
 
 
@@ -152,10 +161,20 @@ def as_rollout(
     *,
     completion_length: int,
     pad_id: int,
+    with_versions: bool = False,
 ) -> Rollout:
     """The Rollout (numpy) of the B x G completions of `tokens` [B, P], in the order of requests_of.
 
     An aborted row is neither finished nor truncated.
+
+    Args:
+      completions: B x G, those of a prompt side by side.
+      tokens: int32 [B, P], left-padded.
+      prompt_mask: bool [B, P].
+      completion_length: C.
+      pad_id: fills the rest.
+      with_versions: whether the Rollout says which version drew each token; columns without a token have the newest of
+        all. False: it has no versions.
     """
     tokens, prompt_mask = np.asarray(tokens), np.asarray(prompt_mask)
     chex.assert_equal_shape([tokens, prompt_mask])
@@ -178,7 +197,18 @@ def as_rollout(
     )
     finished = np.array([completion.reason in ENDED for completion in completions])
     truncated = np.array([completion.reason == "length" for completion in completions])
-    return Rollout(batch, completion_mask, sampled, raw, finished, truncated)
+    versions = versions_of(completions, completion_length) if with_versions else None
+    return Rollout(batch, completion_mask, sampled, raw, finished, truncated, versions=versions)
+
+
+def versions_of(completions: Sequence[Completion], completion_length: int) -> np.ndarray:
+    """int32 [B, C]: the version that drew each token; the newest of all where there is no token."""
+    known = [completion.versions for completion in completions]
+    newest = max((int(row.max()) for row in known if len(row)), default=0)
+    versions = np.full((len(known), completion_length), newest, np.int32)
+    for row, found in zip(versions, known, strict=True):
+        row[: len(found)] = found
+    return versions
 
 
 def cut_at_stops(

@@ -15,6 +15,7 @@ class Slots:
       rows: the input of the programs.
       requests: the request in each slot, None if it is empty.
       held: index of a request -> (slot, its whole context), for slots that keep the cache of a row that has ended.
+      version: int. Of the policy that draws the next tokens.
 
     Args:
       size: number of slots.
@@ -38,6 +39,8 @@ class Slots:
         self.rows = self._empty(size)
         self.requests: list[Request | None] = [None] * size
         self._parts: list[list[Drawn]] = [[] for _ in range(size)]
+        self._versions: list[list[np.ndarray]] = [[] for _ in range(size)]  # of each part's tokens
+        self.version = 0
         self.held: dict[int, tuple[int, np.ndarray]] = {}
 
     @property
@@ -73,6 +76,11 @@ class Slots:
             return None
         return slot, len(known) - 1  # the last token was sampled, and not read yet
 
+    def begun(self) -> dict[int, int]:
+        """Index of each running request -> version of its oldest token."""
+        rows = zip(self.requests, self._versions, strict=True)
+        return {r.index: int(next(part[0] for part in parts if len(part))) for r, parts in rows if r is not None}
+
     def entrants(self, width: int, entering: list[tuple[Request, np.ndarray]]) -> SlotRows:
         """SlotRows of `width` for requests, with their key data, that are about to sample their first token."""
         rows = self._empty(width)
@@ -88,6 +96,7 @@ class Slots:
         self.rows.positions[slot] = len(request.prompt) + len(request.tokens) - 1
         self.requests[slot] = request
         self._parts[slot] = [Drawn(request.tokens, request.sampled_log_probs, request.raw_log_probs)]
+        self._versions[slot] = [versions_before(request)]
         return self.append(slot, first)
 
     def append(self, slot: int, drawn: Drawn) -> Completion | None:
@@ -98,6 +107,7 @@ class Slots:
         rows.positions[slot] += number
         rows.steps[slot] += number
         self._parts[slot].append(drawn)
+        self._versions[slot].append(np.full(number, self.version, np.int32))
         if request.stop_strings:
             tokens = np.concatenate([part.tokens for part in self._parts[slot]])
             cut = first_stop(self._decode_text, tokens.tolist(), request.stop_strings, before)
@@ -113,12 +123,12 @@ class Slots:
         """Frees a slot and returns its completion, or the first `cut` tokens of it."""
         columns = (np.concatenate(column)[:cut] for column in zip(*self._parts[slot], strict=True))
         request = self.requests[slot]
-        completion = Completion(request, *columns, reason)
+        completion = Completion(request, *columns, reason, np.concatenate(self._versions[slot])[:cut])
         self.rows.live[slot] = False
         if request.hold and reason == "eos":
             known = np.concatenate([request.prompt, completion.tokens]).astype(np.int32)
             self.held[request.index] = (slot, known)
-        self.requests[slot], self._parts[slot] = None, []
+        self.requests[slot], self._parts[slot], self._versions[slot] = None, [], []
         return completion
 
     def resize(self, order: np.ndarray, size: int) -> None:
@@ -131,6 +141,12 @@ class Slots:
         self.held = {index: (new_slot[slot], known) for index, (slot, known) in self.held.items()}
         self.requests = [self.requests[slot] for slot in order] + [None] * padding
         self._parts = [self._parts[slot] for slot in order] + [[] for _ in range(padding)]
+        self._versions = [self._versions[slot] for slot in order] + [[] for _ in range(padding)]
+
+
+def versions_before(request: Request) -> np.ndarray:
+    """int32 [n]: versions of a request's earlier tokens, 0 if it does not know them."""
+    return request.versions if len(request.versions) else np.zeros(len(request.tokens), np.int32)
 
 
 def _describe(rows: SlotRows, i: int, request: Request, key_data: np.ndarray) -> None:
@@ -150,13 +166,9 @@ def check_lengths(positive: dict[str, int], *, length: int, stored_prompts: int)
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
     if length <= positive["prompt_length"]:
-        raise ValueError(
-            f"length={length} leaves no token to sample after prompt_length={positive['prompt_length']}"
-        )
+        raise ValueError(f"length={length} leaves no token to sample after prompt_length={positive['prompt_length']}")
     if stored_prompts < positive["prefill_rows"]:
-        raise ValueError(
-            f"stored_prompts={stored_prompts} must be at least prefill_rows={positive['prefill_rows']}"
-        )
+        raise ValueError(f"stored_prompts={stored_prompts} must be at least prefill_rows={positive['prefill_rows']}")
 
 
 def check_sizes(slots: int, sizes: tuple[int, ...] | None, shards: int) -> tuple[int, ...]:

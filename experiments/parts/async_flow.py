@@ -1,0 +1,258 @@
+"""Asynchronous generation in one process: who begins, when a batch starts, when new weights enter (config.flow).
+
+schedule="counted"   decode calls are the clock: a train step lasts train_ticks of them. Same seed, same bits.
+schedule="free"      the wall clock decides how many decode calls fit beside a train step; each count is logged
+--replay=RUN         the counts of RUN's schedule.jsonl: the same bits as RUN
+
+in_flight="interrupt"   new weights stop all rows; they go on with caches computed anew
+in_flight="drain"       what was let in ends under the old weights first
+in_flight="keep"        rows go on with the caches of the old weights
+"""
+
+import concurrent.futures
+import contextlib
+import json
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.parts import policy
+from experiments.parts.async_groups import GroupRows, Groups, make_engine, make_place
+from experiments.parts.run import Step
+from experiments.parts.sample_groups import Collected
+from experiments.parts.setup import Setup
+from rl_jax.core.types import Params
+from rl_jax.experience import admission
+from rl_jax.experience.admission import Counters, Rule
+from rl_jax.runs.logging import read_jsonl, write_atomically
+
+LOG = "schedule.jsonl"
+PAUSE_S = 0.001  # between two looks at a train step, if there is nothing to sample
+
+
+def rule_of(config) -> Rule:
+    """The staleness rule of config.flow."""
+    flow = config.flow
+    return Rule(config.sample.prompts_per_step, flow.eta, flow.age, flow.order, flow.max_running).check()
+
+
+class Flow:
+    """Samples groups beside the training.
+
+    It is the run's data, too (Run.restore): its state has the counters, the prompts' position, and every row that was
+    begun and not trained on.
+
+    Args:
+      setup: of the run.
+      prompts: endless batches of records (policy.own_prompts).
+      workdir: of the run; gets schedule.jsonl.
+      replay: folder of a run whose schedule is followed; None follows config.flow.schedule.
+
+    Attributes:
+      rule: admission.Rule.
+      counters: admission.Counters.
+      ticks: decode calls so far.
+    """
+
+    def __init__(self, setup: Setup, prompts, workdir: pathlib.Path, replay: pathlib.Path | None = None):
+        settings = setup.config.flow
+        self._settings, self._path, self.prompts = settings, workdir / LOG, prompts
+        self.rule, self.counters, self.ticks = rule_of(setup.config), Counters(), 0
+        self._engine = make_engine(setup, resumes=self.rule.bound > 0)
+        self._groups = Groups(setup, self._engine, prompts)
+        self._place, self._params, self._is_warm = make_place(setup), None, False
+        self._recorded = None if replay is None else read_schedule(replay)
+        self._free = settings.schedule == "free" and replay is None
+        self._pool = concurrent.futures.ThreadPoolExecutor(1) if self._free else None
+        self._event: dict[str, Any] = {}
+        self._dropped: list[int] = []
+
+    def __enter__(self) -> "Flow":
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+        with contextlib.suppress(Exception):
+            self._engine.abort()
+
+    def looks(self, step: Step) -> bool:
+        """Whether rows are scored before the updates: for the group view, or for the sampler's gap by lag."""
+        return step.evaluates or (self._settings.measure and self.rule.bound > 0)
+
+    def timings(self, step: Step, collected: Collected, programs: policy.PolicyPrograms) -> dict[str, float]:
+        """The timings of one step; the engine's programs are counted in the place of the sampler's."""
+        return policy.timings(step, collected, programs._replace(generate=self))
+
+    def _cache_size(self) -> int:
+        return self._engine.compile_count()
+
+    def begun(self, version: int, params: Params) -> "Flow":
+        """The flow itself, whose sampler has the weights of `version`."""
+        self.publish(version, params)
+        return self
+
+    # --- The trainer's side -----------------------------------------------------------------------------------------
+
+    def publish(self, version: int, params: Params) -> None:
+        """New weights enter the sampler: it draws with them from the next decode call on.
+
+        Args:
+          version: updates so far.
+          params: of the policy. They are read until the next train step, which may donate them.
+        """
+        if self._free:  # the train step that runs beside the sampler donates its own
+            params = jax.tree.map(jnp.copy, params)
+        self._params = self._place(params)
+        self.counters = self.counters._replace(version=version)
+        if not self._is_warm:
+            self._engine.warm_up(self._params)
+            self._is_warm = True
+        if self._settings.in_flight == "interrupt":
+            self._groups.hold()
+        self._groups.go_on()
+
+    def take(self) -> list[GroupRows]:
+        """The groups of the next batch; decodes until they are there.
+
+        Raises:
+          RuntimeError: if a replayed run makes other choices than the recorded one.
+        """
+        self._admit()
+        while (numbers := admission.next_batch(self.rule, self.counters, self._inside())) is None:
+            self._call()
+        self._event = {"step": self.counters.version + 1, "start": self.ticks, "groups": numbers}
+        self.counters = self.counters._replace(taken=self.counters.taken + len(numbers))
+        return self._groups.take(numbers)
+
+    def beside(self, train: Callable, *arguments) -> Any:
+        """Trains, and samples meanwhile with the weights of before. Returns what `train` returns.
+
+        Args:
+          train: called once, in a thread of its own if the schedule is free.
+          *arguments: of `train`.
+        """
+        start, result = self.ticks, None
+        if self._free:
+            future = self._pool.submit(train, *arguments)
+            while not future.done():
+                if not self._call(idle_ok=True):
+                    time.sleep(PAUSE_S)
+            result = future.result()
+        else:
+            for _ in range(self._calls_beside()):
+                if not self._call(idle_ok=True):
+                    break
+        self._event["beside"] = self.ticks - start
+        self._drain()
+        self._log()
+        return result if self._free else train(*arguments)
+
+    def _calls_beside(self) -> int:
+        """How many decode calls fit beside this train step."""
+        if self._recorded is None:
+            return self._settings.train_ticks
+        step = self._event["step"]
+        row = self._recorded.get(step)
+        if row is None:
+            raise RuntimeError(f"--replay: the recorded run has no step {step}; it has {len(self._recorded)} steps")
+        for name in ("start", "groups"):
+            if row[name] != self._event[name]:
+                raise RuntimeError(
+                    f"--replay: step {step} has {name}={self._event[name]}, the recorded run {row[name]}: its config, "
+                    "code or seed is another"
+                )
+        return row["beside"]
+
+    def _drain(self) -> None:
+        """Ends all rows that were let in, if new weights may not enter them."""
+        while self._settings.in_flight == "drain" and not self._groups.idle:
+            self._step()
+
+    # --- The sampler's side -----------------------------------------------------------------------------------------
+
+    def _inside(self) -> list[admission.Group]:
+        """The groups, less those that are too old."""
+        groups = self._groups.inside(self.counters.version)
+        if not (old := admission.too_old(self.rule, self.counters.version, groups)):
+            return groups
+        self._dropped += self._groups.drop(old)
+        self.counters = self.counters._replace(dropped=self.counters.dropped + len(old))
+        return [group for group in groups if group.number not in old]
+
+    def _call(self, *, idle_ok: bool = False) -> bool:
+        """Lets groups in and makes one decode call. Returns False if there is nothing to sample."""
+        self._admit()
+        if not self._groups.idle:
+            self._step()
+            return True
+        if idle_ok:
+            return False
+        raise RuntimeError(f"no group can be let in, and none is sampled: {self.counters}, {self.rule}")
+
+    def _admit(self) -> None:
+        for _ in range(admission.room(self.rule, self.counters, self._inside())):
+            self._groups.admit(self.counters.admitted)
+            self.counters = self.counters._replace(admitted=self.counters.admitted + 1)
+
+    def _step(self) -> None:
+        self._groups.step(self._params, self.counters.version)
+        self.ticks += 1
+
+    # --- What is logged and saved -----------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """Counts of the step that ends; {} for a synchronous run."""
+        dropped, self._dropped = self._dropped, []
+        if not self.rule.bound:
+            return {}
+        groups = self._groups.inside(self.counters.version)
+        found = {
+            "flow/ticks": float(self.ticks),
+            "flow/finished": float(sum(group.finished for group in groups)),
+            "flow/running": float(sum(not group.finished for group in groups)),
+        }
+        if self.rule.order == "drop":
+            rows = max(len(dropped), 1)
+            found |= {"flow/dropped": float(self.counters.dropped), "flow/dropped_length": sum(dropped) / rows}
+        return found
+
+    def _log(self) -> None:
+        """Adds the step's decisions to schedule.jsonl."""
+        row = self._event | {"end": self.ticks, "admitted": self.counters.admitted, "dropped": self.counters.dropped}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def get_state(self) -> dict[str, Any]:
+        """A JSON value with the counters, the prompts' position and every row that was begun."""
+        return {"counters": list(self.counters), "ticks": self.ticks, "groups": self._groups.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continues from a state, and forgets what was logged after it.
+
+        Raises:
+          ValueError: if it is the state of a run of two processes.
+        """
+        if "groups" not in state:
+            raise ValueError("this run was begun as two processes: go on with --role=trainer and --role=sampler")
+        self.counters, self.ticks = Counters(*state["counters"]), state["ticks"]
+        self._groups.set_state(state["groups"])
+        if self._path.exists():
+            kept = [row for row in read_jsonl(self._path) if row["step"] <= self.counters.version]
+            write_atomically(self._path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+
+
+def read_schedule(folder: pathlib.Path) -> dict[int, dict]:
+    """The decisions of a run, by step.
+
+    Raises:
+      ValueError: if the folder has none.
+    """
+    path = folder / LOG
+    if not path.exists():
+        raise ValueError(f"--replay={folder}: it has no {LOG}; name the workdir of a run of experiments.grpo_async")
+    return {row["step"]: row for row in read_jsonl(path)}

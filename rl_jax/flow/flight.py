@@ -1,0 +1,239 @@
+"""The trainer's side of a link over the network: an Arrow Flight server in the trainer's process.
+
+    action "newest", {"after": v}       -> {"version": v}
+    action "find", {"version": v}       -> {"there": bool, "left": [versions]}
+    get {"version": v}                  -> stream of weights (streams)
+    action "known", {"numbers": [...]}  -> [numbers]
+    action "room"                       -> bool
+    put, a stream of one group's bytes  -> "stored" or "full", written to the folder before it is answered
+    action "say", {"name", "value"}; action "hear", {"name"} -> value
+
+Every call carries the token. The server listens on the loopback device unless it is told otherwise; on any other
+address it wants TLS, or to be told that the network is trusted. Samplers reach only what is listed: nobody can act as
+a trainer over the network.
+"""
+
+import hmac
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow
+from pyarrow import flight
+
+from rl_jax.flow import payload, streams
+from rl_jax.flow.folder import Folder
+from rl_jax.flow.local import KEEP, MAX_WAITING, Memory
+from rl_jax.flow.protocol import Group, Params
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MIN_TOKEN = 16
+MAX_GROUP = 256 << 20  # bytes
+
+
+def check_token(token: str) -> str:
+    """The token itself.
+
+    Raises:
+      ValueError: if it is too short to be a secret, or cannot be in a header.
+    """
+    if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError(
+            f"a token of {len(token)} characters: give at least {MIN_TOKEN}, printable ASCII without spaces, the same "
+            'to both sides: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+        )
+    return token
+
+
+class FlightTrainer:
+    """The trainer's side (see `protocol.Link`). Finished groups are in the folder before a sampler is told so.
+
+    Args:
+      folder: of the trainer, the write-ahead log; samplers need not see it.
+      token: that samplers must send.
+      host: address to listen on.
+      port: to listen on; 0 is any free one (see `address`).
+      tls: (certificate, private key) in PEM; None is no encryption.
+      trusted_network: without TLS on an address that is not the loopback device.
+      max_waiting: groups that may wait; more are refused until some are taken.
+      keep: versions of the weights that stay readable, in memory.
+      max_group: bytes of one group.
+
+    Attributes:
+      address: "grpc://127.0.0.1:4000", what samplers connect to.
+
+    Raises:
+      ValueError: if the token is no secret, or others could listen.
+      rl_jax.runs.disk.InUseError: if another trainer has the folder.
+      OSError: if another process has the port.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        *,
+        token: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: tuple[bytes, bytes] | None = None,
+        trusted_network: bool = False,
+        max_waiting: int = MAX_WAITING,
+        keep: int = KEEP,
+        max_group: int = MAX_GROUP,
+    ):
+        if host not in LOOPBACK and tls is None and not trusted_network:
+            raise ValueError(
+                f"host {host!r} without TLS: whoever reads along has the token and the weights. Give tls, or "
+                "trusted_network=True where nobody else can reach it"
+            )
+        check_token(token)
+        _check_port(host, port)
+        self._store = Folder(folder, role="both", max_waiting=max_waiting)
+        self._memory, self._lock = Memory(keep), threading.Lock()
+        try:
+            self._server = _Server(self, f"{'grpc+tls' if tls else 'grpc'}://{host}:{port}", token, tls, max_group)
+        except Exception:
+            self._store.close()
+            raise
+        self.address = f"{'grpc+tls' if tls else 'grpc'}://{host}:{self._server.port}"
+
+    def resume(self, step: int) -> None:
+        """See `protocol.Link`."""
+        with self._lock:
+            self._memory.withdraw(step)
+        self._store.resume(step)
+
+    def publish(self, version: int, params: Params) -> None:
+        """See `protocol.Link`. A copy: the caller may overwrite its arrays."""
+        flat = {name: np.array(value) for name, value in payload.flatten(params).items()}
+        head = streams.header(flat, version=version)
+        with self._lock:
+            self._memory.publish(version, (head, flat))
+
+    def waiting(self) -> list[tuple[int, int]]:
+        """See `protocol.Link`."""
+        return self._store.waiting()
+
+    def take(self, n: int, timeout_s: float = 0.0, numbers: Sequence[int] | None = None) -> list[Group]:
+        """See `protocol.Link`."""
+        return self._store.take(n, timeout_s, numbers)
+
+    def acknowledge(self, step: int, numbers: Sequence[int]) -> None:
+        """See `protocol.Link`."""
+        self._store.acknowledge(step, numbers)
+
+    def settle(self, step: int) -> None:
+        """See `protocol.Link`."""
+        self._store.settle(step)
+
+    def say(self, name: str, value: Any) -> None:
+        """See `protocol.Link`."""
+        self._store.say(name, value)
+
+    def hear(self, name: str) -> Any:
+        """See `protocol.Link`."""
+        return self._store.hear(name)
+
+    def lost_s(self) -> float:
+        """See `protocol.Link`."""
+        return 0.0
+
+    def close(self) -> None:
+        """See `protocol.Link`. Waits for calls that go on."""
+        self._server.shutdown()
+        self._store.close()
+
+
+class _Auth(flight.ServerMiddlewareFactory):
+    """Refuses calls without the token."""
+
+    def __init__(self, token: str):
+        self._wanted = f"Bearer {token}".encode()
+
+    def start_call(self, info, headers):
+        sent = next(iter(headers.get("authorization", [])), "")
+        if not hmac.compare_digest(sent.encode("utf-8", "replace") if isinstance(sent, str) else sent, self._wanted):
+            raise flight.FlightUnauthenticatedError("the token is missing or wrong")
+
+
+class _Server(flight.FlightServerBase):
+    """What samplers can ask of a FlightTrainer."""
+
+    def __init__(self, trainer: FlightTrainer, location: str, token: str, tls, max_group: int):
+        super().__init__(
+            location, tls_certificates=[tls] if tls else None, middleware={"auth": _Auth(token)}, verify_client=False
+        )
+        self._trainer, self._max_group = trainer, max_group
+
+    def do_get(self, context, ticket):
+        version = _words(ticket.ticket).get("version")
+        with self._trainer._lock:
+            head, flat = self._trainer._memory.exact(version) or (None, None)
+        if head is None:
+            raise flight.FlightServerError(f"there are no weights of version {version!r:.20}")
+        return flight.GeneratorStream(streams.schema(head), streams.pieces(flat))
+
+    def do_put(self, context, descriptor, reader, writer):
+        _, flat = streams.read(reader, self._max_group)
+        if list(flat) != ["group"]:
+            raise ValueError(f"a stream of {list(flat)!s:.80}: one group is put at a time")
+        group = payload.from_bytes(flat["group"].tobytes(), "a group that was put")
+        stored = self._trainer._store.put([group])
+        writer.write(pyarrow.py_buffer(b"stored" if stored else b"full"))
+
+    def do_action(self, context, action):
+        words = _words(action.body.to_pybytes())
+        answer: Callable | None = getattr(self, f"_answer_{action.type}", None)
+        if answer is None:
+            raise ValueError(f"no action {action.type!r:.40}")
+        yield flight.Result(pyarrow.py_buffer(json.dumps(answer(**words)).encode()))
+
+    def _answer_newest(self, after: int) -> int | None:
+        with self._trainer._lock:
+            found = self._trainer._memory.newest(after)
+        return found and found[0]
+
+    def _answer_find(self, version: int) -> dict[str, Any]:
+        with self._trainer._lock:
+            return {"there": version in self._trainer._memory.versions(), "left": self._trainer._memory.versions()}
+
+    def _answer_known(self, numbers: list[int]) -> list[int]:
+        return sorted(self._trainer._store.known(numbers))
+
+    def _answer_room(self) -> bool:
+        return self._trainer._store.has_room()
+
+    def _answer_say(self, name: str, value: Any) -> None:
+        self._trainer.say(name, value)
+
+    def _answer_hear(self, name: str) -> Any:
+        return self._trainer.hear(name)
+
+
+def _words(content: bytes) -> dict[str, Any]:
+    """The JSON object of a request, of at most 1 MB."""
+    if len(content) > 1 << 20:
+        raise ValueError(f"a request of {len(content)} bytes")
+    words = json.loads(content or b"{}")
+    if not isinstance(words, dict):
+        raise ValueError("a request is a JSON object")
+    return words
+
+
+def _check_port(host: str, port: int) -> None:
+    """gRPC shares a port that another server has, without a word; a plain socket does not."""
+    if port:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                raise OSError(
+                    f"{host}:{port} cannot be listened on ({error.strerror}): another trainer may have it; give "
+                    "another port, or 0"
+                ) from error

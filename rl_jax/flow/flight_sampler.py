@@ -1,0 +1,142 @@
+"""A sampler's side of a link over the network: the client of `flight.FlightTrainer`."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow
+from pyarrow import flight
+
+from rl_jax.flow import payload, streams
+from rl_jax.flow.flight import check_token
+from rl_jax.flow.local import check_word, gone
+from rl_jax.flow.protocol import Group, Params
+
+_POLL_S = 0.05
+_UNREACHABLE = (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError)
+_BACKOFF_MS = {"initial": 50, "min": 50, "max": 500}
+_OPTIONS = [(f"grpc.{name}_reconnect_backoff_ms", value) for name, value in _BACKOFF_MS.items()]
+
+
+class FlightSampler:
+    """A sampler's side (see `protocol.Link`). While the trainer is away, calls return as if there were nothing new.
+
+    `lost_s` says for how long; whoever samples decides how long to go on without a trainer.
+
+    Args:
+      address: `FlightTrainer.address`.
+      token: the trainer's.
+      call_s: seconds for a call, the transfer of weights or a group included.
+      tls_root: certificate in PEM that the trainer's is checked against, for "grpc+tls://..."; None: the system's.
+
+    Raises:
+      ValueError: if the address or the token cannot be.
+    """
+
+    def __init__(self, address: str, *, token: str, call_s: float = 600.0, tls_root: bytes | None = None):
+        if not address.startswith(("grpc://", "grpc+tls://")):
+            raise ValueError(f"address {address!r}: give the trainer's, as in grpc://127.0.0.1:4000")
+        self.address, self._token, self._call_s = address, check_token(token), call_s
+        roots = {"tls_root_certs": tls_root} if tls_root else {}
+        self._client = flight.FlightClient(address, generic_options=_OPTIONS, **roots)
+        self._reached = time.monotonic()
+        self._is_lost = False
+
+    def newest(self, after: int = -1, timeout_s: float = 0.0) -> tuple[int, Params] | None:
+        """See `protocol.Link`."""
+
+        def look(options):
+            version = self._ask("newest", options, after=after)
+            return None if version is None else (version, self._get(version, options))
+
+        return self._wait(look, timeout_s)
+
+    def weights(self, version: int, timeout_s: float = 0.0) -> Params | None:
+        """See `protocol.Link`."""
+
+        def look(options):
+            found = self._ask("find", options, version=version)
+            if found["there"]:
+                return self._get(version, options)
+            if found["left"] and version < max(found["left"]):
+                raise LookupError(gone(version, found["left"]))
+            return None
+
+        return self._wait(look, timeout_s)
+
+    def _get(self, version: int, options: flight.FlightCallOptions) -> Params:
+        reader = self._client.do_get(flight.Ticket(json.dumps({"version": version})), options)
+        head, flat = streams.read(reader)
+        if head.get("version") != version:
+            raise RuntimeError(f"{self.address} sent version {head.get('version')!r:.20} for version {version}")
+        return payload.nest(flat)
+
+    def put(self, groups: Sequence[Group], timeout_s: float = 0.0) -> bool:
+        """See `protocol.Link`."""
+        return all(self._wait(lambda options, group=group: self._put(group, options), timeout_s) for group in groups)
+
+    def _put(self, group: Group, options: flight.FlightCallOptions) -> bool:
+        if not self._ask("room", options) and group.number not in self._ask("known", options, numbers=[group.number]):
+            return False
+        flat = {"group": np.frombuffer(payload.to_bytes(group), np.uint8)}
+        descriptor = flight.FlightDescriptor.for_path(b"group")
+        writer, reader = self._client.do_put(descriptor, streams.schema(streams.header(flat)), options)
+        with writer:
+            for piece in streams.pieces(flat):
+                writer.write_batch(piece)
+            writer.done_writing()
+            answer = reader.read()
+        return answer is not None and answer.to_pybytes() == b"stored"
+
+    def known(self, numbers: Sequence[int]) -> set[int]:
+        """See `protocol.Link`.
+
+        Raises:
+          ConnectionError: if the trainer is away; nothing else would be an answer.
+        """
+        found = self._wait(lambda options: {"numbers": self._ask("known", options, numbers=list(numbers))}, 0.0)
+        if found is None:
+            raise ConnectionError(f"{self.address}: no trainer answers")
+        return set(found["numbers"])
+
+    def say(self, name: str, value: Any) -> None:
+        """See `protocol.Link`. While the trainer is away, nothing is said."""
+        check_word(name, value)
+        self._wait(lambda options: [self._ask("say", options, name=name, value=value)], 0.0)
+
+    def hear(self, name: str) -> Any:
+        """See `protocol.Link`."""
+        found = self._wait(lambda options: [self._ask("hear", options, name=name)], 0.0)
+        return found and found[0]
+
+    def lost_s(self) -> float:
+        """See `protocol.Link`."""
+        return time.monotonic() - self._reached if self._is_lost else 0.0
+
+    def close(self) -> None:
+        """See `protocol.Link`."""
+        self._client.close()
+
+    def _ask(self, action: str, options: flight.FlightCallOptions, **words: Any) -> Any:
+        request = flight.Action(action, json.dumps(words).encode())
+        return json.loads(next(iter(self._client.do_action(request, options))).body.to_pybytes())
+
+    def _wait(self, look: Callable[[flight.FlightCallOptions], Any], timeout_s: float) -> Any:
+        """The first true result of `look`, or None when the time is over or the trainer away."""
+        end = time.monotonic() + timeout_s
+        headers = [(b"authorization", f"Bearer {self._token}".encode())]
+        while True:
+            try:
+                result = look(flight.FlightCallOptions(timeout=self._call_s, headers=headers))
+                self._reached, self._is_lost = time.monotonic(), False
+            except _UNREACHABLE:
+                result, self._is_lost = None, True
+            except flight.FlightUnauthenticatedError as error:
+                raise PermissionError(f"{self.address} refuses the token: both sides must have the same") from error
+            except (pyarrow.ArrowException, flight.FlightError) as error:
+                raise RuntimeError(f"{self.address}: {error!s:.400}") from error
+            if result or time.monotonic() >= end:
+                return result
+            time.sleep(_POLL_S)

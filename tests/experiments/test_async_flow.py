@@ -1,0 +1,135 @@
+"""Flow without a trainer: rows in flight under new weights, orders of batches, a snapshot, what is thrown away."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import grpo_async as async_config
+from experiments.parts import async_flow, async_groups, policy
+from experiments.parts.setup import make_setup
+from rl_jax.experience.admission import Counters
+from rl_jax.rollout.lm.requests import as_rollout
+from rl_jax.training.scoring import make_score
+from tests.experiments import small
+
+ENGINE = dict(name="continuous", slots=4, url="", model="", timeout_s=1.0, sync=dict(fn=""))
+LENGTH = 12
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory):
+    """3 groups of 2 rows a batch, rows of 1 to 12 tokens, and params of 8 versions that differ much."""
+    fields = dict(
+        rollout__completion_length=LENGTH, sample__prompts_per_step=3, sample__group_size=2, rollout__engine=ENGINE
+    )
+    config = small.config(tmp_path_factory.mktemp("data"), **fields)
+    with config.unlocked():
+        config = async_config.of(config.copy_and_resolve_references(), decode_steps=2).lock()
+    return make_setup(config)
+
+
+@pytest.fixture(scope="module")
+def weights(setup):
+    """Params of version v: those of another seed, nearer to each other."""
+    params = setup.init_params()
+    noise = jax.tree.map(lambda x: jax.random.normal(jax.random.key(x.size), x.shape), params)
+    return [jax.tree.map(lambda x, n, v=v: x + 0.1 * v * n, params, noise) for v in range(8)]
+
+
+def flow_of(setup, tmp_path, **changes):
+    """A Flow of this config.flow."""
+    config = setup.config.copy_and_resolve_references()
+    with config.unlocked():
+        config.flow.update(changes)
+    setup = setup._replace(config=config.lock())
+    return async_flow.Flow(setup, policy.own_prompts(setup)[1], tmp_path)
+
+
+def trained(flow, weights, steps, first=0):
+    """The groups of some steps, whose trainer does nothing."""
+    flow.publish(first, weights[first])
+    batches = []
+    for step in range(first + 1, first + steps + 1):
+        batches.append(flow.take())
+        flow.beside(lambda: None)
+        flow.publish(step, weights[step])
+    return batches
+
+
+def rows_of(batches):
+    return [row for groups in batches for group in groups for row in group.rows]
+
+
+def gaps(setup, weights, rows):
+    """The largest |log-prob as sampled - score by the version that drew the token|, and versions per row, at most."""
+    score = jax.jit(make_score(setup.model, completion_length=LENGTH))
+    prompts = [np.asarray(row.request.prompt) for row in rows]
+    tokens, mask = np.zeros((2, len(rows), 8), np.int32)
+    for i, prompt in enumerate(prompts):
+        tokens[i, -len(prompt) :], mask[i, -len(prompt) :] = prompt, 1
+    rollout = as_rollout(rows, tokens, mask > 0, completion_length=LENGTH, pad_id=0, with_versions=True)
+    scores = np.stack([score(params, rollout.batch).log_probs for params in weights])
+    own = np.take_along_axis(scores, rollout.versions[None], axis=0)[0]
+    gap = np.where(rollout.completion_mask, np.abs(own - rollout.sampled_log_probs), 0.0)
+    return gap.max(), max(len(set(row.versions.tolist())) for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_flight", ["interrupt", "drain", "keep"])
+def test_rows_in_flight(setup, weights, tmp_path, in_flight):
+    """Interrupted rows are samples of their versions, token by token; caches of old weights are not theirs."""
+    flow = flow_of(setup, tmp_path, in_flight=in_flight)
+    rows = rows_of(trained(flow, weights, 5))
+    gap, versions = gaps(setup, weights, rows)
+    assert len(rows) == 30
+    if in_flight == "keep":
+        assert gap > 0.01 and versions > 1
+    else:
+        assert gap < 1e-5 and (versions > 1) == (in_flight == "interrupt")
+
+
+@pytest.mark.slow
+def test_a_delay_line_is_exactly_so_old(setup, weights, tmp_path):
+    config = setup.config.copy_and_resolve_references()
+    with config.unlocked():
+        async_config.delayed(config, 2)
+    flow = flow_of(setup, tmp_path, **config.flow.to_dict())
+    for version, groups in enumerate(trained(flow, weights, 5)):
+        assert {int(v) for row in rows_of([groups]) for v in row.versions} == {max(version - 2, 0)}, version
+
+
+@pytest.mark.slow
+def test_a_snapshot_has_every_row(setup, weights, tmp_path):
+    """After every step: a new Flow with the state takes the same groups to the bit, and lets the same ones in."""
+    flow = flow_of(setup, tmp_path)
+    first, state = trained(flow, weights, 2), flow.get_state()
+    other = flow_of(setup, tmp_path / "..")
+    other.set_state(state)
+    assert other.counters == flow.counters and other.ticks == flow.ticks
+    kinds = {row.status for row in async_groups.of_text(state["groups"]["rows"])}
+    assert "running" in kinds and len(kinds) > 1, "finished and unfinished rows"
+    ours, theirs = trained(flow, weights, 2, first=2), trained(other, weights, 2, first=2)
+    for one, like in zip(rows_of(ours), rows_of(theirs), strict=True):
+        for field in ("tokens", "sampled_log_probs", "raw_log_probs", "versions"):
+            np.testing.assert_array_equal(getattr(one, field), getattr(like, field))
+        assert one.request.index == like.request.index
+    taken = [group.number for groups in (*first, *ours) for group in groups]
+    assert len(taken) == len(set(taken)) == 12
+
+
+@pytest.mark.slow
+def test_drop_throws_away_and_counts(setup, weights, tmp_path):
+    flow = flow_of(setup, tmp_path, order="drop", eta=1, train_ticks=0)
+    whole = flow._groups._request
+    flow._groups._request = lambda number, sample, prompt, **fields: whole(number, sample, prompt, **fields)._replace(
+        max_tokens=LENGTH if number % 5 == 0 else 2
+    )
+    for version, groups in enumerate(trained(flow, weights, 6)):
+        assert max(version - int(row.versions.min()) for row in rows_of([groups])) <= 1
+    assert flow.counters.dropped > 0
+    found = flow.metrics()
+    assert found["flow/dropped"] == flow.counters.dropped and found["flow/dropped_length"] > 0
+    assert flow.metrics()["flow/dropped_length"] == 0.0
+    inside = {group.number for group in flow._groups.inside(6)}
+    assert len(inside) == flow.counters.admitted - flow.counters.taken - flow.counters.dropped
+    assert flow.counters == Counters(6, flow.counters.admitted, 18, flow.counters.dropped)

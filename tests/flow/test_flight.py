@@ -1,0 +1,255 @@
+"""The link over the network: who may, what is refused, and what a death between two messages leaves."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import flight
+
+from rl_jax.flow import payload, streams
+from rl_jax.flow.flight import FlightTrainer, check_token
+from rl_jax.flow.flight_sampler import FlightSampler
+from rl_jax.flow.protocol import Group
+from rl_jax.runs.disk import InUseError
+from tests.paths import REPO_ROOT
+
+TOKEN = "a-token-of-this-test"
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory):
+    trainer = FlightTrainer(tmp_path_factory.mktemp("link"), token=TOKEN, max_group=4096)
+    trainer.resume(0)
+    trainer.publish(3, {"w": np.arange(6, dtype=np.float32).reshape(2, 3)})
+    yield trainer
+    trainer.close()
+
+
+def sampler_of(trainer, token=TOKEN):
+    return FlightSampler(trainer.address, token=token, call_s=60)
+
+
+def group(number, rows=1):
+    return Group(number, 0, pyarrow.table({"value": list(range(rows))}))
+
+
+def options(token=TOKEN):
+    return flight.FlightCallOptions(timeout=60, headers=[(b"authorization", f"Bearer {token}".encode())])
+
+
+def put(trainer, head, batches):
+    """A put by hand; returns the answer."""
+    client = flight.FlightClient(trainer.address)
+    writer, reader = client.do_put(flight.FlightDescriptor.for_path(b"group"), streams.schema(head), options())
+    for batch in batches:
+        writer.write_batch(batch)
+    writer.done_writing()
+    answer = reader.read()
+    writer.close()
+    return answer and answer.to_pybytes()
+
+
+def content(number):
+    flat = {"group": np.frombuffer(payload.to_bytes(group(number)), np.uint8)}
+    return streams.header(flat), list(streams.pieces(flat, piece=100))
+
+
+def test_a_wrong_token_is_refused(trainer):
+    for call in (
+        lambda s: s.newest(),
+        lambda s: s.put([group(0)]),
+        lambda s: s.say("end", True),
+        lambda s: s.known([0]),
+    ):
+        with pytest.raises(PermissionError, match="refuses the token"):
+            call(sampler_of(trainer, "another-token-of-16"))
+    with pytest.raises(flight.FlightUnauthenticatedError):
+        list(flight.FlightClient(trainer.address).do_action(flight.Action("room", b"")))
+
+
+@pytest.mark.parametrize("token", ["", "short", "with a space in it all", "not-ascii-é-not-ascii"])
+def test_a_token_is_a_secret(token, tmp_path):
+    with pytest.raises(ValueError, match="at least 16"):
+        check_token(token)
+    with pytest.raises(ValueError, match="at least 16"):
+        FlightTrainer(tmp_path, token=token)
+
+
+def test_others_may_not_listen_by_accident(tmp_path, trainer):
+    assert trainer.address.startswith("grpc://127.0.0.1:")
+    with pytest.raises(ValueError, match="without TLS"):
+        FlightTrainer(tmp_path, token=TOKEN, host="0.0.0.0")
+
+
+def test_a_second_trainer_is_refused(tmp_path, trainer):
+    port = int(trainer.address.rsplit(":", 1)[1])
+    with pytest.raises(OSError, match="another trainer may have it"):
+        FlightTrainer(tmp_path, token=TOKEN, port=port)
+    program = "import sys; from rl_jax.flow.folder import Folder; Folder(sys.argv[1], role='trainer')"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(trainer._store.folder)], cwd=REPO_ROOT, capture_output=True, text=True
+    )
+    assert InUseError.__name__ in done.stderr and f"process {os.getpid()}" in done.stderr
+
+
+def test_nobody_trains_over_the_network(trainer):
+    """The actions that exist are a sampler's."""
+    client = flight.FlightClient(trainer.address)
+    for name in ("publish", "take", "acknowledge", "settle", "resume", "close", "__class__"):
+        with pytest.raises(pyarrow.ArrowException, match="no action"):
+            list(client.do_action(flight.Action(name, b"{}"), options()))
+
+
+def test_truncated_and_damaged_groups_are_refused(trainer):
+    """A client that dies within a stream looks like one that has ended it: the header says what must arrive."""
+    head, batches = content(50)
+    assert len(batches) > 3
+    wrong = {
+        "truncated": (head, batches[:-1]),
+        "nothing": (head, []),
+        "twice": (head, [*batches, batches[-1]]),
+        "out of order": (head, [*batches[1:], batches[0]]),
+        "damaged": ({**head, "crc32": head["crc32"] + 1}, batches),
+        "no header": ({}, batches),
+        "too many bytes": ({**head, "leaves": [["group", "uint8", [5000]]]}, batches),
+        "negative": ({**head, "leaves": [["group", "uint8", [-1]]]}, batches),
+        "objects": ({**head, "leaves": [["group", "object", [3]]]}, batches),
+        "weights": ({**head, "leaves": [["w", "uint8", head["leaves"][0][2]]]}, batches),
+    }
+    for name, (bad, sent) in wrong.items():
+        with pytest.raises((pyarrow.ArrowException, flight.FlightError)):
+            assert put(trainer, bad, sent) is None, name
+            raise flight.FlightServerError("closed without an answer")
+    assert trainer.waiting() == [] and put(trainer, head, batches) == b"stored"
+    assert trainer.take(1) == [group(50)]
+
+
+def test_no_group_is_made_of_garbage(trainer):
+    rng = np.random.default_rng(0)
+    good = np.frombuffer(payload.to_bytes(group(60)), np.uint8)
+    for _ in range(20):
+        bad = good.copy()
+        bad[rng.integers(0, len(bad), 40)] = rng.integers(0, 256, 40)
+        for flat in ({"group": bad}, {"group": good[: rng.integers(0, len(good))]}):
+            try:
+                found = payload.from_bytes(flat["group"].tobytes(), "x")
+            except ValueError:
+                continue
+            assert found.table.num_rows < 1000  # bytes of values may differ, and are values
+    with pytest.raises(pyarrow.ArrowException, match="truncated or not a group"):
+        put(trainer, streams.header({"group": good[:-9]}), streams.pieces({"group": good[:-9]}))
+
+
+def test_garbage_on_the_port_disturbs_nobody(trainer):
+    port = int(trainer.address.rsplit(":", 1)[1])
+    for garbage in (b"\0" * 1000, b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500):
+        with socket.create_connection(("127.0.0.1", port)) as raw:
+            raw.sendall(garbage)
+    client = flight.FlightClient(trainer.address)
+    for name, body in (("say", b"["), ("say", b"[]"), ("newest", b'{"x": 1}'), ("hear", b'{"name": "../../x"}')):
+        with pytest.raises(pyarrow.ArrowException):
+            list(client.do_action(flight.Action(name, body), options()))
+    for ticket in (b"", b"[", b'{"version": "x"}', b'{"version": 9}'):
+        with pytest.raises((pyarrow.ArrowException, flight.FlightError)):
+            client.do_get(flight.Ticket(ticket), options()).read_all()
+    assert sampler_of(trainer).newest()[0] == 3
+
+
+def test_weights_that_did_not_arrive_whole_are_refused():
+    flat = {"a": np.arange(100, dtype=np.float32), "none": np.zeros((0, 3), np.int8), "b": np.float64(2).reshape(())}
+    head, batches = streams.header(flat, version=1), list(streams.pieces(flat, piece=64))
+    stream = type("Stream", (list,), {"schema": streams.schema(head)})
+    items = [types.SimpleNamespace(data=batch) for batch in batches]
+    got, found = streams.read(stream(items))
+    assert got["version"] == 1 and all(np.array_equal(found[name], flat[name]) for name in flat)
+    for wrong in (items[:-1], items[1:], items + items[:1], items[:3] + items[4:]):
+        with pytest.raises(ValueError, match="truncated or damaged|out of order"):
+            streams.read(stream(wrong))
+
+
+def test_without_a_trainer_a_sampler_goes_on_and_knows(tmp_path):
+    trainer = FlightTrainer(tmp_path, token=TOKEN)
+    trainer.resume(0)
+    sampler, port = sampler_of(trainer), int(trainer.address.rsplit(":", 1)[1])
+    trainer.publish(0, {"w": np.ones(2, np.float32)})
+    assert sampler.put([group(0)]) and sampler.lost_s() == 0
+    trainer.close()
+    assert sampler.newest() is None and not sampler.put([group(1)]) and sampler.lost_s() > 0
+    with pytest.raises(ConnectionError, match="no trainer answers"):
+        sampler.known([0])
+    again = FlightTrainer(tmp_path, token=TOKEN, port=port)
+    again.resume(0)
+    again.publish(0, {"w": np.ones(2, np.float32)})
+    assert sampler.put([group(0), group(1)], timeout_s=60) and sampler.lost_s() == 0
+    assert [number for _, number in again.waiting()] == [0, 1]
+    again.close()
+
+
+def test_tls(tmp_path):
+    names = {name: str(tmp_path / name) for name in ("key", "cert")}
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "9", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", names["key"], "-out", names["cert"]]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not here")
+    cert, key = ((tmp_path / name).read_bytes() for name in ("cert", "key"))
+    trainer = FlightTrainer(tmp_path / "link", token=TOKEN, host="localhost", tls=(cert, key))
+    sampler = FlightSampler(trainer.address, token=TOKEN, tls_root=cert, call_s=60)
+    sampler.say("beat", 1)
+    assert trainer.address.startswith("grpc+tls://") and trainer.hear("beat") == 1
+    stranger = FlightSampler(trainer.address, token=TOKEN, call_s=60)
+    assert stranger.newest() is None and stranger.lost_s() > 0  # the certificate is not of its own authorities
+    trainer.close()
+
+
+SERVER = """
+import os, signal, sys
+from tests.flow.test_folder import GROUPS, Trainer
+from rl_jax.flow import files, folder
+from rl_jax.flow.flight import FlightTrainer
+import tests.flow.test_folder as shared
+from pathlib import Path
+port, place, at = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+shared.Folder = lambda path, role: FlightTrainer(path, token="a-token-of-this-test", port=port)
+calls, real = [0], files.rename
+def rename(*args):
+    calls[0] += 1
+    if calls[0] == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*args)
+files.rename = rename
+trainer = Trainer(place)
+print(trainer.link.address, flush=True)
+while not trainer.has_ended():
+    trainer.turn()
+trainer.link.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_trainer_killed_with_9_loses_nothing(tmp_path):
+    """It dies while it stores a group, after that, and between entering a step and saving it; the sampler retries."""
+    from tests.flow.test_folder import GROUPS
+
+    port, sampler, number = 0, None, 0
+    for at in (3, 7, 0):
+        command = [sys.executable, "-c", SERVER, str(port), str(tmp_path), str(at)]
+        with subprocess.Popen(command, cwd=REPO_ROOT, stdout=subprocess.PIPE, text=True) as process:
+            address = process.stdout.readline().strip()
+            port = int(address.rsplit(":", 1)[1])
+            sampler = sampler or FlightSampler(address, token=TOKEN, call_s=60)
+            while number < GROUPS and process.poll() is None:
+                one = Group(number, number // 3, pyarrow.table({"value": [number * 0.1]}))
+                number += sampler.put([one], timeout_s=0.2)
+            process.wait(timeout=120)
+        assert process.returncode == (-signal.SIGKILL if at else 0)
+    used = json.loads((tmp_path / "checkpoint.json").read_text())["used"]
+    assert sorted(used) == [[number, number * 0.1] for number in range(GROUPS)]

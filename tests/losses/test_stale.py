@@ -1,0 +1,101 @@
+"""losses/policy/stale.py: closed forms, laws, and what age does."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax.losses import policy
+from rl_jax.losses.policy import stale
+from rl_jax.testing.batches import ragged_batch
+
+BATCH = ragged_batch(3)
+MASK = BATCH.mask
+LAGS = np.where(MASK, np.arange(MASK.shape[1]) % 4, 0).astype(np.int32)
+MU = BATCH.ref_log_probs
+
+
+def interpolated(log_probs=BATCH.log_probs, lags=LAGS, mask=MASK, **keywords):
+    arrays = (log_probs, np.full_like(MU, np.nan), BATCH.advantages, mask)
+    return stale.interpolated(*arrays, behavior_log_probs=MU, lags=lags, **keywords)
+
+
+def near(log_probs=BATCH.log_probs, mask=MASK, **keywords):
+    arrays = (log_probs, np.full_like(MU, np.nan), BATCH.advantages, mask)
+    return stale.near_sampler(*arrays, behavior_log_probs=MU, **keywords)
+
+
+def gradient(fn):
+    return np.asarray(jax.grad(lambda x: jnp.sum(fn(x).loss))(BATCH.log_probs))
+
+
+def test_share_of_the_way():
+    found = stale.proximal_share(np.int32([[-1, 0, 1, 2, 4, 100]]))
+    np.testing.assert_allclose(found, [[0, 0, 0, 0.5, 0.75, 0.99]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_young_token_is_clipped_about_its_sampler(lag):
+    found = interpolated(lags=np.full_like(LAGS, lag))
+    expected = policy.clipped_surrogate(BATCH.log_probs, MU, BATCH.advantages, MASK)
+    for name, value in expected._asdict().items():
+        np.testing.assert_allclose(getattr(found, name), value, rtol=1e-6, err_msg=name)
+
+
+def test_an_old_token_is_weighed_and_not_clipped():
+    """prox goes to pi: the ratio to 1, the weight to pi / mu, and no token is lost to the clip."""
+    found = interpolated(lags=np.where(MASK, 10**6, 0).astype(np.int32))
+    np.testing.assert_allclose(np.asarray(found.ratio)[MASK], 1.0, rtol=1e-5)
+    assert not np.asarray(found.clipped_low | found.clipped_high).any()
+    weight = np.exp(np.where(MASK, BATCH.log_probs - MU, 0))
+    expected = np.where(MASK, -BATCH.advantages * weight, 0)
+    np.testing.assert_allclose(found.loss, expected, rtol=2e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        gradient(functools.partial(interpolated, lags=np.full_like(LAGS, 10**6))), expected, rtol=2e-5, atol=1e-7
+    )
+
+
+def test_the_cap_drops_tokens():
+    free, capped = interpolated(), interpolated(cap=1.0)
+    moved = np.asarray(stale.proximal_share(LAGS)) * np.where(MASK, BATCH.log_probs - MU, 0)
+    dropped = np.exp(moved.astype(np.float32)) > 1
+    assert dropped.any() and not dropped[MASK].all()
+    np.testing.assert_array_equal(capped.loss, np.where(dropped, 0, free.loss))
+
+
+def test_the_proximal_policy_is_data():
+    """The gradient is that of decoupled PPO about a prox that does not move."""
+    moved = np.asarray(stale.proximal_share(LAGS)) * np.where(MASK, BATCH.log_probs - MU, 0)
+
+    def decoupled(log_probs):
+        out = policy.clipped_surrogate(log_probs, MU + moved, BATCH.advantages, MASK)
+        return out._replace(loss=out.loss * np.exp(moved))
+
+    np.testing.assert_allclose(gradient(interpolated), gradient(decoupled), rtol=1e-5, atol=1e-8)
+
+
+def test_near_the_sampler():
+    log_probs, mu = BATCH.log_probs - 1.0, MU - 1.0
+    bounds = dict(divergence_low=0.02, divergence_high=0.02, log_ratio_coef=0.0)
+    out = stale.near_sampler(log_probs, MU, BATCH.advantages, MASK, behavior_log_probs=mu, **bounds)
+    p, moved = np.exp(log_probs), np.exp(log_probs) - np.exp(mu)
+    kept = MASK & ~((BATCH.advantages > 0) & (moved > 0.02)) & ~((BATCH.advantages < 0) & (moved < -0.02))
+    assert (MASK & ~kept).any() and (MASK & kept).any()
+    np.testing.assert_allclose(out.loss, np.where(kept, -BATCH.advantages * p / np.exp(mu), 0), rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(np.asarray(out.clipped_low | out.clipped_high), MASK & ~kept)
+
+
+def test_the_penalty_draws_back_what_the_bound_has_dropped():
+    on, off = (gradient(functools.partial(near, log_ratio_coef=coef)) for coef in (0.1, 0.0))
+    np.testing.assert_allclose(on - off, np.where(MASK, 0.2 * (BATCH.log_probs - MU), 0), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("fn", [interpolated, near])
+def test_padding_is_not_looked_at(fn):
+    hidden = np.where(MASK, BATCH.log_probs, np.nan)
+    for value in jax.tree.leaves(fn(hidden)):
+        assert np.isfinite(np.asarray(value, float)).all()
+    np.testing.assert_array_equal(np.where(MASK, 0, fn(hidden).loss), 0)
+    np.testing.assert_array_equal(fn(hidden).loss, fn().loss)
