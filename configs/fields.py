@@ -134,6 +134,9 @@ MODEL = {
     'shortened; "drop_oldest": the oldest turns go.',
     "agent.on_rewrite": 'If a chat template writes earlier turns anew: "keep" the ids as they are, or "refuse".',
     "agent.train_observations": "Train on the environment's tokens as well. A mistake, to show its harm.",
+    "agent.branching": "Turns at which episodes of a group branch (rl_jax.experience.branching): at_random, "
+    'by_entropy. "": none. `roots` begin at the prompt, the others in `rounds`.',
+    "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",
     "score.chunk": "Token columns whose logits are in memory at the same time in scoring.",
     "packing.mode": "Layout of the rows: padded, packed or shared_prefix. packed: several sequences per row; "
     "shared_prefix: each prompt once, its completions attend to it.",
