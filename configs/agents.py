@@ -28,6 +28,7 @@ def agent(**changes) -> dict:
         train_observations=False,
         branching=dict(fn="", roots=2, rounds=1),  # of rl_jax.experience.branching: at_random, by_entropy
         state_rollouts=0,
+        record=False,
     )
     return fields | changes
 
