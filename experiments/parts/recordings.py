@@ -28,10 +28,10 @@ def with_outcomes(episodes: list[Trajectory], rollout: Rollout) -> list[Trajecto
     return result
 
 
-def keep(loop: Run, step: Step, collected: Collected) -> None:
-    """Writes the step's episodes, if config.agent.record says so."""
+def keep(loop: Run, step: Step, collected: Collected) -> Collected:
+    """Writes the step's episodes, if config.agent.record says so. Returns `collected`."""
     if not loop.config.agent.record:
-        return
+        return collected
     import pyarrow.parquet
 
     judged, buffer = collected.judged, io.BytesIO()
@@ -40,3 +40,4 @@ def keep(loop: Run, step: Step, collected: Collected) -> None:
     folder = loop.workdir / FOLDER
     folder.mkdir(exist_ok=True)
     write_atomically(folder / f"{step.number:08d}.parquet", buffer.getvalue())
+    return collected
