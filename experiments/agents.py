@@ -13,7 +13,7 @@ import pathlib
 
 import jax
 
-from experiments.parts import flags, players, policy, processes, references, trackers
+from experiments.parts import flags, players, policy, processes, recordings, references, trackers
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.play_groups import EpisodeCollector, look, make_episode_evaluate
 from experiments.parts.policy_steps import make_policy_batch, score, update
@@ -45,7 +45,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
         loop.begin(lambda: evaluate(state.params))
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step.number), 3)
-            collected = collect(state.params, rollout_key, step.clock, ref_params)
+            collected = recordings.keep(loop, step, collect(state.params, rollout_key, step.clock, ref_params))
             rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
             scores, reference = score(config, programs, rows, state.params, ref_params, looks=False)
             state = trackers.see(estimators, state, collected, step.number)

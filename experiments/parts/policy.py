@@ -18,6 +18,7 @@ from experiments.parts import (
     rollout_mesh,
     schedules,
     trackers,
+    turn_signals,
     windows,
 )
 from experiments.parts.judging import Judged, need_reward, rewards_by_source, sample_rows
@@ -105,10 +106,7 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
         ("turns", "turn_rewards", "state_keys"),
         (lambda config: "agent" in config, "episodes of several turns do: python -m experiments.agents"),
     ),
-    **dict.fromkeys(
-        ("answer_probs", "prior_answer_probs", "implicit_rewards", "q_values", "state_values", "branches"),
-        (lambda config: False, "your own loop can pass it to credit.assign"),
-    ),
+    **turn_signals.SUPPLIED_BY,
 }
 
 
@@ -149,6 +147,7 @@ def make_assign(config) -> Callable:
             "log_probs": None if before is None else before.log_probs,
             "entropy": None if before is None else before.entropy,
             "sum_pi_squared": None if before is None else before.sum_pi_squared,
+            "implicit_rewards": None if before is None or reference is None else before.log_probs - reference,
             **named,
             **trackers.known(now, states, named),
         }
@@ -187,7 +186,7 @@ def needs_ref_log_probs(config) -> bool:
     asked = {name for fn in reading for name in needs(fn)}
     moved = any(tracker.fn for place, tracker in settings.trackers.items() if place not in ("reward_scale", "baseline"))
     used = any(schedules.may_be_used(config, f"algorithm.{name}") for name in ("kl_coef", "reward_kl_coef"))
-    return bool(settings.measure_kl or used or moved or "ref_log_probs" in asked)
+    return bool(settings.measure_kl or used or moved or asked & {"ref_log_probs", "implicit_rewards"})
 
 
 def components_of(result: RewardResult) -> list[np.ndarray]:
@@ -201,7 +200,7 @@ def arrays_of(collected: Collected) -> dict[str, np.ndarray]:
     result, named = collected.judged.result, dict(collected.named)
     if (turns := collected.judged.rollout.turns) is not None:
         named |= {"turns": turns.numbers, "turn_rewards": turns.rewards, "state_keys": turns.state_keys}
-        named |= {f"{TURN}{name}": array for name, array in turns.counts.items()}
+        named |= {f"{TURN}{name}": array for name, array in turns.counts.items()} | turns.signals
     if collected.greedy_rewards is not None:
         named |= {name: getattr(collected, name) for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated")}
     if columns := components_of(result):

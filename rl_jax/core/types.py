@@ -108,6 +108,8 @@ class Turns(NamedTuple):
     the environment has none, and on tokens that were not sampled."""
     counts: dict[str, chex.Array] = {}
     """name -> float32 [B, C]. What the environment counted in each turn, on its last token; 0 elsewhere."""
+    signals: dict[str, chex.Array] = {}
+    """name -> array with B first: what credit asks for by its own name, as branches (rl_jax.core.names)."""
 
 
 class Rollout(NamedTuple):

@@ -30,7 +30,7 @@ def test_episodes_fit_their_row(world):
 
 @pytest.mark.parametrize("credit", agents_worlds.CREDIT)
 def test_credit_finds_what_it_asks_for(credit):
-    world = {"semi_online": "guided", "aspo": "search"}.get(credit, "maze")
+    world = {"semi_online": "guided", "aspo": "search", "igpo_policy": "search"}.get(credit, "maze")
     config = agents_worlds.get_config(f"{world},{credit},smoke")
     policy.check_choices(config)
     players.check(config)
@@ -45,14 +45,24 @@ def test_credit_that_a_world_does_not_count_is_refused():
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["trees:arpo", "trees:branch_return_loo", "critics:vine", "critics:archer", "shaping:oprl", "shaping:igpo_policy"],
+    ("path", "says"),
+    [
+        ("trees:arpo", "--config.agent.branching.fn=at_random"),
+        ("trees:branch_return_loo", "--config.agent.branching.fn=at_random"),
+        ("critics:vine", "--config.agent.state_rollouts=2 does"),
+        ("critics:archer", "your own loop can pass it"),
+    ],
 )
-def test_credit_for_a_loop_of_ones_own_is_refused_before_work(path):
+def test_credit_that_nothing_supplies_is_refused_before_work(path, says):
     config = agents_worlds.get_config("maze,smoke")
     config.algorithm.advantage = dict(fn=f"rl_jax.advantages.turn_{path}")
-    with pytest.raises(ValueError, match=f"algorithm.advantage='.*{path}' needs .*your own loop can pass it"):
+    with pytest.raises(ValueError, match=f"algorithm.advantage='.*{path}' needs .*{says}"):
         policy.check_choices(config)
+
+
+def test_the_probability_of_a_right_answer_needs_one():
+    with pytest.raises(ValueError, match="igpo_policy' asks for the probability of .*maze:Maze' has no right_answer"):
+        players.check(agents_worlds.get_config("maze,igpo_policy,smoke"))
 
 
 def test_a_world_without_a_published_list():
