@@ -64,7 +64,7 @@ _CONTROL = {
 FUNCTIONS = {
     "grpo": _POLICY,
     "grpo_async": _POLICY,
-    "agents": _POLICY | {"agent.env": "rl_jax.envs.text"},
+    "agents": _POLICY | {"agent.env": "rl_jax.envs.text", "agent.branching": "rl_jax.experience.branching"},
     "ppo": {name: module for name, module in _POLICY.items() if name != "algorithm.advantage"}
     | {"critic.advantage": "rl_jax.advantages.tokens", "critic.loss": "rl_jax.losses.value"},
     "dpo": _PREFERENCES,
@@ -100,6 +100,7 @@ OPTIONAL = (  # fn "" means none
     "algorithm.entropy_aggregate",
     "algorithm.kl_control",
     "algorithm.relabel",
+    "agent.branching",
     "sft.loss",
 )
 

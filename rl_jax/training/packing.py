@@ -249,9 +249,8 @@ def _fill(packed: Packed, part: int, bins: list[list[_Group]], batch: TokenBatch
     """
     rows, share_prefix = packed.rows, packed.rows.prefix_ids is not None
     row_length, width = rows.tokens.shape[2], batch.tokens.shape[1] - mask.shape[1]
-    pieces: list[
-        tuple
-    ] = []  # row of the batch, first place in the part, segment, its prefix, place of its prompt's end
+    # Row of the batch, first place in the part, segment, its prefix, place of its prompt's end.
+    pieces: list[tuple[int, int, int, int, int]] = []
     columns: list[np.ndarray] = []
     for r, groups in enumerate(bins):
         place, segment = r * row_length, 0
