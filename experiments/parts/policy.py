@@ -98,7 +98,7 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
     "best_lengths": (lambda config: config.sample.memory.on, "--config.sample.memory.on=true does"),
     "versions": (
         lambda c: c.rollout.window > 0 or "flow" in c,
-        "experiments.grpo_async does, or a rollout.window in ppo",
+        "experiments.grpo_async does; rollout.window, in ppo",
     ),
     "lags": (lambda config: "flow" in config, "rows of older policies do: python -m experiments.grpo_async"),
     **dict.fromkeys(
