@@ -135,6 +135,7 @@ MODEL = {
     "agent.on_rewrite": 'If a chat template writes earlier turns anew: "keep" the ids as they are, or "refuse".',
     "agent.train_observations": "Train on the environment's tokens as well. A mistake, to show its harm.",
     "score.chunk": "Token columns whose logits are in memory at the same time in scoring.",
+    "score.micro_batches": "Parts in which a step's rows are scored, one after the other; as train.micro_batches.",
     "packing.mode": "Layout of the rows: padded, packed or shared_prefix. packed: several sequences per row; "
     "shared_prefix: each prompt once, its completions attend to it.",
     "packing.row_length": "Tokens per packed row. 0: about two padded rows.",
