@@ -149,6 +149,7 @@ MODEL = {
     "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",
     "agent.record": "Write each step's episodes to WORKDIR/trajectories, for configs/preferences/episodes.py.",
     "score.chunk": "Token columns whose logits are in memory at the same time in scoring.",
+    "score.micro_batches": "Parts in which a step's rows are scored, one after the other; as train.micro_batches.",
     "packing.mode": "Layout of the rows: padded, packed or shared_prefix. packed: several sequences per row; "
     "shared_prefix: each prompt once, its completions attend to it.",
     "packing.row_length": "Tokens per packed row. 0: about two padded rows.",

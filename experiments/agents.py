@@ -38,7 +38,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
     programs, rewards = players.with_player(setup, programs), loop.carry(make_rewards(setup))
     items = loop.restore(checkpoint_items(state, reference=ref_params), prompts)
-    state, ref_params = state_of(items), items["reference"]
+    state, ref_params = state_of(items), items.get("reference")
     with loop, rewards, contextlib.closing(programs.generate):
         collect = EpisodeCollector(setup, rewards, prompts, programs)
         evaluate = make_episode_evaluate(setup, rewards, players.eval_player(setup, programs.generate))

@@ -39,7 +39,7 @@ from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.selection import rows as row_selection
-from rl_jax.training.scoring import make_score
+from rl_jax.training.scoring import in_micro_batches, make_score
 from rl_jax.training.step import TrainState
 
 
@@ -345,6 +345,11 @@ def make_scorer(setup: Setup, *, sum_pi_squared: bool = False) -> Callable:
     return make_score(setup.model, sampling=Sampling(rollout.temperature), **options)
 
 
+def score_micro_batches(config) -> int:
+    """Parts in which a step's rows are scored; runs of before there was a choice have one."""
+    return config.score.get("micro_batches", 1)
+
+
 def make_loss(setup: Setup, score: Callable) -> Callable:
     """Makes loss_fn(params, PolicyBatch) -> (Mean, metrics), as the train step takes it."""
     merged_score, add_ptx = with_merged_adapters(setup, score), pretraining.make_term(setup)
@@ -416,7 +421,7 @@ def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
     own = action_mask.MaskedGenerate if action_mask.is_on(config) else None
     return PolicyPrograms(
         generate=sampler(config.sample.group_size, sampling, own),
-        score=jit_score(score, setup),
+        score=jit_score(in_micro_batches(score, score_micro_batches(config)), setup),
         train_step=train_step,
         assign=jax.jit(make_assign(config)),
         greedy=sampler(1, Sampling(top_k=1), own) if "greedy_rewards" in needs(rule.advantage) else None,
@@ -441,6 +446,8 @@ def check_sizes(setup: Setup, **more: int) -> None:
     sample, train = setup.config.sample, setup.config.train
     minibatch = sample.prompts_per_step * sample.group_size // train.minibatches
     counts = {name: minibatch // count for name, count in {"micro_batch": train.micro_batches, **more}.items()}
+    if (parts := score_micro_batches(setup.config)) > 1:
+        counts["part of score.micro_batches"] = sample.prompts_per_step * sample.group_size // parts
     check_rows(setup, prompts_per_step=sample.prompts_per_step, **counts)
 
 

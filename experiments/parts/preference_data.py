@@ -282,7 +282,7 @@ class PreferencePacker:
         if self._packing.padded:
             return batch
         count, responses, length = batch.completion_mask.shape
-        # step._deal gives row i to micro-batch i % M: all responses of prompt i must go there, too.
+        # step.deal gives row i to micro-batch i % M: all responses of prompt i must go there, too.
         order = np.arange(count * responses).reshape(count // micro_batches, micro_batches, responses)
         order = order.swapaxes(1, 2).reshape(-1)
         tokens = TokenBatch(*(np.asarray(x)[order] for x in flat(batch.batch)[:3]))

@@ -130,6 +130,8 @@ def _add(
     size = max(sizes, default=0) if start and kind != "all-reduce" else sum(sizes)
     groups = device_groups(line, math.prod(mesh.values()))
     members = len(groups[0]) if groups else 1
+    if members == 1:  # a device alone sends nothing
+        return
     if scattered and kind == "all-reduce":
         kind, size = "reduce-scatter", size / members
     sent = {

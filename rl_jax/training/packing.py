@@ -111,7 +111,7 @@ def pack(
       row_length: T. 0 means 2 (P + C).
       min_rows: lower bound of R, so that smaller batches all share one shape.
       num_parts: S, a multiple of num_micro_batches and of the devices that share a micro-batch. Part s holds rows that
-        step._deal gives to micro-batch s % num_micro_batches, so that indices never leave it.
+        step.deal gives to micro-batch s % num_micro_batches, so that indices never leave it.
       num_micro_batches: gradient-accumulation steps of the train step.
 
     Returns:
@@ -158,7 +158,7 @@ def occupancy(batch: TokenBatch | Packed) -> float:
 def _slots(rows: int, num_parts: int, num_micro_batches: int) -> np.ndarray:
     """int [S, B / S]: the rows of each part.
 
-    Micro-batch m gets rows m, m + M, ... (step._deal), and each of its devices gets neighbouring ones of those.
+    Micro-batch m gets rows m, m + M, ... (step.deal), and each of its devices gets neighbouring ones of those.
     """
     if num_parts % num_micro_batches or rows % num_parts:
         raise ValueError(f"{rows} rows do not divide into {num_parts} parts of {num_micro_batches} micro-batches")

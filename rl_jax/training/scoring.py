@@ -20,6 +20,7 @@ from rl_jax.core.packed_rows import hidden_of_parts, pick
 from rl_jax.core.split_head import make_split_scores
 from rl_jax.core.types import Model, Packed, Params, Score, TokenBatch, TokenScores
 from rl_jax.rollout.lm.sampling import Sampling, sampled_log_softmax, take_log_probs
+from rl_jax.training.step import deal
 
 
 def make_score(
@@ -108,6 +109,28 @@ def make_score(
         return (score_packed if isinstance(batch, Packed) else score_padded)(params, batch)
 
     return score
+
+
+def in_micro_batches(fn: Callable, count: int) -> Callable:
+    """fn(params, batch) -> tree [B, ...] on `count` parts of the rows, one after the other.
+
+    The result is the same, and memory is that of one part's forward. Rows are dealt out as in the train step
+    (step.deal), so a batch that is split over devices stays in place. count 1: `fn` itself.
+
+    Args:
+      fn: a Score, or another function of rows; batch: TokenBatch [B, T], or the same rows as a Packed, packed for as
+        many micro-batches.
+      count: number of parts; must divide B.
+    """
+    if count == 1:
+        return fn
+
+    def call(params: Params, batch: TokenBatch | Packed):
+        parts = jax.tree.map(lambda x: deal(x, count), batch)
+        result = jax.lax.map(functools.partial(fn, params), parts)
+        return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), result)
+
+    return call
 
 
 def map_columns(

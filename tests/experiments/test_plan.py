@@ -183,6 +183,12 @@ def test_loops_are_multiplied_out():
     assert flops.count(jax.make_jaxpr(jax.jit(jax.checkpoint(lambda x: x @ a)))(a)) == one
 
 
+def test_products_of_one_device_count_for_all():
+    a, rows = jnp.zeros((8, 8)), PartitionSpec(("data", "fsdp", "tensor"))
+    split = jax.shard_map(lambda x: x @ x.T, mesh=mesh(), in_specs=rows, out_specs=rows)
+    assert flops.count(jax.make_jaxpr(split)(a)) == 8 * 2 * 8  # each a row with itself
+
+
 def small(**changes):
     """(config, its model's) of a dense model small enough to trace at once."""
     config = plans.get_config("8b")

@@ -90,7 +90,7 @@ def test_every_scored_token_is_predicted_from_what_stands_before_it(share_prefix
     for part in range(parts):
         rows = TokenBatch(*(None if x is None else x[part] for x in packed.rows))
         sees = what_each_token_sees(rows)
-        # Part p is what train._deal gives to a device of micro-batch p % micro.
+        # Part p is what step.deal gives to a device of micro-batch p % micro.
         mine = np.arange(12)[part % micro :: micro].reshape(parts // micro, -1)[part // micro]
         assert packed.counts[part] == mask[mine].sum()
         used = packed.places[part][packed.places[part] >= 0]
