@@ -86,6 +86,10 @@ CONTROL = {
     "dataset.returns": "Returns that count as 0 and 100 in eval/normalized. (): random's and the expert's, else the "
     "worst and best episode's.",
     "dataset.discount": "Discount of the data's returns (awr, filtered_bc).",
+    "sequence.width": "Decision transformer: width of the residual stream.",
+    "sequence.layers": "Decision transformer: blocks.",
+    "sequence.heads": "Decision transformer: attention heads.",
+    "sequence.context": "Decision transformer: steps that it sees.",
     "algorithm": "Offline method (rl_jax.control.offline).",
     "spo.preference": "Preference between two episodes (rl_jax.control.duels).",
     "spo.queue_size": "Number of last episodes to compare an episode with.",
