@@ -5,7 +5,7 @@
 
 Arguments: an environment, `pointmass` (the default), `gridworld`, `cartpole`, `aim`, `matching`; a method, `bc`,
 `filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`, `cql`, and for continuous actions `td3_bc`,
-`a2pr`; `smoke` (seconds, for CI).
+`a2pr`; decision transformers, `dt` and `mo_dt`; `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -34,7 +34,10 @@ METHODS = {
     "cql": dict(fn="cql", weight=5.0, num_actions=10, entropy_coef=0.1, discount=0.99, target_rate=0.005),
     "td3_bc": dict(fn="td3_bc", **_TD3),
     "a2pr": dict(fn="a2pr", **_TD3),
+    "dt": dict(fn="dt", scale=10.0, target=1.0),
+    "mo_dt": dict(fn="mo_dt", scale=10.0, target=1.0, weight=-1.0),
 }
+SEQUENCE = dict(width=64, layers=2, heads=2, context=10)  # of a decision transformer
 DISCRETE = ("gridworld", "cartpole", "matching")
 CONTINUOUS_METHODS = ("td3_bc", "a2pr")
 
@@ -87,6 +90,8 @@ def get_config(arg: str | None = None):
     config.update(ENVIRONMENTS[place])
     with config.unlocked():
         config.algorithm = dict(METHODS[method])
+        if method in ("dt", "mo_dt"):
+            config.sequence = dict(SEQUENCE)
     if "smoke" in words:
         shorten(config)
     return config
@@ -97,6 +102,8 @@ def shorten(config) -> None:
     config.update(num_seeds=2, log_every=4)
     config.train.update(batch_size=16, total_steps=8 * 16)
     config.network.update(hidden=(16,))
+    if "sequence" in config:
+        config.sequence.update(width=8, layers=1, context=4)
     config.dataset.update(num_envs=8, num_steps=20)
     config.eval.update(num_episodes=2, max_steps=20)
     config.checkpoint.every = 4

@@ -1,5 +1,6 @@
 """One run of experiments.control_offline as pure functions: the data, the fit, the evaluation."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,9 @@ from experiments.parts import control_runs, control_setup, offline_data
 from rl_jax.control import offline
 from rl_jax.control.offline import data as datasets
 from rl_jax.control.offline import recipe as recipes
+from rl_jax.control.offline import sequence
 from rl_jax.core.binding import bind
+from rl_jax.models.agents import decision_transformer
 from rl_jax.rollout.envs.steps import memoryless
 from rl_jax.training.step import TrainState
 
@@ -57,6 +60,47 @@ def step_method(config, networks, algorithm: dict[str, Any]) -> Method:
     return Method(networks.init, recipe, None, act, lambda rows: (), networks.distribution)
 
 
+def sequence_method(config, networks, algorithm: dict[str, Any]) -> Method:
+    """A decision transformer, asked for a return at each step. Arguments: as for `step_method`.
+
+    Raises:
+      ValueError: if eval.greedy is off: the policy remembers the likeliest action, not a sampled one.
+    """
+    if not config.eval.greedy:
+        raise ValueError("eval.greedy=False: a decision transformer acts by its likeliest action; set it True")
+    shape = control_setup.load_env(config, 1).observation_space.shape
+    fields, target, scale = config.sequence.to_dict(), algorithm["target"], algorithm["scale"]
+    model = decision_transformer.make_decision_transformer(
+        shape, networks.distribution, networks.encode, networks.size, **fields
+    )
+
+    def act(params, loaded: offline_data.Loaded):
+        low, high = loaded.references
+        asked = low + target * (high - low)
+
+        def policy(worlds):
+            observations = datasets.normalized(worlds.observation, loaded.moments)
+            to_go = (asked - worlds.episode_return) / scale
+            memory = decision_transformer.extended(worlds.memory, to_go, observations, worlds.episode_length)
+            outputs = model.apply(params, memory)[0][:, -1]
+            chosen = networks.encode(networks.distribution.mode(outputs))
+            return outputs, memory._replace(actions=memory.actions.at[:, -1].set(chosen))
+
+        return policy
+
+    return Method(
+        model.init,
+        bind(algorithm, offline)(model),
+        functools.partial(sequence.sample_windows, context=config.sequence.context),
+        act,
+        lambda rows: decision_transformer.empty(model, rows, shape),
+        networks.distribution,
+    )
+
+
+METHODS = {"dt": sequence_method, "mo_dt": sequence_method}  # algorithm.fn -> Method; others are step_method's
+
+
 def check_one_device(config, parts: int) -> None:
     """Raises ValueError if the run is to spread its envs over devices, which it has none of."""
     if parts > 1:
@@ -65,20 +109,19 @@ def check_one_device(config, parts: int) -> None:
         raise ValueError(f"eval.num_episodes={config.eval.num_episodes} must be 1 or more: returns are the result")
 
 
-def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None, method: Callable = step_method):
+def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None):
     """Makes the pure functions of one run, as control_runs.make_run.
 
     Args:
       config: of the program.
       parts: devices per run; 1.
       axis_name: None.
-      method: (config, networks, algorithm) -> Method.
 
     Returns:
       (init, advance, params).
     """
     check_one_device(config, parts)
-    settings = control_setup.settings_of(config)
+    settings, method = control_setup.settings_of(config), METHODS.get(config.algorithm.fn, step_method)
     env = control_setup.load_env(config, 1)
     networks = offline_data.make_offline_networks(config, env)
     load = offline_data.make_loader(config, networks, config.dataset.discount)
