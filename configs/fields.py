@@ -124,7 +124,7 @@ MODEL = {
     'vllm or sglang. fn "": never.',
     "rollout.mesh": 'Mesh for sampling, if it differs from `mesh`. "": the same.',
     "rollout.devices": 'Devices of rollout.mesh: "shared" with training, or "separate" (additional ones).',
-    "agent.env": "Environment of the episodes. Of rl_jax.envs.text, or your own, \"module:Class\".",
+    "agent.env": 'Environment of the episodes. Of rl_jax.envs.text, or your own, "module:Class".',
     "agent.max_turns": "Turns of the model per episode, at most.",
     "agent.max_turn_tokens": "Tokens of one turn, at most. 0: what fits.",
     "agent.max_tokens": "Sampled tokens of an episode, at most. 0: what fits.",
@@ -137,6 +137,8 @@ MODEL = {
     "agent.branching": "Turns at which episodes of a group branch (rl_jax.experience.branching): at_random, "
     'by_entropy. "": none. `roots` begin at the prompt, the others in `rounds`.',
     "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",
+    "agent.partner": 'Who plays the other side of kuhn or bargain. "": a script; "self": the policy; "reference": '
+    "an older one, which algorithm.reference_schedule moves.",
     "agent.record": "Write each step's episodes to WORKDIR/trajectories, for configs/preferences/episodes.py.",
     "score.chunk": "Token columns whose logits are in memory at the same time in scoring.",
     "packing.mode": "Layout of the rows: padded, packed or shared_prefix. packed: several sequences per row; "
@@ -145,7 +147,7 @@ MODEL = {
     "packing.min_rows": "Minimum of packed rows per micro-batch and device. More than needed keeps the shape constant, "
     "which saves compilations.",
     "reward.function": 'Your own reward, "module:function", instead of the task\'s. "": the task\'s.',
-    "reward.terms": 'Several rewards by name, each dict(fn=..., weight=1.0, **keywords). fn: a short name of '
+    "reward.terms": "Several rewards by name, each dict(fn=..., weight=1.0, **keywords). fn: a short name of "
     'rl_jax.rewards.terms, "module:function", or "task". Empty: the task\'s own reward. On a command line also '
     "math,0.2*my_rewards:brief.",
     "judge": "Learned judges by name (experiments.parts.judges). Each dict(fn=..., weight=1.0, **keywords). They are "
