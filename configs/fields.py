@@ -147,6 +147,8 @@ MODEL = {
     "agent.branching": "Turns at which episodes of a group branch (rl_jax.experience.branching): at_random, "
     'by_entropy. "": none. `roots` begin at the prompt, the others in `rounds`.',
     "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",
+    "agent.partner": 'Who plays the other side of kuhn or bargain. "": a script; "self": the policy; "reference": '
+    "an older one, which algorithm.reference_schedule moves.",
     "agent.record": "Write each step's episodes to WORKDIR/trajectories, for configs/preferences/episodes.py.",
     "score.chunk": "Token columns whose logits are in memory at the same time in scoring.",
     "score.micro_batches": "Parts in which a step's rows are scored, one after the other; as train.micro_batches.",
@@ -156,7 +158,7 @@ MODEL = {
     "packing.min_rows": "Minimum of packed rows per micro-batch and device. More than needed keeps the shape constant, "
     "which saves compilations.",
     "reward.function": 'Your own reward, "module:function", instead of the task\'s. "": the task\'s.',
-    "reward.terms": 'Several rewards by name, each dict(fn=..., weight=1.0, **keywords). fn: a short name of '
+    "reward.terms": "Several rewards by name, each dict(fn=..., weight=1.0, **keywords). fn: a short name of "
     'rl_jax.rewards.terms, "module:function", or "task". Empty: the task\'s own reward. On a command line also '
     "math,0.2*my_rewards:brief.",
     "judge": "Learned judges by name (experiments.parts.judges). Each dict(fn=..., weight=1.0, **keywords). They are "

@@ -59,6 +59,8 @@ class EpisodeCollector(Collector):
     def __call__(self, params: Params, key: jax.Array, clock: Clock, reference: Params | None = None) -> Collected:
         """As Collector, with the metrics of the episodes, those that were dropped included."""
         self._seen = []
+        if self._setup.config.agent.partner == "reference":
+            self._samplers.generate.older = reference
         collected = super().__call__(params, key, clock, reference)
         return collected._replace(metrics=collected.metrics | episode_metrics(self._seen))
 

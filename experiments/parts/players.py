@@ -19,13 +19,15 @@ from rl_jax.envs.text.world import World
 from rl_jax.experience.branching import Moments
 from rl_jax.experience.episode import OVERFLOW, Ask, Limits
 from rl_jax.experience.episodes import Environments, play
+from rl_jax.experience.partners import PARTNER
 from rl_jax.experience.trajectory import Trajectory
 from rl_jax.rollout.lm.continuous import Engine
-from rl_jax.rollout.lm.episodes import EngineSampler
+from rl_jax.rollout.lm.episodes import EngineSampler, TwoSamplers
 from rl_jax.tokenizers.dialogue import REWRITES, dialogue_of
 from rl_jax.training import sharding
 
 ONE_ANSWER = "one_answer"
+PARTNERS = ("", "self", "reference")
 PREFILL_ROWS = 16  # contexts of later turns that are read together
 # What grpo has and episodes do not: (field, the value that is none, why).
 UNSUPPORTED = (
@@ -101,9 +103,21 @@ def check(config) -> None:
     except (ValueError, TypeError) as error:
         problems.append(f"agent.env: {error}")
     else:
+        problems += _partner_problems(config, env)
         problems += _not_told(config, env) + turn_signals.problems(config, env)
     if problems:
         raise ValueError("\n".join(problems))
+
+
+def _partner_problems(config, env) -> list[str]:
+    agent, found = config.agent, []
+    if agent.partner not in PARTNERS:
+        found.append(f"agent.partner={agent.partner!r} is none of {', '.join(map(repr, PARTNERS))}")
+    if agent.partner and not hasattr(env, "partner"):
+        found.append(f"agent.partner={agent.partner!r}: agent.env={agent.env.fn!r} has one side only")
+    if agent.partner and (agent.branching.fn or agent.state_rollouts):
+        found.append(f"agent.partner={agent.partner!r}: its dialogue is not copied: no branching, no state_rollouts")
+    return found
 
 
 def _not_told(config, env) -> list[str]:
@@ -148,7 +162,7 @@ class Player:
         slots = config.rollout.engine.slots or episodes
         self._slots = slots
         several = {} if self._limits.turns == 1 else _several(slots)
-        self._engine = Engine(
+        self._make_engine = lambda: Engine(
             sharding.model_on_mesh(setup.model, mesh),
             slots=slots,
             prompt_length=self._longest_prompt if self._limits.turns == 1 else length - 1,
@@ -159,7 +173,10 @@ class Player:
             decode_text=whole_text(tokenizer),
             **several,
         )
-        self._hold = self._limits.turns > 1 and slots >= episodes and mesh.size == 1
+        self._engine, self._partners = self._make_engine(), None
+        held = self._limits.turns > 1 and not config.agent.partner  # a partner's turns need slots, too
+        self._hold = held and slots >= episodes and mesh.size == 1
+        self.older = None  # params of the partners, if they are not the policy's
         self._params = Merging(setup, lambda params: params)
         self._choose, self._moments = turn_signals.chooser(config), None
 
@@ -256,10 +273,16 @@ class Player:
         hold = self._hold and len(asks) <= self._slots
         stops = tuple(self._config.rollout.stop_strings)
         sampler = EngineSampler(self._engine, params, key, stop_strings=stops, hold=hold)
+        if self.older is not None:
+            older = self._params(self.older)
+            if self._partners is None:
+                self._partners = self._make_engine()
+                self._partners.warm_up(older)
+            sampler = TwoSamplers(sampler, EngineSampler(self._partners, older, key), PARTNER)
         try:
             return play(
                 asks, self.envs, self._dialogues, sampler, self._limits, longest_prompt=self._longest_prompt,
-                saved=kept, keep=keep,
+                saved=kept, keep=keep, partners=bool(self._config.agent.partner),
             )  # fmt: skip
         finally:
             sampler.close()
@@ -269,7 +292,7 @@ class Player:
         self.envs.close()
 
     def _cache_size(self) -> int:
-        return self._engine.compile_count()
+        return self._engine.compile_count() + (self._partners.compile_count() if self._partners else 0)
 
 
 def _several(slots: int) -> dict[str, int]:

@@ -64,6 +64,7 @@ class Draw(NamedTuple):
       tokens: int32 [n], what follows it so far. The next token is the segment's n-th: its random number is n's.
       limit: the most tokens to sample.
       last: whether the episode certainly ends with this turn.
+      seed: of the random numbers; None: the number.
     """
 
     number: int
@@ -72,6 +73,7 @@ class Draw(NamedTuple):
     tokens: np.ndarray
     limit: int
     last: bool
+    seed: int | None = None
 
 
 class Drawn(NamedTuple):

@@ -17,6 +17,7 @@ import numpy as np
 
 from rl_jax.experience.branching import Moments
 from rl_jax.experience.episode import Ask, Draw, Drawn, Episode, Limits
+from rl_jax.experience.partners import Partner
 from rl_jax.experience.trajectory import DONE, Trajectory
 
 CUT = "..."  # what stands for the end of an observation that was cut
@@ -50,6 +51,7 @@ def play(
     longest_prompt: int = 0,
     saved: Moments | None = None,
     keep: bool = True,
+    partners: bool = False,
 ) -> list[Trajectory]:
     """Plays all episodes to their ends.
 
@@ -63,6 +65,7 @@ def play(
       longest_prompt: tokens. 0: any.
       saved: keeps the moments before all turns after the first, and has those that Ask.after names. None: none.
       keep: False: `saved` only has those that are named.
+      partners: whether environments get a partner (rl_jax.experience.partners), which the sampler speaks for, too.
 
     Returns:
       One trajectory per ask, in their order.
@@ -70,7 +73,7 @@ def play(
     Raises:
       ValueError: if a prompt is longer than longest_prompt, or the episodes of a group begin differently.
     """
-    game = _Game(envs, dialogues, sampler, limits, version, longest_prompt, saved, keep)
+    game = _Game(envs, dialogues, sampler, limits, version, longest_prompt, saved, keep, partners)
     found = _run(game.play(asks))
     first: dict[int, tuple[Ask, Trajectory]] = {}
     for ask, trajectory in zip(asks, found, strict=True):
@@ -133,11 +136,11 @@ def _close(env: Any) -> None:
 class _Game:
     """One call of `play`."""
 
-    def __init__(self, envs, dialogues, sampler, limits, version, longest_prompt, saved=None, keep=True):
+    def __init__(self, envs, dialogues, sampler, limits, version, longest_prompt, saved, keep, partners):
         self._envs, self._dialogues, self._sampler = envs, dialogues, sampler
         self._limits, self._version, self._longest_prompt = limits, version, longest_prompt
         self._saved, self._keep = saved, keep and saved is not None
-        self._waiting: dict[int, asyncio.Future] = {}
+        self._partners, self._waiting = partners, {}
         self._new: list[Draw] = []
         self._moved = asyncio.Event()
 
@@ -202,6 +205,8 @@ class _Game:
     async def _begin(self, ask: Ask, episode: Episode):
         """The dialogue of an episode that begins at the prompt."""
         env = self._envs.get(ask.number)
+        if self._partners:
+            env.partner = Partner(self._dialogues, self._draw, ask, self._limits, lambda: bool(episode.segments))
         talk = self._dialogues.start(await _answer(env.reset, ask.record, ask.seed))
         self._check_prompt(talk.ids, ask)
         episode.begin(talk.ids)
