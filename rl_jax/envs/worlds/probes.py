@@ -17,6 +17,9 @@
     pointmass     a point in the plane with inertia that should go to the origin (envs.worlds.pointmass)
     television    a line with a screen of noise at its left end, the reward at its right end (worlds.television)
     tour          stops on a line in order, in episodes of a fixed length: for imitation (worlds.tour)
+    recovering    arms that pay more after a rest; a bound of every policy is known (worlds.recovering)
+    bidding       auctions with a budget, solved by dynamic programming (worlds.bidding)
+    salesman      the shortest way through some cities, by enumeration for few of them (worlds.tours)
     errands       reach one end of a line, then the other: a reward that is no function of the place (worlds.errands)
 
 Each is a function that returns an Environment. Source of the idea: A. Jones, "Debugging RL, without the agonizing
@@ -29,12 +32,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, time_limit
+from rl_jax.envs.worlds import bidding as auctions
 from rl_jax.envs.worlds import driving, tabular
 from rl_jax.envs.worlds import errands as lines
 from rl_jax.envs.worlds import inventory as stores
 from rl_jax.envs.worlds import pointmass as points
+from rl_jax.envs.worlds import recovering as resting
 from rl_jax.envs.worlds import television as screens
-from rl_jax.envs.worlds import tour as tours
+from rl_jax.envs.worlds import tour as walks
+from rl_jax.envs.worlds import tours as ways
 
 UNIT = Box(np.full(1, -1.0, np.float32), np.full(1, 1.0, np.float32))
 NO = np.bool_(False)  # numpy, so that the import starts no jax backend
@@ -219,4 +225,19 @@ def television(*, length: int = 8, channels: int = 8) -> Environment:
 
 def tour(*, stops: int = 4, gap: int = 4, horizon: int = 32) -> Environment:
     """envs.worlds.tour: stops at both ends of a line by turns, `horizon` steps."""
-    return tours.environment(stops=stops, gap=gap, horizon=horizon)
+    return walks.environment(stops=stops, gap=gap, horizon=horizon)
+
+
+def recovering(*, rewards: tuple = ((0.5, 0.8, 0.95, 1.0), (0.3, 0.7, 1.0, 1.2)), horizon: int = 32) -> Environment:
+    """envs.worlds.recovering: one pull a step, R_i(tau) of arms that rest. rewards: [N][D], by tau = 1, 2, ..."""
+    return resting.environment(rewards=rewards, horizon=horizon)
+
+
+def bidding(*, rounds: int = 12, budget: int = 12, largest: int = 5) -> Environment:
+    """envs.worlds.bidding: `rounds` auctions with a budget; bids and prices up to `largest`."""
+    return auctions.environment(auctions=rounds, budget=budget, largest=largest)
+
+
+def salesman(*, cities: int = 7) -> Environment:
+    """envs.worlds.tours: a tour of random cities, as BQ-NCO's state."""
+    return ways.environment(cities=cities)
