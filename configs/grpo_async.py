@@ -27,6 +27,7 @@ def flow(**changes) -> dict:
         in_flight="interrupt",
         decode_steps=0,
         measure=True,
+        timeout_s=1800.0,
     )
     return fields | changes
 

@@ -6,7 +6,7 @@ Each step: groups that have finished -> rewards -> advantages -> old and referen
 them decode calls for the groups to come. config.flow says how far sampling may run ahead (eta), how old a row may get
 (age), and what becomes of rows in flight when new weights arrive. With eta=0 a run is that of experiments.grpo, bit for
 bit. The same command resumes an interrupted run, with every row that was begun. --replay=RUN repeats a run whose
-schedule was free.
+schedule was free. --role=trainer and --role=sampler are the same run as two processes.
 """
 
 import pathlib
@@ -17,6 +17,7 @@ from absl import flags as absl_flags
 from experiments.parts import async_check, flags, policy, processes, references, trackers
 from experiments.parts.async_collect import AsyncCollector
 from experiments.parts.async_flow import Flow
+from experiments.parts.async_roles import ROLES, SAMPLER, Sampler, make_flow, make_link, sample
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.policy_steps import make_policy_batch, score, update
@@ -25,15 +26,18 @@ from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.setup import make_setup
 from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
+from rl_jax.flow import Link
 from rl_jax.tasks import Task
 
 absl_flags.DEFINE_string("replay", None, "workdir of a run whose schedule.jsonl decides, in place of the clock")
+absl_flags.DEFINE_enum("role", "both", ROLES, "one process, or one of two with the same config")
+absl_flags.DEFINE_string("link", "", "between two processes: a folder (default: in the workdir) or grpc://HOST:PORT")
+absl_flags.DEFINE_string("link_token", None, "file with the secret of a grpc link, the same on both sides")
 
 
-def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay: pathlib.Path | None = None) -> None:
+def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None, link: Link | None = None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
-    async_check.check(config)
-    loop, setup = Run(config, workdir, "grpo_async", config.train), make_setup(config, task)
+    loop, setup = Run(async_check.checked(config), workdir, "grpo_async", config.train), make_setup(config, task)
     packer, estimators = RolloutPacker(setup), trackers.make_trackers(config, setup.task)
     policy.check_sizes(setup)
     loop.record(setup.mesh.devices.flat)
@@ -41,23 +45,21 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay: path
         return
     move, ref_params = references.start(setup, params)
     (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
-    rewards, flow = loop.carry(make_rewards(setup)), Flow(setup, prompts, workdir, replay)
+    rewards, flow = loop.carry(make_rewards(setup)), make_flow(setup, prompts, workdir, replay=replay, link=link)
     items = loop.restore(checkpoint_items(state, reference=ref_params), flow)
     state, ref_params = state_of(items), items["reference"]
-    with loop, rewards, flow:
+    with loop, rewards, flow.begun(loop.step, state.params):
         collect, evaluate = AsyncCollector(setup, rewards, flow), make_evaluate(setup, rewards)
         loop.begin(lambda: evaluate(state.params))
-        flow.publish(loop.step, state.params)
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step.number), 3)
             collected = collect(state.params, rollout_key, step.clock, ref_params)
-            rows, looks = to_mesh(setup, packer.to_score(collected.judged.rollout)), step.evaluates or flow.measures
-            scores, reference = score(config, programs, rows, state.params, ref_params, looks=looks)
+            rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
+            scores, reference = score(config, programs, rows, state.params, ref_params, looks=flow.looks(step))
             state = trackers.see(estimators, state, collected, step.number)
             batch, earned = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)
             step.clock.lap("score_s", batch)
-            trained = flow.beside(lambda: update(loop, setup, programs, packer, state, batch, order_key))  # noqa: B023
-            state, updates, metrics = trained
+            state, updates, metrics = flow.beside(update, loop, setup, programs, packer, state, batch, order_key)
             step.clock.lap("train_s")
             metrics |= policy.step_metrics(config, collected, source, updates) | collect.gaps(collected, scores)
             state, metrics = trackers.observe_step(setup.mesh, estimators, state, collected, metrics, earned)
@@ -70,10 +72,22 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay: path
     loop.finish(setup, state.params)
 
 
+def run_sampler(config, workdir: pathlib.Path, link: Link, *, task: Task | None = None) -> bool:
+    """The other process: samples for the trainer, with a state of its own. Returns whether it is done."""
+    setup, folder = make_setup(async_check.checked(config), task), workdir / SAMPLER
+    side = Sampler(setup, link, folder)
+    return sample(setup, Flow(setup, policy.own_prompts(setup)[1], folder), side)
+
+
 def main(config, workdir: pathlib.Path) -> None:
-    """`run` with the flags of this program."""
-    replay = absl_flags.FLAGS.replay
-    run(config, workdir, replay=pathlib.Path(replay) if replay else None)
+    """`run`, or `run_sampler`, with the flags of this program."""
+    given = absl_flags.FLAGS
+    token = pathlib.Path(given.link_token).read_text().strip() if given.link_token else None
+    link = make_link(given.role, workdir, given.link, token)
+    if given.role == "sampler":
+        run_sampler(config, workdir, link)
+    else:
+        run(config, workdir, replay=pathlib.Path(given.replay) if given.replay else None, link=link)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,12 @@ UNSUPPORTED = (
 )
 
 
-def check(config) -> None:
-    """Raises ValueError if the config is not one of experiments.grpo_async, naming every field, one a line."""
+def checked(config):
+    """The config itself.
+
+    Raises:
+      ValueError: if it is not one of experiments.grpo_async, naming every field, one a line.
+    """
     if "flow" not in config:
         raise ValueError("config.flow is missing: start from configs/grpo_async.py, or its function `of`")
     processes.one_process("experiments.grpo_async")
@@ -44,6 +48,7 @@ def check(config) -> None:
         )
     if problems:
         raise ValueError("\n".join(problems))
+    return config
 
 
 def corrects(config) -> bool:

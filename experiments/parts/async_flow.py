@@ -80,10 +80,9 @@ class Flow:
         with contextlib.suppress(Exception):
             self._engine.abort()
 
-    @property
-    def measures(self) -> bool:
-        """Whether rows are scored before the updates to measure the sampler's gap by lag."""
-        return self._settings.measure and self.rule.bound > 0
+    def looks(self, step: Step) -> bool:
+        """Whether rows are scored before the updates: for the group view, or for the sampler's gap by lag."""
+        return step.evaluates or (self._settings.measure and self.rule.bound > 0)
 
     def timings(self, step: Step, collected: Collected, programs: policy.PolicyPrograms) -> dict[str, float]:
         """The timings of one step; the engine's programs are counted in the place of the sampler's."""
@@ -91,6 +90,11 @@ class Flow:
 
     def _cache_size(self) -> int:
         return self._engine.compile_count()
+
+    def begun(self, version: int, params: Params) -> "Flow":
+        """The flow itself, whose sampler has the weights of `version`."""
+        self.publish(version, params)
+        return self
 
     # --- The trainer's side -----------------------------------------------------------------------------------------
 
@@ -125,15 +129,16 @@ class Flow:
         self.counters = self.counters._replace(taken=self.counters.taken + len(numbers))
         return self._groups.take(numbers)
 
-    def beside(self, train: Callable[[], Any]) -> Any:
+    def beside(self, train: Callable, *arguments) -> Any:
         """Trains, and samples meanwhile with the weights of before. Returns what `train` returns.
 
         Args:
-          train: () -> result; called once. In a thread of its own if the schedule is free.
+          train: called once, in a thread of its own if the schedule is free.
+          *arguments: of `train`.
         """
         start, result = self.ticks, None
         if self._free:
-            future = self._pool.submit(train)
+            future = self._pool.submit(train, *arguments)
             while not future.done():
                 if not self._call(idle_ok=True):
                     time.sleep(PAUSE_S)
@@ -145,7 +150,7 @@ class Flow:
         self._event["beside"] = self.ticks - start
         self._drain()
         self._log()
-        return result if self._free else train()
+        return result if self._free else train(*arguments)
 
     def _calls_beside(self) -> int:
         """How many decode calls fit beside this train step."""
@@ -227,7 +232,13 @@ class Flow:
         return {"counters": list(self.counters), "ticks": self.ticks, "groups": self._groups.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continues from a state, and forgets what was logged after it."""
+        """Continues from a state, and forgets what was logged after it.
+
+        Raises:
+          ValueError: if it is the state of a run of two processes.
+        """
+        if "groups" not in state:
+            raise ValueError("this run was begun as two processes: go on with --role=trainer and --role=sampler")
         self.counters, self.ticks = Counters(*state["counters"]), state["ticks"]
         self._groups.set_state(state["groups"])
         if self._path.exists():

@@ -17,7 +17,7 @@ from rl_jax.core.types import Params
 from rl_jax.experience import admission, trajectory
 from rl_jax.experience.trajectory import Trajectory, Turn
 from rl_jax.rollout.lm.continuous import Engine
-from rl_jax.rollout.lm.requests import NO_LOG_PROBS, NO_TOKENS, Completion, Request
+from rl_jax.rollout.lm.requests import Completion, Request
 from rl_jax.training import sharding
 
 PREFILL_ROWS = 16  # contexts of interrupted rows that are read together
@@ -146,7 +146,7 @@ class Groups:
         self.hold()
         held = {request.index: request for request in self._held}
         rows = [
-            _trajectory(group, sample, row or held[group.number * self._size + sample])
+            trajectory_of(group, sample, row or held[group.number * self._size + sample])
             for group in self._inside.values()
             for sample, row in enumerate(group.rows)
         ]
@@ -177,17 +177,17 @@ class Groups:
             if row.status == "running":
                 self._held.append(request)
             else:
-                begin = request._replace(
-                    tokens=NO_TOKENS,
-                    sampled_log_probs=NO_LOG_PROBS,
-                    raw_log_probs=NO_LOG_PROBS,
-                    versions=NO_TOKENS,
-                )
-                columns = (drawn.ids, drawn.log_probs, drawn.raw_log_probs)
-                group.rows[row.sample] = Completion(begin, *columns, REASON[row.status], drawn.versions)
+                group.rows[row.sample] = completion_of(row)
 
 
-def _trajectory(group: GroupRows, sample: int, row: Completion | Request) -> Trajectory:
+def completion_of(row: Trajectory) -> Completion:
+    """The row as the engine gave it back; its request has no more than the prompt."""
+    drawn = row.sampled()[0] if row.turns else trajectory.sampled((), ())
+    request = Request(row.sample, row.segments[0][0].ids, len(drawn.ids))
+    return Completion(request, drawn.ids, drawn.log_probs, drawn.raw_log_probs, REASON[row.status], drawn.versions)
+
+
+def trajectory_of(group: GroupRows, sample: int, row: Completion | Request) -> Trajectory:
     """A row as the record that travels: its status is "running" if it is a request."""
     prompt = row.prompt if isinstance(row, Request) else row.request.prompt
     spans = [trajectory.prompt(prompt)]

@@ -117,6 +117,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("algorithm.beta", lambda x: 0 < x < math.inf, "a number above 0"),
     ("reward.time_limit_s engine.timeout_s", lambda x: x > 0, "above 0 seconds"),
     ("flow.eta flow.age flow.max_running flow.train_ticks flow.decode_steps", lambda x: x >= 0, "0 or more"),
+    ("flow.timeout_s", lambda x: x > 0, "above 0 seconds"),
     ("flow.order", lambda x: x in ("ready", "oldest", "drop"), "ready, oldest or drop"),
     ("flow.schedule", lambda x: x in ("counted", "free"), "counted or free"),
     ("flow.in_flight", lambda x: x in ("interrupt", "drain", "keep"), "interrupt, drain or keep"),

@@ -62,7 +62,7 @@ MAIN: dict[str, tuple[str, ...]] = {
         _START,
         "flow.eta flow.age flow.order flow.schedule flow.in_flight flow.train_ticks",
         _ROLLOUTS,
-        "algorithm.advantage algorithm.behavior_weight " + _LOSS,
+        "algorithm.advantage algorithm.behavior_weight algorithm.surrogate algorithm.aggregate",
         _TRAIN,
         _END,
     ),

@@ -33,7 +33,7 @@ from rl_jax.core.binding import bind, needs
 from rl_jax.core.names import describe
 from rl_jax.core.types import Params, PolicyBatch, TokenScores
 from rl_jax.credit import CreditRule, shaping
-from rl_jax.experience import PromptStream
+from rl_jax.experience import PromptStream, lag
 from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.sampling import Sampling
@@ -97,8 +97,8 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
     "reference_rewards": (lambda config: config.sample.references > 0, "--config.sample.references=10 does"),
     "best_lengths": (lambda config: config.sample.memory.on, "--config.sample.memory.on=true does"),
     "versions": (
-        lambda config: config.rollout.window > 0 or "flow" in config,
-        "experiments.grpo_async does; --config.rollout.window=4, too, in experiments.ppo",
+        lambda c: c.rollout.window > 0 or "flow" in c,
+        "experiments.grpo_async does; rollout.window, in ppo",
     ),
     "lags": (lambda config: "flow" in config, "rows of older policies do: python -m experiments.grpo_async"),
     **dict.fromkeys(
@@ -324,6 +324,7 @@ def group_view(setup: Setup, judged: Judged, batch: PolicyBatch, before: TokenSc
             "advantage": batch.advantages[i],
             "entropy": before.entropy[i],
         }
+        columns |= lag.columns(judged.rollout.versions, judged.rollout.completion_mask, i)
         row = {name: np.asarray(values)[:used].tolist() for name, values in columns.items()}
         row["tokens"] = [setup.task.tokenizer.token_text(t) for t in tokens]
         row["reward"] = float(judged.result.rewards[i])

@@ -19,7 +19,7 @@ import jinja2
 from experiments.parts import refusals
 from experiments.report import arms_page, control, figures, reading
 from experiments.report import charts as charts
-from experiments.report.run_page import CURVES, TOKEN_FIELDS, curves, load_run, other_metrics, run_labels, run_section
+from experiments.report.run_page import CURVES, curves, load_run, other_metrics, run_labels, run_section
 from rl_jax.core.visible import visible
 from rl_jax.runs.logging import write_atomically
 
@@ -56,7 +56,7 @@ def _page(paths: Sequence[Path], metric: str | None, nonce: str, version: str) -
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shared = {"token_fields": [(field, label) for field, label, _ in TOKEN_FIELDS], "nonce": nonce, "version": version}
+    shared = {"nonce": nonce, "version": version}
     labels = run_labels(paths)
     if not any(map(arms_page.is_sweep, paths)):
         runs = [load_run(path, label) for path, label in zip(paths, labels, strict=True)]

@@ -41,6 +41,7 @@ STAGES = {"rollout_s": "rollout", "reward_s": "reward", "score_s": "score", "tra
 RATES = {"tokens_per_s": "tokens/s", "env_steps_per_s": "environment steps/s"}
 # How a token is coloured: (field, label, smallest value of full colour, so that rounding noise stays pale).
 TOKEN_FIELDS = (("advantage", "advantage", 1e-3), ("log_ratio", "log-ratio", 1e-2), ("entropy", "entropy", 1e-2))
+LAG = ("lag", "versions behind the newest", 1.0)  # of the rows of asynchronous runs
 
 
 class Run(NamedTuple):
@@ -256,8 +257,8 @@ def sample_cell(row: Mapping[str, Any], low: float, high: float) -> dict[str, An
 def token_view(view: Mapping[str, Any]) -> dict[str, Any]:
     """One group for the per-token view: completions as cells, and the value of full colour per field."""
     completions = view["rows"][:MAX_GROUP_ROWS]
-    scales = {}
-    for field, _, floor in TOKEN_FIELDS:
+    fields, scales = token_fields(completions), {}
+    for field, _, floor in fields:
         values = [
             abs(value)
             for row in completions
@@ -267,11 +268,12 @@ def token_view(view: Mapping[str, Any]) -> dict[str, Any]:
         scales[field] = max([floor, *values])
     return {
         "step": view["step"],
+        "fields": [(field, label) for field, label, _ in fields],
         "prompt": reading.shown(view["prompt"]),
         "completions": [
             {
                 "reward": charts.short_number(row["reward"]),
-                "cells": [_token_cell(row, index, scales) for index in range(len(row["tokens"]))],
+                "cells": [_token_cell(row, index, scales, fields) for index in range(len(row["tokens"]))],
             }
             for row in completions
         ],
@@ -280,12 +282,17 @@ def token_view(view: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _token_cell(row: Mapping[str, Any], index: int, scales: Mapping[str, float]) -> dict[str, Any]:
-    values = {field: row[field][index] for field in ("log_prob", "log_ratio", "advantage", "entropy")}
+def token_fields(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str, float], ...]:
+    """TOKEN_FIELDS, and LAG if all rows have it."""
+    return (*TOKEN_FIELDS, LAG) if rows and all(LAG[0] in row for row in rows) else TOKEN_FIELDS
+
+
+def _token_cell(row: Mapping[str, Any], index: int, scales: Mapping[str, float], fields) -> dict[str, Any]:
+    values = {field: row[field][index] for field in ("log_prob", *(field for field, _, _ in fields))}
     style = []
-    for field, _, _ in TOKEN_FIELDS:
+    for field, _, _ in fields:
         value = values[field] or 0.0
-        colour = "var(--plain)" if field == "entropy" else "var(--good)" if value > 0 else "var(--bad)"
+        colour = "var(--plain)" if field in ("entropy", "lag") else "var(--good)" if value > 0 else "var(--bad)"
         strength = 60 * min(abs(value) / scales[field], 1)
         style.append(f"--{field}:color-mix(in srgb,{colour} {strength:.0f}%,transparent)")
     shown = {field: charts.short_number(value) for field, value in values.items()}

@@ -64,3 +64,17 @@ def gaps_by_lag(
         found[f"sampler/gap/{d}"] = float(np.abs(gap).mean())
         found[f"sampler/ess/{d}"] = float(weight.sum() ** 2 / (len(weight) * np.square(weight).sum()))
     return found
+
+
+def columns(versions: np.ndarray | None, mask: np.ndarray, row: int) -> dict[str, np.ndarray]:
+    """{"lag": int [C]}, by how many versions each token of a row is behind the batch's newest; {} without versions.
+
+    Args:
+      versions: int [B, C], or None.
+      mask: bool [B, C]. Sampled tokens.
+      row: which one.
+    """
+    if versions is None:
+        return {}
+    newest = np.max(versions, where=np.asarray(mask), initial=0)
+    return {"lag": np.where(mask[row], newest - versions[row], 0)}

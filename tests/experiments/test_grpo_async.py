@@ -1,11 +1,15 @@
 """experiments.grpo_async: eta 0 is experiments.grpo to the byte; what is counted does not depend on kills; replay."""
 
+import contextlib
+import threading
+
 import pytest
 
 from configs import grpo_async as async_config
 from experiments import grpo, grpo_async
 from experiments.parts import async_flow
 from experiments.parts import run as run_part
+from rl_jax.flow import Folder
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments import small
 from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
@@ -18,7 +22,7 @@ def of(tmp_path, flow=None, **fields):
     """The smallest run: 2 groups of 3 rows a step, rows of 1 to 16 tokens, 2 tokens a decode call."""
     fields = (
         dict(
-            train__steps=6,
+            train__steps=5,
             rollout__completion_length=16,
             sample__prompts_per_step=2,
             sample__group_size=3,
@@ -46,9 +50,8 @@ def same_files(one, other):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("minibatches", [1, 2])
-def test_eta_0_is_grpo_to_the_byte(tmp_path, minibatches):
-    fields = dict(train__steps=3, train__minibatches=minibatches, algorithm__behavior_weight=dict(fn="none"))
+def test_eta_0_is_grpo_to_the_byte(tmp_path):
+    fields = dict(train__steps=2, train__minibatches=2, eval__every=1, algorithm__behavior_weight=dict(fn="none"))
     config = of(tmp_path, dict(eta=0, age=0, decode_steps=0), **fields)
     grpo_async.run(config, tmp_path / "async")
     with config.unlocked():
@@ -72,7 +75,7 @@ def undisturbed(tmp_path_factory):
 def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path, undisturbed, monkeypatch):
     """Stopped after every step in turn: what was begun is neither lost nor sampled anew."""
     config = of(undisturbed)
-    for _ in range(6):
+    for _ in range(5):
         monkeypatch.setattr(run_part.checkpoint, "StopSignal", small.StopAfter(1))
         grpo_async.run(config, tmp_path / "run")
     same_files(undisturbed / "run", tmp_path / "run")
@@ -90,21 +93,73 @@ def test_rows_are_of_several_versions_and_within_the_bound(undisturbed):
         assert len(shares) == 9 and sum(shares) == pytest.approx(1.0)
         assert row["sampler/gap/0"] < 1e-5 or row["lag/tokens/0"] == 0.0
     taken = [number for row in read_jsonl(undisturbed / "run" / async_flow.LOG) for number in row["groups"]]
-    assert len(taken) == len(set(taken)) == 12
+    assert len(taken) == len(set(taken)) == 10
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_a_free_run_is_repeated_by_its_log(tmp_path):
     """The wall clock decides how much is sampled beside a train step; with its decisions, the bits are the same."""
-    config = of(tmp_path, dict(schedule="free"), train__steps=4)
+    config = of(tmp_path, dict(schedule="free"), train__steps=3)
     grpo_async.run(config, tmp_path / "free")
     grpo_async.run(config, tmp_path / "again", replay=tmp_path / "free")
     same_files(tmp_path / "free", tmp_path / "again")
     rows = read_jsonl(tmp_path / "free" / async_flow.LOG)
-    assert [row["step"] for row in rows] == [1, 2, 3, 4] and rows == read_jsonl(tmp_path / "again" / async_flow.LOG)
-    other = of(tmp_path, dict(schedule="free"), train__steps=4, seed=1)
+    assert [row["step"] for row in rows] == [1, 2, 3] and rows == read_jsonl(tmp_path / "again" / async_flow.LOG)
+    other = of(tmp_path, dict(schedule="free"), train__steps=3, seed=1)
     with pytest.raises(RuntimeError, match="--replay: step . has .*the recorded run"):
         grpo_async.run(other, tmp_path / "other", replay=tmp_path / "free")
     with pytest.raises(ValueError, match="it has no schedule.jsonl"):
         async_flow.read_schedule(tmp_path)
+
+
+class Died(RuntimeError):
+    """What kills a side, between two of its messages."""
+
+
+class Mortal:
+    """A side of a link whose process dies at its `after`-th message."""
+
+    def __init__(self, link, after):
+        self._link, self._left = link, after
+
+    def __getattr__(self, name):
+        method = getattr(self._link, name)
+        if name in ("close", "lost_s"):
+            return method
+        return lambda *args, **fields: self._count(name) or method(*args, **fields)
+
+    def _count(self, name):
+        self._left -= name in ("publish", "acknowledge", "put", "weights", "settle")
+        if self._left < 0:
+            raise Died
+
+
+def sample_to_the_end(config, workdir, deaths):
+    """A sampler that is started again whenever it dies."""
+    while True:
+        with contextlib.suppress(Died):
+            link = Mortal(Folder(workdir / "link", role="sampler"), deaths.pop(0) if deaths else 10_000)
+            return grpo_async.run_sampler(config, workdir, link)
+
+
+def train_to_the_end(config, workdir, deaths):
+    while not (workdir / "final.json").exists():
+        with contextlib.suppress(Died), contextlib.closing(Folder(workdir / "link", role="trainer")) as folder:
+            grpo_async.run(config, workdir, link=Mortal(folder, deaths.pop(0) if deaths else 10_000))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.parametrize("deaths", [([], []), ([3, 8], [1, 2])], ids=["undisturbed", "both sides die"])
+def test_two_processes_are_one_to_the_byte(tmp_path, undisturbed, deaths):
+    """Each side a thread here, over a folder; each dies twice and comes back from what it has written."""
+    config, (of_trainer, of_sampler) = of(undisturbed), map(list, deaths)
+    sampler = threading.Thread(target=sample_to_the_end, args=(config, tmp_path / "run", of_sampler))
+    sampler.start()
+    try:
+        train_to_the_end(config, tmp_path / "run", of_trainer)
+    finally:
+        sampler.join(120)
+    assert not of_trainer and not of_sampler and not sampler.is_alive(), "each death was died"
+    same_files(undisturbed / "run", tmp_path / "run")

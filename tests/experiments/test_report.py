@@ -153,6 +153,20 @@ def test_token_colours_follow_sign_and_size():
     assert view["scales"] == {"advantage": "2", "log_ratio": "0.01", "entropy": "1"}  # the masked token does not count
 
 
+def test_tokens_of_older_versions_have_a_colour():
+    row = {
+        "tokens": ["a", "b"], "mask": [True, True], "log_prob": [-1.0] * 2, "log_ratio": [0.0] * 2,
+        "advantage": [1.0] * 2, "entropy": [1.0] * 2, "lag": [2, 0], "reward": 1.0,
+    }  # fmt: skip
+    view = run_page.token_view({"step": 1, "prompt": "p", "rows": [row]})
+    old, new = view["completions"][0]["cells"]
+    assert ("lag", "versions behind the newest") in view["fields"] and view["scales"]["lag"] == "2"
+    assert "--lag:color-mix(in srgb,var(--plain) 60%" in old["style"] and "lag 2" in old["title"]
+    assert "--lag:color-mix(in srgb,var(--plain) 0%" in new["style"]
+    plain = {name: value for name, value in row.items() if name != "lag"}
+    assert len(run_page.token_view({"step": 1, "prompt": "p", "rows": [row, plain]})["fields"]) == 3
+
+
 PLANTED = {check.metric: 0.0 if check.worst == "low" else max(2 * check.limit, 1.0) for check in CHECKS}
 
 

@@ -1,0 +1,322 @@
+"""One run as two processes: a trainer, and a sampler that owns the clock. The bits are those of one process.
+
+    python -m experiments.grpo_async ... --workdir=runs/async --role=trainer
+    python -m experiments.grpo_async ... --workdir=runs/async --role=sampler     # the same config
+
+The sampler lets groups in, decodes, and decides which groups make a batch and at which decode call new weights enter:
+it does what Flow does in one process, and waits where the trainer is late. The trainer takes batch after batch. Either
+may be killed between any two messages, and comes back by the same command: groups are on the trainer's disk before a
+sampler is told so, and the sampler writes its own state whenever new weights have entered.
+"""
+
+import json
+import pathlib
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.parts import policy, stops
+from experiments.parts.async_flow import Flow, rule_of
+from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
+from experiments.parts.run import Step
+from experiments.parts.sample_groups import Collected
+from experiments.parts.setup import Setup
+from rl_jax.core.types import Params
+from rl_jax.experience import trajectory
+from rl_jax.experience.admission import Counters
+from rl_jax.flow import Folder, Group, Link
+from rl_jax.flow.flight import FlightTrainer
+from rl_jax.flow.flight_sampler import FlightSampler
+from rl_jax.runs.logging import write_atomically
+
+ROLES = ("both", "trainer", "sampler")
+KEY = b"rl_jax.async"  # of a table's metadata: the record of a group, and what the sampler counted
+LINK, SAMPLER = "link", "sampler"  # folders in the workdir
+POLL_S = 1.0
+KEPT = 3  # states of a sampler: a trainer is at most one version ahead of it
+
+
+class Ended(Exception):
+    """The other side has ended."""
+
+
+class Trainer:
+    """What Flow is to a loop, if the sampler is another process.
+
+    Args:
+      setup: of the run.
+      prompts: of the run; only what is known of records is asked of it, the sampler draws them.
+      link: the trainer's side.
+      checkpoints: folder of the run's checkpoints; groups are forgotten when no checkpoint needs them.
+
+    Attributes:
+      rule: admission.Rule.
+      counters: admission.Counters; only version and taken count here.
+    """
+
+    def __init__(self, setup: Setup, prompts, link: Link, checkpoints: pathlib.Path):
+        check_prompts(setup.config)
+        self._settings, self._link, self._checkpoints = setup.config.flow, link, checkpoints
+        self.rule, self.counters, self.prompts = rule_of(setup.config), Counters(), prompts
+        self._taken, self._metrics = [], {}
+
+    def __enter__(self) -> "Trainer":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._link.say("end", secrets.token_hex(8))
+        self._link.close()
+
+    def _cache_size(self) -> int:
+        return 0
+
+    def looks(self, step: Step) -> bool:
+        """See Flow."""
+        return step.evaluates or (self._settings.measure and self.rule.bound > 0)
+
+    def timings(self, step: Step, collected: Collected, programs: policy.PolicyPrograms) -> dict[str, float]:
+        """See Flow."""
+        return policy.timings(step, collected, programs._replace(generate=self))
+
+    def begun(self, version: int, params: Params) -> "Trainer":
+        """See Flow. What a trainer before this one took after this version waits again."""
+        self._link.resume(version)
+        self.publish(version, params)
+        return self
+
+    def publish(self, version: int, params: Params) -> None:
+        """See Flow. A copy leaves: the next train step may donate the buffers."""
+        if self._taken:
+            self._link.acknowledge(version, [group.number for group in self._taken])
+            self._taken = []
+        self.counters = self.counters._replace(version=version)
+        self._link.publish(version, jax.tree.map(np.array, jax.device_get(params)))
+
+    def take(self) -> list[GroupRows]:
+        """The next batch of the sampler."""
+        step, size = self.counters.version + 1, self.rule.batch
+        self._taken = _wait(
+            lambda: self._link.take(size, POLL_S), self._settings.timeout_s, f"groups of step {step} from the sampler"
+        )
+        found = [unpack(group) for group in self._taken]
+        self._metrics = found[0][1]["metrics"]
+        if {said["step"] for _, said in found} != {step}:
+            steps = sorted({said["step"] for _, said in found})
+            raise RuntimeError(f"step {step} got groups that the sampler made for steps {steps}: the two runs differ")
+        self.counters = self.counters._replace(taken=self.counters.taken + size)
+        return [group for group, _ in found]
+
+    def beside(self, train: Callable, *arguments) -> Any:
+        """Trains; the sampler samples meanwhile by itself."""
+        return train(*arguments)
+
+    def metrics(self) -> dict[str, float]:
+        """What the sampler counted, with this batch."""
+        return self._metrics
+
+    def get_state(self) -> dict[str, Any]:
+        """A JSON value. Rows and prompts are in the sampler's state. Forgets groups that no checkpoint needs."""
+        saved = [int(path.name) for path in self._checkpoints.glob("*") if path.name.isdecimal()]
+        if saved:
+            self._link.settle(min(saved))
+        return {"counters": list(self.counters)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continues from a state. Raises ValueError if it is that of one process."""
+        if "groups" in state:
+            raise ValueError("this run was begun as one process: go on without --role")
+        self.counters = Counters(*state["counters"])
+
+
+def check_prompts(config) -> None:
+    """Raises ValueError if the choice of prompts learns from rewards, which the sampler does not see."""
+    sample = config.sample
+    if sample.prompts.fn != "shuffled" or sample.memory.on:
+        what = f"sample.prompts={sample.prompts.fn!r}" if sample.prompts.fn != "shuffled" else "sample.memory.on=True"
+        raise ValueError(
+            f"{what}: rewards are known to the trainer and prompts are drawn by the sampler; leave out --role, or take "
+            "'shuffled' prompts without a memory"
+        )
+
+
+def pack(group: GroupRows, finished: int, said: dict[str, Any]) -> Group:
+    """A group as it travels: the table of its trajectories, with its record and `said` beside."""
+    table = trajectory.to_table([trajectory_of(group, sample, row) for sample, row in enumerate(group.rows)])
+    words = json.dumps({"record": group.record, **said})
+    return Group(group.number, finished, table.replace_schema_metadata({KEY: words}))
+
+
+def unpack(group: Group) -> tuple[GroupRows, dict[str, Any]]:
+    """The group of `pack`, and what was said beside.
+
+    Raises:
+      ValueError: if it is something else.
+    """
+    metadata = group.table.schema.metadata or {}
+    if KEY not in metadata:
+        raise ValueError(f"group {group.number} was not put by a sampler of experiments.grpo_async")
+    said, rows = json.loads(metadata[KEY]), trajectory.from_table(group.table)
+    found = GroupRows(group.number, said.pop("record"), len(rows))
+    found.rows = [completion_of(row) for row in rows]
+    return found, said
+
+
+class Sampler:
+    """The other side of a Trainer: its messages, and its states on disk.
+
+    Args:
+      setup: of the run.
+      link: the sampler's side.
+      folder: its own: states and schedule.jsonl.
+    """
+
+    def __init__(self, setup: Setup, link: Link, folder: pathlib.Path):
+        check_prompts(setup.config)
+        self._setup, self._link, self._folder = setup, link, folder
+        self._patience, self._end = setup.config.flow.timeout_s, link.hear("end")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def restore(self, flow: Flow) -> int:
+        """Puts back the newest state, if any. Returns its version, or the trainer's if it is a new run."""
+        states = self._states()
+        if not states:
+            return self._first()
+        flow.set_state(json.loads(states[-1][1].read_text(encoding="utf-8")))
+        return states[-1][0]
+
+    def _first(self) -> int:
+        what = "the trainer's first weights"
+        version, _ = _wait(lambda: self._link.newest(-1, POLL_S), self._patience, what, self._ended)
+        if version != 0:
+            raise ValueError(
+                f"the trainer is at version {version}, and {self._folder} has no state of a sampler: bring back that "
+                "folder, or start both anew"
+            )
+        return 0
+
+    def save(self, flow: Flow) -> None:
+        """Writes the state of this version; the last few are kept."""
+        path = self._folder / f"state_{flow.counters.version:08}.json"
+        write_atomically(path, json.dumps(flow.get_state()).encode())
+        for _, old in self._states()[:-KEPT]:
+            old.unlink()
+
+    def _states(self) -> list[tuple[int, pathlib.Path]]:
+        return sorted((int(path.stem.removeprefix("state_")), path) for path in self._folder.glob("state_*.json"))
+
+    def put(self, flow: Flow, groups: list[GroupRows]) -> None:
+        """Hands a batch over, in its order."""
+        said = {"step": flow.counters.version + 1, "metrics": flow.metrics()}
+        first = flow.counters.version * len(groups)
+        packed = [pack(group, first + place, said) for place, group in enumerate(groups)]
+        what = f"room for the groups of step {said['step']}"
+        _wait(lambda: self._link.put(packed, POLL_S), self._patience, what, self._ended)
+
+    def weights(self, version: int) -> Params:
+        """The trainer's weights of this version, on this side's devices; waits for them.
+
+        Raises:
+          Ended: if the trainer has ended before.
+        """
+        what = f"the trainer's weights of version {version}"
+        params = _wait(lambda: self._link.weights(version, POLL_S), self._patience, what, self._ended)
+        return jax.device_put(params, self._setup.param_shardings)
+
+    def _ended(self) -> None:
+        """Raises Ended if the trainer has said so since this side began."""
+        said = self._link.hear("end")
+        if said not in (None, self._end):
+            raise Ended
+
+    def close(self) -> None:
+        """Ends this side."""
+        self._link.close()
+
+
+def sample(setup: Setup, flow: Flow, side: Sampler) -> bool:
+    """The sampler's loop. Returns whether the run is complete, as far as it is concerned.
+
+    Args:
+      setup: of the run.
+      flow: with a state of its own.
+      side: of the link.
+    """
+    total = setup.config.train.steps
+    try:
+        version = side.restore(flow)
+        with flow.begun(version, side.weights(version)):
+            side.save(flow)
+            while (step := flow.counters.version + 1) <= total:
+                side.put(flow, flow.take())
+                if step == total:
+                    break
+                flow.publish(step, flow.beside(side.weights, step))
+                side.save(flow)
+        return True
+    except Ended:
+        stops.note()
+        return False
+    finally:
+        side.close()
+
+
+def _wait(look: Callable[[], Any], patience_s: float, what: str, ended: Callable[[], None] = lambda: None) -> Any:
+    """The first true result of `look`, which waits a little itself.
+
+    Raises:
+      TimeoutError: if nothing comes in time.
+    """
+    end = time.monotonic() + patience_s
+    while not (result := look()):
+        ended()
+        if time.monotonic() > end:
+            raise TimeoutError(
+                f"no {what} for flow.timeout_s={patience_s} s: the other process is not there, or slower than that"
+            )
+    return result
+
+
+def make_link(role: str, workdir: pathlib.Path, address: str, token: str | None) -> Link | None:
+    """The link of a role.
+
+    Args:
+      role: one of ROLES.
+      workdir: of the run.
+      address: "" is a folder in the workdir; a path is another one; "grpc://HOST:PORT" is the network.
+      token: that both sides send over the network.
+
+    Returns:
+      The link; None for "both".
+
+    Raises:
+      ValueError: if the address or the token cannot be.
+    """
+    if role == "both":
+        if address:
+            raise ValueError(f"--link={address}: one process has no link; give --role=trainer or --role=sampler")
+        return None
+    if not address.startswith("grpc"):
+        return Folder(address or workdir / LINK, role=role)
+    if token is None:
+        raise ValueError(f"--link={address}: give --link_token=FILE, a file with the same secret on both sides")
+    if role == "sampler":
+        return FlightSampler(address, token=token)
+    host, _, port = address.partition("://")[2].rpartition(":")
+    if not port.isdecimal():
+        raise ValueError(f"--link={address}: it has no port, as in grpc://127.0.0.1:4000")
+    return FlightTrainer(workdir / LINK, token=token, host=host, port=int(port))
+
+
+def make_flow(
+    setup: Setup, prompts, workdir: pathlib.Path, *, replay: pathlib.Path | None = None, link: Link | None = None
+) -> Flow | Trainer:
+    """What gives a loop its groups: Flow in one process, Trainer with a link."""
+    return (
+        Flow(setup, prompts, workdir, replay)
+        if link is None
+        else Trainer(setup, prompts, link, workdir / "checkpoints")
+    )
