@@ -3,6 +3,7 @@
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8
     python -m experiments.plan --config=configs/plans.py:8b --topology=v5e:8x8 --sweep       # ranks mesh shapes
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8 --largest
+    python -m experiments.plan --config=configs/plans.py:8b --topology=v5p:4x4 --placement   # devices for each call
     python -m experiments.plan --table=experiments/plan/plans           # tabulates the stored plans in README.md there
     python -m experiments.plan --check=experiments/plan/plans/ci.json   # plans it again, fails if it has grown
 
@@ -34,13 +35,15 @@ from absl import flags
 from experiments.parts.flags import main as start
 from experiments.parts.setup import Setup
 from experiments.parts.training import make_step
-from experiments.plan import chips, flops, hlo, programs, stored
+from experiments.plan import chips, flops, hlo, placing, programs, stored
 from rl_jax.runs.logging import write_atomically
 from rl_jax.training import sharding
 
 flags.DEFINE_string("topology", "v5e:4x4", "a slice, CHIP:SHAPE: v4:2x2x2, v5e:4x4, v5p:4x4x4, v6e:4x4")
 flags.DEFINE_bool("sweep", False, "plan the train step for every sensible mesh of the slice and rank the meshes")
 flags.DEFINE_bool("largest", False, "plan the train step with the largest micro-batch that fits")
+flags.DEFINE_bool("placement", False, "estimate which devices should sample, score and train; compiles nothing")
+flags.DEFINE_string("lengths", None, "with --placement: a JSON list of completion lengths, or a run's folder")
 flags.DEFINE_list("programs", ["train", "score", "decode"], "programs to plan")
 flags.DEFINE_float("effort", 0.0, "XLA's exec_time_optimization_effort: 0 as in a run, -1 for a quick plan", -1.0, 1.0)
 flags.DEFINE_string("save", None, "write the plan to this file, as JSON")
@@ -365,6 +368,9 @@ def run(config, workdir: pathlib.Path) -> None:
     """Plans and prints; with --save stores the plan, with --check compares it with a stored one."""
     del workdir
     options = flags.FLAGS
+    if options.placement:
+        placing.run(config, options.topology, options.lengths)
+        return
     if options.sweep:
         best = rank(config, options.topology)
         print("\n" + report(best[0]))
