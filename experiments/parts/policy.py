@@ -97,10 +97,7 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
     ),
     "reference_rewards": (lambda config: config.sample.references > 0, "--config.sample.references=10 does"),
     "best_lengths": (lambda config: config.sample.memory.on, "--config.sample.memory.on=true does"),
-    "versions": (
-        lambda c: c.rollout.window > 0 or "flow" in c,
-        "experiments.grpo_async does; rollout.window, in ppo",
-    ),
+    "versions": (lambda c: c.rollout.window > 0 or "flow" in c, "grpo_async does, and ppo with rollout.window"),
     "lags": (lambda config: "flow" in config, "rows of older policies do: python -m experiments.grpo_async"),
     **dict.fromkeys(
         ("turns", "turn_rewards", "state_keys"),
