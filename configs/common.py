@@ -181,7 +181,7 @@ def base(name: str) -> ConfigDict:
             model=transformer(),
             init_from="",  # workdir of a finished run whose params to start from; "" runs the SFT below, if any
             rollout=rollout(),
-            score=dict(chunk=32),
+            score=dict(chunk=32, micro_batches=1),
             packing=dict(mode="padded", row_length=0, min_rows=1),  # see experiments.parts.packers
             reward=reward(),
             judge=dict(),  # learned judges: name -> dict(fn=..., weight=1.0) of experiments.parts.judges

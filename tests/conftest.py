@@ -19,8 +19,11 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # Un-blocked loops over simulated devices starve XLA's thread pool on two cores and hang; 16 threads do not.
 os.environ["NPROC"] = "16"
 # Most of the suite's time is compiling small programs that run once: XLA's older code generator and no optimizations do
-# that in less than half of the time. What users run is compiled with all of them in .ci/run's quick start.
-_QUICK = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+# that in less than half of the time; in one part, a fifth of the rest goes (no parts are written and read back).
+# What users run is compiled with all of them in .ci/run's quick start.
+_QUICK = (
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+)
 if _QUICK not in os.environ.get("XLA_FLAGS", ""):  # workers inherit it; twice, it would be another program to the cache
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}".strip()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA and TensorStore chatter would bury a failing test

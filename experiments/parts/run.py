@@ -354,8 +354,12 @@ def record_run(config: ConfigDict, workdir: pathlib.Path, program: str, devices:
 
 
 def checkpoint_items(state: TrainState, **more) -> dict[str, Any]:
-    """What is saved: params as an item of their own, so that another run can load only them, and the rest."""
-    return {"params": state.params, "rest": state._replace(params=()), **more}
+    """What is saved: params as an item of their own, so that another run can load only them, and the rest.
+
+    more: further items by name; those that are None are left out.
+    """
+    items = {"params": state.params, "rest": state._replace(params=()), **more}
+    return {name: item for name, item in items.items() if item is not None}
 
 
 def state_of(items: dict[str, Any]) -> TrainState:

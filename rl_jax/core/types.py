@@ -108,6 +108,8 @@ class Turns(NamedTuple):
     the environment has none, and on tokens that were not sampled."""
     counts: dict[str, chex.Array] = {}
     """name -> float32 [B, C]. What the environment counted in each turn, on its last token; 0 elsewhere."""
+    signals: dict[str, chex.Array] = {}
+    """name -> array with B first: what credit asks for by its own name, as branches (rl_jax.core.names)."""
 
 
 class Rollout(NamedTuple):
@@ -237,3 +239,6 @@ class Model(NamedTuple):
     at a column of its own (see models/transformer/decoding.py). None if the model decodes in lockstep only."""
     unstack: Callable | None = None
     """params -> params that decode, extend and unembed also take, made once for many steps. None if there is none."""
+    split_head: Callable | None = None
+    """params -> `unembed` as a core.split_head.SplitHead on the context's mesh, or None if nothing is split there. A
+    model with another `unembed` needs another `split_head`; without one, a score gathers the head."""

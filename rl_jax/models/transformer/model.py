@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.core.axis_table import constrain, devices_over
+from rl_jax.core.split_head import SplitHead, split_head
 from rl_jax.core.types import Model, Params, TokenBatch
 from rl_jax.models.transformer.attention import attend_causally, attention_mask, layer_kinds, rotation
 from rl_jax.models.transformer.blocks import Block, make_norm
@@ -137,8 +138,10 @@ def make_transformer(config: TransformerConfig) -> Model:
         hidden, kept = _forward(config, params, batch, keep=lambda cache, routing: cache)
         return hidden, as_cache(*kept)
 
-    def unembed(params: Params, hidden: chex.Array) -> chex.Array:
-        weights = params["embed"]["embedding"].T if config.tied_head else params["head"]["kernel"]
+    def head_weights(params: Params) -> chex.Array:
+        return params["embed"]["embedding"].T if config.tied_head else params["head"]["kernel"]
+
+    def to_logits(weights: chex.Array, hidden: chex.Array) -> chex.Array:
         # Accumulated and kept in float32: a ratio from bfloat16 logits is not 1 on the first minibatch.
         if hidden.ndim == 3 and devices_over("tokens") > 1:
             flat = constrain(hidden, "rows", "tokens", None)
@@ -148,6 +151,12 @@ def make_transformer(config: TransformerConfig) -> Model:
         if config.logit_softcap:
             logits = config.logit_softcap * jnp.tanh(logits / config.logit_softcap)
         return logits.reshape(*hidden.shape[:-1], -1)
+
+    def unembed(params: Params, hidden: chex.Array) -> chex.Array:
+        return to_logits(head_weights(params), hidden)
+
+    def own_split_head(params: Params) -> SplitHead | None:
+        return split_head(lambda: head_weights(params), config.vocab_size, to_logits)
 
     def run_layer(params: Params, i: int, x: chex.Array, positions: chex.Array, attend: Callable):
         """Layer i only: x [B, T, D], positions int32 [B, T], attend as in Block -> (x, attend's second result)."""
@@ -162,7 +171,8 @@ def make_transformer(config: TransformerConfig) -> Model:
     embed = functools.partial(_embed, config)
     extend, decode, init_cache = make_decode(config, embed, run_layer, normed)
     init = functools.partial(init_params, config)
-    return Model(init, apply, unembed, prefill, decode, init_cache, config.vocab_size, extend, unstack)
+    functions = (init, apply, unembed, prefill, decode, init_cache)
+    return Model(*functions, config.vocab_size, extend, unstack, own_split_head)
 
 
 def make_routed_apply(config: TransformerConfig) -> Callable:
