@@ -48,6 +48,9 @@ def transformer(**changes) -> ConfigDict:
         num_kv_heads=2,
         head_dim=32,
         mlp_dim=256,
+        num_experts=0,  # 0: a dense MLP
+        experts_per_token=0,
+        replay_routes=False,  # scoring and training run the experts that ran in sampling (R3)
         tied_head=True,
         rope_theta=10_000.0,
         norm_eps=1e-5,

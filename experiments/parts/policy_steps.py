@@ -69,6 +69,8 @@ def score(
     scores = programs.on_host(params, rows) if needs_scores(config) or looks else None
     if not policy.needs_ref_log_probs(config):
         return scores, None
+    if isinstance(rows, TokenBatch):
+        rows = rows._replace(routes=None)  # the reference routes by itself
     return scores, programs.on_host(action_mask.reference_of(ref_params), rows).log_probs
 
 

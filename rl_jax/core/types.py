@@ -47,6 +47,9 @@ class TokenBatch(NamedTuple):
     allowed: chex.Array | None = None
     """uint8 [B, C, V / 8]. Bits of the tokens that might have been sampled in each of the last C columns, which a Score
     stays inside of (models.nucleus); None: all of them."""
+    routes: chex.Array | None = None
+    """int16 [B, T, L, k]. Experts that ran for each token in each layer when it was sampled, which a forward runs again
+    (arXiv 2510.11370); -1: the router chooses. None: it chooses for all tokens."""
 
 
 class Packed(NamedTuple):
@@ -242,3 +245,6 @@ class Model(NamedTuple):
     split_head: Callable | None = None
     """params -> `unembed` as a core.split_head.SplitHead on the context's mesh, or None if nothing is split there. A
     model with another `unembed` needs another `split_head`; without one, a score gathers the head."""
+    routes: Callable | None = None
+    """cache -> int16 [B, S, L, k], the experts that ran for the token of each column; -1 if there was none yet. None if
+    the cache does not record them."""

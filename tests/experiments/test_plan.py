@@ -406,7 +406,14 @@ def test_a_check_says_how_to_accept_what_has_grown(tmp_path, monkeypatch, capsys
     path = tmp_path / "a.json"
     path.write_text(json.dumps(a_plan()))
     options = types.SimpleNamespace(
-        sweep=False, topology="v5e:8x8", programs=["train"], largest=False, effort=0.0, check=str(path), save=None
+        placement=False,
+        sweep=False,
+        topology="v5e:8x8",
+        programs=["train"],
+        largest=False,
+        effort=0.0,
+        check=str(path),
+        save=None,
     )
     monkeypatch.setattr(cli.flags, "FLAGS", options)
     monkeypatch.setattr(cli, "plan", lambda *_, **__: a_plan())
