@@ -382,11 +382,11 @@ def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Pa
     path = hub.local_folder(setup.config.model.path)
     main = distributed.is_main()
     if path and distributed.any_process(main and not (workdir / "hf").exists()):
-        model_params = to_host(setup.merged(params) if setup.merged else params)
+        model_params = to_host(setup.merged(params) if setup.merged else params, main_only=True)
         if main:
             loading.save_hf(workdir / "hf", loading.read_config(path), model_params, like=path)
         if setup.merged:
-            adapters, settings = to_host(params["adapters"]), lora_config(setup.config)
+            adapters, settings = to_host(params["adapters"], main_only=True), lora_config(setup.config)
             if main:
                 base = hub.base_model(setup.config.model.path)
                 save_peft(workdir / "peft", settings, adapters, model_type=loading.model_type(path), **base)

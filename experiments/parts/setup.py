@@ -72,7 +72,9 @@ def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
         result = assemble(config, mesh, task, *load_model(config.model.to_dict(), config.seed, task.tokenizer))
     result = _with_adapters(result) if config.model.lora.rank else result
     result = result._replace(task=prompt_limits.limited(config, result.task))
-    layout = rollout_mesh.make_layout(config, mesh, result.param_shapes)
+    dtype = policies_of(config.model)["dtype"]
+    dtype = "" if config.model.lora.rank or dtype == "float32" else dtype
+    layout = rollout_mesh.make_layout(config, mesh, result.param_shapes, dtype)
     return result._replace(model=sharding.model_on_mesh(result.model, mesh), rollout=layout)
 
 
