@@ -15,25 +15,29 @@ FOLDER = "FOLDER"  # the placeholder for model.path in configs that need a pretr
 _KL, _LOSS = "rl_jax.losses.kl", "rl_jax.losses.policy"
 _PROMPTS = {"sample.prompts": "rl_jax.experience.sources"}
 _REWARD = {"reward.compose": "rl_jax.rewards.compose", "rollout.engine.sync": "rl_jax.rollout.lm.weight_sync"}
-_POLICY = _PROMPTS | _REWARD | {
-    "algorithm.shaping": "rl_jax.credit.shaping",
-    "algorithm.reward_kl": _KL,
-    "algorithm.advantage": "rl_jax.advantages",
-    "algorithm.behavior_weight": "rl_jax.token_weights",
-    "algorithm.token_weight": "rl_jax.token_weights",
-    "algorithm.token_selection": "rl_jax.token_weights",
-    "algorithm.entropy_weight": "rl_jax.token_weights",
-    "algorithm.row_selection": "rl_jax.selection.rows",
-    "algorithm.surrogate": _LOSS,
-    "algorithm.kl": _KL,
-    "algorithm.aggregate": "rl_jax.losses.aggregate",
-    "algorithm.entropy_aggregate": "rl_jax.losses.aggregate",
-    "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
-    **{
-        f"algorithm.trackers.{place}": "rl_jax.core.trackers"
-        for place in ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
-    },
-}
+_POLICY = (
+    _PROMPTS
+    | _REWARD
+    | {
+        "algorithm.shaping": "rl_jax.credit.shaping",
+        "algorithm.reward_kl": _KL,
+        "algorithm.advantage": "rl_jax.advantages",
+        "algorithm.behavior_weight": "rl_jax.token_weights",
+        "algorithm.token_weight": "rl_jax.token_weights",
+        "algorithm.token_selection": "rl_jax.token_weights",
+        "algorithm.entropy_weight": "rl_jax.token_weights",
+        "algorithm.row_selection": "rl_jax.selection.rows",
+        "algorithm.surrogate": _LOSS,
+        "algorithm.kl": _KL,
+        "algorithm.aggregate": "rl_jax.losses.aggregate",
+        "algorithm.entropy_aggregate": "rl_jax.losses.aggregate",
+        "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
+        **{
+            f"algorithm.trackers.{place}": "rl_jax.core.trackers"
+            for place in ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
+        },
+    }
+)
 _PREFERENCES = _REWARD | {
     "algorithm.token_weight": "rl_jax.losses.preference.score_maps",
     "algorithm.score_map": "rl_jax.losses.preference.score_maps",
@@ -45,11 +49,15 @@ _PREFERENCES = _REWARD | {
     "algorithm.regularizer": "rl_jax.losses.preference.regularizers",
     "algorithm.batch_stats": "rl_jax.losses.preference.batch_stats",
 }
-_ONLINE = _PREFERENCES | _PROMPTS | {
-    "algorithm.candidate_value": "rl_jax.selection.candidate_values",
-    "algorithm.pair_selection": "rl_jax.selection.pair_selection",
-    "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
-}
+_ONLINE = (
+    _PREFERENCES
+    | _PROMPTS
+    | {
+        "algorithm.candidate_value": "rl_jax.selection.candidate_values",
+        "algorithm.pair_selection": "rl_jax.selection.pair_selection",
+        "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
+    }
+)
 _CONTROL = {
     "algorithm.updater": "rl_jax.control",
     "algorithm.advantage": "rl_jax.advantages.steps",
@@ -62,7 +70,7 @@ _CONTROL = {
 # config.program -> field -> module of the functions that the field names.
 FUNCTIONS = {
     "grpo": _POLICY,
-    "agents": _POLICY | {"agent.env": "rl_jax.envs.text"},
+    "agents": _POLICY | {"agent.env": "rl_jax.envs.text", "agent.branching": "rl_jax.experience.branching"},
     "ppo": {name: module for name, module in _POLICY.items() if name != "algorithm.advantage"}
     | {"critic.advantage": "rl_jax.advantages.tokens", "critic.loss": "rl_jax.losses.value"},
     "dpo": _PREFERENCES,
@@ -88,6 +96,7 @@ OPTIMIZERS = dict.fromkeys(
     (f"{group}.optimizer.rule" for group in ("train", "sft", "critic")), "rl_jax.training.optimizers"
 ) | {"sft.loss": "rl_jax.losses.one_token"}
 OPTIONAL = (  # fn "" means none
+    "agent.branching",
     *("rollout.engine.sync", "algorithm.token_selection", "algorithm.row_selection", "algorithm.trackers"),
     "algorithm.entropy_weight",
     "algorithm.entropy_aggregate",
