@@ -56,9 +56,9 @@ CREDIT = {
 # What config.agent needs for them.
 AGENT = {
     "vine": dict(state_rollouts=2),
-    "arpo": dict(branching=dict(fn="by_entropy", roots=4, rounds=1)),
-    "tree_grpo": dict(branching=dict(fn="at_random", roots=4, rounds=2)),
-    "branch_loo": dict(branching=dict(fn="at_random", roots=4, rounds=1)),
+    "arpo": dict(branching=dict(fn="by_entropy"), roots=4),
+    "tree_grpo": dict(branching=dict(fn="at_random"), roots=4, rounds=2),
+    "branch_loo": dict(branching=dict(fn="at_random"), roots=4),
 }
 # Who plays the other side of kuhn and bargain.
 PARTNERS = {"self_play": "self", "older": "reference"}
@@ -104,7 +104,7 @@ def get_config(arg: str | None = None):
     if "smoke" in words:
         common.smoke(config)
         config.task.update(num_train=100, num_test=20)
-        config.agent.branching.roots = 2
+        config.agent.roots = 2
     return config
 
 

@@ -148,7 +148,9 @@ MODEL = {
     "agent.on_rewrite": 'If a chat template writes earlier turns anew: "keep" the ids as they are, or "refuse".',
     "agent.train_observations": "Train on the environment's tokens as well. A mistake, to show its harm.",
     "agent.branching": "Turns at which episodes of a group branch (rl_jax.experience.branching): at_random, "
-    'by_entropy. "": none. `roots` begin at the prompt, the others in `rounds`.',
+    'by_entropy. "": none.',
+    "agent.roots": "With agent.branching: episodes of a group that begin at the prompt.",
+    "agent.rounds": "With agent.branching: rounds in which the group's other episodes begin.",
     "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",
     "agent.partner": 'Who plays the other side of kuhn or bargain. "": a script; "self": the policy; "reference": '
     "an older one, which algorithm.reference_schedule moves.",

@@ -10,16 +10,18 @@ worst; what the environment wrote is read, not trained on), `good` (episodes wit
 `smoke`: seconds. The policy starts from the run itself, --config.init_from=runs/guess, if it is given.
 """
 
-from configs import agents_worlds, common, sweeps
+from configs import common, sweeps
+from configs.agents_worlds import WORLDS
+from configs.agents_worlds import get_config as of_world
 from configs.preferences import given
 
 PAIRS = {"turns": "turns", "episodes": "episodes", "good": "none"}
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, (*agents_worlds.WORLDS, *PAIRS, "real", "smoke"))
-    world = next((word for word in words if word in agents_worlds.WORLDS), "guess")
-    like = agents_worlds.get_config(f"{world},real" if "real" in words else world)
+    words = common.parse(arg, (*WORLDS, *PAIRS, "real", "smoke"))
+    world = next((word for word in words if word in WORLDS), "guess")
+    like = of_world(f"{world},real" if "real" in words else world)
     config = given.base(f"episodes_{world}")
     config.task, config.model = like.task, like.model
     row = like.rollout.completion_length

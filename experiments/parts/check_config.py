@@ -103,6 +103,7 @@ OPTIMIZERS = dict.fromkeys(
     (f"{group}.optimizer.rule" for group in ("train", "sft", "critic")), "rl_jax.training.optimizers"
 ) | {"sft.loss": "rl_jax.losses.one_token"}
 OPTIONAL = (  # fn "" means none
+    "agent.branching",
     *("rollout.engine.sync", "algorithm.token_selection", "algorithm.row_selection", "algorithm.trackers"),
     "algorithm.entropy_weight",
     "algorithm.entropy_aggregate",

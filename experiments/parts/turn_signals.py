@@ -52,13 +52,13 @@ def asked(config) -> set[str]:
 def problems(config, env: Any) -> list[str]:
     """What config.agent says about branching and values that cannot be, one a line; `env` is one environment."""
     agent, size, found = config.agent, config.sample.group_size, []
-    if agent.branching.fn and not 1 <= agent.branching.roots < size:
+    if agent.branching.fn and not 1 <= agent.roots < size:
         found.append(
-            f"agent.branching.roots={agent.branching.roots!r} must be at least 1 and less than "
+            f"agent.roots={agent.roots!r} must be at least 1 and less than "
             f"sample.group_size={size}, whose other episodes branch off"
         )
-    if agent.branching.fn and agent.branching.rounds < 1:
-        found.append(f"agent.branching.rounds={agent.branching.rounds!r} must be 1 or more")
+    if agent.branching.fn and agent.rounds < 1:
+        found.append(f"agent.rounds={agent.rounds!r} must be 1 or more")
     if agent.state_rollouts < 0:
         found.append(f"agent.state_rollouts={agent.state_rollouts!r} must be 0 (none) or more")
     try:
@@ -80,15 +80,12 @@ def problems(config, env: Any) -> list[str]:
 def chooser(config) -> Callable | None:
     """(found, count, dice) -> points, of config.agent.branching; None if episodes do not branch."""
     spec = config.agent.branching.to_dict()
-    if not spec["fn"]:
-        return None
-    keywords = {name: value for name, value in spec.items() if name not in ("roots", "rounds")}
-    return bind(keywords, branching)
+    return bind(spec, branching) if spec["fn"] else None
 
 
 def shares(config) -> list[int]:
     """How many episodes of a group begin in each round: the roots, and the others split evenly."""
-    roots, rounds = config.agent.branching.roots, config.agent.branching.rounds
+    roots, rounds = config.agent.roots, config.agent.rounds
     rest = config.sample.group_size - roots
     cuts = [rest * n // rounds for n in range(rounds + 1)]
     return [roots, *(b - a for a, b in zip(cuts, cuts[1:], strict=False) if b > a)]

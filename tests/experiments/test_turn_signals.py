@@ -33,7 +33,7 @@ def run(tmp_path_factory):
     """(setup, player, params, records, trajectories of two prompts, their rows)."""
     config = config_of(tmp_path_factory.mktemp("signals"), turns=3)
     config.agent.env = dict(fn="tests.experiments.test_turn_signals:Pays")
-    config.agent.branching = dict(fn="at_random", roots=2, rounds=2)
+    config.agent.update(branching=dict(fn="at_random"), roots=2, rounds=2)
     config.agent.state_rollouts = 2
     config.sample.update(prompts_per_step=2, group_size=4)
     config.algorithm.advantage = dict(fn=f"{TREES}:tree_grpo")
@@ -145,19 +145,19 @@ def test_contexts_end_with_answers_of_the_environment():
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("fields", "message"),
     [
-        ("branching", dict(fn="at_random", roots=8, rounds=1), "agent.branching.roots=8 must be at least 1 and less"),
-        ("branching", dict(fn="at_random", roots=2, rounds=0), "agent.branching.rounds=0 must be 1 or more"),
-        ("branching", dict(fn="at_rando", roots=2, rounds=1), "agent.branching: .*nearest: 'at_random'"),
-        ("branching", dict(fn="by_entropy", roots=2, rounds=1, tau=1), "takes no keyword 'tau'"),
-        ("state_rollouts", -1, "agent.state_rollouts=-1 must be 0"),
+        (dict(branching=dict(fn="at_random"), roots=8), "agent.roots=8 must be at least 1 and less"),
+        (dict(branching=dict(fn="at_random"), rounds=0), "agent.rounds=0 must be 1 or more"),
+        (dict(branching=dict(fn="at_rando")), "agent.branching: .*nearest: 'at_random'"),
+        (dict(branching=dict(fn="by_entropy", tau=1)), "takes no keyword 'tau'"),
+        (dict(state_rollouts=-1), "agent.state_rollouts=-1 must be 0"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path, field, value, message):
+def test_what_cannot_be_is_refused(tmp_path, fields, message):
     config = config_of(tmp_path)
     config.sample.group_size = 8
-    config.agent[field] = value
+    config.agent.update(fields)
     with pytest.raises(ValueError, match=message):
         players.check(config)
 
@@ -166,5 +166,5 @@ def test_rounds_split_the_group(tmp_path):
     config = config_of(tmp_path)
     config.sample.group_size = 8
     for roots, rounds, shares in ((4, 2, [4, 2, 2]), (5, 2, [5, 1, 2]), (7, 3, [7, 1])):
-        config.agent.branching = dict(fn="at_random", roots=roots, rounds=rounds)
+        config.agent.update(branching=dict(fn="at_random"), roots=roots, rounds=rounds)
         assert turn_signals.shares(config) == shares
