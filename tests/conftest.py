@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import zlib
 
 import pytest
 
@@ -56,7 +57,16 @@ def _share_ir_contexts(lowerings: int) -> None:
         mlir.make_ir_context = shared
 
 
+def _pack_quickly() -> None:
+    """Packs what goes into the folder of compiled programs at zlib's lowest level: it lives as long as the test run."""
+    from jax._src import compilation_cache
+
+    if getattr(compilation_cache, "zstd", 1) is None and getattr(compilation_cache, "zstandard", 1) is None:
+        compilation_cache.compress_executable = lambda executable: zlib.compress(executable, level=1)
+
+
 _share_ir_contexts(200)
+_pack_quickly()
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
