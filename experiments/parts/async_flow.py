@@ -152,6 +152,12 @@ class Flow:
         self._log()
         return result if self._free else train(*arguments)
 
+    def end(self) -> bool:
+        """Logs the last batch, beside whose training nothing is sampled. Returns True."""
+        self._event["beside"] = 0
+        self._log()
+        return True
+
     def _calls_beside(self) -> int:
         """How many decode calls fit beside this train step."""
         if self._recorded is None:
@@ -252,7 +258,7 @@ def read_schedule(folder: pathlib.Path) -> dict[int, dict]:
     Raises:
       ValueError: if the folder has none.
     """
-    path = folder / LOG
-    if not path.exists():
+    path = next((path for path in (folder / LOG, folder / "sampler" / LOG) if path.exists()), None)
+    if path is None:
         raise ValueError(f"--replay={folder}: it has no {LOG}; name the workdir of a run of experiments.grpo_async")
     return {row["step"]: row for row in read_jsonl(path)}
