@@ -85,7 +85,8 @@ def run_sampler(config, workdir: pathlib.Path, link: Link, *, task: Task | None 
             for step in range(version + 1, config.train.steps + 1):
                 side.put(flow, flow.take())
                 if step == config.train.steps:
-                    return flow.end()
+                    flow.beside(lambda: None)  # as one process, for its log
+                    return True
                 flow.publish(step, flow.beside(side.weights, step))
                 side.save(flow)
     return False

@@ -152,12 +152,6 @@ class Flow:
         self._log()
         return result if self._free else train(*arguments)
 
-    def end(self) -> bool:
-        """Logs the last batch, beside whose training nothing is sampled. Returns True."""
-        self._event["beside"] = 0
-        self._log()
-        return True
-
     def _calls_beside(self) -> int:
         """How many decode calls fit beside this train step."""
         if self._recorded is None:
