@@ -5,8 +5,9 @@
 The task and the model of configs/tasks/arithmetic.py. Rows may be of older versions than the policy that is trained:
 AReaL's decoupled loss weighs each token by exp(old_logp - behavior_logp), up to 5, and clips about the policy at the
 start of the updates. Arguments: `sync` (eta 0: experiments.grpo, bit for bit), `free` (clocks decide, and are logged),
-`drain`, `keep` (what becomes of rows in flight), `oldest`, `drop` (which groups make a batch), `delay8` (a delay line:
-every row is exactly 8 versions old, the first ones younger), `smoke` (seconds, for CI).
+`drain`, `keep` (what becomes of rows in flight), `oldest`, `drop` (which groups make a batch), `one_step_off` (the next
+batch is sampled while this one is trained on, with a barrier between batches), `delay8` (a delay line: every row is
+exactly 8 versions old, the first ones younger), `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -52,7 +53,7 @@ def base(name: str):
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, ("sync", "free", "drain", "keep", "oldest", "drop", *DELAYS, "smoke"))
+    words = common.parse(arg, ("sync", "free", "drain", "keep", "oldest", "drop", "one_step_off", *DELAYS, "smoke"))
     config = of(arithmetic.get_config("smoke" if "smoke" in words else None))
     config.name = "grpo_async"
     config.flow.decode_steps = 4  # of 12 tokens at most
@@ -62,6 +63,8 @@ def get_config(arg: str | None = None):
         config.flow.order = word
     for word in words & set(DELAYS):
         delayed(config, DELAYS[word])
+    if "one_step_off" in words:
+        delayed(config, 1)
     if "free" in words:
         config.flow.schedule = "free"
     if "sync" in words:

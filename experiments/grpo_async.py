@@ -9,15 +9,16 @@ bit. The same command resumes an interrupted run, with every row that was begun.
 schedule was free. --role=trainer and --role=sampler are the same run as two processes.
 """
 
+import contextlib
 import pathlib
 
 import jax
 from absl import flags as absl_flags
 
-from experiments.parts import async_check, flags, policy, processes, references, trackers
+from experiments.parts import async_check, flags, policy, processes, references, stops, trackers
 from experiments.parts.async_collect import AsyncCollector
 from experiments.parts.async_flow import Flow
-from experiments.parts.async_roles import ROLES, SAMPLER, Sampler, make_flow, make_link, sample
+from experiments.parts.async_roles import ROLES, SAMPLER, Ended, Sampler, make_flow, make_link
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.policy_steps import make_policy_batch, score, update
@@ -73,10 +74,22 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
 
 
 def run_sampler(config, workdir: pathlib.Path, link: Link, *, task: Task | None = None) -> bool:
-    """The other process: samples for the trainer, with a state of its own. Returns whether it is done."""
+    """The other process: samples what `run` trains on. Returns whether it has sampled all, or the trainer has ended."""
     setup, folder = make_setup(async_check.checked(config), task), workdir / SAMPLER
     side = Sampler(setup, link, folder)
-    return sample(setup, Flow(setup, policy.own_prompts(setup)[1], folder), side)
+    flow = Flow(setup, policy.own_prompts(setup)[1], folder)
+    with contextlib.closing(side), contextlib.suppress(Ended):
+        version = side.restore(flow)
+        with flow.begun(version, side.weights(version)):
+            side.save(flow)
+            for step in range(version + 1, config.train.steps + 1):
+                side.put(flow, flow.take())
+                if step == config.train.steps:
+                    flow.beside(lambda: None)  # as one process, for its log
+                    return True
+                flow.publish(step, flow.beside(side.weights, step))
+                side.save(flow)
+    return False
 
 
 def main(config, workdir: pathlib.Path) -> None:
@@ -85,7 +98,7 @@ def main(config, workdir: pathlib.Path) -> None:
     token = pathlib.Path(given.link_token).read_text().strip() if given.link_token else None
     link = make_link(given.role, workdir, given.link, token)
     if given.role == "sampler":
-        run_sampler(config, workdir, link)
+        run_sampler(config, workdir, link) or stops.note()
     else:
         run(config, workdir, replay=pathlib.Path(given.replay) if given.replay else None, link=link)
 

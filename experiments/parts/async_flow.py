@@ -252,7 +252,7 @@ def read_schedule(folder: pathlib.Path) -> dict[int, dict]:
     Raises:
       ValueError: if the folder has none.
     """
-    path = folder / LOG
-    if not path.exists():
+    path = next((path for path in (folder / LOG, folder / "sampler" / LOG) if path.exists()), None)
+    if path is None:
         raise ValueError(f"--replay={folder}: it has no {LOG}; name the workdir of a run of experiments.grpo_async")
     return {row["step"]: row for row in read_jsonl(path)}

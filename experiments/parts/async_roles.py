@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.parts import policy, stops
+from experiments.parts import policy
 from experiments.parts.async_flow import Flow, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
 from experiments.parts.run import Step
@@ -235,33 +235,6 @@ class Sampler:
     def close(self) -> None:
         """Ends this side."""
         self._link.close()
-
-
-def sample(setup: Setup, flow: Flow, side: Sampler) -> bool:
-    """The sampler's loop. Returns whether the run is complete, as far as it is concerned.
-
-    Args:
-      setup: of the run.
-      flow: with a state of its own.
-      side: of the link.
-    """
-    total = setup.config.train.steps
-    try:
-        version = side.restore(flow)
-        with flow.begun(version, side.weights(version)):
-            side.save(flow)
-            while (step := flow.counters.version + 1) <= total:
-                side.put(flow, flow.take())
-                if step == total:
-                    break
-                flow.publish(step, flow.beside(side.weights, step))
-                side.save(flow)
-        return True
-    except Ended:
-        stops.note()
-        return False
-    finally:
-        side.close()
 
 
 def _wait(look: Callable[[], Any], patience_s: float, what: str, ended: Callable[[], None] = lambda: None) -> Any:

@@ -133,3 +133,19 @@ def test_drop_throws_away_and_counts(setup, weights, tmp_path):
     inside = {group.number for group in flow._groups.inside(6)}
     assert len(inside) == flow.counters.admitted - flow.counters.taken - flow.counters.dropped
     assert flow.counters == Counters(6, flow.counters.admitted, 18, flow.counters.dropped)
+
+
+def test_a_replay_that_goes_another_way_is_named(setup, tmp_path):
+    (tmp_path / async_flow.LOG).write_text('{"step": 1, "start": 3, "groups": [0, 1, 2], "beside": 4}\n')
+    flow = flow_of(setup, tmp_path)
+    flow._recorded = async_flow.read_schedule(tmp_path)
+    flow._event = {"step": 1, "start": 3, "groups": [0, 1, 2]}
+    assert flow._calls_beside() == 4
+    flow._event["groups"] = [0, 1, 4]
+    with pytest.raises(RuntimeError, match=r"step 1 has groups=\[0, 1, 4\], the recorded run \[0, 1, 2\]"):
+        flow._calls_beside()
+    flow._event["step"] = 2
+    with pytest.raises(RuntimeError, match="the recorded run has no step 2"):
+        flow._calls_beside()
+    with pytest.raises(ValueError, match="it has no schedule.jsonl"):
+        async_flow.read_schedule(tmp_path / "nowhere")

@@ -73,10 +73,10 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path, undisturbed, monkeypatch):
-    """Stopped after every step in turn: what was begun is neither lost nor sampled anew."""
+    """Stopped after the third step: what was begun is neither lost nor sampled anew."""
     config = of(undisturbed)
-    for _ in range(5):
-        monkeypatch.setattr(run_part.checkpoint, "StopSignal", small.StopAfter(1))
+    for count in (3, 100):
+        monkeypatch.setattr(run_part.checkpoint, "StopSignal", small.StopAfter(count))
         grpo_async.run(config, tmp_path / "run")
     same_files(undisturbed / "run", tmp_path / "run")
     schedules = [read_jsonl(folder / "run" / async_flow.LOG) for folder in (undisturbed, tmp_path)]
@@ -94,23 +94,6 @@ def test_rows_are_of_several_versions_and_within_the_bound(undisturbed):
         assert row["sampler/gap/0"] < 1e-5 or row["lag/tokens/0"] == 0.0
     taken = [number for row in read_jsonl(undisturbed / "run" / async_flow.LOG) for number in row["groups"]]
     assert len(taken) == len(set(taken)) == 10
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
-def test_a_free_run_is_repeated_by_its_log(tmp_path):
-    """The wall clock decides how much is sampled beside a train step; with its decisions, the bits are the same."""
-    config = of(tmp_path, dict(schedule="free"), train__steps=3)
-    grpo_async.run(config, tmp_path / "free")
-    grpo_async.run(config, tmp_path / "again", replay=tmp_path / "free")
-    same_files(tmp_path / "free", tmp_path / "again")
-    rows = read_jsonl(tmp_path / "free" / async_flow.LOG)
-    assert [row["step"] for row in rows] == [1, 2, 3] and rows == read_jsonl(tmp_path / "again" / async_flow.LOG)
-    other = of(tmp_path, dict(schedule="free"), train__steps=3, seed=1)
-    with pytest.raises(RuntimeError, match="--replay: step . has .*the recorded run"):
-        grpo_async.run(other, tmp_path / "other", replay=tmp_path / "free")
-    with pytest.raises(ValueError, match="it has no schedule.jsonl"):
-        async_flow.read_schedule(tmp_path)
 
 
 class Died(RuntimeError):
@@ -149,17 +132,38 @@ def train_to_the_end(config, workdir, deaths):
             grpo_async.run(config, workdir, link=Mortal(folder, deaths.pop(0) if deaths else 10_000))
 
 
+@contextlib.contextmanager
+def sampling(config, workdir, deaths=()):
+    """A sampler beside; at the end it must be done."""
+    side = threading.Thread(target=sample_to_the_end, args=(config, workdir, deaths))
+    side.start()
+    try:
+        yield
+    finally:
+        side.join(120)
+    assert not side.is_alive()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("deaths", [([], []), ([3, 8], [1, 2])], ids=["undisturbed", "both sides die"])
-def test_two_processes_are_one_to_the_byte(tmp_path, undisturbed, deaths):
-    """Each side a thread here, over a folder; each dies twice and comes back from what it has written."""
-    config, (of_trainer, of_sampler) = of(undisturbed), map(list, deaths)
-    sampler = threading.Thread(target=sample_to_the_end, args=(config, tmp_path / "run", of_sampler))
-    sampler.start()
-    try:
+def test_two_processes_that_die_are_one_to_the_byte(tmp_path, undisturbed):
+    """Each side a thread here, over a folder; each dies between two messages and comes back from what it wrote."""
+    config, of_trainer, of_sampler = of(undisturbed), [6], [2]
+    with sampling(config, tmp_path / "run", of_sampler):
         train_to_the_end(config, tmp_path / "run", of_trainer)
-    finally:
-        sampler.join(120)
-    assert not of_trainer and not of_sampler and not sampler.is_alive(), "each death was died"
+    assert not of_trainer and not of_sampler, "each death was died"
     same_files(undisturbed / "run", tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_free_run_of_two_is_repeated_by_one(tmp_path):
+    """Wall clocks decide how much is sampled beside a train step; by its log, one process gives the same bits."""
+    config = of(tmp_path, dict(schedule="free"), train__steps=3)
+    with sampling(config, tmp_path / "free"):
+        train_to_the_end(config, tmp_path / "free", [])
+    grpo_async.run(config, tmp_path / "again", replay=tmp_path / "free")
+    same_files(tmp_path / "free", tmp_path / "again")
+    rows = read_jsonl(tmp_path / "free" / "sampler" / async_flow.LOG)
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert read_jsonl(tmp_path / "again" / async_flow.LOG) == rows
