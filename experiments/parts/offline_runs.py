@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from experiments.parts import control_runs, control_setup, offline_data
 from rl_jax.control import offline
 from rl_jax.control.offline import data as datasets
+from rl_jax.control.offline import labelling, sequence
 from rl_jax.control.offline import recipe as recipes
-from rl_jax.control.offline import sequence
 from rl_jax.core.binding import bind
 from rl_jax.models.agents import decision_transformer
 from rl_jax.rollout.envs.steps import memoryless
@@ -53,11 +53,13 @@ class Method(NamedTuple):
 def step_method(config, networks, algorithm: dict[str, Any]) -> Method:
     """A method whose policy reads single observations. algorithm: config.algorithm, numbers may be traced."""
     recipe = bind(algorithm, offline)(networks)
+    partly = "labels" in config and config.labels.missing == "actions" and not config.labels.fill
 
     def act(params, loaded: offline_data.Loaded):
         return memoryless(lambda o: networks.policy(params, datasets.normalized(o, loaded.moments)))
 
-    return Method(networks.init, recipe, None, act, lambda rows: (), networks.distribution)
+    sample = labelling.only_labelled if partly else None
+    return Method(networks.init, recipe, sample, act, lambda rows: (), networks.distribution)
 
 
 def sequence_method(config, networks, algorithm: dict[str, Any]) -> Method:
