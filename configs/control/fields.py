@@ -97,6 +97,8 @@ CONTROL = {
     "labels.beta": "rewards: rationality of the annotator, per unit of return.",
     "labels.members": "rewards: networks in the ensemble.",
     "labels.center": "rewards: subtract the mean. Not if episodes can end early.",
+    "ope.updates": "Updates of the critics that evaluate the policy from the data, at each row of metrics.",
+    "ope.learning_rate": "Their learning rate.",
     "sequence.width": "Decision transformer: width of the residual stream.",
     "sequence.layers": "Decision transformer: blocks.",
     "sequence.heads": "Decision transformer: attention heads.",

@@ -7,7 +7,7 @@ Arguments: an environment, `pointmass` (the default), `gridworld`, `cartpole`, `
 `filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`, `cql`, and for continuous actions `td3_bc`,
 `a2pr`; decision transformers, `dt` and `mo_dt`; what is hidden of the data, `ss_orl` (actions of 90 % of the episodes,
 filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned from pairs of
-segments); `smoke` (seconds, for CI).
+segments); `fqe` (the policy's value by fitted Q, from the data alone); `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -91,7 +91,7 @@ def base(name: str):
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, *LABELS, "smoke"))
+    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, *LABELS, "fqe", "smoke"))
     labels = sorted(words & set(LABELS))
     places, methods = sorted(words & set(ENVIRONMENTS)), sorted(words & set(METHODS))
     if max(map(len, (places, methods, labels))) > 1:
@@ -106,6 +106,8 @@ def get_config(arg: str | None = None):
         config.algorithm = dict(METHODS[method])
         if method in ("dt", "mo_dt"):
             config.sequence = dict(SEQUENCE)
+        if "fqe" in words:
+            config.ope = dict(updates=2000, learning_rate=1e-3)
         for word in labels:
             config.labels = _LABELS | LABELS[word]
     if "smoke" in words:
@@ -122,6 +124,8 @@ def shorten(config) -> None:
         config.sequence.update(width=8, layers=1, context=4)
     config.dataset.update(num_envs=8, num_steps=20)
     config.eval.update(num_episodes=2, max_steps=20)
+    if "ope" in config:
+        config.ope.updates = 4
     if "labels" in config:
         config.labels.update(updates=4, num_pairs=16)
     config.checkpoint.every = 4
