@@ -5,7 +5,9 @@
 
 Arguments: an environment, `pointmass` (the default), `gridworld`, `cartpole`, `aim`, `matching`; a method, `bc`,
 `filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`, `cql`, and for continuous actions `td3_bc`,
-`a2pr`; decision transformers, `dt` and `mo_dt`; `smoke` (seconds, for CI).
+`a2pr`; decision transformers, `dt` and `mo_dt`; what is hidden of the data, `ss_orl` (actions of 90 % of the episodes,
+filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned from pairs of
+segments); `fqe` (the policy's value by fitted Q, from the data alone); `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -38,6 +40,16 @@ METHODS = {
     "mo_dt": dict(fn="mo_dt", scale=10.0, target=1.0, weight=-1.0),
 }
 SEQUENCE = dict(width=64, layers=2, heads=2, context=10)  # of a decision transformer
+# What is hidden of the data: actions of 90 % of the episodes (arXiv 2210.06518), or all rewards (arXiv 2411.05273).
+_LABELS = dict(
+    missing="", share=0.1, lowest=0.5, fill=True, updates=1000, learning_rate=1e-3,
+    length=5, num_pairs=1000, beta=10.0, members=3, center=True,
+)  # fmt: skip
+LABELS = {
+    "ss_orl": dict(missing="actions"),
+    "labelled_only": dict(missing="actions", fill=False),
+    "preferred": dict(missing="rewards"),
+}
 DISCRETE = ("gridworld", "cartpole", "matching")
 CONTINUOUS_METHODS = ("td3_bc", "a2pr")
 
@@ -79,19 +91,25 @@ def base(name: str):
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, "smoke"))
+    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, *LABELS, "fqe", "smoke"))
+    labels = sorted(words & set(LABELS))
     places, methods = sorted(words & set(ENVIRONMENTS)), sorted(words & set(METHODS))
-    if len(places) > 1 or len(methods) > 1:
-        raise ValueError(f"choose at most one environment and one method, not {', '.join(places + methods)}")
+    if max(map(len, (places, methods, labels))) > 1:
+        named = ", ".join(places + methods + labels)
+        raise ValueError(f"choose at most one environment, one method and one word for the labels, not {named}")
     place, method = (places or ["pointmass"])[0], (methods or ["iql"])[0]
     if place in DISCRETE and method in CONTINUOUS_METHODS:
         raise ValueError(f"{method} is for continuous actions, {place} has a finite set: choose iql or cql")
-    config = base("_".join(["control_offline", place, method]))
+    config = base("_".join(["control_offline", place, method, *labels]))
     config.update(ENVIRONMENTS[place])
     with config.unlocked():
         config.algorithm = dict(METHODS[method])
         if method in ("dt", "mo_dt"):
             config.sequence = dict(SEQUENCE)
+        if "fqe" in words:
+            config.ope = dict(updates=2000, learning_rate=1e-3)
+        for word in labels:
+            config.labels = _LABELS | LABELS[word]
     if "smoke" in words:
         shorten(config)
     return config
@@ -106,6 +124,10 @@ def shorten(config) -> None:
         config.sequence.update(width=8, layers=1, context=4)
     config.dataset.update(num_envs=8, num_steps=20)
     config.eval.update(num_episodes=2, max_steps=20)
+    if "ope" in config:
+        config.ope.updates = 4
+    if "labels" in config:
+        config.labels.update(updates=4, num_pairs=16)
     config.checkpoint.every = 4
     config.log.update(progress=False, tensorboard=False)
 

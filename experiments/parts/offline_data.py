@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import control_setup
+from experiments.parts import control_setup, offline_labels
 from rl_jax import envs
 from rl_jax.control.offline import data as datasets
 from rl_jax.control.transitions import Transitions
@@ -27,12 +27,14 @@ class Loaded(NamedTuple):
       moments: of the observations, 0 and 1 if they are not normalised.
       references: float32 [2], the returns that count as 0 and 100.
       behaviour_return: float32 [], the mean return of the data's episodes.
+      measured: metrics of what was filled in (offline_labels), float32 [] by name.
     """
 
     data: datasets.OfflineData
     moments: datasets.Moments
     references: jax.Array
     behaviour_return: jax.Array
+    measured: dict[str, jax.Array]
 
 
 def make_offline_networks(config, env: envs.Vector) -> OfflineNetworks:
@@ -139,7 +141,7 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
     Raises:
       ValueError: as `read_file`, `rows_of`; or if no returns are given that count as 0 and 100, and none are scripted.
     """
-    settings = config.dataset
+    settings, label = config.dataset, offline_labels.make_labels(config, networks, control_setup.load_env(config, 1))
     known = config.env.name in scripted.CONTROLLERS
     if settings.path:
         shape = control_setup.load_env(config, 1).observation_space.shape
@@ -152,7 +154,7 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
     judges = scripted_returns(config, ("random", "expert")) if known and not settings.returns else None
 
     def load(key: jax.Array) -> Loaded:
-        data_key, judge_key = jax.random.split(key)
+        data_key, judge_key, label_key = jax.random.split(key, 3)
         if gather is None:
             steps = Transitions(*(jnp.asarray(x) for x in recorded[:6]))
             source, behaviour = jnp.asarray(recorded.source), jnp.asarray(recorded.behaviour)
@@ -174,7 +176,8 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
             first = data.time == 0
             returns = jnp.where(first, data.to_go, data.to_go[0])
             references = jnp.stack([jnp.min(returns), jnp.max(returns)])
-        return Loaded(data, by, references, earned)
+        data, measured = label(data, label_key)
+        return Loaded(data, by, references, earned, measured)
 
     return load
 
@@ -187,4 +190,4 @@ def scores(returned: jax.Array, loaded: Loaded) -> dict[str, jax.Array]:
         "eval/normalized": 100.0 * (returned - low) / width,
         "eval/improvement": returned - loaded.behaviour_return,
         "data/return": loaded.behaviour_return,
-    }
+    } | loaded.measured

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from experiments.parts import control_runs, control_setup, offline_data
 from rl_jax.control import offline
 from rl_jax.control.offline import data as datasets
+from rl_jax.control.offline import evaluation, labelling, sequence
 from rl_jax.control.offline import recipe as recipes
-from rl_jax.control.offline import sequence
 from rl_jax.core.binding import bind
 from rl_jax.models.agents import decision_transformer
 from rl_jax.rollout.envs.steps import memoryless
@@ -53,11 +53,13 @@ class Method(NamedTuple):
 def step_method(config, networks, algorithm: dict[str, Any]) -> Method:
     """A method whose policy reads single observations. algorithm: config.algorithm, numbers may be traced."""
     recipe = bind(algorithm, offline)(networks)
+    partly = "labels" in config and config.labels.missing == "actions" and not config.labels.fill
 
     def act(params, loaded: offline_data.Loaded):
         return memoryless(lambda o: networks.policy(params, datasets.normalized(o, loaded.moments)))
 
-    return Method(networks.init, recipe, None, act, lambda rows: (), networks.distribution)
+    sample = labelling.only_labelled if partly else None
+    return Method(networks.init, recipe, sample, act, lambda rows: (), networks.distribution)
 
 
 def sequence_method(config, networks, algorithm: dict[str, Any]) -> Method:
@@ -109,6 +111,37 @@ def check_one_device(config, parts: int) -> None:
         raise ValueError(f"eval.num_episodes={config.eval.num_episodes} must be 1 or more: returns are the result")
 
 
+def make_estimate(config, networks) -> Callable:
+    """Makes (TrainState, data) -> {"ope/fqe"}: the policy's mean value of the data's first states, by fitted Q.
+
+    Discounted with dataset.discount. Without a group `ope` there is none. Critics are fitted anew at each row of metrics.
+
+    Raises:
+      ValueError: for a decision transformer, whose policy does not read single observations.
+    """
+    if "ope" not in config:
+        return lambda train, data: {}
+    if config.algorithm.fn in METHODS:
+        raise ValueError(
+            f"ope: algorithm.fn={config.algorithm.fn!r} has no policy of single observations; leave it out"
+        )
+    fields, discount = config.ope, config.dataset.discount
+
+    def estimate(train: TrainState, data: datasets.OfflineData) -> dict[str, jax.Array]:
+        def policy(observations: jax.Array) -> jax.Array:
+            return networks.policy(train.params, observations)
+
+        init_key, fit_key = jax.random.split(jax.random.fold_in(train.rng, 2**31 - 4))
+        recipe = evaluation.fitted_q(networks, policy, discount=discount)
+        begin, fit = recipes.make_fit(recipe, fields.learning_rate, batch_size=config.train.batch_size)
+        state, _ = fit(begin(networks.init(init_key), fit_key), data, fields.updates)
+        values = evaluation.policy_values(networks, state.params, policy, data.steps.observations)
+        first = data.time == 0
+        return {"ope/fqe": jnp.sum(jnp.where(first, values, 0.0)) / jnp.sum(first)}
+
+    return estimate
+
+
 def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None):
     """Makes the pure functions of one run, as control_runs.make_run.
 
@@ -126,6 +159,7 @@ def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None):
     networks = offline_data.make_offline_networks(config, env)
     load = offline_data.make_loader(config, networks, config.dataset.discount)
     eval_env = control_setup.load_env(config, config.eval.num_episodes)
+    estimate = make_estimate(config, networks)
 
     def parts_of(values: dict[str, jax.Array]):
         result = control_setup.with_values(settings, values)
@@ -153,6 +187,7 @@ def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None):
         policy, memory = own.act(train.params, state.loaded), own.memory(eval_env.num_envs)
         metrics |= control_runs.judge(config, policy, own.distribution, eval_env, train, memory)
         metrics |= offline_data.scores(metrics["eval/return"], state.loaded)
+        metrics |= estimate(train, state.loaded.data)
         return state._replace(train=train), jax.tree.map(jnp.float32, metrics)
 
     return init, advance, lambda state: state.train.params

@@ -132,7 +132,7 @@ def test_files_that_do_not_fit_the_environment(tmp_path):
 
 
 def test_words_that_do_not_go_together():
-    with pytest.raises(ValueError, match="at most one environment and one method, not bc, iql"):
+    with pytest.raises(ValueError, match="one method and one word for the labels, not bc, iql"):
         configs.get_config("bc,iql")
     with pytest.raises(ValueError, match="td3_bc is for continuous actions, cartpole has a finite set"):
         configs.get_config("cartpole,td3_bc")
