@@ -57,6 +57,7 @@ _CONTROL = {
     "algorithm.kl": _KL,
     "algorithm.kl_control": "rl_jax.core.trackers",
     "algorithm.relabel": "rl_jax.control.relabelling",
+    "algorithm.auxiliary": "rl_jax.control.auxiliary",
     "algorithm.value_loss": "rl_jax.losses.value",
     "network.distribution": "rl_jax.models.agents.distributions",
 }
@@ -94,6 +95,7 @@ OPTIONAL = (  # fn "" means none
     "algorithm.entropy_aggregate",
     "algorithm.kl_control",
     "algorithm.relabel",
+    "algorithm.auxiliary",
     "sft.loss",
 )
 
