@@ -8,7 +8,8 @@ Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `resid
 `machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `counts`, `contrast`, `annotator`, `ranking`,
 `novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`,
 `liayn`, `ads`, `stages`; auxiliary losses `temporal`, `views`,
-`robust_views`; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
+`robust_views`; starts from `snapshots` of a teacher;
+`smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
 and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own reward.
 """
 
@@ -122,6 +123,28 @@ PLACES = {
     "temporal": (_AUXILIARY | dict(auxiliary=dict(fn="temporal")), dict(fn="")),
     "views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="info_nce")), dict(fn="")),
     "robust_views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="robust")), dict(fn="")),
+    # arXiv 2403.00673: starts from a teacher's states for the first 100,000 steps. Its teacher is a trained agent.
+    "snapshots": (
+        _PROBE
+        | dict(
+            env=dict(
+                name="probes/corridor",
+                length=40,
+                snapshots=dict(
+                    teacher=dict(fn="mostly", action=1, share=0.6),
+                    episodes=10,
+                    every=10,
+                    max_steps=160,
+                    clusters=6,
+                    until=100_000,
+                    limit=100,
+                ),
+            ),
+            train=dict(total_steps=200_000, optimizer=dict(learning_rate=3e-3)),
+            eval=dict(max_steps=160),
+        ),
+        dict(fn=""),
+    ),
 }
 
 

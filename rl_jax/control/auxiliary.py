@@ -94,8 +94,8 @@ def views(
         seen = observations[:rows]
         kept = [jax.random.bernoulli(k, 1.0 - hidden_share, seen.shape) for k in jax.random.split(key)]
         codes = [net.apply(params, features(seen * mask)) for mask in kept]
-        # Not the norm: its gradient at 0, where every feature is hidden, is nan.
-        left, right = (x * jax.lax.rsqrt(jnp.sum(jnp.square(x), axis=1, keepdims=True) + 1e-8) for x in codes)
+        # Not the norm: at 0, where every feature is hidden, its gradient is nan. The 0.01 keeps this one small there.
+        left, right = (x * jax.lax.rsqrt(jnp.sum(jnp.square(x), axis=1, keepdims=True) + 1e-2) for x in codes)
         if kind == "robust":
             return jnp.mean(contrastive.robust(left @ right.T, rho=rho, floor=floor)[0])
         return jnp.mean(contrastive.info_nce(left @ right.T / floor))

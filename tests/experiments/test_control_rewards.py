@@ -82,7 +82,7 @@ def test_every_word_is_bound_and_has_a_state(word):
     check_config.check(config)
     relabel, _, _ = relabel_of(config)
     if relabel is None:  # trains on the environment's reward
-        assert word == "expert" or config.algorithm.auxiliary.fn
+        assert word in ("expert", "snapshots") or config.algorithm.auxiliary.fn
         return
     state = jax.eval_shape(relabel.begin, jax.random.key(0))
     after, paid = jax.eval_shape(relabel.apply, state, rows_like(config))

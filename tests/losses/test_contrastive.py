@@ -62,7 +62,7 @@ def test_an_auxiliary_loss_falls_where_there_is_something_to_tell_apart(name, op
         jax.value_and_grad(lambda p, k: made.loss(p, lambda x: jnp.tanh(x @ torso), seen, actions, after, k))
     )
     params, first = made.init(jax.random.key(0)), None
-    for step in range(150):
+    for step in range(100):
         value, slope = loss(params, jax.random.key(step % 5))
         first = value if first is None else first
         params = jax.tree.map(lambda p, g: p - 0.1 * g, params, slope)
