@@ -51,6 +51,7 @@ def base(name: str) -> ConfigDict:
                 # Other rewards for the collected steps (rl_jax.control.relabelling: by_terms, by_potential, by_machine,
                 # by_lagrange, by_novelty, ...; or "module:function"); "" keeps the environment's.
                 relabel=dict(fn=""),
+                auxiliary=dict(fn=""),  # a further loss on the actor's layers (rl_jax.control.auxiliary); "" is none
                 entropy_coef=0.01,
                 value_loss=dict(fn="clipped", value_clip=0.2),
                 support=dict(low=-1.0, high=1.0, num_bins=51, padding=3),  # read by the categorical losses only

@@ -30,6 +30,7 @@ CONTROL = {
     "algorithm.updater": "What an update does with its batch (rl_jax.control).",
     "algorithm.whiten": "Normalize advantages to mean 0 and deviation 1.",
     "algorithm.kl_control": 'Controller of kl_coef (rl_jax.core.trackers: adaptive_kl, annealed_kl). fn "": none.',
+    "algorithm.auxiliary": 'Further loss on the actor\'s layers (rl_jax.control.auxiliary). fn "": none.',
     "algorithm.relabel": 'Rewards that replace the environment\'s (rl_jax.control.relabelling). fn "": none.',
     "algorithm.value_loss": "Value loss per step (rl_jax.losses.value).",
     "algorithm.value_coef": "Weight of the value loss.",

@@ -7,7 +7,9 @@
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
 `machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `counts`, `contrast`, `annotator`, `ranking`,
 `novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`,
-`liayn`, `ads`, `stages`; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
+`liayn`, `ads`, `stages`; auxiliary losses `temporal`, `views`,
+`robust_views`; starts from `snapshots` of a teacher;
+`smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
 and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own reward.
 """
 
@@ -46,6 +48,7 @@ _TOUR = _PROBE | dict(
     algorithm=dict(entropy_coef=0.03),
     train=dict(total_steps=200_000, optimizer=dict(learning_rate=3e-3)),
 )
+_AUXILIARY = _PROBE | dict(env=dict(name="probes/corridor", length=12))
 _HALF = dict(fn="place")  # the annotator's score: how far right; above a half is good
 
 PLACES = {
@@ -116,6 +119,32 @@ PLACES = {
     "liayn": (_TOUR, dict(fn="by_discriminator", demos="", kind="liayn")),
     "ads": (_TOUR, dict(fn="by_transport", demos="", scale=1.0)),
     "stages": (_TOUR, dict(fn="by_stages", demos="", stages=5)),
+    # Auxiliary losses on the actor's layers; the reward stays the environment's.
+    "temporal": (_AUXILIARY | dict(auxiliary=dict(fn="temporal")), dict(fn="")),
+    "views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="info_nce")), dict(fn="")),
+    "robust_views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="robust")), dict(fn="")),
+    # arXiv 2403.00673: starts from a teacher's states for the first 100,000 steps. Its teacher is a trained agent.
+    "snapshots": (
+        _PROBE
+        | dict(
+            env=dict(
+                name="probes/corridor",
+                length=40,
+                snapshots=dict(
+                    teacher=dict(fn="mostly", action=1, share=0.6),
+                    episodes=10,
+                    every=10,
+                    max_steps=160,
+                    clusters=6,
+                    until=100_000,
+                    limit=100,
+                ),
+            ),
+            train=dict(total_steps=200_000, optimizer=dict(learning_rate=3e-3)),
+            eval=dict(max_steps=160),
+        ),
+        dict(fn=""),
+    ),
 }
 
 
@@ -128,8 +157,10 @@ def get_config(arg: str | None = None):
     fields, relabel = PLACES[name]
     config = control_common.base(f"control_rewards_{name}")
     config.num_seeds = 4
-    config.update(fields)
+    auxiliary = fields.get("auxiliary", dict(fn=""))
+    config.update({group: values for group, values in fields.items() if group != "auxiliary"})
     config.algorithm.relabel = relabel
+    config.algorithm.auxiliary = auxiliary
     if "smoke" in words:
         config.update(num_seeds=2, log_every=4)
         config.train.total_steps = 8 * config.sample.num_envs * config.sample.num_steps

@@ -65,6 +65,7 @@ _CONTROL = {
     "algorithm.kl": _KL,
     "algorithm.kl_control": "rl_jax.core.trackers",
     "algorithm.relabel": "rl_jax.control.relabelling",
+    "algorithm.auxiliary": "rl_jax.control.auxiliary",
     "algorithm.value_loss": "rl_jax.losses.value",
     "network.distribution": "rl_jax.models.agents.distributions",
 }
@@ -110,6 +111,7 @@ OPTIONAL = (  # fn "" means none
     "algorithm.kl_control",
     "algorithm.relabel",
     "agent.branching",
+    "algorithm.auxiliary",
     "sft.loss",
 )
 

@@ -65,6 +65,8 @@ class Algorithm(NamedTuple):
       normalize_rewards: by the running spread of discounted returns.
       relabel: replaces the rewards of collected steps (control.relabelling, reward_learning.by_reward,
         self_play.by_self_play), before they are scaled. None keeps them.
+      auxiliary: a further loss, (the agent's params, PPOBatch) -> (float [], its weight); the batch has
+        extras["next_observations"] for it (control.auxiliary).
       discount: gamma of the returns in normalize_rewards; the advantage has its own.
     """
 
@@ -83,6 +85,7 @@ class Algorithm(NamedTuple):
     normalize_observations: bool = False
     normalize_rewards: bool = False
     relabel: Relabel | None = None
+    auxiliary: Callable | None = None
     discount: Any = 0.99
 
 
@@ -156,6 +159,7 @@ def credited(
         old_log_probs=log_probs,
         behavior_log_probs=behavior,
         ref_log_probs=log_probs if uses_kl(algorithm) else None,
+        extras={} if algorithm.auxiliary is None else {"next_observations": next_observations},
     )
     return ppo.PPOBatch(policy, values, returns), metrics
 

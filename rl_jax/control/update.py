@@ -142,7 +142,13 @@ def make_parts(
         return learning.policy(unravel(state.train.params), _normalizer(state.train.trackers))
 
     def loss_of(params: chex.Array, batch: ppo.PPOBatch):
-        return loss(*agent.predict(unravel(params), batch.policy.batch), batch, algorithm)
+        whole = unravel(params)
+        total, metrics = loss(*agent.predict(whole, batch.policy.batch), batch, algorithm)
+        if algorithm.auxiliary is None:
+            return total, metrics
+        extra, weight = algorithm.auxiliary(whole, batch)
+        summed = Mean(total.total + weight * extra * total.count, total.count)
+        return summed, metrics | {"auxiliary": Mean(extra, jnp.float32(1.0))}
 
     return UpdateParts(init, gather, policy_of, loss_of)
 

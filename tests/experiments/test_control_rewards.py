@@ -12,6 +12,7 @@ import pytest
 from configs.control import preferences, rewards
 from experiments import control_ppo
 from experiments.parts import check_config, control_relabel, control_runs, control_setup
+from rl_jax.rollout.envs.steps import collect, memoryless, start
 from rl_jax.training import checkpoint
 from tests.control.relabelling.rows import random_rows
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
@@ -55,6 +56,20 @@ def demonstration(config) -> pathlib.Path:
     return path
 
 
+def shapes_of(tree):
+    """A state has the same structure, shapes and dtypes after every update."""
+    return jax.tree.structure(tree), [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
+
+
+def rows_like(config):
+    """Shapes of a rollout of `small` in the environment of the config."""
+    _, env, agent = relabel_of(config)
+    state = jax.eval_shape(lambda key: start(env, key), jax.random.key(0))
+    policy = memoryless(functools.partial(agent.policy, agent.init(jax.random.key(0))))
+    rolled = functools.partial(collect, policy, agent.distribution, env, num_steps=8)
+    return jax.eval_shape(rolled, state, jax.random.key(0))[1]
+
+
 def relabel_of(config):
     env = control_setup.load_env(config, config.sample.num_envs)
     agent = control_setup.make_network(config, env, 1)
@@ -66,9 +81,13 @@ def test_every_word_is_bound_and_has_a_state(word):
     config = small(word)
     check_config.check(config)
     relabel, _, _ = relabel_of(config)
-    if word == "expert":  # trains on the environment's reward, to be imitated
-        assert relabel is None
+    if relabel is None:  # trains on the environment's reward
+        assert word in ("expert", "snapshots") or config.algorithm.auxiliary.fn
         return
+    state = jax.eval_shape(relabel.begin, jax.random.key(0))
+    after, paid = jax.eval_shape(relabel.apply, state, rows_like(config))
+    assert shapes_of(after) == shapes_of(state) and paid.rewards.shape == (8, 8)
+    assert relabel.measure is None or all(x.shape == () for x in jax.eval_shape(relabel.measure, after).values())
     first, second = (jax.tree.leaves(jax.eval_shape(relabel.begin, jax.random.key(seed))) for seed in (0, 1))
     assert [x.shape for x in first] == [x.shape for x in second]
 
@@ -92,11 +111,12 @@ def test_weights_are_swept_inside_one_program():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("word", ["liayn"])
+@pytest.mark.parametrize("word", ["liayn", "temporal"])
 def test_a_run_and_its_resumption(word, tmp_path, monkeypatch):
     config = small(word, num_seeds=1)
-    with config.unlocked():
-        config.algorithm.relabel.update(hidden=(8,), steps=1)
+    if word == "liayn":
+        with config.unlocked():
+            config.algorithm.relabel.update(hidden=(8,), steps=1)
     control_ppo.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "StopSignal", StopAfter())
@@ -106,7 +126,7 @@ def test_a_run_and_its_resumption(word, tmp_path, monkeypatch):
     for name in ("metrics.jsonl", "final.json"):
         assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     last = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert {"relabel/own", "relabel/expert"} <= set(last)
+    assert ({"relabel/own", "relabel/expert"} if word == "liayn" else {"auxiliary"}) <= set(last)
 
 
 def test_a_reward_of_ones_own_and_what_is_refused():
