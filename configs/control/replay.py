@@ -17,7 +17,19 @@ from configs.control import replay_common
 
 _ADAM = dict(learning_rate=1e-3, eps=1e-8)
 ENVIRONMENTS = {
-    "cartpole": dict(num_seeds=4, eval=dict(num_episodes=32)),
+    # RL Baselines3 Zoo's numbers. Its slow copy follows once per update, here every 128 gradient steps: with a copy
+    # every 10 of them values grow without bound, in PyTorch as here.
+    "cartpole": dict(
+        num_seeds=4,
+        sample=dict(num_envs=8, num_steps=32),
+        replay=dict(capacity=102_400, warmup=1024, batch_size=64),
+        network=dict(hidden=(256, 256)),
+        algorithm=dict(target_every=128, exploration=dict(initial=1.0, final=0.04, fraction=0.16)),
+        train=dict(total_steps=50_000, gradient_steps=128, optimizer=dict(learning_rate=2.3e-3)),
+        log_every=14,
+        checkpoint=dict(every=98),
+        eval=dict(num_episodes=32),
+    ),
     "breakout": dict(
         env=dict(name="gymnax/Breakout-MinAtar"),
         network=dict(channels=16, hidden=(128,)),

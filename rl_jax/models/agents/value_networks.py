@@ -1,4 +1,8 @@
-"""Critics of actions, Q(s, a), as ensembles, and the actors that they teach: for replay (rl_jax.control.off_policy)."""
+"""Critics of actions, Q(s, a), as ensembles, and the actors that they teach: for replay (rl_jax.control.off_policy).
+
+Weights and biases start uniform in +- 1 / sqrt(inputs), PyTorch's default, as in the published codes of DQN, TD3 and
+SAC; PPO's networks (actor_critic.py) start orthogonal.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,7 +13,7 @@ import jax.numpy as jnp
 
 from rl_jax.core.types import Params
 from rl_jax.models.agents.distributions import Distribution
-from rl_jax.models.agents.torso import ACTIVATIONS, dense, linear, make_torso
+from rl_jax.models.agents.torso import ACTIVATIONS, linear, make_torso
 
 
 class Critic(NamedTuple):
@@ -60,9 +64,9 @@ def make_action_values(
     def init(key: chex.PRNGKey) -> Params:
         params, head_key = torso.init(key)
         value_key, head_key = jax.random.split(head_key)
-        params["head"] = dense(head_key, torso.size, num_actions * num_outputs, 1.0)
+        params["head"] = uniform_dense(head_key, torso.size, num_actions * num_outputs)
         if dueling:
-            params["value"] = dense(value_key, torso.size, num_outputs, 1.0)
+            params["value"] = uniform_dense(value_key, torso.size, num_outputs)
         return params
 
     def apply(params: Params, observations: chex.Array) -> chex.Array:
@@ -94,7 +98,7 @@ def make_q_function(observation_shape: tuple[int, ...], low: Any, high: Any, num
 
     def init(key: chex.PRNGKey) -> Params:
         params, head_key = torso.init(key)
-        return params | {"head": dense(head_key, torso.size, num_outputs, 1.0)}
+        return params | {"head": uniform_dense(head_key, torso.size, num_outputs)}
 
     def apply(params: Params, observations: chex.Array, actions: chex.Array) -> chex.Array:
         scaled = (actions - jnp.broadcast_to(middle, actions.shape)) / jnp.broadcast_to(half, actions.shape)
@@ -105,12 +109,12 @@ def make_q_function(observation_shape: tuple[int, ...], low: Any, high: Any, num
 
 
 def make_actor(observation_shape: tuple[int, ...], distribution: Distribution, **layers) -> Actor:
-    """An Actor: a torso and a linear head with small weights. **layers: as in `make_action_values`, less members."""
+    """An Actor: a torso and a linear head. **layers: as in `make_action_values`, less members."""
     _, torso = _network(observation_shape, layers | dict(members=1))
 
     def init(key: chex.PRNGKey) -> Params:
         params, head_key = torso.init(key)
-        return params | {"head": dense(head_key, torso.size, distribution.num_outputs, 0.01)}
+        return params | {"head": uniform_dense(head_key, torso.size, distribution.num_outputs)}
 
     def apply(params: Params, observations: chex.Array) -> chex.Array:
         return linear(torso.apply(params, observations), params["head"])
@@ -118,10 +122,30 @@ def make_actor(observation_shape: tuple[int, ...], distribution: Distribution, *
     return Actor(init, apply, distribution)
 
 
+def uniform_dense(key: chex.PRNGKey, inputs: int, outputs: int) -> dict[str, chex.Array]:
+    """Params of agents.torso.linear: kernel float32 [inputs, outputs] and bias [outputs], in +- 1 / sqrt(inputs)."""
+    kernel_key, bias_key = jax.random.split(key)
+    bound = inputs**-0.5
+    return {
+        "kernel": jax.random.uniform(kernel_key, (inputs, outputs), minval=-bound, maxval=bound),
+        "bias": jax.random.uniform(bias_key, (outputs,), minval=-bound, maxval=bound),
+    }
+
+
 def _network(shape: tuple[int, ...], layers: dict[str, Any]):
     """(members, Torso) of hidden, activation, channels and layer_norm: LayerNorm before each activation."""
     hidden, activation = tuple(layers.get("hidden", (64, 64))), layers.get("activation", "relu")
     torso = make_torso(shape, hidden=hidden, activation=activation, channels=layers.get("channels", 16))
+    shapes = jax.eval_shape(torso.init, jax.random.key(0))[0]
+
+    def init(key: chex.PRNGKey):
+        *keys, head_key = jax.random.split(key, len(shapes) + 1)
+        params = {
+            name: uniform_dense(own, *shapes[name]["kernel"].shape) for own, name in zip(keys, sorted(shapes), strict=True)
+        }
+        return params, head_key
+
+    torso = torso._replace(init=init)
     if not layers.get("layer_norm", False):
         return layers.get("members", 1), torso
     if len(shape) != 1:
