@@ -5,12 +5,14 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments.tools import known_answers
 from rl_jax.control import bandits, vector
 from rl_jax.stats import pareto
 
 
+@pytest.mark.slow
 def test_regrets_against_their_bounds():
     rows = {what.removeprefix("regret of "): found for what, found, _ in known_answers.bandit_regrets(8)}
     gaps = jnp.array([0.0, 0.1, 0.4])
@@ -48,6 +50,7 @@ def test_a_barrier_pulls_back_and_its_own_objective_is_free():
     assert float(slope[1]) > 1.0  # outside of its bound; a clamped log has none
 
 
+@pytest.mark.slow
 def test_the_second_stage_raises_the_hypervolume():
     rows = dict((what, x) for what, x, _ in known_answers.treasure_fronts(1))
     first, second = rows["hypervolume after stage 1"], rows["hypervolume after stage 2"]

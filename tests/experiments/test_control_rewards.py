@@ -111,7 +111,7 @@ def test_weights_are_swept_inside_one_program():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("word", ["liayn", "temporal"])
+@pytest.mark.parametrize("word", ["liayn"])
 def test_a_run_and_its_resumption(word, tmp_path, monkeypatch):
     config = small(word, num_seeds=1)
     if word == "liayn":

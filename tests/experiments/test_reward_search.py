@@ -45,25 +45,42 @@ def test_what_is_proposed_and_chosen(tmp_path):
         reward_search.run(rewards.get_config("potential"), asked)
 
 
-@pytest.mark.slow
 def test_a_search_goes_on_where_it_stopped_and_tests_on_seeds_of_its_own(tmp_path, monkeypatch):
+    """Training is a stand-in: what pays most is a weight near 3."""
+    config, seen = rewards.get_config("residuals,smoke"), []
+
+    def trained(config, candidates, seeds):
+        seen.append((len(candidates), list(seeds)))
+        scores = [-abs(weights["effort"] - 3.0) for weights in candidates]
+        return [{"weights": w, "score": s, "scores": [s] * len(seeds)} for w, s in zip(candidates, scores, strict=True)]
+
+    monkeypatch.setattr(reward_search, "trained", trained)
+    asked = options(tmp_path, generations=2, candidates=4)
+    tested = reward_search.run(config, asked)
+    assert seen == [(4, [0]), (4, [0]), (2, [1_000_000, 1_000_001])]
+    assert [row["name"] for row in tested] == ["found", "hand"] and len(tested[0]["scores"]) == 2
+    assert tested[0]["score"] > tested[1]["score"] and "| found |" in reward_search.table(tested)
+    again = reward_search.run(config, asked)
+    assert len(seen) == 3 and again == tested
+    rows = [json.loads(line) for line in (tmp_path / "search.jsonl").read_text().splitlines()]
+    assert [row["part"] for row in rows] == ["tune"] * 8 + ["test"] * 2
+    assert [row["generation"] for row in rows[:8]] == [0] * 4 + [1] * 4
+    # Stopped after the first generation, it proposes the same second one.
+    path = tmp_path / "search.jsonl"
+    whole = path.read_text()
+    path.write_text("".join(line + "\n" for line in whole.splitlines()[:4]))
+    reward_search.run(config, asked)
+    assert path.read_text() == whole
+
+
+@pytest.mark.slow
+def test_candidates_train_in_one_program(monkeypatch):
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", {"xla_backend_optimization_level": 0})
     config = rewards.get_config("residuals,smoke")
     config.sample.update(num_envs=4, num_steps=8)
     config.network.hidden = (8,)
     config.train.update(total_steps=4 * 32, epochs=1, minibatches=1)
-    asked = options(tmp_path, generations=1, candidates=2)
-    seen = []
-    whole = reward_search.trained
-    monkeypatch.setattr(reward_search, "trained", lambda c, w, s: seen.append((len(w), list(s))) or whole(c, w, s))
-    tested = reward_search.run(config, asked)
-    assert seen == [(2, [0]), (2, [1_000_000, 1_000_001])]
-    assert [row["name"] for row in tested] == ["found", "hand"] and len(tested[0]["scores"]) == 2
-    assert "| found |" in reward_search.table(tested)
-    again = reward_search.run(config, asked)
-    assert len(seen) == 2 and again == tested
-    rows = [json.loads(line) for line in (tmp_path / "search.jsonl").read_text().splitlines()]
-    assert [row["part"] for row in rows] == ["tune", "tune", "test", "test"] and set(rows[0]["terms"]) == {
-        "own",
-        "effort",
-    }
+    found = reward_search.trained(config, [{"effort": 0.0, "own": 1.0}, {"effort": 9.0, "own": 0.0}], [0, 7])
+    assert [row["weights"]["effort"] for row in found] == [0.0, 9.0]
+    assert all(set(row["terms"]) == {"own", "effort"} and len(row["scores"]) == 2 for row in found)
+    assert found[0]["scores"] != found[1]["scores"]

@@ -47,6 +47,7 @@ def test_each_anchor_has_its_own_temperature_and_the_exact_gradient():
     np.testing.assert_allclose(slope[0, 2], (total(scores + step) - total(scores - step)) / (2 * eps), rtol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [("temporal", {}), ("views", {}), ("views", dict(kind="robust"))])
 def test_an_auxiliary_loss_falls_where_there_is_something_to_tell_apart(name, options):
     """A chain of 16 places, from about log 16 down; noise with other features hidden, of which one row is all 0."""

@@ -77,6 +77,7 @@ def test_the_discriminator_loss_by_hand():
     np.testing.assert_allclose(found, fit - 0.1 * np.mean(entropy), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gail", "airl", "liayn"])
 def test_what_is_demonstrated_pays_more(demos, kind):
     """Steps of the demonstration against the same places with the other action."""

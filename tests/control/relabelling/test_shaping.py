@@ -127,12 +127,13 @@ def test_a_then_b_needs_the_machine():
     np.testing.assert_allclose(table.start_probs @ values, GAMMA ** (2 + 4 - 1), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_machine_pays_what_the_errand_is_worth():
     """Over a random walk in the environment, through ends of episodes; a machine that is not put back pays too soon."""
     env = errands.environment(length=5, shown=True)
     key, rng = jax.random.key(1), np.random.default_rng(0)
     step, rows, state = jax.jit(env.step), [], env.reset(key)
-    for time in range(400):
+    for time in range(300):
         action = int(rng.random() < 0.5)
         inner, now = step(key, state[0], action)
         rows.append((state[1], now.observation, now.reward, now.terminated, now.truncated))
@@ -141,12 +142,12 @@ def test_a_machine_pays_what_the_errand_is_worth():
     rows = random_rows()._replace(
         observations=before, next_observations=after, rewards=rewards, terminated=terminated, truncated=truncated
     )
-    assert rewards.sum() >= 3 and truncated.sum() >= 3
+    assert rewards.sum() >= 2 and truncated.sum() >= 2
     spec = dict(fn="sequence", places=(0, 4), size=5)
     made = relabelling.by_machine(num_envs=1, machine=spec)
     state, found = relabelled(made, rows)
     np.testing.assert_array_equal(found.rewards, rewards)
-    halves = [jax.tree.map(lambda x, s=s: x[:, s], rows) for s in (slice(0, 173), slice(173, None))]
+    halves = [jax.tree.map(lambda x, s=s: x[:, s], rows) for s in (slice(0, 131), slice(131, None))]
     state, first = relabelled(made, halves[0])
     _, second = made.apply(state, halves[1])
     np.testing.assert_array_equal(np.concatenate([first.rewards, second.rewards], 1), rewards)
