@@ -124,6 +124,11 @@ def one_step(key: str) -> Step:
     objective, more = probe.objective, probes.vocabulary(logits, rows)
     table = probes.log_probs(logits, rows.prompts, rows.actions)
 
+    @jax.jit  # traced once for micro-batches of one size
+    def mean_of(log_probs, batch, beside):
+        scores = log_probs.reshape(-1, probes.LENGTH)
+        return dpo.loss(TokenScores(scores, jnp.zeros_like(scores)), batch, objective, beside)[0]
+
     @functools.partial(jax.jit, static_argnames="parts")  # op by op, the 73 methods take minutes
     def step(table, batch, parts=1):
         def loss(table):
@@ -131,8 +136,7 @@ def one_step(key: str) -> Step:
             for part in range(parts):
                 # As train._deal does it: row i goes to part i % parts.
                 chosen, beside, found = jax.tree.map(lambda x, i=part: x[i::parts], (batch, more, table))
-                scores = found.reshape(-1, probes.LENGTH)
-                total.append(dpo.loss(TokenScores(scores, jnp.zeros_like(scores)), chosen, objective, beside)[0])
+                total.append(mean_of(found, chosen, beside))
             return sum(mean.total for mean in total) / sum(mean.count for mean in total)
 
         return jax.value_and_grad(loss)(table)

@@ -71,7 +71,22 @@ MAX_FUNCTION_LINES = 80
 
 UNIT_ROWS = {unit: row for row, units in ROWS.items() for unit in units}
 FILES = [path for top in MAX_LINES for path in sorted((REPO_ROOT / top).rglob("*.py"))]
-every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPO_ROOT)))
+
+
+def every_file(test):
+    """One test of all files, that names each one that fails: a test for each takes longer to make than to run."""
+
+    def of_all():
+        failures = []
+        for path in FILES:
+            try:
+                test(path)
+            except AssertionError as error:
+                failures.append(f"{path.relative_to(REPO_ROOT)}: {error}")
+        assert not failures, "\n".join(failures)
+
+    of_all.__name__, of_all.__doc__ = test.__name__, test.__doc__
+    return of_all
 
 
 def module_name(path: Path) -> str:

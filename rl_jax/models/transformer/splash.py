@@ -10,8 +10,6 @@ import math
 import chex
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rl_jax.core.axis_table import devices_over, mesh_sizes, spec
@@ -75,6 +73,9 @@ def splash_attend(
 
 def _make_kernel(length: int, num_heads: int, context: int, *, softcap: float, window: int, interpret: bool):
     """The kernel for rows of `length` tokens whose queries are split over `context` devices."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    kernels = _kernels()
     shape = (length, length)
     if window:
         mask = masks.LocalMask(shape, (window - 1, 0), 0, shard_count=context)
@@ -92,6 +93,13 @@ def _make_kernel(length: int, num_heads: int, context: int, *, softcap: float, w
     )
 
 
+def _kernels():
+    """Pallas' own, imported where it is called: few programs do, and it takes a tenth of the start of all others."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
+
+    return splash_attention_kernel
+
+
 def _local(kernel, q, k, v, of_queries, of_keys, *, scale):
     """The kernel on one device's rows, heads and queries. of_queries, of_keys: their segments, [B, T] and [B, S]."""
     head_dim = q.shape[3]
@@ -100,6 +108,6 @@ def _local(kernel, q, k, v, of_queries, of_keys, *, scale):
 
     def row(q, k, v, of_queries, of_keys):  # [T, H, h] -> [T, H, h]
         heads_first = [jnp.swapaxes(x, 0, 1) for x in (q * jnp.asarray(scale, q.dtype), k, v)]
-        return jnp.swapaxes(kernel(*heads_first, segment_ids=kernels.SegmentIds(of_queries, of_keys)), 0, 1)
+        return jnp.swapaxes(kernel(*heads_first, segment_ids=_kernels().SegmentIds(of_queries, of_keys)), 0, 1)
 
     return jax.vmap(row)(q, k, v, of_queries, of_keys)[..., :head_dim].astype(v.dtype)
