@@ -45,9 +45,22 @@ class SplitHead(NamedTuple):
         """The axes that split rows."""
         return tuple(axis for axis in RULES["rows"] if self.mesh.shape.get(axis, 1) > 1)
 
-    def takes(self, rows: int) -> bool:
-        """Whether that many rows divide over the devices that split rows."""
-        return rows % math.prod(self.mesh.shape[axis] for axis in self.row_axes) == 0
+    @property
+    def gathered(self) -> tuple[str, ...]:
+        """The axes that split rows and the vocabulary: a slice's rows are gathered over them."""
+        return tuple(axis for axis in self.row_axes if axis in self.axes)
+
+    def takes(self, rows: int, columns: int) -> bool:
+        """Whether slices of rows x columns tokens are better off with this than with the whole head.
+
+        The rows must divide over the devices that split them. And a slice's hidden states must be no more than the
+        head, or than its part on each device of `tensor`: what is sent is the one or the other.
+        """
+        sizes = self.mesh.shape
+        if rows % math.prod(sizes[axis] for axis in self.row_axes):
+            return False
+        tokens = rows // math.prod(sizes[axis] for axis in self.row_axes if axis not in self.axes) * columns
+        return not self.gathered or tokens <= self.weights.shape[2] // sizes.get("tensor", 1)
 
 
 def split_head(make_weights: Callable[[], chex.Array], vocab_size: int, logits: Callable) -> SplitHead | None:
@@ -88,7 +101,7 @@ def make_split_scores(split: SplitHead, *, temperature: float, sum_pi_squared: b
       temperature: > 0.
       sum_pi_squared: also give TokenScores.sum_pi_squared.
     """
-    gathered = tuple(axis for axis in split.row_axes if axis in split.axes)
+    gathered = split.gathered
     others = tuple(axis for axis in split.axes if axis not in gathered)
 
     def summed(x):  # [k, B', c] of all rows, this device's share of the vocabulary -> [k, B, c] of its own rows

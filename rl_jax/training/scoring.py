@@ -5,7 +5,8 @@ in both directions. The sum over slices is exactly that of the whole head. Packe
 through the body only; the head sees just the scored tokens.
 
 On a mesh the head is split over the vocabulary (rl_jax.core.split_head), unless the distribution is cut off, columns
-have tokens of their own that are allowed, or the model, its vocabulary or the rows cannot be split.
+have tokens of their own that are allowed, the model, its vocabulary or the rows cannot be split, or a slice's hidden
+states are larger than the head.
 """
 
 import functools
@@ -65,10 +66,10 @@ def make_score(
     def whole_head(params, hidden, tokens):
         return of_logits(model.unembed(params, hidden), tokens)
 
-    def head_of(params, rows):
-        """(head, the params it takes) for that many rows."""
+    def head_of(params, rows, columns):
+        """(head, the params it takes) for slices of that many rows and columns."""
         split = model.split_head(params) if model.split_head and not sampling.cuts() else None
-        if split is None or not split.takes(rows):
+        if split is None or not split.takes(rows, columns):
             return whole_head, params
         keywords = {"temperature": sampling.temperature, "sum_pi_squared": sum_pi_squared}
         return make_split_scores(split, **keywords), split.weights
@@ -88,7 +89,7 @@ def make_score(
         hidden = model.apply(params, batch)[:, -completion_length - 1 : -1]
         tokens = batch.tokens[:, -completion_length:]
         if batch.allowed is None:
-            return map_columns(*head_of(params, len(hidden)), hidden, tokens, chunk)
+            return map_columns(*head_of(params, len(hidden), min(chunk, completion_length)), hidden, tokens, chunk)
         slices = [slice(start, start + chunk) for start in range(0, completion_length, chunk)]
         parts = [head_inside(params, hidden[:, c], tokens[:, c], batch.allowed[:, c]) for c in slices]
         return jax.tree.map(lambda *found: jnp.concatenate(found, axis=1), *parts)
@@ -96,7 +97,7 @@ def make_score(
     def score_packed(params: Params, batch: Packed) -> TokenScores:
         parts, rows, length = batch.places.shape
         hidden = pick(hidden_of_parts(model.apply, params, batch), batch.sources)
-        head = head_of(params, parts)
+        head = head_of(params, parts, min(rows * chunk, hidden.shape[1]))
         scores = map_columns(*head, hidden, batch.targets, rows * chunk, jnp.max(batch.counts))
 
         def place(x):

@@ -63,7 +63,7 @@ def test_values_and_gradients_are_those_of_the_whole_head(text):
 
     def of(weights, hidden, tokens):
         split = split_head(lambda: weights, VOCABULARY, logits_of)
-        assert split.takes(ROWS) and set(split.axes) <= set(re.findall("[a-z]+", text))
+        assert split.takes(ROWS, 1) and set(split.axes) <= set(re.findall("[a-z]+", text))
         head = make_split_scores(split, temperature=0.7, sum_pi_squared=True)
         return total(head(split.weights, hidden, tokens), cotangents)
 
@@ -104,7 +104,9 @@ def test_where_nothing_can_be_split_there_is_no_split_head():
     jax.eval_shape(jax.jit(inside), weights)
     assert seen["inside"] is None
     jax.eval_shape(sharding.on_mesh(functools.partial(look, name="rows of two"), mesh), weights)
-    assert seen["rows of two"].takes(16) and not seen["rows of two"].takes(12)
+    # 24 tokens of vocabulary: as many hidden states of four devices' rows, or fewer, are sent in their place.
+    assert seen["rows of two"].takes(16, 3) and not seen["rows of two"].takes(12, 1)
+    assert not seen["rows of two"].takes(16, 4) and seen["tensor"].takes(16, 400)
     assert seen["rows of two"].weights.shape == (2, DIM, VOCABULARY)
 
 
