@@ -23,6 +23,7 @@ def agent(**changes) -> dict:
         max_tokens=0,
         max_context=0,
         max_observation=0,
+        max_seconds=0.0,  # of the clock; tools have CPU seconds of their own
         overflow="end",
         on_rewrite="keep",
         train_observations=False,

@@ -143,6 +143,7 @@ MODEL = {
     "agent.max_tokens": "Sampled tokens of an episode, at most. 0: what fits.",
     "agent.max_context": "Tokens that the model reads at once, at most. 0: the widest bucket + completion_length.",
     "agent.max_observation": "Tokens of one answer of the environment, at most; a longer one is cut. 0: what fits.",
+    "agent.max_seconds": "Seconds that a coroutine environment may take for one answer, or it has failed. 0: any.",
     "agent.overflow": 'What happens if an answer does not fit. "end": the episode ends; "cut": the answer is '
     'shortened; "drop_oldest": the oldest turns go.',
     "agent.on_rewrite": 'If a chat template writes earlier turns anew: "keep" the ids as they are, or "refuse".',

@@ -60,6 +60,7 @@ def limits_of(config) -> Limits:
         tokens=agent.max_tokens,
         observation=agent.max_observation,
         overflow=agent.overflow,
+        seconds=agent.max_seconds,
     )
 
 
@@ -77,7 +78,7 @@ def check(config) -> None:
         if (value.to_dict() if hasattr(value, "to_dict") else value) != wanted:
             problems.append(f"{name}={value!r} does not work in experiments.agents, only {wanted!r}: {why}")
     counts = ("max_turn_tokens", "max_tokens", "max_context", "max_observation")
-    negative = [name for name in counts if agent[name] < 0]
+    negative = [name for name in (*counts, "max_seconds") if agent[name] < 0]
     problems += [f"agent.{name}={agent[name]!r} must be 0 (no limit of its own) or more" for name in negative]
     if agent.max_turns < 1:
         problems.append(f"agent.max_turns={agent.max_turns!r} must be 1 or more")

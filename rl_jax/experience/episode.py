@@ -23,6 +23,8 @@ class Limits(NamedTuple):
       observation: the most tokens of an answer; a longer one is cut. 0: what fits.
       overflow: what happens if an answer does not fit. "end": the episode ends. "cut": the answer is shortened.
         "drop_oldest": a new segment begins without the oldest turns.
+      seconds: of the clock that a coroutine environment may take for one answer, a guard against one that hangs: the
+        episode's environment has failed then. 0: any. What a tool computes is limited by its own CPU seconds.
     """
 
     turns: int
@@ -32,6 +34,7 @@ class Limits(NamedTuple):
     tokens: int = 0
     observation: int = 0
     overflow: str = "end"
+    seconds: float = 0.0
 
 
 class Ask(NamedTuple):

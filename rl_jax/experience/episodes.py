@@ -207,7 +207,7 @@ class _Game:
         env = self._envs.get(ask.number)
         if self._partners:
             env.partner = Partner(self._dialogues, self._draw, ask, self._limits, lambda: bool(episode.segments))
-        talk = self._dialogues.start(await _answer(env.reset, ask.record, ask.seed))
+        talk = self._dialogues.start(await _answer(env.reset, ask.record, ask.seed, seconds=self._limits.seconds))
         self._check_prompt(talk.ids, ask)
         episode.begin(talk.ids)
         return talk
@@ -221,7 +221,7 @@ class _Game:
             room = episode.room(limits)
             last = len(episode.turns) + 1 >= limits.turns
             drawn = await self._draw(episode.draw(ask.number, room, last))
-            step = await _answer(env.step, talk.said(drawn.tokens))
+            step = await _answer(env.step, talk.said(drawn.tokens), seconds=limits.seconds)
             _check_reward(step.reward)
             episode.add_turn(drawn, step, key)
             if drawn.reason == "length" or step.done:
@@ -267,15 +267,18 @@ class _Game:
             )
 
 
-async def _answer(method: Callable, *arguments) -> Any:
-    """What an environment's method returns, awaited if it is a coroutine.
+async def _answer(method: Callable, *arguments, seconds: float = 0.0) -> Any:
+    """What an environment's method returns, awaited if it is a coroutine; for at most `seconds`, if that is not 0.
 
     Raises:
       EnvironmentFailed: from whatever it raised.
     """
     try:
         result = method(*arguments)
-        return await result if inspect.isawaitable(result) else result
+        return await asyncio.wait_for(result, seconds or None) if inspect.isawaitable(result) else result
+    except TimeoutError as error:
+        told = TimeoutError(f"no answer within agent.max_seconds={seconds:g}") if seconds else error
+        raise EnvironmentFailed(str(told)) from told
     except Exception as error:
         raise EnvironmentFailed(str(error)) from error
 

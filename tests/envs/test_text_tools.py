@@ -2,12 +2,16 @@
 
 import json
 import re
+import sys
 
 import pytest
 
 from rl_jax.envs import text
 from rl_jax.envs.text.calculator import CALL, Calculator, calculate
+from rl_jax.envs.text.tool_user import ToolUser
 from rl_jax.envs.text.tools import call_all, has_call, tool_of
+from rl_jax.rewards.sandbox import landlock
+from rl_jax.rewards.sandbox.protocol import SandboxError
 from rl_jax.tasks import calculator as task
 
 
@@ -133,3 +137,51 @@ def test_recorded_episodes_call_as_often_as_asked(tmp_path):
     assert all(made.tokenizer.encode("".join(found)) for found in turns)
     with pytest.raises(ValueError, match="num_train=4000 and num_test=1000 must be 1 or more, at most 4900 in all"):
         task.load(digits=2, num_train=4000, num_test=1000)
+
+
+def scaled(a: int, *, factor: int, sandbox: str = "x") -> int:
+    """A number times a factor."""
+    return a * factor
+
+
+def test_keyword_only_arguments_are_settings_that_the_model_does_not_see():
+    env = ToolUser([{"fn": "tests.envs.test_text_tools:scaled", "factor": 3}])
+    (schema,) = env.tools
+    assert set(schema["function"]["parameters"]["properties"]) == {"a"}
+    said = '<tool_call>{"name": "scaled", "arguments": {"a": 2}}</tool_call>'
+    assert env.step(said).messages[0]["content"] == "6"
+    refused = env.step(said.replace('"a": 2', '"a": 2, "sandbox": "none"'))
+    assert "unknown: sandbox" in refused.messages[0]["content"] and refused.numbers["malformed"] == 1
+    with pytest.raises(ValueError, match="tool 'scaled': factor needs a value"):
+        ToolUser([scaled])
+    with pytest.raises(ValueError, match="tool 'scaled': factr is no setting of it; .*: factor, sandbox"):
+        ToolUser([{"fn": scaled, "factr": 1}])
+    with pytest.raises(ValueError, match="names no function"):
+        ToolUser([{"name": "x"}])
+
+
+def code(text):
+    """A call of the Python tool."""
+    return f"<tool_call>{json.dumps({'name': 'python_tool', 'arguments': {'code': text}})}</tool_call>"
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not landlock.abi(), reason="this kernel has no Landlock")
+def test_a_python_tool_runs_in_the_sandbox():
+    """What it may take is the config's to say; a program that hangs, or reads a secret, is an answer."""
+    path = "rl_jax.rewards.sandbox.tool:python_tool"
+    env = ToolUser([{"fn": path, "sandbox": "landlock", "cpu_s": 0.2}], price=0.5)
+    assert list(env.tools[0]["function"]["parameters"]["properties"]) == ["code"]
+    step = env.step(code("sum(range(10))") + code("while True: pass") + code("open('/etc/passwd').read()"))
+    total, ended, secret = (message["content"] for message in step.messages)
+    assert total == "45" and ended == "it took over 0.2 s of CPU and was ended" and "PermissionError" in secret
+    assert step.reward == -1.5 and step.numbers == {"calls": 3.0, "malformed": 0.0}
+
+
+def test_a_sandbox_that_fails_is_no_answer_of_the_model(monkeypatch):
+    def broken(backend):
+        raise SandboxError("no sandbox holds here")
+
+    monkeypatch.setattr("rl_jax.rewards.sandbox.start.kept", broken)
+    env = ToolUser(["rl_jax.rewards.sandbox.tool:python_tool"])
+    with pytest.raises(SandboxError, match="no sandbox holds here"):
+        env.step(code("1"))

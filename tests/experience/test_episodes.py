@@ -213,6 +213,18 @@ def test_an_environment_that_raises_again_fails_its_row_only():
     assert found[1].error == "OSError: no server" and found[1].check().count("sampled") == 0
 
 
+def test_an_environment_that_hangs_fails_after_its_seconds():
+    class Hangs(Asker):
+        async def step(self, said):
+            if self.turn == 0 and said.startswith("b"):  # episode 1
+                await asyncio.Event().wait()
+            return super().step(said)
+
+    found = run(Hangs, limits=LIMITS._replace(seconds=0.01))
+    assert [t.status for t in found] == ["done", "error", "done", "done"]
+    assert found[1].error == "TimeoutError: no answer within agent.max_seconds=0.01"
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_a_reward_that_is_no_number_is_a_failure(wrong):
     class Wrong(Asker):

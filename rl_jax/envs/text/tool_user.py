@@ -5,7 +5,15 @@ from typing import Any
 
 from rl_jax.core.binding import resolve
 from rl_jax.envs.text.protocol import Step
-from rl_jax.envs.text.tools import call_all, has_call, tool_of
+from rl_jax.envs.text.tools import Tool, call_all, has_call, tool_of
+
+
+def _tool(spec: str | Callable | Mapping) -> Tool:
+    settings = dict(spec) if isinstance(spec, Mapping) else {"fn": spec}
+    function = settings.pop("fn", None)
+    if not callable(function) and not isinstance(function, str):
+        raise ValueError(f"agent.env.tools: {spec!r} names no function: write \"module:function\", or {{'fn': ...}}")
+    return tool_of(resolve(function) if isinstance(function, str) else function, settings)
 
 
 class ToolUser:
@@ -17,14 +25,16 @@ class ToolUser:
       tools: JSON schemas, for the chat template.
 
     Args:
-      tools: functions, or their import paths "module:function".
+      tools: functions, or their import paths "module:function", or {"fn": one of these, **settings}, its keyword-only
+        arguments, which the model does not see. One that runs what a model writes belongs into the sandbox:
+        {"fn": "rl_jax.rewards.sandbox.tool:python_tool", "cpu_s": 1.0}.
       price: of a call.
     """
 
     def __init__(self, tools: Sequence[str | Callable], *, price: float = 0.0):
         if not tools:
             raise ValueError("agent.env.tools is empty: name functions, as in ('my_tools:search',)")
-        known = [tool_of(resolve(tool) if isinstance(tool, str) else tool) for tool in tools]
+        known = [_tool(tool) for tool in tools]
         self._tools, self._price = {tool.name: tool for tool in known}, price
         self.tools = [tool.schema for tool in known]
 

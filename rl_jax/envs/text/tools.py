@@ -10,6 +10,7 @@
 What a model does wrong (no JSON, another name, a wrong type) and what a tool raises about its arguments is an answer.
 """
 
+import functools
 import inspect
 import json
 import re
@@ -17,6 +18,8 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+from rl_jax.rewards.sandbox.protocol import SandboxError
 
 MAX_ANSWER = 4000  # characters of one answer
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
@@ -49,17 +52,30 @@ class Answer(NamedTuple):
     malformed: bool
 
 
-def tool_of(function: Callable) -> Tool:
+def tool_of(function: Callable, settings: Mapping[str, Any] = {}) -> Tool:
     """The Tool of a typed function with a docstring.
 
+    Args:
+      function: its keyword-only arguments are settings: the model neither sees nor sets them.
+      settings: of these arguments.
+
     Raises:
-      ValueError: if an argument has no type, or one that JSON has not, or there is no docstring.
+      ValueError: if an argument has no type, or one that JSON has not, if there is no docstring, or if the function
+        has no such setting, or one without a value.
     """
     name, said = function.__name__, inspect.getdoc(function)
     if not said:
         raise ValueError(f"tool {name!r} has no docstring: the model is told what it does by its first paragraph")
     hints, properties, plain = typing.get_type_hints(function), {}, {}
     parameters = inspect.signature(function).parameters.values()
+    own = {p.name: p.default is p.empty for p in parameters if p.kind is p.KEYWORD_ONLY}
+    missing = [setting for setting, needed in own.items() if needed and setting not in settings]
+    if unknown := sorted(set(settings) - set(own)) or missing:
+        raise ValueError(
+            f"tool {name!r}: {', '.join(unknown)} " + ("needs a value" if missing and unknown is missing else
+            f"is no setting of it; its keyword-only arguments are: {', '.join(own) or 'none'}")
+        )  # fmt: skip
+    parameters = [parameter for parameter in parameters if parameter.name not in own]
     for parameter in parameters:
         kind = _plain_type(hints.get(parameter.name))
         if kind is None:
@@ -75,7 +91,8 @@ def tool_of(function: Callable) -> Tool:
         "description": said.split("\n\n")[0].replace("\n", " "),
         "parameters": {"type": "object", "properties": properties, "required": list(required)},
     }
-    return Tool(name, {"type": "function", "function": schema}, function, plain, required)
+    call = functools.partial(function, **settings) if settings else function
+    return Tool(name, {"type": "function", "function": schema}, call, plain, required)
 
 
 def _plain_type(hint: Any) -> type | None:
@@ -110,6 +127,8 @@ def _call(tools: Mapping[str, Tool], text: str, closed: bool) -> Answer:
         return Answer("", f"Error: {error}"[:MAX_ANSWER], True)
     try:
         result = tool.call(**arguments)
+    except SandboxError:
+        raise  # no fault of the model: the environment has failed
     except Exception as error:  # about the arguments that the model chose: it may read what is wrong with them
         return Answer(tool.name, f"Error: {type(error).__name__}: {error}"[:MAX_ANSWER], False)
     text = result if isinstance(result, str) else json.dumps(result, default=str)
