@@ -33,6 +33,7 @@ def base(name: str) -> ConfigDict:
                 members=1,  # critics
                 dueling=False,  # dqn, discrete_sac: a head for the state and one for the actions
                 layer_norm=False,
+                enumerated=False,  # one network on every combined action, instead of a head for each
             ),
             algorithm=dict(
                 method=dict(fn="dqn", double=True),  # rl_jax.control.replay_methods
