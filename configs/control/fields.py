@@ -37,6 +37,7 @@ CONTROL = {
     "algorithm.normalize_rewards": "Scale rewards by the running std of returns.",
     "replay.capacity": "Steps that the replay keeps. Of all environments of a run; the oldest are overwritten.",
     "replay.warmup": "Random steps before the first update. Of all environments; not in train.total_steps.",
+    "replay.kept": "Steps of the untrained policy that are never overwritten. Half of each batch is of them; 0: none.",
     "replay.batch_size": "Steps drawn per gradient step.",
     "network.members": "Critics.",
     "network.dueling": "Heads for the state and for the actions. Of critics of all actions.",

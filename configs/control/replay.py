@@ -155,6 +155,7 @@ METHODS = {
 # arXiv 2509.19301 (ResFiT): a correction of a fixed policy, from 10 critics with LayerNorm, n = 3; at random around the
 # fixed policy at first. The scale is larger than the paper's .1 to .2: the controller's error needs .6.
 METHODS["residual"] = dict(
+    replay=dict(kept=1024),  # of the fixed policy alone, as its demonstrations: half of each batch
     network=dict(members=10, layer_norm=True),
     algorithm=dict(
         method=dict(fn="td3", subset=2, reads="mean"),

@@ -136,7 +136,7 @@ def make_settings(config, groups: dict[str, Any], parts: int) -> ReplaySettings:
     """
     replay, algorithm, train = config.replay, groups["algorithm"], groups["train"]
     worlds = config.sample.num_envs
-    for name in ("capacity", "warmup"):
+    for name in ("capacity", "warmup", "kept"):
         if replay[name] % worlds:
             raise ValueError(f"replay.{name}={replay[name]} must be a multiple of sample.num_envs={worlds}")
     if replay.batch_size % parts:
@@ -151,6 +151,7 @@ def make_settings(config, groups: dict[str, Any], parts: int) -> ReplaySettings:
         slots=replay.capacity // worlds,
         warmup=replay.warmup // worlds,
         batch_size=replay.batch_size // parts,
+        kept=replay.kept // worlds,
         steps=algorithm["n_step"],
         discount=algorithm["discount"],
         tau=algorithm["tau"],

@@ -71,12 +71,11 @@ def test_a_correction_begins_at_the_fixed_policy_and_stays_within_its_scale():
 
 
 def test_random_actions_are_as_likely_as_asked_and_within_the_bounds():
-    for law, low in (
-        (exploration.noisy(LOW, HIGH), LOW),
-        (exploration.squashed(LOW, HIGH), LOW),
-        (exploration.greedy(3), None),
-    ):
-        acting = exploration.exploring(law, exploration.uniform_actions(law, low, None if low is None else HIGH))
+    soft = exploration.squashed(LOW, HIGH)
+    for law, low in ((exploration.noisy(LOW, HIGH), LOW), (soft, LOW), (exploration.greedy(3), None)):
+        high = None if low is None else HIGH
+        uniform = exploration.uniform_actions(law, low, high, stored_before_squash=law is soft)
+        acting = exploration.exploring(law, uniform)
         outputs = jnp.concatenate([jnp.zeros((4000, law.num_outputs)), jnp.full((4000, 1), 0.25)], axis=1)
         actions = np.asarray(acting.to_env(acting.sample(outputs, acting.noise(jax.random.key(0), (4000,)))))
         if low is None:
