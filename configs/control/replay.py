@@ -4,10 +4,11 @@
     python -m experiments.control_replay --config=configs/control/replay.py:pendulum,sac --config.num_seeds=4
     python -m experiments.control_replay --config=configs/control/replay.py:cartpole,rainbow
 
-Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a probe, `matching`, `corridor`, `aim`. A
-method, of choices: `dqn` (with a double target, the default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`,
-`rainbow` (all of these with c51), `discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`. `smoke`
-(seconds, for CI).
+Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a probe, `matching`, `corridor`, `aim`,
+`laser` (a pulse to shorten), `restless` (coupled arms), `point_mass`. A method, of choices: `dqn` (with a double
+target, the default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`, `rainbow` (all of these with c51),
+`discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `residual` (a correction of a fixed policy; in
+`point_mass`). `smoke` (seconds, for CI).
 """
 
 import math
@@ -62,7 +63,42 @@ for _probe in ("matching", "corridor", "aim"):
         eval=dict(max_steps=64),
     )
 ENVIRONMENTS["corridor"]["env"]["length"] = 8
-CONTINUOUS = ("pendulum", "aim")
+ENVIRONMENTS["laser"] = dict(
+    env=dict(name="probes/laser"),
+    num_seeds=3,
+    sample=dict(num_envs=8, num_steps=4),
+    replay=dict(capacity=20_480, warmup=512, batch_size=128),
+    train=dict(total_steps=16_000, gradient_steps=8),
+    algorithm=dict(discount=0.95),
+    log_every=50,
+    checkpoint=dict(every=250),
+    eval=dict(num_episodes=32, max_steps=20),
+)
+# arXiv 2503.01919 (SEQUOIA): Q(s, a) of combined actions, its largest value by enumeration.
+ENVIRONMENTS["restless"] = dict(
+    env=dict(name="probes/restless"),
+    num_seeds=3,
+    sample=dict(num_envs=8, num_steps=4),
+    replay=dict(capacity=20_480, warmup=512, batch_size=64),
+    network=dict(hidden=(64, 32), enumerated=True),
+    algorithm=dict(discount=0.9, tau=0.05, target_every=1),
+    train=dict(total_steps=32_000, gradient_steps=4),
+    log_every=100,
+    checkpoint=dict(every=500),
+    eval=dict(num_episodes=64, max_steps=40),
+)
+ENVIRONMENTS["point_mass"] = dict(
+    env=dict(name="probes/point_mass"),
+    num_seeds=3,
+    sample=dict(num_envs=4, num_steps=4),
+    replay=dict(capacity=16_384, warmup=512, batch_size=128),
+    train=dict(total_steps=8_000, gradient_steps=8),
+    algorithm=dict(discount=0.95),
+    log_every=50,
+    checkpoint=dict(every=250),
+    eval=dict(num_episodes=32, max_steps=40),
+)
+CONTINUOUS = ("pendulum", "aim", "laser", "point_mass")
 
 _REAL = dict(
     algorithm=dict(
@@ -116,10 +152,29 @@ METHODS = {
         train=dict(gradient_steps=20, actor_every=20),
     ),
 }
-OF_NUMBERS = ("ddpg", "td3", "sac", "redq")
+# arXiv 2509.19301 (ResFiT): a correction of a fixed policy, from 10 critics with LayerNorm, n = 3; at random around the
+# fixed policy at first. The scale is larger than the paper's .1 to .2: the controller's error needs .6.
+METHODS["residual"] = dict(
+    replay=dict(kept=1024),  # of the fixed policy alone, as its demonstrations: half of each batch
+    network=dict(members=10, layer_norm=True),
+    algorithm=dict(
+        method=dict(fn="td3", subset=2, reads="mean"),
+        base=dict(fn="biased_pd", bias=0.3, scale=0.8),
+        n_step=3,
+        noise=dict(acting=0.05, target=0.05, target_clip=0.1),
+    ),
+    train=dict(actor_every=4),
+)
+OF_NUMBERS = ("residual", "ddpg", "td3", "sac", "redq")
 # The range of discounted returns, for c51.
 RANGES = {"cartpole": (0.0, 100.0), "breakout": (0.0, 30.0), "matching": (-1.0, 1.0), "corridor": (0.0, 1.0)}
-RANGES |= {"pendulum": (-1000.0, 0.0), "aim": (-6.25, 0.0)}
+RANGES |= {
+    "laser": (0.0, 20.0),
+    "restless": (0.0, 10.0),
+    "point_mass": (-40.0, 0.0),
+    "pendulum": (-1000.0, 0.0),
+    "aim": (-6.25, 0.0),
+}
 
 
 def get_config(arg: str | None = None):
@@ -128,7 +183,10 @@ def get_config(arg: str | None = None):
     if max(len(places), len(methods)) > 1:
         raise ValueError(f"choose at most one environment and one method, not {', '.join(places + methods)}")
     method = methods[0] if methods else "sac" if set(places) & set(CONTINUOUS) else "dqn"
-    place = places[0] if places else "pendulum" if method in OF_NUMBERS else "cartpole"
+    if method == "residual" and places not in ([], ["point_mass"]):
+        raise ValueError(f"residual corrects the controller of point_mass; there is none for {places[0]}")
+    usual = "point_mass" if method == "residual" else "pendulum"
+    place = places[0] if places else usual if method in OF_NUMBERS else "cartpole"
     if (place in CONTINUOUS) != (method in OF_NUMBERS):
         kind = "numbers: ddpg, td3, sac or redq" if place in CONTINUOUS else "choices: dqn and its kin, discrete_sac"
         raise ValueError(f"{method} does not fit {place}, whose actions are {kind}")

@@ -24,6 +24,7 @@ def base(name: str) -> ConfigDict:
                 capacity=50_000,  # steps of all environments; the oldest are overwritten
                 warmup=1_000,  # random steps before the first update, not counted in train.total_steps
                 batch_size=128,  # draws per gradient step
+                kept=0,  # steps of the untrained policy, never overwritten; half of each batch is of them
             ),
             network=dict(
                 kind="mlp",
@@ -33,6 +34,7 @@ def base(name: str) -> ConfigDict:
                 members=1,  # critics
                 dueling=False,  # dqn, discrete_sac: a head for the state and one for the actions
                 layer_norm=False,
+                enumerated=False,  # one network on every combined action, instead of a head for each
             ),
             algorithm=dict(
                 method=dict(fn="dqn", double=True),  # rl_jax.control.replay_methods

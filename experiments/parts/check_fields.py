@@ -68,6 +68,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("segments.num_pairs segments.length segments.held_out fit.updates spo.queue_size", _is_count, COUNT),
     ("segments.teacher_steps cloning_updates spo.horizon", lambda x: x >= 0, NOT_NEGATIVE),
     ("segments.beta cpl.alpha", lambda x: x > 0, "above 0"),
+    ("replay.kept", lambda x: x >= 0, NOT_NEGATIVE),
     ("replay.capacity replay.warmup n_step target_every gradient_steps actor_every network.members", _is_count, COUNT),
     ("replay.tau algorithm.tau", lambda x: 0 < x <= 1, "above 0, and 1 (a copy) at most"),
     ("exploration.initial exploration.final exploration.fraction", lambda x: 0 <= x <= 1, "from 0 to 1"),

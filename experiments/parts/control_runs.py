@@ -183,7 +183,9 @@ def state_specs(state: control.ControlState) -> control.ControlState:
     """Sharding of the leaves, L first: runs over "seeds", leaves that exist once per env also over "envs"."""
 
     def spec(path, _) -> PartitionSpec:
-        per_env = of_worlds(path) or any(getattr(key, "name", "") == "replay" for key in path)
+        per_env = of_worlds(path) or any(
+            getattr(key, "name", "") == "replay" or getattr(key, "key", "") == "kept" for key in path
+        )
         return PartitionSpec("seeds", "envs") if per_env else PartitionSpec("seeds")
 
     return jax.tree_util.tree_map_with_path(spec, state)

@@ -17,6 +17,7 @@ import rl_jax
 STATUS = 2
 MEANT = (ValueError, OSError, ImportError, RuntimeError)
 OF_FILES = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+_OF_JAX = "JAX has removed its internal frames"  # jax's note on what was raised while a program was traced
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 OURS = (pathlib.Path(rl_jax.__file__).resolve().parent, _CHECKOUT / "experiments", _CHECKOUT / "configs")
 
@@ -51,7 +52,7 @@ def refusing(name: str) -> Iterator[None]:
 
 def is_refusal(error: BaseException) -> bool:
     """Whether an error is a message for the user. In a step (Run.__exit__ notes its number) none is."""
-    if not isinstance(error, MEANT) or getattr(error, "__notes__", ()):
+    if not isinstance(error, MEANT) or any(_OF_JAX not in note for note in getattr(error, "__notes__", ())):
         return False
     if isinstance(error, OF_FILES) and error.filename is not None:
         return True

@@ -16,9 +16,11 @@ from rl_jax import envs
 from rl_jax.control import replay_methods
 from rl_jax.control.off_policy import make_replay_update
 from rl_jax.control.replay import Priority
+from rl_jax.control.replay_methods import ReplayParts
 from rl_jax.control.replay_types import ReplaySettings, ReplayState, unravelers
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import all_reduce, empty_like, merge
+from rl_jax.envs.worlds import point_mass, restless
 from rl_jax.losses import value_heads
 from rl_jax.models.agents import exploration, value_networks
 from rl_jax.models.agents.distributions import categorical
@@ -53,6 +55,7 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
     space, shape, name = env.action_space, env.observation_space.shape, algorithm["method"]["fn"]
     layers = config.network.to_dict()
     dueling, members, kind = layers.pop("dueling"), layers.pop("members"), layers.pop("kind")
+    enumerated = layers.pop("enumerated")
     if kind != "mlp":
         raise ValueError(f"network.kind={kind!r}: replay draws single steps, which an mlp reads; set it to 'mlp'")
     head = bind(algorithm["head"], value_heads)()
@@ -62,22 +65,62 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
         raise ValueError(
             f"algorithm.method.fn={name!r}: the actions of {config.env.name} are {kinds[0]}: use {kinds[1]}"
         )
+    parts, bounds = ReplayParts(None, None, head), (None, None)
     if whole:
-        critic = value_networks.make_action_values(
-            shape, space.n, head.num_outputs, dueling=dueling, members=members, **layers
-        )
+        critic = _choices(config, env, head.num_outputs, dueling, enumerated, members=members, **layers)
         law = exploration.greedy(space.n) if name == "dqn" else categorical(space.n)
         actor = None if name == "dqn" else value_networks.make_actor(shape, law, **layers)
-        smoothing, bounds = None, (None, None)
+        parts = parts._replace(critic=critic, actor=actor)
+        around = None
     else:
-        bounds, noise = (space.low, space.high), algorithm["noise"]
+        bounds = (space.low, space.high)
         critic = value_networks.make_q_function(shape, *bounds, head.num_outputs, members=members, **layers)
-        smoothing = exploration.noisy(*bounds, std=noise["target"], clip=noise["target_clip"])
-        law = exploration.squashed(*bounds) if name == "sac" else exploration.noisy(*bounds, std=noise["acting"])
-        actor = value_networks.make_actor(shape, law, **layers)
-    parts = replay_methods.ReplayParts(critic, actor, head, smoothing)
+        law, actor, smoothing, around = _actor_of_numbers(algorithm, shape, bounds, layers)
+        parts = parts._replace(critic=critic, actor=actor, smoothing=smoothing)
     method = bind(algorithm["method"], replay_methods)(parts)
-    return Built(method, exploration.exploring(law, exploration.uniform_actions(law, *bounds)))
+    uniform = exploration.uniform_actions(law, *bounds, stored_before_squash=name == "sac")
+    return Built(method, exploration.exploring(law, uniform, around=around))
+
+
+# Environments whose actions are combinations, and the vectors of their parts.
+COMBINED = {"probes/restless": restless.action_vectors}
+
+
+def _choices(config, env: envs.Vector, outputs: int, dueling: bool, enumerated: bool, **layers):
+    """The critic of all of an environment's choices."""
+    shape = env.observation_space.shape
+    if not enumerated:
+        return value_networks.make_action_values(shape, env.action_space.n, outputs, dueling=dueling, **layers)
+    if config.env.name not in COMBINED or dueling:
+        raise ValueError(
+            f"network.enumerated=True needs actions that are combinations ({', '.join(COMBINED)}) and "
+            f"network.dueling=False, not {config.env.name}"
+        )
+    return value_networks.make_enumerated_values(shape, COMBINED[config.env.name](), outputs, **layers)
+
+
+def _actor_of_numbers(algorithm: dict[str, Any], shape: tuple[int, ...], bounds, layers: dict[str, Any]):
+    """(how it acts, the actor, the actions of td3's target, where random actions lie)."""
+    noise, base = algorithm["noise"], algorithm.get("base", {"fn": ""})
+    target = dict(std=noise["target"], clip=noise["target_clip"])
+    if not base["fn"]:
+        if algorithm["method"]["fn"] == "sac":
+            law = exploration.squashed(*bounds)
+        else:
+            law = exploration.noisy(*bounds, std=noise["acting"])
+        actor = value_networks.make_actor(shape, law, **layers)
+        return law, actor, exploration.noisy(*bounds, **target), None
+    if algorithm["method"]["fn"] != "td3":
+        raise ValueError(f"algorithm.base corrects a policy by td3, not by {algorithm['method']['fn']}")
+    scale = base["scale"]
+    law = exploration.residual(*bounds, scale=scale, std=noise["acting"])
+    fixed = bind({name: value for name, value in base.items() if name != "scale"}, point_mass)
+    actor = value_networks.make_residual_actor(shape, law, fixed, **layers)
+
+    def around(outputs: jax.Array, random: jax.Array) -> jax.Array:
+        return jnp.clip(outputs[..., : random.shape[-1]] + scale * random, -1.0, 1.0)
+
+    return law, actor, exploration.residual(*bounds, scale=scale, **target), around
 
 
 def make_settings(config, groups: dict[str, Any], parts: int) -> ReplaySettings:
@@ -93,7 +136,7 @@ def make_settings(config, groups: dict[str, Any], parts: int) -> ReplaySettings:
     """
     replay, algorithm, train = config.replay, groups["algorithm"], groups["train"]
     worlds = config.sample.num_envs
-    for name in ("capacity", "warmup"):
+    for name in ("capacity", "warmup", "kept"):
         if replay[name] % worlds:
             raise ValueError(f"replay.{name}={replay[name]} must be a multiple of sample.num_envs={worlds}")
     if replay.batch_size % parts:
@@ -108,6 +151,7 @@ def make_settings(config, groups: dict[str, Any], parts: int) -> ReplaySettings:
         slots=replay.capacity // worlds,
         warmup=replay.warmup // worlds,
         batch_size=replay.batch_size // parts,
+        kept=replay.kept // worlds,
         steps=algorithm["n_step"],
         discount=algorithm["discount"],
         tau=algorithm["tau"],

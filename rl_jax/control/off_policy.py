@@ -88,7 +88,13 @@ def make_replay_update(
         params_key, worlds_key, train_key, warmup_key = jax.random.split(key, 4)
         train = _first(method, optimizers, params_key, train_key)
         worlds = start(env, own_key(worlds_key, axis_name))
-        keys = own_key(warmup_key, axis_name), jnp.float32(1.0)
+        warmup_key, kept_key = jax.random.split(own_key(warmup_key, axis_name))
+        if settings.kept:
+            untrained = opened(train.params)
+            worlds, rows, _ = gathered(untrained, worlds, kept_key, jnp.float32(0.0), settings.kept)
+            kept = _holding(rows, settings._replace(slots=settings.kept))
+            train = train._replace(trackers=train.trackers | {"kept": kept})
+        keys = warmup_key, jnp.float32(1.0)
         worlds, rows, _ = gathered(opened(train.params), worlds, *keys, settings.warmup)
         return ReplayState(train, worlds, _holding(rows, settings), jnp.int32(settings.warmup), jnp.int32(0))
 

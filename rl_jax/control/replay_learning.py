@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rl_jax.control.replay import ReplayBatch, draw, with_priorities
+from rl_jax.control.replay import ReplayBatch, draw, join, with_priorities
 from rl_jax.control.replay_types import OffPolicy, ReplaySettings, ReplayState, opener
 from rl_jax.core.masked import Mean
 from rl_jax.training.step import TrainState, all_finite
@@ -36,8 +36,15 @@ def make_learner(
     common = dict(opened=opened, optimizers=optimizers, settings=settings, axis_name=axis_name)
 
     def draws(state: ReplayState, key: chex.PRNGKey) -> ReplayBatch:
-        options = dict(discount=settings.discount, steps=settings.steps, priority=settings.priority)
-        return draw(state.replay, state.written, key, settings.batch_size, axis_name=axis_name, **options)
+        options = dict(
+            discount=settings.discount, steps=settings.steps, priority=settings.priority, axis_name=axis_name
+        )
+        if not settings.kept:
+            return draw(state.replay, state.written, key, settings.batch_size, **options)
+        own_key, kept_key = jax.random.split(key)
+        half, kept = settings.batch_size // 2, state.train.trackers["kept"]
+        mine = draw(state.replay, state.written, own_key, half, **options)
+        return join(mine, draw(kept, jnp.int32(settings.kept), kept_key, half, **options))
 
     next_batch = learn_from or draws
 

@@ -38,6 +38,8 @@ class ReplaySettings(NamedTuple):
       slots: R, steps that are kept of each environment.
       warmup: random steps of each environment before the first update.
       batch_size: N, draws of one gradient step.
+      kept: steps of each environment by the untrained policy, before the warm-up, which are never overwritten; half of
+        each batch is drawn from them. 0 is none. Source: arXiv 2302.02948 (RLPD), symmetric sampling.
       steps: n, rewards that are summed before the value.
       discount: gamma, float.
       tau: share of the newest params in the slow copy, float; 1 copies.
@@ -60,6 +62,7 @@ class ReplaySettings(NamedTuple):
     actor_every: int = 1
     max_grad_norm: Any = None
     priority: Priority = Priority()
+    kept: int = 0
     random_share: Callable = lambda updates: jnp.float32(0.0)
 
 
@@ -68,7 +71,7 @@ class ReplayState(NamedTuple):
 
     Attributes:
       train: TrainState. params and opt_state are {"critic": one flat vector, "actor": ...}; trackers is {"slow": ...},
-        the slow copies. Its step counts gradient steps of the critics.
+        the slow copies, and {"kept": Replay} if there is one. Its step counts gradient steps of the critics.
       worlds: state of the environments.
       replay: Replay.
       written: int32 []. Steps of each environment in the replay so far, those that were overwritten included.
@@ -112,6 +115,11 @@ def check(settings: ReplaySettings, num_steps: int, method: OffPolicy) -> None:
         raise ValueError(
             f"replay: {settings.slots} slots and {settings.warmup} warm-up steps of each environment must be "
             f"multiples of the {num_steps} steps of an update"
+        )
+    if settings.kept and (settings.batch_size % 2 or settings.kept < settings.steps or settings.priority.used()):
+        raise ValueError(
+            f"replay: {settings.kept} kept steps of each environment need an even batch_size={settings.batch_size}, at "
+            f"least n_step={settings.steps} of them, and draws without priority"
         )
     if not max(settings.steps, 1) <= settings.warmup <= settings.slots:
         raise ValueError(

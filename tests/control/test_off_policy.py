@@ -73,6 +73,36 @@ def test_what_an_update_counts_and_copies():
     assert (slow[2] != np.asarray(third.train.params["critic"])).any()
 
 
+def test_half_of_a_batch_is_of_the_steps_that_are_kept():
+    """Of a policy that always takes action 1, while the replay's own are random."""
+    method, _ = q_learning(probes.matching())
+    seen = []
+
+    def critic_loss(params, slow, batch, key):
+        seen.append(batch.steps.actions)
+        return method.critic_loss(params, slow, batch, key)
+
+    always = method._replace(policy=lambda params, x: jnp.zeros((len(x), 2)).at[:, 1].set(1.0), critic_loss=critic_loss)
+    settings = replay_types.ReplaySettings(16, 8, 32, kept=12, random_share=lambda updates: 1.0)
+    law = exploration.greedy(2)
+    law = exploration.exploring(law, exploration.uniform_actions(law, None, None))
+    adam, env = {"critic": optax.adam(1e-3)}, envs.vectorize(probes.matching(), 4)
+    init, update, _ = off_policy.make_replay_update(always, law, env, settings, adam, num_steps=4)
+
+    def run(key):
+        state = init(key)
+        before = state.train.trackers["kept"]
+        after = update(state)[0].train.trackers["kept"]
+        return before, after, seen[-1]
+
+    before, after, actions = run(jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+    assert before.rows.actions.shape == (4, 12) and (before.rows.actions == 1).all()
+    assert (np.asarray(actions)[16:] == 1).all() and (np.asarray(actions)[:16] == 0).any()
+    with pytest.raises(ValueError, match="12 kept steps of each environment need an even batch_size=15"):
+        off_policy.make_replay_update(always, law, env, settings._replace(batch_size=15), adam, num_steps=4)
+
+
 def test_a_gradient_that_is_not_finite_changes_nothing():
     method, (init, update, _) = q_learning(probes.matching())
 

@@ -10,6 +10,7 @@ import pytest
 from configs.control import replay as configs
 from experiments import control_replay
 from experiments.parts import control_runs, control_setup, replay_runs
+from rl_jax.envs.worlds import restless
 from rl_jax.training import checkpoint
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
@@ -40,20 +41,18 @@ def trained(config):
     return jax.device_get((program.finals(state), metrics))
 
 
-PLACE_OF = {True: "aim", False: "matching"}
-
-
 @pytest.mark.parametrize("method", configs.METHODS)
 def test_every_method_builds(method):
     """Its networks and losses, down to their shapes; every field is one that is read."""
-    config = configs.get_config(f"{PLACE_OF[method in configs.OF_NUMBERS]},{method},smoke")
+    place = "point_mass" if method == "residual" else "aim" if method in configs.OF_NUMBERS else "matching"
+    config = configs.get_config(f"{place},{method},smoke")
     groups = control_setup.settings_of(config)
-    env = control_setup.load_env(config, 8)
+    env = control_setup.load_env(config, config.sample.num_envs)
     method = replay_runs.build(config, groups["algorithm"], env).method
     settings = replay_runs.make_settings(config, groups, 1)
     params = jax.eval_shape(method.init, jax.random.key(0))
     assert set(params) == {"critic", "actor"} - ({"actor"} if method.actor_loss is None else set())
-    assert settings.slots * 8 == config.replay.capacity and float(settings.random_share(0)) in (0.0, 1.0)
+    assert settings.slots * env.num_envs == config.replay.capacity and float(settings.random_share(0)) in (0.0, 1.0)
     assert set(method.slow) <= set(params)
 
 
@@ -68,6 +67,27 @@ def test_rainbow_and_sac_solve_their_probes_from_every_seed(words):
     best = 0.9 if "matching" in words else -0.05
     assert metrics["eval/return"].shape == (3,) and (metrics["eval/return"] > best).all(), metrics["eval/return"]
     assert not metrics["nonfinite/skipped"].any()
+
+
+@pytest.mark.slow
+def test_enumerated_dqn_beats_looking_one_step_ahead():
+    """Coupled arms: the myopic and the best policy's mean returns over 40 steps, by their tables, are the ends."""
+    config = configs.get_config("restless")
+    config.replay.update(capacity=8192)
+    config.train.total_steps, config.log_every, config.checkpoint.every = 400 * 32, 400, 400
+    found = trained(config)[1]["eval/return"]
+    rng, vectors = np.random.default_rng(0), restless.action_vectors()
+    means = {}
+    for policy in ("myopic", "best"):
+        actions = restless.values_of(policy, discount=0.95)[1]
+        full, total = (rng.random((2000, 6)) < 0.5).astype(float), 0.0
+        for _ in range(40):
+            pulled = vectors[actions[(full @ (2 ** np.arange(5, -1, -1))).astype(int)]]
+            total = total + restless.reward_of(full, pulled, 0.2, 1.0)
+            full = (1 - pulled) * np.maximum(full, rng.random((2000, 6)) < 0.3)
+        means[policy] = total.mean()
+    middle = 0.5 * (means["myopic"] + means["best"])
+    assert (found > middle).all() and (found < means["best"] + 2.0).all(), (found, means)
 
 
 @pytest.mark.slow
@@ -120,6 +140,7 @@ def test_environments_and_replay_over_two_devices(monkeypatch):
         ("aim,smoke", dict(env__name="probes/matching"), "are whole numbers: use dqn or discrete_sac"),
         ("matching,smoke", dict(network__kind="gru"), "network.kind='gru'"),
         ("matching,smoke", dict(replay__capacity=100), "replay.capacity=100 must be a multiple of sample.num_envs=8"),
+        ("matching,smoke", dict(network__enumerated=True), "actions that are combinations .probes/restless."),
         ("matching,smoke", dict(mesh="envs:8", replay__batch_size=12), "12 does not divide over 8"),
     ],
 )
@@ -137,5 +158,7 @@ def test_words_that_do_not_go_together():
         configs.get_config("cartpole,sac")
     assert configs.get_config("redq").env.name == "gymnax/Pendulum-v1"
     assert configs.get_config("breakout,c51").algorithm.head.high == 30.0
+    with pytest.raises(ValueError, match="residual corrects the controller of point_mass; there is none for aim"):
+        configs.get_config("aim,residual")
     with pytest.raises(ValueError, match="this config is for python -m experiments.control_ppo"):
         control_replay.run(small(program="control_ppo"), pathlib.Path("unused"))

@@ -13,6 +13,9 @@
     drive         a road after another car, its reward a product or a sum of terms (envs.worlds.driving)
     inventory     a store whose best policy is known in closed form, differentiable (envs.worlds.inventory)
     behaviours    one state, one step, the reward is the action's index: for preferences that no reward can express
+    laser         a pulse shaped by the phase of its spectrum, its optimum known (envs.worlds.laser)
+    restless      two of six coupled arms, the best policy known by dynamic programming (envs.worlds.restless)
+    point_mass    a point pushed to the origin, and a controller that misses it (envs.worlds.point_mass)
     gridworld     a square with a goal in a corner, also available as arrays (envs.worlds.tabular)
     pointmass     a point in the plane with inertia that should go to the origin (envs.worlds.pointmass)
     television    a line with a screen of noise at its left end, the reward at its right end (worlds.television)
@@ -41,6 +44,9 @@ from rl_jax.envs.worlds import recovering as resting
 from rl_jax.envs.worlds import television as screens
 from rl_jax.envs.worlds import tour as walks
 from rl_jax.envs.worlds import tours as ways
+from rl_jax.envs.worlds import laser as lasers
+from rl_jax.envs.worlds import point_mass as points
+from rl_jax.envs.worlds import restless as arms
 
 UNIT = Box(np.full(1, -1.0, np.float32), np.full(1, 1.0, np.float32))
 NO = np.bool_(False)  # numpy, so that the import starts no jax backend
@@ -196,6 +202,21 @@ def inventory(
     """A store with Poisson demand of this mean per period; other arguments as in envs.worlds.inventory.Store."""
     store = stores.Store(stores.poisson(mean), lead_time, holding, penalty, lost)
     return stores.environment(store, max_order=max_order, periods=periods)
+
+
+def laser(*, step_size: float = 0.8, periods: int = 20) -> Environment:
+    """A pulse to shorten; arguments as in envs.worlds.laser.environment."""
+    return lasers.environment(step_size=step_size, periods=periods)
+
+
+def restless(*, single: float = 0.2, pair: float = 1.0, refill: float = 0.3, periods: int = 40) -> Environment:
+    """Coupled arms; arguments as in envs.worlds.restless.environment."""
+    return arms.environment(single=single, pair=pair, refill=refill, periods=periods)
+
+
+def point_mass(*, periods: int = 40) -> Environment:
+    """A point to push to the origin; arguments as in envs.worlds.point_mass.environment."""
+    return points.environment(periods=periods)
 
 
 def behaviours(*, count: int = 3) -> Environment:

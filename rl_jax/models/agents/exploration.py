@@ -75,6 +75,40 @@ def noisy(low: np.ndarray, high: np.ndarray, *, std: float = 0.1, clip: float = 
     return Distribution(low.size, noise, sample, mode, _no_density, _no_density, lambda a: a, _no_density)
 
 
+def residual(
+    low: np.ndarray, high: np.ndarray, *, scale: float, std: float = 0.05, clip: float = np.inf
+) -> Distribution:
+    """A fixed policy's action and a bounded correction of it, plus clipped Gaussian noise.
+
+        a = middle + half clip(b + scale tanh(o) + clip(std z, -c, c), -1, 1)
+
+    Outputs are (b, o), 2 D. Actions are in the environment's units. Source: arXiv 2509.19301 (ResFiT).
+
+    Args:
+      low: finite, [D].
+      high: finite, [D].
+      scale: the largest correction, in halves of the range. 0 is the fixed policy.
+      std: of the noise, in halves of the range.
+      clip: c.
+
+    Raises:
+      ValueError: if a bound is not finite.
+    """
+    own = noisy(low, high, std=std, clip=clip)
+    low, high = _bounds(low, high)
+    half, middle, size = 0.5 * (high - low), 0.5 * (high + low), low.size
+
+    def sample(outputs: chex.Array, noise: chex.Array) -> chex.Array:
+        wanted = outputs[..., :size] + scale * jnp.tanh(outputs[..., size:])
+        moved = jnp.clip(wanted + jnp.clip(std * noise, -clip, clip), -1.0, 1.0)
+        return jnp.broadcast_to(middle, moved.shape) + jnp.broadcast_to(half, moved.shape) * moved
+
+    def mode(outputs: chex.Array) -> chex.Array:
+        return sample(outputs, jnp.zeros_like(outputs[..., :size]))
+
+    return own._replace(num_outputs=2 * size, sample=sample, mode=mode)
+
+
 def squashed(low: np.ndarray, high: np.ndarray) -> Distribution:
     """`tanh_gaussian` whose densities are those of the action scaled to [-1, 1], as SAC's target entropy counts them.
 
@@ -90,22 +124,24 @@ def squashed(low: np.ndarray, high: np.ndarray) -> Distribution:
     return tanh_gaussian(-ones, ones)._replace(to_env=own.to_env)
 
 
-def uniform_actions(distribution: Distribution, low: np.ndarray | None, high: np.ndarray | None) -> Callable:
+def uniform_actions(
+    distribution: Distribution, low: np.ndarray | None, high: np.ndarray | None, *, stored_before_squash: bool = False
+) -> Callable:
     """(key, shape) -> actions as the distribution stores them, uniform over the space.
 
     Args:
-      distribution: `greedy` or `categorical` if low is None; else `noisy`, or `squashed`, whose actions are stored
-        before the squash.
+      distribution: `greedy` or `categorical` if low is None.
       low: finite, [D], or None.
       high: finite, [D], or None.
+      stored_before_squash: of `squashed`, whose actions are stored so.
     """
     if low is None:
         return lambda key, shape: jax.random.randint(key, shape, 0, distribution.num_outputs, dtype=jnp.int32)
-    size, before_squash = np.size(low), distribution.num_outputs == 2 * np.size(low)
+    size = np.size(low)
 
     def sample(key: chex.PRNGKey, shape: tuple[int, ...]) -> chex.Array:
         unit = jax.random.uniform(key, (*shape, size), minval=-1.0, maxval=1.0)
-        if before_squash:
+        if stored_before_squash:
             return jnp.arctanh(jnp.clip(unit, -0.9999, 0.9999))
         return (
             jnp.broadcast_to(0.5 * (high + low), unit.shape) + jnp.broadcast_to(0.5 * (high - low), unit.shape) * unit
@@ -114,12 +150,14 @@ def uniform_actions(distribution: Distribution, low: np.ndarray | None, high: np
     return sample
 
 
-def exploring(distribution: Distribution, uniform: Callable) -> Distribution:
+def exploring(distribution: Distribution, uniform: Callable, *, around: Callable | None = None) -> Distribution:
     """`distribution` with one more output, the last: the probability of a uniform action. 1 at the start, say.
 
     Args:
       distribution: any.
       uniform: (key, shape) -> actions, see `uniform_actions`.
+      around: (outputs, uniform actions) -> actions, if they are to lie around what the outputs say (of a residual
+        policy, around its fixed one).
     """
 
     def noise(key: chex.PRNGKey, shape: tuple[int, ...]):
@@ -128,6 +166,8 @@ def exploring(distribution: Distribution, uniform: Callable) -> Distribution:
 
     def sample(outputs: chex.Array, noise) -> chex.Array:
         own, coin, random = noise
+        if around is not None:
+            random = around(outputs[..., :-1], random)
         chosen = distribution.sample(outputs[..., :-1], own)
         at_random = coin < outputs[..., -1]
         return jnp.where(at_random.reshape(at_random.shape + (1,) * (chosen.ndim - at_random.ndim)), random, chosen)

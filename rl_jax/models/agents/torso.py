@@ -58,9 +58,7 @@ def make_torso(
 
     def init(key: chex.PRNGKey) -> tuple[dict[str, Any], chex.PRNGKey]:
         keys = jax.random.split(key, len(sizes) + 1)
-        params = {
-            f"layer_{i}": dense(keys[i], sizes[i], sizes[i + 1], math.sqrt(2.0)) for i in range(len(sizes) - 1)
-        }
+        params = {f"layer_{i}": dense(keys[i], sizes[i], sizes[i + 1], math.sqrt(2.0)) for i in range(len(sizes) - 1)}
         if convolved:
             params["conv"] = dense(keys[-1], 9 * observation_shape[-1], channels, math.sqrt(2.0))
         return params, keys[-2]

@@ -79,6 +79,33 @@ def make_action_values(
     return Critic(lambda key: _ensemble_init(init, key, members), _ensemble(apply), members)
 
 
+def make_enumerated_values(
+    observation_shape: tuple[int, ...], action_vectors: Any, num_outputs: int, **layers
+) -> Critic:
+    """Q(s, .) of A combined actions by one network that reads (s, action vector), on every one of them.
+
+    A network of the action's parts generalises over combinations; a head per combination does not. Its largest value is
+    found by enumeration; the source, arXiv 2503.01919, uses a mixed-integer program for sets too large for that.
+
+    Args:
+      observation_shape: (D,).
+      action_vectors: float [A, n].
+      num_outputs: H.
+      **layers: members, hidden, activation, layer_norm; see `_network`.
+    """
+    count, size = action_vectors.shape
+    low, high = -jnp.ones(size), jnp.ones(size)
+    one = make_q_function(observation_shape, low, high, num_outputs, **layers)
+
+    def apply(params: Params, observations: chex.Array) -> chex.Array:
+        rows = len(observations)
+        tiled = jnp.repeat(observations, count, axis=0)
+        out = one.apply(params, tiled, jnp.tile(jnp.asarray(action_vectors), (rows, 1)))
+        return out.reshape(out.shape[0], rows, count, num_outputs)
+
+    return Critic(one.init, apply, one.members)
+
+
 def make_q_function(observation_shape: tuple[int, ...], low: Any, high: Any, num_outputs: int = 1, **layers) -> Critic:
     """Q(s, a) of D-dimensional actions, H = num_outputs outputs; the network reads (s, a scaled to [-1, 1]).
 
@@ -122,6 +149,32 @@ def make_actor(observation_shape: tuple[int, ...], distribution: Distribution, *
     return Actor(init, apply, distribution)
 
 
+def make_residual_actor(
+    observation_shape: tuple[int, ...], distribution: Distribution, base: Callable, **layers
+) -> Actor:
+    """An Actor that corrects a fixed policy: outputs are (base action, raw correction), 0 at first.
+
+    Args:
+      observation_shape: (D,).
+      distribution: models.agents.exploration.residual.
+      base: observations [N, D] -> actions [N, A] in [-1, 1]; not trained, and a black box.
+      **layers: as in `make_action_values`, less members.
+    """
+    size = distribution.num_outputs // 2
+    _, torso = _network((observation_shape[0] + size,), layers | dict(members=1))
+
+    def init(key: chex.PRNGKey) -> Params:
+        params, _ = torso.init(key)
+        return params | {"head": {"kernel": jnp.zeros((torso.size, size)), "bias": jnp.zeros(size)}}
+
+    def apply(params: Params, observations: chex.Array) -> chex.Array:
+        own = jax.lax.stop_gradient(base(observations))
+        x = torso.apply(params, jnp.concatenate([observations, own], axis=1))
+        return jnp.concatenate([own, linear(x, params["head"])], axis=1)
+
+    return Actor(init, apply, distribution)
+
+
 def uniform_dense(key: chex.PRNGKey, inputs: int, outputs: int) -> dict[str, chex.Array]:
     """Params of agents.torso.linear: kernel float32 [inputs, outputs] and bias [outputs], in +- 1 / sqrt(inputs)."""
     kernel_key, bias_key = jax.random.split(key)
@@ -141,7 +194,8 @@ def _network(shape: tuple[int, ...], layers: dict[str, Any]):
     def init(key: chex.PRNGKey):
         *keys, head_key = jax.random.split(key, len(shapes) + 1)
         params = {
-            name: uniform_dense(own, *shapes[name]["kernel"].shape) for own, name in zip(keys, sorted(shapes), strict=True)
+            name: uniform_dense(own, *shapes[name]["kernel"].shape)
+            for own, name in zip(keys, sorted(shapes), strict=True)
         }
         return params, head_key
 

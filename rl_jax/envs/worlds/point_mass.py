@@ -1,0 +1,40 @@
+"""A point that is pushed to the origin of a plane, and a controller that misses it: a base policy to correct."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rl_jax.envs.protocol import Box, Environment, Step, time_limit
+
+NO = np.bool_(False)
+
+
+def environment(*, periods: int = 40) -> Environment:
+    """Position and velocity in a plane, v' = .8 v + .2 a, p' = p + .3 v', reward -|p'|^2, actions in [-1, 1]^2.
+
+    Args:
+      periods: steps after which an episode is truncated.
+    """
+
+    def reset(key: chex.PRNGKey):
+        state = jnp.concatenate([jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0), jnp.zeros(2)])
+        return state, state
+
+    def step(key: chex.PRNGKey, state: chex.Array, action: chex.Array):
+        velocity = 0.8 * state[2:] + 0.2 * action
+        place = jnp.clip(state[:2] + 0.3 * velocity, -2.0, 2.0)
+        state = jnp.concatenate([place, velocity])
+        return state, Step(state, -jnp.sum(jnp.square(place)), NO, NO)
+
+    wide = np.full(4, 2.0, np.float32)
+    unit = np.ones(2, np.float32)
+    return time_limit(Environment(reset, step, Box(-wide, wide), Box(-unit, unit)), periods)
+
+
+def biased_pd(observations: chex.Array, *, bias: float = 0.3) -> chex.Array:
+    """A proportional-derivative controller that aims beside the origin, at (bias, bias): float [N, 4] -> [N, 2].
+
+    a = clip(-2 (p - bias) - 1.5 v, -1, 1)
+    """
+    return jnp.clip(-2.0 * (observations[:, :2] - bias) - 1.5 * observations[:, 2:], -1.0, 1.0)
