@@ -114,7 +114,8 @@ def check_one_device(config, parts: int) -> None:
 def make_estimate(config, networks) -> Callable:
     """Makes (TrainState, data) -> {"ope/fqe"}: the policy's mean value of the data's first states, by fitted Q.
 
-    Discounted with dataset.discount. Without a group `ope` there is none. Critics are fitted anew at each row of metrics.
+    Discounted with dataset.discount. Without a group `ope` there is none. Critics are fitted anew for each row of
+    metrics.
 
     Raises:
       ValueError: for a decision transformer, whose policy does not read single observations.
