@@ -99,6 +99,8 @@ CONTROL = {
     "labels.beta": "rewards: rationality of the annotator, per unit of return.",
     "labels.members": "rewards: networks in the ensemble.",
     "labels.center": "rewards: subtract the mean. Not if episodes can end early.",
+    "hindsight.code": "oppo: size of an episode's code.",
+    "hindsight.length": "oppo: last steps of an episode that are encoded.",
     "ope.updates": "Updates of the critics that evaluate the policy from the data, at each row of metrics.",
     "ope.learning_rate": "Their learning rate.",
     "sequence.width": "Decision transformer: width of the residual stream.",

@@ -5,10 +5,10 @@
 
 Arguments: an environment, `pointmass` (the default), `neorl2` (the same with delay and wind, and data of one middling
 policy), `gridworld`, `cartpole`, `aim`, `matching`; a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`,
-`dual_chi2`, `dual_tv`, `cql`, for continuous actions `td3_bc`, `a2pr`; decision transformers, `dt` and `mo_dt`; what
-is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model), `labelled_only` (the
-same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value by fitted Q, from the
-data alone); `smoke` (seconds, for CI).
+`dual_chi2`, `dual_tv`, `cql`, for continuous actions `td3_bc`, `a2pr`; decision transformers, `dt`, `mo_dt`; `oppo`;
+what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model), `labelled_only`
+(the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value by fitted Q, from
+the data alone); `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -45,6 +45,7 @@ METHODS = {
     "a2pr": dict(fn="a2pr", **_TD3),
     "dt": dict(fn="dt", scale=10.0, target=1.0),
     "mo_dt": dict(fn="mo_dt", scale=10.0, target=1.0, weight=-1.0),
+    "oppo": dict(fn="oppo", triplet_coef=0.1, norm_coef=0.1, margin=1.0),
 }
 SEQUENCE = dict(width=64, layers=2, heads=2, context=10)  # of a decision transformer
 # What is hidden of the data: actions of 90 % of the episodes (arXiv 2210.06518), or all rewards (arXiv 2411.05273).
@@ -113,6 +114,8 @@ def get_config(arg: str | None = None):
         config.algorithm = dict(METHODS[method])
         if method in ("dt", "mo_dt"):
             config.sequence = dict(SEQUENCE)
+        if method == "oppo":
+            config.hindsight = dict(code=16, length=20)
         if "fqe" in words:
             config.ope = dict(updates=2000, learning_rate=1e-3)
         for word in labels:
