@@ -3,11 +3,12 @@
     python -m experiments.control_offline --config=configs/control/offline.py:pointmass,iql
     python -m experiments.control_offline --config=configs/control/offline.py:cartpole,cql
 
-Arguments: an environment, `pointmass` (the default), `gridworld`, `cartpole`, `aim`, `matching`; a method, `bc`,
-`filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`, `cql`, and for continuous actions `td3_bc`,
-`a2pr`; decision transformers, `dt` and `mo_dt`; what is hidden of the data, `ss_orl` (actions of 90 % of the episodes,
-filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned from pairs of
-segments); `fqe` (the policy's value by fitted Q, from the data alone); `smoke` (seconds, for CI).
+Arguments: an environment, `pointmass` (the default), `neorl2` (the same with delay and wind, and data of one middling
+policy), `gridworld`, `cartpole`, `aim`, `matching`; a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`,
+`dual_chi2`, `dual_tv`, `cql`, for continuous actions `td3_bc`, `a2pr`; decision transformers, `dt`, `mo_dt`; `oppo`;
+what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model), `labelled_only`
+(the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value by fitted Q, from
+the data alone); `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -17,6 +18,12 @@ from configs.control import control_common
 MIXED = dict(behaviours=("expert", "poor", "random"), shares=(0.1, 0.3, 0.6))
 ENVIRONMENTS = {
     "pointmass": dict(env=dict(name="probes/pointmass"), dataset=dict(num_steps=200), eval=dict(max_steps=20)),
+    # arXiv 2503.19267: actions are delayed, an external factor is not observed, the data are of one middling policy.
+    "neorl2": dict(
+        env=dict(name="probes/pointmass", delay=2, wind=0.02),
+        dataset=dict(num_steps=200, behaviours=("medium",), shares=(1.0,)),
+        eval=dict(max_steps=20),
+    ),
     "gridworld": dict(env=dict(name="probes/gridworld"), dataset=dict(num_steps=200), eval=dict(max_steps=50)),
     "cartpole": dict(env=dict(name="gymnax/CartPole-v1"), dataset=dict(num_steps=400), eval=dict(max_steps=500)),
     "aim": dict(env=dict(name="probes/aim"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
@@ -38,6 +45,7 @@ METHODS = {
     "a2pr": dict(fn="a2pr", **_TD3),
     "dt": dict(fn="dt", scale=10.0, target=1.0),
     "mo_dt": dict(fn="mo_dt", scale=10.0, target=1.0, weight=-1.0),
+    "oppo": dict(fn="oppo", triplet_coef=0.1, norm_coef=0.1, margin=1.0),
 }
 SEQUENCE = dict(width=64, layers=2, heads=2, context=10)  # of a decision transformer
 # What is hidden of the data: actions of 90 % of the episodes (arXiv 2210.06518), or all rewards (arXiv 2411.05273).
@@ -101,11 +109,13 @@ def get_config(arg: str | None = None):
     if place in DISCRETE and method in CONTINUOUS_METHODS:
         raise ValueError(f"{method} is for continuous actions, {place} has a finite set: choose iql or cql")
     config = base("_".join(["control_offline", place, method, *labels]))
-    config.update(ENVIRONMENTS[place])
     with config.unlocked():
+        config.update(ENVIRONMENTS[place])
         config.algorithm = dict(METHODS[method])
         if method in ("dt", "mo_dt"):
             config.sequence = dict(SEQUENCE)
+        if method == "oppo":
+            config.hindsight = dict(code=16, length=20)
         if "fqe" in words:
             config.ope = dict(updates=2000, learning_rate=1e-3)
         for word in labels:

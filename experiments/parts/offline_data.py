@@ -1,7 +1,7 @@
 """The dataset of experiments.control_offline, from a config: scripted behaviours of mixed quality, or a file."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +39,13 @@ class Loaded(NamedTuple):
 
 def make_offline_networks(config, env: envs.Vector) -> OfflineNetworks:
     """The networks of config.network that fit the environment's spaces."""
+    return make_networks(env.observation_space.shape, **action_kind(env), **config.network.to_dict())
+
+
+def action_kind(env: envs.Vector) -> dict[str, Any]:
+    """The keywords of make_networks for an environment's actions."""
     space = env.action_space
-    kind = dict(num_actions=space.n) if isinstance(space, envs.Discrete) else dict(low=space.low, high=space.high)
-    return make_networks(env.observation_space.shape, **kind, **config.network.to_dict())
+    return dict(num_actions=space.n) if isinstance(space, envs.Discrete) else dict(low=space.low, high=space.high)
 
 
 def rows_of(behaviours: tuple[str, ...], shares: tuple[float, ...], count: int) -> tuple[int, ...]:

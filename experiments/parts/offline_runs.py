@@ -11,9 +11,10 @@ from experiments.parts import control_runs, control_setup, offline_data
 from rl_jax.control import offline
 from rl_jax.control.offline import data as datasets
 from rl_jax.control.offline import evaluation, labelling, sequence
+from rl_jax.control.offline import hindsight as episodes
 from rl_jax.control.offline import recipe as recipes
 from rl_jax.core.binding import bind
-from rl_jax.models.agents import decision_transformer
+from rl_jax.models.agents import decision_transformer, hindsight
 from rl_jax.rollout.envs.steps import memoryless
 from rl_jax.training.step import TrainState
 
@@ -100,7 +101,29 @@ def sequence_method(config, networks, algorithm: dict[str, Any]) -> Method:
     )
 
 
-METHODS = {"dt": sequence_method, "mo_dt": sequence_method}  # algorithm.fn -> Method; others are step_method's
+def hindsight_method(config, networks, algorithm: dict[str, Any]) -> Method:
+    """OPPO: the policy acts by the code that preferences between episodes chose. Arguments: as for `step_method`."""
+    env = control_setup.load_env(config, 1)
+    model = hindsight.make_hindsight_policy(
+        env.observation_space.shape,
+        networks,
+        kind=offline_data.action_kind(env),
+        code=config.hindsight.code,
+        **config.network.to_dict(),
+    )
+
+    def act(params, loaded: offline_data.Loaded):
+        return memoryless(lambda o: model.policy(params, datasets.normalized(o, loaded.moments)))
+
+    sample = functools.partial(episodes.sample_pairs, length=config.hindsight.length)
+    return Method(model.init, bind(algorithm, offline)(model), sample, act, lambda rows: (), networks.distribution)
+
+
+METHODS = {
+    "dt": sequence_method,
+    "mo_dt": sequence_method,
+    "oppo": hindsight_method,
+}  # algorithm.fn -> Method; others are step_method's
 
 
 def check_one_device(config, parts: int) -> None:
@@ -114,7 +137,8 @@ def check_one_device(config, parts: int) -> None:
 def make_estimate(config, networks) -> Callable:
     """Makes (TrainState, data) -> {"ope/fqe"}: the policy's mean value of the data's first states, by fitted Q.
 
-    Discounted with dataset.discount. Without a group `ope` there is none. Critics are fitted anew at each row of metrics.
+    Discounted with dataset.discount. Without a group `ope` there is none. Critics are fitted anew for each row of
+    metrics.
 
     Raises:
       ValueError: for a decision transformer, whose policy does not read single observations.

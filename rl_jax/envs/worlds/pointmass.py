@@ -3,8 +3,11 @@
     v' = inertia v + 0.2 a,   x' = clip(x + v', -1.5, 1.5),   r = -|x'|
 
 a in [-1, 1]^2. The observation is (x, v). An episode starts at rest in a random place and is cut off after `limit`
-steps; it never terminates.
+steps; it never terminates. With a delay the action of `delay` steps ago acts, and the observation ends with those that
+wait; wind is an acceleration that changes at random and is not observed (arXiv 2503.19267: delays, external factors).
 """
+
+from typing import NamedTuple
 
 import chex
 import jax
@@ -17,37 +20,57 @@ FORCE, EDGE = 0.2, 1.5
 NO = np.bool_(False)  # numpy, so that the import starts no jax backend
 
 
-def environment(*, inertia: float = 0.5, limit: int = 20) -> Environment:
+class Point(NamedTuple):
+    """The state: place, velocity and wind float32 [2]; waiting float32 [delay, 2], the next to act first."""
+
+    place: chex.Array
+    velocity: chex.Array
+    waiting: chex.Array
+    wind: chex.Array
+
+
+def environment(*, inertia: float = 0.5, limit: int = 20, delay: int = 0, wind: float = 0.0) -> Environment:
     """The point as an Environment.
 
     Args:
       inertia: the share of the velocity that stays per step, from 0 to below 1.
       limit: steps after which an episode is truncated.
+      delay: steps until an action acts.
+      wind: deviation of its change per step; it decays by a tenth per step.
 
     Raises:
-      ValueError: if the inertia is out of range.
+      ValueError: if the inertia is out of range, or the delay or wind negative.
     """
     if not 0.0 <= inertia < 1.0:
         raise ValueError(f"inertia={inertia} must be from 0 to below 1")
+    if delay < 0 or wind < 0.0:
+        raise ValueError(f"delay={delay} and wind={wind} must be 0 or more")
+
+    def observe(state: Point) -> chex.Array:
+        return jnp.concatenate([state.place, state.velocity, state.waiting.reshape(-1)])
 
     def reset(key: chex.PRNGKey):
         place = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)
-        state = jnp.concatenate([place, jnp.zeros(2)])
-        return state, state
+        state = Point(place, jnp.zeros(2), jnp.zeros((delay, 2)), jnp.zeros(2))
+        return state, observe(state)
 
-    def step(key: chex.PRNGKey, state: chex.Array, action: chex.Array):
-        velocity = inertia * state[2:] + FORCE * jnp.clip(action, -1.0, 1.0)
-        place = jnp.clip(state[:2] + velocity, -EDGE, EDGE)
-        state = jnp.concatenate([place, velocity])
-        return state, Step(state, -jnp.sqrt(jnp.sum(jnp.square(place)) + 1e-12), NO, NO)
+    def step(key: chex.PRNGKey, state: Point, action: chex.Array):
+        queue = jnp.concatenate([state.waiting, jnp.clip(action, -1.0, 1.0)[None]])
+        blowing = state.wind
+        if wind > 0.0:
+            blowing = 0.9 * blowing + wind * jax.random.normal(key, (2,))
+        velocity = inertia * state.velocity + FORCE * queue[0] + blowing
+        place = jnp.clip(state.place + velocity, -EDGE, EDGE)
+        state = Point(place, velocity, queue[1:], blowing)
+        return state, Step(observe(state), -jnp.sqrt(jnp.sum(jnp.square(place)) + 1e-12), NO, NO)
 
     bound = FORCE / (1.0 - inertia)
-    high = np.asarray([EDGE, EDGE, bound, bound], np.float32)
+    high = np.asarray([EDGE, EDGE, bound, bound] + [1.0] * (2 * delay), np.float32)
     actions = Box(np.full(2, -1.0, np.float32), np.full(2, 1.0, np.float32))
     return time_limit(Environment(reset, step, Box(-high, high), actions), limit)
 
 
 def controller(observations: chex.Array, *, inertia: float = 0.5) -> chex.Array:
     """The action that brings the point to the origin in one step, as far as it may: [..., 4] -> [..., 2]."""
-    place, velocity = observations[..., :2], observations[..., 2:]
+    place, velocity = observations[..., :2], observations[..., 2:4]
     return jnp.clip(-(place + inertia * velocity) / FORCE, -1.0, 1.0)

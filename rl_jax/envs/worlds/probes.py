@@ -229,7 +229,7 @@ def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, lim
     return tabular.environment(tabular.gridworld(size=size, step_reward=step_reward, slip=slip, limit=limit))
 
 
-def pointmass(*, inertia: float = 0.5, limit: int = 20) -> Environment:
+def pointmass(*, inertia: float = 0.5, limit: int = 20, delay: int = 0, wind: float = 0.0) -> Environment:
     """envs.worlds.pointmass.environment, with the same arguments."""
     return points.environment(inertia=inertia, limit=limit)
 
@@ -262,3 +262,4 @@ def bidding(*, rounds: int = 12, budget: int = 12, largest: int = 5) -> Environm
 def salesman(*, cities: int = 7) -> Environment:
     """envs.worlds.tours: a tour of random cities, as BQ-NCO's state."""
     return ways.environment(cities=cities)
+    return points.environment(inertia=inertia, limit=limit, delay=delay, wind=wind)

@@ -41,6 +41,18 @@ def test_pointmass(word):
     assert (cloned < 65).all() and (found > 65).all() and (found > cloned + 10).all(), (word, found, cloned)
 
 
+def test_a2pr_is_ahead_of_td3_bc():
+    """arXiv 2405.19909's order on mixed data, on 3 of 3 seeds."""
+    assert (trained("pointmass", "a2pr") > trained("pointmass", "td3_bc")).all()
+
+
+def test_iql_improves_on_a_middling_policy_under_delay_and_wind():
+    """neorl2: the data's only policy acts at random every other step."""
+    _, _, loaded, judge = world("neorl2")
+    state, _ = program("neorl2", "iql")(loaded)
+    assert (judge({"policy": state.params["policy"]}, loaded)["eval/improvement"] > 1.0).all()
+
+
 def test_cql_in_a_gridworld():
     cloned, found = trained("gridworld", "bc"), trained("gridworld", "cql")
     assert (found > 85).all() and (cloned < 85).any(), (found, cloned)
