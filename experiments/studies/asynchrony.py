@@ -1,4 +1,4 @@
-"""Asynchronous schedules in a model of time: rl_jax.experience.admission decides, lengths are drawn, nothing is sampled."""
+"""Asynchronous schedules in a model of time: rl_jax.experience.admission decides, lengths are drawn."""
 
 import heapq
 from collections import deque
@@ -123,6 +123,7 @@ def asynchronous_schedules(
     seeds: Sequence[int],
     *,
     arms: Mapping[str, Mapping],
+    base: str,
     sigmas: Sequence[float],
     prompts: int,
     group_size: int,
@@ -136,11 +137,12 @@ def asynchronous_schedules(
     A decode call costs the same however many rows are alive, as on an accelerator. A synchronous run has all devices
     for either stage: both take half as long. Metrics, by sigma of the log length: speed_S, batches per time over those
     of the synchronous run; age_S, the oldest row; kept_S, the mean length of what was trained on over that of all rows
-    that were let in before the last batch began; over_first_S, speed over that of the first arm.
+    that were let in before the last batch began; over_base_S, speed over that of the arm `base`.
 
     Args:
       seeds: of the lengths.
       arms: name -> eta, age, order, and drain.
+      base: the arm that the others are compared with.
       sigmas: of the log of a row's length.
       prompts: B, groups per batch.
       group_size: G.
@@ -167,8 +169,8 @@ def asynchronous_schedules(
                 found[name].append(_measured(clock, lengths, synchronous))
         for name, rows in found.items():
             speed, age, kept = np.asarray(rows).T
-            first = np.asarray(found[next(iter(arms))])[:, 0]
-            measured = {"speed": speed, "age": age, "kept": kept, "over_first": speed / first}
+            first = np.asarray(found[base])[:, 0]
+            measured = {"speed": speed, "age": age, "kept": kept, "over_base": speed / first}
             values[name] |= {f"{metric}_{name_of}": column for metric, column in measured.items()}
     return Outcome(values)
 
