@@ -30,7 +30,8 @@ def test_what_is_dropped_is_gone_and_counted():
 
 def test_measurements_have_every_arm_and_sigma():
     found = asynchronous_schedules(
-        (0, 1), arms={"a": dict(eta=1, age=4), "b": dict(eta=1, order="oldest", drain=True)}, base="a", sigmas=(0.25, 0.75),
+        (0, 1), arms={"a": dict(eta=1, age=4), "b": dict(eta=1, order="oldest", drain=True)}, base="a",
+        sigmas=(0.25, 0.75),
         prompts=3, group_size=2, mean=8, longest=4.0, train=1.0, steps=9,
     )  # fmt: skip
     metrics = ("speed", "age", "kept", "over_base")
