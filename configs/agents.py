@@ -26,6 +26,12 @@ def agent(**changes) -> dict:
         overflow="end",
         on_rewrite="keep",
         train_observations=False,
+        branching=dict(fn=""),  # of rl_jax.experience.branching: at_random, by_entropy
+        roots=2,
+        rounds=1,
+        state_rollouts=0,
+        record=False,
+        partner="",  # "self": the policy as it is now; "reference": an older one (algorithm.reference_schedule)
     )
     return fields | changes
 

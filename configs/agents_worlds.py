@@ -3,8 +3,9 @@
     python -m experiments.agents --config=configs/agents_worlds.py:maze --workdir=runs/maze
 
 The first argument is the world (`maze` is the default; WORLDS lists them). Further ones: a credit over turns,
-`trajectory`, `loop`, `turn_grpo`, `mt_grpo`, `gigpo`, `semi_online`, ... (CREDIT; the default is turn_return_loo,
-docs/pages/turn_credit.md); `real` takes the published lists of Wordle or the cities instead of the small own
+`trajectory`, `loop`, `turn_grpo`, `gigpo`, `semi_online`, `vine`, `arpo`, ... (CREDIT; the default is turn_return_loo,
+docs/pages/turn_credit.md); `self_play` and `older` let the policy, or its version of up to ten steps ago, play the
+other side of `kuhn` and `bargain`; `real` takes the published lists of Wordle or the cities instead of the small own
 ones (`python -m experiments.tools.fetch_data games`); `smoke`: seconds, for CI. The warm start imitates recorded
 episodes, half of whose turns are a beginner's.
 """
@@ -31,6 +32,7 @@ WORLDS = {
     "database": ("lookups:Database", dict(), 4, 20, 240),
     "router": ("lookups:Router", dict(), 4, 10, 32),
     "kuhn": ("kuhn:Kuhn", dict(), 3, 4, 12),
+    "bargain": ("two_party:Bargain", dict(), 4, 5, 40),
 }
 CREDIT = {
     "loop": dict(fn="rl_jax.advantages.turns:loop"),
@@ -43,7 +45,23 @@ CREDIT = {
     "igpo": dict(fn="rl_jax.advantages.turn_states:igpo"),
     "semi_online": dict(fn="rl_jax.advantages.turn_states:semi_online"),  # for `guided`, which counts patched turns
     "aspo": dict(fn="rl_jax.advantages.turn_shaping:aspo"),  # for worlds that count calls: search, database, router
+    "igpo_policy": dict(fn="rl_jax.advantages.turn_shaping:igpo_policy"),  # for worlds with a right answer, as search
+    "oprl": dict(fn="rl_jax.advantages.turn_shaping:oprl", step_coef=1.0),
+    "sweet": dict(fn="rl_jax.advantages.turn_shaping:sweet"),
+    "vine": dict(fn="rl_jax.advantages.turn_critics:vine"),
+    "arpo": dict(fn="rl_jax.advantages.turn_trees:arpo"),
+    "tree_grpo": dict(fn="rl_jax.advantages.turn_trees:tree_grpo"),
+    "branch_loo": dict(fn="rl_jax.advantages.turn_trees:branch_return_loo"),
 }
+# What config.agent needs for them.
+AGENT = {
+    "vine": dict(state_rollouts=2),
+    "arpo": dict(branching=dict(fn="by_entropy"), roots=4),
+    "tree_grpo": dict(branching=dict(fn="at_random"), roots=4, rounds=2),
+    "branch_loo": dict(branching=dict(fn="at_random"), roots=4),
+}
+# Who plays the other side of kuhn and bargain.
+PARTNERS = {"self_play": "self", "older": "reference"}
 REAL = {
     "wordle": dict(path="games/wordle_official_400.txt.gz", guesses="games/wordle_official_guess.txt.gz", number=0),
     "city": dict(path="games/guess_city_global_cities.txt.gz", number=0),
@@ -51,7 +69,7 @@ REAL = {
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, (*WORLDS, *CREDIT, "real", "smoke"))
+    words = common.parse(arg, (*WORLDS, *CREDIT, *PARTNERS, "real", "smoke"))
     world = next((word for word in words if word in WORLDS), "maze")
     path, settings, turns, prompt, row = WORLDS[world]
     config = agents.base(world)
@@ -68,6 +86,10 @@ def get_config(arg: str | None = None):
     config.agent.env = dict(fn=f"{TEXT}.{path}", **settings)
     chosen = next((word for word in words if word in CREDIT), None)
     config.algorithm.advantage = CREDIT[chosen] if chosen else dict(fn="rl_jax.advantages.turns:turn_return_loo")
+    config.agent.update(AGENT.get(chosen, {}))
+    config.agent.partner = next((PARTNERS[word] for word in words if word in PARTNERS), "")
+    if config.agent.partner == "reference":
+        config.algorithm.reference_schedule = dict(fn="per_iteration", every=10)
     config.model = common.transformer(
         embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16, mlp_dim=256, tied_head=False
     )
@@ -82,6 +104,7 @@ def get_config(arg: str | None = None):
     if "smoke" in words:
         common.smoke(config)
         config.task.update(num_train=100, num_test=20)
+        config.agent.roots = 2
     return config
 
 

@@ -48,6 +48,9 @@ def transformer(**changes) -> ConfigDict:
         num_kv_heads=2,
         head_dim=32,
         mlp_dim=256,
+        num_experts=0,  # 0: a dense MLP
+        experts_per_token=0,
+        replay_routes=False,  # scoring and training run the experts that ran in sampling (R3)
         tied_head=True,
         rope_theta=10_000.0,
         norm_eps=1e-5,
@@ -181,7 +184,7 @@ def base(name: str) -> ConfigDict:
             model=transformer(),
             init_from="",  # workdir of a finished run whose params to start from; "" runs the SFT below, if any
             rollout=rollout(),
-            score=dict(chunk=32),
+            score=dict(chunk=32, micro_batches=1),
             packing=dict(mode="padded", row_length=0, min_rows=1),  # see experiments.parts.packers
             reward=reward(),
             judge=dict(),  # learned judges: name -> dict(fn=..., weight=1.0) of experiments.parts.judges

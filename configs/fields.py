@@ -102,6 +102,9 @@ MODEL = {
     "model.num_kv_heads": "Number of key and value heads; must divide num_heads.",
     "model.head_dim": "Width of a head; must be even.",
     "model.mlp_dim": "Inner width of the MLP.",
+    "model.num_experts": "Experts of a mixture in each layer, each an MLP of mlp_dim. 0: one dense MLP.",
+    "model.experts_per_token": "How many experts run for a token.",
+    "model.replay_routes": "Scoring and training run the experts that ran in sampling. Lockstep engine, padded rows.",
     "model.tied_head": "Share the embedding's weights with the output head.",
     "model.rope_theta": "Base of the rotary frequencies.",
     "model.norm_eps": "Epsilon of RMSNorm.",
@@ -144,14 +147,23 @@ MODEL = {
     'shortened; "drop_oldest": the oldest turns go.',
     "agent.on_rewrite": 'If a chat template writes earlier turns anew: "keep" the ids as they are, or "refuse".',
     "agent.train_observations": "Train on the environment's tokens as well. A mistake, to show its harm.",
+    "agent.branching": "Turns at which episodes of a group branch (rl_jax.experience.branching): at_random, "
+    'by_entropy. "": none.',
+    "agent.roots": "With agent.branching: episodes of a group that begin at the prompt.",
+    "agent.rounds": "With agent.branching: rounds in which the group's other episodes begin.",
+    "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",
+    "agent.partner": 'Who plays the other side of kuhn or bargain. "": a script; "self": the policy; "reference": '
+    "an older one, which algorithm.reference_schedule moves.",
+    "agent.record": "Write each step's episodes to WORKDIR/trajectories, for configs/preferences/episodes.py.",
     "score.chunk": "Token columns whose logits are in memory at the same time in scoring.",
+    "score.micro_batches": "Parts in which a step's rows are scored, one after the other; as train.micro_batches.",
     "packing.mode": "Layout of the rows: padded, packed or shared_prefix. packed: several sequences per row; "
     "shared_prefix: each prompt once, its completions attend to it.",
     "packing.row_length": "Tokens per packed row. 0: about two padded rows.",
     "packing.min_rows": "Minimum of packed rows per micro-batch and device. More than needed keeps the shape constant, "
     "which saves compilations.",
     "reward.function": 'Your own reward, "module:function", instead of the task\'s. "": the task\'s.',
-    "reward.terms": 'Several rewards by name, each dict(fn=..., weight=1.0, **keywords). fn: a short name of '
+    "reward.terms": "Several rewards by name, each dict(fn=..., weight=1.0, **keywords). fn: a short name of "
     'rl_jax.rewards.terms, "module:function", or "task". Empty: the task\'s own reward. On a command line also '
     "math,0.2*my_rewards:brief.",
     "judge": "Learned judges by name (experiments.parts.judges). Each dict(fn=..., weight=1.0, **keywords). They are "
@@ -205,6 +217,10 @@ TRAINING = {
     "data.kind": 'Kind of the records: pairs, rankings or labels. For reward models also "steps".',
     "data.columns": "Field -> name of its column, as in {'chosen': 'better'}. Fields: rl_jax.preferences.records.",
     "data.contradictions": 'Pairs that say the opposite of each other: "stop" (an error) or "keep".',
+    "data.pairs": "episodes: pairs of turns or of episodes; none: labelled episodes, for SFT.",
+    "data.gap": "episodes: least difference of the two returns.",
+    "data.least": "episodes: reward from which an episode is a good one.",
+    "data.newest": "episodes: how many of the newest recorded steps are read. 0: all.",
     "data.sort_by_reward": "jsonl rankings: sort responses by their rewards. False: an unsorted record is an error.",
     "data.test_share": "jsonl: fraction of the prompts that is held out.",
     "data.skip_bad_records": "Skip and count bad records instead of stopping. --skip_bad_records sets it.",

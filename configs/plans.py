@@ -25,7 +25,7 @@ def get_config(arg: str | None = None):
     )
     config.rollout.update(completion_length=3072, prompt_buckets=(1024,))
     config.rollout.engine.name, config.packing.mode = "lockstep", "padded"  # the programs that can be planned
-    config.score.chunk = 256
+    config.score.update(chunk=256, micro_batches=8)  # of the train step's size
     config.sample.update(prompts_per_step=64, group_size=8)
     config.train.update(minibatches=2, micro_batches=4)
     return config

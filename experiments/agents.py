@@ -13,7 +13,7 @@ import pathlib
 
 import jax
 
-from experiments.parts import flags, players, policy, processes, references, trackers
+from experiments.parts import flags, players, policy, processes, recordings, references, trackers
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.play_groups import EpisodeCollector, look, make_episode_evaluate
 from experiments.parts.policy_steps import make_policy_batch, score, update
@@ -38,14 +38,14 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
     programs, rewards = players.with_player(setup, programs), loop.carry(make_rewards(setup))
     items = loop.restore(checkpoint_items(state, reference=ref_params), prompts)
-    state, ref_params = state_of(items), items["reference"]
+    state, ref_params = state_of(items), items.get("reference")
     with loop, rewards, contextlib.closing(programs.generate):
         collect = EpisodeCollector(setup, rewards, prompts, programs)
         evaluate = make_episode_evaluate(setup, rewards, players.eval_player(setup, programs.generate))
         loop.begin(lambda: evaluate(state.params))
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step.number), 3)
-            collected = collect(state.params, rollout_key, step.clock, ref_params)
+            collected = recordings.keep(loop, step, collect(state.params, rollout_key, step.clock, ref_params))
             rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
             scores, reference = score(config, programs, rows, state.params, ref_params, looks=False)
             state = trackers.see(estimators, state, collected, step.number)

@@ -3,6 +3,7 @@
     python -m experiments.control_ppo --config=configs/control/environments.py:cartpole
     python -m experiments.control_ppo --config=configs/control/environments.py:cartpole --config.num_seeds=64 \
         --config.mesh=seeds:2
+    python -m experiments.control_ppo --config=configs/control/environments.py:cartpole --config.record.path=DATA
 
 One call of the program is `log_every` updates (rollout, advantages, epochs of minibatches) of every run, then an
 evaluation. Between calls the loop logs and saves. A run is one seed with one value of each swept number. The same
@@ -11,7 +12,7 @@ command resumes an interrupted run, bit for bit if the environments are pure fun
 
 import pathlib
 
-from experiments.parts import flags
+from experiments.parts import control_record, flags
 from experiments.parts.control_loop import train
 
 
@@ -19,7 +20,7 @@ def run(config, workdir: pathlib.Path) -> None:
     """Trains in `workdir`. Raises ValueError if the config is for another program."""
     if config.program != "control_ppo":
         raise ValueError(f"this config is for python -m experiments.{config.program}")
-    train(config, workdir)
+    train(config, workdir, record=control_record.make_recorder)
 
 
 if __name__ == "__main__":

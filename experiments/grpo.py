@@ -70,7 +70,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
     rewards = loop.carry(make_rewards(setup))
     items = loop.restore(checkpoint_items(state, reference=ref_params), prompts)
-    state, ref_params = state_of(items), items["reference"]
+    state, ref_params = state_of(items), items.get("reference")
     with loop, rewards:
         collect, evaluate = Collector(setup, rewards, prompts, programs), make_evaluate(setup, rewards)
         compile_ahead(loop, setup, programs, packer, collect, state)

@@ -47,7 +47,7 @@ from rl_jax.models.heads import make_predict, without_value_head
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.tasks import Task
 from rl_jax.training import sharding
-from rl_jax.training.scoring import make_score
+from rl_jax.training.scoring import in_micro_batches, make_score
 from rl_jax.training.step import TrainState
 
 
@@ -98,8 +98,9 @@ class LearnerState(NamedTuple):
     def checkpoint_items(self, reference) -> dict[str, Any]:
         """What is saved. "params" are the policy's own, so that any other program can load them."""
         head = {name: group for name, group in self.policy.params.items() if name == HEAD}
-        items = {"params": self.policy_params(), "rest": self.policy._replace(params=head), "reference": reference}
-        return items if self.critic is None else items | {"critic": self.critic}
+        items = {"params": self.policy_params(), "rest": self.policy._replace(params=head)}
+        more = {"reference": reference, "critic": self.critic}
+        return items | {name: item for name, item in more.items() if item is not None}
 
     @classmethod
     def of(cls, items: dict[str, Any]) -> "LearnerState":
@@ -205,6 +206,7 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
     critic_params, critic_shardings = critics.start(setup, params, num_outputs=objective.num_outputs())
     of_policy, policy = policy_parts.build(setup, params)
     predict = with_merged_adapters(setup, make_predict(setup.model, completion_length=length))
+    predict_rows = in_micro_batches(predict, policy_parts.score_micro_batches(config))
 
     def objective_of(batch):
         return make_objective(schedules.in_loss(config, batch.policy.extras))
@@ -232,7 +234,7 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
         generate=of_policy.generate,
         score=of_policy.score,
         predict=jax.jit(
-            lambda params, batch: objective.values(predict(params, batch)),
+            lambda params, batch: objective.values(predict_rows(params, batch)),
             in_shardings=(critic_shardings, rows),
             out_shardings=rows,
         ),
@@ -405,7 +407,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     move, ref_params = references.start(setup, params)
     (programs, learner), (source, prompts) = build(setup, params), policy_parts.own_prompts(setup)
     rewards, items = loop.carry(make_rewards(setup)), loop.restore(learner.checkpoint_items(ref_params), prompts)
-    learner, ref_params = LearnerState.of(items), items["reference"]
+    learner, ref_params = LearnerState.of(items), items.get("reference")
     with loop, rewards:
         collect, evaluate = Collector(setup, rewards, prompts, programs), make_evaluate(setup, rewards)
         compile_ahead(loop, setup, programs, packer, collect, learner)

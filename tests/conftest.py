@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import zlib
 
 import pytest
 
@@ -19,8 +20,11 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # Un-blocked loops over simulated devices starve XLA's thread pool on two cores and hang; 16 threads do not.
 os.environ["NPROC"] = "16"
 # Most of the suite's time is compiling small programs that run once: XLA's older code generator and no optimizations do
-# that in less than half of the time. What users run is compiled with all of them in .ci/run's quick start.
-_QUICK = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+# that in less than half of the time; in one part, a fifth of the rest goes (no parts are written and read back).
+# What users run is compiled with all of them in .ci/run's quick start.
+_QUICK = (
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+)
 if _QUICK not in os.environ.get("XLA_FLAGS", ""):  # workers inherit it; twice, it would be another program to the cache
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}".strip()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA and TensorStore chatter would bury a failing test
@@ -53,7 +57,16 @@ def _share_ir_contexts(lowerings: int) -> None:
         mlir.make_ir_context = shared
 
 
+def _pack_quickly() -> None:
+    """Packs what goes into the folder of compiled programs at zlib's lowest level: it lives as long as the test run."""
+    from jax._src import compilation_cache
+
+    if getattr(compilation_cache, "zstd", 1) is None and getattr(compilation_cache, "zstandard", 1) is None:
+        compilation_cache.compress_executable = lambda executable: zlib.compress(executable, level=1)
+
+
 _share_ir_contexts(200)
+_pack_quickly()
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

@@ -48,6 +48,10 @@ def base(name: str) -> ConfigDict:
                 kl=dict(fn="ratio_k3"),  # to the policy at the start of the update
                 kl_coef=0.0,
                 kl_control=dict(fn=""),  # rl_jax.core.trackers: adaptive_kl, annealed_kl; "" is none
+                # Other rewards for the collected steps (rl_jax.control.relabelling: by_terms, by_potential, by_machine,
+                # by_lagrange, by_novelty, ...; or "module:function"); "" keeps the environment's.
+                relabel=dict(fn=""),
+                auxiliary=dict(fn=""),  # a further loss on the actor's layers (rl_jax.control.auxiliary); "" is none
                 entropy_coef=0.01,
                 value_loss=dict(fn="clipped", value_clip=0.2),
                 support=dict(low=-1.0, high=1.0, num_bins=51, padding=3),  # read by the categorical losses only
@@ -65,6 +69,8 @@ def base(name: str) -> ConfigDict:
             ),
             log_every=50,  # updates per row of metrics and per call of the compiled program
             eval=dict(num_episodes=16, max_steps=500, greedy=False),  # per row of metrics; 0 episodes: none
+            # Transitions of the policy at each checkpoint, for experiments.control_offline; "": none.
+            record=dict(path="", num_envs=16, num_steps=250),
             checkpoint=checkpoint(every=500),  # updates, a multiple of log_every
             log=dict(progress=True, tensorboard=True, wandb=dict(WANDB)),
             max_nonfinite_in_a_row=1000,  # stop once so many gradients in a row were not finite in every run

@@ -50,3 +50,16 @@ ENVIRONMENTS["hdpo"] = ENVIRONMENTS["inventory"] | dict(
         total_steps=960_000, epochs=1, minibatches=1, max_grad_norm=1.0, optimizer=dict(learning_rate=1e-2)
     ),
 )
+# Problems with known answers: python -m experiments.tools.known_answers recovering (bidding, tours).
+_KNOWN = dict(
+    num_seeds=4,
+    sample=dict(num_envs=32, num_steps=32),
+    algorithm=dict(entropy_coef=0.003),
+    train=dict(total_steps=400_000, optimizer=dict(learning_rate=1e-3)),
+    log_every=10,
+    checkpoint=dict(every=100),
+    eval=dict(num_episodes=256, max_steps=32, greedy=True),
+)
+ENVIRONMENTS["recovering"] = _KNOWN | dict(env=dict(name="probes/recovering"))  # arXiv 2106.14813
+ENVIRONMENTS["bidding"] = _KNOWN | dict(env=dict(name="probes/bidding"))  # arXiv 1701.02490
+ENVIRONMENTS["salesman"] = _KNOWN | dict(env=dict(name="probes/salesman", cities=7))  # arXiv 2301.03313

@@ -51,6 +51,8 @@ SAMPLES: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "reward_model": _responses,
     "control_ppo": _env_steps,
     "control_preferences": _env_steps_or_segments,
+    "control_replay": _env_steps,
+    "control_offline": lambda config: config["train"]["batch_size"],
 }
 
 GROUPS = {"sft": "sft"}  # program -> the config's group with its steps, if that is not "train"

@@ -15,25 +15,29 @@ FOLDER = "FOLDER"  # the placeholder for model.path in configs that need a pretr
 _KL, _LOSS = "rl_jax.losses.kl", "rl_jax.losses.policy"
 _PROMPTS = {"sample.prompts": "rl_jax.experience.sources"}
 _REWARD = {"reward.compose": "rl_jax.rewards.compose", "rollout.engine.sync": "rl_jax.rollout.lm.weight_sync"}
-_POLICY = _PROMPTS | _REWARD | {
-    "algorithm.shaping": "rl_jax.credit.shaping",
-    "algorithm.reward_kl": _KL,
-    "algorithm.advantage": "rl_jax.advantages",
-    "algorithm.behavior_weight": "rl_jax.token_weights",
-    "algorithm.token_weight": "rl_jax.token_weights",
-    "algorithm.token_selection": "rl_jax.token_weights",
-    "algorithm.entropy_weight": "rl_jax.token_weights",
-    "algorithm.row_selection": "rl_jax.selection.rows",
-    "algorithm.surrogate": _LOSS,
-    "algorithm.kl": _KL,
-    "algorithm.aggregate": "rl_jax.losses.aggregate",
-    "algorithm.entropy_aggregate": "rl_jax.losses.aggregate",
-    "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
-    **{
-        f"algorithm.trackers.{place}": "rl_jax.core.trackers"
-        for place in ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
-    },
-}
+_POLICY = (
+    _PROMPTS
+    | _REWARD
+    | {
+        "algorithm.shaping": "rl_jax.credit.shaping",
+        "algorithm.reward_kl": _KL,
+        "algorithm.advantage": "rl_jax.advantages",
+        "algorithm.behavior_weight": "rl_jax.token_weights",
+        "algorithm.token_weight": "rl_jax.token_weights",
+        "algorithm.token_selection": "rl_jax.token_weights",
+        "algorithm.entropy_weight": "rl_jax.token_weights",
+        "algorithm.row_selection": "rl_jax.selection.rows",
+        "algorithm.surrogate": _LOSS,
+        "algorithm.kl": _KL,
+        "algorithm.aggregate": "rl_jax.losses.aggregate",
+        "algorithm.entropy_aggregate": "rl_jax.losses.aggregate",
+        "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
+        **{
+            f"algorithm.trackers.{place}": "rl_jax.core.trackers"
+            for place in ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")
+        },
+    }
+)
 _PREFERENCES = _REWARD | {
     "algorithm.token_weight": "rl_jax.losses.preference.score_maps",
     "algorithm.score_map": "rl_jax.losses.preference.score_maps",
@@ -45,17 +49,23 @@ _PREFERENCES = _REWARD | {
     "algorithm.regularizer": "rl_jax.losses.preference.regularizers",
     "algorithm.batch_stats": "rl_jax.losses.preference.batch_stats",
 }
-_ONLINE = _PREFERENCES | _PROMPTS | {
-    "algorithm.candidate_value": "rl_jax.selection.candidate_values",
-    "algorithm.pair_selection": "rl_jax.selection.pair_selection",
-    "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
-}
+_ONLINE = (
+    _PREFERENCES
+    | _PROMPTS
+    | {
+        "algorithm.candidate_value": "rl_jax.selection.candidate_values",
+        "algorithm.pair_selection": "rl_jax.selection.pair_selection",
+        "algorithm.reference_schedule": "rl_jax.selection.reference_policy",
+    }
+)
 _CONTROL = {
     "algorithm.updater": "rl_jax.control",
     "algorithm.advantage": "rl_jax.advantages.steps",
     "algorithm.surrogate": _LOSS,
     "algorithm.kl": _KL,
     "algorithm.kl_control": "rl_jax.core.trackers",
+    "algorithm.relabel": "rl_jax.control.relabelling",
+    "algorithm.auxiliary": "rl_jax.control.auxiliary",
     "algorithm.value_loss": "rl_jax.losses.value",
     "network.distribution": "rl_jax.models.agents.distributions",
 }
@@ -63,7 +73,7 @@ _CONTROL = {
 FUNCTIONS = {
     "grpo": _POLICY,
     "grpo_async": _POLICY,
-    "agents": _POLICY | {"agent.env": "rl_jax.envs.text"},
+    "agents": _POLICY | {"agent.env": "rl_jax.envs.text", "agent.branching": "rl_jax.experience.branching"},
     "ppo": {name: module for name, module in _POLICY.items() if name != "algorithm.advantage"}
     | {"critic.advantage": "rl_jax.advantages.tokens", "critic.loss": "rl_jax.losses.value"},
     "dpo": _PREFERENCES,
@@ -78,21 +88,30 @@ FUNCTIONS = {
     },
     "best_of_n": _REWARD | {"best_of_n.combine": "rl_jax.credit.ensembles"},
     "control_ppo": _CONTROL,
+    "control_replay": {
+        "algorithm.method": "rl_jax.control.replay_methods",
+        "algorithm.head": "rl_jax.losses.value_heads",
+    },
     "control_preferences": _CONTROL
     | {
         "reward.loss": "rl_jax.losses.reward_model",
         "reward.regularizer": "rl_jax.losses.reward_model.rankings",
         "spo.preference": "rl_jax.control.duels",
     },
+    "control_offline": {"algorithm": "rl_jax.control.offline"},
 }
 OPTIMIZERS = dict.fromkeys(
     (f"{group}.optimizer.rule" for group in ("train", "sft", "critic")), "rl_jax.training.optimizers"
 ) | {"sft.loss": "rl_jax.losses.one_token"}
 OPTIONAL = (  # fn "" means none
+    "agent.branching",
     *("rollout.engine.sync", "algorithm.token_selection", "algorithm.row_selection", "algorithm.trackers"),
     "algorithm.entropy_weight",
     "algorithm.entropy_aggregate",
     "algorithm.kl_control",
+    "algorithm.relabel",
+    "agent.branching",
+    "algorithm.auxiliary",
     "sft.loss",
 )
 
@@ -249,9 +268,13 @@ def _divisions(config: ConfigDict) -> Iterator[str]:
 
     if not has("program"):  # part of a config
         return
+    if get(config, "score.micro_batches") not in (None, 1) and config.program not in ("grpo", "ppo", "agents"):
+        count, program = config.score.micro_batches, config.program
+        yield f"score.micro_batches={count}: experiments.{program} scores all rows at once, set it to 1"
     if has("train.minibatches") and has("sample.group_size"):
         counts = [("sample.prompts_per_step", "sample.group_size"), ("train.minibatches",), ("train.micro_batches",)]
         yield from _divide(config, *counts)
+        yield from _divide(config, counts[0], ("score.micro_batches",))
         if has("critic") and not config.critic.shared:
             yield from _divide(config, *counts[:2], ("critic.micro_batches",))
     if has("train.batch_size"):

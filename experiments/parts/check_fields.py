@@ -58,6 +58,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("model.attention", *_choice("dot_product", "splash")),
     ("lora.variant", *_choice("lora", "rslora", "dora")),
     # Control.
+    ("dataset.layout", *_choice("auto", "rlds")),
     ("network.kind", *_choice("mlp", "gru", "transformer")),
     ("network.hidden", _all_counts, "a tuple of widths of 1 or more, as in (64, 64)"),
     ("network.width network.context network.heads network.layers env.frame_stack", _is_count, COUNT),
@@ -67,6 +68,12 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("segments.num_pairs segments.length segments.held_out fit.updates spo.queue_size", _is_count, COUNT),
     ("segments.teacher_steps cloning_updates spo.horizon", lambda x: x >= 0, NOT_NEGATIVE),
     ("segments.beta cpl.alpha", lambda x: x > 0, "above 0"),
+    ("replay.capacity replay.warmup n_step target_every gradient_steps actor_every network.members", _is_count, COUNT),
+    ("replay.tau algorithm.tau", lambda x: 0 < x <= 1, "above 0, and 1 (a copy) at most"),
+    ("exploration.initial exploration.final exploration.fraction", lambda x: 0 <= x <= 1, "from 0 to 1"),
+    ("noise.acting noise.target noise.target_clip priority.exponent", lambda x: x >= 0, NOT_NEGATIVE),
+    ("priority.correction", lambda x: 0 <= x <= 1, "from 0 to 1"),
+    ("priority.floor", lambda x: 0 < x < math.inf, "a number above 0"),
     ("preferences.method", *_choice("reward", "regret", "cpl", "spo")),
 )
 

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from experiments.parts.budgets import samples_per_step
+from experiments.parts.control_auxiliary import with_auxiliary
 from experiments.parts.control_runs import make_program, make_run, row_of, with_fresh_envs
 from experiments.parts.control_setup import NETWORKS, load_env, make_algorithm, make_network, num_updates, settings_of
 from experiments.parts.episodes import EPISODES, episode_row
@@ -37,6 +38,7 @@ def make_recorder(config) -> Callable:
     env = load_env(config, 1, fresh_starts=0)
     algorithm = make_algorithm(settings_of(config))._replace(minibatches=1)
     agent = make_network(config, env, algorithm.objective.num_outputs())
+    agent = with_auxiliary(config, config.algorithm.auxiliary.to_dict(), agent, env)[0]
     keywords = NETWORKS[config.network.kind][1]
     policy_of = control.make_update(agent, env, algorithm, optax.identity(), num_steps=1, **keywords)[2]
 

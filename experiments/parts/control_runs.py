@@ -12,6 +12,8 @@ import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from experiments.parts import processes
+from experiments.parts.control_auxiliary import with_auxiliary
+from experiments.parts.control_relabel import make_relabel, refuse_two
 from experiments.parts.control_setup import (
     NETWORKS,
     load_env,
@@ -70,7 +72,7 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
     """
     if config.sample.num_envs % parts:
         raise ValueError(f"sample.num_envs={config.sample.num_envs} do not divide over {parts} devices")
-    env = load_env(config, config.sample.num_envs // parts)
+    env = load_env(config, config.sample.num_envs // parts, learning=True)
     runs = len(config.runs) or config.num_seeds * math.prod(len(values) for _, values in config.sweep)
     if not env.pure and (runs > 1 or config.mesh):
         raise ValueError(
@@ -78,6 +80,7 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
         )
     judged = load_env(config, config.eval.num_episodes, fresh_starts=0) if config.eval.num_episodes else None
     settings = settings_of(config)
+    refuse_two(settings["algorithm"], relabel)
     total = num_updates(config) * config.train.epochs * config.train.minibatches
     num_values = make_algorithm(settings).objective.num_outputs()
     agent = make_network(config, env, num_values)
@@ -88,8 +91,11 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
         rate, final = adam.pop("learning_rate"), adam.pop("final_fraction")
         optimizer = optax.adam(optax.linear_schedule(rate, rate * final, total), **adam)
         make_update = bind(result["algorithm"]["updater"] | NETWORKS[config.network.kind][1], control)
-        algorithm = make_algorithm(result, updates=num_updates(config))._replace(relabel=relabel)
-        return make_update(agent, env, algorithm, optimizer, num_steps=config.sample.num_steps, axis_name=axis_name)
+        named = make_relabel(result["algorithm"], env, agent, axis_name) if relabel is None else relabel
+        trained, auxiliary = with_auxiliary(config, result["algorithm"]["auxiliary"], agent, env)
+        algorithm = make_algorithm(result, updates=num_updates(config))
+        algorithm = algorithm._replace(relabel=named, auxiliary=auxiliary)
+        return make_update(trained, env, algorithm, optimizer, num_steps=config.sample.num_steps, axis_name=axis_name)
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> control.ControlState:
         return parts_of(values)[0](key)
@@ -112,7 +118,8 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
         return state, metrics
 
     def params(state: control.ControlState):
-        return control.unraveler(agent)(state.train.params)
+        trained = with_auxiliary(config, settings["algorithm"]["auxiliary"], agent, env)[0]
+        return control.unraveler(trained)(state.train.params)
 
     return init, advance, params
 
@@ -176,7 +183,8 @@ def state_specs(state: control.ControlState) -> control.ControlState:
     """Sharding of the leaves, L first: runs over "seeds", leaves that exist once per env also over "envs"."""
 
     def spec(path, _) -> PartitionSpec:
-        return PartitionSpec("seeds", "envs") if of_worlds(path) else PartitionSpec("seeds")
+        per_env = of_worlds(path) or any(getattr(key, "name", "") == "replay" for key in path)
+        return PartitionSpec("seeds", "envs") if per_env else PartitionSpec("seeds")
 
     return jax.tree_util.tree_map_with_path(spec, state)
 

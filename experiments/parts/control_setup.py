@@ -14,6 +14,7 @@ from rl_jax import control, envs, ppo
 from rl_jax.advantages import steps as step_advantages
 from rl_jax.core import trackers
 from rl_jax.core.binding import bind, needs
+from rl_jax.envs import snapshots
 from rl_jax.grpo import Objective as PolicyObjective
 from rl_jax.losses import aggregate, kl, policy, value
 from rl_jax.models.agents import actor_critic, distributions
@@ -142,9 +143,29 @@ def with_values(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, A
     return result
 
 
-def load_env(config, count: int, **more) -> envs.Vector:
-    """`count` envs of config.env, wrapped. more: overrides of its fields."""
+def load_env(config, count: int, *, learning: bool = False, **more) -> envs.Vector:
+    """`count` envs of config.env, wrapped. learning: with env.snapshots as starts. more: overrides of its fields."""
     fields = config.env.to_dict() | more
     features, frames, at_reset = (fields.pop(name) for name in ("features", "frame_stack", "at_reset"))
-    env = envs.select_features(envs.load_vector(fields.pop("name"), count, **fields), features)
+    taught = fields.pop("snapshots", None)
+    if taught and learning:
+        env = _from_snapshots(fields.pop("name"), count, taught, fields)
+    else:
+        env = envs.load_vector(fields.pop("name"), count, **fields)
+    env = envs.select_features(env, features)
     return envs.frame_stack(env, frames, at_reset=at_reset)
+
+
+def _from_snapshots(name: str, count: int, taught: dict[str, Any], fields: dict[str, Any]) -> envs.Vector:
+    """`count` envs that begin where a teacher has been (envs.snapshots).
+
+    Raises:
+      ValueError: if the envs live on the host.
+    """
+    if envs.on_host(name) or "fresh_starts" in fields:
+        raise ValueError(f"env.snapshots: {name} lives on the host or keeps its starts: leave them out")
+    env, spec = envs.load(name, **fields), dict(taught)
+    until, limit = spec.pop("until") // count, spec.pop("limit")
+    teacher = bind(spec.pop("teacher"), snapshots)
+    made = snapshots.collected(env, teacher, jax.random.key(spec.pop("seed", 0)), **spec)
+    return snapshots.vectorize_from(env, count, made, until=until, limit=limit)

@@ -10,6 +10,7 @@ from experiments.parts.setup import Setup
 from rl_jax.core.types import TokenBatch
 from rl_jax.data import pipeline
 from rl_jax.experience.prompt import info_of
+from rl_jax.preferences.encode import encode_preferences, rows_of
 from rl_jax.training import distributed
 
 
@@ -49,6 +50,8 @@ def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarra
     """
     settings = setup.config.rollout
     length = settings.completion_length
+    if "ids" in records[0]:
+        return _encode_recorded(setup, records)
     rows = pipeline.encode_sft(
         setup.task.tokenizer,
         [{"prompt": prompt_of(record), "completion": record["completion"], **_turns(record)} for record in records],
@@ -60,6 +63,20 @@ def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarra
     padding = {"tokens": setup.task.tokenizer.pad_id, "positions": 0, "segment_ids": 0}
     batch = TokenBatch(**{name: pipeline.pad_left(rows[name], width, value) for name, value in padding.items()})
     return batch, rows["completion_mask"][:, -length:]
+
+
+def _encode_recorded(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarray]:
+    """The same of sampled token ids, whose rows all have the largest bucket's width."""
+    settings, pairs = setup.config.rollout, [record["ids"] for record in records]
+    rows, _ = encode_preferences(
+        setup.task.tokenizer,
+        [{"prompt": {"ids": prompt}, "responses": [response], "rewards": [1.0]} for prompt, response in pairs],
+        prompt_buckets=(max(settings.prompt_buckets),),
+        completion_length=settings.completion_length,
+        responses=1,
+    )
+    rows = rows_of(rows)
+    return TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]), rows["completion_mask"]
 
 
 def _turns(record: dict) -> dict:

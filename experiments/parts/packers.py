@@ -69,6 +69,7 @@ class RolloutPacker:
         self._packing = Packing(setup)
         self._more_columns = (setup.config.sample.group_size - 1) * setup.config.rollout.completion_length
         self._micro_batches = setup.config.train.micro_batches
+        self._score_micro_batches = setup.config.score.get("micro_batches", 1)
 
     @property
     def padded(self) -> bool:
@@ -76,11 +77,12 @@ class RolloutPacker:
         return self._packing.padded
 
     def to_score(self, rollout: Rollout) -> TokenBatch | Packed:
-        """The rows of a rollout on the host, in their own order, for a forward without micro-batches."""
+        """The rows of a rollout on the host, in their own order, for a forward in score.micro_batches parts."""
         if self.padded:
             return rollout.batch
         length = self._row_length(rollout.batch)
-        return self._packing.pack(rollout.batch, rollout.completion_mask, row_length=length)
+        count = self._score_micro_batches
+        return self._packing.pack(rollout.batch, rollout.completion_mask, count, row_length=length)
 
     def to_train(self, batch, micro_batches: int | None = None):
         """A minibatch with its rows packed per micro-batch, reordered to fit.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from experiments.parts import policy, rollout_mesh
+from experiments.parts import policy, rollout_mesh, turn_signals
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import whole_text
 from experiments.parts.failures import first_failure
@@ -23,6 +23,7 @@ from experiments.parts.rewards import Rewards, Rows
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup
+from experiments.parts.turn_signals import Signals
 from rl_jax import advantages
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.types import Params, Rollout
@@ -48,18 +49,26 @@ class EpisodeCollector(Collector):
     def __init__(self, setup: Setup, rewards, prompts, programs):
         super().__init__(setup, rewards if isinstance(rewards, Rewards) else None, prompts, programs)
         self._seen: list[Trajectory] = []
+        self._signals = Signals(setup, programs.generate)
+        if isinstance(rewards, Rewards) and "state_values" in turn_signals.asked(setup.config):
+            raise ValueError(
+                "agent.state_rollouts: what the task or config.reward pays for the last message is no part of the "
+                "returns of fresh episodes; let the environment pay all of it"
+            )
 
     def __call__(self, params: Params, key: jax.Array, clock: Clock, reference: Params | None = None) -> Collected:
         """As Collector, with the metrics of the episodes, those that were dropped included."""
         self._seen = []
+        if self._setup.config.agent.partner == "reference":
+            self._samplers.generate.older = reference
         collected = super().__call__(params, key, clock, reference)
         return collected._replace(metrics=collected.metrics | episode_metrics(self._seen))
 
     def _sample(self, generate: Player, records, params, key, own_prompts, clock: Clock) -> Judged:
         size = self._setup.config.sample.group_size
-        trajectories = generate.play(params, records, key, group_size=size)
+        trajectories = generate.play(params, records, key, group_size=size, training=True)
         check_components(self._setup.config, trajectories)
-        rollout = rows_of(self._setup, trajectories)
+        rollout = self._signals(params, records, trajectories, rows_of(self._setup, trajectories), key)
         clock.lap("rollout_s")
         judged = judge_episodes(self._setup, self._rewards, trajectories, rollout, records, size)
         self._seen += trajectories

@@ -1,12 +1,13 @@
 """config.agent: the environment of a run's episodes, their limits, and the engine that samples their turns."""
 
 import hashlib
+import random
 from collections.abc import Sequence
 
 import jax
 import numpy as np
 
-from experiments.parts import policy, processes
+from experiments.parts import policy, processes, turn_signals
 from experiments.parts.encoding import whole_text
 from experiments.parts.sampler import Merging
 from experiments.parts.setup import Setup, sampling_of
@@ -15,15 +16,18 @@ from rl_jax.core.binding import bind, needs
 from rl_jax.core.types import Params
 from rl_jax.envs import text
 from rl_jax.envs.text.world import World
+from rl_jax.experience.branching import Moments
 from rl_jax.experience.episode import OVERFLOW, Ask, Limits
 from rl_jax.experience.episodes import Environments, play
+from rl_jax.experience.partners import PARTNER
 from rl_jax.experience.trajectory import Trajectory
 from rl_jax.rollout.lm.continuous import Engine
-from rl_jax.rollout.lm.episodes import EngineSampler
+from rl_jax.rollout.lm.episodes import EngineSampler, TwoSamplers
 from rl_jax.tokenizers.dialogue import REWRITES, dialogue_of
 from rl_jax.training import sharding
 
 ONE_ANSWER = "one_answer"
+PARTNERS = ("", "self", "reference")
 PREFILL_ROWS = 16  # contexts of later turns that are read together
 # What grpo has and episodes do not: (field, the value that is none, why).
 UNSUPPORTED = (
@@ -99,9 +103,21 @@ def check(config) -> None:
     except (ValueError, TypeError) as error:
         problems.append(f"agent.env: {error}")
     else:
-        problems += _not_told(config, env)
+        problems += _partner_problems(config, env)
+        problems += _not_told(config, env) + turn_signals.problems(config, env)
     if problems:
         raise ValueError("\n".join(problems))
+
+
+def _partner_problems(config, env) -> list[str]:
+    agent, found = config.agent, []
+    if agent.partner not in PARTNERS:
+        found.append(f"agent.partner={agent.partner!r} is none of {', '.join(map(repr, PARTNERS))}")
+    if agent.partner and not hasattr(env, "partner"):
+        found.append(f"agent.partner={agent.partner!r}: agent.env={agent.env.fn!r} has one side only")
+    if agent.partner and (agent.branching.fn or agent.state_rollouts):
+        found.append(f"agent.partner={agent.partner!r}: its dialogue is not copied: no branching, no state_rollouts")
+    return found
 
 
 def _not_told(config, env) -> list[str]:
@@ -146,7 +162,7 @@ class Player:
         slots = config.rollout.engine.slots or episodes
         self._slots = slots
         several = {} if self._limits.turns == 1 else _several(slots)
-        self._engine = Engine(
+        self._make_engine = lambda: Engine(
             sharding.model_on_mesh(setup.model, mesh),
             slots=slots,
             prompt_length=self._longest_prompt if self._limits.turns == 1 else length - 1,
@@ -157,10 +173,16 @@ class Player:
             decode_text=whole_text(tokenizer),
             **several,
         )
-        self._hold = self._limits.turns > 1 and slots >= episodes and mesh.size == 1
+        self._engine, self._partners = self._make_engine(), None
+        held = self._limits.turns > 1 and not config.agent.partner  # a partner's turns need slots, too
+        self._hold = held and slots >= episodes and mesh.size == 1
+        self.older = None  # params of the partners, if they are not the policy's
         self._params = Merging(setup, lambda params: params)
+        self._choose, self._moments = turn_signals.chooser(config), None
 
-    def play(self, params: Params, records: Sequence[dict], key: jax.Array, *, group_size: int) -> list[Trajectory]:
+    def play(
+        self, params: Params, records: Sequence[dict], key: jax.Array, *, group_size: int, training: bool = False
+    ) -> list[Trajectory]:
         """The episodes of `records`, group_size of each, those of a record side by side.
 
         Args:
@@ -168,11 +190,82 @@ class Player:
           records: with "id" or not.
           key: decides everything that is random, the environments too.
           group_size: G.
+          training: whether episodes branch as config.agent.branching says, and state_values may follow.
         """
-        asks = [
-            Ask(number, record, number // group_size, number % group_size, seed_of(key, number // group_size))
-            for number, record in enumerate(record for record in records for _ in range(group_size))
+        branches = training and self._choose is not None
+        kept = Moments() if branches or training and self._config.agent.state_rollouts else None
+        shares = turn_signals.shares(self._config) if branches else [group_size]
+        groups: list[list[Trajectory]] = [[] for _ in records]
+        self._moments = kept
+        for number, share in enumerate(shares):
+            asks = []
+            for group, record in enumerate(records):
+                seed, points = seed_of(key, group), [None] * share
+                if number:
+                    points = self._choose(groups[group], share, random.Random(seed + number))
+                for sample, point in enumerate(points, len(groups[group])):
+                    after = None if point is None else (group * group_size + point[0], point[1])
+                    asks.append(Ask(group * group_size + sample, record, group, sample, seed, after))
+            for trajectory in self._run(params, asks, key, kept):
+                groups[trajectory.group].append(trajectory)
+        return [trajectory for group in groups for trajectory in group]
+
+    def state_values(
+        self, params: Params, records: Sequence[dict], trajectories: Sequence[Trajectory], key: jax.Array
+    ) -> list[list[float]]:
+        """V of the state before each turn of the episodes that `play` has just given, of config.agent.state_rollouts.
+
+        Args:
+          params: of the policy.
+          records: as in `play`.
+          trajectories: of `play`, with training=True.
+          key: of these further episodes.
+
+        Returns:
+          One number per turn of each trajectory: the mean return to go of fresh episodes from the same state.
+        """
+        size, most = len(trajectories) // len(records), self._config.agent.state_rollouts
+        asks, owners = [], []
+        for row, trajectory in enumerate(trajectories):
+            for turn in range(len(trajectory.turns)):
+                if turn == 0 and row % size or trajectory.parent >= 0 and turn <= trajectory.shared:
+                    continue  # another row's state
+                for _ in range(most):
+                    number = turn_signals.ROOM + len(asks)
+                    place = (row, turn) if turn else None
+                    group = trajectory.group
+                    asks.append(Ask(number, records[group], group, len(asks), seed_of(key, len(asks)), place))
+                    owners.append((row, turn))
+        returns: dict[tuple[int, int], list[float]] = {}
+        for start in range(0, len(asks), self._slots):
+            part = asks[start : start + self._slots]
+            played = self._run(params, part, key, self._moments, keep=False)
+            for ask, owner, found in zip(part, owners[start:], played, strict=False):
+                self.envs.drop(ask.number)
+                if found.status != "error":
+                    returns.setdefault(owner, []).append(sum(turn.reward for turn in found.turns[owner[1] :]))
+        values: list[list[float]] = []
+        for row, trajectory in enumerate(trajectories):
+            first = row - trajectory.sample
+            earlier = values[first + trajectory.parent][: trajectory.shared + 1] if trajectory.parent >= 0 else []
+            own = [
+                float(np.mean(returns.get((row if turn else first, turn), [0.0])))
+                for turn in range(len(earlier), len(trajectory.turns))
+            ]
+            values.append(earlier[: len(trajectory.turns)] + own)
+        return values
+
+    def answers(self, trajectories: Sequence[Trajectory]) -> list[str | None]:
+        """The right answer of each episode that `play` has just given; None if its environment failed."""
+        size = 1 + max(trajectory.sample for trajectory in trajectories)
+        return [
+            None if t.status == "error" else str(self.envs.get(t.group * size + t.sample).right_answer())
+            for t in trajectories
         ]
+
+    def _run(
+        self, params: Params, asks: Sequence[Ask], key: jax.Array, kept: Moments | None, *, keep: bool = True
+    ) -> list[Trajectory]:
         params = self._params(params)
         if not self._is_warm:
             self._engine.warm_up(params, hold=self._hold)
@@ -180,8 +273,17 @@ class Player:
         hold = self._hold and len(asks) <= self._slots
         stops = tuple(self._config.rollout.stop_strings)
         sampler = EngineSampler(self._engine, params, key, stop_strings=stops, hold=hold)
+        if self.older is not None:
+            older = self._params(self.older)
+            if self._partners is None:
+                self._partners = self._make_engine()
+                self._partners.warm_up(older)
+            sampler = TwoSamplers(sampler, EngineSampler(self._partners, older, key), PARTNER)
         try:
-            return play(asks, self.envs, self._dialogues, sampler, self._limits, longest_prompt=self._longest_prompt)
+            return play(
+                asks, self.envs, self._dialogues, sampler, self._limits, longest_prompt=self._longest_prompt,
+                saved=kept, keep=keep, partners=bool(self._config.agent.partner),
+            )  # fmt: skip
         finally:
             sampler.close()
 
@@ -190,7 +292,7 @@ class Player:
         self.envs.close()
 
     def _cache_size(self) -> int:
-        return self._engine.compile_count()
+        return self._engine.compile_count() + (self._partners.compile_count() if self._partners else 0)
 
 
 def _several(slots: int) -> dict[str, int]:

@@ -18,6 +18,7 @@ from experiments.parts import (
     rollout_mesh,
     schedules,
     trackers,
+    turn_signals,
     windows,
 )
 from experiments.parts.judging import Judged, need_reward, rewards_by_source, sample_rows
@@ -38,7 +39,7 @@ from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.selection import rows as row_selection
-from rl_jax.training.scoring import make_score
+from rl_jax.training.scoring import in_micro_batches, make_score
 from rl_jax.training.step import TrainState
 
 
@@ -96,19 +97,13 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
     ),
     "reference_rewards": (lambda config: config.sample.references > 0, "--config.sample.references=10 does"),
     "best_lengths": (lambda config: config.sample.memory.on, "--config.sample.memory.on=true does"),
-    "versions": (
-        lambda c: c.rollout.window > 0 or "flow" in c,
-        "experiments.grpo_async does; rollout.window, in ppo",
-    ),
+    "versions": (lambda c: c.rollout.window > 0 or "flow" in c, "grpo_async does, and ppo with rollout.window"),
     "lags": (lambda config: "flow" in config, "rows of older policies do: python -m experiments.grpo_async"),
     **dict.fromkeys(
         ("turns", "turn_rewards", "state_keys"),
         (lambda config: "agent" in config, "episodes of several turns do: python -m experiments.agents"),
     ),
-    **dict.fromkeys(
-        ("answer_probs", "prior_answer_probs", "implicit_rewards", "q_values", "state_values", "branches"),
-        (lambda config: False, "your own loop can pass it to credit.assign"),
-    ),
+    **turn_signals.SUPPLIED_BY,
 }
 
 
@@ -149,6 +144,7 @@ def make_assign(config) -> Callable:
             "log_probs": None if before is None else before.log_probs,
             "entropy": None if before is None else before.entropy,
             "sum_pi_squared": None if before is None else before.sum_pi_squared,
+            "implicit_rewards": None if before is None or reference is None else before.log_probs - reference,
             **named,
             **trackers.known(now, states, named),
         }
@@ -187,7 +183,7 @@ def needs_ref_log_probs(config) -> bool:
     asked = {name for fn in reading for name in needs(fn)}
     moved = any(tracker.fn for place, tracker in settings.trackers.items() if place not in ("reward_scale", "baseline"))
     used = any(schedules.may_be_used(config, f"algorithm.{name}") for name in ("kl_coef", "reward_kl_coef"))
-    return bool(settings.measure_kl or used or moved or "ref_log_probs" in asked)
+    return bool(settings.measure_kl or used or moved or asked & {"ref_log_probs", "implicit_rewards"})
 
 
 def components_of(result: RewardResult) -> list[np.ndarray]:
@@ -201,7 +197,7 @@ def arrays_of(collected: Collected) -> dict[str, np.ndarray]:
     result, named = collected.judged.result, dict(collected.named)
     if (turns := collected.judged.rollout.turns) is not None:
         named |= {"turns": turns.numbers, "turn_rewards": turns.rewards, "state_keys": turns.state_keys}
-        named |= {f"{TURN}{name}": array for name, array in turns.counts.items()}
+        named |= {f"{TURN}{name}": array for name, array in turns.counts.items()} | turns.signals
     if collected.greedy_rewards is not None:
         named |= {name: getattr(collected, name) for name in ("greedy_rewards", "greedy_lengths", "greedy_truncated")}
     if columns := components_of(result):
@@ -346,6 +342,11 @@ def make_scorer(setup: Setup, *, sum_pi_squared: bool = False) -> Callable:
     return make_score(setup.model, sampling=Sampling(rollout.temperature), **options)
 
 
+def score_micro_batches(config) -> int:
+    """Parts in which a step's rows are scored; runs of before there was a choice have one."""
+    return config.score.get("micro_batches", 1)
+
+
 def make_loss(setup: Setup, score: Callable) -> Callable:
     """Makes loss_fn(params, PolicyBatch) -> (Mean, metrics), as the train step takes it."""
     merged_score, add_ptx = with_merged_adapters(setup, score), pretraining.make_term(setup)
@@ -417,7 +418,7 @@ def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
     own = action_mask.MaskedGenerate if action_mask.is_on(config) else None
     return PolicyPrograms(
         generate=sampler(config.sample.group_size, sampling, own),
-        score=jit_score(score, setup),
+        score=jit_score(in_micro_batches(score, score_micro_batches(config)), setup),
         train_step=train_step,
         assign=jax.jit(make_assign(config)),
         greedy=sampler(1, Sampling(top_k=1), own) if "greedy_rewards" in needs(rule.advantage) else None,
@@ -442,6 +443,8 @@ def check_sizes(setup: Setup, **more: int) -> None:
     sample, train = setup.config.sample, setup.config.train
     minibatch = sample.prompts_per_step * sample.group_size // train.minibatches
     counts = {name: minibatch // count for name, count in {"micro_batch": train.micro_batches, **more}.items()}
+    if (parts := score_micro_batches(setup.config)) > 1:
+        counts["part of score.micro_batches"] = sample.prompts_per_step * sample.group_size // parts
     check_rows(setup, prompts_per_step=sample.prompts_per_step, **counts)
 
 

@@ -49,7 +49,7 @@ def score(
     programs: policy.PolicyPrograms,
     rows: TokenBatch | Packed,
     params: Params,
-    ref_params: Params,
+    ref_params: Params | None,
     *,
     looks: bool,
 ) -> tuple[TokenScores | None, jax.Array | None]:
@@ -60,16 +60,18 @@ def score(
       programs: compiled functions.
       rows: as the model reads them.
       params: of the policy.
-      ref_params: of the reference.
+      ref_params: of the reference; None if no term needs it.
       looks: whether the step's group view will show the scores.
 
     Returns:
       (the policy's TokenScores, the reference's log-probs float32 [B, C]); each None if no term needs it.
     """
     scores = programs.on_host(params, rows) if needs_scores(config) or looks else None
-    ref_params = action_mask.reference_of(ref_params)
-    reference = programs.on_host(ref_params, rows).log_probs if policy.needs_ref_log_probs(config) else None
-    return scores, reference
+    if not policy.needs_ref_log_probs(config):
+        return scores, None
+    if isinstance(rows, TokenBatch):
+        rows = rows._replace(routes=None)  # the reference routes by itself
+    return scores, programs.on_host(action_mask.reference_of(ref_params), rows).log_probs
 
 
 def update(

@@ -5,6 +5,7 @@ Records, and how they are read and encoded, are defined in rl_jax.preferences.
 
 import difflib
 import json
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -62,6 +63,9 @@ class Prompts:
     def __getitem__(self, index: int) -> dict:
         record = self._source[index]
         prompt, rest = record["prompt"], {}
+        if isinstance(prompt, Mapping):  # sampled token ids
+            info = json.dumps(record.get("info", {}))
+            return {"prompt": "", "completion": "", "info": info, "ids": (prompt["ids"], record["responses"][0])}
         if not isinstance(prompt, str):
             prompt, rest = plain_text(prompt), {"messages": prompt}
         info = json.dumps(record.get("info", {}) | rest)
@@ -83,7 +87,9 @@ class Best(Prompts):
         for index in range(len(source)):
             record = source[index]
             good = len(record["responses"]) > 1 or record["rewards"][0] > 0.5
-            if good and len(tokenizer.encode(record["prompt"], bos=True)) <= limit:
+            prompt = record["prompt"]
+            ids = prompt["ids"] if isinstance(prompt, Mapping) else tokenizer.encode(prompt, bos=True)
+            if good and len(ids) <= limit:
                 self._kept.append(index)
 
     def __len__(self) -> int:
@@ -276,7 +282,7 @@ class PreferencePacker:
         if self._packing.padded:
             return batch
         count, responses, length = batch.completion_mask.shape
-        # step._deal gives row i to micro-batch i % M: all responses of prompt i must go there, too.
+        # step.deal gives row i to micro-batch i % M: all responses of prompt i must go there, too.
         order = np.arange(count * responses).reshape(count // micro_batches, micro_batches, responses)
         order = order.swapaxes(1, 2).reshape(-1)
         tokens = TokenBatch(*(np.asarray(x)[order] for x in flat(batch.batch)[:3]))

@@ -118,9 +118,9 @@ def own_to_mesh(mesh: Mesh, rows):
     return distributed.place_own(rows, sharding.batch_sharding(mesh))
 
 
-def to_host(tree):
-    """Arrays spread over processes, whole on every host; in one process `tree` itself."""
-    return distributed.whole(tree)
+def to_host(tree, *, main_only: bool = False):
+    """Arrays spread over processes, whole on every host, or on the main one; in one process `tree` itself."""
+    return distributed.whole(tree, main_only=main_only)
 
 
 def replicate(mesh: Mesh, tree):

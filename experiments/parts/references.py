@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import jax
 
-from experiments.parts import action_mask
+from experiments.parts import action_mask, policy
 from experiments.parts.setup import Setup, load_params
 from rl_jax.core.binding import bind
 from rl_jax.core.types import Params
@@ -31,8 +31,14 @@ def make_schedule(config) -> Callable:
     return bind(config.algorithm.reference_schedule.to_dict(), reference_policy)
 
 
-def start(setup: Setup, params: Params) -> tuple[Callable, Params]:
-    """The reference of grpo and ppo.
+def is_read(config) -> bool:
+    """Whether grpo, agents or ppo read the reference's params: for log-probs, for samples, or as a guide or mask."""
+    sampled = config.sample.references > 0 or bool(config.foreign)
+    return policy.needs_ref_log_probs(config) or sampled or action_mask.is_on(config)
+
+
+def start(setup: Setup, params: Params) -> tuple[Callable, Params | None]:
+    """The reference of grpo, agents and ppo.
 
     Args:
       setup: of the run.
@@ -40,7 +46,8 @@ def start(setup: Setup, params: Params) -> tuple[Callable, Params]:
 
     Returns:
       (move, the first reference in buffers of its own). move(reference, policy, step) -> the reference after a step.
-      With an action mask, the mask policy is carried with the reference (action_mask.Lagged).
+      With an action mask, the mask policy is carried with the reference (action_mask.Lagged). Where nothing reads a
+      reference there is none: no copy of the params in memory or in a checkpoint, and move gives None.
 
     Raises:
       ValueError: if the schedule also moves the policy.
@@ -49,8 +56,11 @@ def start(setup: Setup, params: Params) -> tuple[Callable, Params]:
     if getattr(schedule, "func", schedule) is reference_policy.extrapolated:
         raise ValueError("algorithm.reference_schedule='extrapolated' moves the policy, too: only online_dpo does that")
 
-    def move(reference: Params, policy: Params, step: int) -> Params:
-        moved = schedule(References(reference), policy, step)[0].ref
+    if not is_read(setup.config):
+        return lambda reference, params, step: None, None
+
+    def move(reference: Params, params: Params, step: int) -> Params:
+        moved = schedule(References(reference), params, step)[0].ref
         return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), moved, reference)
 
     reference = reference_policy.start(schedule, params, first(setup, params)).ref

@@ -354,8 +354,12 @@ def record_run(config: ConfigDict, workdir: pathlib.Path, program: str, devices:
 
 
 def checkpoint_items(state: TrainState, **more) -> dict[str, Any]:
-    """What is saved: params as an item of their own, so that another run can load only them, and the rest."""
-    return {"params": state.params, "rest": state._replace(params=()), **more}
+    """What is saved: params as an item of their own, so that another run can load only them, and the rest.
+
+    more: further items by name; those that are None are left out.
+    """
+    items = {"params": state.params, "rest": state._replace(params=()), **more}
+    return {name: item for name, item in items.items() if item is not None}
 
 
 def state_of(items: dict[str, Any]) -> TrainState:
@@ -378,11 +382,11 @@ def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Pa
     path = hub.local_folder(setup.config.model.path)
     main = distributed.is_main()
     if path and distributed.any_process(main and not (workdir / "hf").exists()):
-        model_params = to_host(setup.merged(params) if setup.merged else params)
+        model_params = to_host(setup.merged(params) if setup.merged else params, main_only=True)
         if main:
             loading.save_hf(workdir / "hf", loading.read_config(path), model_params, like=path)
         if setup.merged:
-            adapters, settings = to_host(params["adapters"]), lora_config(setup.config)
+            adapters, settings = to_host(params["adapters"], main_only=True), lora_config(setup.config)
             if main:
                 base = hub.base_model(setup.config.model.path)
                 save_peft(workdir / "peft", settings, adapters, model_type=loading.model_type(path), **base)

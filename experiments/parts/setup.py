@@ -1,6 +1,7 @@
 """What a program is set up with: mesh, task, model, and the model's params on the mesh."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -64,13 +65,16 @@ def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
     mesh = sharding.make_mesh(sharding.parse_mesh(config.mesh))
     processes.check_mesh(mesh)
     task = with_reward_function(task or load_task(config), config.reward.function)
+    replays_routes(config)
     if config.model.path:
         result = _setup_hf(config, mesh, task)
     else:
         result = assemble(config, mesh, task, *load_model(config.model.to_dict(), config.seed, task.tokenizer))
     result = _with_adapters(result) if config.model.lora.rank else result
     result = result._replace(task=prompt_limits.limited(config, result.task))
-    layout = rollout_mesh.make_layout(config, mesh, result.param_shapes)
+    dtype = policies_of(config.model)["dtype"]
+    dtype = "" if config.model.lora.rank or dtype == "float32" else dtype
+    layout = rollout_mesh.make_layout(config, mesh, result.param_shapes, dtype)
     return result._replace(model=sharding.model_on_mesh(result.model, mesh), rollout=layout)
 
 
@@ -161,7 +165,23 @@ def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
         return loading.load(path, shardings=lambda _: shardings, **policies)[1]
 
     task = task._replace(tokenizer=_with_chats(config, path, tokenizer))
-    return Setup(config, mesh, task, make_transformer(model_config), init_params, shapes, shardings)
+    model = make_transformer(model_config, record_routes=replays_routes(config))
+    return Setup(config, mesh, task, model, init_params, shapes, shardings)
+
+
+def replays_routes(config: ConfigDict) -> bool:
+    """Whether rollouts record the experts that ran, which scoring and training then run again (model.replay_routes).
+
+    Raises:
+      ValueError: if the config's sampler or packing would lose them.
+    """
+    if not config.model.get("replay_routes", False):  # runs of before there was a choice have none
+        return False
+    for name, wanted in (("rollout.engine.name", "lockstep"), ("packing.mode", "padded"), ("rollout.window", 0)):
+        value = functools.reduce(lambda group, part: group[part], name.split("."), config)
+        if value != wanted:
+            raise ValueError(f"model.replay_routes=true needs {name}={wanted!r}, not {value!r}: routes would be lost")
+    return True
 
 
 def _with_chats(config: ConfigDict, folder: str, tokenizer: Any) -> Any:
@@ -203,7 +223,7 @@ def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callabl
     Raises:
       ValueError: if the vocabulary of a checkpoint has another size.
     """
-    path = fields.pop("checkpoint")
+    path, replay = fields.pop("checkpoint"), fields.pop("replay_routes", False)
     for name in ("path", "chat", "template", "lora"):  # make_setup reads them
         fields.pop(name, None)
     fields |= policies_of(fields)
@@ -216,7 +236,7 @@ def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callabl
             )
         dtype = model_config.param_dtype
         return make_transformer(model_config), lambda: jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)
-    model = make_transformer(TransformerConfig(vocab_size=tokenizer.vocab_size, **fields))
+    model = make_transformer(TransformerConfig(vocab_size=tokenizer.vocab_size, **fields), record_routes=replay)
     return model, lambda: model.init(jax.random.key(seed))
 
 

@@ -41,6 +41,8 @@ def problems(config: ConfigDict) -> Iterator[str]:
         if config.get("program") not in (None, "grpo", "ppo"):  # others sample without it
             yield f"program={config.program!r} does not go with algorithm.action_mask.top_p={top_p}: grpo and ppo do"
         more = {"model.lora.rank": 0, "rollout.window": 0}
+        if "mirror_step" in config.algorithm:  # its KL is over the whole vocabulary, not over what the mask leaves
+            more["algorithm.mirror_step"] = 0.0
         yield from _needed(config, f"algorithm.action_mask.top_p={top_p}", PLAIN | more)
 
 

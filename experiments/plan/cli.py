@@ -3,14 +3,17 @@
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8
     python -m experiments.plan --config=configs/plans.py:8b --topology=v5e:8x8 --sweep       # ranks mesh shapes
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8 --largest
+    python -m experiments.plan --config=configs/plans.py:8b --topology=v5p:4x4 --placement   # devices for each call
     python -m experiments.plan --table=experiments/plan/plans           # tabulates the stored plans in README.md there
     python -m experiments.plan --check=experiments/plan/plans/ci.json   # plans it again, fails if it has grown
 
 Needs libtpu (`pip install -e .[tpu]`), in a virtual environment of its own. Memory is the compiler's figure. FLOPs are
 counted in the jaxpr, and bytes between chips are read from the compiled text. Times are lower bounds from the chip's
-peaks: the largest of compute, memory and communication time, as if they overlapped perfectly.
+peaks: the largest of compute, memory and asynchronous communication time, as if these overlapped perfectly, and after
+it the synchronous communication, which the compiler lets overlap with nothing.
 """
 
+import importlib.metadata
 import json
 import math
 import os
@@ -32,13 +35,15 @@ from absl import flags
 from experiments.parts.flags import main as start
 from experiments.parts.setup import Setup
 from experiments.parts.training import make_step
-from experiments.plan import chips, flops, hlo, programs, stored
+from experiments.plan import chips, flops, hlo, placing, programs, stored
 from rl_jax.runs.logging import write_atomically
 from rl_jax.training import sharding
 
 flags.DEFINE_string("topology", "v5e:4x4", "a slice, CHIP:SHAPE: v4:2x2x2, v5e:4x4, v5p:4x4x4, v6e:4x4")
 flags.DEFINE_bool("sweep", False, "plan the train step for every sensible mesh of the slice and rank the meshes")
 flags.DEFINE_bool("largest", False, "plan the train step with the largest micro-batch that fits")
+flags.DEFINE_bool("placement", False, "estimate which devices should sample, score and train; compiles nothing")
+flags.DEFINE_string("lengths", None, "with --placement: a JSON list of completion lengths, or a run's folder")
 flags.DEFINE_list("programs", ["train", "score", "decode"], "programs to plan")
 flags.DEFINE_float("effort", 0.0, "XLA's exec_time_optimization_effort: 0 as in a run, -1 for a quick plan", -1.0, 1.0)
 flags.DEFINE_string("save", None, "write the plan to this file, as JSON")
@@ -87,6 +92,7 @@ def compile_one(planned: programs.Planned, mesh, effort: float = 0.0) -> dict[st
         "temporary_bytes": memory.temp_size_in_bytes,
         "peak_bytes": kept + fresh + memory.temp_size_in_bytes,
         "sent_bytes": hlo.by_axes(sent),
+        "synchronous_bytes": hlo.by_axes([one for one in sent if one.synchronous]),
         "collectives": sum(one.times for one in sent),
         "compile_s": time.perf_counter() - start,
     }
@@ -99,8 +105,12 @@ def refusal(text: str) -> str:
     return said[0] if said else text[:300]
 
 
-def roofline(sent: float, total: float, useful: float, moved: float, mesh, chip: chips.Chip) -> dict[str, Any]:
+def roofline(
+    sent: float, total: float, useful: float, moved: float, mesh, chip: chips.Chip, *, synchronous: float = 0.0
+) -> dict[str, Any]:
     """The times that the chip's peaks allow, and the resulting MFU = useful FLOPs / (step_s x peak).
+
+        step_s = max(compute, memory, asynchronous links) + synchronous links
 
     Args:
       sent: bytes that one chip sends.
@@ -109,15 +119,18 @@ def roofline(sent: float, total: float, useful: float, moved: float, mesh, chip:
       moved: bytes that one chip reads from and writes to its memory.
       mesh: of the program.
       chip: its peaks.
+      synchronous: the part of `sent` during which the chip does nothing else.
     """
     times = {
         "compute_s": total / mesh.size / chip.flops,
         "memory_s": moved / chip.bandwidth,
         "links_s": sent / chip.links,
     }
-    step = max(times.values())
+    waits = synchronous / chip.links
+    step = max(times["compute_s"], times["memory_s"], times["links_s"] - waits) + waits
     mfu = useful / mesh.size / chip.flops / step
-    return {"flops": total, "model_flops": useful, "moved_bytes": moved, **times, "step_s": step, "mfu": mfu}
+    counts = {"flops": total, "model_flops": useful, "moved_bytes": moved}
+    return counts | times | {"synchronous_s": waits, "step_s": step, "mfu": mfu}
 
 
 def tree_bytes(shapes, shardings) -> float:
@@ -144,7 +157,10 @@ def cache_bytes(setup: Setup, prompts: int) -> float:
 
 
 def moved_bytes(name: str, setup: Setup, planned: programs.Planned, micro_batches: int) -> float:
-    """A lower bound of a chip's reads and writes: weights per pass, optimizer state each way, the cache per step."""
+    """A lower bound of a chip's reads and writes: weights per pass, optimizer state each way, the cache per step.
+
+    A decode step reads the whole cache, empty columns too (rl_jax.models.transformer.decoding.attend_cache).
+    """
     config, width = setup.config, jax.numpy.dtype(setup.config.model.dtype).itemsize
     count = sum(x.size for x in jax.tree.leaves(setup.param_shapes))
     weights = count * width / setup.mesh.shape["tensor"]  # gathered over fsdp: a chip reads them all
@@ -154,10 +170,7 @@ def moved_bytes(name: str, setup: Setup, planned: programs.Planned, micro_batche
         state = tree_bytes(planned.arguments[0], jax.tree.map(lambda x: x.sharding, planned.arguments[0]))
         passes = 4 if config.model.remat == "full" else 3
         return passes * micro_batches * weights + 2 * state
-    steps = config.rollout.completion_length
-    prompt = max(config.rollout.prompt_buckets)
-    used = (prompt + steps / 2) / (prompt + steps)  # fraction of the cache, mean over the steps
-    return steps * (weights + used * cache_bytes(setup, planned.arguments[1].shape[0]))
+    return config.rollout.completion_length * (weights + cache_bytes(setup, planned.arguments[1].shape[0]))
 
 
 def model_flops(plain: Setup, rows: int) -> float:
@@ -255,6 +268,7 @@ def plan(config, topology: str, names: list[str], *, find_largest: bool = False,
         "rows": config.sample.prompts_per_step * config.sample.group_size // config.train.minibatches,
         "micro_batches": config.train.micro_batches,
         "effort": effort,
+        "libtpu": importlib.metadata.version("libtpu"),
         "programs": {},
     }
     for name in names:
@@ -267,9 +281,9 @@ def plan(config, topology: str, names: list[str], *, find_largest: bool = False,
             planned, counted = [make_planned(name, x, result["micro_batches"]) for x in (setup, plain)]
             total = flops.count(counted.jaxpr(mesh), while_turns=counted.while_turns)
             useful = model_flops(plain, result["rows"]) if name == "train" else total
-            sent = sum(figures["sent_bytes"].values())
+            sent, synchronous = (sum(figures[kind].values()) for kind in ("sent_bytes", "synchronous_bytes"))
             moved = moved_bytes(name, setup, planned, result["micro_batches"])
-            figures |= roofline(sent, total, useful, moved, mesh, chip)
+            figures |= roofline(sent, total, useful, moved, mesh, chip, synchronous=synchronous)
         if name == "decode":
             figures["cache_bytes"] = cache_bytes(setup, config.sample.prompts_per_step)
         result["programs"][name] = figures
@@ -292,7 +306,6 @@ def report(result: dict[str, Any]) -> str:
             lines.append(f"{name:7} does not fit: {one['refused']}")
             continue
         sent = ", ".join(f"{axes} {size / 1e9:.3g} GB" for axes, size in one["sent_bytes"].items()) or "nothing"
-        limit = max(("compute_s", "memory_s", "links_s"), key=one.get).removesuffix("_s")
         over = ", which does NOT fit" if one["peak_bytes"] > result["chip_bytes"] else ""
         lines += [
             f"{name:7} peak {one['peak_bytes'] / GIB:.2f} GiB per chip{over}: "
@@ -301,9 +314,11 @@ def report(result: dict[str, Any]) -> str:
             f"({one['compile_s']:.0f} s to compile)"
             + (f"; the cache is {one['cache_bytes'] / GIB:.2f} of them" if "cache_bytes" in one else ""),
             f"        {one['flops']:.3g} FLOPs in all; a chip sends {sent}",
-            f"        at the peaks {one['step_s']:.3g} s, set by {limit} "
-            f"(compute {one['compute_s']:.3g}, memory {one['memory_s']:.3g}, links {one['links_s']:.3g}); "
-            f"MFU at most {one['mfu']:.0%}",
+            f"        of that {sum(one['synchronous_bytes'].values()) / 1e9:.3g} GB synchronously, which overlaps with "
+            "nothing",
+            f"        at the peaks {one['step_s']:.3g} s, set by {stored.limit(one)} "
+            f"(compute {one['compute_s']:.3g}, memory {one['memory_s']:.3g}, links {one['links_s']:.3g}, of it "
+            f"synchronous {one['synchronous_s']:.3g}); MFU at most {one['mfu']:.0%}",
         ]
     if "largest_micro_batch" in result:
         lines.append(f"largest micro-batch that fits: {result['largest_micro_batch']} rows")
@@ -353,6 +368,9 @@ def run(config, workdir: pathlib.Path) -> None:
     """Plans and prints; with --save stores the plan, with --check compares it with a stored one."""
     del workdir
     options = flags.FLAGS
+    if options.placement:
+        placing.run(config, options.topology, options.lengths)
+        return
     if options.sweep:
         best = rank(config, options.topology)
         print("\n" + report(best[0]))

@@ -34,7 +34,8 @@ def _of_equation(equation, while_turns: int) -> float:
     if name == "cond":
         return max(count(branch, while_turns=while_turns) for branch in params["branches"])
     inner = [x for x in jax.tree.leaves(list(params.values()), is_leaf=_is_jaxpr) if _is_jaxpr(x)]
-    return sum(count(x, while_turns=while_turns) for x in inner)
+    devices = params["mesh"].size if name == "shard_map" else 1  # its jaxpr is of one of them
+    return devices * sum(count(x, while_turns=while_turns) for x in inner)
 
 
 def _is_jaxpr(x) -> bool:

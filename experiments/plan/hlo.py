@@ -3,6 +3,9 @@
 XLA reports them nowhere else. A loop's body occurs once in the text, so its collectives are multiplied by the number of
 iterations in its condition. A collective that XLA splits into a start, steps and a done occurs in each of them under
 one channel: it is counted once per loop.
+
+The TPU compiler writes a reduce-scatter as a fusion of an all-reduce and a slice, named all-reduce-scatter: its
+emitter, named in the same text, is a reduce-scatter's, and an explicit jax.lax.psum_scatter gives the same text.
 """
 
 import math
@@ -19,6 +22,12 @@ _SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _OPERATION = re.compile(rf"= (.*?) ({'|'.join(KINDS)})(-start)?\(")
 _CALLED = re.compile(r"\b(?:calls|to_apply|body|called_computations)=\{?%?([\w.\-]+)")
 _LOOP = re.compile(r" while\(.*?condition=%?([\w.\-]+), body=%?([\w.\-]+)")
+_END = re.compile(r"\}(, execution_thread=\S+)?$")
+_INSTRUCTION = re.compile(r"  (ROOT )?%?[\w.\-]+ = ")
+# An asynchronous collective is a pair of operations, or a fusion in pieces that are chained. An `async_collective_name`
+# is the name of a start that XLA took back: that collective is synchronous.
+_ASYNCHRONOUS = re.compile(r"frontend_attributes=\{[^}]*\bchain_id=")
+_SCATTER = "all-reduce-scatter"  # a computation's name
 
 
 class Collective(NamedTuple):
@@ -29,12 +38,14 @@ class Collective(NamedTuple):
       axes: of the mesh that it runs over.
       bytes: sent by one chip, over all `times` together.
       times: how often it runs.
+      synchronous: whether the chip does nothing else meanwhile.
     """
 
     kind: str
     axes: tuple[str, ...]
     bytes: float
     times: int
+    synchronous: bool = True
 
 
 def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
@@ -43,6 +54,9 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
     Args:
       text: the HLO.
       mesh: axis -> size, in the order of the mesh; its flat order numbers the devices.
+
+    Raises:
+      ValueError: if part of the text cannot be read, so that its collectives would go uncounted.
     """
     computations, entry = _computations(text)
     result: dict[tuple, Collective] = {}
@@ -51,10 +65,12 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
         for line in computations.get(name, ()):
             operation = _OPERATION.search(line)
             if operation:
-                _add(result, line, operation, turns, loop, mesh)
+                _add(result, line, operation, turns, loop, mesh, scattered=name.startswith(_SCATTER))
             looped = _LOOP.search(line)
             if looped:
                 condition, body = looped.groups()
+                if body not in computations:
+                    raise ValueError(f"the HLO has no computation {body!r}, which is the body of a loop: {line[:200]}")
                 visit(body, turns * _turns(computations.get(condition, ())), body, seen)
                 continue
             for called in _CALLED.findall(line):
@@ -66,7 +82,7 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
 
 
 def by_axes(sent: list[Collective]) -> dict[str, float]:
-    """Bytes that a chip sends, by "kind over axes"."""
+    """Bytes that a chip sends, by "kind over axes"; largest first."""
     totals: dict[str, float] = {}
     for one in sent:
         name = f"{one.kind} over {'+'.join(one.axes) or 'nothing'}"
@@ -75,17 +91,26 @@ def by_axes(sent: list[Collective]) -> dict[str, float]:
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """({name: its lines}, the entry's name)."""
+    """({name: its instructions, one a line}, the entry's name).
+
+    A kernel's metadata holds newlines, so an instruction can go on in lines that begin anyhow, with "}}" for example: a
+    computation ends at a line that is nothing but its brace.
+    """
     result, entry, current = {}, "", None
-    for line in text.splitlines():
+    for number, line in enumerate(text.splitlines(), 1):
         head = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$", line)
         if head:
             current = result.setdefault(head[2], [])
             entry = head[2] if head[1] else entry
-        elif line.startswith("}"):
+        elif _END.match(line):
             current = None
-        elif current is not None:
+        elif current is None:
+            if _OPERATION.search(line):
+                raise ValueError(f"line {number} of the HLO is a collective outside of every computation: {line[:200]}")
+        elif _INSTRUCTION.match(line) or not current:
             current.append(line)
+        else:
+            current[-1] += line
     return result, entry
 
 
@@ -95,13 +120,20 @@ def _turns(condition: list[str]) -> int:
     return max(constants, default=1)
 
 
-def _add(result: dict, line: str, operation: re.Match, turns: int, loop: str, mesh: Mapping[str, int]) -> None:
+def _add(
+    result: dict, line: str, operation: re.Match, turns: int, loop: str, mesh: Mapping[str, int], *, scattered: bool
+) -> None:
+    """Adds the collective of a line. scattered: whether an all-reduce is the first half of a reduce-scatter."""
     shapes, kind, start = operation.groups()
     channel = re.search(r"channel_id=(\d+)", line)
     sizes = [_num_bytes(*shape) for shape in _SHAPE.findall(shapes)]
     size = max(sizes, default=0) if start and kind != "all-reduce" else sum(sizes)
     groups = device_groups(line, math.prod(mesh.values()))
     members = len(groups[0]) if groups else 1
+    if members == 1:  # a device alone sends nothing
+        return
+    if scattered and kind == "all-reduce":
+        kind, size = "reduce-scatter", size / members
     sent = {
         "all-gather": size * (members - 1) / members,
         "all-reduce": 2 * size * (members - 1) / members,
@@ -110,7 +142,8 @@ def _add(result: dict, line: str, operation: re.Match, turns: int, loop: str, me
         "collective-permute": size,
     }[kind]
     key = (loop, kind, channel[1] if channel else line)
-    result[key] = Collective(kind, _axes(groups, mesh), sent * turns, turns)
+    synchronous = not (start or _ASYNCHRONOUS.search(line))
+    result[key] = Collective(kind, _axes(groups, mesh), sent * turns, turns, synchronous)
 
 
 def _num_bytes(kind: str, shape: str) -> int:

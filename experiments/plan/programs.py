@@ -18,6 +18,7 @@ from rl_jax.models.hf import loading
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.training import sharding
+from rl_jax.training.scoring import in_micro_batches
 from rl_jax.training.step import init_state
 
 
@@ -120,7 +121,8 @@ def score(setup: Setup, rows: int) -> Planned:
     rows_sharding = sharding.batch_sharding(setup.mesh)
     keywords = {"in_shardings": (setup.param_shardings, rows_sharding), "out_shardings": rows_sharding}
     arguments = (_params(setup), _rows(setup, _token_batch(setup.config, rows)))
-    return Planned("score", policy.make_scorer(setup), arguments, keywords, _head_slices(setup.config))
+    scorer = in_micro_batches(policy.make_scorer(setup), policy.score_micro_batches(setup.config))
+    return Planned("score", scorer, arguments, keywords, _head_slices(setup.config))
 
 
 def decode(setup: Setup, prompts: int) -> Planned:

@@ -17,12 +17,16 @@ virtual environment with `.[tpu]`.
 GRPO with AdamW, bfloat16 over float32 masters, everything rematerialised, splash attention. A train step is one update
 on that many rows of 1,024 + 3,072 tokens, a micro-batch at a time; score and decode are of a whole step's rows. "peak"
 is the compiler's figure for a chip, in brackets what lies there all the time: parameters and optimizer state. "sent" is
-what a chip sends to others in one run of the program, by axis of the mesh. "limit" is the time that the peaks of the
-chip allow and what sets it; nothing reaches it. MFU counts the FLOPs that the model needs, without those of
+what a chip sends to others in one run of the program, by axis of the mesh; "waits" is the part of it that is
+synchronous, during which the chip does nothing else. "limit" is the time that the peaks of the chip allow, the waits
+included, and what sets the rest; nothing reaches it. MFU counts the FLOPs that the model needs, without those of
 rematerialisation. "most" is the largest micro-batch that fits, of those into which the rows divide, where it was
 searched. Near its limit the compiler takes programs whose parts, by its own figures, are more than the chip has: here
 they do not fit. A program with a star was compiled with XLA's least effort (`--effort=-1`), whose peaks are within some
-percent of a run's.
+percent of a run's; its bytes can be a quarter more.
+
+A plan marked OLD was made on or before 2026-11-22, when the reader of the compiled text stopped inside a kernel's
+metadata: its peak is right for the head of then, its bytes lack most of those of the layers, and its limit is too low.
 """
 
 
@@ -55,13 +59,24 @@ def by_axis(sent: dict[str, float]) -> dict[str, float]:
     return totals
 
 
+def limit(figures: dict[str, Any]) -> str:
+    """What sets a program's time apart from its waits: "compute", "memory" or "links"."""
+    times = figures | {"links_s": figures["links_s"] - figures.get("synchronous_s", 0.0)}
+    return max(("compute_s", "memory_s", "links_s"), key=times.get).removesuffix("_s")
+
+
 def _measures(result: dict[str, Any]) -> dict[str, float | str]:
-    """The measures compared: {"train: peak bytes": ..., "train: bytes over fsdp": ...}; a refusal as its text."""
+    """The measures compared: {"train: peak bytes": ..., "train: bytes over fsdp": ...}; a refusal as its text.
+
+    The synchronous bytes are a measure of their own.
+    """
     measures: dict[str, float | str] = {}
     for name, one in result["programs"].items():
         measures[f"{name}: peak bytes"] = one.get("peak_bytes", one.get("refused"))
         for axes, size in by_axis(one.get("sent_bytes", {})).items():
             measures[f"{name}: bytes over {axes}"] = size
+        if "synchronous_bytes" in one:
+            measures[f"{name}: synchronous bytes"] = sum(one["synchronous_bytes"].values())
     return measures
 
 
@@ -108,7 +123,7 @@ def growth(kept: dict[str, Any], new_plan: dict[str, Any]) -> list[str]:
 
 
 def slice_name(topology: str) -> str:
-    """"v5p:4x4x4" -> "v5p-128": v4 and v5p are booked by cores, two per chip."""
+    """ "v5p:4x4x4" -> "v5p-128": v4 and v5p are booked by cores, two per chip."""
     chip, _, shape = topology.partition(":")
     count = 2 if chip in ("v4", "v5p") else 1
     for size in re.findall(r"\d+", shape):
@@ -121,8 +136,8 @@ def table(folder: pathlib.Path) -> str:
     plans = {path.stem: load(path) for path in sorted(folder.glob("*.json"))}
     lines = [
         "| plan | model | slice | mesh | program | rows (micro-batch) | peak GiB (parameters + optimizer) "
-        "| sent GB per chip | limit s (by) | MFU at most | most |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| sent GB per chip | waits GB | limit s (by) | MFU at most | most |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     order = sorted(plans, key=lambda name: (plans[name]["parameters"], plans[name]["topology"], name))
     for name in order:
@@ -135,17 +150,18 @@ def _line(name: str, result: dict[str, Any], kind: str) -> str:
     one, model = result["programs"][kind], pathlib.Path(result["model"]).name
     place = f"{slice_name(result['topology'])} ({result['topology']})"
     star = "*" if result.get("effort") else ""
+    name += "" if "libtpu" in result else " OLD"
     start = f"| {name} | {model} | {place} | {result['mesh']} | {kind}{star} |"
     rows, micro = result["rows"], f" ({result['rows'] // result['micro_batches']})"
     start += f" {rows}{micro} |" if kind == "train" else f" {result['step_rows']} |"
     if "refused" in one:
-        return f"{start} refused: {one['refused']} | | | | |"
+        return f"{start} refused: {one['refused']} | | | | | |"
     state = result["parameter_bytes"] + (result["optimizer_bytes"] if kind == "train" else 0)
     sent = ", ".join(f"{axes} {size / 1e9:.3g}" for axes, size in by_axis(one["sent_bytes"]).items()) or "none"
-    limit = max(("compute_s", "memory_s", "links_s"), key=one.get).removesuffix("_s")
+    waits = f"{sum(one['synchronous_bytes'].values()) / 1e9:.3g}" if "synchronous_bytes" in one else "unknown"
     most = result.get("largest_micro_batch", "") if kind == "train" else ""
     over = ": **does not fit**" if one["peak_bytes"] > result["chip_bytes"] else ""
     return (
         f"{start} {one['peak_bytes'] / GIB:.2f} ({state / GIB:.2f}) of {result['chip_bytes'] / GIB:.0f}{over} | {sent} "
-        f"| {one['step_s']:.3g} ({limit}) | {one['mfu']:.0%} | {most} |"
+        f"| {waits} | {one['step_s']:.3g} ({limit(one)}) | {one['mfu']:.0%} | {most} |"
     )

@@ -8,6 +8,7 @@ from experiments.studies.base import Outcome
 from experiments.studies.games import last_iterate
 from experiments.studies.length import length_bias
 from experiments.studies.noise import deterministic_preferences, label_noise
+from experiments.studies.offline_values import value_outliers
 from experiments.studies.policy_gradients import gradient_noise, kl_placement
 from experiments.studies.policy_learning import answers_by_policy_gradient
 from experiments.studies.policy_length import free_length, question_weights
@@ -43,4 +44,5 @@ __all__ = [
     "sat_levels",
     "suboptimal_data",
     "tuning_seeds",
+    "value_outliers",
 ]

@@ -1,6 +1,6 @@
 """Whether a loop's memory stays flat: a program at its smallest size for many steps, with its counts over time.
 
-    python -m experiments.tools.flat_memory grpo                      # 2,000 steps; also ppo, dpo, online_dpo, sft, ...
+    python -m experiments.tools.flat_memory grpo                      # 2,000 steps; also ppo, agents, dpo, sft, ...
     python -m experiments.tools.flat_memory control_ppo --steps=500 --every=10
 
 After every so many steps it reads this process's resident memory, open file descriptors and threads, the programs that
@@ -33,11 +33,13 @@ from rl_jax.training.compilation import COMPILED
 PROGRAMS = {
     "grpo": ("configs.tasks.arithmetic", "smoke"),
     "ppo": ("configs.tasks.arithmetic_ppo", "smoke"),
+    "agents": ("configs.agents", "smoke"),
     "dpo": ("configs.preferences.given", "smoke"),
     "online_dpo": ("configs.preferences.online", "smoke"),
     "sft": ("configs.tasks.arithmetic", "smoke"),
     "reward_model": ("configs.preferences.reward_models", "smoke,scratch"),
     "control_ppo": ("configs.control.environments", "matching,smoke"),
+    "control_replay": ("configs.control.replay", "matching,smoke"),
     "control_preferences": ("configs.control.preferences", "reward,matching,smoke"),
 }
 STEPS_OF = {"sft": "sft"}  # the group whose `steps` a program takes, if it is not "train"

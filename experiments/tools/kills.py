@@ -1,6 +1,6 @@
 """Kills the loops of many programs, half of the time inside a save; each must end as if nothing had happened.
 
-    python -m experiments.tools.kills --kills=60                       # ten of each of six programs
+    python -m experiments.tools.kills --kills=70                       # ten of each of seven programs
     python -m experiments.tools.kills dpo grpo --kills=8 --minutes=5
 
 Each program runs at its smallest size (flat_memory.tiny) once to its end, then in another folder, where it is killed by
@@ -31,7 +31,7 @@ import jax
 from experiments.tools import chaos, flat_memory
 from rl_jax.training import compilation
 
-PROGRAMS = ("grpo", "ppo", "dpo", "online_dpo", "reward_model", "control_ppo")
+PROGRAMS = ("grpo", "ppo", "agents", "dpo", "online_dpo", "reward_model", "control_ppo")
 IN_SAVE, IN_START = 0.5, 0.1  # shares of the kills
 STEPS = 40  # of each run
 SAVES = 20  # checkpoints of each run
@@ -172,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("programs", nargs="*", metavar="program", help=f"default: {' '.join(PROGRAMS)}")
-    parser.add_argument("--kills", type=int, default=60, help="over all programs")
+    parser.add_argument("--kills", type=int, default=70, help="over all programs")
     parser.add_argument("--minutes", type=float, default=60.0, help="after so many no further kill begins")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     options = parser.parse_args(arguments)

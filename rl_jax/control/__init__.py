@@ -14,6 +14,7 @@ one token. REINFORCE, A2C, KL-penalised PPO, MDPO and V-trace are other choices 
 vmap (seeds and hyper-parameters) and, with `axis_name`, under pmap or shard_map with the environments spread over
 devices. Params are one flat vector: an optimizer then takes 3 loops instead of 40 for a tree of 12 leaves.
 `make_trust_region_update` (TRPO) and `make_pathwise_update` (through the environment) give updates of the same form.
+`off_policy.make_replay_update` learns from a replay instead: DQN, TD3, SAC and their kin.
 
 Without a reward: reward_learning.py and cpl.py learn from preferences between segments (segments.py) a reward or the
 policy; self_play.py pays an episode for being preferred to others.

@@ -28,12 +28,22 @@ class Relabel(NamedTuple):
     every update works with every relabelling. Episode metrics still report the environment's own rewards.
 
     Attributes:
-      init: () -> state, a pytree of arrays.
+      init: () -> state, a pytree of arrays; (key) -> state if `seeded`.
       apply: (state, Transitions [B, T]) -> (state, the same transitions with new rewards).
+      seeded: whether `init` takes a key: a trained state differs from seed to seed.
+      measure: state -> {name: float []}, metrics of every update.
+      discount: state -> gamma float [], the advantage's; None leaves the config's.
     """
 
     init: Callable
     apply: Callable
+    seeded: bool = False
+    measure: Callable | None = None
+    discount: Callable | None = None
+
+    def begin(self, key: chex.PRNGKey) -> Any:
+        """The state at the start of a run."""
+        return self.init(key) if self.seeded else self.init()
 
 
 class Algorithm(NamedTuple):
@@ -53,8 +63,10 @@ class Algorithm(NamedTuple):
       actor_lag: number of updates for which the acting policy is kept; 1 always acts with the newest.
       normalize_observations: by running statistics.
       normalize_rewards: by the running spread of discounted returns.
-      relabel: replaces the rewards of collected steps (reward_learning.by_reward, self_play.by_self_play), before they
-        are scaled. None keeps them.
+      relabel: replaces the rewards of collected steps (control.relabelling, reward_learning.by_reward,
+        self_play.by_self_play), before they are scaled. None keeps them.
+      auxiliary: a further loss, (the agent's params, PPOBatch) -> (float [], its weight); the batch has
+        extras["next_observations"] for it (control.auxiliary).
       discount: gamma of the returns in normalize_rewards; the advantage has its own.
     """
 
@@ -73,6 +85,7 @@ class Algorithm(NamedTuple):
     normalize_observations: bool = False
     normalize_rewards: bool = False
     relabel: Relabel | None = None
+    auxiliary: Callable | None = None
     discount: Any = 0.99
 
 
@@ -146,6 +159,7 @@ def credited(
         old_log_probs=log_probs,
         behavior_log_probs=behavior,
         ref_log_probs=log_probs if uses_kl(algorithm) else None,
+        extras={} if algorithm.auxiliary is None else {"next_observations": next_observations},
     )
     return ppo.PPOBatch(policy, values, returns), metrics
 

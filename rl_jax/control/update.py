@@ -1,5 +1,6 @@
 """One update of an actor and a critic, as a pure function of everything a training run carries."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -104,7 +105,9 @@ def make_parts(
     def init(key: chex.PRNGKey) -> ControlState:
         params_key, worlds_key, train_key = jax.random.split(key, 3)
         params = ravel_pytree(agent.init(params_key))[0]
-        carried = {name: tracker.init() for name, tracker in trackers.items()}
+        carried = {name: tracker.init() for name, tracker in trackers.items() if name != "relabel"}
+        if algorithm.relabel is not None:
+            carried["relabel"] = algorithm.relabel.begin(jax.random.fold_in(train_key, 2**31 - 3))
         train = init_state(params, optimizer, train_key, carried)
         # A copy: two leaves that share a buffer cannot be donated.
         actor = params + 0.0 if algorithm.actor_lag > 1 else ()
@@ -122,7 +125,15 @@ def make_parts(
         policy = learning.policy(unravel(actor if algorithm.actor_lag > 1 else train.params), normalize)
         worlds, rows, metrics = collect(policy, agent.distribution, env, state.worlds, act_key, num_steps=num_steps)
         carried, rows = _observe(trackers, train.trackers, rows)
-        batch, credit_metrics = learning.assign(unravel(train.params), rows, normalize, state.worlds)
+        if algorithm.relabel is not None and algorithm.relabel.measure is not None:
+            measured = algorithm.relabel.measure(carried["relabel"])
+            metrics = metrics | {name: Mean(x, jnp.float32(1.0)) for name, x in measured.items()}
+        rule = learning
+        if algorithm.relabel is not None and algorithm.relabel.discount is not None:
+            discount = algorithm.relabel.discount(carried["relabel"])
+            paced = algorithm._replace(advantage=functools.partial(algorithm.advantage, discount=discount))
+            rule = learner(agent, env, paced, num_steps=num_steps, axis_name=axis_name)
+        batch, credit_metrics = rule.assign(unravel(train.params), rows, normalize, state.worlds)
         order = shuffled(shuffle_key, algorithm.epochs, learning.size)
         order = order.reshape(-1, learning.size // algorithm.minibatches)
         return ControlState(train._replace(trackers=carried), worlds, actor), batch, order, metrics | credit_metrics
@@ -131,7 +142,13 @@ def make_parts(
         return learning.policy(unravel(state.train.params), _normalizer(state.train.trackers))
 
     def loss_of(params: chex.Array, batch: ppo.PPOBatch):
-        return loss(*agent.predict(unravel(params), batch.policy.batch), batch, algorithm)
+        whole = unravel(params)
+        total, metrics = loss(*agent.predict(whole, batch.policy.batch), batch, algorithm)
+        if algorithm.auxiliary is None:
+            return total, metrics
+        extra, weight = algorithm.auxiliary(whole, batch)
+        summed = Mean(total.total + weight * extra * total.count, total.count)
+        return summed, metrics | {"auxiliary": Mean(extra, jnp.float32(1.0))}
 
     return UpdateParts(init, gather, policy_of, loss_of)
 

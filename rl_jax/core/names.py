@@ -56,6 +56,27 @@ NAMES = {
         "number of the state in which a turn was spoken, equal in a group for equal states; -1 if there is none",
         "experiments.agents, if the environment has state_key()",
     ),
+    "branches": Name(
+        "int32 [B, C]",
+        "number of the branch on the tokens of a turn, equal in a group for rows that share it; -1 on others",
+        "experiments.agents, if config.agent.branching is set",
+    ),
+    "state_values": Name(
+        "float [B, C]",
+        "mean return of fresh episodes from the state of each turn, on its last token",
+        "experiments.agents, if config.agent.state_rollouts is set",
+    ),
+    "answer_probs": Name(
+        "float [B, C]",
+        "probability of the right answer after each turn and what came back, on its last token",
+        "experiments.agents, if the environment has right_answer()",
+    ),
+    "prior_answer_probs": Name(
+        "float [B]", "the same before the first turn", "experiments.agents, if the environment has right_answer()"
+    ),
+    "implicit_rewards": Name(
+        "float [B, C]", "log pi - log pi_ref of each token", "experiments.agents, from the policy and the reference"
+    ),
     "log_probs": Name(
         "float [B, C] or [N, K, C]",
         "of the policy: before the updates in credit, differentiated in a DPO slot or a gate",

@@ -47,6 +47,9 @@ class TokenBatch(NamedTuple):
     allowed: chex.Array | None = None
     """uint8 [B, C, V / 8]. Bits of the tokens that might have been sampled in each of the last C columns, which a Score
     stays inside of (models.nucleus); None: all of them."""
+    routes: chex.Array | None = None
+    """int16 [B, T, L, k]. Experts that ran for each token in each layer when it was sampled, which a forward runs again
+    (arXiv 2510.11370); -1: the router chooses. None: it chooses for all tokens."""
 
 
 class Packed(NamedTuple):
@@ -108,6 +111,8 @@ class Turns(NamedTuple):
     the environment has none, and on tokens that were not sampled."""
     counts: dict[str, chex.Array] = {}
     """name -> float32 [B, C]. What the environment counted in each turn, on its last token; 0 elsewhere."""
+    signals: dict[str, chex.Array] = {}
+    """name -> array with B first: what credit asks for by its own name, as branches (rl_jax.core.names)."""
 
 
 class Rollout(NamedTuple):
@@ -237,3 +242,9 @@ class Model(NamedTuple):
     at a column of its own (see models/transformer/decoding.py). None if the model decodes in lockstep only."""
     unstack: Callable | None = None
     """params -> params that decode, extend and unembed also take, made once for many steps. None if there is none."""
+    split_head: Callable | None = None
+    """params -> `unembed` as a core.split_head.SplitHead on the context's mesh, or None if nothing is split there. A
+    model with another `unembed` needs another `split_head`; without one, a score gathers the head."""
+    routes: Callable | None = None
+    """cache -> int16 [B, S, L, k], the experts that ran for the token of each column; -1 if there was none yet. None if
+    the cache does not record them."""

@@ -55,7 +55,7 @@ class CreditRule(NamedTuple):
         """Whether a choice reads the policy's own log-probs or entropies, which cost a forward pass."""
         chosen = (self.advantage, self.behavior_weight, self.token_weight, self.selection, self.entropy_weight)
         asked = set().union(*(needs(fn) for fn in chosen if fn is not None))
-        return bool(asked & {"log_probs", "entropy", "token_rewards", "sum_pi_squared"})
+        return bool(asked & {"log_probs", "entropy", "token_rewards", "sum_pi_squared", "implicit_rewards"})
 
     def loss_mask(self, rollout: Rollout) -> chex.Array:
         """bool [B, C]. The tokens that the loss sees."""

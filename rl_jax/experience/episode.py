@@ -43,6 +43,7 @@ class Ask(NamedTuple):
       group: whose episodes are compared.
       sample: the place in the group.
       seed: of the environment, equal in a group.
+      after: (number of another episode, turn): it begins there, before that turn (play's `saved`). None: at the prompt.
     """
 
     number: int
@@ -50,6 +51,7 @@ class Ask(NamedTuple):
     group: int
     sample: int
     seed: int
+    after: tuple[int, int] | None = None
 
 
 class Draw(NamedTuple):
@@ -62,6 +64,7 @@ class Draw(NamedTuple):
       tokens: int32 [n], what follows it so far. The next token is the segment's n-th: its random number is n's.
       limit: the most tokens to sample.
       last: whether the episode certainly ends with this turn.
+      seed: of the random numbers; None: the number.
     """
 
     number: int
@@ -70,6 +73,7 @@ class Draw(NamedTuple):
     tokens: np.ndarray
     limit: int
     last: bool
+    seed: int | None = None
 
 
 class Drawn(NamedTuple):
@@ -100,10 +104,19 @@ class Episode:
         self.segments: list[list[Span]] = []
         self.turns: list[Turn] = []
         self.status = "running"
+        self._parent = -1, 0
 
     def begin(self, ids: Sequence[int]) -> None:
         """Begins a segment with a prompt."""
         self.segments.append([trajectory.prompt(ids)])
+
+    def copy(self, ask: Ask | None = None) -> "Episode":
+        """The episode so far, which may go on otherwise. ask: whose episode the copy is; None: the same."""
+        other = Episode(ask or self._ask, self._version)
+        other.segments, other.turns = [list(spans) for spans in self.segments], list(self.turns)
+        if ask is not None:
+            other._parent = self._ask.sample, len(self.turns)
+        return other
 
     def count(self, kind: str) -> int:
         """Number of tokens of a kind."""
@@ -178,7 +191,8 @@ class Episode:
     def ended(self) -> Trajectory:
         """The trajectory."""
         segments = tuple(tuple(spans) for spans in self.segments)
-        return Trajectory(self._name(), self._ask.group, self._ask.sample, segments, tuple(self.turns), self.status)
+        place = self._name(), self._ask.group, self._ask.sample
+        return Trajectory(*place, segments, tuple(self.turns), self.status, "", *self._parent)
 
     def failed(self, cause: BaseException | None) -> Trajectory:
         """The trajectory of an episode whose environment raised `cause`."""

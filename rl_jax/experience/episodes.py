@@ -15,7 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rl_jax.experience.branching import Moments
 from rl_jax.experience.episode import Ask, Draw, Drawn, Episode, Limits
+from rl_jax.experience.partners import Partner
 from rl_jax.experience.trajectory import DONE, Trajectory
 
 CUT = "..."  # what stands for the end of an observation that was cut
@@ -47,6 +49,9 @@ def play(
     *,
     version: int = 0,
     longest_prompt: int = 0,
+    saved: Moments | None = None,
+    keep: bool = True,
+    partners: bool = False,
 ) -> list[Trajectory]:
     """Plays all episodes to their ends.
 
@@ -58,6 +63,9 @@ def play(
       limits: of each episode.
       version: of the policy that samples.
       longest_prompt: tokens. 0: any.
+      saved: keeps the moments before all turns after the first, and has those that Ask.after names. None: none.
+      keep: False: `saved` only has those that are named.
+      partners: whether environments get a partner (rl_jax.experience.partners), which the sampler speaks for, too.
 
     Returns:
       One trajectory per ask, in their order.
@@ -65,7 +73,7 @@ def play(
     Raises:
       ValueError: if a prompt is longer than longest_prompt, or the episodes of a group begin differently.
     """
-    game = _Game(envs, dialogues, sampler, limits, version, longest_prompt)
+    game = _Game(envs, dialogues, sampler, limits, version, longest_prompt, saved, keep, partners)
     found = _run(game.play(asks))
     first: dict[int, tuple[Ask, Trajectory]] = {}
     for ask, trajectory in zip(asks, found, strict=True):
@@ -105,6 +113,11 @@ class Environments:
             self._envs[number] = self._make()
         return self._envs[number]
 
+    def put(self, number: int, env: Any) -> None:
+        """Takes an environment for an episode's number, in place of the one that it had."""
+        self.drop(number)
+        self._envs[number] = env
+
     def drop(self, number: int) -> None:
         """Forgets an environment that failed."""
         _close(self._envs.pop(number, None))
@@ -123,10 +136,11 @@ def _close(env: Any) -> None:
 class _Game:
     """One call of `play`."""
 
-    def __init__(self, envs, dialogues, sampler, limits, version, longest_prompt):
+    def __init__(self, envs, dialogues, sampler, limits, version, longest_prompt, saved, keep, partners):
         self._envs, self._dialogues, self._sampler = envs, dialogues, sampler
         self._limits, self._version, self._longest_prompt = limits, version, longest_prompt
-        self._waiting: dict[int, asyncio.Future] = {}
+        self._saved, self._keep = saved, keep and saved is not None
+        self._partners, self._waiting = partners, {}
         self._new: list[Draw] = []
         self._moved = asyncio.Event()
 
@@ -170,22 +184,39 @@ class _Game:
         for last in (False, True):
             episode = Episode(ask, self._version)
             try:
-                await self._play(ask, self._envs.get(ask.number), episode)
+                if ask.after is None:
+                    talk = await self._begin(ask, episode)
+                else:
+                    env, talk, earlier = self._saved.take(*ask.after)
+                    self._envs.put(ask.number, env)
+                    episode = earlier.copy(ask)
+                await self._play(ask, self._envs.get(ask.number), episode, talk)
                 self._sampler.release(ask.number)
                 return episode.ended()
             except EnvironmentFailed as error:
                 self._envs.drop(ask.number)
                 self._sampler.release(ask.number)
+                if self._keep:
+                    self._saved.forget(ask.number)
                 if last:
                     return episode.failed(error.__cause__)
         raise AssertionError("unreachable")
 
-    async def _play(self, ask: Ask, env: Any, episode: Episode) -> None:
-        limits = self._limits
+    async def _begin(self, ask: Ask, episode: Episode):
+        """The dialogue of an episode that begins at the prompt."""
+        env = self._envs.get(ask.number)
+        if self._partners:
+            env.partner = Partner(self._dialogues, self._draw, ask, self._limits, lambda: bool(episode.segments))
         talk = self._dialogues.start(await _answer(env.reset, ask.record, ask.seed))
         self._check_prompt(talk.ids, ask)
         episode.begin(talk.ids)
+        return talk
+
+    async def _play(self, ask: Ask, env: Any, episode: Episode, talk: Any) -> None:
+        limits = self._limits
         while True:
+            if self._keep and episode.turns:
+                self._saved.keep(ask.number, env, talk, episode)
             key = str(await _answer(env.state_key)) if hasattr(env, "state_key") else ""
             room = episode.room(limits)
             last = len(episode.turns) + 1 >= limits.turns

@@ -16,6 +16,8 @@ KINDS = ("prompt", "sampled", "observation", "template")
 DONE = "done"
 LIMITS = ("turns", "tokens", "context")  # statuses of episodes that a limit has ended
 STATUSES = ("running", DONE, *LIMITS, "error")
+BRANCHING = ("parent", "shared")  # columns that tables of before there were branches lack
+PLAIN = ("prompt_id", "group", "sample", "status", "error", *BRANCHING)
 _NO_IDS, _NO_LOG_PROBS = np.zeros(0, np.int32), np.zeros(0, np.float32)
 
 
@@ -62,6 +64,8 @@ class Trajectory(NamedTuple):
       turns: one per sampled span, in order over all segments.
       status: one of STATUSES; how it ended.
       error: what the environment raised, for status "error".
+      parent: the sample of the same group whose first `shared` turns this episode shares; -1: none.
+      shared: number of turns that were sampled for the parent (rl_jax.experience.branching).
     """
 
     prompt_id: str
@@ -71,6 +75,8 @@ class Trajectory(NamedTuple):
     turns: tuple[Turn, ...] = ()
     status: str = "running"
     error: str = ""
+    parent: int = -1
+    shared: int = 0
 
     @property
     def reward(self) -> float:
@@ -154,7 +160,7 @@ def from_table(table) -> list[Trajectory]:
     Raises:
       ValueError: if a column is missing, or a row breaks a rule of the record.
     """
-    missing = [name for name in schema().names if name not in table.column_names]
+    missing = [name for name in schema().names if name not in (*table.column_names, *BRANCHING)]
     if missing:
         raise ValueError(f"a table of trajectories lacks {', '.join(missing)}; it has {', '.join(table.column_names)}")
     return [_from_row(row).check() for row in table.to_pylist()]
@@ -184,6 +190,8 @@ def schema():
             ("sample", pa.int32()),
             ("status", pa.string()),
             ("error", pa.string()),
+            ("parent", pa.int32()),
+            ("shared", pa.int32()),
             ("spans", pa.list_(spans)),
             ("turns", pa.list_(turns)),
         ]
@@ -197,7 +205,7 @@ def _to_row(trajectory: Trajectory) -> dict[str, Any]:
         for span in segment
     ]
     turns = [turn._asdict() | {"numbers": list(turn.numbers.items())} for turn in trajectory.turns]
-    plain = {name: getattr(trajectory, name) for name in ("prompt_id", "group", "sample", "status", "error")}
+    plain = {name: getattr(trajectory, name) for name in PLAIN}
     return plain | {"spans": spans, "turns": turns}
 
 
@@ -217,4 +225,6 @@ def _from_row(row: dict[str, Any]) -> Trajectory:
         turns,
         row["status"],
         row["error"],
+        row.get("parent", -1),
+        row.get("shared", 0),
     )

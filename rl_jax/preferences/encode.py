@@ -3,9 +3,12 @@
 The layout is that of rl_jax.data.pipeline.encode_sft with K rows per prompt: the prompt left-padded to P (the smallest
 bucket that fits the longest), the response right-padded to C. A prompt is encoded once, so all its responses follow the
 same ids, cut in the same way. Encode a split as a whole and take rows of the result, so that shapes stay the same.
+
+Prompts and responses are texts (or chats), or token ids as they were sampled: {"ids": [...]}, and for a response that
+an environment wrote a part of (rl_jax.preferences.episodes) {"ids": [...], "trained": [True, False, ...]}.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -58,7 +61,7 @@ def encode_preferences(
     _check_choice("empty", empty, ("refuse", "keep"))
     if completion_length < 1:
         raise ValueError(f"completion_length must be at least 1, got {completion_length}")
-    records, kept, rows = list(records), [], []  # a source would read each record again on every access
+    records, kept, rows, untrained = list(records), [], [], []  # a source would read each record again on every access
     width = responses or max((len(record["responses"]) for record in records), default=0)
     prompts, prompt_counts = encode_prompts(tokenizer, records, max(prompt_buckets), truncate)
     counts = {"num_records": len(records), "num_kept": 0, **prompt_counts}
@@ -68,9 +71,10 @@ def encode_preferences(
         if len(given) > width:
             raise ValueError(f"record {place} has {len(given)} responses, more than responses={width}")
         whole = [response_ids(tokenizer, text) for text in given]
-        if empty == "refuse" and any(len(row) == 1 for row in whole):
+        blank = [len(row) == 1 and isinstance(text, str) for row, text in zip(whole, given, strict=True)]
+        if empty == "refuse" and any(blank):
             raise ValueError(
-                f"record {place}: response {[len(row) for row in whole].index(1)} is empty: it has no token before its "
+                f"record {place}: response {blank.index(True)} is empty: it has no token before its "
                 "EOS. Correct the record, or pass empty='keep' for sampled responses"
             )
         ids = [row[:completion_length] for row in whole]
@@ -84,12 +88,15 @@ def encode_preferences(
             continue
         kept.append(place)
         rows += [(prompt, row) for row in ids] + [(prompt, [])] * (width - len(ids))
+        untrained += [(len(rows) - width + k, column) for k, text in enumerate(given) for column in _untrained(text)]
         counts["num_responses"] += len(ids)
         counts["num_responses_cut"] += sum(len(row) > completion_length for row in whole)
     counts["num_kept"] = len(kept)
     if not kept:
         raise ValueError(f"no record is left to encode: {counts}")
     arrays = layout(rows, tokenizer.pad_id, prompt_buckets, completion_length)
+    for row, column in untrained:
+        arrays["completion_mask"][row, column : column + 1] = False
     arrays = {name: value.reshape(len(kept), width, -1) for name, value in arrays.items()}
     chosen = [records[place] for place in kept]
     arrays |= {
@@ -200,8 +207,13 @@ def encode_prompts(
     return result, counts
 
 
-def response_ids(tokenizer, text: str) -> list[int]:
-    """Ids of a response with exactly one EOS at its end, even if `text` already ends with one or several."""
+def response_ids(tokenizer, text: str | Mapping) -> list[int]:
+    """Ids of a response with exactly one EOS at its end, even if `text` already ends with one or several.
+
+    A response that was sampled, {"ids": [...]}, is those ids as they are.
+    """
+    if isinstance(text, Mapping):
+        return list(text["ids"])
     ends = [tokenizer.token_text(token) for token in tokenizer.eos_ids]
     while text.rstrip().endswith(tuple(ends)):
         text = text.rstrip()
@@ -210,6 +222,12 @@ def response_ids(tokenizer, text: str) -> list[int]:
     while ids and ids[-1] in tokenizer.eos_ids:
         ids = ids[:-1]
     return [*ids, tokenizer.eos_id]
+
+
+def _untrained(response: str | Mapping) -> list[int]:
+    """The places in a response that nobody learns to say: what an environment wrote."""
+    trained = response.get("trained", ()) if isinstance(response, Mapping) else ()
+    return [place for place, is_trained in enumerate(trained) if not is_trained]
 
 
 def layout(
@@ -248,6 +266,8 @@ def _positions(real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _prompt_ids(tokenizer, prompt, place: int) -> list[int]:
     if isinstance(prompt, str):
         return tokenizer.encode(prompt, bos=True)
+    if isinstance(prompt, Mapping):
+        return list(prompt["ids"])
     encode = getattr(tokenizer, "encode_messages", None)
     if encode is None:
         raise ValueError(

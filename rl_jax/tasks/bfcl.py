@@ -4,7 +4,6 @@ Files bfcl_v4_NAME.json.gz and bfcl_v4_NAME.answers.json.gz, JSON lines as in th
 answers (irrelevance) no call is right.
 """
 
-import gzip
 import hashlib
 import json
 import pathlib
@@ -75,9 +74,10 @@ def read(questions: pathlib.Path, answers: pathlib.Path | None, name: str) -> li
     Raises:
       readers.DataError: if a line is not of the leaderboard's form, or a question has no answer.
     """
-    truths = {row["id"]: row["ground_truth"] for row in _lines(answers, ("id", "ground_truth"))} if answers else {}
+    answered = _rows(answers, {"id": str, "ground_truth": list}) if answers else []
+    truths = {row["id"]: row["ground_truth"] for row in answered}
     records = []
-    for row in _lines(questions, ("id", "question", "function")):
+    for row in _rows(questions, {"id": str, "question": list, "function": list}):
         if answers and row["id"] not in truths:
             raise readers.DataError(f"{answers}: there is no answer to {row['id']}")
         calls = truths.get(row["id"], [])
@@ -107,18 +107,5 @@ def _written(calls: list[dict]) -> str:
     return "<think></think>\n<tool_call>\n" + "\n".join(lines) + "\n</tool_call>" if lines else "No function fits."
 
 
-def _lines(path: pathlib.Path, fields: Sequence[str]) -> list[dict]:
-    rows = []
-    try:
-        texts = gzip.decompress(path.read_bytes()).decode().splitlines()
-    except (OSError, ValueError) as error:
-        raise readers.DataError(f"{path}: no gzipped text: {error}") from error
-    for line, text in enumerate(texts, 1):
-        try:
-            row = json.loads(text)
-        except ValueError as error:
-            raise readers.DataError(f"{path}:{line}: no JSON: {error}") from error
-        if not isinstance(row, dict) or (missing := [field for field in fields if field not in row]):
-            raise readers.DataError(f"{path}:{line}: no {', '.join(missing) if isinstance(row, dict) else 'object'}")
-        rows.append(row)
-    return rows
+def _rows(path: pathlib.Path, fields: dict[str, type]) -> list[dict]:
+    return [row for _, row in readers.read_jsonl(path, fields, readers.BadRecords())]

@@ -7,7 +7,6 @@ of another form (a loop, a helper), or whose solution does not parse, is left ou
 """
 
 import ast
-import gzip
 import hashlib
 import json
 import pathlib
@@ -96,18 +95,7 @@ def read(path: pathlib.Path, name: str) -> tuple[list[dict], dict[str, str]]:
       readers.DataError: if a line is not of this form.
     """
     records, unread = [], {}
-    try:
-        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-    except (OSError, ValueError) as error:
-        raise readers.DataError(f"{path}: no gzipped text: {error}") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise readers.DataError(f"{path}:{number}: no JSON: {error}") from error
-        missing = [field for field in FIELDS if not isinstance(row, dict) or not isinstance(row.get(field), str)]
-        if missing:
-            raise readers.DataError(f"{path}:{number}: no text {', '.join(missing)}")
+    for _, row in readers.read_jsonl(path, dict.fromkeys(FIELDS, str), readers.BadRecords()):
         try:
             completion = _completion(row["prompt"], row["canonical_solution"])
             tests = read_tests(row["test"], row["entry_point"])

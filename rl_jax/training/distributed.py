@@ -6,14 +6,18 @@ coupled over the batch (rewards, log-probs, ids) are then gathered, identical on
 function here returns its input.
 """
 
+import functools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from jax._src.distributed import global_state as state  # jax.process_index starts the devices
 from jax.experimental import multihost_utils
-from jax.sharding import Sharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+
+PIECE_BYTES = 1 << 28  # of an array that is gathered piece by piece: what it costs every device
 
 
 def start(
@@ -133,8 +137,15 @@ def local_rows(tree: Any) -> Any:
     return jax.tree.map(leaf, tree)
 
 
-def whole(tree: Any) -> Any:
-    """Arrays spread over processes, as numpy arrays on every host (a key stays a key); other leaves unchanged."""
+def whole(tree: Any, *, main_only: bool = False) -> Any:
+    """Arrays spread over processes, as numpy arrays on every host (a key stays a key); other leaves unchanged.
+
+    No device holds more than PIECE_BYTES of an array that it does not own.
+
+    Args:
+      tree: of arrays. Every process must call it.
+      main_only: whether other processes than the main one get None for each array that was gathered.
+    """
 
     def leaf(x):
         if not isinstance(x, jax.Array) or x.is_fully_addressable:
@@ -143,9 +154,64 @@ def whole(tree: Any) -> Any:
             return jax.random.wrap_key_data(leaf(jax.random.key_data(x)), impl=jax.random.key_impl(x))
         if x.is_fully_replicated:
             return np.asarray(x.addressable_data(0))
-        return multihost_utils.process_allgather(x, tiled=True)
+        result = None if main_only and not is_main() else np.empty(x.shape, x.dtype)
+        for index, piece in pieces(x):
+            if result is not None:
+                result[index] = piece
+        return result
 
     return tree if jax.process_count() == 1 else jax.tree.map(leaf, tree)
+
+
+def pieces(x: jax.Array, max_bytes: int = PIECE_BYTES) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+    """(index, values) of consecutive parts of an array, on every host; in the order of its elements where it can be.
+
+    The parts are neighbours along the first axis that is not split over devices: of weights that are stacked by layer,
+    some layers. If every axis is split it is the first one.
+
+    Args:
+      x: an array with any sharding. Every process must go through all of it.
+      max_bytes: of a part; one index of the axis at least.
+    """
+    if not x.ndim or not x.size:
+        yield (), np.asarray(_replicated(x))
+        return
+    spec = x.sharding.spec if isinstance(x.sharding, NamedSharding) else ()
+    split = [i < len(spec) and spec[i] is not None for i in range(x.ndim)]
+    axis = split.index(False) if False in split else 0
+    count = max(1, max_bytes * x.shape[axis] // (x.size * x.dtype.itemsize))
+    for start in range(0, x.shape[axis], count):
+        index = (slice(None),) * axis + (slice(start, min(start + count, x.shape[axis])),)
+        yield index, np.asarray(_replicated(_part(x, index)))
+
+
+def _part(x: jax.Array, index: tuple[slice, ...]) -> jax.Array:
+    """x[index], replicated.
+
+    One program for all parts of a length; if the axis is split, one for each part, since XLA gathers the whole array
+    before it looks for a place that it does not know.
+    """
+    axis = len(index) - 1
+    start, length = index[axis].start, index[axis].stop - index[axis].start
+    if not isinstance(x.sharding, NamedSharding):
+        return x[index]
+    everywhere, spec = NamedSharding(x.sharding.mesh, PartitionSpec()), x.sharding.spec
+    if axis < len(spec) and spec[axis] is not None:
+        return _slice_program(everywhere, axis, length, start)(x)
+    return _slice_program(everywhere, axis, length, None)(x, start)
+
+
+@functools.lru_cache(maxsize=64)
+def _slice_program(sharding: NamedSharding, axis: int, length: int, start: int | None):
+    """x, start -> the part; x -> the part if `start` is given."""
+    if start is not None:
+        return jax.jit(lambda x: jax.lax.slice_in_dim(x, start, start + length, axis=axis), out_shardings=sharding)
+    return jax.jit(lambda x, at: jax.lax.dynamic_slice_in_dim(x, at, length, axis), out_shardings=sharding)
+
+
+def _replicated(x: jax.Array) -> Any:
+    """An array's value on this host."""
+    return x.addressable_data(0) if x.is_fully_replicated else multihost_utils.process_allgather(x, tiled=True)
 
 
 def _is_key(x: Any) -> bool:

@@ -10,12 +10,14 @@ Shapes: T is fixed, N follows from R, and R takes few sizes (`round_up`), so a r
 on the batch only, not on earlier batches, so a resumed run packs identically.
 """
 
+import heapq
 from typing import NamedTuple
 
 import chex
 import numpy as np
 
 from rl_jax.core.types import Packed, TokenBatch
+from rl_jax.training.rooms import Rooms
 
 
 class _Group(NamedTuple):
@@ -31,6 +33,8 @@ class _Group(NamedTuple):
 
     @property
     def size(self) -> int:
+        if len(self.completions) == 1:  # twice as fast
+            return len(self.prompt[1]) + len(self.completions[0][1])
         return len(self.prompt[1]) + sum(len(columns) for _, columns in self.completions)
 
 
@@ -65,18 +69,22 @@ def arrange(
     if num_parts == 1:
         return np.arange(rows)
     members = {i: [] for i in range(num_parts)}
-    loads, room = np.zeros(num_parts, int), slots.shape[1]
+    lightest, room = [(0, part) for part in range(num_parts)], slots.shape[1]  # a heap of (load, part)
     result = _groups(batch, mask, share_prefix)
     idle = sorted(set(range(rows)) - {row for group in result for row, _ in group.completions})
     left = []
     for group in sorted(result, key=lambda group: -group.size):
-        fitting = [part for part in members if len(members[part]) + len(group.completions) <= room]
-        if not fitting:
-            left += [row for row, _ in group.completions]
-            continue
-        part = min(fitting, key=lambda part: loads[part])
-        members[part] += [row for row, _ in group.completions]
-        loads[part] += group.size
+        too_full = []
+        while lightest and len(members[lightest[0][1]]) + len(group.completions) > room:
+            too_full.append(heapq.heappop(lightest))
+        chosen = members[lightest[0][1]] if lightest else left
+        chosen += [row for row, _ in group.completions]
+        if lightest:
+            load, part = lightest[0]
+            heapq.heapreplace(lightest, (load + group.size, part))
+        for load, part in too_full:
+            if len(members[part]) < room:
+                heapq.heappush(lightest, (load, part))
     rest = iter(left + idle)
     order = np.empty(rows, int)
     for part, chosen in members.items():
@@ -103,7 +111,7 @@ def pack(
       row_length: T. 0 means 2 (P + C).
       min_rows: lower bound of R, so that smaller batches all share one shape.
       num_parts: S, a multiple of num_micro_batches and of the devices that share a micro-batch. Part s holds rows that
-        step._deal gives to micro-batch s % num_micro_batches, so that indices never leave it.
+        step.deal gives to micro-batch s % num_micro_batches, so that indices never leave it.
       num_micro_batches: gradient-accumulation steps of the train step.
 
     Returns:
@@ -123,7 +131,7 @@ def pack(
         raise ValueError(f"a sequence of {longest} tokens does not fit into rows of row_length={row_length}")
     part_of = np.empty(rows, int)
     part_of[slots] = np.arange(num_parts)[:, None]
-    bins = [_first_fit(_of_rows(result, part_of == part), row_length) for part in range(num_parts)]
+    bins = [_first_fit(groups, row_length) for groups in _by_part(result, part_of.tolist(), num_parts)]
     height = round_up(max(min_rows, *map(len, bins)))
     blank = np.zeros((num_parts, height, row_length), np.int32)
     number = min(slots.shape[1] * length, height * row_length)
@@ -150,7 +158,7 @@ def occupancy(batch: TokenBatch | Packed) -> float:
 def _slots(rows: int, num_parts: int, num_micro_batches: int) -> np.ndarray:
     """int [S, B / S]: the rows of each part.
 
-    Micro-batch m gets rows m, m + M, ... (step._deal), and each of its devices gets neighbouring ones of those.
+    Micro-batch m gets rows m, m + M, ... (step.deal), and each of its devices gets neighbouring ones of those.
     """
     if num_parts % num_micro_batches or rows % num_parts:
         raise ValueError(f"{rows} rows do not divide into {num_parts} parts of {num_micro_batches} micro-batches")
@@ -165,22 +173,39 @@ def _groups(batch: TokenBatch, mask: np.ndarray, share_prefix: bool) -> list[_Gr
     width = segments.shape[1] - mask.shape[1]
     if (mask & (segments[:, width:] == 0)).any():
         raise ValueError("the mask covers padding: a scored token must be a token of its row")
+    rows = np.flatnonzero(mask.any(axis=1))
+    ends = width + mask.shape[1] - np.argmax(mask[rows, ::-1], axis=1)  # after the last scored token
+    real = (segments[rows] != 0) & (np.arange(segments.shape[1])[None] < ends[:, None])
+    found, columns = np.nonzero(real)
+    if share_prefix:
+        tokens, positions = tokens[rows[found], columns], positions[rows[found], columns]
+    stops = np.cumsum(np.sum(real, axis=1))
+    starts = stops - np.sum(real, axis=1)
+    middles = starts + np.sum(real[:, :width], axis=1)
     result: dict[object, _Group] = {}
-    for row in np.flatnonzero(mask.any(axis=1)):
-        end = width + np.flatnonzero(mask[row])[-1] + 1
-        columns = np.flatnonzero(segments[row, :end])
-        prompt, completion = columns[columns < width], columns[columns >= width]
-        if not len(prompt):
+    for row, start, middle, stop in zip(*(x.tolist() for x in (rows, starts, middles, stops)), strict=True):
+        if start == middle:
             raise ValueError(f"row {row} has scored tokens and no prompt to predict the first one from")
-        key = (tokens[row, prompt].tobytes(), positions[row, prompt].tobytes()) if share_prefix else row
-        result.setdefault(key, _Group((row, prompt), [])).completions.append((row, completion))
+        key = (tokens[start:middle].tobytes(), positions[start:middle].tobytes()) if share_prefix else row
+        group = result.get(key)
+        if group is None:
+            group = result[key] = _Group((row, columns[start:middle]), [])
+        group.completions.append((row, columns[middle:stop]))
     return list(result.values())
 
 
-def _of_rows(groups: list[_Group], chosen: np.ndarray) -> list[_Group]:
-    """The groups, keeping only the completions whose row is chosen."""
-    kept = [g._replace(completions=[c for c in g.completions if chosen[c[0]]]) for g in groups]
-    return [group for group in kept if group.completions]
+def _by_part(groups: list[_Group], part_of: list[int], num_parts: int) -> list[list[_Group]]:
+    """The groups of each part, keeping only the completions whose row is in it. part_of: of each row."""
+    if num_parts == 1:
+        return [groups]
+    result = [[] for _ in range(num_parts)]
+    for group in groups:
+        own: dict[int, list] = {}
+        for completion in group.completions:
+            own.setdefault(part_of[completion[0]], []).append(completion)
+        for part, completions in own.items():
+            result[part].append(group._replace(completions=completions))
+    return result
 
 
 def _first_fit(groups: list[_Group], row_length: int) -> list[list[_Group]]:
@@ -188,18 +213,19 @@ def _first_fit(groups: list[_Group], row_length: int) -> list[list[_Group]]:
 
     A group longer than a row is split over several, with its prompt in each of them.
     """
-    rows, room = [], []
+    rows, rooms = [], Rooms()
 
-    def put(group):
-        place = next((i for i, free in enumerate(room) if group.size <= free), len(rows))
+    def put(group, size):
+        place = rooms.first(size)
         if place == len(rows):
             rows.append([])
-            room.append(row_length)
+            rooms.put(place, row_length - size)
+        else:
+            rooms.put(place, rooms.left(place) - size)
         rows[place].append(group)
-        room[place] -= group.size
 
-    for group in sorted(groups, key=lambda group: -group.size):
-        while group.size > row_length:
+    for size, group in sorted([(group.size, group) for group in groups], key=lambda pair: -pair[0]):
+        while size > row_length:
             free, taken, rest = row_length - len(group.prompt[1]), [], []
             for completion in sorted(group.completions, key=lambda c: -len(c[1])):
                 if len(completion[1]) <= free:
@@ -207,44 +233,60 @@ def _first_fit(groups: list[_Group], row_length: int) -> list[list[_Group]]:
                     free -= len(completion[1])
                 else:
                     rest.append(completion)
-            put(group._replace(completions=taken))
+            part = group._replace(completions=taken)
+            put(part, part.size)
             group = group._replace(completions=rest)
-        put(group)
+            size = group.size
+        put(group, size)
     return rows
 
 
 def _fill(packed: Packed, part: int, bins: list[list[_Group]], batch: TokenBatch, mask: np.ndarray) -> None:
-    """Writes one part's groups into the arrays of `packed`, whose places and columns are still [B, C (+ 1)]."""
-    width, number = batch.tokens.shape[1] - mask.shape[1], 0
+    """Writes one part's groups into the arrays of `packed`, whose places and columns are still [B, C (+ 1)].
+
+    A piece is a prompt or a completion: neighbouring tokens of a packed row. First the pieces are listed, then all
+    tokens of the part are written at once.
+    """
     rows, share_prefix = packed.rows, packed.rows.prefix_ids is not None
-    row_length = rows.tokens.shape[2]
-
-    def write(r, column, row, columns, segment, prefix):
-        place = (part, r, slice(column, column + len(columns)))
-        rows.tokens[place], rows.positions[place] = batch.tokens[row, columns], batch.positions[row, columns]
-        rows.segment_ids[place] = segment
-        if share_prefix:
-            rows.prefix_ids[place] = prefix
-        return column + len(columns)
-
+    row_length, width = rows.tokens.shape[2], batch.tokens.shape[1] - mask.shape[1]
+    # Row of the batch, first place in the part, segment, its prefix, place of its prompt's end.
+    pieces: list[tuple[int, int, int, int, int]] = []
+    columns: list[np.ndarray] = []
     for r, groups in enumerate(bins):
-        column, segment = 0, 0
+        place, segment = r * row_length, 0
         for group in groups:
             segment += 1
-            prompt_segment = segment
-            column = write(r, column, *group.prompt, segment, 0)
-            last = column - 1
-            for row, columns in group.completions:
+            row, own = group.prompt
+            last, prefix = place + len(own) - 1, segment
+            pieces.append((row, place, segment, 0, -1))
+            columns.append(own)
+            place += len(own)
+            for row, own in group.completions:
                 segment += share_prefix
-                scored = np.flatnonzero(mask[row, columns - width])
-                sources = column - 1 + scored
-                sources[scored == 0] = last  # the first token is predicted from the end of the prompt, wherever that is
-                n = slice(number, number + len(scored))
-                packed.sources[part, n] = r * row_length + sources
-                packed.targets[part, n] = batch.tokens[row, columns[scored]]
-                packed.places[row, columns[scored] - width] = np.arange(number, number + len(scored))
-                packed.columns[row, 0] = r * row_length + last
-                packed.columns[row, columns - width + 1] = r * row_length + column + np.arange(len(columns))
-                number += len(scored)
-                column = write(r, column, row, columns, segment, prompt_segment)
-    packed.counts[part] = number
+                pieces.append((row, place, segment, prefix, last))
+                columns.append(own)
+                place += len(own)
+    if not pieces:
+        return
+    row, start, segment, prefix, last = np.array(pieces).T
+    lengths = np.fromiter(map(len, columns), int, len(columns))
+    column = np.concatenate(columns)
+    piece = np.repeat(np.arange(len(pieces), dtype=np.int32), lengths)
+    place = np.arange(len(column)) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)
+    source = row[piece] * batch.tokens.shape[1] + column
+    rows.tokens[part].reshape(-1)[place] = batch.tokens.reshape(-1)[source]
+    rows.positions[part].reshape(-1)[place] = batch.positions.reshape(-1)[source]
+    rows.segment_ids[part].reshape(-1)[place] = np.repeat(segment.astype(np.int32), lengths)
+    if share_prefix:
+        rows.prefix_ids[part].reshape(-1)[place] = np.repeat(prefix.astype(np.int32), lengths)
+    own = np.flatnonzero(last[piece] >= 0)  # of the completions
+    row_of, column, place, piece = row[piece[own]], column[own] - width, place[own], piece[own]
+    packed.columns[row_of, column + 1] = place
+    packed.columns[row[last >= 0], 0] = last[last >= 0]
+    # A completion's first token is predicted from the end of the prompt, wherever that is.
+    sources = np.where(place == start[piece], last[piece], place - 1)
+    scored = np.flatnonzero(mask[row_of, column])
+    packed.sources[part, : len(scored)] = sources[scored]
+    packed.targets[part, : len(scored)] = batch.tokens.reshape(-1)[source[own[scored]]]
+    packed.places[row_of[scored], column[scored]] = np.arange(len(scored))
+    packed.counts[part] = len(scored)

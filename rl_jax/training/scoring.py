@@ -3,6 +3,9 @@
 The head runs on slices of `chunk` columns and is recomputed in the backward pass, so the largest array is [B, chunk, V]
 in both directions. The sum over slices is exactly that of the whole head. Packed rows (rl_jax.training.packing) go
 through the body only; the head sees just the scored tokens.
+
+On a mesh the head is split over the vocabulary (rl_jax.core.split_head), unless the distribution is cut off, columns
+have tokens of their own that are allowed, or the model, its vocabulary or the rows cannot be split.
 """
 
 import functools
@@ -14,8 +17,10 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from rl_jax.core.packed_rows import hidden_of_parts, pick
+from rl_jax.core.split_head import make_split_scores
 from rl_jax.core.types import Model, Packed, Params, Score, TokenBatch, TokenScores
 from rl_jax.rollout.lm.sampling import Sampling, sampled_log_softmax, take_log_probs
+from rl_jax.training.step import deal
 
 
 def make_score(
@@ -57,8 +62,16 @@ def make_score(
         squares = jnp.sum(jnp.where(kept, jnp.exp(2.0 * safe), 0.0), axis=-1) if sum_pi_squared else None
         return TokenScores(take_log_probs(log_probs, tokens), entropy, squares)
 
-    def head(params, hidden, tokens):
+    def whole_head(params, hidden, tokens):
         return of_logits(model.unembed(params, hidden), tokens)
+
+    def head_of(params, rows):
+        """(head, the params it takes) for that many rows."""
+        split = model.split_head(params) if model.split_head and not sampling.cuts() else None
+        if split is None or not split.takes(rows):
+            return whole_head, params
+        keywords = {"temperature": sampling.temperature, "sum_pi_squared": sum_pi_squared}
+        return make_split_scores(split, **keywords), split.weights
 
     @jax.checkpoint
     def head_inside(params, hidden, tokens, allowed):
@@ -75,7 +88,7 @@ def make_score(
         hidden = model.apply(params, batch)[:, -completion_length - 1 : -1]
         tokens = batch.tokens[:, -completion_length:]
         if batch.allowed is None:
-            return map_columns(head, params, hidden, tokens, chunk)
+            return map_columns(*head_of(params, len(hidden)), hidden, tokens, chunk)
         slices = [slice(start, start + chunk) for start in range(0, completion_length, chunk)]
         parts = [head_inside(params, hidden[:, c], tokens[:, c], batch.allowed[:, c]) for c in slices]
         return jax.tree.map(lambda *found: jnp.concatenate(found, axis=1), *parts)
@@ -83,7 +96,8 @@ def make_score(
     def score_packed(params: Params, batch: Packed) -> TokenScores:
         parts, rows, length = batch.places.shape
         hidden = pick(hidden_of_parts(model.apply, params, batch), batch.sources)
-        scores = map_columns(head, params, hidden, batch.targets, rows * chunk, jnp.max(batch.counts))
+        head = head_of(params, parts)
+        scores = map_columns(*head, hidden, batch.targets, rows * chunk, jnp.max(batch.counts))
 
         def place(x):
             result = pick(x, jnp.maximum(batch.places, 0).reshape(parts, -1)).reshape(parts * rows, length)
@@ -95,6 +109,28 @@ def make_score(
         return (score_packed if isinstance(batch, Packed) else score_padded)(params, batch)
 
     return score
+
+
+def in_micro_batches(fn: Callable, count: int) -> Callable:
+    """fn(params, batch) -> tree [B, ...] on `count` parts of the rows, one after the other.
+
+    The result is the same, and memory is that of one part's forward. Rows are dealt out as in the train step
+    (step.deal), so a batch that is split over devices stays in place. count 1: `fn` itself.
+
+    Args:
+      fn: a Score, or another function of rows; batch: TokenBatch [B, T], or the same rows as a Packed, packed for as
+        many micro-batches.
+      count: number of parts; must divide B.
+    """
+    if count == 1:
+        return fn
+
+    def call(params: Params, batch: TokenBatch | Packed):
+        parts = jax.tree.map(lambda x: deal(x, count), batch)
+        result = jax.lax.map(functools.partial(fn, params), parts)
+        return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), result)
+
+    return call
 
 
 def map_columns(

@@ -200,7 +200,7 @@ def make_train_step(
     def accumulate(params: Params, batch):
         if num_micro_batches == 1:
             return gradient(params, batch)
-        parts = jax.tree.map(lambda x: _deal(x, num_micro_batches), batch)
+        parts = jax.tree.map(lambda x: deal(x, num_micro_batches), batch)
         shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts))
 
         def turn(sums, part):
@@ -225,7 +225,7 @@ def all_finite(tree: Any) -> chex.Array:
     return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in floats], jnp.bool_(True))
 
 
-def _deal(x: chex.Array, num_micro_batches: int) -> chex.Array:
+def deal(x: chex.Array, num_micro_batches: int) -> chex.Array:
     """[B, ...] -> [m, B / m, ...], row i to micro-batch i % m, so that a batch sharded over devices stays in place."""
     if x.shape[0] % num_micro_batches:
         raise ValueError(f"{x.shape[0]} rows do not divide into num_micro_batches={num_micro_batches}")

@@ -43,7 +43,7 @@ def test_a_file_says_what_it_is(key):
 def test_its_config_can_run(key, arg):
     config = module_of(key).get_config(arg)
     check(config)
-    async_check.check(config)
+    async_check.checked(config)
     policy.check_choices(config)
     assert config.program == "grpo_async" and config.name.startswith(key) and config.flow.eta > 0
     updates = config.train.epochs * config.train.minibatches * config.train.steps
@@ -164,9 +164,9 @@ def test_a_loss_that_does_not_know_of_stale_rows_is_refused():
     config = module_of("bypass").get_config()
     config.algorithm.surrogate = dict(fn="clipped_surrogate")
     with pytest.raises(ValueError, match="rows are stale, and nothing in config.algorithm knows it"):
-        async_check.check(config)
+        async_check.checked(config)
     config.flow.update(eta=0, age=0)
-    async_check.check(config)
+    async_check.checked(config)
 
 
 FROZEN = {  # advantage, surrogate, weight; eta, age, order, in flight; updates: a later version is a new file

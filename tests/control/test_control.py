@@ -25,7 +25,9 @@ METHODS += [pytest.param(name, marks=pytest.mark.slow) for name in configs.METHO
 
 
 def train(config, updates):
-    """(state with runs first, metrics) of a config's runs, side by side."""
+    """(state with runs first, metrics) of a config's runs, side by side, on a network and rollouts of a probe's size."""
+    config.network.hidden, config.sample.num_steps = (16,), 32
+    config.train.total_steps = updates * config.sample.num_envs * config.sample.num_steps
     config.log_every = config.checkpoint.every = updates
     keys, values = control_setup.runs_of(config)
     init, advance, _ = control_runs.make_run(config)
@@ -39,7 +41,6 @@ def test_every_method_solves_the_matching_probe(method):
     config = configs.get_config(",".join(filter(None, ["matching", method])))
     updates = 60 if config.train.epochs == 4 else 400
     config.num_seeds = 3
-    config.train.total_steps = updates * config.sample.num_envs * config.sample.num_steps
     config.eval.num_episodes = 64
     _, metrics = train(config, updates)
     assert (np.asarray(metrics["eval/return"]) > 0.9).all(), metrics["eval/return"]
@@ -57,7 +58,6 @@ def test_the_wrong_sign_does_not_solve_it():
 
     config.algorithm.advantage = dict(fn=against, discount=0.99)
     config.num_seeds = 1
-    config.train.total_steps = 60 * config.sample.num_envs * config.sample.num_steps
     _, metrics = train(config, 60)
     assert metrics["eval/return"][0] < -0.5
 

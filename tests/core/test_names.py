@@ -159,6 +159,7 @@ def test_the_table_lists_what_is_supplied_and_nothing_else(supplied):
     # The rest comes from the programs, from the data, or from a caller.
     programs = written(
         "experiments/parts/policy.py",
+        "experiments/parts/turn_signals.py",
         "experiments/parts/trackers.py",
         "rl_jax/advantages/memory.py",
         "experiments/grpo.py",

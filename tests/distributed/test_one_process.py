@@ -100,3 +100,34 @@ def test_what_environments_refuse_on_several_processes(fields, complaint, monkey
     config.update(fields)
     with pytest.raises(ValueError, match=complaint):
         control_runs.make_program(config)
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec", "axis"),
+    [((6, 8, 16), (None, "fsdp", "tensor"), 0), ((8, 6), ("fsdp", None), 1), ((8, 16), ("tensor", "fsdp"), 0)],
+    ids=["stacked layers", "split rows", "all split"],
+)
+def test_an_array_comes_to_the_host_in_pieces(shape, spec, axis):
+    """Two indices of an axis at a time, and no device ever has the whole array."""
+    mesh = sharding.make_mesh(sharding.parse_mesh("fsdp:4,tensor:2"))
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    placed = jax.device_put(values, jax.NamedSharding(mesh, jax.P(*spec)))
+    limit = 2 * values.nbytes // shape[axis] + 1
+    found, count = np.full(shape, np.nan, np.float32), 0
+    for index, piece in distributed.pieces(placed, limit):
+        found[index], count = piece, count + 1
+        assert piece.nbytes <= limit and len(index) == axis + 1
+    np.testing.assert_array_equal(found, values)
+    assert count == shape[axis] // 2
+    whole = f"f32[{','.join(map(str, shape))}]"
+    start = 2 if all(spec) else None
+    program = distributed._slice_program(sharding.replicated(mesh), axis, 2, start)
+    arguments = (placed,) if all(spec) else (placed, 2)
+    assert whole not in program.lower(*arguments).compile().as_text()
+
+
+def test_what_has_no_axis_is_one_piece():
+    mesh = sharding.make_mesh(sharding.parse_mesh("fsdp:4"))
+    for value in (np.float32(3.0), np.zeros((0, 4), np.float32)):
+        ((index, piece),) = distributed.pieces(jax.device_put(value, sharding.replicated(mesh)))
+        assert index == () and piece.shape == value.shape

@@ -453,7 +453,7 @@ def test_lists_of_another_form_are_refused(tmp_path):
     bad.write_text("Rank City\n1; Paris; France\n")
     with pytest.raises(DataError, match="line 2: .* is not RANK; CITY; COUNTRY; PEOPLE"):
         lists.read_cities(str(bad))
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="is missing; see experiments.tools.fetch_data games"):
         lists.read_words(str(tmp_path / "none.txt"))
     assert len(set(lists.WORDS)) == len(lists.WORDS) and {len(word) for word in lists.WORDS} == {5}
     assert len(set(lists.ANIMALS.values())) == len(lists.ANIMALS)  # no two animals are alike

@@ -105,6 +105,11 @@ def test_a_step_size_of_zero_is_refused(tmp_path):
         config.schedules.step = dict(field="algorithm.mirror_step", fn="linear", start=1.0, end=0.0, steps=2)
     check(config)
     with config.unlocked():
+        config.algorithm.action_mask.top_p = 0.5
+    with pytest.raises(ValueError, match="algorithm.mirror_step=1.0 does not go with algorithm.action_mask.top_p=0.5"):
+        check(config)
+    with config.unlocked():
+        config.algorithm.action_mask.top_p = 1.0
         config.train.steps = 3
     with pytest.raises(ValueError, match="schedules.step gives algorithm.mirror_step=0.0 in step 3 of train.steps=3"):
         check(config)

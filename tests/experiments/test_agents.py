@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from configs import agents as agents_config
-from experiments import agents, evaluate, grpo
+from configs.preferences import episodes as episodes_config
+from experiments import agents, dpo, evaluate, grpo, sft
 from experiments.parts import play_groups, players, policy
 from experiments.parts.judging import need_reward
 from experiments.parts.setup import make_setup
@@ -35,6 +36,7 @@ def calculator(tmp_path, **fields):
     config.sample.update(prompts_per_step=2, group_size=2)
     config.eval.update(every=2, num_prompts=4, batch_size=4)
     config.log.update(progress=False, tensorboard=False)
+    config.agent.record = True
     config.checkpoint.every = 1
     for name, value in fields.items():
         *groups, last = name.split("__")
@@ -114,9 +116,35 @@ def test_a_run_resumes_to_the_bit(finished, tmp_path):
     shutil.rmtree(tmp_path / "run/checkpoints/4")
     assert (tmp_path / "run/checkpoints/3").exists()
     (tmp_path / "run/final.json").unlink()
+    (tmp_path / "run/trajectories/00000004.parquet").unlink()
     agents.run(calculator(finished), tmp_path / "run")
-    for name in ("final.json", "metrics.jsonl", "samples.jsonl"):
+    for name in ("final.json", "metrics.jsonl", "samples.jsonl", "trajectories/00000004.parquet"):
         assert (tmp_path / "run" / name).read_bytes() == (finished / "run" / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.parametrize("pairs", ["episodes", "turns", "good"])
+def test_dpo_and_sft_train_on_the_recorded_episodes(finished, tmp_path, pairs):
+    """Of what was sampled, token by token: the reference's log-probs of it are the sampler's."""
+    like, config = calculator(finished), episodes_config.get_config(f"guess,{pairs},smoke")
+    config.task, config.model, config.rollout.completion_length = like.task, like.model, 24
+    config.rollout.prompt_buckets = (max(like.rollout.prompt_buckets) + (24 if pairs == "turns" else 0),)
+    config.data.update(path=str(finished / "run"), gap=0.01, least=-1.0, test_share=0.0 if pairs == "good" else 0.3)
+    config.init_from = "" if pairs == "good" else str(finished / "run")
+    config.log.update(progress=False, tensorboard=False)
+    config.eval.update(every=2, num_prompts=4, batch_size=4)
+    if pairs == "good":
+        config.sft.update(steps=3, eval_every=3)
+        assert sft.run(config.lock(), tmp_path / "run")
+        rows = read_jsonl(tmp_path / "run/metrics.jsonl")
+        assert [row["loss"] for row in rows if "loss" in row][-1] > 0
+        return
+    config.train.update(steps=2, batch_size=4)
+    dpo.run(config.lock(), tmp_path / "run")
+    rows = read_jsonl(tmp_path / "run/metrics.jsonl")
+    assert rows[0]["eval/loss"] == pytest.approx(np.log(2), rel=1e-4)  # the policy is the reference
+    assert rows[-1]["step"] == 2 and rows[-1]["grad_norm"] > 0
 
 
 @pytest.mark.slow

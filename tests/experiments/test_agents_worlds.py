@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import shutil
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_episodes_fit_their_row(world):
 
 @pytest.mark.parametrize("credit", agents_worlds.CREDIT)
 def test_credit_finds_what_it_asks_for(credit):
-    world = {"semi_online": "guided", "aspo": "search"}.get(credit, "maze")
+    world = {"semi_online": "guided", "aspo": "search", "igpo_policy": "search"}.get(credit, "maze")
     config = agents_worlds.get_config(f"{world},{credit},smoke")
     policy.check_choices(config)
     players.check(config)
@@ -45,14 +46,63 @@ def test_credit_that_a_world_does_not_count_is_refused():
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["trees:arpo", "trees:branch_return_loo", "critics:vine", "critics:archer", "shaping:oprl", "shaping:igpo_policy"],
+    ("path", "says"),
+    [
+        ("trees:arpo", "--config.agent.branching.fn=at_random"),
+        ("trees:branch_return_loo", "--config.agent.branching.fn=at_random"),
+        ("critics:vine", "--config.agent.state_rollouts=2 does"),
+        ("critics:archer", "your own loop can pass it"),
+    ],
 )
-def test_credit_for_a_loop_of_ones_own_is_refused_before_work(path):
+def test_credit_that_nothing_supplies_is_refused_before_work(path, says):
     config = agents_worlds.get_config("maze,smoke")
     config.algorithm.advantage = dict(fn=f"rl_jax.advantages.turn_{path}")
-    with pytest.raises(ValueError, match=f"algorithm.advantage='.*{path}' needs .*your own loop can pass it"):
+    with pytest.raises(ValueError, match=f"algorithm.advantage='.*{path}' needs .*{says}"):
         policy.check_choices(config)
+
+
+def test_the_probability_of_a_right_answer_needs_one():
+    with pytest.raises(ValueError, match="igpo_policy' asks for the probability of .*maze:Maze' has no right_answer"):
+        players.check(agents_worlds.get_config("maze,igpo_policy,smoke"))
+
+
+@pytest.mark.parametrize("world", ["kuhn", "bargain"])
+@pytest.mark.parametrize("partner", ["self_play", "older"])
+def test_the_other_side_may_be_the_model(world, partner):
+    config = agents_worlds.get_config(f"{world},{partner},smoke")
+    players.check(config)
+    assert config.agent.partner == agents_worlds.PARTNERS[partner]
+    with pytest.raises(ValueError, match="agent.partner='(self|reference)': agent.env=.*maze:Maze' has one side only"):
+        players.check(agents_worlds.get_config(f"maze,{partner},smoke"))
+    with pytest.raises(ValueError, match="its dialogue is not copied: no branching"):
+        players.check(agents_worlds.get_config(f"{world},{partner},tree_grpo,smoke"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_hand_of_poker_against_an_older_version(tmp_path):
+    """The partner is the reference, two engines compile once, and a run that was cut off ends as a whole one."""
+    config = agents_worlds.get_config("kuhn,older,smoke")
+    config.task.update(data_dir=str(tmp_path / "data"), num_train=20, num_test=4)
+    config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
+    config.sft.update(steps=30, batch_size=8)
+    config.train.steps = 3
+    config.algorithm.reference_schedule.every = 2
+    config.sample.update(prompts_per_step=2, group_size=2)
+    config.eval.update(every=3, num_prompts=4, batch_size=4)
+    config.checkpoint.every = 1
+    config.log.update(progress=False, tensorboard=False)
+    agents.run(config.lock(), tmp_path / "run")
+    rows = read_jsonl(tmp_path / "run/metrics.jsonl")
+    assert rows[-1]["step"] == 3 and rows[-1]["episode/end/error"] == 0
+    counts = [row["compile_count"] for row in read_jsonl(tmp_path / "run/timing.jsonl") if "compile_count" in row]
+    assert len(set(counts)) == 1
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    shutil.rmtree(tmp_path / "again/checkpoints/3")
+    (tmp_path / "again/final.json").unlink()
+    agents.run(config, tmp_path / "again")
+    for name in ("final.json", "metrics.jsonl", "samples.jsonl"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
 
 
 def test_a_world_without_a_published_list():

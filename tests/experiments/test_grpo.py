@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from experiments import grpo
-from experiments.parts import judging, policy
+from experiments.parts import judging, policy, references
 from experiments.parts.judging import Judged
 from experiments.parts.rewards import Rows, make_rewards
-from experiments.parts.run import Run
+from experiments.parts.run import Run, checkpoint_items
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import check_rows, make_setup
 from experiments.report.health import CHECKS, SHOWN_ONLY
@@ -22,6 +22,7 @@ from rl_jax.core.types import PolicyBatch, Rollout, TokenBatch
 from rl_jax.losses import policy as losses
 from rl_jax.rewards.pool import RewardPool, RewardResult
 from rl_jax.training import checkpoint
+from rl_jax.training.step import TrainState
 from tests.experiments import small
 from tests.experiments.small import config as small_config
 from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
@@ -231,9 +232,7 @@ def run(tmp_path, **fields):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_several_updates_a_step(tmp_path):
-    workdir = run(
-        tmp_path, train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1
-    )
+    workdir = run(tmp_path, train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1)
     rows = read(workdir / "metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     for row in rows[1:]:
@@ -365,6 +364,24 @@ def test_a_term_that_compares_needs_the_reference(config, fields):
         for name, value in fields.items():
             config.algorithm[name] = value  # in its place, since a function is no string
     assert policy.needs_ref_log_probs(config)
+
+
+def test_where_nothing_reads_a_reference_there_is_none(config):
+    """No copy of the params, and none in a checkpoint."""
+    params = {"w": jnp.arange(3.0)}
+    setup = types.SimpleNamespace(config=config)
+    move, kept = references.start(setup, params)
+    np.testing.assert_array_equal(kept["w"], params["w"])
+    with config.unlocked():
+        config.algorithm.measure_kl = False
+    move, nothing = references.start(setup, params)
+    assert nothing is None and move(nothing, params, 1) is None
+    state = TrainState(0, params, (), jax.random.key(0), 0, 0)
+    assert set(checkpoint_items(state, reference=nothing)) == {"params", "rest"}
+    assert set(checkpoint_items(state, reference=kept)) == {"params", "rest", "reference"}
+    with config.unlocked():
+        config.sample.references = 2
+    assert references.is_read(config)
 
 
 @pytest.mark.parametrize("of_ppo", [False, True])

@@ -63,10 +63,10 @@ def test_the_command_shares_the_kills_and_says_the_verdict(monkeypatch, capsys):
     monkeypatch.setattr(kills, "check", check)
     monkeypatch.setattr(kills.compilation, "use_cache", lambda folder: None)
     monkeypatch.setattr(kills.importlib, "import_module", lambda name: None)
-    assert kills.main(["--kills=60"]) == 1
+    assert kills.main(["--kills=70"]) == 1
     assert asked == [(program, 10, place) for place, program in enumerate(kills.PROGRAMS)]
     said = capsys.readouterr().out
-    assert "60 kills over 6 programs, 6 inside a save" in said and "NOT EQUAL: ppo" in said
+    assert "70 kills over 7 programs, 7 inside a save" in said and "NOT EQUAL: ppo" in said
     assert kills.main(["dpo", "--kills=4"]) == 0 and asked[-1] == ("dpo", 4, 0)
     last = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert last["rows"][0]["kills"] == 4

@@ -1,7 +1,10 @@
 """experiments/parts/rollout_mesh.py: rollouts in another layout, or on other devices, are those of the training's
 own."""
 
+import dataclasses
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,9 +13,11 @@ from experiments.parts.clock import Clock
 from experiments.parts.sampler import make_sampler
 from experiments.parts.setup import make_setup
 from rl_jax.core.types import path_name
+from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.training import sharding
 from tests.experiments import small
-from tests.tiny import prompts
+from tests.tiny import CONFIG, prompts, random_params, token_batch
 
 
 def setup_of(tmp_path, **fields):
@@ -82,6 +87,25 @@ def test_another_layout_samples_the_same_tokens(same, mesh, fields):
         assert generate._cache_size() == 1
         with pytest.raises(ValueError, match=r"3 prompts do not divide over the \d row shards of rollout.mesh"):
             generate(params, tokens[:3], mask[:3], jax.random.key(5))
+
+
+@pytest.mark.slow
+def test_matrices_are_rounded_before_they_are_moved():
+    """Half the bytes, and a bfloat16 model reads the same numbers: its logits are equal to the bit."""
+    config = dataclasses.replace(CONFIG, dtype="bfloat16", num_layers=1)
+    params, batch, model = random_params(config), token_batch([6, 9], 9), make_transformer(config)
+    mesh = sharding.make_mesh(sharding.parse_mesh("data:2,tensor:4"))
+    layout = rollout_mesh.Layout(mesh, sharding.tree_shardings(params, mesh), dtype="bfloat16")
+    placed = rollout_mesh.place(layout, params)
+    kinds = {path_name(path): x.dtype for path, x in jax.tree_util.tree_leaves_with_path(placed)}
+    assert kinds["layers/up/kernel"] == kinds["embed/embedding"] == jnp.bfloat16
+    assert kinds["final_norm/scale"] == kinds["layers/attention_norm/scale"] == jnp.float32
+    both = (rollout_mesh.rounded(params, "bfloat16"), params)
+    moved, whole = (sharding.moved_bytes(x, layout.param_shardings) for x in both)
+    assert moved < 0.52 * whole
+    logits = jax.jit(lambda params: model.unembed(params, model.apply(params, batch)))
+    np.testing.assert_array_equal(logits(jax.device_get(placed)), logits(params))
+    assert rollout_mesh.place(layout._replace(dtype=""), params)["embed"]["embedding"].dtype == jnp.float32
 
 
 def test_the_cost_is_told(same):

@@ -48,6 +48,8 @@ CONFIGS = {
     "best_of_n": "configs/preferences/best_of_n.py:smoke",
     "control_ppo": "configs/control/environments.py:matching,smoke",
     "control_preferences": "configs/control/preferences.py:matching,smoke",
+    "control_replay": "configs/control/replay.py:matching,smoke",
+    "control_offline": "configs/control/offline.py:matching,smoke",
 }
 TOOLS = {
     "report": "experiments.report.cli",
@@ -185,6 +187,7 @@ CASES = [
     bad("evaluate", f"--config={CONFIGS['control_preferences']}", "this config is for experiments.control_preferences"),
     bad("control_ppo", f"--config={CONFIGS['control_preferences']}", "is for experiments.control_preferences"),
     bad("control_preferences", f"--config={CONFIGS['control_ppo']}", "this config is for experiments.control_ppo"),
+    bad("control_offline", f"--config={CONFIGS['control_ppo']}", "this config is for experiments.control_ppo"),
     # --- Counts that do not divide ---------------------------------------------------------------------------------
     bad("grpo", ["sample.prompts_per_step=7", "train.minibatches=3"], "(28 rows) must be a multiple", "minibatches=3"),
     bad("grpo", "train.micro_batches=5", "train.micro_batches=5"),
@@ -235,6 +238,8 @@ CASES = [
     bad("control_ppo", "network.distribution=beto", "network.distribution", "beta"),
     bad("control_preferences", "preferences.method=dpo", "preferences.method='dpo' must be"),
     bad("control_preferences", "reward.loss.fn=x", "reward.loss", "bradley_terry"),
+    bad("control_offline", "algorithm.fn=iqll", "rl_jax.control.offline has no function 'iqll'", "nearest: 'iql'"),
+    bad("control_offline", "algorithm.fn=cql", "cql takes no keyword 'beta'", "is replaced as a whole"),
     # --- Ranges ----------------------------------------------------------------------------------------------------
     bad("grpo", "train.optimizer.learning_rate=-0.001", "learning_rate=-0.001 must be a number above 0"),
     bad("grpo", "train.optimizer.learning_rate=nan", "learning_rate=nan must be a number above 0"),
@@ -309,6 +314,9 @@ CASES = [
     bad("control_preferences", "segments.flip_rate=nan", "segments.flip_rate=nan must be from 0 to 1"),
     bad("control_preferences", "fit.optimizer.learning_rate=-1.0", "fit.optimizer.learning_rate=-1.0 must be"),
     bad("control_preferences", "fit.discount=nan", "fit.discount=nan must be from 0 to 1"),
+    bad("control_offline", "dataset.num_envs=0", "dataset.num_envs=0 must be 1 or more"),
+    bad("control_offline", "dataset.discount=1.5", "dataset.discount=1.5 must be from 0 to 1"),
+    bad("control_offline", "dataset.layout=csv", "dataset.layout='csv' must be 'auto' or 'rlds'"),
     # --- Fields that do not go together ----------------------------------------------------------------------------
     bad("grpo", "sample.group_size=1", "sample.group_size=1 does not go with algorithm.advantage.fn='group_relative'"),
     bad("grpo", ["sample.group_size=1", "algorithm.advantage={'fn': 'leave_one_out'}"], "'leave_one_out'", ">= 2"),
@@ -316,6 +324,15 @@ CASES = [
     bad("control_preferences", f"--config={CONFIGS['control_preferences'].replace('matching', 'regret,cartpole')}",
         "finite MDP"),
     bad("control_preferences", "algorithm.normalize_observations=true", "algorithm.normalize_observations", "False"),
+    bad("control_replay", f"--config={CONFIGS['control_ppo']}", "this config is for experiments.control_ppo"),
+    bad("control_replay", "algorithm.method.fn=ppo", "algorithm.method", "discrete_sac"),
+    bad("control_replay", "algorithm.head.fn=histogram", "algorithm.head", "categorical"),
+    bad("control_replay", "replay.warmup=0", "replay.warmup=0 must be 1 or more"),
+    bad("control_replay", "replay.warmup=512", "must be at least n_step=1", "fit into its 32 slots"),
+    bad("control_replay", "replay.capacity=100", "replay.capacity=100 must be a multiple of sample.num_envs=8"),
+    bad("control_replay", "algorithm.tau=0.0", "algorithm.tau=0.0 must be above 0"),
+    bad("control_replay", "algorithm.priority.exponent=-1.0", "algorithm.priority.exponent=-1.0 must be 0 or more"),
+    bad("control_replay", "env.name=probes/aim", "the actions of probes/aim are real numbers", "td3 or sac"),
     bad("control_ppo", "spread=vmap", "spread='vmap' must be 'jit' or 'pmap'"),
     bad("control_ppo", "mesh=envs:3", "sample.num_envs=16 do not divide over 3 devices"),
     bad("control_ppo", "mesh=rows:2", "mesh 'rows:2'", "seeds:SIZE"),

@@ -92,6 +92,64 @@ def test_a_collective_in_pieces_counts_once_a_loop():
     assert found["all-reduce"] == hlo.Collective("all-reduce", ("data",), 2 * 16 * 4 / 2, 1)
 
 
+# Compiled for fsdp:4 by libtpu 0.0.42.1, cut to what tells of its collectives: the train step of configs/plans.py:1b,
+# but of 4 layers of width 512 (4 heads, 2 key heads, MLP 2048), 4096 tokens, 2 micro-batches, 3 slices of the head.
+COMPILED = {kind: REPO_ROOT / f"tests/experiments/compiled_text/train_{kind}.txt" for kind in ("v5e", "v5p")}
+SENT_BY_FOUR = 245_468_388.0  # by both compilers, which cut their collectives in different pieces
+
+
+@functools.cache
+def compiled_for(chip):
+    return hlo.collectives(COMPILED[chip].read_text(), {"fsdp": 4})
+
+
+@pytest.mark.parametrize("chip", COMPILED)
+def test_a_kernel_s_metadata_ends_no_computation(chip):
+    """What stands behind a splash kernel counts; a reader that stops at its "}}" finds 173 MB of 245."""
+    found = compiled_for(chip)
+    assert sum(one.bytes for one in found) == SENT_BY_FOUR
+    # The MLP's three matrices of each of 4 layers, 2 micro-batches, once forward and once for the backward pass.
+    matrix = 512 * 2048 * 2 * (3 / 4) * 4 * 2
+    gathers = [one for one in found if one.kind == "all-gather" and one.bytes == matrix]
+    assert len(gathers) == 6 and all(one.times == 8 and one.axes == ("fsdp",) for one in gathers)
+
+
+@pytest.mark.parametrize("chip", COMPILED)
+def test_a_scatter_that_is_written_as_a_reduction(chip):
+    """The layers' gradients of an MLP matrix: three quarters of it leave a chip, not six."""
+    matrix = 512 * 2048 * 2 * (3 / 4) * 4 * 2
+    found = {one.kind: 0.0 for one in compiled_for(chip)}
+    for one in compiled_for(chip):
+        found[one.kind] += one.bytes
+    assert found["reduce-scatter"] > 2 * matrix
+    assert found["reduce-scatter"] + found["all-reduce"] / 2 >= 3 * matrix
+
+
+def test_synchronous_and_asynchronous_bytes():
+    """In chained pieces a gather is asynchronous; one whose start was taken back (async_collective_name) is not."""
+    found = compiled_for("v5e")
+    overlapping = [one for one in found if not one.synchronous]
+    assert {one.kind for one in overlapping} == {"all-gather"}
+    assert sum(one.bytes for one in overlapping) == 92_798_976.0
+    text = COMPILED["v5e"].read_text()
+    assert "async_collective_name=" in text and "chain_id=" in text
+    (started,) = hlo.collectives(
+        TPU_TEXT.split("%fused")[0] + "ENTRY %main (a: f32[2]) -> f32[2] {\n"
+        "  %s = (bf16[4,8], bf16[4,64]) all-gather-start(%p), channel_id=7, replica_groups=[1,8]<=[8]\n}\n",
+        MESH,
+    )
+    assert started == hlo.Collective("all-gather", tuple(MESH), 4 * 64 * 2 * 7 / 8, 1, synchronous=False)
+
+
+def test_text_that_cannot_be_read_is_refused():
+    gather = "  %g = bf16[4,64] all-gather(%p), channel_id=7\n"
+    with pytest.raises(ValueError, match="line 2 of the HLO is a collective outside of every computation"):
+        hlo.collectives(f"HloModule x\n{gather}", MESH)
+    entry = "ENTRY %m (a: f32[2]) -> f32[2] {\n  %w = (s32[]) while(%t), condition=%c, body=%absent\n}\n"
+    with pytest.raises(ValueError, match="no computation 'absent', which is the body of a loop"):
+        hlo.collectives(entry, MESH)
+
+
 @pytest.mark.parametrize(
     ("line", "groups"),
     [
@@ -123,6 +181,12 @@ def test_loops_are_multiplied_out():
     branched = jax.make_jaxpr(lambda p, x: jax.lax.cond(p, lambda c: c @ a @ a, lambda c: c, x))(True, a)
     assert flops.count(branched) == 2 * one
     assert flops.count(jax.make_jaxpr(jax.jit(jax.checkpoint(lambda x: x @ a)))(a)) == one
+
+
+def test_products_of_one_device_count_for_all():
+    a, rows = jnp.zeros((8, 8)), PartitionSpec(("data", "fsdp", "tensor"))
+    split = jax.shard_map(lambda x: x @ x.T, mesh=mesh(), in_specs=rows, out_specs=rows)
+    assert flops.count(jax.make_jaxpr(split)(a)) == 8 * 2 * 8  # each a row with itself
 
 
 def small(**changes):
@@ -211,14 +275,15 @@ def a_plan(**changes):
     train = {
         "argument_bytes": 2**30, "temporary_bytes": 3 * 2**30, "peak_bytes": 4 * 2**30, "compile_s": 20.0,
         "sent_bytes": {"all-gather over fsdp": 5e9, "all-reduce over fsdp": 1e9}, "flops": 1e15, "moved_bytes": 1e10,
-        "compute_s": 2.0, "memory_s": 0.5, "links_s": 1.0, "step_s": 2.0, "mfu": 1.0,
+        "synchronous_bytes": {"all-reduce over fsdp": 1e9},
+        "compute_s": 2.0, "memory_s": 0.5, "links_s": 1.0, "synchronous_s": 0.2, "step_s": 2.2, "mfu": 1.0,
     }  # fmt: skip
     found = {
         "command": "python -m experiments.plan --config=configs/plans.py:8b --topology=v5e:8x8 --save=x/a.json",
         "config": "plan_8b", "model": "x/llama-3.1-8b", "topology": "v5e:8x8", "mesh": "fsdp:64", "step_rows": 512,
         "chip_bytes": 16 * 2**30, "parameters": 8e9, "parameter_bytes": 2**29, "optimizer_bytes": 2**30, "rows": 256,
         "tokens": [1024, 3072], "micro_batches": 4, "programs": {"train": train},
-        "largest_micro_batch": 64,
+        "largest_micro_batch": 64, "libtpu": "0.0.42.1",
     }  # fmt: skip
     return found | changes
 
@@ -241,7 +306,7 @@ def test_report_and_table(tmp_path):
     rows = [line for line in stored.table(tmp_path).splitlines() if line.startswith("| ")][1:]
     assert rows[0] == (
         "| a | llama-3.1-8b | v5e-64 (v5e:8x8) | fsdp:64 | train | 256 (64) | 4.00 (1.50) of 16 | fsdp 6 "
-        "| 2 (compute) | 100% | 64 |"
+        "| 1 | 2.2 (compute) | 100% | 64 |"
     )
     assert "refused: total memory (24.67G)" in rows[1]
     assert "| decode | 512 | 4.00 (0.50) of 16 |" in rows[2]
@@ -341,7 +406,14 @@ def test_a_check_says_how_to_accept_what_has_grown(tmp_path, monkeypatch, capsys
     path = tmp_path / "a.json"
     path.write_text(json.dumps(a_plan()))
     options = types.SimpleNamespace(
-        sweep=False, topology="v5e:8x8", programs=["train"], largest=False, effort=0.0, check=str(path), save=None
+        placement=False,
+        sweep=False,
+        topology="v5e:8x8",
+        programs=["train"],
+        largest=False,
+        effort=0.0,
+        check=str(path),
+        save=None,
     )
     monkeypatch.setattr(cli.flags, "FLAGS", options)
     monkeypatch.setattr(cli, "plan", lambda *_, **__: a_plan())
@@ -422,6 +494,28 @@ def test_roofline_is_the_largest_of_three():
     assert found["step_s"] == 3.0 and found["mfu"] == 0.75
     slow = cli.roofline(sent=30.0, total=8 * 300.0, useful=8 * 225.0, moved=20.0, mesh=mesh(), chip=chip)
     assert slow["step_s"] == 6.0 and slow["mfu"] == 0.375
+
+
+def test_synchronous_bytes_are_waited_for():
+    """They come after what else the step does; the rest of the links' time may hide behind it."""
+    chip = chips.Chip(100.0, 1.0, 10.0, 5.0, "")
+    known = dict(total=8 * 300.0, useful=8 * 225.0, moved=20.0, mesh=mesh(), chip=chip)
+    found = cli.roofline(sent=15.0, synchronous=5.0, **known)
+    assert (found["links_s"], found["synchronous_s"], found["step_s"]) == (3.0, 1.0, 4.0)
+    assert found["mfu"] == 2.25 / 4.0 and stored.limit(found) == "compute"
+    assert stored.limit(cli.roofline(sent=25.0, synchronous=5.0, **known)) == "links"
+    kept, grown = a_plan(), with_train(synchronous_bytes={"all-gather over fsdp": 2e9})
+    (said,) = stored.growth(kept, grown)
+    assert said.startswith("train: synchronous bytes: 2e+09, stored 1e+09")
+
+
+def test_a_decode_step_reads_the_whole_cache():
+    config, model = small(attention="dot_product", num_layers=2)
+    setup = programs.describe(config, model, mesh())
+    planned = types.SimpleNamespace(arguments=(None, np.zeros((8, 128))))
+    weights = 2 * sum(x.size for x in jax.tree.leaves(setup.param_shapes)) / 2  # bfloat16, over tensor:2
+    cache = 8 * 4 / 4 * (128 + 384) * 2 * (8 / 2) * 128 * 32 * 2  # of the config's own folder, an 8B model
+    assert cli.moved_bytes("decode", setup, planned, 1) == 384 * (weights + cache)
 
 
 def test_a_sweep_ranks_what_fits_before_what_is_faster_and_does_not(monkeypatch):

@@ -407,8 +407,8 @@ PLANTED = [
     (
         "control_ppo: the newest moments",
         UPDATE,
-        "learning.assign(unravel(train.params), rows, normalize, state.worlds)",
-        "learning.assign(unravel(train.params), rows, _normalizer(carried), state.worlds)",
+        "rule.assign(unravel(train.params), rows, normalize, state.worlds)",
+        "rule.assign(unravel(train.params), rows, _normalizer(carried), state.worlds)",
         CONTROL,
     ),
     (

@@ -55,6 +55,7 @@ SIDEWAYS = {
     ("rl_jax.envs", "rl_jax.rewards"),
     ("rl_jax.envs", "rl_jax.tokenizers"),
     ("rl_jax.preferences", "rl_jax.tokenizers"),
+    ("rl_jax.preferences", "rl_jax.experience"),
 }
 # Downward arrows that are refused all the same: who trains or samples takes an `apply`, never a model class, and
 # who knows tasks and rewards is the experiment.

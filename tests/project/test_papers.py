@@ -58,4 +58,4 @@ def test_what_works_is_cited_in_the_code():
 
 # About runs, or surveys with a page of their own (docs/pages/surveys.md).
 RUNS = {"hybridflow", "realhf", "mm_cold_start", "how_to_tune", "adastop", "orlb_tracking", "implicit_rm_eval"}
-RUNS |= {"survey_r1_replication", "survey_rlhf", "survey_rl_llm"}
+RUNS |= {"survey_r1_replication", "survey_rlhf", "survey_rl_llm", "survey_multiturn"}

@@ -223,6 +223,22 @@ def test_new_params_between_steps():
     assert changed
 
 
+def test_buffers_are_made_in_their_shards(monkeypatch):
+    """A device never has another's rows or heads, not even before the first call."""
+    mesh = sharding.make_mesh(sharding.parse_mesh("data:2,tensor:2"))
+    engine = Engine(TINY, **ENGINE | dict(slots=8, sizes=(8, 4), rows_sharding=sharding.batch_sharding(mesh)))
+    monkeypatch.setattr(jax, "device_put", None)  # nothing is made elsewhere and moved
+    params = jax.eval_shape(TINY.init, jax.random.key(0))
+    state = engine.programs.init_state(8, params)
+    store = engine.programs.init_store(4, 8, params)
+    heads = CONFIG.num_kv_heads // 2
+    for tree, rows in ((state.cache, 4), (store.cache, 4)):
+        for leaf in jax.tree.leaves(tree):
+            assert {shard.data.shape[:2] for shard in leaf.addressable_shards} == {(rows, heads)}
+            assert not np.any(np.asarray(leaf)) and leaf.committed
+    assert all(shard.data.shape == store.hidden.shape for shard in store.hidden.addressable_shards)
+
+
 @pytest.mark.slow
 def test_a_mesh_of_eight_devices():
     mesh = sharding.make_mesh(sharding.parse_mesh("data:2,fsdp:2,tensor:2"))
@@ -233,7 +249,8 @@ def test_a_mesh_of_eight_devices():
     count = engine.compile_count()
     _assert_rows(_run(engine, _requests(), params), _lockstep())
     assert engine.compile_count() <= count
-    assert jax.tree.leaves(engine._state)[0].sharding.shard_shape((8,)) == (2,)
+    leaf = jax.tree.leaves(engine._state)[0]
+    assert leaf.sharding.shard_shape(leaf.shape)[:2] == (leaf.shape[0] // 4, CONFIG.num_kv_heads // 2)
     with pytest.raises(ValueError, match=r"sizes=\(6, 3\) must be multiples of 4, the devices"):
         Engine(TINY, **ENGINE | dict(slots=6, sizes=(6, 3), rows_sharding=rows))
 

@@ -54,8 +54,14 @@ class Talker:
 
 @functools.cache
 def engine(slots=EPISODES):
-    sizes = dict(slots=slots, sizes=(slots,), prompt_length=P + C - 1, length=P + C, refill=slots)
+    sizes = dict(slots=slots, sizes=(slots, 1), prompt_length=P + C - 1, length=P + C, refill=slots)
     return Engine(TINY, eos_ids=EOS, chunk=4, steps=5, **sizes)
+
+
+def held_requests():
+    """Four rows that keep their slots."""
+    found = requests_of(*prompts([6, 2, 8, 1], P), group_size=1, max_tokens=30)
+    return [request._replace(hold=True) for request in found]
 
 
 def asks():
@@ -104,6 +110,25 @@ def test_held_rows_do_not_read_their_context_again(monkeypatch):
     resumed = [part for part in read if not isinstance(part, str)]
     assert len(read) - len(resumed) <= 4 and resumed  # the four prompts only
     assert max(part.max() for part in resumed) <= 7 + 1 + 3  # an answer, the last sampled token, and part of a chunk
+
+
+def test_few_rows_go_on_while_others_are_held():
+    """Fewer live rows than a smaller size, in a size that the held rows need: the decoder once did nothing."""
+    small, params, key = engine(EPISODES), random_params(), jax.random.key(3)
+    small.submit(held_requests(), key)
+    ended = [completion for completion in small.run(params) if completion.reason == "eos"]
+    assert len(ended) == len(small._slots.held) == 2 and small._slots.size == EPISODES
+    unknown = np.zeros(len(ended[0].tokens) + 2, np.float32)
+    tokens = np.append(ended[0].tokens, [1, 1]).astype(np.int32)
+    more = ended[0].request._replace(
+        tokens=tokens, sampled_log_probs=unknown, raw_log_probs=unknown, max_tokens=len(tokens) + 12
+    )
+    small.submit([more], key)
+    (found,) = small.run(params)  # the other row is held, as that of an environment that has not answered yet
+    small.abort()
+    small.submit([more._replace(hold=False)], key)
+    (alone,) = small.run(params)
+    assert found.tokens.tolist() == alone.tokens.tolist() and len(found.tokens) > len(tokens)
 
 
 def test_log_probs_are_the_scores_of_the_rows():

@@ -1,11 +1,16 @@
 """rollout/sampling.py against loops in numpy, and draw at the ends of [0, 1), where an inverted CDF goes wrong."""
 
+import functools
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rl_jax.rollout.lm.sampling import Sampling, draw, sample, sampled_log_softmax, take_log_probs
+from rl_jax.training import sharding
 
 
 def _reference(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0):
@@ -203,3 +208,25 @@ def test_repetition_penalty_equals_transformers():
     np.testing.assert_allclose(ours, expected, atol=1e-5)
     with pytest.raises(ValueError, match="repetition_penalty=1.3: the sampled distribution depends on the tokens"):
         sampled_log_softmax(jnp.array(logits), rule)
+
+
+@pytest.mark.parametrize(("vocab_size", "split"), [(512, True), (1000, True), (36, False)])
+def test_logits_that_are_split_over_devices_are_sampled_from_where_they_are(vocab_size, split):
+    """The same tokens and log-probs as on one device; no array with a row's whole vocabulary, if blocks are wide."""
+    mesh = sharding.make_mesh(sharding.parse_mesh("data:2,tensor:4"))
+    rng = np.random.default_rng(0)
+    logits = (3.0 * rng.normal(size=(16, vocab_size))).astype(np.float32)
+    uniforms = rng.uniform(size=16).astype(np.float32)
+    uniforms[:2] = 0.0, 1.0 - 2.0**-24
+    rule = Sampling(temperature=0.7)
+    expected = jax.jit(functools.partial(sample, sampling=rule))(logits, uniforms)
+    placed = jax.device_put(logits, jax.NamedSharding(mesh, jax.P("data", "tensor")))
+    call = jax.jit(sharding.on_mesh(functools.partial(sample, sampling=rule), mesh))
+    compiled = call.lower(placed, uniforms).compile()
+    found = compiled(placed, uniforms)
+    np.testing.assert_array_equal(found[0], expected[0])
+    for ours, theirs in zip(found[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    gathered = re.findall(r"f32\[(\d+(?:,\d+)*)\]\S* all-gather", compiled.as_text())
+    whole = [shape for shape in gathered if math.prod(map(int, shape.split(","))) >= 8 * vocab_size]
+    assert bool(whole) != split

@@ -40,10 +40,11 @@ def test_the_task(tmp_path):
 @pytest.mark.parametrize(
     ("questions", "answers", "message"),
     [
-        ('{"id": 1}', "", "json.gz:1: no question, function"),
-        ("nothing", "", "json.gz:1: no JSON"),
-        ("[]", "", "json.gz:1: no object"),
-        ('{"id": 1, "question": [[]], "function": []}', '{"id": 2, "ground_truth": []}', "no answer to 1"),
+        ('{"id": "a"}', "", r"json.gz, line 1, field 'question': missing"),
+        ('{"id": 1}', "", r"json.gz, line 1, field 'id': expected str, found int"),
+        ("nothing", "", "json.gz, line 1: "),
+        ("[]", "", "json.gz, line 1: "),
+        ('{"id": "a", "question": [[]], "function": []}', '{"id": "b", "ground_truth": []}', "no answer to a"),
     ],
 )
 def test_bad_files_are_named(tmp_path, questions, answers, message):

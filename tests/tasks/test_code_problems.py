@@ -104,11 +104,11 @@ def test_bad_files(tmp_path):
         code_problems.load(path=str(tmp_path))
     path = tmp_path / code_problems.FILES["mbpp"]
     path.write_bytes(b"x")
-    with pytest.raises(readers.DataError, match="no gzipped text"):
+    with pytest.raises(readers.DataError, match="line 1: "):
         code_problems.read(path, "mbpp")
     path.write_bytes(gzip.compress(b"{}\n{"))
-    with pytest.raises(readers.DataError, match=r":1: no text task_id, prompt"):
+    with pytest.raises(readers.DataError, match="line 1, field 'task_id': missing"):
         code_problems.read(path, "mbpp")
     rows(path, {}, {"test": 3})
-    with pytest.raises(readers.DataError, match=r":2: no text test"):
+    with pytest.raises(readers.DataError, match="line 2, field 'test': expected str, found int"):
         code_problems.read(path, "mbpp")

@@ -12,8 +12,9 @@ import pytest
 from rl_jax import grpo
 from rl_jax.core.types import PolicyBatch, TokenBatch
 from rl_jax.models.transformer.model import attention_mask, make_transformer
-from rl_jax.training import sharding
+from rl_jax.training import packing, sharding
 from rl_jax.training.packing import arrange, occupancy, pack, round_up
+from rl_jax.training.rooms import Rooms
 from rl_jax.training.scoring import make_score
 from rl_jax.training.step import init_state, make_train_step
 from tests.tiny import CONFIG, max_difference, random_params
@@ -89,7 +90,7 @@ def test_every_scored_token_is_predicted_from_what_stands_before_it(share_prefix
     for part in range(parts):
         rows = TokenBatch(*(None if x is None else x[part] for x in packed.rows))
         sees = what_each_token_sees(rows)
-        # Part p is what train._deal gives to a device of micro-batch p % micro.
+        # Part p is what step.deal gives to a device of micro-batch p % micro.
         mine = np.arange(12)[part % micro :: micro].reshape(parts // micro, -1)[part // micro]
         assert packed.counts[part] == mask[mine].sum()
         used = packed.places[part][packed.places[part] >= 0]
@@ -130,6 +131,67 @@ def test_a_group_longer_than_a_row_goes_into_several():
     batch, mask, _ = case([("a", 5)] * 4, [7, 7, 7, 7])
     packed = pack(batch, mask, share_prefix=True, row_length=20)
     np.testing.assert_array_equal((packed.rows.segment_ids[0] != 0).sum(axis=1), [19, 19])
+
+
+def first_fit_by_trying(groups, row_length):
+    """Each group into the first of all rows with room for it, looked for one by one."""
+    rows, room = [], []
+
+    def put(group):
+        place = next((i for i, free in enumerate(room) if group.size <= free), len(rows))
+        if place == len(rows):
+            rows.append([])
+            room.append(row_length)
+        rows[place].append(group)
+        room[place] -= group.size
+
+    for group in sorted(groups, key=lambda group: -group.size):
+        while group.size > row_length:
+            free, taken, rest = row_length - len(group.prompt[1]), [], []
+            for completion in sorted(group.completions, key=lambda c: -len(c[1])):
+                fits = len(completion[1]) <= free
+                (taken if fits else rest).append(completion)
+                free -= len(completion[1]) if fits else 0
+            put(group._replace(completions=taken))
+            group = group._replace(completions=rest)
+        put(group)
+    return rows
+
+
+def rows_of(placed):
+    return [[(group.prompt[0], *(row for row, _ in group.completions)) for group in groups] for groups in placed]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_row_with_room_is_found_without_trying_them_all(seed):
+    """Groups of many sizes, some longer than a row; full rows, single ones, and more rows than the tree began with."""
+    rng = np.random.default_rng(seed)
+    longest = int(rng.choice([3, 10, 60]))
+    groups = []
+    for i in range(int(rng.integers(0, 200))):
+        lengths = rng.integers(0, longest, int(rng.choice([1, 1, 4, 30])))
+        completions = [(1000 * i + j, np.arange(length)) for j, length in enumerate(lengths)]
+        groups.append(packing._Group((i, np.arange(int(rng.integers(1, longest)))), completions))
+    row_length = int(rng.integers(2 * longest, 4 * longest))
+    found = packing._first_fit(groups, row_length)
+    assert rows_of(found) == rows_of(first_fit_by_trying(groups, row_length))
+    assert all(sum(group.size for group in placed) <= row_length for placed in found)
+
+
+def test_a_search_looks_at_one_row_of_each_level_of_the_tree():
+    """Of 20,000 rows; one by one it would look at all of those before."""
+    rooms, looks = Rooms(), []
+    for row in range(20_000):
+        rooms.put(row, row // 2_500)
+
+    class Tree(list):
+        def __getitem__(self, i):
+            looks.append(i)
+            return super().__getitem__(i)
+
+    rooms.tree = Tree(rooms.tree)
+    assert [rooms.first(size) for size in range(9)] == [*range(0, 20_000, 2_500), 20_000]
+    assert len(looks) <= 9 * 16
 
 
 def test_a_run_has_few_shapes():

@@ -15,7 +15,8 @@ from rl_jax.core.types import TokenScores
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training import sharding
-from rl_jax.training.scoring import make_score, map_columns
+from rl_jax.training.packing import pack
+from rl_jax.training.scoring import in_micro_batches, make_score, map_columns
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
 MODEL = make_transformer(CONFIG)
@@ -264,3 +265,23 @@ def test_a_loss_without_entropy_does_not_differentiate_it():
     gradient = jax.grad(functools.partial(total, names=("log_probs",)))(weights)
     plain = jax.grad(lambda weights: jnp.sum(_head(weights, hidden, tokens).log_probs))(weights)
     assert max_difference(gradient, plain) < 1e-5
+
+
+@pytest.mark.slow
+def test_scoring_in_micro_batches_changes_nothing():
+    """Padded and packed, in the rows' own order; one micro-batch is the function itself."""
+    params, batch = random_params(), token_batch([14, 11, 12, 13, 14, 10], 14)
+    score = make_score(MODEL, completion_length=8, chunk=4)
+    assert in_micro_batches(score, 1) is score
+    expected = jax.jit(score)(params, batch)
+    found = jax.jit(in_micro_batches(score, 3))(params, batch)
+    mask = np.asarray(batch.segment_ids)[:, -8:] != 0
+    packed = pack(jax.tree.map(np.asarray, batch), mask, share_prefix=False, num_parts=6, num_micro_batches=3)
+    of_packed = jax.jit(in_micro_batches(score, 3))(params, packed)
+    for ours, theirs in zip(found[:2], expected[:2], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    np.testing.assert_allclose(
+        np.where(mask, of_packed.log_probs, 0.0), np.where(mask, expected.log_probs, 0.0), atol=1e-5
+    )
+    with pytest.raises(ValueError, match="6 rows do not divide into num_micro_batches=4"):
+        in_micro_batches(score, 4)(params, batch)

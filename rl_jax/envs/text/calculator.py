@@ -47,6 +47,10 @@ class Calculator:
         self._answer, self._dice = int(json.loads(record["info"])["answer"]), random.Random(seed)
         return record["prompt"]
 
+    def right_answer(self) -> str:
+        """The result."""
+        return str(self._answer)
+
     def step(self, said: str) -> Step:
         """The calculator's result, or the end."""
         if not said.startswith(CALL):

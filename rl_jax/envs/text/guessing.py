@@ -76,6 +76,10 @@ class GuessNumber(World):
         """What is known of the number."""
         return f"{self.low}-{self.high}"
 
+    def right_answer(self) -> str:
+        """What wins."""
+        return str(self.hidden)
+
     def step(self, said: str) -> Step:
         """Lower, higher, or the end."""
         if not (said.isascii() and said.isdigit()) or len(said) > 9:
@@ -126,6 +130,10 @@ class _Hidden(World):
     def state_key(self) -> str:
         """What may still be hidden."""
         return "|".join(self.left)
+
+    def right_answer(self) -> str:
+        """What wins."""
+        return self.hidden
 
     def step(self, said: str) -> Step:
         """Yes, no, or the end."""

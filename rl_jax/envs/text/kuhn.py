@@ -4,7 +4,8 @@ Three cards J Q K, one chip each before the cards, one bet. The value of the gam
 opponent plays an equilibrium, at random, or a policy of your own. `regret_matching` computes an equilibrium, and
 `best_response` what the best answer to any policy earns; histories are strings of "p" and "b".
 
-Self-play of one model in one context would show each seat the other's card, so here one seat is the model's.
+Self-play of one model in one context would show each seat the other's card, so one seat is the episode's. The other is
+a fixed opponent, or the model itself in a context of its own (config.agent.partner; rl_jax.experience.partners).
 """
 
 import itertools
@@ -125,6 +126,21 @@ class Kuhn(World):
             )
         self._opponent = self.OPPONENTS[opponent]() if isinstance(opponent, str) else opponent()
         self._seat = seat
+        self.partner = None  # (text) -> awaitable text: it plays the other seat in place of `opponent`
+
+    def reset(self, record: Mapping, seed: int):
+        """The model's card, and what the other seat did first; a coroutine with a partner."""
+        prompt = super().reset(record, seed)
+        return prompt if self.partner is None else self._dealt()
+
+    async def _dealt(self) -> str:
+        self._history = await self._partners(f"{self._deal[0]}:") if self._own == 1 else ""
+        return f"{self._deal[self._own]}{self._history}:"
+
+    async def _partners(self, told: str) -> str:
+        """The partner's move; what is none passes."""
+        said = await self.partner(told)
+        return said if said in ("b", "p") else "p"
 
     def problems(self, rng: random.Random) -> Iterator[tuple[str, dict]]:
         """The model's card and seat; what the opponent does first comes with it."""
@@ -145,16 +161,26 @@ class Kuhn(World):
         """What the model knows."""
         return f"{self._deal[self._own]}{self._history}"
 
-    def step(self, said: str) -> Step:
-        """The opponent's move, or the end."""
+    def step(self, said: str):
+        """The opponent's move, or the end; a coroutine with a partner."""
         malformed = float(said not in ("b", "p"))
         self._history += "p" if malformed else said
-        told = BAD if malformed else ""
-        if self._history not in ENDS:
-            other = 1 - self._own
-            move = "b" if self._dice.random() < self._opponent[self._deal[other] + self._history] else "p"
-            self._history += move
-            told = move
+        if self._history in ENDS:
+            return self._told(BAD if malformed else "", malformed)
+        other = 1 - self._own
+        if self.partner is not None:
+            return self._against(said if not malformed else "p", malformed)
+        move = "b" if self._dice.random() < self._opponent[self._deal[other] + self._history] else "p"
+        self._history += move
+        return self._told(move, malformed)
+
+    async def _against(self, said: str, malformed: float) -> Step:
+        first = f"{self._deal[1]}{self._history}:"  # the second seat's view, if it has not spoken yet
+        move = await self._partners(first if self._own == 0 else f"{said}:")
+        self._history += move
+        return self._told(move, malformed)
+
+    def _told(self, told: str, malformed: float) -> Step:
         if self._history in ENDS:
             chips = payoff(self._deal, self._history) * (1 if self._own == 0 else -1)
             numbers = self.counts(correct=float(chips > 0), seat=float(self._own), malformed=malformed)

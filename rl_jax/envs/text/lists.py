@@ -4,7 +4,6 @@ The published ones are those of `python -m experiments.tools.fetch_data games` (
 hundred largest cities.
 """
 
-import gzip
 import pathlib
 from typing import NamedTuple
 
@@ -80,8 +79,6 @@ def read_cities(path: str) -> list[City]:
 
 def _lines(path: str) -> list[str]:
     file = pathlib.Path(path).expanduser()
-    try:
-        raw = file.read_bytes()
-        return (gzip.decompress(raw) if file.suffix == ".gz" else raw).decode("utf-8").splitlines()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise readers.DataError(f"{path} cannot be read: {error}; see experiments.tools.fetch_data games") from error
+    if not file.exists():
+        raise readers.DataError(f"{path} is missing; see experiments.tools.fetch_data games")
+    return [line for _, line in readers.read_lines(file, readers.BadRecords())]

@@ -64,6 +64,10 @@ class Search(World):
         """The documents that were found, in any order."""
         return "|".join(sorted(set(self._found)))
 
+    def right_answer(self) -> str:
+        """What wins."""
+        return f"a {self._right}"
+
     def step(self, said: str) -> Step:
         """A document, or the end."""
         words = said.split()
@@ -137,6 +141,10 @@ class Database(World):
         """What was asked so far, in any order."""
         return "|".join(sorted(self._said))
 
+    def right_answer(self) -> str:
+        """The record's query as an answer."""
+        return f"a {self._info['query']}"
+
     def step(self, said: str) -> Step:
         """Rows, or the end."""
         kind, _, query = said.partition(" ")
@@ -205,6 +213,10 @@ class Router(World):
         """1 for the cheapest way to ask once, 0 for the dearest and above."""
         costs = sorted(price**0.5 for _, price in self.MODELS.values())
         return min(max(1 - (cost - costs[0]) / (costs[-1] - costs[0]), 0.0), 1.0)
+
+    def right_answer(self) -> str:
+        """What is right."""
+        return f"={self._right}"
 
     def step(self, said: str) -> Step:
         """A model's answer, or the end."""

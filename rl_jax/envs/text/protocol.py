@@ -39,6 +39,8 @@ class TextEnv(Protocol):
     """One episode at a time. Optional methods:
 
     state_key() -> str: equal for equal states, called before each of the model's turns; for credit per state.
+    right_answer() -> str: what the model had to say, of this episode; for credit that asks how probable it is.
+    copy() -> another environment in the same state, for episodes that branch; without it copy.deepcopy.
     cut() -> float: a last reward when a limit has ended the episode; without it 0.
     close() -> None: once, when the instance is no longer needed.
     """

@@ -63,6 +63,10 @@ class Wordle(World):
         """What has been learnt, in any order."""
         return "|".join(sorted(self._told))
 
+    def right_answer(self) -> str:
+        """What wins."""
+        return self.hidden
+
     def step(self, said: str) -> Step:
         """The colours, or the end."""
         if said not in self._legal:

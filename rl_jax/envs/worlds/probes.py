@@ -14,6 +14,13 @@
     inventory     a store whose best policy is known in closed form, differentiable (envs.worlds.inventory)
     behaviours    one state, one step, the reward is the action's index: for preferences that no reward can express
     gridworld     a square with a goal in a corner, also available as arrays (envs.worlds.tabular)
+    pointmass     a point in the plane with inertia that should go to the origin (envs.worlds.pointmass)
+    television    a line with a screen of noise at its left end, the reward at its right end (worlds.television)
+    tour          stops on a line in order, in episodes of a fixed length: for imitation (worlds.tour)
+    recovering    arms that pay more after a rest; a bound of every policy is known (worlds.recovering)
+    bidding       auctions with a budget, solved by dynamic programming (worlds.bidding)
+    salesman      the shortest way through some cities, by enumeration for few of them (worlds.tours)
+    errands       reach one end of a line, then the other: a reward that is no function of the place (worlds.errands)
 
 Each is a function that returns an Environment. Source of the idea: A. Jones, "Debugging RL, without the agonizing
 pain"; in JAX, rejax's test environments.
@@ -25,8 +32,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, time_limit
+from rl_jax.envs.worlds import bidding as auctions
 from rl_jax.envs.worlds import driving, tabular
+from rl_jax.envs.worlds import errands as lines
 from rl_jax.envs.worlds import inventory as stores
+from rl_jax.envs.worlds import pointmass as points
+from rl_jax.envs.worlds import recovering as resting
+from rl_jax.envs.worlds import television as screens
+from rl_jax.envs.worlds import tour as walks
+from rl_jax.envs.worlds import tours as ways
 
 UNIT = Box(np.full(1, -1.0, np.float32), np.full(1, 1.0, np.float32))
 NO = np.bool_(False)  # numpy, so that the import starts no jax backend
@@ -192,3 +206,38 @@ def behaviours(*, count: int = 3) -> Environment:
 def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, limit: int = 50) -> Environment:
     """envs.worlds.tabular.gridworld as an environment, with the same arguments."""
     return tabular.environment(tabular.gridworld(size=size, step_reward=step_reward, slip=slip, limit=limit))
+
+
+def pointmass(*, inertia: float = 0.5, limit: int = 20) -> Environment:
+    """envs.worlds.pointmass.environment, with the same arguments."""
+    return points.environment(inertia=inertia, limit=limit)
+
+
+def errands(*, length: int = 7, shown: bool = False) -> Environment:
+    """envs.worlds.errands: A, then B, at the ends of a line. shown: whether the observation says that A was visited."""
+    return lines.environment(length=length, shown=shown)
+
+
+def television(*, length: int = 8, channels: int = 8) -> Environment:
+    """envs.worlds.television: noise at the left end of a line, the reward at its right end."""
+    return screens.environment(length=length, channels=channels)
+
+
+def tour(*, stops: int = 4, gap: int = 4, horizon: int = 32) -> Environment:
+    """envs.worlds.tour: stops at both ends of a line by turns, `horizon` steps."""
+    return walks.environment(stops=stops, gap=gap, horizon=horizon)
+
+
+def recovering(*, rewards: tuple = ((0.5, 0.8, 0.95, 1.0), (0.3, 0.7, 1.0, 1.2)), horizon: int = 32) -> Environment:
+    """envs.worlds.recovering: one pull a step, R_i(tau) of arms that rest. rewards: [N][D], by tau = 1, 2, ..."""
+    return resting.environment(rewards=rewards, horizon=horizon)
+
+
+def bidding(*, rounds: int = 12, budget: int = 12, largest: int = 5) -> Environment:
+    """envs.worlds.bidding: `rounds` auctions with a budget; bids and prices up to `largest`."""
+    return auctions.environment(auctions=rounds, budget=budget, largest=largest)
+
+
+def salesman(*, cities: int = 7) -> Environment:
+    """envs.worlds.tours: a tour of random cities, as BQ-NCO's state."""
+    return ways.environment(cities=cities)

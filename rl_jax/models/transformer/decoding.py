@@ -18,14 +18,17 @@ from rl_jax.core.types import TokenBatch
 NEGATIVE = -1e30  # finite, so that a row that attends to nothing stays finite
 
 
-def make_decode(config, embed: Callable, run_layer: Callable, normed: Callable) -> tuple[Callable, Callable, Callable]:
+def make_decode(
+    config, embed: Callable, run_layer: Callable, normed: Callable, *, record_routes: bool = False
+) -> tuple[Callable, Callable, Callable]:
     """(extend, decode, init_cache) of types.Model, closed over a TransformerConfig and its parts.
 
     Args:
       config: the model's.
       embed: (params, tokens, positions) -> x.
-      run_layer: (params, i, x, positions, attend) -> (x, extra).
+      run_layer: (params, i, x, positions, attend) -> (x, extra, routing).
       normed: the final norm, (params, x) -> hidden.
+      record_routes: whether each layer's cache has the chosen experts, too: int16 [B, S, k], -1 in empty columns.
     """
     windows = config.windows or (0,) * config.num_layers
     dtype = jnp.dtype(config.dtype)
@@ -46,7 +49,7 @@ def make_decode(config, embed: Callable, run_layer: Callable, normed: Callable) 
         own = jnp.broadcast_to(columns, batch.tokens.shape[:1])[:, None] + jnp.arange(batch.tokens.shape[1])[None]
         masks = {window: _shown(visible, own, window) for window in set(windows)}
         x, filled = embed(params, batch.tokens, batch.positions), []
-        for i, (keys, values) in enumerate(cache):
+        for i, (keys, values, *routes) in enumerate(cache):
 
             def attend(q, k, v, i=i, keys=keys, values=values):
                 keys = put_columns(keys, jnp.transpose(k, (0, 2, 3, 1)), columns, axis=3)
@@ -55,7 +58,10 @@ def make_decode(config, embed: Callable, run_layer: Callable, normed: Callable) 
                 scale, softcap = config.attention_scale, config.attention_softcap
                 return attend_cache(q, keys, values, masks[windows[i]], scale=scale, softcap=softcap), None
 
-            x, _ = run_layer(params, i, x, batch.positions, attend)
+            x, _, routing = run_layer(params, i, x, batch.positions, attend)
+            if routes:
+                chosen = routing.chosen.reshape(*batch.tokens.shape, -1)
+                filled[-1] += (put_columns(routes[0], chosen, columns, axis=1),)
         return normed(params, x), tuple(filled)
 
     def decode(params, tokens, positions, cache, columns, visible):
@@ -69,16 +75,31 @@ def make_decode(config, embed: Callable, run_layer: Callable, normed: Callable) 
         values = (batch, config.num_kv_heads, length, config.head_dim)
         names = ("rows", "heads", None, None)
         shapes = ((keys, values) for _ in range(config.num_layers))
-        return tuple(tuple(constrain(jnp.zeros(shape, dtype), *names) for shape in layer) for layer in shapes)
+        cache = tuple(tuple(constrain(jnp.zeros(shape, dtype), *names) for shape in layer) for layer in shapes)
+        if not record_routes:
+            return cache
+        empty = jnp.full((batch, length, config.experts_per_token), -1, jnp.int16)
+        return tuple((*layer, constrain(empty, "rows", None, None)) for layer in cache)
 
     return extend, decode, init_cache
 
 
-def as_cache(keys: chex.Array, values: chex.Array):
-    """The cache of a full forward: keys and values [L, B, T, K, h], as stacked by a scan over layers."""
+def as_cache(keys: chex.Array, values: chex.Array, *routes: chex.Array):
+    """The cache of a full forward, as stacked by a scan over layers.
+
+    Args:
+      keys: [L, B, T, K, h].
+      values: [L, B, T, K, h].
+      *routes: int16 [L, B, T, k], if they are recorded.
+    """
     chex.assert_rank([keys, values], 5)
-    layers = zip(keys, values, strict=True)
-    return tuple((jnp.transpose(k, (0, 2, 3, 1)), jnp.transpose(v, (0, 2, 1, 3))) for k, v in layers)
+    layers = zip(keys, values, *routes, strict=True)
+    return tuple((jnp.transpose(k, (0, 2, 3, 1)), jnp.transpose(v, (0, 2, 1, 3)), *r) for k, v, *r in layers)
+
+
+def routes_of(cache) -> chex.Array:
+    """int16 [B, S, L, k], the experts that a recording cache holds; -1 in empty columns."""
+    return jnp.stack([layer[2] for layer in cache], axis=2)
 
 
 def unstack(params):
@@ -132,9 +153,12 @@ def attend_cache(
     # [B, K, G * T, h]: products of plain matrices. With one einsum over all axes, XLA puts the cache first and
     # transposes the result.
     grouped = jnp.moveaxis(q.reshape(batch, length, num_kv_heads, -1, head_dim), 1, 3)
-    scores = jnp.matmul(
-        grouped.reshape(batch, num_kv_heads, -1, head_dim), keys, preferred_element_type=jnp.float32
-    ).reshape(*grouped.shape[:-1], -1) * scale
+    scores = (
+        jnp.matmul(
+            grouped.reshape(batch, num_kv_heads, -1, head_dim), keys, preferred_element_type=jnp.float32
+        ).reshape(*grouped.shape[:-1], -1)
+        * scale
+    )
     scores = softcap * jnp.tanh(scores / softcap) if softcap else scores
     weights = jax.nn.softmax(jnp.where(mask[:, None, None], scores, NEGATIVE), axis=-1).astype(values.dtype)
     attended = jnp.matmul(weights.reshape(batch, num_kv_heads, -1, weights.shape[-1]), values)

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.core.axis_table import constrain, devices_over
+from rl_jax.core.split_head import SplitHead, split_head
 from rl_jax.core.types import Model, Params, TokenBatch
 from rl_jax.models.transformer.attention import attend_causally, attention_mask, layer_kinds, rotation
 from rl_jax.models.transformer.blocks import Block, make_norm
 from rl_jax.models.transformer.config import REMAT_POLICIES, TransformerConfig
-from rl_jax.models.transformer.decoding import as_cache, make_decode, unstack
+from rl_jax.models.transformer.decoding import as_cache, make_decode, routes_of, unstack
 from rl_jax.models.transformer.moe import RouterStats, router_stats
 from rl_jax.models.transformer.splash import splash_attend
 
@@ -80,7 +81,10 @@ def _forward(
     chosen: int32 [L, B, T, k], experts to replay.
     """
     chex.assert_rank([batch.tokens, batch.positions, batch.segment_ids], 2)
-    batch = batch._replace(allowed=None)  # read by a Score, after the head
+    if batch.routes is not None:
+        chex.assert_shape(batch.routes, (*batch.tokens.shape, config.num_layers, config.experts_per_token))
+        chosen = jnp.moveaxis(batch.routes.astype(jnp.int32), 2, 0)
+    batch = batch._replace(allowed=None, routes=None)  # the former is read by a Score, after the head
     chex.assert_equal_shape(jax.tree.leaves(batch))
     if batch.tokens.shape[1] % devices_over("tokens"):
         raise ValueError(
@@ -125,8 +129,18 @@ def _forward(
     return make_norm(config).apply({"params": params["final_norm"]}, x), kept
 
 
-def make_transformer(config: TransformerConfig) -> Model:
-    """The model's pure functions, closed over `config` (see types.Model)."""
+def make_transformer(config: TransformerConfig, *, record_routes: bool = False) -> Model:
+    """The model's pure functions, closed over `config` (see types.Model).
+
+    Args:
+      config: of the model.
+      record_routes: whether caches record the chosen experts, so that a rollout carries them (TokenBatch.routes).
+
+    Raises:
+      ValueError: if there are no experts to record.
+    """
+    if record_routes and not config.num_experts:
+        raise ValueError("record_routes needs a model with experts: num_experts is 0")
     block, final_norm = Block(config), make_norm(config)
     kinds, kind_of_layer = layer_kinds(config)
 
@@ -134,11 +148,17 @@ def make_transformer(config: TransformerConfig) -> Model:
         return _forward(config, params, batch)[0]
 
     def prefill(params: Params, batch: TokenBatch):
-        hidden, kept = _forward(config, params, batch, keep=lambda cache, routing: cache)
+        def keep(cache, routing):
+            shape = (*batch.tokens.shape, -1)
+            return (*cache, routing.chosen.reshape(shape).astype(jnp.int16)) if record_routes else cache
+
+        hidden, kept = _forward(config, params, batch, keep=keep)
         return hidden, as_cache(*kept)
 
-    def unembed(params: Params, hidden: chex.Array) -> chex.Array:
-        weights = params["embed"]["embedding"].T if config.tied_head else params["head"]["kernel"]
+    def head_weights(params: Params) -> chex.Array:
+        return params["embed"]["embedding"].T if config.tied_head else params["head"]["kernel"]
+
+    def to_logits(weights: chex.Array, hidden: chex.Array) -> chex.Array:
         # Accumulated and kept in float32: a ratio from bfloat16 logits is not 1 on the first minibatch.
         if hidden.ndim == 3 and devices_over("tokens") > 1:
             flat = constrain(hidden, "rows", "tokens", None)
@@ -149,20 +169,27 @@ def make_transformer(config: TransformerConfig) -> Model:
             logits = config.logit_softcap * jnp.tanh(logits / config.logit_softcap)
         return logits.reshape(*hidden.shape[:-1], -1)
 
+    def unembed(params: Params, hidden: chex.Array) -> chex.Array:
+        return to_logits(head_weights(params), hidden)
+
+    def own_split_head(params: Params) -> SplitHead | None:
+        return split_head(lambda: head_weights(params), config.vocab_size, to_logits)
+
     def run_layer(params: Params, i: int, x: chex.Array, positions: chex.Array, attend: Callable):
-        """Layer i only: x [B, T, D], positions int32 [B, T], attend as in Block -> (x, attend's second result)."""
+        """Layer i only: x [B, T, D], positions int32 [B, T], attend as in Block -> Block's results."""
         layers = params["layers"]
         layer_params = layers[i] if isinstance(layers, tuple) else jax.tree.map(lambda p: p[i], layers)
         angles = rotation(kinds[kind_of_layer[i]], positions)  # XLA computes equal ones once
-        return block.apply({"params": layer_params}, x, angles, attend)[:2]
+        return block.apply({"params": layer_params}, x, angles, attend)
 
     def normed(params, x):
         return final_norm.apply({"params": params["final_norm"]}, x)
 
     embed = functools.partial(_embed, config)
-    extend, decode, init_cache = make_decode(config, embed, run_layer, normed)
+    extend, decode, init_cache = make_decode(config, embed, run_layer, normed, record_routes=record_routes)
     init = functools.partial(init_params, config)
-    return Model(init, apply, unembed, prefill, decode, init_cache, config.vocab_size, extend, unstack)
+    functions = (init, apply, unembed, prefill, decode, init_cache)
+    return Model(*functions, config.vocab_size, extend, unstack, own_split_head, routes_of if record_routes else None)
 
 
 def make_routed_apply(config: TransformerConfig) -> Callable:

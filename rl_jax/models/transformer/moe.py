@@ -62,7 +62,7 @@ class Experts(nn.Module):
 
         Args:
           x: [N, D] or [B, T, D].
-          chosen: int32 [N, k] or [B, T, k] to replay; None uses the router's.
+          chosen: int32 [N, k] or [B, T, k] to replay; the router's where it is below 0, or if it is None.
 
         Returns:
           (y like x, Routing).
@@ -71,8 +71,8 @@ class Experts(nn.Module):
         chex.assert_rank(x, {2, 3})
         logits = nn.Dense(c.num_experts, use_bias=False, dtype=dtype, param_dtype=stored, name="router")(x)
         probs = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
-        if chosen is None:
-            chosen = jax.lax.top_k(jax.lax.stop_gradient(probs), c.experts_per_token)[1]
+        own = jax.lax.top_k(jax.lax.stop_gradient(probs), c.experts_per_token)[1]
+        chosen = own if chosen is None else jnp.where(chosen < 0, own, chosen)
         weights = jnp.take_along_axis(probs, chosen, axis=-1)
         if c.norm_topk_prob:
             weights = weights / jnp.sum(weights, axis=-1, keepdims=True)

@@ -341,6 +341,8 @@ class Engine:
             threshold = size - min(self.refill, len(self._queue), size)
         else:
             threshold = next((smaller for smaller in self.sizes if smaller < size), 0)
+        threshold -= len(self._slots.held)  # they take slots, too
+        threshold = min(max(threshold, 0), len(live) - 1)  # a call decodes at least one token
         self._state, drawn, counts = self.programs.decode_steps(
             params, self._state, self._slots.rows, np.int32(threshold)
         )

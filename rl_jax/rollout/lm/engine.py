@@ -141,10 +141,13 @@ def make_generate(
         token, carry = draw_column(0, last_hidden, ((out, blank, blank), seen, jnp.zeros(rows, bool)))
         state = (jnp.int32(0), token, cache, jnp.ones(rows, jnp.int32), carry)
         state = jax.lax.while_loop(lambda s: (s[0] < completion_length - 1) & ~jnp.all(s[4][-1]), body, state)
-        _, _, _, lengths, ((out, sampled, raw), _, _) = state
+        _, _, cache, lengths, ((out, sampled, raw), _, _) = state
         completion_mask = jnp.arange(completion_length)[None] < lengths[:, None]
         finished = jnp.any(completion_mask & is_any(out, eos_ids), axis=1)
-        return Rollout(_join(prompts, out, completion_mask), completion_mask, sampled, raw, finished, ~finished)
+        batch = _join(prompts, out, completion_mask)
+        if model.routes is not None:
+            batch = batch._replace(routes=model.routes(cache))
+        return Rollout(batch, completion_mask, sampled, raw, finished, ~finished)
 
     return generate
 

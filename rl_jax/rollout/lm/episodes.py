@@ -65,7 +65,7 @@ class EngineSampler:
             tokens=draw.tokens,
             sampled_log_probs=unknown,
             raw_log_probs=unknown,
-            seed=draw.number + SEGMENT * draw.segment,
+            seed=(draw.number if draw.seed is None else draw.seed) + SEGMENT * draw.segment,
             hold=self._hold and not draw.last,
         )
 
@@ -81,6 +81,41 @@ class EngineSampler:
     def close(self) -> None:
         """Leaves nothing in the engine, also after an error."""
         self._engine.abort()
+
+
+class TwoSamplers:
+    """A Sampler of two policies: draws with a number of at least `first` are the other one's.
+
+    Args:
+      own: EngineSampler of the policy that is trained.
+      other: EngineSampler of its partners.
+      first: the least number of a partner's draw.
+    """
+
+    def __init__(self, own: EngineSampler, other: EngineSampler, first: int):
+        self._own, self._other, self._first, self._waiting = own, other, first, 0
+
+    def submit(self, draws: Sequence[Any]) -> None:
+        """As EngineSampler."""
+        theirs = [draw for draw in draws if draw.number >= self._first]
+        self._waiting += len(theirs)
+        self._other.submit(theirs)
+        self._own.submit([draw for draw in draws if draw.number < self._first])
+
+    def release(self, number: int) -> None:
+        """As EngineSampler."""
+        self._own.release(number)
+
+    def step(self) -> list[Turn]:
+        """As EngineSampler."""
+        found = self._other.step() if self._waiting else []
+        self._waiting -= len(found)
+        return found + self._own.step()
+
+    def close(self) -> None:
+        """As EngineSampler."""
+        self._own.close()
+        self._other.close()
 
 
 def _turn(completion: Completion) -> Turn:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_jax.core.types import Model, Params, TokenBatch
+from rl_jax.rollout.lm import cache_layouts
 from rl_jax.rollout.lm.engine import for_decoding, is_any, mark_seen, seen_tokens
 from rl_jax.rollout.lm.sampling import Sampling, sample
 
@@ -268,8 +269,9 @@ def compact(state: State, slots: chex.Array) -> State:
 class EnginePrograms:
     """The programs, compiled for one model and its sizes, and their initial buffers.
 
-    rows_sharding: NamedSharding of [slots, ...]; None is one device. With a sharding, the prompt store is replicated on
-    every device; if prefill_rows is a multiple of the number of row shards, each shard computes its own prompts.
+    rows_sharding: NamedSharding of [slots, ...]; None is one device. With a sharding, a device has its own slots and
+    heads; the prompt store has all rows on each of those that share heads. If prefill_rows is a multiple of the number
+    of row shards, each shard computes its own prompts.
     """
 
     def __init__(
@@ -284,30 +286,37 @@ class EnginePrograms:
         prefill_rows: int,
         rows_sharding: jax.sharding.NamedSharding | None,
     ):
-        everywhere, constrain = None, lambda tree: tree
-        if rows_sharding is not None:
-            everywhere = jax.sharding.NamedSharding(rows_sharding.mesh, jax.sharding.PartitionSpec())
-            if prefill_rows % shards_of(rows_sharding) == 0:
-                constrain = functools.partial(jax.lax.with_sharding_constraint, shardings=rows_sharding)
+        self._model, self._length, self._penalty = model, length, sampling.repetition_penalty != 1.0
+        self._mesh = mesh = None if rows_sharding is None else rows_sharding.mesh
+        everywhere = of_state = of_store = None
+        constrain = lambda tree: tree  # noqa: E731
+        if mesh is not None:
+            everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+            count = shards_of(rows_sharding)
+            of_state = cache_layouts.shardings_of(self._state_shapes(count), mesh, split_rows=True)
+            cache = jax.eval_shape(lambda: model.init_cache(1, length))
+            caches = cache_layouts.shardings_of(cache, mesh, split_rows=False)
+            of_store = Store(caches, everywhere)
+            if prefill_rows % count == 0:
+                constrain = functools.partial(cache_layouts.constrain_rows, mesh=mesh)
 
         def program(fn, donated, out_shardings):
-            placed = {} if rows_sharding is None else {"out_shardings": out_shardings}
-            return jax.jit(fn, donate_argnums=donated, **placed)
+            if mesh is None:
+                return jax.jit(fn, donate_argnums=donated)
+            return jax.jit(cache_layouts.on(mesh, fn), donate_argnums=donated, out_shardings=out_shardings)
 
         prefill = make_prefill(model, chunk=chunk, constrain=constrain)
-        self.prefill = program(prefill, 1, everywhere)
+        self.prefill = program(prefill, 1, of_store)
         resume = make_resume(model, sampling, chunk=chunk, prefill=prefill)
-        self.resume = program(resume, 1, (rows_sharding, everywhere))
+        self.resume = program(resume, 1, (of_state, everywhere))
         admit = make_admit(model, sampling, sharded=rows_sharding is not None)
-        self.admit = program(admit, 1, (rows_sharding, everywhere))
+        self.admit = program(admit, 1, (of_state, everywhere))
         decode_steps = make_decode_steps(model, sampling, length=length, steps=steps, eos_ids=eos_ids)
-        self.decode_steps = program(decode_steps, 1, (rows_sharding, everywhere, everywhere))
-        self.compact = program(compact, (), rows_sharding)
-        self.grow = program(grow, 0, rows_sharding)
+        self.decode_steps = program(decode_steps, 1, (of_state, everywhere, everywhere))
+        self.compact = program(compact, (), of_state)
+        self.grow = program(grow, 0, of_state)
         unstack = for_decoding(model)
         self.unstack = jax.jit(unstack) if unstack else None
-        self._model, self._length, self._penalty = model, length, sampling.repetition_penalty != 1.0
-        self._places = rows_sharding, everywhere
 
     def compile_count(self) -> int:
         """Number of programs compiled so far."""
@@ -316,15 +325,28 @@ class EnginePrograms:
 
     def init_state(self, size: int, params: Params) -> State:
         """The State of `size` empty slots."""
+        if self._mesh is None:
+            return _beside(self._empty_state(size), params)
+        return cache_layouts.make_in_shards(lambda: self._empty_state(size), self._mesh, split_rows=True)
+
+    def _empty_state(self, size: int) -> State:
         seen = jnp.zeros((size, self._model.vocab_size), bool) if self._penalty else None
-        return _place(State(self._model.init_cache(size, self._length), seen), self._places[0], params)
+        return State(self._model.init_cache(size, self._length), seen)
+
+    def _state_shapes(self, size: int) -> State:
+        return jax.eval_shape(lambda: self._empty_state(size))
 
     def init_store(self, rows: int, length: int, params: Params) -> Store:
         """An empty Store of `rows` prompts of `length` columns."""
         blank = jax.ShapeDtypeStruct((1, 1), jnp.int32)
         hidden = jax.eval_shape(self._model.apply, params, TokenBatch(blank, blank, blank))
-        store = Store(self._model.init_cache(rows, length), jnp.zeros((rows, hidden.shape[-1]), hidden.dtype))
-        return _place(store, self._places[1], params)
+
+        def make():
+            return Store(self._model.init_cache(rows, length), jnp.zeros((rows, hidden.shape[-1]), hidden.dtype))
+
+        if self._mesh is None:
+            return _beside(make(), params)
+        return cache_layouts.make_in_shards(make, self._mesh, split_rows=False)
 
 
 def shards_of(rows_sharding: jax.sharding.NamedSharding | None) -> int:
@@ -335,17 +357,13 @@ def shards_of(rows_sharding: jax.sharding.NamedSharding | None) -> int:
     return devices // rows_sharding.shard_shape((devices,))[0]
 
 
-def _place(tree, sharding, params):
-    """`tree` on `sharding`, or placed and committed like the params if it is None.
+def _beside(tree, params):
+    """`tree` placed and committed like the params.
 
     Otherwise a second call of a program that returns such buffers would compile again.
     """
-    if sharding is None:
-        leaf = jax.tree.leaves(params)[0]
-        if not (isinstance(leaf, jax.Array) and leaf.committed):
-            return tree
-        sharding = leaf.sharding
-    return jax.device_put(tree, sharding)
+    leaf = jax.tree.leaves(params)[0]
+    return jax.device_put(tree, leaf.sharding) if isinstance(leaf, jax.Array) and leaf.committed else tree
 
 
 def grow(large: State, small: State) -> State:

@@ -1,4 +1,8 @@
-"""logits -> the log-probs of the distribution that is sampled from. The sampler and the scorer share this function."""
+"""logits -> the log-probs of the distribution that is sampled from. The sampler and the scorer share this function.
+
+Logits whose vocabulary is split over devices (axis_table: "vocab") are sampled from where they are: what is sent is a
+sum per block of tokens, and one block, but never the logits.
+"""
 
 from typing import NamedTuple
 
@@ -6,8 +10,11 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.axis_table import constrain, devices_over
+
 NEGATIVE_INFINITY = float("-inf")
 BELOW_ONE = 1.0 - 2.0**-24  # the largest float32 below 1
+LEAST_BLOCK = 8  # tokens; with less per block, the blocks' sums are as good as the logits
 
 
 class Sampling(NamedTuple):
@@ -137,12 +144,33 @@ def sample(
     scaled = logits / sampling.temperature if sampling.temperature != 1.0 else logits
     largest = jnp.max(scaled, axis=-1)
     tokens, total = _invert(jnp.exp(scaled - largest[:, None]), uniforms)
-    sampled = take_log_probs(scaled, tokens) - largest - jnp.log(total)
+    sampled = _pick(scaled, tokens) - largest - jnp.log(total)
     return tokens, sampled, sampled if sampling.temperature == 1.0 else _log_prob(logits, tokens)
 
 
 def _log_prob(logits: chex.Array, tokens: chex.Array) -> chex.Array:
-    return take_log_probs(logits, tokens) - jax.nn.logsumexp(logits, axis=-1)
+    return _pick(logits, tokens) - jax.nn.logsumexp(logits, axis=-1)
+
+
+def _pick(values: chex.Array, index: chex.Array) -> chex.Array:
+    """values[i, index[i]]: [B, N], int32 [B] -> [B]; from where it is, if N is split over devices."""
+    if _shards(values.shape[1]) == 1:
+        return take_log_probs(values, index)
+    here = jnp.arange(values.shape[1])[None] == index[:, None]
+    return jnp.sum(jnp.where(here, values, 0.0), axis=-1)
+
+
+def _shards(size: int) -> int:
+    """Number of devices that split an axis of this size if it is the vocabulary's."""
+    count = devices_over("vocab")
+    return count if size % count == 0 else 1
+
+
+def _width(vocab_size: int, shards: int) -> int:
+    """Tokens per block: about sqrt(V), and for several shards a power of two that divides each one's share."""
+    width = 1 << ((vocab_size - 1).bit_length() + 1) // 2
+    share = vocab_size // shards
+    return width if shards == 1 else min(width, share & -share)
 
 
 def draw(log_probs: chex.Array, uniforms: chex.Array) -> chex.Array:
@@ -165,12 +193,27 @@ def _invert(masses: chex.Array, uniforms: chex.Array) -> tuple[chex.Array, chex.
     First among blocks of about sqrt(V) tokens, then inside that block: two short sums instead of one over V.
     """
     rows, vocab_size = masses.shape
-    width = 1 << ((vocab_size - 1).bit_length() + 1) // 2
+    shards = _shards(vocab_size)
+    width = _width(vocab_size, shards)
+    if shards > 1 and width >= LEAST_BLOCK:
+        return _invert_split(masses, uniforms, width)
+    width = _width(vocab_size, 1)
     blocks = jnp.pad(masses, ((0, 0), (0, -vocab_size % width))).reshape(rows, -1, width)
     block_masses = jnp.sum(blocks, axis=-1)
     total = jnp.sum(block_masses, axis=-1)
     block, rest = _pass(block_masses, uniforms * total)
     inside, _ = _pass(jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0], rest)
+    return block * width + inside, total
+
+
+def _invert_split(masses: chex.Array, uniforms: chex.Array, width: int) -> tuple[chex.Array, chex.Array]:
+    """_invert of masses whose vocabulary is split: blocks of `width` tokens, none of which is on two devices."""
+    blocks = constrain(masses.reshape(len(masses), -1, width), "rows", "vocab", None)
+    block_masses = constrain(jnp.sum(blocks, axis=-1), "rows", None)
+    total = jnp.sum(block_masses, axis=-1)
+    block, rest = _pass(block_masses, uniforms * total)
+    here = jnp.arange(blocks.shape[1])[None] == block[:, None]
+    inside, _ = _pass(jnp.sum(jnp.where(here[:, :, None], blocks, 0.0), axis=1), rest)
     return block * width + inside, total
 
 

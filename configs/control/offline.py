@@ -1,0 +1,142 @@
+"""Offline reinforcement learning on data of mixed quality, generated where they are used.
+
+    python -m experiments.control_offline --config=configs/control/offline.py:pointmass,iql
+    python -m experiments.control_offline --config=configs/control/offline.py:cartpole,cql
+
+Arguments: an environment, `pointmass` (the default), `gridworld`, `cartpole`, `aim`, `matching`; a method, `bc`,
+`filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`, `cql`, and for continuous actions `td3_bc`,
+`a2pr`; decision transformers, `dt` and `mo_dt`; what is hidden of the data, `ss_orl` (actions of 90 % of the episodes,
+filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned from pairs of
+segments); `fqe` (the policy's value by fitted Q, from the data alone); `smoke` (seconds, for CI).
+"""
+
+from configs import common, sweeps
+from configs.control import control_common
+
+# Every tenth row is the expert's, most others are random: cloning gives their average.
+MIXED = dict(behaviours=("expert", "poor", "random"), shares=(0.1, 0.3, 0.6))
+ENVIRONMENTS = {
+    "pointmass": dict(env=dict(name="probes/pointmass"), dataset=dict(num_steps=200), eval=dict(max_steps=20)),
+    "gridworld": dict(env=dict(name="probes/gridworld"), dataset=dict(num_steps=200), eval=dict(max_steps=50)),
+    "cartpole": dict(env=dict(name="gymnax/CartPole-v1"), dataset=dict(num_steps=400), eval=dict(max_steps=500)),
+    "aim": dict(env=dict(name="probes/aim"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
+    "matching": dict(env=dict(name="probes/matching"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
+}
+# The published constants of each method; what is in units of the return (beta, temperature) is for these rewards.
+_TD3 = dict(alpha=2.5, discount=0.99, noise=0.2, noise_clip=0.5, delay=2, target_rate=0.005)
+_WEIGHTS = dict(beta=3.0, max_weight=100.0, discount=0.99, target_rate=0.005)
+METHODS = {
+    "bc": dict(fn="bc"),
+    "filtered_bc": dict(fn="filtered_bc", share=0.1),
+    "awr": dict(fn="awr", beta=3.0, max_weight=20.0),
+    "iql": dict(fn="iql", expectile=0.7, **_WEIGHTS),
+    "xql": dict(fn="xql", temperature=1.0, max_clip=7.0, delta=20.0, **_WEIGHTS),
+    "dual_chi2": dict(fn="dual", divergence="chi2", lam=0.7, **_WEIGHTS),
+    "dual_tv": dict(fn="dual", divergence="tv", lam=0.7, **_WEIGHTS),
+    "cql": dict(fn="cql", weight=5.0, num_actions=10, entropy_coef=0.1, discount=0.99, target_rate=0.005),
+    "td3_bc": dict(fn="td3_bc", **_TD3),
+    "a2pr": dict(fn="a2pr", **_TD3),
+    "dt": dict(fn="dt", scale=10.0, target=1.0),
+    "mo_dt": dict(fn="mo_dt", scale=10.0, target=1.0, weight=-1.0),
+}
+SEQUENCE = dict(width=64, layers=2, heads=2, context=10)  # of a decision transformer
+# What is hidden of the data: actions of 90 % of the episodes (arXiv 2210.06518), or all rewards (arXiv 2411.05273).
+_LABELS = dict(
+    missing="", share=0.1, lowest=0.5, fill=True, updates=1000, learning_rate=1e-3,
+    length=5, num_pairs=1000, beta=10.0, members=3, center=True,
+)  # fmt: skip
+LABELS = {
+    "ss_orl": dict(missing="actions"),
+    "labelled_only": dict(missing="actions", fill=False),
+    "preferred": dict(missing="rewards"),
+}
+DISCRETE = ("gridworld", "cartpole", "matching")
+CONTINUOUS_METHODS = ("td3_bc", "a2pr")
+
+
+def base(name: str):
+    """A whole run of `control_offline`. name: the default workdir's name."""
+    config = control_common.base(name)
+    with config.unlocked():
+        for group in ("sample", "algorithm", "network", "train", "record"):
+            if group in config:
+                del config[group]
+        config.update(
+            program="control_offline",
+            num_seeds=3,
+            log_every=1000,
+            dataset=dict(
+                path="",  # transitions of a file or folder; "": of the scripted behaviours
+                layout="auto",  # or "rlds", a TFDS folder of episodes
+                behaviours=MIXED["behaviours"],
+                shares=MIXED["shares"],
+                num_envs=40,
+                num_steps=200,
+                mixing=(),
+                normalize_observations=False,
+                returns=(),
+                discount=0.99,
+            ),
+            network=dict(hidden=(64, 64), activation="relu"),
+            train=dict(
+                total_steps=5000 * 128,  # transitions read: updates times batch_size
+                batch_size=128,
+                max_grad_norm=float("inf"),
+                optimizer=dict(learning_rate=1e-3, b1=0.9, b2=0.999, eps=1e-8),
+            ),
+        )
+    config.eval.update(num_episodes=64, greedy=True)
+    config.checkpoint.every = 5000
+    return config
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, *LABELS, "fqe", "smoke"))
+    labels = sorted(words & set(LABELS))
+    places, methods = sorted(words & set(ENVIRONMENTS)), sorted(words & set(METHODS))
+    if max(map(len, (places, methods, labels))) > 1:
+        named = ", ".join(places + methods + labels)
+        raise ValueError(f"choose at most one environment, one method and one word for the labels, not {named}")
+    place, method = (places or ["pointmass"])[0], (methods or ["iql"])[0]
+    if place in DISCRETE and method in CONTINUOUS_METHODS:
+        raise ValueError(f"{method} is for continuous actions, {place} has a finite set: choose iql or cql")
+    config = base("_".join(["control_offline", place, method, *labels]))
+    config.update(ENVIRONMENTS[place])
+    with config.unlocked():
+        config.algorithm = dict(METHODS[method])
+        if method in ("dt", "mo_dt"):
+            config.sequence = dict(SEQUENCE)
+        if "fqe" in words:
+            config.ope = dict(updates=2000, learning_rate=1e-3)
+        for word in labels:
+            config.labels = _LABELS | LABELS[word]
+    if "smoke" in words:
+        shorten(config)
+    return config
+
+
+def shorten(config) -> None:
+    """Makes the run one of seconds, for CI."""
+    config.update(num_seeds=2, log_every=4)
+    config.train.update(batch_size=16, total_steps=8 * 16)
+    config.network.update(hidden=(16,))
+    if "sequence" in config:
+        config.sequence.update(width=8, layers=1, context=4)
+    config.dataset.update(num_envs=8, num_steps=20)
+    config.eval.update(num_episodes=2, max_steps=20)
+    if "ope" in config:
+        config.ope.updates = 4
+    if "labels" in config:
+        config.labels.update(updates=4, num_pairs=16)
+    config.checkpoint.every = 4
+    config.log.update(progress=False, tensorboard=False)
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds; each is a run of its own, regardless of config.num_seeds."""
+    return sweeps.product(sweeps.seeds(arg), sweeps.grid("num_seeds", (1,)))
+
+
+def sweep_method(arg: str | None = None):
+    """The methods, in the environment that the config names."""
+    return sweeps.grid("argument", sweeps.words(arg, tuple(METHODS)))

@@ -1,0 +1,178 @@
+"""Off-policy methods with a replay, on classic control and probes; the whole training is one compiled program.
+
+    python -m experiments.control_replay --config=configs/control/replay.py:cartpole
+    python -m experiments.control_replay --config=configs/control/replay.py:pendulum,sac --config.num_seeds=4
+    python -m experiments.control_replay --config=configs/control/replay.py:cartpole,rainbow
+
+Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a probe, `matching`, `corridor`, `aim`. A
+method, of choices: `dqn` (with a double target, the default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`,
+`rainbow` (all of these with c51), `discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`. `smoke`
+(seconds, for CI).
+"""
+
+import math
+
+from configs import common, sweeps
+from configs.control import replay_common
+
+_ADAM = dict(learning_rate=1e-3, eps=1e-8)
+ENVIRONMENTS = {
+    # RL Baselines3 Zoo's numbers. Its slow copy follows once per update, here every 128 gradient steps: with a copy
+    # every 10 of them values grow without bound, in PyTorch as here.
+    "cartpole": dict(
+        num_seeds=4,
+        sample=dict(num_envs=8, num_steps=32),
+        replay=dict(capacity=102_400, warmup=1024, batch_size=64),
+        network=dict(hidden=(256, 256)),
+        algorithm=dict(target_every=128, exploration=dict(initial=1.0, final=0.04, fraction=0.16)),
+        train=dict(total_steps=50_000, gradient_steps=128, optimizer=dict(learning_rate=2.3e-3)),
+        log_every=14,
+        checkpoint=dict(every=98),
+        eval=dict(num_episodes=32),
+    ),
+    "breakout": dict(
+        env=dict(name="gymnax/Breakout-MinAtar"),
+        network=dict(channels=16, hidden=(128,)),
+        replay=dict(capacity=100_000, warmup=5_000, batch_size=32),
+        algorithm=dict(target_every=1000, exploration=dict(initial=1.0, final=0.05, fraction=0.1)),
+        train=dict(total_steps=1_000_000, optimizer=dict(learning_rate=3e-4)),
+        log_every=12_500,
+        checkpoint=dict(every=25_000),
+        eval=dict(num_episodes=16, max_steps=1000),
+    ),
+    "pendulum": dict(
+        env=dict(name="gymnax/Pendulum-v1"),
+        num_seeds=4,
+        sample=dict(num_envs=1, num_steps=1),
+        replay=dict(capacity=20_000, warmup=1_000, batch_size=128),
+        train=dict(total_steps=20_000),
+        log_every=1000,
+        eval=dict(num_episodes=32, max_steps=200),
+    ),
+}
+for _probe in ("matching", "corridor", "aim"):
+    ENVIRONMENTS[_probe] = dict(
+        env=dict(name=f"probes/{_probe}"),
+        num_seeds=3,
+        sample=dict(num_envs=8, num_steps=4),
+        replay=dict(capacity=4096, warmup=256, batch_size=64),
+        network=dict(hidden=(32, 32)),
+        train=dict(total_steps=60_000, gradient_steps=4),
+        log_every=100,
+        eval=dict(max_steps=64),
+    )
+ENVIRONMENTS["corridor"]["env"]["length"] = 8
+CONTINUOUS = ("pendulum", "aim")
+
+_REAL = dict(
+    algorithm=dict(
+        head=dict(fn="scalar", delta=math.inf),
+        tau=0.005,
+        target_every=1,
+        exploration=dict(initial=0.0, final=0.0, fraction=1.0),
+    ),
+    train=dict(max_grad_norm=math.inf),
+)
+# Differences from DQN, or for numbers from _REAL.
+METHODS = {
+    "dqn": {},
+    # arXiv 1511.06581.
+    "dueling": dict(network=dict(dueling=True)),
+    "n_step": dict(algorithm=dict(n_step=3)),
+    # arXiv 1511.05952.
+    "prioritized": dict(algorithm=dict(priority=dict(exponent=0.6, correction=0.4))),
+    # arXiv 1707.06887, 1710.10044; the ends are those of the environment's returns, below.
+    "c51": dict(algorithm=dict(head=dict(fn="categorical", num_atoms=51))),
+    "qr_dqn": dict(algorithm=dict(head=dict(fn="quantile", num_quantiles=32, kappa=1.0))),
+    # arXiv 1710.02298, less the noise in its layers: epsilon explores.
+    "rainbow": dict(
+        network=dict(dueling=True),
+        algorithm=dict(
+            head=dict(fn="categorical", num_atoms=51), n_step=3, priority=dict(exponent=0.5, correction=0.4)
+        ),
+    ),
+    # arXiv 1910.07207, with half of log A as the target entropy.
+    "discrete_sac": dict(
+        network=dict(members=2),
+        algorithm=dict(
+            method=dict(fn="discrete_sac", entropy_share=0.5, temperature=0.1),
+            tau=0.01,
+            target_every=1,
+            exploration=dict(initial=0.0, final=0.0, fraction=1.0),
+        ),
+    ),
+    # arXiv 1509.02971, with Gaussian noise.
+    "ddpg": dict(algorithm=dict(method=dict(fn="td3"), noise=dict(target=0.0))),
+    # arXiv 1802.09477.
+    "td3": dict(
+        network=dict(members=2), algorithm=dict(method=dict(fn="td3"), target_every=2), train=dict(actor_every=2)
+    ),
+    # arXiv 1812.05905.
+    "sac": dict(network=dict(members=2), algorithm=dict(method=dict(fn="sac", temperature=1.0))),
+    # arXiv 2101.05982: 10 critics, the least of 2 of them, 20 gradient steps per step.
+    "redq": dict(
+        network=dict(members=10),
+        algorithm=dict(method=dict(fn="sac", temperature=1.0, subset=2, reads="mean")),
+        train=dict(gradient_steps=20, actor_every=20),
+    ),
+}
+OF_NUMBERS = ("ddpg", "td3", "sac", "redq")
+# The range of discounted returns, for c51.
+RANGES = {"cartpole": (0.0, 100.0), "breakout": (0.0, 30.0), "matching": (-1.0, 1.0), "corridor": (0.0, 1.0)}
+RANGES |= {"pendulum": (-1000.0, 0.0), "aim": (-6.25, 0.0)}
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, "smoke"))
+    places, methods = sorted(words & set(ENVIRONMENTS)), sorted(words & set(METHODS))
+    if max(len(places), len(methods)) > 1:
+        raise ValueError(f"choose at most one environment and one method, not {', '.join(places + methods)}")
+    method = methods[0] if methods else "sac" if set(places) & set(CONTINUOUS) else "dqn"
+    place = places[0] if places else "pendulum" if method in OF_NUMBERS else "cartpole"
+    if (place in CONTINUOUS) != (method in OF_NUMBERS):
+        kind = "numbers: ddpg, td3, sac or redq" if place in CONTINUOUS else "choices: dqn and its kin, discrete_sac"
+        raise ValueError(f"{method} does not fit {place}, whose actions are {kind}")
+    config = replay_common.base(f"control_{method}_{place}")
+    for change in (_REAL if method in OF_NUMBERS else {}, ENVIRONMENTS[place], METHODS[method]):
+        _change(config, change)
+    if config.algorithm.head.fn == "categorical":
+        low, high = RANGES[place]
+        config.algorithm.head.update(low=low, high=high)
+    if "smoke" in words:
+        config.update(num_seeds=2, log_every=4)
+        config.replay.update(capacity=256, warmup=64, batch_size=16)
+        config.network.hidden = (8,)
+        config.train.total_steps = 8 * config.sample.num_envs * config.sample.num_steps
+        config.eval.update(num_episodes=2, max_steps=20)
+        config.checkpoint.every = 4
+        config.log.update(progress=False, tensorboard=False)
+    return config
+
+
+def _change(config, changes: dict) -> None:
+    """Sets fields; a group that names another function is replaced as a whole."""
+    for name, value in changes.items():
+        if not isinstance(value, dict):
+            config[name] = value
+        elif "fn" in value:
+            config[name] = value
+        elif name in config:
+            with config[name].unlocked():
+                _change(config[name], value)
+        else:
+            config[name] = value
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds; each is a run of its own, regardless of config.num_seeds."""
+    return sweeps.product(sweeps.seeds(arg), sweeps.grid("num_seeds", (1,)))
+
+
+def sweep_method(arg: str | None = None):
+    """The methods, in the environment that the config names."""
+    return sweeps.grid("argument", sweeps.words(arg, METHODS))
+
+
+def sweep_lr(arg: str | None = None):
+    """The learning rate of the critics."""
+    return sweeps.grid("train.optimizer.learning_rate", sweeps.numbers(arg, (3e-4, 1e-3, 3e-3)))

@@ -1,0 +1,180 @@
+"""Other rewards than the environment's: shaped, searched, intrinsic, imitated. One word is an environment and a reward.
+
+    python -m experiments.control_ppo --config=configs/control/rewards.py:potential
+    python -m experiments.control_ppo --config=configs/control/rewards.py:machine --config.num_seeds=4
+    python -m experiments.control_ppo --config=configs/control/rewards.py:terms --config.algorithm.relabel.keep=1.0
+
+Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
+`machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `counts`, `contrast`, `annotator`, `ranking`,
+`novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`,
+`liayn`, `ads`, `stages`; auxiliary losses `temporal`, `views`,
+`robust_views`; starts from `snapshots` of a teacher;
+`smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
+and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own reward.
+"""
+
+from configs import common, sweeps
+from configs.control import control_common
+
+_CAR = dict(
+    env=dict(name="gymnax/MountainCar-v0"),
+    sample=dict(num_envs=16, num_steps=32),
+    algorithm=dict(
+        advantage=dict(discount=0.99, lam=0.98),
+        entropy_coef=0.02,
+        normalize_observations=True,
+        normalize_rewards=True,
+    ),
+    train=dict(total_steps=400_000, optimizer=dict(learning_rate=1e-3)),
+    eval=dict(num_episodes=64, max_steps=200, greedy=True),
+)
+_PROBE = dict(
+    sample=dict(num_envs=16, num_steps=64),
+    network=dict(hidden=(32,)),
+    train=dict(total_steps=100_000, optimizer=dict(learning_rate=3e-3)),
+    eval=dict(max_steps=64),
+)
+_ERRANDS = _PROBE | dict(env=dict(name="probes/errands", length=7, shown=True))
+_CORRIDOR = _PROBE | dict(env=dict(name="probes/corridor", length=24))
+# Height and speed to the right: what a person would write first for the mountain car.
+_CAR_TERMS = dict(height=dict(fn="progress", index=0), speed=dict(fn="residual", index=1, target=0.07))
+
+_LONG = _PROBE | dict(env=dict(name="probes/corridor", length=40), algorithm=dict(entropy_coef=0.0))
+_SCREEN = _PROBE | dict(env=dict(name="probes/television", length=12, channels=8), algorithm=dict(entropy_coef=0.0))
+# Episodes of 16 steps, one in each row of a rollout: all stops of the tour in order.
+_TOUR = _PROBE | dict(
+    env=dict(name="probes/tour", stops=4, gap=2, horizon=16),
+    sample=dict(num_envs=32, num_steps=16),
+    algorithm=dict(entropy_coef=0.03),
+    train=dict(total_steps=200_000, optimizer=dict(learning_rate=3e-3)),
+)
+_AUXILIARY = _PROBE | dict(env=dict(name="probes/corridor", length=12))
+_HALF = dict(fn="place")  # the annotator's score: how far right; above a half is good
+
+PLACES = {
+    "terms": (_CAR, dict(fn="by_terms", terms_of=_CAR_TERMS, weights=dict(height=10.0, speed=1.0), keep=0.0)),
+    # arXiv 2312.09238: the sign of what succeeded and of what came nearer.
+    "signs": (
+        _CORRIDOR,
+        dict(
+            fn="by_terms",
+            terms_of=dict(sparse=dict(fn="own"), dense=dict(fn="progress", index=24)),
+            weights=dict(sparse=1.0, dense=0.1),
+            signs=True,
+        ),
+    ),
+    # arXiv 2306.08647: residual terms of MuJoCo MPC with weights.
+    "residuals": (
+        _PROBE | dict(env=dict(name="probes/aim"), algorithm=dict(entropy_coef=0.0)),
+        dict(
+            fn="by_terms",
+            terms_of=dict(own=dict(fn="own"), effort=dict(fn="effort")),
+            weights=dict(own=1.0, effort=0.05),
+        ),
+    ),
+    # arXiv 2310.12921: one minus half the distance to the goal's embedding; a fixed random map in place of CLIP.
+    "similarity": (
+        _CAR,
+        dict(
+            fn="by_terms",
+            terms_of=dict(goal=dict(fn="goal_baseline", goal=(0.5, 0.07), baseline=(-0.5, 0.0), alpha=0.5)),
+            weights=dict(goal=1.0),
+        ),
+    ),
+    "potential": (_CORRIDOR, dict(fn="by_potential", potential=dict(fn="place"), scale=1.0)),
+    "machine": (_ERRANDS, dict(fn="by_machine", machine=dict(fn="sequence", places=(0, 6), size=7, progress=0.5))),
+    # arXiv 2408.08188: the same errand as a formula; `second` is a part that the task contains.
+    "formula": (
+        _ERRANDS,
+        dict(
+            fn="by_machine",
+            machine=dict(
+                fn="formula",
+                task="F (a & second)",
+                parts=dict(second="F b"),
+                places=dict(a=0, b=6),
+                size=7,
+                progress=0.5,
+            ),
+        ),
+    ),
+    # arXiv 2412.07177: arm 1 pays 1 and costs 1; three steps in ten may take it.
+    "constraint": (
+        _PROBE | dict(env=dict(name="probes/behaviours", count=2), algorithm=dict(entropy_coef=0.1, whiten=False)),
+        dict(fn="by_lagrange", costs=dict(toll=dict(fn="action_is", action=1)), limits=dict(toll=0.3), rate=0.02),
+    ),
+    "rnd": (_LONG, dict(fn="by_distillation", sigma=0.0, coef=1.0)),
+    "rdd": (_LONG, dict(fn="by_distillation", sigma=1.0, coef=1.0)),
+    "hindsight": (_SCREEN, dict(fn="by_hindsight", hindsight=8, coef=1.0)),
+    "counts": (_LONG, dict(fn="by_elliptical", features=0, coef=0.1)),
+    "contrast": (_LONG, dict(fn="by_elliptical", features=16, coef=0.1)),
+    "annotator": (_LONG, dict(fn="by_annotator", annotator=_HALF, kind="retrieval")),
+    "ranking": (_LONG, dict(fn="by_annotator", annotator=_HALF, kind="ranking")),
+    "novelty": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1)),
+    "taxons": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1, latent=4)),
+    "serene": (_LONG, dict(fn="by_archive", coef=0.1, period=5)),
+    "expert": (_TOUR, dict(fn="")),
+    "gail": (_TOUR, dict(fn="by_discriminator", demos="", kind="gail")),
+    "airl": (_TOUR, dict(fn="by_discriminator", demos="", kind="airl")),
+    "liayn": (_TOUR, dict(fn="by_discriminator", demos="", kind="liayn")),
+    "ads": (_TOUR, dict(fn="by_transport", demos="", scale=1.0)),
+    "stages": (_TOUR, dict(fn="by_stages", demos="", stages=5)),
+    # Auxiliary losses on the actor's layers; the reward stays the environment's.
+    "temporal": (_AUXILIARY | dict(auxiliary=dict(fn="temporal")), dict(fn="")),
+    "views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="info_nce")), dict(fn="")),
+    "robust_views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="robust")), dict(fn="")),
+    # arXiv 2403.00673: starts from a teacher's states for the first 100,000 steps. Its teacher is a trained agent.
+    "snapshots": (
+        _PROBE
+        | dict(
+            env=dict(
+                name="probes/corridor",
+                length=40,
+                snapshots=dict(
+                    teacher=dict(fn="mostly", action=1, share=0.6),
+                    episodes=10,
+                    every=10,
+                    max_steps=160,
+                    clusters=6,
+                    until=100_000,
+                    limit=100,
+                ),
+            ),
+            train=dict(total_steps=200_000, optimizer=dict(learning_rate=3e-3)),
+            eval=dict(max_steps=160),
+        ),
+        dict(fn=""),
+    ),
+}
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, (*PLACES, "smoke"))
+    names = sorted(words & set(PLACES))
+    if len(names) > 1:
+        raise ValueError(f"choose at most one reward, not {', '.join(names)}")
+    name = names[0] if names else "terms"
+    fields, relabel = PLACES[name]
+    config = control_common.base(f"control_rewards_{name}")
+    config.num_seeds = 4
+    auxiliary = fields.get("auxiliary", dict(fn=""))
+    config.update({group: values for group, values in fields.items() if group != "auxiliary"})
+    config.algorithm.relabel = relabel
+    config.algorithm.auxiliary = auxiliary
+    if "smoke" in words:
+        config.update(num_seeds=2, log_every=4)
+        config.train.total_steps = 8 * config.sample.num_envs * config.sample.num_steps
+        config.eval.update(num_episodes=2, max_steps=20)
+        config.checkpoint.every = 4
+        config.log.update(progress=False, tensorboard=False)
+    return config
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds; each is a run of its own, regardless of config.num_seeds."""
+    return sweeps.product(sweeps.seeds(arg), sweeps.grid("num_seeds", (1,)))
+
+
+def sweep_reward(arg: str | None = None):
+    """The rewards, each in its own environment."""
+    return sweeps.grid("argument", sweeps.words(arg, tuple(PLACES)))

@@ -1,0 +1,25 @@
+"""Offline reinforcement learning: a policy from recorded transitions, evaluated in their environment.
+
+    python -m experiments.control_offline --config=configs/control/offline.py:pointmass,iql
+    python -m experiments.control_offline --config=configs/control/offline.py:gridworld,cql
+    python -m experiments.control_offline --config=configs/control/offline.py:pointmass,bc --config.dataset.path=DATA
+
+The data are those of scripted behaviours of mixed quality, or of dataset.path: a folder that control_ppo
+--config.record.path=FOLDER recorded, Minari's or D4RL's HDF5, a TFDS folder of RLDS episodes. eval/normalized is 0 for
+random actions and 100 for the scripted expert. Runs, meshes, checkpoints and the loop are those of control_ppo.
+"""
+
+import pathlib
+
+from experiments.parts import control_loop, flags, offline_runs
+
+
+def run(config, workdir: pathlib.Path) -> None:
+    """Trains in `workdir`. Raises ValueError if the config is for another program."""
+    if config.program != "control_offline":
+        raise ValueError(f"this config is for python -m experiments.{config.program}")
+    control_loop.train(config, workdir, offline_runs.make_offline_run, lambda config: lambda state, step: [])
+
+
+if __name__ == "__main__":
+    flags.main(run, several_processes=True)

@@ -1,0 +1,193 @@
+"""One run of experiments.control_offline as pure functions: the data, the fit, the evaluation."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from experiments.parts import control_runs, control_setup, offline_data
+from rl_jax.control import offline
+from rl_jax.control.offline import data as datasets
+from rl_jax.control.offline import evaluation, labelling, sequence
+from rl_jax.control.offline import recipe as recipes
+from rl_jax.core.binding import bind
+from rl_jax.models.agents import decision_transformer
+from rl_jax.rollout.envs.steps import memoryless
+from rl_jax.training.step import TrainState
+
+
+class OfflineState(NamedTuple):
+    """State of a run.
+
+    Attributes:
+      train: TrainState of the networks, with the target networks.
+      loaded: offline_data.Loaded; it does not change.
+    """
+
+    train: TrainState
+    loaded: offline_data.Loaded
+
+
+class Method(NamedTuple):
+    """A method of a config, ready to be fitted.
+
+    Attributes:
+      init: (key) -> params.
+      recipe: recipe.Recipe.
+      sample: (data, key, batch_size) -> what the loss reads; None: single steps.
+      act: (params, Loaded) -> a policy of Worlds, as rollout.envs.steps takes it.
+      memory: (B) -> its memory at an episode's start.
+      distribution: of the policy's actions.
+    """
+
+    init: Callable
+    recipe: recipes.Recipe
+    sample: Callable | None
+    act: Callable
+    memory: Callable
+    distribution: Any
+
+
+def step_method(config, networks, algorithm: dict[str, Any]) -> Method:
+    """A method whose policy reads single observations. algorithm: config.algorithm, numbers may be traced."""
+    recipe = bind(algorithm, offline)(networks)
+    partly = "labels" in config and config.labels.missing == "actions" and not config.labels.fill
+
+    def act(params, loaded: offline_data.Loaded):
+        return memoryless(lambda o: networks.policy(params, datasets.normalized(o, loaded.moments)))
+
+    sample = labelling.only_labelled if partly else None
+    return Method(networks.init, recipe, sample, act, lambda rows: (), networks.distribution)
+
+
+def sequence_method(config, networks, algorithm: dict[str, Any]) -> Method:
+    """A decision transformer, asked for a return at each step. Arguments: as for `step_method`.
+
+    Raises:
+      ValueError: if eval.greedy is off: the policy remembers the likeliest action, not a sampled one.
+    """
+    if not config.eval.greedy:
+        raise ValueError("eval.greedy=False: a decision transformer acts by its likeliest action; set it True")
+    shape = control_setup.load_env(config, 1).observation_space.shape
+    fields, target, scale = config.sequence.to_dict(), algorithm["target"], algorithm["scale"]
+    model = decision_transformer.make_decision_transformer(
+        shape, networks.distribution, networks.encode, networks.size, **fields
+    )
+
+    def act(params, loaded: offline_data.Loaded):
+        low, high = loaded.references
+        asked = low + target * (high - low)
+
+        def policy(worlds):
+            observations = datasets.normalized(worlds.observation, loaded.moments)
+            to_go = (asked - worlds.episode_return) / scale
+            memory = decision_transformer.extended(worlds.memory, to_go, observations, worlds.episode_length)
+            outputs = model.apply(params, memory)[0][:, -1]
+            chosen = networks.encode(networks.distribution.mode(outputs))
+            return outputs, memory._replace(actions=memory.actions.at[:, -1].set(chosen))
+
+        return policy
+
+    return Method(
+        model.init,
+        bind(algorithm, offline)(model),
+        functools.partial(sequence.sample_windows, context=config.sequence.context),
+        act,
+        lambda rows: decision_transformer.empty(model, rows, shape),
+        networks.distribution,
+    )
+
+
+METHODS = {"dt": sequence_method, "mo_dt": sequence_method}  # algorithm.fn -> Method; others are step_method's
+
+
+def check_one_device(config, parts: int) -> None:
+    """Raises ValueError if the run is to spread its envs over devices, which it has none of."""
+    if parts > 1:
+        raise ValueError(f"mesh={config.mesh!r}: offline runs have no envs to spread; use seeds:N")
+    if config.eval.num_episodes < 1:
+        raise ValueError(f"eval.num_episodes={config.eval.num_episodes} must be 1 or more: returns are the result")
+
+
+def make_estimate(config, networks) -> Callable:
+    """Makes (TrainState, data) -> {"ope/fqe"}: the policy's mean value of the data's first states, by fitted Q.
+
+    Discounted with dataset.discount. Without a group `ope` there is none. Critics are fitted anew at each row of metrics.
+
+    Raises:
+      ValueError: for a decision transformer, whose policy does not read single observations.
+    """
+    if "ope" not in config:
+        return lambda train, data: {}
+    if config.algorithm.fn in METHODS:
+        raise ValueError(
+            f"ope: algorithm.fn={config.algorithm.fn!r} has no policy of single observations; leave it out"
+        )
+    fields, discount = config.ope, config.dataset.discount
+
+    def estimate(train: TrainState, data: datasets.OfflineData) -> dict[str, jax.Array]:
+        def policy(observations: jax.Array) -> jax.Array:
+            return networks.policy(train.params, observations)
+
+        init_key, fit_key = jax.random.split(jax.random.fold_in(train.rng, 2**31 - 4))
+        recipe = evaluation.fitted_q(networks, policy, discount=discount)
+        begin, fit = recipes.make_fit(recipe, fields.learning_rate, batch_size=config.train.batch_size)
+        state, _ = fit(begin(networks.init(init_key), fit_key), data, fields.updates)
+        values = evaluation.policy_values(networks, state.params, policy, data.steps.observations)
+        first = data.time == 0
+        return {"ope/fqe": jnp.sum(jnp.where(first, values, 0.0)) / jnp.sum(first)}
+
+    return estimate
+
+
+def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None):
+    """Makes the pure functions of one run, as control_runs.make_run.
+
+    Args:
+      config: of the program.
+      parts: devices per run; 1.
+      axis_name: None.
+
+    Returns:
+      (init, advance, params).
+    """
+    check_one_device(config, parts)
+    settings, method = control_setup.settings_of(config), METHODS.get(config.algorithm.fn, step_method)
+    env = control_setup.load_env(config, 1)
+    networks = offline_data.make_offline_networks(config, env)
+    load = offline_data.make_loader(config, networks, config.dataset.discount)
+    eval_env = control_setup.load_env(config, config.eval.num_episodes)
+    estimate = make_estimate(config, networks)
+
+    def parts_of(values: dict[str, jax.Array]):
+        result = control_setup.with_values(settings, values)
+        own = method(config, networks, result["algorithm"])
+        adam = dict(result["train"]["optimizer"])
+        fit = recipes.make_fit(
+            own.recipe,
+            adam.pop("learning_rate"),
+            batch_size=config.train.batch_size,
+            max_grad_norm=config.train.max_grad_norm,
+            shares=tuple(config.dataset.mixing),
+            sample=own.sample,
+            **adam,
+        )
+        return own, *fit
+
+    def init(key: jax.Array, values: dict[str, jax.Array]) -> OfflineState:
+        init_key, load_key, fit_key = jax.random.split(key, 3)
+        own, begin, _ = parts_of(values)
+        return OfflineState(begin(own.init(init_key), fit_key), load(load_key))
+
+    def advance(state: OfflineState, values: dict[str, jax.Array], count: int):
+        own, _, fit = parts_of(values)
+        train, metrics = fit(state.train, state.loaded.data, count)
+        policy, memory = own.act(train.params, state.loaded), own.memory(eval_env.num_envs)
+        metrics |= control_runs.judge(config, policy, own.distribution, eval_env, train, memory)
+        metrics |= offline_data.scores(metrics["eval/return"], state.loaded)
+        metrics |= estimate(train, state.loaded.data)
+        return state._replace(train=train), jax.tree.map(jnp.float32, metrics)
+
+    return init, advance, lambda state: state.train.params

@@ -1,0 +1,230 @@
+"""A run of experiments.control_replay, from its config to pure functions; and the recorder of its episodes."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments.parts.control_runs import judge
+from experiments.parts.control_setup import load_env, num_updates, settings_of, with_values
+from experiments.parts.episodes import episode_row
+from experiments.parts.processes import to_host
+from rl_jax import envs
+from rl_jax.control import replay_methods
+from rl_jax.control.off_policy import make_replay_update
+from rl_jax.control.replay import Priority
+from rl_jax.control.replay_types import ReplaySettings, ReplayState, unravelers
+from rl_jax.core.binding import bind
+from rl_jax.core.masked import all_reduce, empty_like, merge
+from rl_jax.losses import value_heads
+from rl_jax.models.agents import exploration, value_networks
+from rl_jax.models.agents.distributions import categorical
+from rl_jax.rollout.envs.episode import record_episode
+
+CHOICES = ("dqn", "discrete_sac")  # methods of whole-number actions; the others take real ones
+
+
+class Built(NamedTuple):
+    """A method and how it acts.
+
+    Attributes:
+      method: off_policy.OffPolicy.
+      distribution: of the actions, with the probability of a uniform one as its last output.
+    """
+
+    method: Any
+    distribution: Any
+
+
+def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
+    """The method of a config with the networks that fit the environment's spaces.
+
+    Args:
+      config: of the program.
+      algorithm: config.algorithm as a dict; numbers may be traced.
+      env: for its spaces.
+
+    Raises:
+      ValueError: if the method does not take the environment's actions, or their bounds are infinite.
+    """
+    space, shape, name = env.action_space, env.observation_space.shape, algorithm["method"]["fn"]
+    layers = config.network.to_dict()
+    dueling, members, kind = layers.pop("dueling"), layers.pop("members"), layers.pop("kind")
+    if kind != "mlp":
+        raise ValueError(f"network.kind={kind!r}: replay draws single steps, which an mlp reads; set it to 'mlp'")
+    head = bind(algorithm["head"], value_heads)()
+    whole = isinstance(space, envs.Discrete)
+    if whole != (name in CHOICES):
+        kinds = ("whole numbers", "dqn or discrete_sac") if whole else ("real numbers", "td3 or sac")
+        raise ValueError(
+            f"algorithm.method.fn={name!r}: the actions of {config.env.name} are {kinds[0]}: use {kinds[1]}"
+        )
+    if whole:
+        critic = value_networks.make_action_values(
+            shape, space.n, head.num_outputs, dueling=dueling, members=members, **layers
+        )
+        law = exploration.greedy(space.n) if name == "dqn" else categorical(space.n)
+        actor = None if name == "dqn" else value_networks.make_actor(shape, law, **layers)
+        smoothing, bounds = None, (None, None)
+    else:
+        bounds, noise = (space.low, space.high), algorithm["noise"]
+        critic = value_networks.make_q_function(shape, *bounds, head.num_outputs, members=members, **layers)
+        smoothing = exploration.noisy(*bounds, std=noise["target"], clip=noise["target_clip"])
+        law = exploration.squashed(*bounds) if name == "sac" else exploration.noisy(*bounds, std=noise["acting"])
+        actor = value_networks.make_actor(shape, law, **layers)
+    parts = replay_methods.ReplayParts(critic, actor, head, smoothing)
+    method = bind(algorithm["method"], replay_methods)(parts)
+    return Built(method, exploration.exploring(law, exploration.uniform_actions(law, *bounds)))
+
+
+def make_settings(config, groups: dict[str, Any], parts: int) -> ReplaySettings:
+    """The numbers of an update, per device of a run.
+
+    Args:
+      config: of the program.
+      groups: as from control_setup.settings_of; numbers may be traced.
+      parts: devices that the run's environments are spread over.
+
+    Raises:
+      ValueError: if the replay or the batch does not divide over the environments or devices.
+    """
+    replay, algorithm, train = config.replay, groups["algorithm"], groups["train"]
+    worlds = config.sample.num_envs
+    for name in ("capacity", "warmup"):
+        if replay[name] % worlds:
+            raise ValueError(f"replay.{name}={replay[name]} must be a multiple of sample.num_envs={worlds}")
+    if replay.batch_size % parts:
+        raise ValueError(f"replay.batch_size={replay.batch_size} does not divide over {parts} devices")
+    explore, total = algorithm["exploration"], num_updates(config)
+
+    def share(updates: jax.Array) -> jax.Array:
+        done = jnp.minimum(updates / max(explore["fraction"] * total, 1.0), 1.0)
+        return explore["initial"] + done * (explore["final"] - explore["initial"])
+
+    return ReplaySettings(
+        slots=replay.capacity // worlds,
+        warmup=replay.warmup // worlds,
+        batch_size=replay.batch_size // parts,
+        steps=algorithm["n_step"],
+        discount=algorithm["discount"],
+        tau=algorithm["tau"],
+        target_every=algorithm["target_every"],
+        gradient_steps=train["gradient_steps"],
+        actor_every=train["actor_every"],
+        max_grad_norm=None if train["max_grad_norm"] == math.inf else train["max_grad_norm"],
+        priority=Priority(**algorithm["priority"]),
+        random_share=share,
+    )
+
+
+def make_optimizers(train: dict[str, Any], steps: int) -> dict[str, optax.GradientTransformation]:
+    """group of params -> Adam of train.optimizer (critic) or train.actor_optimizer, decayed over so many steps."""
+
+    def adam(fields: dict[str, Any], count: int) -> optax.GradientTransformation:
+        fields = dict(fields)
+        rate, final = fields.pop("learning_rate"), fields.pop("final_fraction")
+        return optax.adam(optax.linear_schedule(rate, rate * final, count), **fields)
+
+    later = max(steps // train["actor_every"], 1)
+    return {"critic": adam(train["optimizer"], steps), "actor": adam(train["actor_optimizer"], later)}
+
+
+def make_replay_run(config, *, parts: int = 1, axis_name: str | None = None) -> tuple[Callable, ...]:
+    """Makes the pure functions of a single run, in the form of control_runs.make_run.
+
+    Args:
+      config: of the program.
+      parts: number of devices that the run's envs are spread over.
+      axis_name: mapped axis of these devices.
+
+    Returns:
+      (init, advance, params), see control_runs.make_run.
+
+    Raises:
+      ValueError: if numbers do not divide, or the envs live on the host and there are several runs or devices.
+    """
+    if config.sample.num_envs % parts:
+        raise ValueError(f"sample.num_envs={config.sample.num_envs} do not divide over {parts} devices")
+    env = load_env(config, config.sample.num_envs // parts)
+    runs = len(config.runs) or config.num_seeds * math.prod(len(values) for _, values in config.sweep)
+    if not env.pure and (runs > 1 or config.mesh):
+        raise ValueError(
+            f"{config.env.name} lives on the host: it can be trained in one run, on one device, not {runs} runs"
+        )
+    judged = load_env(config, config.eval.num_episodes, fresh_starts=0) if config.eval.num_episodes else None
+    settings = settings_of(config)
+    steps = num_updates(config) * config.train.gradient_steps
+    unravel = unravelers(build(config, settings["algorithm"], env).method)
+
+    def parts_of(values: dict[str, jax.Array]):
+        groups = with_values(settings, values)
+        built = build(config, groups["algorithm"], env)
+        functions = make_replay_update(
+            built.method,
+            built.distribution,
+            env,
+            make_settings(config, groups, parts),
+            make_optimizers(groups["train"], steps),
+            num_steps=config.sample.num_steps,
+            axis_name=axis_name,
+        )
+        return built.distribution, *functions
+
+    parts_of({})  # what is wrong with the numbers is said here, outside of a trace
+
+    def init(key: jax.Array, values: dict[str, jax.Array]) -> ReplayState:
+        return parts_of(values)[1](key)
+
+    def advance(state: ReplayState, values: dict[str, jax.Array], count: int):
+        distribution, _, update, policy_of = parts_of(values)
+
+        def step(carry, _):
+            state, metrics = update(carry[0])
+            return (state, merge(carry[1], metrics)), None
+
+        empty = empty_like(jax.eval_shape(update, state)[1])
+        (state, metrics), _ = jax.lax.scan(step, (state, empty), None, count)
+        if axis_name is not None:
+            metrics = all_reduce(metrics, axis_name)
+        metrics = {name: mean.value() for name, mean in metrics.items()}
+        if judged is not None:
+            metrics |= judge(config, policy_of(state), distribution, judged, state.train)
+        return state, metrics
+
+    def params(state: ReplayState):
+        return {name: unravel[name](x) for name, x in state.train.params.items()}
+
+    return init, advance, params
+
+
+def make_replay_recorder(config) -> Callable:
+    """Makes a function that records an episode of the first run's current policy, as control_loop.make_recorder."""
+    if not config.eval.num_episodes:
+        return lambda state, step: []
+    env = load_env(config, 1, fresh_starts=0)
+    built = build(config, settings_of(config)["algorithm"], env)
+    unravel = unravelers(built.method)
+
+    def record(train) -> Any:
+        params = {name: unravel[name](x) for name, x in train.params.items()}
+
+        def policy(worlds):
+            outputs = built.method.policy(params, worlds.observation)
+            return jnp.concatenate([outputs, jnp.zeros((len(outputs), 1))], axis=1), worlds.memory
+
+        key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 2), train.step)
+        options = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy)
+        return record_episode(policy, built.distribution, env, key, **options)
+
+    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None  # compiles faster
+    compiled = jax.jit(record, compiler_options=options)
+    first = (0, 0) if config.spread == "pmap" else 0
+
+    def recorded(state: ReplayState, step: int) -> list[dict[str, Any]]:
+        episode = compiled(to_host(jax.tree.map(lambda x: x[first], state.train)))
+        return [episode_row(jax.device_get(episode), step=step, env=config.env.name)]
+
+    return recorded

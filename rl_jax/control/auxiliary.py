@@ -1,0 +1,103 @@
+"""Auxiliary losses on the actor's representation z = features(o), by name: config.algorithm.auxiliary.
+
+temporal   info_nce(G(z_t, a_t) W z_{t+1}^T)                           TACO 2306.13229, K = 1
+views      info_nce or robust on two masked views of each observation     CLAM 2401.00132, iSogCLR 2305.11965
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rl_jax.core.types import Params
+from rl_jax.losses import contrastive
+
+
+class Auxiliary(NamedTuple):
+    """A loss beside the policy's.
+
+    Attributes:
+      init: (key) -> params of its own; they are trained with the agent's.
+      loss: (params, features, observations [n, ...], actions float [n, A], next_observations [n, ...], key) -> float
+        []; features: observations -> z [n, width], differentiated too.
+      coef: its weight.
+    """
+
+    init: Callable
+    loss: Callable
+    coef: float | chex.Array
+
+
+def temporal(*, width: int, action_size: int, make_net: Callable, coef: float = 0.1, rows: int = 128) -> Auxiliary:
+    """Which next state follows (s, a)? Rows of the minibatch are each other's wrong answers.
+
+    Source: arXiv 2306.13229 (TACO). Departs: one action (K = 1, as there on some tasks), the target is the current
+    encoder without gradient, and there is no second augmentation and no prediction of rewards.
+
+    Args:
+      width: of z.
+      action_size: numbers of an action; discrete ones are one-hot.
+      make_net: models.agents.features.make_net.
+      coef: weight.
+      rows: of the minibatch that are contrasted, the first ones.
+    """
+    net = make_net(width + action_size, width, hidden=(width,))
+
+    def init(key: chex.PRNGKey) -> Params:
+        net_key, map_key = jax.random.split(key)
+        return {"net": net.init(net_key), "map": jax.random.normal(map_key, (width, width)) / width}
+
+    def loss(params, features, observations, actions, next_observations, key) -> chex.Array:
+        now, after = (features(x[:rows]) for x in (observations, next_observations))
+        query = net.apply(params["net"], jnp.concatenate([now, actions[:rows]], axis=1))
+        return jnp.mean(contrastive.info_nce(query @ params["map"] @ jax.lax.stop_gradient(after).T))
+
+    return Auxiliary(init, loss, coef)
+
+
+def views(
+    *,
+    width: int,
+    make_net: Callable,
+    kind: str = "info_nce",
+    hidden_share: float = 0.3,
+    rho: float = 0.3,
+    floor: float = 0.05,
+    coef: float = 0.1,
+    rows: int = 128,
+) -> Auxiliary:
+    """Two views of an observation, each with other features hidden, have to be told from those of other observations.
+
+    Source: arXiv 2401.00132 (CLAM: masked views of the same episode are positives) with kind "info_nce"; 2305.11965
+    (iSogCLR) with "robust". Departs: single observations in place of windows with attention pooling.
+
+    Args:
+      width: of z.
+      make_net: models.agents.features.make_net.
+      kind: "info_nce" or "robust".
+      hidden_share: of the features, in each view.
+      rho: of robust.
+      floor: smallest temperature; info_nce takes it as its only one.
+      coef: weight.
+      rows: of the minibatch that are contrasted, the first ones.
+
+    Raises:
+      ValueError: if the kind is unknown.
+    """
+    if kind not in ("info_nce", "robust"):
+        raise ValueError(f"views: kind={kind!r} must be info_nce or robust")
+    net = make_net(width, width, hidden=(width,))
+
+    def loss(params, features, observations, actions, next_observations, key) -> chex.Array:
+        seen = observations[:rows]
+        kept = [jax.random.bernoulli(k, 1.0 - hidden_share, seen.shape) for k in jax.random.split(key)]
+        codes = [net.apply(params, features(seen * mask)) for mask in kept]
+        # Not the norm: at 0, where every feature is hidden, its gradient is nan. The 0.01 keeps this one small there.
+        left, right = (x * jax.lax.rsqrt(jnp.sum(jnp.square(x), axis=1, keepdims=True) + 1e-2) for x in codes)
+        if kind == "robust":
+            return jnp.mean(contrastive.robust(left @ right.T, rho=rho, floor=floor)[0])
+        return jnp.mean(contrastive.info_nce(left @ right.T / floor))
+
+    return Auxiliary(net.init, loss, coef)

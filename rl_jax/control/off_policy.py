@@ -1,0 +1,130 @@
+"""Learning from replay: one update of critics, and of an actor if there is one, as a pure function of all of a run.
+
+    T steps of B environments  -> the ring                                             replay.add
+    G times: N draws           -> loss of the critics, one optimizer step              method.critic_loss
+             every E-th time   -> loss of the actor, one optimizer step                method.actor_loss
+             slow copy <- (1 - tau) slow copy + tau params
+
+Methods (DQN, TD3, SAC, REDQ ... in replay_methods.py) are choices of the losses; heads (losses.value_heads) of what a
+critic's outputs mean. The functions have the form of update.make_update: they work under jit, lax.scan, lax.map, vmap
+and, with `axis_name`, with environments and rings spread over devices.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from rl_jax.control.replay import Replay, add, empty
+from rl_jax.control.replay_learning import make_learner
+from rl_jax.control.replay_types import OffPolicy, ReplaySettings, ReplayState, check, opener
+from rl_jax.control.transitions import Transitions
+from rl_jax.control.update import own_key
+from rl_jax.core.masked import Max, Mean
+from rl_jax.rollout.envs.steps import Worlds, collect, memoryless, start
+from rl_jax.training.step import TrainState
+
+
+def make_replay_update(
+    method: OffPolicy,
+    distribution,
+    env,
+    settings: ReplaySettings,
+    optimizers: dict[str, optax.GradientTransformation],
+    *,
+    num_steps: int,
+    axis_name=None,
+    learn_from: Callable | None = None,
+) -> tuple[Callable, Callable, Callable]:
+    """Builds the pure functions of a training run from replay.
+
+    Args:
+      method: the losses.
+      distribution: of the actions, whose last output is the probability of a uniform one
+        (models.agents.exploration.exploring).
+      env: envs.Vector.
+      settings: the numbers.
+      optimizers: group of params -> optax transformation.
+      num_steps: T, steps of each environment per update.
+      axis_name: mapped axis over which the environments are spread. Gradients are summed over it; draws are each
+        part's own.
+      learn_from: (state, key) -> ReplayBatch, instead of a draw from the replay alone.
+
+    Returns:
+      (init, update, policy_of), see update.make_update; init(key) -> ReplayState.
+
+    Raises:
+      ValueError: if numbers do not divide.
+    """
+    check(settings, num_steps, method)
+    opened = opener(method)
+    learn = make_learner(method, settings, optimizers, axis_name=axis_name, learn_from=learn_from)
+
+    def acting(params: dict[str, Any], share: chex.Array) -> Callable:
+        def policy(observations: chex.Array) -> chex.Array:
+            outputs = method.policy(params, observations)
+            column = jnp.broadcast_to(jnp.asarray(share, outputs.dtype), (len(outputs), 1))
+            return jnp.concatenate([outputs, column], axis=1)
+
+        return memoryless(policy)
+
+    def gathered(params: dict[str, Any], worlds: Worlds, key: chex.PRNGKey, share: chex.Array, count: int):
+        worlds, rows, metrics = collect(acting(params, share), distribution, env, worlds, key, num_steps=count)
+        kept = Transitions(
+            observations=rows.observations,
+            actions=distribution.to_env(rows.actions),
+            rewards=rows.rewards,
+            next_observations=rows.next_observations,
+            terminated=rows.terminated,
+            truncated=rows.truncated,
+        )
+        return worlds, kept, metrics
+
+    def init(key: chex.PRNGKey) -> ReplayState:
+        params_key, worlds_key, train_key, warmup_key = jax.random.split(key, 4)
+        train = _first(method, optimizers, params_key, train_key)
+        worlds = start(env, own_key(worlds_key, axis_name))
+        keys = own_key(warmup_key, axis_name), jnp.float32(1.0)
+        worlds, rows, _ = gathered(opened(train.params), worlds, *keys, settings.warmup)
+        return ReplayState(train, worlds, _holding(rows, settings), jnp.int32(settings.warmup), jnp.int32(0))
+
+    def update(state: ReplayState):
+        key = own_key(jax.random.fold_in(state.train.rng, state.updates), axis_name)
+        act_key, learn_key = jax.random.split(key)
+        share = settings.random_share(state.updates)
+        worlds, rows, metrics = gathered(opened(state.train.params), state.worlds, act_key, share, num_steps)
+        replay = add(state.replay, state.written, rows)
+        state = state._replace(worlds=worlds, replay=replay, written=state.written + num_steps)
+        state, learned = learn(state, learn_key)
+        metrics |= learned
+        metrics["nonfinite/skipped"] = Max(state.train.skipped.astype(jnp.float32))
+        metrics["explore/share"] = Mean(jnp.asarray(share, jnp.float32), jnp.float32(1.0))
+        return state._replace(updates=state.updates + 1), metrics
+
+    def policy_of(state: ReplayState) -> Callable:
+        return acting(opened(state.train.params), jnp.float32(0.0))
+
+    return init, update, policy_of
+
+
+def _first(method: OffPolicy, optimizers, params_key: chex.PRNGKey, train_key: chex.PRNGKey) -> TrainState:
+    """The TrainState before the first step."""
+    params = {name: ravel_pytree(x)[0] for name, x in method.init(params_key).items()}
+    opt_state = {name: optimizers[name].init(x) for name, x in params.items()}
+    slow = {name: params[name] + 0.0 for name in method.slow}  # copies: a shared buffer cannot be donated
+    zeros = (jnp.int32(0) for _ in range(3))
+    return TrainState(next(zeros), params, opt_state, train_key, *zeros, {"slow": slow})
+
+
+def _holding(rows: Transitions, settings: ReplaySettings) -> Replay:
+    """A replay that begins with the rows [B, warmup]."""
+    count = rows.rewards.shape[1]
+    replay = empty(rows, settings.slots, settings.priority)
+    filled = jax.tree.map(lambda old, new: old.at[:, :count].set(new), replay.rows, rows)
+    if settings.priority.used():
+        return Replay(filled, replay.priorities.at[:, :count].set(1.0))
+    return Replay(filled, ())

@@ -1,0 +1,14 @@
+"""Offline reinforcement learning: a policy from recorded transitions, without a step in the environment.
+
+A method is a Recipe (recipe.py): a loss of all its networks. A config names one of the functions here as `algorithm`.
+
+    bc, filtered_bc, awr, iql, xql, dual     in_sample.py       Q is asked for the data's actions only
+    td3_bc, a2pr, cql                        actor_critic.py    the policy's own actions, kept near the data's
+    dt, mo_dt                                sequence.py        cloning, given the return that is asked for
+"""
+
+from rl_jax.control.offline.actor_critic import a2pr, cql, td3_bc
+from rl_jax.control.offline.in_sample import awr, bc, dual, filtered_bc, iql, xql
+from rl_jax.control.offline.sequence import dt, mo_dt
+
+__all__ = ["a2pr", "awr", "bc", "cql", "dt", "dual", "filtered_bc", "iql", "mo_dt", "td3_bc", "xql"]

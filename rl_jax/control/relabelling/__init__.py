@@ -1,0 +1,28 @@
+"""Relabellings of a rollout's rewards by name: config.algorithm.relabel = dict(fn="by_potential", ...).
+
+Each function makes an algorithm.Relabel. Its keywords are those of the config, and what the program knows: num_envs,
+observation_size, discount, distribution, axis_name, make_net (models.agents.features). A function of anybody's own is
+named by its import path, "my_rewards:by_mine", with the same keywords.
+"""
+
+from rl_jax.control.relabelling.annotated import by_annotator
+from rl_jax.control.relabelling.hindsight import by_hindsight
+from rl_jax.control.relabelling.imitation import by_discriminator
+from rl_jax.control.relabelling.novelty import by_archive, by_distillation, by_elliptical
+from rl_jax.control.relabelling.shaping import by_lagrange, by_machine, by_potential, by_terms
+from rl_jax.control.relabelling.transport import by_stages, by_transport
+
+__all__ = [
+    "by_annotator",
+    "by_archive",
+    "by_discriminator",
+    "by_distillation",
+    "by_elliptical",
+    "by_hindsight",
+    "by_lagrange",
+    "by_machine",
+    "by_potential",
+    "by_stages",
+    "by_terms",
+    "by_transport",
+]

@@ -1,0 +1,180 @@
+"""Replay as arrays in the training state: a ring of steps per environment, drawn from uniformly or by priority.
+
+Every function is pure, so a replay is checkpointed, resumed, mapped over seeds and split over devices like the rest of
+the state. A ring has R slots for each of B environments; successive slots of an environment are successive steps, so
+sums over n steps are made when a batch is drawn.
+"""
+
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rl_jax.control.transitions import Transitions
+from rl_jax.losses.td import n_step as sum_steps
+
+
+class Replay(NamedTuple):
+    """The newest R steps of each of B environments.
+
+    Attributes:
+      rows: Transitions [B, R]. Slot i holds the newest step whose number is i modulo R.
+      priorities: float32 [B, R], p^exponent; 0 where nothing is written. () if draws are uniform.
+    """
+
+    rows: Transitions
+    priorities: Any
+
+
+class ReplayBatch(NamedTuple):
+    """N draws.
+
+    Attributes:
+      steps: Transitions [N]; rewards are sums over n steps, next_observations those after the last of them.
+      discounts: float32 [N], of the value after the last step: gamma^m, and 0 if the task ended.
+      weights: float32 [N], importance weights, 1 at most; all 1 if draws are uniform.
+      places: int32 [N, 2], environment and slot, for `with_priorities`.
+    """
+
+    steps: Transitions
+    discounts: chex.Array
+    weights: chex.Array
+    places: chex.Array
+
+
+class Priority(NamedTuple):
+    """How much the size of an error counts. Source: arXiv 1511.05952.
+
+    Attributes:
+      exponent: omega of P(i) ~ p_i^omega; 0 (a plain number) is a uniform draw.
+      correction: beta of the weights (N P(i))^-beta; 1 removes the bias.
+      floor: added to each error, so that every step can be drawn.
+    """
+
+    exponent: Any = 0.0
+    correction: Any = 0.4
+    floor: float = 1e-3
+
+    def used(self) -> bool:
+        """Whether draws are by priority; an exponent that is traced (swept) counts as used."""
+        return not (isinstance(self.exponent, int | float) and self.exponent == 0)
+
+
+UNIFORM = Priority()
+
+
+def empty(rows: Transitions, slots: int, priority: Priority) -> Replay:
+    """A replay of R = slots slots, for rows [B, T] of these shapes (arrays or shapes)."""
+    blank = jax.tree.map(lambda x: jnp.zeros((x.shape[0], slots, *x.shape[2:]), x.dtype), rows)
+    shape = blank.rewards.shape
+    return Replay(blank, jnp.zeros(shape) if priority.used() else ())
+
+
+def add(replay: Replay, written: chex.Array, rows: Transitions) -> Replay:
+    """The replay after T more steps of each environment. New ones get the largest priority there is, 1 at first.
+
+    Args:
+      replay: R slots, a multiple of T, so that a write never wraps around.
+      written: int32 []. Steps written so far per environment, a multiple of T.
+      rows: [B, T].
+
+    Raises:
+      ValueError: if R is no multiple of T.
+    """
+    slots, count = replay.rows.rewards.shape[1], rows.rewards.shape[1]
+    if slots % count:
+        raise ValueError(f"a replay of {slots} steps per environment is no multiple of the {count} that are written")
+    at = written % slots
+
+    def write(old: chex.Array, new: chex.Array) -> chex.Array:
+        return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), at, axis=1)
+
+    priorities = replay.priorities
+    if not isinstance(priorities, tuple):
+        largest = jnp.max(priorities)
+        priorities = write(priorities, jnp.full(rows.rewards.shape, jnp.where(largest > 0, largest, 1.0)))
+    return Replay(jax.tree.map(write, replay.rows, rows), priorities)
+
+
+def draw(
+    replay: Replay,
+    written: chex.Array,
+    key: chex.PRNGKey,
+    size: int,
+    *,
+    discount: float,
+    steps: int = 1,
+    priority: Priority = UNIFORM,
+    axis_name=None,
+) -> ReplayBatch:
+    """N = size draws with replacement.
+
+        uniform:     every start of n whole steps is as likely
+        by priority: P(i) = p_i^omega / sum p^omega, w_i = (M P(i))^-beta / max w, M starts
+
+    By priority the unit interval is cut into N equal parts, and one number is drawn in each. Finding them takes a sum
+    over the whole replay.
+
+    Args:
+      replay: with at least n steps written.
+      written: int32 []. Steps written so far per environment.
+      key: typed PRNG key.
+      size: N.
+      discount: gamma.
+      steps: n. The newest n - 1 steps of each environment start no draw.
+      priority: as at `empty`.
+      axis_name: mapped axis over which the environments are spread; each part draws from its own.
+    """
+    envs, slots = replay.rows.rewards.shape
+    held = jnp.minimum(written, slots)
+    starts = held - (steps - 1)  # per environment
+    oldest = jnp.where(written > slots, written % slots, 0)
+    if isinstance(replay.priorities, tuple):
+        # One draw of a number below starts x envs: its two parts are independent.
+        place = jax.random.randint(key, (size,), 0, starts * envs)
+        env, slot = place // starts, (oldest + place % starts) % slots
+        weights = jnp.ones(size)
+    else:
+        age = (jnp.arange(slots) - oldest) % slots
+        likely = jnp.where((age < starts)[None, :], replay.priorities, 0.0).reshape(-1)
+        summed = jnp.cumsum(likely)
+        at = (jnp.arange(size) + jax.random.uniform(key, (size,))) / size * summed[-1]
+        place = jnp.clip(jnp.searchsorted(summed, at, side="right"), 0, len(summed) - 1)
+        env, slot = place // slots, place % slots
+        chance = likely[place] / summed[-1] * (starts * envs)
+        weights = jnp.power(jnp.maximum(chance, 1e-12), -priority.correction)
+        largest = jnp.max(weights)
+        weights = weights / (largest if axis_name is None else jax.lax.pmax(largest, axis_name))
+    places = jnp.stack([env, slot], axis=1).astype(jnp.int32)
+    if steps == 1:
+        found = jax.tree.map(lambda x: x[env, slot], replay.rows)
+        discounts = jnp.where(found.terminated, 0.0, discount)
+        return ReplayBatch(found, discounts, weights, places)
+    window = (slot[:, None] + jnp.arange(steps)[None, :]) % slots
+    of = {name: getattr(replay.rows, name)[env[:, None], window] for name in ("rewards", "terminated", "truncated")}
+    total, discounts, last = sum_steps(of["rewards"], of["terminated"], of["truncated"], discount)
+    end = (slot + last) % slots
+    rows = replay.rows
+    found = Transitions(
+        observations=rows.observations[env, slot],
+        actions=rows.actions[env, slot],
+        rewards=total,
+        next_observations=rows.next_observations[env, end],
+        terminated=rows.terminated[env, end],
+        truncated=rows.truncated[env, end],
+    )
+    return ReplayBatch(found, discounts, weights, places)
+
+
+def with_priorities(replay: Replay, places: chex.Array, errors: chex.Array, priority: Priority) -> Replay:
+    """The replay after these steps were trained on. places: int32 [N, 2]. errors: float [N], their sizes."""
+    if isinstance(replay.priorities, tuple):
+        return replay
+    raised = jnp.power(jnp.abs(errors) + priority.floor, priority.exponent)
+    return replay._replace(priorities=replay.priorities.at[places[:, 0], places[:, 1]].set(raised))
+
+
+def join(left: ReplayBatch, right: ReplayBatch) -> ReplayBatch:
+    """The draws of both, the left ones first."""
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), left, right)

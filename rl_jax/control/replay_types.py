@@ -1,0 +1,120 @@
+"""What a training from replay is made of: a method's losses, the numbers of an update, and the state of a run."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from rl_jax.control.replay import Priority, Replay
+from rl_jax.rollout.envs.steps import Worlds
+from rl_jax.training.step import TrainState
+
+
+class OffPolicy(NamedTuple):
+    """A method of replay. params and slow are {"critic": pytree, "actor": pytree}, as far as there are such groups.
+
+    Attributes:
+      init: (key) -> params.
+      policy: (params, observations [N, ...]) -> outputs [N, ...] of the distribution.
+      critic_loss: (params, slow, ReplayBatch [N], key) -> (loss [N], size of the errors [N], {name: float []}).
+      actor_loss: (params, slow, ReplayBatch [N], key) -> (loss [N], {name: float []}), or None without an actor.
+      slow: the groups of which a slow copy is kept.
+    """
+
+    init: Callable
+    policy: Callable
+    critic_loss: Callable
+    actor_loss: Callable | None
+    slow: tuple[str, ...]
+
+
+class ReplaySettings(NamedTuple):
+    """The numbers of an update. They may be traced where float is said.
+
+    Attributes:
+      slots: R, steps that are kept of each environment.
+      warmup: random steps of each environment before the first update.
+      batch_size: N, draws of one gradient step.
+      steps: n, rewards that are summed before the value.
+      discount: gamma, float.
+      tau: share of the newest params in the slow copy, float; 1 copies.
+      target_every: gradient steps between changes of the slow copy.
+      gradient_steps: G per update.
+      actor_every: E, gradient steps of the critics per one of the actor.
+      max_grad_norm: float, or None.
+      priority: of the draws.
+      random_share: (updates so far, int32 []) -> the probability of a uniform action.
+    """
+
+    slots: int
+    warmup: int
+    batch_size: int
+    steps: int = 1
+    discount: Any = 0.99
+    tau: Any = 0.005
+    target_every: int = 1
+    gradient_steps: int = 1
+    actor_every: int = 1
+    max_grad_norm: Any = None
+    priority: Priority = Priority()
+    random_share: Callable = lambda updates: jnp.float32(0.0)
+
+
+class ReplayState(NamedTuple):
+    """Everything a run carries.
+
+    Attributes:
+      train: TrainState. params and opt_state are {"critic": one flat vector, "actor": ...}; trackers is {"slow": ...},
+        the slow copies. Its step counts gradient steps of the critics.
+      worlds: state of the environments.
+      replay: Replay.
+      written: int32 []. Steps of each environment in the replay so far, those that were overwritten included.
+      updates: int32 [].
+    """
+
+    train: TrainState
+    worlds: Worlds
+    replay: Replay
+    written: chex.Array
+    updates: chex.Array
+
+
+def unravelers(method: OffPolicy) -> dict[str, Callable]:
+    """group -> the function that turns its flat vector of params into the method's pytree."""
+    shapes = jax.eval_shape(method.init, jax.random.key(0))
+    return {
+        name: ravel_pytree(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), tree))[1]
+        for name, tree in shapes.items()
+    }
+
+
+def opener(method: OffPolicy) -> Callable:
+    """{group: flat vector} -> {group: pytree}, for any of the method's groups."""
+    unravel = unravelers(method)
+    return lambda vectors: {name: unravel[name](x) for name, x in vectors.items()}
+
+
+def check(settings: ReplaySettings, num_steps: int, method: OffPolicy) -> None:
+    """Checks the numbers of an update against each other.
+
+    Raises:
+      ValueError: if they do not divide, or the warm-up is too short for a draw or too long for the replay.
+    """
+    every, count = settings.actor_every, settings.gradient_steps
+    if method.actor_loss is not None and max(every, count) % min(every, count):
+        raise ValueError(
+            f"train.gradient_steps={count} and train.actor_every={every}: one must be a multiple of the other"
+        )
+    if settings.slots % num_steps or settings.warmup % num_steps:
+        raise ValueError(
+            f"replay: {settings.slots} slots and {settings.warmup} warm-up steps of each environment must be "
+            f"multiples of the {num_steps} steps of an update"
+        )
+    if not max(settings.steps, 1) <= settings.warmup <= settings.slots:
+        raise ValueError(
+            f"replay: {settings.warmup} warm-up steps of each environment must be at least n_step={settings.steps}, "
+            f"and fit into its {settings.slots} slots"
+        )

@@ -1,0 +1,181 @@
+"""Preferences from recorded episodes of experiments.agents: pairs of turns, pairs of whole episodes, good episodes.
+
+    python -m experiments.agents --config=configs/agents_worlds.py:guess --config.agent.record=true --workdir=runs/guess
+    python -m experiments.dpo --config=configs/preferences/episodes.py:guess,turns --config.data.path=runs/guess
+
+Everything is the token ids that were sampled and read; no text is encoded again. What an environment wrote is in a
+response, but not trained on. numpy and pyarrow, no jax.
+"""
+
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from rl_jax.data.readers import DataError
+from rl_jax.experience import trajectory
+from rl_jax.experience.trajectory import Trajectory
+from rl_jax.preferences.sources import Preferences, prompt_share
+
+FOLDER = "trajectories"  # of a run
+PAIRS = ("turns", "episodes", "none")
+
+
+def load(
+    *,
+    path: str,
+    pairs: str = "turns",
+    gap: float = 1e-6,
+    least: float = 0.5,
+    newest: int = 0,
+    test_share: float = 0.1,
+    data_dir: str = "",
+) -> Preferences:
+    """Preferences among the episodes of a run.
+
+    Args:
+      path: workdir of a run with agent.record=true, or its folder `trajectories`.
+      pairs: "turns": two turns after exactly the same tokens, the one with the highest mean return to go against the
+        one with the lowest. "episodes": the best episode of a group against the worst, their turns trained on and what
+        the environment wrote not. "none": labelled episodes for SFT or KTO, desirable from `least` on.
+      gap: pairs whose returns differ by less are left out.
+      least: the reward from which an episode is desirable, for pairs="none".
+      newest: how many of the newest steps are read. 0: all.
+      test_share: of the prompts.
+      data_dir: unused; other data is stored there.
+
+    Raises:
+      ValueError: if a setting is out of its range.
+      DataError: if there is no recorded episode, or no pair among them; names the folder.
+    """
+    del data_dir
+    if pairs not in PAIRS or not 0 <= test_share < 1 or newest < 0:
+        raise ValueError(
+            f"pairs={pairs!r} must be one of {', '.join(PAIRS)}, test_share={test_share} in [0, 1) and newest={newest} "
+            "0 or more"
+        )
+    records, folder = {"train": [], "test": []}, pathlib.Path(path)
+    seen, kind = 0, "labels" if pairs == "none" else "pairs"
+    for group in groups(folder, newest):
+        seen += len(group)
+        if pairs == "turns":
+            found = pairs_of_turns(group, gap)
+        else:
+            found = pairs_of_episodes(group, gap) if pairs == "episodes" else labelled(group, least)
+        for record in found:
+            share = prompt_share(" ".join(map(str, group[0].segments[0][0].ids.tolist())) + group[0].prompt_id)
+            records["test" if share < test_share else "train"].append(record)
+    if not records["train"]:
+        raise DataError(
+            f"{folder}: {seen} recorded episodes hold no pair of {pairs}" + (f" that differ by {gap}" if seen else "")
+            + "; record more steps, or set test_share=0"
+        )  # fmt: skip
+    return Preferences("episodes", kind, lambda split: Source(records[split], kind))
+
+
+class Source:
+    """Records in memory, as a PreferenceSource.
+
+    Attributes:
+      num_skipped: 0.
+    """
+
+    num_skipped = 0
+
+    def __init__(self, records: list[dict], kind: str):
+        self._records, self.kind = records, kind
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> dict:
+        return self._records[index]
+
+    def __repr__(self) -> str:
+        return f"episodes.Source({len(self)} {self.kind})"
+
+
+def groups(folder: pathlib.Path, newest: int = 0) -> Iterator[list[Trajectory]]:
+    """The groups of a run's recorded episodes, without those that failed, step by step.
+
+    Raises:
+      DataError: if the folder has no file of episodes, or one that cannot be read.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    folder = folder / FOLDER if (folder / FOLDER).is_dir() else folder
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        raise DataError(f"{folder} has no recorded episodes (*.parquet): record them with --config.agent.record=true")
+    for file in files[-newest:]:
+        try:
+            found = trajectory.from_table(pyarrow.parquet.read_table(file))
+        except (pyarrow.ArrowException, ValueError) as error:
+            raise DataError(f"{file} is no file of recorded episodes: {error}") from error
+        by_group: dict[int, list[Trajectory]] = {}
+        for one in found:
+            if one.status != "error" and one.turns:
+                by_group.setdefault(one.group, []).append(one)
+        yield from by_group.values()
+
+
+def turns_of(one: Trajectory) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], float]]:
+    """(what was read, what was said, the return to go) of each turn."""
+    rewards = [turn.reward for turn in one.turns]
+    to_go = np.cumsum(rewards[::-1])[::-1]
+    number = 0
+    for spans in one.segments:
+        context: tuple[int, ...] = ()
+        for span in spans:
+            ids = tuple(span.ids.tolist())
+            if span.kind == "sampled":
+                yield context, ids, float(to_go[number])
+                number += 1
+            context += ids
+
+
+def pairs_of_turns(group: Sequence[Trajectory], gap: float) -> list[dict]:
+    """The best and the worst turn after each history that several episodes of a group have in common."""
+    said: dict[tuple[int, ...], dict[tuple[int, ...], list[float]]] = {}
+    for one in group:
+        for context, ids, value in turns_of(one):
+            if ids:
+                said.setdefault(context, {}).setdefault(ids, []).append(value)
+    records = []
+    for context, turns in said.items():
+        means = {ids: float(np.mean(values)) for ids, values in turns.items()}
+        best, worst = max(means, key=lambda ids: means[ids]), min(means, key=lambda ids: means[ids])
+        if means[best] - means[worst] >= gap and best != worst:
+            records.append(_record(context, [dict(ids=list(best)), dict(ids=list(worst))], [means[best], means[worst]]))
+    return records
+
+
+def pairs_of_episodes(group: Sequence[Trajectory], gap: float) -> list[dict]:
+    """The best and the worst episode of a group, of those with one segment; [] if they are as good."""
+    whole = [one for one in group if len(one.segments) == 1]
+    if not whole:
+        return []
+    best, worst = max(whole, key=lambda one: one.reward), min(whole, key=lambda one: one.reward)
+    if best.reward - worst.reward < gap:
+        return []
+    return [_record(best.segments[0][0].ids.tolist(), [_rest(best), _rest(worst)], [best.reward, worst.reward])]
+
+
+def labelled(group: Sequence[Trajectory], least: float) -> list[dict]:
+    """Every episode with one segment, desirable or not."""
+    return [
+        _record(one.segments[0][0].ids.tolist(), [_rest(one)], [float(one.reward >= least)])
+        for one in group
+        if len(one.segments) == 1
+    ]
+
+
+def _rest(one: Trajectory) -> dict:
+    spans = one.segments[0][1:]
+    ids = [token for span in spans for token in span.ids.tolist()]
+    return dict(ids=ids, trained=[span.kind == "sampled" for span in spans for _ in span.ids])
+
+
+def _record(prompt: Sequence[int], responses: list[dict], rewards: list[float]) -> dict:
+    return {"prompt": {"ids": list(prompt)}, "responses": responses, "rewards": rewards, "info": {}}

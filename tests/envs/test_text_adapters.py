@@ -1,0 +1,309 @@
+"""rl_jax.envs.text.adapters: reasoning-gym, textarena, verifiers, openenv, MCP; each skipped where it is not installed.
+
+pip install -r requirements-agents.txt; pytest tests/envs/test_text_adapters.py -rs
+"""
+
+import asyncio
+import json
+import socket
+import sys
+import threading
+import time
+
+import pytest
+
+from rl_jax.envs.text.adapters import problems
+
+
+def record(number):
+    return {"prompt": "", "info": json.dumps({"number": number})}
+
+
+def test_problems_are_numbers():
+    task = problems.load(num_train=3, num_test=2)
+    train, test = task.data_source("train"), task.data_source("test")
+    assert [problems.number_of(train[n], 7) for n in range(3)] == [0, 1, 2] and len(task.data_source("sft_train")) == 0
+    assert {problems.number_of(test[n], 7) for n in range(2)}.isdisjoint(range(3))
+    assert problems.number_of({"info": "{}"}, 7) == 7 and task.tokenizer.decode(task.tokenizer.encode("Ab?")) == "Ab?"
+    with pytest.raises(IndexError):
+        train[3]
+
+
+# --- reasoning-gym ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reasoning():
+    pytest.importorskip("reasoning_gym")
+    from rl_jax.envs.text.adapters import reasoning
+
+    return reasoning
+
+
+def test_a_question_is_scored_by_its_task(reasoning):
+    env = reasoning.ReasoningGym(tasks=("chain_sum",), settings={"chain_sum": {"min_terms": 2, "max_terms": 2}})
+    messages = env.reset(record(5), 0)
+    again = reasoning.ReasoningGym(tasks=("chain_sum",), settings={"chain_sum": {"min_terms": 2, "max_terms": 2}})
+    assert again.reset(record(5), 9) == messages and again.reset(record(6), 0) != messages
+    right = env.step(env.right_answer())
+    assert right.done and right.reward == 1.0 and right.numbers == {"correct": 1.0, "score": 1.0, "raised": 0.0}
+    wrong = env.step("no number")
+    assert wrong.reward == 0.0 and wrong.numbers["correct"] == 0
+
+
+def test_any_answer_pays_a_little_unless_a_threshold_says_no(reasoning):
+    """countdown pays .05 for an expression that is wrong."""
+    paid, strict = (reasoning.ReasoningGym(tasks="countdown", threshold=threshold) for threshold in (0.0, 1.0))
+    for env in (paid, strict):
+        env.reset(record(1), 0)
+    assert 0 < paid.step("1 + 1").reward < 0.5 and strict.step("1 + 1").reward == 0
+
+
+def test_what_reasoning_gym_has_not_is_refused(reasoning):
+    with pytest.raises(ValueError, match="reasoning_gym has no chain_sun"):
+        reasoning.ReasoningGym(tasks=("chain_sun",))
+    with pytest.raises(ValueError, match="threshold=2 must be"):
+        reasoning.ReasoningGym(threshold=2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_every_task_asks_and_scores(reasoning):
+    """Its own answer is right where it shows one, and nonsense is not."""
+    env = reasoning.ReasoningGym()
+    assert len(env._tasks) > 90
+    wrong, silent = [], []
+    for number, name in enumerate(env._tasks):
+        (message,) = env.reset(record(number), 0)
+        assert message["content"], name
+        if env.step("@@ nonsense @@").reward:
+            wrong.append(f"{name} pays for nonsense")
+        answer = env.right_answer()
+        if not answer:
+            silent.append(name)
+        elif env.step(answer).reward != 1:
+            wrong.append(f"{name} does not take its own answer")
+    # Tasks that do not take the answer that they show, or show none: many are right there.
+    assert len(wrong) <= 4 and len(silent) <= 12, (wrong, silent)
+
+
+# --- textarena --------------------------------------------------------------------------------------------------------
+
+
+def test_a_game_for_one(request):
+    pytest.importorskip("textarena")
+    from rl_jax.envs.text.adapters.arena import TextArena
+
+    async def game(env):
+        told = await env.reset(record(3), 0)
+        low, high = 1, 20
+        while True:
+            guess = (low + high) // 2
+            step = await env.step(f"[{guess}]")
+            if step.done:
+                return told, step
+            text = step.messages[0]["content"].lower()
+            assert "higher" in text or "lower" in text
+            low, high = (guess + 1, high) if "higher" in text else (low, guess - 1)
+
+    told, last = asyncio.run(game(TextArena(game="GuessTheNumber-v0-raw")))
+    assert "between 1 and 20" in told[0]["content"] and last.reward == 1.0 and last.numbers["correct"] == 1
+    assert asyncio.run(game(TextArena(game="GuessTheNumber-v0-raw")))[0] == told
+    with pytest.raises(ValueError, match="game='Gues'"):
+        TextArena(game="Gues")
+    with pytest.raises(ValueError, match="players=3 must be 1 or 2"):
+        TextArena(game="GuessTheNumber-v0-raw", players=3)
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_a_game_for_two_with_a_partner(seat):
+    pytest.importorskip("textarena")
+    from rl_jax.envs.text.adapters.arena import TextArena
+
+    async def game():
+        env, heard = TextArena(game="Nim-v0-raw", players=2), []
+        with pytest.raises(ValueError, match="needs config.agent.partner"):
+            await env.reset(record(seat), 0)
+
+        async def partner(text):
+            heard.append(text)
+            return "[1 1]" if len(heard) == 1 and seat == 1 else "[nonsense]"  # twice invalid: it loses
+
+        env.partner = partner
+        (told,) = await env.reset(record(seat), 0)
+        assert (f"Player {seat}" in told["content"]) and bool(heard) == (seat == 1)
+        for _ in range(20):
+            step = await env.step("[0 1]")
+            if step.done:
+                return step, heard
+        raise AssertionError("the game does not end")
+
+    last, heard = asyncio.run(game())
+    assert heard and last.reward == 1.0
+
+
+def test_a_game_that_a_partner_ends_at_once():
+    pytest.importorskip("textarena")
+    from rl_jax.envs.text.adapters.arena import TextArena
+
+    async def game():
+        env = TextArena(game="Nim-v0-raw", players=2)
+
+        async def partner(text):
+            return "[nonsense]"
+
+        env.partner = partner
+        return await env.reset(record(1), 0), await env.step("[0 1]")
+
+    told, last = asyncio.run(game())
+    assert told[0]["content"] == "The game is over." and last.done and last.reward == 1.0
+
+
+# --- verifiers --------------------------------------------------------------------------------------------------------
+
+
+def make_taskset():
+    """Three tasks: say the number; half of the reward for a digit at all."""
+    import verifiers.v1 as vf
+
+    class Data(vf.TaskData):
+        answer: str
+
+    class Say(vf.Task[Data, vf.State, vf.TaskConfig]):
+        @vf.reward(weight=0.5)
+        async def digit(self, trace) -> float:
+            return float(any(c.isdigit() for c in trace.last_reply))
+
+        @vf.reward(weight=0.5)
+        async def right(self, task, trace) -> float:
+            return float(trace.last_reply.strip() == task.answer)
+
+        @vf.metric
+        async def length(self, trace) -> float:
+            return float(len(trace.last_reply))
+
+    class Numbers(vf.Taskset[Say, vf.TasksetConfig]):
+        def load(self):
+            for n in range(3):
+                yield Say(Data(prompt=f"Say {n}.", system_prompt="Be brief.", answer=str(n)), vf.TaskConfig())
+
+    return Numbers(vf.TasksetConfig(id="numbers"))
+
+
+def test_a_task_of_verifiers_scores_an_answer():
+    pytest.importorskip("verifiers.v1")
+    from rl_jax.envs.text.adapters.verifiers import Verifiers
+
+    env = Verifiers(taskset="tests.envs.test_text_adapters:make_taskset")
+    assert env.reset(record(4), 0) == [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say 1."}
+    ]  # fmt: skip
+    said = {text: asyncio.run(env.step(text)) for text in ("1", "2", "no")}
+    assert [step.reward for step in said.values()] == [1.0, 0.5, 0.0]
+    assert said["no"].numbers == {"correct": 0.0, "length": 2.0} and said["1"].numbers["correct"] == 1
+
+
+# --- openenv ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server():
+    """A real OpenEnv server on the loopback: echoes, pays .5 a message, ends with the second."""
+    pytest.importorskip("openenv.core")
+    uvicorn = pytest.importorskip("uvicorn")
+    from openenv.core.env_server.http_server import create_fastapi_app
+    from openenv.core.env_server.interfaces import Environment
+    from openenv.core.env_server.types import Action, Observation, State
+
+    class Say(Action):
+        message: str
+
+    class Heard(Observation):
+        text: str = ""
+        letters: int = 0
+
+    class Echo(Environment):
+        SUPPORTS_CONCURRENT_SESSIONS = True
+
+        def reset(self, seed=None, episode_id=None, **_):
+            self.count = 0
+            return Heard(text=f"begin {seed}", done=False, reward=0.0)
+
+        def step(self, action, timeout_s=None, **_):
+            self.count += 1
+            text = action.message
+            return Heard(text=f"heard {text}", letters=len(text), done=self.count == 2, reward=0.5)
+
+        @property
+        def state(self):
+            return State(step_count=self.count)
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    app = create_fastapi_app(Echo, Say, Heard)
+    running = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    while not running.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{port}"
+    running.should_exit = True
+    thread.join()
+
+
+def test_a_session_of_an_openenv_server(server):
+    from rl_jax.envs.text.adapters.openenv import OpenEnv
+
+    env = OpenEnv(url=server, observation="text", numbers=("letters",))
+    for _ in range(2):  # two calls of play, an event loop each
+        assert asyncio.run(env.reset(record(3), 0)) == [{"role": "user", "content": "begin 3"}]
+        first, last = (asyncio.run(env.step(text)) for text in ("hello", "ok"))
+        assert first.messages[0]["content"] == "heard hello" and (first.reward, first.done) == (0.5, False)
+        assert last.done and last.numbers == {"letters": 2.0}
+    env.close()
+
+
+# --- MCP --------------------------------------------------------------------------------------------------------------
+
+SERVER = '''
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("numbers")
+@server.tool()
+def add(a: int, b: int = 1) -> int:
+    """The sum."""
+    return a + b
+@server.tool()
+def fail(why: str) -> str:
+    """Fails."""
+    raise ValueError(why)
+server.run()
+'''
+
+
+def call(name, **arguments):
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def test_tools_of_an_mcp_server(tmp_path):
+    pytest.importorskip("mcp.client.client")
+    from rl_jax.envs.text.adapters.mcp import McpUser
+
+    (tmp_path / "server.py").write_text(f"import sys; sys.path += {sys.path!r}\n{SERVER}")
+    env = McpUser(command=(sys.executable, str(tmp_path / "server.py")), price=0.1)
+    assert {tool["function"]["name"] for tool in env.tools} == {"add", "fail"}
+    assert env.reset({"prompt": "2+3?"}, 0) == "2+3?"
+    step = env.step(call("add", a=2, b=3) + call("add", a=2))
+    assert [message["content"] for message in step.messages] == ["5", "3"] and step.reward == -0.2
+    bad = env.step(call("add", a="2") + call("fail", why="because") + call("gone"))
+    assert "a='2' is not of type integer" in bad.messages[0]["content"] and "because" in bad.messages[1]["content"]
+    assert "there is no tool 'gone'" in bad.messages[2]["content"] and bad.numbers["malformed"] == 2
+    assert env.step("5").done
+    assert len(McpUser._connections) == 1
+    McpUser(command=(sys.executable, str(tmp_path / "server.py")), only=("add",))
+    assert len(McpUser._connections) == 1, "one server serves all"
+    with pytest.raises(ValueError, match="the server has no sub"):
+        McpUser(command=(sys.executable, str(tmp_path / "server.py")), only=("sub",))
+    with pytest.raises(ValueError, match="give one of command"):
+        McpUser()

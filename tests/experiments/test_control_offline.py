@@ -1,0 +1,138 @@
+"""experiments/control_offline.py: a run and its resumption, data from files and from control_ppo, and refusals."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from configs.control import environments
+from configs.control import offline as configs
+from experiments import control_offline, control_ppo
+from experiments.parts import budgets, control_runs, control_setup, offline_data
+from rl_jax.data import transitions
+from rl_jax.training import checkpoint
+from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
+
+
+def tiny(words, **fields):
+    """configs/control/offline.py:WORDS,smoke on networks of 8 units."""
+    config = configs.get_config(f"{words},smoke")
+    config.network.hidden = (8,)
+    with config.unlocked():
+        config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+    return config
+
+
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.slow
+def test_a_run_and_its_resumption(tmp_path, monkeypatch):
+    """td3_bc on pointmass: target networks, a delayed policy, and the data are all restored."""
+    config = tiny("pointmass,td3_bc")
+    control_offline.run(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "StopSignal", StopAfter())
+        control_offline.run(config, tmp_path / "halves")
+    assert not (tmp_path / "halves" / "final.json").exists()
+    control_offline.run(config, tmp_path / "halves")
+    for name in ("metrics.jsonl", "final.json"):
+        assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [4, 8]
+    assert rows[1]["env_steps"] == 8 * budgets.samples_per_step(config)
+    assert {"eval/return", "eval/normalized", "eval/improvement", "data/return"} <= set(rows[1])
+
+
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.slow
+def test_a_run_of_ppo_is_recorded_and_read(tmp_path):
+    """control_ppo writes transitions at update 0 and at each checkpoint; control_offline takes the folder."""
+    config = environments.get_config("matching,smoke")
+    config.network.hidden = (8,)
+    config.update(num_seeds=1)
+    config.record.update(path=str(tmp_path / "data"), num_envs=4, num_steps=8)
+    control_ppo.run(config, tmp_path / "ppo")
+    parts = sorted(path.name for path in (tmp_path / "data").iterdir())
+    assert parts == ["step_00000000.npz", "step_00000004.npz", "step_00000008.npz"]
+    recorded = transitions.read(tmp_path / "data")
+    assert len(recorded.rewards) == 3 * 4 * 8 and recorded.metadata["env"] == "probes/matching"
+    assert recorded.metadata["behaviours"][2] == "control_matching, seed 0, update 8"
+    right = recorded.observations[:, 0] == 2.0 * recorded.actions - 1.0
+    np.testing.assert_array_equal(recorded.rewards, np.where(right, 1.0, -1.0))
+    config = tiny("matching,bc", dataset__path=str(tmp_path / "data"))
+    loaded = loaded_of(config)
+    assert loaded.data.behaviour.tolist() == recorded.behaviour.tolist()
+    np.testing.assert_allclose(loaded.behaviour_return, recorded.rewards.mean(), rtol=1e-6)
+
+
+def loaded_of(config):
+    networks = offline_data.make_offline_networks(config, control_setup.load_env(config, 1))
+    return offline_data.make_loader(config, networks, 0.9)(jax.random.key(0))
+
+
+def file_of(tmp_path, **fields):
+    rng = np.random.default_rng(0)
+    arrays = dict(
+        observations=rng.normal(size=(6, 4)), actions=np.zeros((6, 2)), rewards=np.ones(6),
+        next_observations=rng.normal(size=(6, 4)), terminated=np.zeros(6, bool), truncated=np.arange(6) % 3 == 2,
+    )  # fmt: skip
+    transitions.write(tmp_path / "a.npz", transitions.check("a", arrays | fields, {}))
+    return str(tmp_path / "a.npz")
+
+
+def test_a_file_is_read(tmp_path):
+    loaded = loaded_of(tiny("pointmass,bc", dataset__path=file_of(tmp_path), dataset__returns=(0.0, 3.0)))
+    assert loaded.data.time.tolist() == [0, 1, 2, 0, 1, 2] and loaded.data.to_go.tolist() == [3, 2, 1, 3, 2, 1]
+    np.testing.assert_allclose(loaded.data.returns[:3], [1 + 0.9 + 0.81, 1.9, 1.0], rtol=1e-6)
+    assert loaded.behaviour_return == 3.0 and loaded.references.tolist() == [0.0, 3.0]
+    assert offline_data.scores(jax.numpy.float32(1.5), loaded)["eval/normalized"] == 50.0
+
+
+@pytest.mark.parametrize(
+    ("words", "fields", "said"),
+    [
+        ("pointmass,iql", dict(mesh="envs:2"), "offline runs have no envs to spread"),
+        ("pointmass,iql", dict(eval__num_episodes=0), "eval.num_episodes=0 must be 1 or more"),
+        ("pointmass,iql", dict(dataset__behaviours=("best",), dataset__shares=(1.0,)), "'best' is none of expert"),
+        ("pointmass,iql", dict(dataset__shares=(1.0,)), "give one share above 0 for each"),
+        ("pointmass,iql", dict(dataset__num_envs=2), "dataset.num_envs=2 is less than one for each of 3"),
+        ("pointmass,iql", dict(env__name="probes/drive"), "'probes/drive' has no scripted behaviour"),
+        ("pointmass,iql", dict(dataset__path="nowhere.npz"), "nowhere.npz: no such file"),
+        ("pointmass,iql", dict(dataset__returns=(1.0,)), "must be two returns"),
+        ("matching,bc", dict(algorithm__fn="td3_bc"), "needs continuous ones, not 2"),
+        ("pointmass,dual_tv", dict(algorithm__divergence="js"), "divergence='js' is none of chi2, tv"),
+        ("pointmass,iql", dict(program="control_ppo"), "this config is for python -m experiments.control_ppo"),
+    ],
+)
+def test_refusals(words, fields, said, tmp_path):
+    config = tiny(words, **fields)
+    if fields.get("algorithm__fn"):
+        config.algorithm = configs.METHODS["td3_bc"]
+    with pytest.raises(ValueError, match=said):
+        control_offline.run(config, tmp_path)
+
+
+def test_files_that_do_not_fit_the_environment(tmp_path):
+    path = file_of(tmp_path, actions=np.zeros((6, 3)))
+    with pytest.raises(
+        ValueError, match=r"a.npz, field 'actions': shape \(3,\) per step, but probes/pointmass has \(2,\)"
+    ):
+        loaded_of(tiny("pointmass,bc", dataset__path=path))
+    with pytest.raises(
+        ValueError, match=r"field 'observations': shape \(4,\) per step, but probes/matching has \(1,\)"
+    ):
+        loaded_of(tiny("matching,bc", dataset__path=path))
+
+
+def test_words_that_do_not_go_together():
+    with pytest.raises(ValueError, match="one method and one word for the labels, not bc, iql"):
+        configs.get_config("bc,iql")
+    with pytest.raises(ValueError, match="td3_bc is for continuous actions, cartpole has a finite set"):
+        configs.get_config("cartpole,td3_bc")

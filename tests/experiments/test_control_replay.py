@@ -1,0 +1,141 @@
+"""experiments/control_replay.py: every config builds, runs resume bit for bit with their replay, sweep, and spread."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from configs.control import replay as configs
+from experiments import control_replay
+from experiments.parts import control_runs, control_setup, replay_runs
+from rl_jax.training import checkpoint
+from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
+
+
+def small(words="matching,smoke", **fields):
+    """The smoke config of one seed on a network of 8, with other fields: train__total_steps=value."""
+    config = configs.get_config(words)
+    config.update(num_seeds=1)
+    config.replay.update(capacity=128, warmup=32, batch_size=8)
+    config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+    return config
+
+
+def trained(config):
+    """(the state of all runs, metrics [runs] of the last row) of a whole training."""
+    program = control_runs.make_program(config, replay_runs.make_replay_run)
+    state = program.init()
+    for _ in range(control_setup.num_updates(config) // config.log_every):
+        state, metrics = program.advance(state)
+        jax.block_until_ready(state)
+    return jax.device_get((program.finals(state), metrics))
+
+
+PLACE_OF = {True: "aim", False: "matching"}
+
+
+@pytest.mark.parametrize("method", configs.METHODS)
+def test_every_method_builds(method):
+    """Its networks and losses, down to their shapes; every field is one that is read."""
+    config = configs.get_config(f"{PLACE_OF[method in configs.OF_NUMBERS]},{method},smoke")
+    groups = control_setup.settings_of(config)
+    env = control_setup.load_env(config, 8)
+    method = replay_runs.build(config, groups["algorithm"], env).method
+    settings = replay_runs.make_settings(config, groups, 1)
+    params = jax.eval_shape(method.init, jax.random.key(0))
+    assert set(params) == {"critic", "actor"} - ({"actor"} if method.actor_loss is None else set())
+    assert settings.slots * 8 == config.replay.capacity and float(settings.random_share(0)) in (0.0, 1.0)
+    assert set(method.slow) <= set(params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["matching,rainbow", "aim,sac"])
+def test_rainbow_and_sac_solve_their_probes_from_every_seed(words):
+    config = configs.get_config(words)
+    updates = 150
+    config.train.total_steps = updates * config.sample.num_envs * config.sample.num_steps
+    config.log_every = config.checkpoint.every = updates
+    metrics = trained(config)[1]
+    best = 0.9 if "matching" in words else -0.05
+    assert metrics["eval/return"].shape == (3,) and (metrics["eval/return"] > best).all(), metrics["eval/return"]
+    assert not metrics["nonfinite/skipped"].any()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_run_that_is_stopped_goes_on_bit_for_bit_with_its_replay(tmp_path, monkeypatch):
+    fields = dict(num_seeds=2, algorithm__n_step=2, algorithm__priority__exponent=0.6)
+    control_replay.run(small(**fields), tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "StopSignal", StopAfter())
+        control_replay.run(small(**fields), tmp_path / "halves")
+    assert not (tmp_path / "halves" / "final.json").exists()
+    control_replay.run(small(**fields), tmp_path / "halves")
+    for name in ("metrics.jsonl", "episodes.jsonl", "final.json"):
+        assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [4, 8] and rows[-1]["env_steps"] == 8 * 32
+    assert {"eval/return", "runs/worst", "loss", "value/mean", "explore/share"} <= set(rows[1])
+
+
+@pytest.mark.slow
+def test_what_is_swept_is_what_a_run_of_its_own_has():
+    config = small()
+    config.sweep = (("algorithm.discount", (0.5, 0.9)), ("train.optimizer.learning_rate", (1e-3, 1e-2)))
+    params, metrics = trained(config)
+    assert metrics["loss"].shape == (4,)
+    alone, _ = trained(small(algorithm__discount=0.9, train__optimizer__learning_rate=1e-3))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x[2], y[0], rtol=1e-5, atol=1e-6), params, alone)
+    assert (
+        len({float(x) for x in params["critic"]["head"]["kernel"][:, 0, 0, 0]}) == 2
+    )  # in one step the discount moves nothing
+
+
+@pytest.mark.slow
+def test_environments_and_replay_over_two_devices(monkeypatch):
+    """Each device has its own steps and draws; the params stay equal on both."""
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)
+    config = small(num_seeds=2, mesh="envs:2", algorithm__priority__exponent=0.6)
+    program = control_runs.make_program(config, replay_runs.make_replay_run)
+    state, metrics = program.advance(program.init())
+    rows = state.replay.rows.rewards
+    assert rows.shape == (2, 8, 16) and {x.data.shape for x in rows.addressable_shards} == {(2, 4, 16)}
+    np.testing.assert_array_equal(*(np.asarray(x.data) for x in state.train.params["critic"].addressable_shards))
+    assert np.isfinite(metrics["loss"]).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "fields", "said"),
+    [
+        ("matching,smoke", dict(env__name="probes/aim"), "actions of probes/aim are real numbers: use td3 or sac"),
+        ("aim,smoke", dict(env__name="probes/matching"), "are whole numbers: use dqn or discrete_sac"),
+        ("matching,smoke", dict(network__kind="gru"), "network.kind='gru'"),
+        ("matching,smoke", dict(replay__capacity=100), "replay.capacity=100 must be a multiple of sample.num_envs=8"),
+        ("matching,smoke", dict(mesh="envs:8", replay__batch_size=12), "12 does not divide over 8"),
+    ],
+)
+def test_refusals(words, fields, said):
+    config = small(words, **fields)
+    with pytest.raises(ValueError, match=said):
+        replay_runs.build(config, config.algorithm.to_dict(), control_setup.load_env(config, 1))
+        replay_runs.make_settings(config, control_setup.settings_of(config), 8)
+
+
+def test_words_that_do_not_go_together():
+    with pytest.raises(ValueError, match="one environment and one method"):
+        configs.get_config("cartpole,pendulum")
+    with pytest.raises(ValueError, match="sac does not fit cartpole, whose actions are choices"):
+        configs.get_config("cartpole,sac")
+    assert configs.get_config("redq").env.name == "gymnax/Pendulum-v1"
+    assert configs.get_config("breakout,c51").algorithm.head.high == 30.0
+    with pytest.raises(ValueError, match="this config is for python -m experiments.control_ppo"):
+        control_replay.run(small(program="control_ppo"), pathlib.Path("unused"))

@@ -1,0 +1,151 @@
+"""configs/control/rewards.py through control_ppo: what is swept, what is resumed, and what is refused."""
+
+import functools
+import json
+import pathlib
+import tempfile
+
+import jax
+import numpy as np
+import pytest
+
+from configs.control import preferences, rewards
+from experiments import control_ppo
+from experiments.parts import check_config, control_relabel, control_runs, control_setup
+from rl_jax.rollout.envs.steps import collect, memoryless, start
+from rl_jax.training import checkpoint
+from tests.control.relabelling.rows import random_rows
+from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
+
+
+def small(word, **fields):
+    """A config of 8 updates of 8 environments x 8 steps on a network of 8, one row of metrics each 4 updates."""
+    config = rewards.get_config(f"{word},smoke")
+    config.num_seeds = 1
+    config.sample.update(num_envs=8, num_steps=8)
+    config.network.hidden = (8,)
+    config.train.update(total_steps=512, epochs=2, minibatches=2)
+    config.eval.update(num_episodes=2, max_steps=4)
+    with config.unlocked():
+        if "demos" in config.algorithm.relabel:
+            config.algorithm.relabel.demos = str(demonstration(config))
+        config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+    return config
+
+
+@functools.cache
+def folder() -> pathlib.Path:
+    """A folder for files that live as long as the tests."""
+    return pathlib.Path(tempfile.mkdtemp())
+
+
+def demonstration(config) -> pathlib.Path:
+    """episodes.jsonl with an episode of 32 steps to the right in the environment of the config."""
+    path = folder() / "episodes.jsonl"
+    size = control_setup.load_env(config, 1).observation_space.shape[0]
+    seen = np.eye(size, dtype=np.float32)[np.minimum(np.arange(33), size - 1)]
+    row = {"observations": {"shape": [size], "values": seen.tolist()}, "actions": [1] * 32}
+    path.write_text(json.dumps(row) + "\n")
+    return path
+
+
+def shapes_of(tree):
+    """A state has the same structure, shapes and dtypes after every update."""
+    return jax.tree.structure(tree), [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
+
+
+def rows_like(config):
+    """Shapes of a rollout of `small` in the environment of the config."""
+    _, env, agent = relabel_of(config)
+    state = jax.eval_shape(lambda key: start(env, key), jax.random.key(0))
+    policy = memoryless(functools.partial(agent.policy, agent.init(jax.random.key(0))))
+    rolled = functools.partial(collect, policy, agent.distribution, env, num_steps=8)
+    return jax.eval_shape(rolled, state, jax.random.key(0))[1]
+
+
+def relabel_of(config):
+    env = control_setup.load_env(config, config.sample.num_envs)
+    agent = control_setup.make_network(config, env, 1)
+    return control_relabel.make_relabel(config.algorithm.to_dict(), env, agent, None), env, agent
+
+
+@pytest.mark.parametrize("word", rewards.PLACES)
+def test_every_word_is_bound_and_has_a_state(word):
+    config = small(word)
+    check_config.check(config)
+    relabel, _, _ = relabel_of(config)
+    if relabel is None:  # trains on the environment's reward
+        assert word in ("expert", "snapshots") or config.algorithm.auxiliary.fn
+        return
+    state = jax.eval_shape(relabel.begin, jax.random.key(0))
+    after, paid = jax.eval_shape(relabel.apply, state, rows_like(config))
+    assert shapes_of(after) == shapes_of(state) and paid.rewards.shape == (8, 8)
+    assert relabel.measure is None or all(x.shape == () for x in jax.eval_shape(relabel.measure, after).values())
+    first, second = (jax.tree.leaves(jax.eval_shape(relabel.begin, jax.random.key(seed))) for seed in (0, 1))
+    assert [x.shape for x in first] == [x.shape for x in second]
+
+
+def test_weights_are_swept_inside_one_program():
+    """Candidates of a reward as traced numbers: r' = r - w |a|^2 with each w."""
+    config = small("residuals")
+    settings, (_, env, agent) = control_setup.settings_of(config), relabel_of(config)
+    rows = random_rows(actions=1)
+    rows = rows._replace(actions=rows.outputs)
+
+    def rewards_with(weight):
+        values = control_setup.with_values(settings, {"algorithm.relabel.weights.effort": weight})
+        relabel = control_relabel.make_relabel(values["algorithm"], env, agent, None)
+        return relabel.apply(relabel.begin(jax.random.key(0)), rows)[1].rewards
+
+    both = jax.vmap(rewards_with)(np.array([0.0, 2.0], np.float32))
+    action = agent.distribution.to_env(rows.actions)[..., 0]
+    np.testing.assert_allclose(both, np.stack([rows.rewards, rows.rewards - 2.0 * action**2]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.parametrize("word", ["liayn", "temporal"])
+def test_a_run_and_its_resumption(word, tmp_path, monkeypatch):
+    config = small(word, num_seeds=1)
+    if word == "liayn":
+        with config.unlocked():
+            config.algorithm.relabel.update(hidden=(8,), steps=1)
+    control_ppo.run(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "StopSignal", StopAfter())
+        control_ppo.run(config, tmp_path / "halves")
+    assert not (tmp_path / "halves" / "final.json").exists()
+    control_ppo.run(config, tmp_path / "halves")
+    for name in ("metrics.jsonl", "final.json"):
+        assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    last = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert ({"relabel/own", "relabel/expert"} if word == "liayn" else {"auxiliary"}) <= set(last)
+
+
+def test_a_reward_of_ones_own_and_what_is_refused():
+    config = small("potential")
+    config.algorithm.relabel = dict(fn="tests.experiments.test_control_rewards:nothing")
+    with pytest.raises(ValueError, match="gives tuple, not a control Relabel"):
+        relabel_of(config)
+    config.algorithm.relabel = dict(fn="by_potential")
+    with pytest.raises(ValueError, match=r"needs potential: set algorithm\.relabel\.potential"):
+        relabel_of(config)
+    config.algorithm.relabel = dict(fn="by_magic")
+    with pytest.raises(ValueError, match="has no function 'by_magic'"):
+        check_config.check(config)
+    config = preferences.get_config("spo,cycle,smoke")
+    config.algorithm.relabel = dict(fn="by_potential", potential="place")
+    with pytest.raises(ValueError, match="pays rewards of its own; leave it empty"):
+        control_runs.make_run(config, relabel=control_relabel.algorithm.Relabel(tuple, lambda state, rows: rows))
+
+
+def nothing():
+    """Not a Relabel."""
+    return ()

@@ -1,0 +1,45 @@
+"""model.replay_routes: a run carries its sampler's routes to scoring and training, and refuses what would lose them."""
+
+import pytest
+
+from experiments import grpo
+from experiments.parts import policy_steps
+from experiments.parts.setup import replays_routes
+from tests.experiments import small
+from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
+
+EXPERTS = dict(model__num_experts=4, model__experts_per_token=2)
+
+
+def config_of(tmp_path, **fields):
+    fields = dict(train__steps=1, reward__function=reward(sevens_and_even)) | EXPERTS | fields
+    return small.config(tmp_path, **fields)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_run_replays_and_on_policy_nothing_changes(tmp_path, monkeypatch):
+    """The same metrics as without, to the last digit: sampler and trainer are one program."""
+    seen, real = [], policy_steps.score
+
+    def score(config, programs, rows, *rest, **keywords):
+        seen.append(rows.routes)
+        return real(config, programs, rows, *rest, **keywords)
+
+    monkeypatch.setattr(grpo, "score", score)
+    for replay in (True, False):
+        grpo.run(config_of(tmp_path, model__replay_routes=replay), tmp_path / str(replay))
+    assert seen[0] is not None and seen[0].shape[2:] == (1, 2) and seen[1] is None
+    one, other = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("True", "False"))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    "field, value", [("rollout__engine__name", "continuous"), ("packing__mode", "packed"), ("rollout__window", 2)]
+)
+def test_what_would_lose_the_routes_is_refused(tmp_path, field, value):
+    config = config_of(tmp_path, model__replay_routes=True, **{field: value})
+    with pytest.raises(ValueError, match=f"needs {field.replace('__', '.')}=.*not {value!r}: routes would be lost"):
+        replays_routes(config)
+    config.model.replay_routes = False
+    assert not replays_routes(config)

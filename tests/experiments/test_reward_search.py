@@ -1,0 +1,69 @@
+"""experiments/tools/reward_search.py: its parts, and a whole search on a probe."""
+
+import argparse
+import json
+import math
+
+import pytest
+
+from configs.control import rewards
+from experiments.parts import control_runs
+from experiments.tools import reward_search
+
+
+def options(tmp_path, **fields):
+    known = dict(workdir=tmp_path, proposals="random", generations=2, candidates=3, seeds=1, test_seeds=2, seed=0)
+    return argparse.Namespace(**(known | dict(beta=math.inf) | fields))
+
+
+def rows_of(scores, start=0):
+    return [{"weights": {"effort": float(start + i)}, "score": s, "part": "tune"} for i, s in enumerate(scores)]
+
+
+def test_what_is_proposed_and_chosen(tmp_path):
+    asked, hand = options(tmp_path), {"effort": 1.0}
+    first = reward_search.proposed(asked, hand, [])
+    assert first[0] == hand and len(first) == 3 and first == reward_search.proposed(asked, hand, [])
+    rows = rows_of([1.0, 3.0, math.nan]) + rows_of([0.0, 2.0, 1.0], 10)
+    assert reward_search.proposed(asked, hand, rows)[0] == {"effort": 1.0}  # the best of all
+    assert reward_search.chosen(asked, rows) == {"effort": 1.0}
+    votes = options(tmp_path, proposals="preference")
+    assert reward_search.proposed(votes, hand, rows)[0] == {"effort": 11.0}  # the winner of the last generation
+    assert reward_search.chosen(votes, rows) == {"effort": 11.0}
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(json.dumps({"effort": i}) + "\n" for i in range(5)))
+    given = options(tmp_path, proposals=str(path))
+    assert reward_search.proposed(given, hand, []) == [{"effort": float(i)} for i in range(3)]
+    with pytest.raises(ValueError, match="generation 1 needs lines 4 to 6"):
+        reward_search.proposed(given, hand, rows[:3])
+    path.write_text('{"effort": 1}\n{"other": 1}\n{"effort": 2}\n')
+    with pytest.raises(ValueError, match=r"lines\.jsonl:2 must be a JSON object with a number for each of effort"):
+        reward_search.proposed(given, hand, [])
+    with pytest.raises(ValueError, match="neither random, preference nor a file"):
+        reward_search.proposed(options(tmp_path, proposals="llm"), hand, [])
+    with pytest.raises(ValueError, match="needs a config of experiments.control_ppo with"):
+        reward_search.run(rewards.get_config("potential"), asked)
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_where_it_stopped_and_tests_on_seeds_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", {"xla_backend_optimization_level": 0})
+    config = rewards.get_config("residuals,smoke")
+    config.sample.update(num_envs=4, num_steps=8)
+    config.network.hidden = (8,)
+    config.train.update(total_steps=4 * 32, epochs=1, minibatches=1)
+    asked = options(tmp_path, generations=1, candidates=2)
+    seen = []
+    whole = reward_search.trained
+    monkeypatch.setattr(reward_search, "trained", lambda c, w, s: seen.append((len(w), list(s))) or whole(c, w, s))
+    tested = reward_search.run(config, asked)
+    assert seen == [(2, [0]), (2, [1_000_000, 1_000_001])]
+    assert [row["name"] for row in tested] == ["found", "hand"] and len(tested[0]["scores"]) == 2
+    assert "| found |" in reward_search.table(tested)
+    again = reward_search.run(config, asked)
+    assert len(seen) == 2 and again == tested
+    rows = [json.loads(line) for line in (tmp_path / "search.jsonl").read_text().splitlines()]
+    assert [row["part"] for row in rows] == ["tune", "tune", "test", "test"] and set(rows[0]["terms"]) == {
+        "own",
+        "effort",
+    }

@@ -1,0 +1,93 @@
+"""rl_jax.preferences.episodes: pairs among recorded episodes, token by token."""
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from rl_jax import preferences
+from rl_jax.data.readers import DataError
+from rl_jax.experience import trajectory as t
+from rl_jax.preferences import encode_preferences, episodes
+from rl_jax.tokenizers import CharTokenizer
+
+TOKENIZER = CharTokenizer("abcdef")
+PROMPT, EOS = [1, 4], TOKENIZER.eos_id
+
+
+def episode(sample, turns, rewards, answers=((9,), (8,)), group=0, status="done", segments=1):
+    """Turns of some ids, between answers of the environment."""
+    spans = [t.prompt(PROMPT)]
+    for number, ids in enumerate(turns):
+        spans.append(t.sampled([*ids, EOS], [-1.0] * (len(ids) + 1)))
+        if number + 1 < len(turns):
+            spans.append(t.given("observation", answers[number]))
+    earned = tuple(t.Turn(reward) for reward in rewards)
+    return t.Trajectory(f"p{group}", group, sample, (tuple(spans),) * segments, earned, status)
+
+
+GROUP = [
+    episode(0, [[5], [6]], [0.0, 1.0]),
+    episode(1, [[5], [7]], [0.0, 0.0]),
+    episode(2, [[3], [6]], [0.25, 0.0]),
+    episode(3, [[5], [6]], [0.0, 0.5]),
+]
+
+
+def test_turns_after_the_same_tokens_are_compared_by_mean_returns():
+    first, second = episodes.pairs_of_turns(GROUP, 1e-6)
+    assert first["prompt"] == {"ids": PROMPT}
+    assert [response["ids"] for response in first["responses"]] == [[5, EOS], [3, EOS]]
+    assert first["rewards"] == [0.5, 0.25]  # (1 + 0 + .5) / 3
+    assert second["prompt"] == {"ids": [*PROMPT, 5, EOS, 9]}
+    assert [response["ids"] for response in second["responses"]] == [[6, EOS], [7, EOS]]
+    assert second["rewards"] == [0.75, 0.0]
+    assert episodes.pairs_of_turns(GROUP, 0.3) == [second]
+    other = episode(4, [[5], [6]], [0.0, -9.0], answers=((8,), (8,)))  # another answer: another history
+    assert len(episodes.pairs_of_turns([*GROUP, other], 0.3)) == 2
+
+
+def test_whole_episodes_hold_what_the_environment_wrote_untrained():
+    (record,) = episodes.pairs_of_episodes(GROUP, 0.1)
+    best, worst = record["responses"]
+    assert best == {"ids": [5, EOS, 9, 6, EOS], "trained": [True, True, False, True, True]} and worst["ids"][3] == 7
+    arrays, counts = encode_preferences(TOKENIZER, [record], prompt_buckets=(4,), completion_length=6)
+    assert counts["num_responses_cut"] == 0
+    assert arrays["tokens"][0, 0].tolist() == [0, 0, *PROMPT, 5, EOS, 9, 6, EOS, 0]
+    assert arrays["completion_mask"][0, 0].tolist() == [True, True, False, True, True, False]
+    assert arrays["segment_ids"][0, 0].tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 1, 0]
+    assert episodes.pairs_of_episodes(GROUP[1:2], 0.1) == []
+    assert episodes.pairs_of_episodes([episode(0, [[5]], [1.0], segments=2)], 0.0) == []
+    assert [record["rewards"] for record in episodes.labelled(GROUP, 0.5)] == [[1.0], [0.0], [0.0], [1.0]]
+
+
+def write(folder, steps):
+    (folder / "trajectories").mkdir(parents=True)
+    for number, found in enumerate(steps):
+        pyarrow.parquet.write_table(t.to_table(found), folder / f"trajectories/{number:08d}.parquet")
+    return folder
+
+
+def test_a_runs_folder_is_read(tmp_path):
+    failed = episode(4, [[5]], [9.0], status="error")
+    lone = [episode(0, [[5]], [1.0], group=1), episode(1, [[6]], [0.0], group=1)]
+    folder = write(tmp_path / "run", [[*GROUP, failed, *lone], GROUP])
+    found = preferences.load("episodes", path=str(folder), test_share=0.0)
+    source = found.data_source("train")
+    assert found.kind == "pairs" and len(source) == 5 and source.num_skipped == 0 and not len(found.data_source("test"))
+    assert len(preferences.load("episodes", path=str(folder), newest=1, test_share=0.0).data_source("train")) == 2
+    assert (
+        preferences.load("episodes", path=str(folder / "trajectories"), pairs="none", test_share=0.0).kind == "labels"
+    )
+    np.testing.assert_array_equal(source[0]["prompt"]["ids"], PROMPT)
+
+
+def test_what_cannot_be_read_is_said(tmp_path):
+    with pytest.raises(DataError, match="no recorded episodes .*config.agent.record=true"):
+        episodes.load(path=str(tmp_path))
+    with pytest.raises(DataError, match="4 recorded episodes hold no pair of turns that differ by 5"):
+        episodes.load(path=str(write(tmp_path / "a", [GROUP])), gap=5)
+    (write(tmp_path / "b", [GROUP]) / "trajectories/00000000.parquet").write_bytes(b"no")
+    with pytest.raises(DataError, match="00000000.parquet is no file of recorded episodes"):
+        episodes.load(path=str(tmp_path / "b"))
+    with pytest.raises(ValueError, match="pairs='x' must be one of turns, episodes, none"):
+        episodes.load(path=str(tmp_path), pairs="x")
