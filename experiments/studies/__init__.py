@@ -3,6 +3,7 @@
 study(seeds, *, settings...) -> Outcome. A config names a function of this package and gives its settings.
 """
 
+from experiments.studies.asynchrony import asynchronous_schedules
 from experiments.studies.base import Outcome
 from experiments.studies.games import last_iterate
 from experiments.studies.length import length_bias
@@ -21,6 +22,7 @@ from experiments.studies.turn_credit import maze_steps
 
 __all__ = [
     "Outcome",
+    "asynchronous_schedules",
     "best_of_n_limit",
     "best_of_seeds",
     "deterministic_preferences",

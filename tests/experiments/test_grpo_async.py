@@ -166,4 +166,5 @@ def test_a_free_run_of_two_is_repeated_by_one(tmp_path):
     same_files(tmp_path / "free", tmp_path / "again")
     rows = read_jsonl(tmp_path / "free" / "sampler" / async_flow.LOG)
     assert [row["step"] for row in rows] == [1, 2, 3]
+    assert any(row["beside"] for row in rows), "rows are decoded while the next weights are on their way"
     assert read_jsonl(tmp_path / "again" / async_flow.LOG) == rows
