@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_jax.control import bandits, bilevel, vector
-from rl_jax.envs.worlds import bidding, recovering, tours
+from rl_jax.envs.worlds import bidding, recovering
+from rl_jax.envs.worlds import salesman as tours
 from rl_jax.stats import pareto
 
 Rows = list[tuple[str, float, str]]  # (what, its value, the answer in words)

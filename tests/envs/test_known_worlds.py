@@ -1,4 +1,4 @@
-"""envs/worlds/{recovering,bidding,tours,television,tour,errands}.py: bounds, exact values and enumeration."""
+"""envs/worlds/{recovering,bidding,salesman,television,tour,errands}.py: bounds, exact values and enumeration."""
 
 import itertools
 
@@ -9,7 +9,8 @@ import pytest
 import scipy.optimize
 
 from experiments.tools import known_answers
-from rl_jax.envs.worlds import bidding, recovering, television, tour, tours
+from rl_jax.envs.worlds import bidding, recovering, television, tour
+from rl_jax.envs.worlds import salesman as tours
 
 REWARDS = ((0.5, 0.8, 0.95, 1.0), (0.3, 0.7, 1.0, 1.2))
 

@@ -22,7 +22,7 @@
     tour          stops on a line in order, in episodes of a fixed length: for imitation (worlds.tour)
     recovering    arms that pay more after a rest; a bound of every policy is known (worlds.recovering)
     bidding       auctions with a budget, solved by dynamic programming (worlds.bidding)
-    salesman      the shortest way through some cities, by enumeration for few of them (worlds.tours)
+    salesman      the shortest way through some cities, by enumeration for few of them (worlds.salesman)
     errands       reach one end of a line, then the other: a reward that is no function of the place (worlds.errands)
 
 Each is a function that returns an Environment. Source of the idea: A. Jones, "Debugging RL, without the agonizing
@@ -39,14 +39,14 @@ from rl_jax.envs.worlds import bidding as auctions
 from rl_jax.envs.worlds import driving, tabular
 from rl_jax.envs.worlds import errands as lines
 from rl_jax.envs.worlds import inventory as stores
+from rl_jax.envs.worlds import laser as lasers
+from rl_jax.envs.worlds import point_mass as dockings
 from rl_jax.envs.worlds import pointmass as points
 from rl_jax.envs.worlds import recovering as resting
+from rl_jax.envs.worlds import restless as arms
+from rl_jax.envs.worlds import salesman as ways
 from rl_jax.envs.worlds import television as screens
 from rl_jax.envs.worlds import tour as walks
-from rl_jax.envs.worlds import tours as ways
-from rl_jax.envs.worlds import laser as lasers
-from rl_jax.envs.worlds import point_mass as points
-from rl_jax.envs.worlds import restless as arms
 
 UNIT = Box(np.full(1, -1.0, np.float32), np.full(1, 1.0, np.float32))
 NO = np.bool_(False)  # numpy, so that the import starts no jax backend
@@ -216,7 +216,7 @@ def restless(*, single: float = 0.2, pair: float = 1.0, refill: float = 0.3, per
 
 def point_mass(*, periods: int = 40) -> Environment:
     """A point to push to the origin; arguments as in envs.worlds.point_mass.environment."""
-    return points.environment(periods=periods)
+    return dockings.environment(periods=periods)
 
 
 def behaviours(*, count: int = 3) -> Environment:
@@ -231,6 +231,7 @@ def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, lim
 
 def pointmass(*, inertia: float = 0.5, limit: int = 20, delay: int = 0, wind: float = 0.0) -> Environment:
     """envs.worlds.pointmass.environment, with the same arguments."""
+    return points.environment(inertia=inertia, limit=limit, delay=delay, wind=wind)
     return points.environment(inertia=inertia, limit=limit)
 
 
@@ -260,6 +261,5 @@ def bidding(*, rounds: int = 12, budget: int = 12, largest: int = 5) -> Environm
 
 
 def salesman(*, cities: int = 7) -> Environment:
-    """envs.worlds.tours: a tour of random cities, as BQ-NCO's state."""
+    """envs.worlds.salesman: a tour of random cities, as BQ-NCO's state."""
     return ways.environment(cities=cities)
-    return points.environment(inertia=inertia, limit=limit, delay=delay, wind=wind)
