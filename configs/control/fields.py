@@ -47,7 +47,7 @@ CONTROL = {
     "network.dueling": "Heads for the state and for the actions. Of critics of all actions.",
     "network.layer_norm": "LayerNorm before each activation.",
     "network.enumerated": "One network that reads each combined action, instead of an output for each.",
-    "algorithm.base": "Fixed policy to correct (rl_jax.envs.worlds.point_mass), and the scale of the correction.",
+    "algorithm.base": "Fixed policy to correct (rl_jax.envs.worlds.docking), and the scale of the correction.",
     "algorithm.method": "Off-policy method (rl_jax.control.replay_methods).",
     "algorithm.head": "What a critic's outputs mean (rl_jax.losses.value_heads).",
     "algorithm.n_step": "Rewards summed before the value of the next state.",

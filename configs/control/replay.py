@@ -5,10 +5,10 @@
     python -m experiments.control_replay --config=configs/control/replay.py:cartpole,rainbow
 
 Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a probe, `matching`, `corridor`, `aim`,
-`laser` (a pulse to shorten), `restless` (coupled arms), `point_mass`. A method, of choices: `dqn` (with a double
+`laser` (a pulse to shorten), `restless` (coupled arms), `docking`. A method, of choices: `dqn` (with a double
 target, the default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`, `rainbow` (all of these with c51),
 `discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `residual` (a correction of a fixed policy; in
-`point_mass`). `smoke` (seconds, for CI).
+`docking`). `smoke` (seconds, for CI).
 """
 
 import math
@@ -87,8 +87,8 @@ ENVIRONMENTS["restless"] = dict(
     checkpoint=dict(every=500),
     eval=dict(num_episodes=64, max_steps=40),
 )
-ENVIRONMENTS["point_mass"] = dict(
-    env=dict(name="probes/point_mass"),
+ENVIRONMENTS["docking"] = dict(
+    env=dict(name="probes/docking"),
     num_seeds=3,
     sample=dict(num_envs=4, num_steps=4),
     replay=dict(capacity=16_384, warmup=512, batch_size=128),
@@ -98,7 +98,7 @@ ENVIRONMENTS["point_mass"] = dict(
     checkpoint=dict(every=250),
     eval=dict(num_episodes=32, max_steps=40),
 )
-CONTINUOUS = ("pendulum", "aim", "laser", "point_mass")
+CONTINUOUS = ("pendulum", "aim", "laser", "docking")
 
 _REAL = dict(
     algorithm=dict(
@@ -171,7 +171,7 @@ RANGES = {"cartpole": (0.0, 100.0), "breakout": (0.0, 30.0), "matching": (-1.0, 
 RANGES |= {
     "laser": (0.0, 20.0),
     "restless": (0.0, 10.0),
-    "point_mass": (-40.0, 0.0),
+    "docking": (-40.0, 0.0),
     "pendulum": (-1000.0, 0.0),
     "aim": (-6.25, 0.0),
 }
@@ -183,9 +183,9 @@ def get_config(arg: str | None = None):
     if max(len(places), len(methods)) > 1:
         raise ValueError(f"choose at most one environment and one method, not {', '.join(places + methods)}")
     method = methods[0] if methods else "sac" if set(places) & set(CONTINUOUS) else "dqn"
-    if method == "residual" and places not in ([], ["point_mass"]):
-        raise ValueError(f"residual corrects the controller of point_mass; there is none for {places[0]}")
-    usual = "point_mass" if method == "residual" else "pendulum"
+    if method == "residual" and places not in ([], ["docking"]):
+        raise ValueError(f"residual corrects the controller of docking; there is none for {places[0]}")
+    usual = "docking" if method == "residual" else "pendulum"
     place = places[0] if places else usual if method in OF_NUMBERS else "cartpole"
     if (place in CONTINUOUS) != (method in OF_NUMBERS):
         kind = "numbers: ddpg, td3, sac or redq" if place in CONTINUOUS else "choices: dqn and its kin, discrete_sac"

@@ -20,7 +20,7 @@ from rl_jax.control.replay_methods import ReplayParts
 from rl_jax.control.replay_types import ReplaySettings, ReplayState, unravelers
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import all_reduce, empty_like, merge
-from rl_jax.envs.worlds import point_mass, restless
+from rl_jax.envs.worlds import docking, restless
 from rl_jax.losses import value_heads
 from rl_jax.models.agents import exploration, value_networks
 from rl_jax.models.agents.distributions import categorical
@@ -114,7 +114,7 @@ def _actor_of_numbers(algorithm: dict[str, Any], shape: tuple[int, ...], bounds,
         raise ValueError(f"algorithm.base corrects a policy by td3, not by {algorithm['method']['fn']}")
     scale = base["scale"]
     law = exploration.residual(*bounds, scale=scale, std=noise["acting"])
-    fixed = bind({name: value for name, value in base.items() if name != "scale"}, point_mass)
+    fixed = bind({name: value for name, value in base.items() if name != "scale"}, docking)
     actor = value_networks.make_residual_actor(shape, law, fixed, **layers)
 
     def around(outputs: jax.Array, random: jax.Array) -> jax.Array:

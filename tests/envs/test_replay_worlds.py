@@ -1,4 +1,4 @@
-"""envs/worlds/laser.py, restless.py, point_mass.py: their optima, and their steps against loops."""
+"""envs/worlds/laser.py, restless.py, docking.py: their optima, and their steps against loops."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.envs.worlds import laser, point_mass, restless
+from rl_jax.envs.worlds import docking, laser, restless
 
 
 def test_the_shortest_pulse_is_worth_one_and_every_other_less():
@@ -38,11 +38,11 @@ def test_arms_pay_by_the_table_and_the_best_policy_waits_for_pairs():
 
 
 def test_the_controller_ends_beside_the_origin_and_without_its_bias_at_it():
-    env = point_mass.environment()
+    env = docking.environment()
 
     def last(bias):
         def step(state, _):
-            action = point_mass.biased_pd(state.state[None], bias=bias)[0]
+            action = docking.biased_pd(state.state[None], bias=bias)[0]
             return env.step(jax.random.key(0), state, action)[0], None
 
         return jax.lax.scan(step, env.reset(jax.random.key(0))[0], None, 60)[0].state[:2]

@@ -44,7 +44,7 @@ def trained(config):
 @pytest.mark.parametrize("method", configs.METHODS)
 def test_every_method_builds(method):
     """Its networks and losses, down to their shapes; every field is one that is read."""
-    place = "point_mass" if method == "residual" else "aim" if method in configs.OF_NUMBERS else "matching"
+    place = "docking" if method == "residual" else "aim" if method in configs.OF_NUMBERS else "matching"
     config = configs.get_config(f"{place},{method},smoke")
     groups = control_setup.settings_of(config)
     env = control_setup.load_env(config, config.sample.num_envs)
@@ -157,7 +157,7 @@ def test_words_that_do_not_go_together():
         configs.get_config("cartpole,sac")
     assert configs.get_config("redq").env.name == "gymnax/Pendulum-v1"
     assert configs.get_config("breakout,c51").algorithm.head.high == 30.0
-    with pytest.raises(ValueError, match="residual corrects the controller of point_mass; there is none for aim"):
+    with pytest.raises(ValueError, match="residual corrects the controller of docking; there is none for aim"):
         configs.get_config("aim,residual")
     with pytest.raises(ValueError, match="this config is for python -m experiments.control_ppo"):
         control_replay.run(small(program="control_ppo"), pathlib.Path("unused"))

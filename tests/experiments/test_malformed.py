@@ -234,7 +234,7 @@ CASES = [
     bad("grpo_async", ["--num_processes=2", "--coordinator=h:1"], "this program runs in one process"),
     bad("best_of_n", "best_of_n.combine.fn=men", "best_of_n.combine", "nearest: 'mean'"),
     bad("control_ppo", "algorithm.surrogate.fn=x", "algorithm.surrogate", "clipped_surrogate"),
-    bad("control_ppo", "--config=configs/control/rewards.py:gail,smoke", "set algorithm.relabel.demos=RUN/episodes.jsonl"),
+    bad("control_ppo", "--config=configs/control/rewards.py:gail,smoke", "algorithm.relabel.demos=RUN/episodes.jsonl"),
     bad("control_ppo", ["--config=configs/control/rewards.py:gail,smoke", "--config.algorithm.relabel.demos=x.jsonl"],
         "there is no file 'x.jsonl'"),
     bad("control_ppo", "network.kind=rnn", "network.kind='rnn' must be 'mlp', 'gru' or 'transformer'"),

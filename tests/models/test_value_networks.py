@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.envs.worlds import point_mass, restless
+from rl_jax.envs.worlds import docking, restless
 from rl_jax.models.agents import exploration, value_networks
 from rl_jax.models.agents.torso import linear
 
@@ -55,7 +55,7 @@ def test_values_of_combinations_are_those_of_each_alone_and_the_largest_is_found
 
 
 def test_a_correction_begins_at_the_fixed_policy_and_stays_within_its_scale():
-    base = point_mass.biased_pd
+    base = docking.biased_pd
     law = exploration.residual(-UNIT, UNIT, scale=0.2)
     actor = value_networks.make_residual_actor((4,), law, base, hidden=(8,))
     params = actor.init(jax.random.key(0))

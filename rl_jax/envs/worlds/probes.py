@@ -15,7 +15,7 @@
     behaviours    one state, one step, the reward is the action's index: for preferences that no reward can express
     laser         a pulse shaped by the phase of its spectrum, its optimum known (envs.worlds.laser)
     restless      two of six coupled arms, the best policy known by dynamic programming (envs.worlds.restless)
-    point_mass    a point pushed to the origin, and a controller that misses it (envs.worlds.point_mass)
+    docking       a point pushed to the origin, and a controller that misses it (envs.worlds.docking)
     gridworld     a square with a goal in a corner, also available as arrays (envs.worlds.tabular)
     pointmass     a point in the plane with inertia that should go to the origin (envs.worlds.pointmass)
     television    a line with a screen of noise at its left end, the reward at its right end (worlds.television)
@@ -36,11 +36,11 @@ import numpy as np
 
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, time_limit
 from rl_jax.envs.worlds import bidding as auctions
+from rl_jax.envs.worlds import docking as dockings
 from rl_jax.envs.worlds import driving, tabular
 from rl_jax.envs.worlds import errands as lines
 from rl_jax.envs.worlds import inventory as stores
 from rl_jax.envs.worlds import laser as lasers
-from rl_jax.envs.worlds import point_mass as dockings
 from rl_jax.envs.worlds import pointmass as points
 from rl_jax.envs.worlds import recovering as resting
 from rl_jax.envs.worlds import restless as arms
@@ -214,8 +214,8 @@ def restless(*, single: float = 0.2, pair: float = 1.0, refill: float = 0.3, per
     return arms.environment(single=single, pair=pair, refill=refill, periods=periods)
 
 
-def point_mass(*, periods: int = 40) -> Environment:
-    """A point to push to the origin; arguments as in envs.worlds.point_mass.environment."""
+def docking(*, periods: int = 40) -> Environment:
+    """A point to push to the origin; arguments as in envs.worlds.docking.environment."""
     return dockings.environment(periods=periods)
 
 
