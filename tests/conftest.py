@@ -22,6 +22,8 @@ os.environ["NPROC"] = "16"
 # Most of the suite's time is compiling small programs that run once: XLA's older code generator and no optimizations do
 # that in less than half of the time; in one part, a fifth of the rest goes (no parts are written and read back).
 # What users run is compiled with all of them in .ci/run's quick start.
+# that in less than half of the time; in one part, a fifth of the rest goes: no parts are written as bitcode and read
+# back. What users run is compiled with all of them in .ci/run's quick start.
 _QUICK = (
     "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 )
@@ -34,7 +36,6 @@ import jax  # noqa: E402
 # Tracing makes millions of short-lived objects: with Python's thresholds a tenth of the processor's time goes into the
 # search for garbage among them.
 gc.set_threshold(50_000, 10, 10)
-
 
 
 def _share_ir_contexts(lowerings: int) -> None:

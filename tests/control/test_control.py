@@ -25,7 +25,7 @@ METHODS += [pytest.param(name, marks=pytest.mark.slow) for name in configs.METHO
 
 
 def train(config, updates):
-    """(state with runs first, metrics) of a config's runs, side by side, on a network and rollouts of a probe's size."""
+    """(state with runs first, metrics) of a config's runs, side by side, of a probe's size."""
     config.network.hidden, config.sample.num_steps = (16,), 32
     config.train.total_steps = updates * config.sample.num_envs * config.sample.num_steps
     config.log_every = config.checkpoint.every = updates
@@ -60,7 +60,6 @@ def test_the_wrong_sign_does_not_solve_it():
     config.num_seeds = 1
     _, metrics = train(config, 60)
     assert metrics["eval/return"][0] < -0.5
-
 
 
 def learned_values(env, observations, **choices):
@@ -116,9 +115,7 @@ def transitions(rows=3, length=8, seed=0):
     actions = rng.integers(0, 2, size=(rows, length)).astype(np.int32)
     rewards = rng.normal(size=(rows, length)).astype(np.float32)
     ended, cut = rng.random((2, rows, length)) < 0.2
-    return Transitions(
-        *map(jnp.asarray, (observations, following, outputs, actions, rewards, ended, cut & ~ended))
-    )
+    return Transitions(*map(jnp.asarray, (observations, following, outputs, actions, rewards, ended, cut & ~ended)))
 
 
 def small_agent():
