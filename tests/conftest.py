@@ -20,8 +20,6 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # Un-blocked loops over simulated devices starve XLA's thread pool on two cores and hang; 16 threads do not.
 os.environ["NPROC"] = "16"
 # Most of the suite's time is compiling small programs that run once: XLA's older code generator and no optimizations do
-# that in less than half of the time; in one part, a fifth of the rest goes (no parts are written and read back).
-# What users run is compiled with all of them in .ci/run's quick start.
 # that in less than half of the time; in one part, a fifth of the rest goes: no parts are written as bitcode and read
 # back. What users run is compiled with all of them in .ci/run's quick start.
 _QUICK = (

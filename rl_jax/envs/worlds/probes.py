@@ -232,7 +232,6 @@ def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, lim
 def pointmass(*, inertia: float = 0.5, limit: int = 20, delay: int = 0, wind: float = 0.0) -> Environment:
     """envs.worlds.pointmass.environment, with the same arguments."""
     return points.environment(inertia=inertia, limit=limit, delay=delay, wind=wind)
-    return points.environment(inertia=inertia, limit=limit)
 
 
 def errands(*, length: int = 7, shown: bool = False) -> Environment:
