@@ -32,7 +32,7 @@ def get_ablation() -> ConfigDict:
                 learning_rate=0.01,
             ),
             seeds=tuple(range(10)),
-            tried=1,
+            tried=2,  # first with bounds of "finite" on 0 and 1 themselves: undecided
             metric="shift",
             expected=(
                 dict(metric="finite", arm="xql_equation", at_least=-0.1, at_most=0.1),
