@@ -95,6 +95,8 @@ def run_sampler(config, workdir: pathlib.Path, link: Link, *, task: Task | None 
 def main(config, workdir: pathlib.Path) -> None:
     """`run`, or `run_sampler`, with the flags of this program."""
     given = absl_flags.FLAGS
+    if given.replay and given.role != "both":
+        raise ValueError(f"--replay={given.replay}: one process repeats a run, and so one of two; leave out --role")
     token = pathlib.Path(given.link_token).read_text().strip() if given.link_token else None
     link = make_link(given.role, workdir, given.link, token)
     if given.role == "sampler":

@@ -22,6 +22,7 @@ import numpy as np
 from experiments.parts import policy
 from experiments.parts.async_flow import Flow, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
+from experiments.parts.check_config import leaves
 from experiments.parts.run import Step
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import Setup
@@ -31,6 +32,7 @@ from rl_jax.experience.admission import Counters
 from rl_jax.flow import Folder, Group, Link
 from rl_jax.flow.flight import FlightTrainer
 from rl_jax.flow.flight_sampler import FlightSampler
+from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
 
 ROLES = ("both", "trainer", "sampler")
@@ -38,6 +40,8 @@ KEY = b"rl_jax.async"  # of a table's metadata: the record of a group, and what 
 LINK, SAMPLER = "link", "sampler"  # folders in the workdir
 POLL_S = 1.0
 KEPT = 3  # states of a sampler: a trainer is at most one version ahead of it
+SHARED = ("seed", "task", "sample", "rollout", "flow")  # of the config: rows depend on it, and the weights do not tell
+OWN = ("task.data_dir", "flow.measure", "flow.timeout_s")  # may differ all the same
 
 
 class Ended(Exception):
@@ -59,8 +63,9 @@ class Trainer:
     """
 
     def __init__(self, setup: Setup, prompts, link: Link, checkpoints: pathlib.Path):
-        check_prompts(setup.config)
+        check_two(setup.config)
         self._settings, self._link, self._checkpoints = setup.config.flow, link, checkpoints
+        self._shared = shared(setup.config)
         self.rule, self.counters, self.prompts = rule_of(setup.config), Counters(), prompts
         self._taken, self._metrics = [], {}
 
@@ -103,12 +108,25 @@ class Trainer:
             lambda: self._link.take(size, POLL_S), self._settings.timeout_s, f"groups of step {step} from the sampler"
         )
         found = [unpack(group) for group in self._taken]
+        for group, said in found:
+            self._check_shared(group.number, said.get("config", {}))
         self._metrics = found[0][1]["metrics"]
         if {said["step"] for _, said in found} != {step}:
             steps = sorted({said["step"] for _, said in found})
             raise RuntimeError(f"step {step} got groups that the sampler made for steps {steps}: the two runs differ")
         self.counters = self.counters._replace(taken=self.counters.taken + size)
         return [group for group, _ in found]
+
+    def _check_shared(self, number: int, theirs: dict[str, Any]) -> None:
+        """Raises ValueError if a group was sampled with another config than this side's; names the fields."""
+        ours = self._shared
+        differ = sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name))
+        if differ:
+            few = "; ".join(f"{name}={ours.get(name)!r} here, {theirs.get(name)!r} there" for name in differ[:4])
+            raise ValueError(
+                f"group {number} comes from a sampler with another config ({len(differ)} fields differ: {few}): start "
+                "both sides with the same --config and fields, in a new workdir"
+            )
 
     def beside(self, train: Callable, *arguments) -> Any:
         """Trains; the sampler samples meanwhile by itself."""
@@ -132,8 +150,12 @@ class Trainer:
         self.counters = Counters(*state["counters"])
 
 
-def check_prompts(config) -> None:
-    """Raises ValueError if the choice of prompts learns from rewards, which the sampler does not see."""
+def check_two(config) -> None:
+    """Raises ValueError if two processes cannot do what one does.
+
+    The sampler does not see rewards, so the choice of prompts cannot learn from them. And it saves its state at every
+    version, which computes all caches anew, so that none is kept.
+    """
     sample = config.sample
     if sample.prompts.fn != "shuffled" or sample.memory.on:
         what = f"sample.prompts={sample.prompts.fn!r}" if sample.prompts.fn != "shuffled" else "sample.memory.on=True"
@@ -141,6 +163,17 @@ def check_prompts(config) -> None:
             f"{what}: rewards are known to the trainer and prompts are drawn by the sampler; leave out --role, or take "
             "'shuffled' prompts without a memory"
         )
+    if config.flow.in_flight == "keep":
+        raise ValueError(
+            "flow.in_flight='keep': a sampler that can be killed saves every version, and caches are not saved; leave "
+            "out --role, or take 'interrupt' or 'drain'"
+        )
+
+
+def shared(config) -> dict[str, Any]:
+    """The fields that both sides must have alike: name -> JSON value."""
+    fields = {name: value for name, value in leaves(config) if name.partition(".")[0] in SHARED and name not in OWN}
+    return json.loads(json.dumps(fields, default=str))
 
 
 def pack(group: GroupRows, finished: int, said: dict[str, Any]) -> Group:
@@ -175,10 +208,16 @@ class Sampler:
     """
 
     def __init__(self, setup: Setup, link: Link, folder: pathlib.Path):
-        check_prompts(setup.config)
+        check_two(setup.config)
         self._setup, self._link, self._folder = setup, link, folder
-        self._patience, self._end = setup.config.flow.timeout_s, link.hear("end")
-        folder.mkdir(parents=True, exist_ok=True)
+        self._patience, self._shared = setup.config.flow.timeout_s, shared(setup.config)
+        disk.lock(folder)
+        self._end = self._last_end()
+
+    def _last_end(self) -> str | None:
+        """What was said when a trainer ended last; "" as long as none can be asked."""
+        said = self._link.hear("end")
+        return "" if self._link.lost_s() else said
 
     def restore(self, flow: Flow) -> int:
         """Puts back the newest state, if any. Returns its version, or the trainer's if it is a new run."""
@@ -210,7 +249,7 @@ class Sampler:
 
     def put(self, flow: Flow, groups: list[GroupRows]) -> None:
         """Hands a batch over, in its order."""
-        said = {"step": flow.counters.version + 1, "metrics": flow.metrics()}
+        said = {"step": flow.counters.version + 1, "metrics": flow.metrics(), "config": self._shared}
         first = flow.counters.version * len(groups)
         packed = [pack(group, first + place, said) for place, group in enumerate(groups)]
         what = f"room for the groups of step {said['step']}"
@@ -228,13 +267,16 @@ class Sampler:
 
     def _ended(self) -> None:
         """Raises Ended if the trainer has said so since this side began."""
-        said = self._link.hear("end")
-        if said not in (None, self._end):
+        said = self._last_end()
+        if self._end == "":  # no trainer was there when this side began: what is said first is of an earlier one
+            self._end = said
+        elif said not in (None, "", self._end):
             raise Ended
 
     def close(self) -> None:
         """Ends this side."""
         self._link.close()
+        disk.unlock(self._folder)
 
 
 def _wait(look: Callable[[], Any], patience_s: float, what: str, ended: Callable[[], None] = lambda: None) -> Any:
@@ -269,15 +311,22 @@ def make_link(role: str, workdir: pathlib.Path, address: str, token: str | None)
       ValueError: if the address or the token cannot be.
     """
     if role == "both":
-        if address:
-            raise ValueError(f"--link={address}: one process has no link; give --role=trainer or --role=sampler")
+        if address or token is not None:
+            what = f"--link={address}" if address else "--link_token"
+            raise ValueError(f"{what}: one process has no link; give --role=trainer or --role=sampler")
         return None
     if not address.startswith("grpc"):
+        if token is not None:
+            raise ValueError(
+                "--link_token: a folder has no token, its rights decide; leave it out or give --link=grpc://..."
+            )
         return Folder(address or workdir / LINK, role=role)
     if token is None:
         raise ValueError(f"--link={address}: give --link_token=FILE, a file with the same secret on both sides")
     if role == "sampler":
         return FlightSampler(address, token=token)
+    if not address.startswith("grpc://"):
+        raise ValueError(f"--link={address}: a trainer listens as grpc://HOST:PORT; it has no certificate for TLS")
     host, _, port = address.partition("://")[2].rpartition(":")
     if not port.isdecimal():
         raise ValueError(f"--link={address}: it has no port, as in grpc://127.0.0.1:4000")

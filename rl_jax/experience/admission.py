@@ -53,8 +53,8 @@ class Rule(NamedTuple):
 
     @property
     def bound(self) -> int:
-        """The oldest that a trained row can be, in versions."""
-        return self.age if self.order == "ready" else self.eta
+        """The oldest that a trained row can be, in versions; 0 if sampling waits for every update."""
+        return self.age if self.order == "ready" and self.eta else self.eta
 
 
 class Counters(NamedTuple):

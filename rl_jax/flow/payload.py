@@ -12,6 +12,7 @@ import pyarrow
 from rl_jax.flow.protocol import Group, Params
 
 KEY = b"rl_jax.group"
+MOST = 10**12  # of a group's number and of `finished`: names of files have so many digits
 DTYPES = {
     **{name: np.dtype(name) for name in ("bool", "int8", "int16", "int32", "int64", "float16", "float32", "float64")},
     **{name: np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64")},
@@ -75,7 +76,7 @@ def from_bytes(content: bytes, where: str | pathlib.Path) -> Group:
         metadata = dict(table.schema.metadata or {})
         words = json.loads(metadata.pop(KEY))
         number, finished = words["number"], words["finished"]
-        if not (type(number) is type(finished) is int and number >= 0):
+        if not (type(number) is type(finished) is int and 0 <= min(number, finished) <= max(number, finished) < MOST):
             raise ValueError(f"number {number!r:.20}, finished {finished!r:.20}")
     except (pyarrow.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{where}: truncated or not a group ({error!s:.200})") from error

@@ -165,7 +165,7 @@ def test_a_loss_that_does_not_know_of_stale_rows_is_refused():
     config.algorithm.surrogate = dict(fn="clipped_surrogate")
     with pytest.raises(ValueError, match="rows are stale, and nothing in config.algorithm knows it"):
         async_check.checked(config)
-    config.flow.update(eta=0, age=0)
+    config.flow.eta = 0  # as the message says
     async_check.checked(config)
 
 

@@ -143,6 +143,16 @@ def test_orders_differ_where_a_group_is_slow():
     assert admission.room(Rule(2, 0, 8), now._replace(version=0), groups) == 0
 
 
+@pytest.mark.parametrize("order", admission.ORDERS)
+def test_nothing_is_stale_if_nothing_runs_ahead(order):
+    """eta=0 alone makes a run synchronous, whatever its age: the bound says so, and a schedule keeps it."""
+    rule = Rule(2, 0, 8, order).check()
+    run = Schedule(rule, 3)
+    for _ in range(200):
+        run.tick()
+    assert rule.bound == 0 and len(run.lags) > 20 and max(run.lags) == 0
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

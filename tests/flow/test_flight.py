@@ -131,6 +131,14 @@ def test_truncated_and_damaged_groups_are_refused(trainer):
     assert trainer.take(1) == [group(50)]
 
 
+@pytest.mark.parametrize(("number", "finished"), [(-1, 0), (0, -1), (10**12, 0), (0, 10**12), (True, 0)])
+def test_numbers_that_are_no_file_names_are_refused(trainer, number, finished):
+    """finished=-1 was stored as -00000000001-000000000000.arrow, which no trainer could read again."""
+    with pytest.raises(RuntimeError, match="truncated or not a group"):
+        sampler_of(trainer).put([Group(number, finished, pyarrow.table({"value": [1]}))])
+    assert trainer.waiting() == []
+
+
 def test_no_group_is_made_of_garbage(trainer):
     rng = np.random.default_rng(0)
     good = np.frombuffer(payload.to_bytes(group(60)), np.uint8)

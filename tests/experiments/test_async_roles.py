@@ -1,0 +1,118 @@
+"""Two processes of experiments.grpo_async: what they refuse, and whose end they hear. No model, no sampling."""
+
+import types
+
+import pytest
+
+from configs import grpo_async as async_config
+from experiments import grpo_async
+from experiments.parts import async_roles
+from experiments.parts.async_groups import GroupRows
+from experiments.parts.async_roles import Ended, Sampler, Trainer, make_link, pack
+from rl_jax.runs import disk
+
+
+def setup_of(**flow):
+    """What the two sides read of a Setup."""
+    config = async_config.get_config("smoke")
+    config.flow.update(flow)
+    return types.SimpleNamespace(config=config)
+
+
+class Link:
+    """A link that a test tells what to say."""
+
+    def __init__(self, end=None, *, lost=False, groups=()):
+        self.end, self.lost, self.groups = end, lost, list(groups)
+
+    def hear(self, name):
+        return None if self.lost else self.end
+
+    def lost_s(self):
+        return 1.0 if self.lost else 0.0
+
+    def take(self, n, timeout_s=0.0):
+        return self.groups[:n]
+
+    def close(self):
+        pass
+
+
+def test_an_end_of_before_does_not_end_a_sampler(tmp_path):
+    """Of a trainer that could not be asked when the sampler began: its old word is not a new end."""
+    link = Link("before", lost=True)
+    side = Sampler(setup_of(), link, tmp_path)
+    side._ended()
+    link.lost = False
+    side._ended(), side._ended()
+    link.end = "now"
+    with pytest.raises(Ended):
+        side._ended()
+    side.close()
+
+
+@pytest.mark.parametrize("before", [None, "before"])
+def test_an_end_ends_a_sampler(tmp_path, before):
+    link = Link(before)
+    side = Sampler(setup_of(), link, tmp_path)
+    side._ended()
+    link.lost = True
+    side._ended()
+    link.lost, link.end = False, "now"
+    with pytest.raises(Ended):
+        side._ended()
+    side.close()
+
+
+def test_a_sampler_has_its_folder_for_itself(tmp_path):
+    side = Sampler(setup_of(), Link(), tmp_path / "sampler")
+    assert (tmp_path / "sampler").absolute() in disk._held
+    side.close()
+    assert (tmp_path / "sampler").absolute() not in disk._held
+
+
+@pytest.mark.parametrize("make", [lambda setup: Sampler(setup, Link(), None), lambda setup: Trainer(setup, None, 0, 0)])
+def test_caches_are_not_kept_by_two(make):
+    """A sampler saves every version, which computes caches anew: `keep` would silently be `interrupt`."""
+    with pytest.raises(ValueError, match="flow.in_flight='keep': a sampler that can be killed"):
+        make(setup_of(in_flight="keep"))
+
+
+def test_another_config_of_the_sampler_is_named(tmp_path):
+    def trainer_of(setup):
+        group, said = (
+            GroupRows(0, {"id": "a"}, 0),
+            {"step": 1, "metrics": {}, "config": async_roles.shared(setup.config)},
+        )
+        return Trainer(setup_of(), None, Link(groups=[pack(group, 0, said)] * 64), tmp_path)
+
+    assert len(trainer_of(setup_of(timeout_s=3.0, measure=False)).take()) == setup_of().config.sample.prompts_per_step
+    other = setup_of(eta=8)
+    other.config.rollout.temperature = 0.5
+    with pytest.raises(ValueError, match=r"\(2 fields differ: flow.eta=2 here, 8 there; rollout.temperature=1.0 here"):
+        trainer_of(other).take()
+
+
+@pytest.mark.parametrize(
+    ("role", "address", "token", "words"),
+    [
+        ("both", "folder", None, "one process has no link"),
+        ("both", "", "t" * 16, "one process has no link"),
+        ("trainer", "", "t" * 16, "a folder has no token"),
+        ("sampler", "grpc://127.0.0.1:4000", None, "give --link_token=FILE"),
+        ("trainer", "grpc+tls://127.0.0.1:4000", "t" * 16, "it has no certificate"),
+        ("trainer", "grpc://127.0.0.1", "t" * 16, "it has no port"),
+        ("trainer", "grpc://0.0.0.0:4000", "t" * 16, "without TLS"),
+    ],
+)
+def test_links_that_cannot_be(tmp_path, role, address, token, words):
+    with pytest.raises(ValueError, match=words):
+        make_link(role, tmp_path, address, token)
+
+
+@pytest.mark.parametrize("role", ["trainer", "sampler"])
+def test_a_replay_is_of_one_process(tmp_path, monkeypatch, role):
+    given = types.SimpleNamespace(replay="runs/x", role=role, link="", link_token=None)
+    monkeypatch.setattr(grpo_async, "absl_flags", types.SimpleNamespace(FLAGS=given))
+    with pytest.raises(ValueError, match="--replay=runs/x: one process repeats a run"):
+        grpo_async.main(None, tmp_path)
