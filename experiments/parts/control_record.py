@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from experiments.parts import control_loop
+from experiments.parts.control_auxiliary import with_auxiliary
 from experiments.parts.control_setup import NETWORKS, load_env, make_algorithm, make_network, settings_of
 from experiments.parts.processes import to_host
 from rl_jax import control
@@ -48,6 +49,7 @@ def make_gather(config) -> Callable:
     env = load_env(config, config.record.num_envs)
     algorithm = make_algorithm(settings_of(config))._replace(minibatches=1)
     agent = make_network(config, env, algorithm.objective.num_outputs())
+    agent = with_auxiliary(config, config.algorithm.auxiliary.to_dict(), agent, env)[0]
     keywords = NETWORKS[config.network.kind][1]
     policy_of = control.make_update(agent, env, algorithm, optax.identity(), num_steps=1, **keywords)[2]
 

@@ -139,11 +139,20 @@ def read_file(config, networks: OfflineNetworks, shape: tuple[int, ...]) -> file
     return recorded
 
 
+def check_mixing(mixing: tuple[float, ...], sources: int) -> None:
+    """Raises ValueError if dataset.mixing is neither () nor a share of 0 or more for each source, some above 0."""
+    if mixing and (len(mixing) != sources or min(mixing) < 0.0 or max(mixing) <= 0.0):
+        raise ValueError(
+            f"dataset.mixing={tuple(mixing)}: the data have {sources} sources; give a share of 0 or more for each"
+        )
+
+
 def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
     """Makes key -> Loaded. Files are read and environments loaded here, outside of what is traced.
 
     Raises:
-      ValueError: as `read_file`, `rows_of`; or if no returns are given that count as 0 and 100, and none are scripted.
+      ValueError: as `read_file`, `rows_of`, `check_mixing`; or if no returns are given that count as 0 and 100, and
+        none are scripted.
     """
     settings, label = config.dataset, offline_labels.make_labels(config, networks, control_setup.load_env(config, 1))
     known = config.env.name in scripted.CONTROLLERS
@@ -153,6 +162,7 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
         gather = None
     else:
         gather = collected(config)
+    check_mixing(settings.mixing, len(settings.behaviours) if gather else int(recorded.source.max()) + 1)
     if settings.returns and len(settings.returns) != 2:
         raise ValueError(f"dataset.returns={settings.returns} must be two returns, those that count as 0 and 100")
     judges = scripted_returns(config, ("random", "expert")) if known and not settings.returns else None

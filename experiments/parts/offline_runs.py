@@ -134,6 +134,21 @@ def check_one_device(config, parts: int) -> None:
         raise ValueError(f"eval.num_episodes={config.eval.num_episodes} must be 1 or more: returns are the result")
 
 
+def check_unread(config) -> None:
+    """Raises ValueError for what is hidden or mixed in the data if the method or the estimate would not heed it."""
+    fn, fields = config.algorithm.fn, config.labels if "labels" in config else None
+    left_out = fields is not None and fields.missing == "actions" and not fields.fill
+    if config.dataset.mixing and (fn in METHODS or left_out):
+        what = "labels.fill=False" if left_out else f"algorithm.fn={fn!r}"
+        raise ValueError(f"dataset.mixing={config.dataset.mixing}: {what} draws its batches without it; set it to ()")
+    if left_out and (fn in METHODS or "ope" in config):
+        what = f"algorithm.fn={fn!r}" if fn in METHODS else "ope"
+        raise ValueError(f"labels.fill=False: {what} would learn from the hidden actions' zeros; set labels.fill=True")
+    if fields is not None and fields.missing == "rewards" and (METHODS.get(fn) is sequence_method or "ope" in config):
+        what = "ope" if "ope" in config else f"algorithm.fn={fn!r}"
+        raise ValueError(f"labels.missing='rewards': {what} needs the environment's returns, learned rewards have none")
+
+
 def make_estimate(config, networks) -> Callable:
     """Makes (TrainState, data) -> {"ope/fqe"}: the policy's mean value of the data's first states, by fitted Q.
 
@@ -178,6 +193,7 @@ def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None):
       (init, advance, params).
     """
     check_one_device(config, parts)
+    check_unread(config)
     settings, method = control_setup.settings_of(config), METHODS.get(config.algorithm.fn, step_method)
     env = control_setup.load_env(config, 1)
     networks = offline_data.make_offline_networks(config, env)

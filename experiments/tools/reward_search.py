@@ -14,6 +14,7 @@ candidate's score and the mean of each term. The same command goes on where the 
 
 import argparse
 import ast
+import collections
 import json
 import math
 import pathlib
@@ -130,6 +131,20 @@ def append(path: pathlib.Path, rows: Sequence[dict[str, Any]]) -> None:
     write_atomically(path, before + "".join(encode_row(row) + "\n" for row in rows).encode())
 
 
+def check_resumed(path: pathlib.Path, options: argparse.Namespace, rows: list[dict[str, Any]], tested: list) -> None:
+    """Raises ValueError if a search was tested before its end now, or had another number of candidates."""
+    sizes = collections.Counter(row["generation"] for row in rows)
+    if set(sizes.values()) - {options.candidates}:
+        raise ValueError(
+            f"{path} has generations of {sizes[0]}, not --candidates={options.candidates}: use another workdir"
+        )
+    if tested and len(rows) < options.generations * options.candidates:
+        raise ValueError(
+            f"{path}: its {len(sizes)} generations were tested already, and --generations={options.generations} would "
+            "choose anew after the test: use another workdir"
+        )
+
+
 def run(config: ConfigDict, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The search.
 
@@ -155,6 +170,7 @@ def run(config: ConfigDict, options: argparse.Namespace) -> list[dict[str, Any]]
     rows = read_jsonl(path) if path.exists() else []
     tested = [row for row in rows if row["part"] == "test"]
     rows = [row for row in rows if row["part"] == "tune"]
+    check_resumed(path, options, rows, tested)
     while len(rows) < options.generations * options.candidates:
         candidates = proposed(options, hand, rows)
         here = {"part": "tune", "generation": len(rows) // options.candidates}

@@ -102,6 +102,8 @@ def check(path, arrays: Mapping[str, np.ndarray], metadata: dict[str, Any] | Non
             f"observations, {result['observations'].shape}"
         )
     _check_episodes(path, result["episode"])
+    ends = np.append(np.diff(result["episode"]) > 0, True)  # an episode without an end: its recording stopped there
+    result["truncated"] |= ends & ~result["terminated"]
     return Recorded(**result, metadata={"format": FORMAT, "sources": [str(path)], **(metadata or {})})
 
 

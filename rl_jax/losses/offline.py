@@ -189,9 +189,10 @@ def td3_bc(
 def a2pr_targets(
     actions: chex.Array, proposals: chex.Array, advantages: chex.Array, proposed: chex.Array
 ) -> tuple[chex.Array, chex.Array]:
-    """The better of the data's and the proposed action, and 1(A' >= 0) + 1(A > 0), how much to stay near it.
+    """The better of the data's and the proposed action, and 1(A' >= 0 or A > 0), whether to stay near it.
 
-    Source: arXiv 2405.19909, ltlhuuu/A2PR. There the proposal is differentiated through; here it is data.
+    Source: arXiv 2405.19909, ltlhuuu/A2PR, which adds two bools of torch: that is "or", not 2. There the proposal is
+    differentiated through; here it is data.
 
     Args:
       actions: float [N, A], the data's.
@@ -200,11 +201,11 @@ def a2pr_targets(
       proposed: float [N], A' of the proposals.
 
     Returns:
-      (targets float [N, A], weights float [N]: 0, 1 or 2).
+      (targets float [N, A], weights float [N]: 0 or 1).
     """
     chex.assert_equal_shape([actions, proposals])
     better = (proposed >= advantages)[:, None]
-    weights = (proposed >= 0).astype(actions.dtype) + (advantages > 0).astype(actions.dtype)
+    weights = ((proposed >= 0) | (advantages > 0)).astype(actions.dtype)
     return jax.lax.stop_gradient((jnp.where(better, proposals, actions), weights))
 
 

@@ -43,6 +43,17 @@ def test_what_is_written_is_read(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 
+def test_an_episode_without_an_end_ends_where_its_recording_stopped():
+    """A return must not run on into the next episode."""
+    never = np.zeros(6, bool)
+    found = recorded(terminated=never, truncated=never, episode=np.array([0, 0, 1, 1, 1, 2]))
+    assert found.truncated.tolist() == [False, True, False, False, True, True] and not found.terminated.any()
+    whole = arrays()
+    np.testing.assert_array_equal(recorded().truncated, whole["truncated"])
+    over = recorded(terminated=np.arange(6) == 1, truncated=never, episode=np.array([0, 0, 1, 1, 1, 1]))
+    assert over.truncated.tolist() == [False] * 5 + [True]
+
+
 def test_a_folder_is_one_dataset(tmp_path):
     transitions.write(tmp_path / "a.npz", recorded("a"))
     transitions.write(tmp_path / "b.npz", recorded("b"))

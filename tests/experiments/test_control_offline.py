@@ -74,7 +74,8 @@ def test_a_run_of_ppo_is_recorded_and_read(tmp_path):
 
 def loaded_of(config):
     networks = offline_data.make_offline_networks(config, control_setup.load_env(config, 1))
-    return offline_data.make_loader(config, networks, 0.9)(jax.random.key(0))
+    load = offline_data.make_loader(config, networks, 0.9)
+    return jax.jit(load, compiler_options=QUICK)(jax.random.key(0))
 
 
 def file_of(tmp_path, **fields):
@@ -106,6 +107,14 @@ def test_a_file_is_read(tmp_path):
         ("pointmass,iql", dict(env__name="probes/drive"), "'probes/drive' has no scripted behaviour"),
         ("pointmass,iql", dict(dataset__path="nowhere.npz"), "nowhere.npz: no such file"),
         ("pointmass,iql", dict(dataset__returns=(1.0,)), "must be two returns"),
+        ("pointmass,iql", dict(dataset__mixing=(0.5, 0.5)), "the data have 3 sources; give a share of 0 or more"),
+        ("pointmass,iql", dict(dataset__mixing=(0.0, 0.0, 0.0)), "give a share of 0 or more for each"),
+        ("pointmass,dt", dict(dataset__mixing=(1.0, 1.0, 1.0)), "algorithm.fn='dt' draws its batches without it"),
+        ("pointmass,iql,labelled_only", dict(dataset__mixing=(1.0, 1.0, 1.0)), "labels.fill=False draws its batches"),
+        ("pointmass,oppo,labelled_only", {}, "algorithm.fn='oppo' would learn from the hidden actions' zeros"),
+        ("pointmass,iql,labelled_only,fqe", {}, "ope would learn from the hidden actions' zeros"),
+        ("pointmass,dt,preferred", {}, "algorithm.fn='dt' needs the environment's returns"),
+        ("pointmass,iql,preferred,fqe", {}, "ope needs the environment's returns"),
         ("matching,bc", dict(algorithm__fn="td3_bc"), "needs continuous ones, not 2"),
         ("pointmass,dual_tv", dict(algorithm__divergence="js"), "divergence='js' is none of chi2, tv"),
         ("pointmass,iql", dict(program="control_ppo"), "this config is for python -m experiments.control_ppo"),

@@ -62,6 +62,12 @@ def test_a_search_goes_on_where_it_stopped_and_tests_on_seeds_of_its_own(tmp_pat
     assert tested[0]["score"] > tested[1]["score"] and "| found |" in reward_search.table(tested)
     again = reward_search.run(config, asked)
     assert len(seen) == 3 and again == tested
+    for fields, complaint in [
+        (dict(generations=3), "its 2 generations were tested already, and --generations=3"),
+        (dict(candidates=2), "has generations of 4, not --candidates=2"),
+    ]:
+        with pytest.raises(ValueError, match=complaint):
+            reward_search.run(config, options(tmp_path, **(dict(generations=2, candidates=4) | fields)))
     rows = [json.loads(line) for line in (tmp_path / "search.jsonl").read_text().splitlines()]
     assert [row["part"] for row in rows] == ["tune"] * 8 + ["test"] * 2
     assert [row["generation"] for row in rows[:8]] == [0] * 4 + [1] * 4

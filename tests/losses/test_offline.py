@@ -152,7 +152,7 @@ def test_a2pr_with_weights_of_one_and_the_datas_actions_is_td3_bc():
 def test_a2pr_takes_the_better_action():
     own, other = f32([[0.0], [0.0], [0.0], [0.0]], [[1.0], [1.0], [1.0], [1.0]])
     targets, weights = offline.a2pr_targets(own, other, *f32([1.0, 0.5, -1.0, -1.0], [0.5, 0.5, 0.0, -2.0]))
-    assert targets[:, 0].tolist() == [0.0, 1.0, 1.0, 0.0] and weights.tolist() == [2.0, 2.0, 1.0, 0.0]
+    assert targets[:, 0].tolist() == [0.0, 1.0, 1.0, 0.0] and weights.tolist() == [1.0, 1.0, 1.0, 0.0]
 
 
 def test_the_autoencoders_loss():

@@ -53,6 +53,12 @@ def discriminator_loss(
     return fit - 0.5 * entropy_coef * entropy
 
 
+def label_range(kind: str, low: float | None, high: float | None) -> tuple[float, float]:
+    """The expert's smallest and largest label; None is the published one, 0.7 and 1.2 of liayn, else 1."""
+    default = (0.7, 1.2) if kind == "liayn" else (1.0, 1.0)
+    return default[0] if low is None else low, default[1] if high is None else high
+
+
 class Judged(NamedTuple):
     """State of `by_discriminator`.
 
@@ -123,7 +129,7 @@ def by_discriminator(
     net, optimizer = make_net(expert.shape[1], 1, hidden=hidden), optax.adam(learning_rate)
     smooth = kind == "liayn"
     penalty = (10.0 if smooth else 0.0) if penalty_coef is None else penalty_coef
-    low, high = (label_low or (0.7 if smooth else 1.0)), (label_high or (1.2 if smooth else 1.0))
+    low, high = label_range(kind, label_low, label_high)
 
     def score(params, x: chex.Array) -> chex.Array:
         return net.apply(params, x)[:, 0]

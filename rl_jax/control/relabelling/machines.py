@@ -81,7 +81,8 @@ def formula(
     formula is given, no language model writes it from text, and the policy is learned, not planned.
 
     Args:
-      task: of relabelling.ltl, as in "F (a & F b) & G !c".
+      task: of relabelling.ltl, as in "!c U (a & (!c U b))". What is left of "G f" is never true before the trace ends:
+        a task with it can fail, but not pay 1.
       places: proposition -> entry of a one-hot observation at which it holds. At most one holds at a time.
       size: as in `sequence`.
       parts: name -> formula, put in the place of the name.

@@ -99,6 +99,12 @@ def test_what_is_demonstrated_pays_more(demos, kind):
     assert (float(slope) < 0.05) == (kind == "liayn"), float(slope)
 
 
+def test_a_label_of_zero_is_a_label():
+    assert imitation.label_range("gail", None, None) == (1.0, 1.0)
+    assert imitation.label_range("liayn", None, None) == (0.7, 1.2)
+    assert imitation.label_range("liayn", 0.0, 0.0) == (0.0, 0.0)
+
+
 def test_what_a_discriminator_refuses(demos):
     with pytest.raises(ValueError, match="kind='gan' is none of gail, airl, liayn"):
         relabelling.by_discriminator(**KNOWN, demos=demos, kind="gan")
