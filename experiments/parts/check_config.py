@@ -268,7 +268,7 @@ def _divisions(config: ConfigDict) -> Iterator[str]:
 
     if not has("program"):  # part of a config
         return
-    if get(config, "score.micro_batches") not in (None, 1) and config.program not in ("grpo", "ppo", "agents"):
+    if get(config, "score.micro_batches") not in (None, 1) and config.program not in SCORES_IN_PARTS:
         count, program = config.score.micro_batches, config.program
         yield f"score.micro_batches={count}: experiments.{program} scores all rows at once, set it to 1"
     if has("train.minibatches") and has("sample.group_size"):
@@ -322,6 +322,7 @@ def _terms(config: ConfigDict) -> Iterator[str]:
 
 
 TRAINS_JUDGES = ("grpo", "ppo", "online_dpo")  # the programs
+SCORES_IN_PARTS = ("grpo", "grpo_async", "ppo", "agents")  # the programs
 
 
 def _retrained(config: ConfigDict) -> Iterator[str]:

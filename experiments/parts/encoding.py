@@ -32,10 +32,15 @@ def encode_prompts(setup: Setup, records: list[dict]) -> tuple[np.ndarray, np.nd
 
 
 def pad_prompts(batch: TokenBatch, width: int, pad_id: int) -> TokenBatch:
-    """`batch` on the host, [..., T], with its prompts left-padded to `width` columns in all."""
+    """`batch` on the host, [..., T], with its prompts left-padded to `width` columns in all.
+
+    What is said of completions (allowed) stays; experts of the new columns are the router's choice (routes of -1).
+    """
     left = [(0, 0)] * (batch.tokens.ndim - 1) + [(width - batch.tokens.shape[-1], 0)]
     tokens = np.pad(batch.tokens, left, constant_values=pad_id)
-    return TokenBatch(tokens, np.pad(batch.positions, left), np.pad(batch.segment_ids, left))
+    rows = batch._replace(tokens=tokens, positions=np.pad(batch.positions, left))
+    routes = None if batch.routes is None else np.pad(batch.routes, [*left, (0, 0), (0, 0)], constant_values=-1)
+    return rows._replace(segment_ids=np.pad(batch.segment_ids, left), routes=routes)
 
 
 def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarray]:

@@ -173,7 +173,7 @@ def replays_routes(config: ConfigDict) -> bool:
     """Whether rollouts record the experts that ran, which scoring and training then run again (model.replay_routes).
 
     Raises:
-      ValueError: if the config's sampler or packing would lose them.
+      ValueError: if the program, its sampler, packing or foreign rows would lose them.
     """
     if not config.model.get("replay_routes", False):  # runs of before there was a choice have none
         return False
@@ -181,6 +181,14 @@ def replays_routes(config: ConfigDict) -> bool:
         value = functools.reduce(lambda group, part: group[part], name.split("."), config)
         if value != wanted:
             raise ValueError(f"model.replay_routes=true needs {name}={wanted!r}, not {value!r}: routes would be lost")
+    if (program := config.get("program", "grpo")) != "grpo":
+        raise ValueError(
+            f"model.replay_routes=true: only experiments.grpo replays routes, experiments.{program} does not"
+        )
+    if config.get("foreign"):
+        raise ValueError(
+            f"model.replay_routes=true needs foreign={{}}, not {list(config.foreign)}: they have no routes"
+        )
     return True
 
 
@@ -235,7 +243,8 @@ def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callabl
                 f"{path} has a vocabulary of {model_config.vocab_size}, but the tokenizer has {tokenizer.vocab_size}"
             )
         dtype = model_config.param_dtype
-        return make_transformer(model_config), lambda: jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)
+        model = make_transformer(model_config, record_routes=replay)
+        return model, lambda: jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)
     model = make_transformer(TransformerConfig(vocab_size=tokenizer.vocab_size, **fields), record_routes=replay)
     return model, lambda: model.init(jax.random.key(seed))
 

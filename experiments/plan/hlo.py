@@ -1,8 +1,8 @@
 """The collectives of a compiled program, read from its HLO text: how many bytes over which axes of the mesh.
 
 XLA reports them nowhere else. A loop's body occurs once in the text, so its collectives are multiplied by the number of
-iterations in its condition. A collective that XLA splits into a start, steps and a done occurs in each of them under
-one channel: it is counted once per loop.
+iterations in its condition; all branches of a conditional count. A collective that XLA splits into a start, steps and a
+done occurs in each of them under one channel: it is counted once per loop.
 
 The TPU compiler writes a reduce-scatter as a fusion of an all-reduce and a slice, named all-reduce-scatter: its
 emitter, named in the same text, is a reduce-scatter's, and an explicit jax.lax.psum_scatter gives the same text.
@@ -20,7 +20,10 @@ _WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "f8e4m3fn": 1, "f8e5m2": 1, "bf16": 2, "
 _WIDTHS |= {"f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8}
 _SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _OPERATION = re.compile(rf"= (.*?) ({'|'.join(KINDS)})(-start)?\(")
-_CALLED = re.compile(r"\b(?:calls|to_apply|body|called_computations)=\{?%?([\w.\-]+)")
+_CALLED = re.compile(
+    r"\b(?:calls|to_apply|body|called_computations|true_computation|false_computation)=\{?%?([\w.\-]+)"
+)
+_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _LOOP = re.compile(r" while\(.*?condition=%?([\w.\-]+), body=%?([\w.\-]+)")
 _END = re.compile(r"\}(, execution_thread=\S+)?$")
 _INSTRUCTION = re.compile(r"  (ROOT )?%?[\w.\-]+ = ")
@@ -69,11 +72,15 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
             looped = _LOOP.search(line)
             if looped:
                 condition, body = looped.groups()
-                if body not in computations:
-                    raise ValueError(f"the HLO has no computation {body!r}, which is the body of a loop: {line[:200]}")
-                visit(body, turns * _turns(computations.get(condition, ())), body, seen)
+                for part, missing in (("body", body), ("condition", condition)):
+                    if missing not in computations:
+                        raise ValueError(
+                            f"the HLO has no computation {missing!r}, which is the {part} of a loop: {line[:200]}"
+                        )
+                visit(body, turns * _turns(computations[condition]), body, seen)
                 continue
-            for called in _CALLED.findall(line):
+            branches = re.findall(r"[\w.\-]+", " ".join(_BRANCHES.findall(line)))
+            for called in _CALLED.findall(line) + branches:
                 if called not in seen:
                     visit(called, turns, loop, seen | {called})
 
@@ -111,6 +118,10 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
             current.append(line)
         else:
             current[-1] += line
+    if current is not None:
+        raise ValueError(f"the HLO ends inside the computation {list(result)[-1]!r}: it was cut off")
+    if not entry:
+        raise ValueError("the HLO has no ENTRY computation: it was cut off, or is no HLO")
     return result, entry
 
 

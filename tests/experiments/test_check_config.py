@@ -8,6 +8,7 @@ import shlex
 import pytest
 from ml_collections import ConfigDict
 
+from configs.asynchronous import areal_1
 from configs.control import environments
 from configs.control import preferences as control_preferences
 from configs.methods import grpo_r1
@@ -97,6 +98,8 @@ NAN = math.nan
         (grpo(train__minibatches=3), "sample.prompts_per_step=32 x sample.group_size=8 (256 rows) must be a multiple "),
         (grpo(train__minibatches=2, train__micro_batches=3), "train.minibatches=2 x train.micro_batches=3"),
         (ppo(critic__micro_batches=5), "critic.micro_batches=5"),
+        (pairs(score__micro_batches=2), "score.micro_batches=2: experiments.dpo scores all rows at once"),
+        (grpo(score__micro_batches=3), "score.micro_batches=3"),
         (pairs(train__micro_batches=5), "train.batch_size=32 must be a multiple of train.micro_batches=5"),
         (reward_model(train__micro_batches=5), "train.batch_size=32 must be a multiple of train.micro_batches=5"),
         (online_dpo(sample__prompts_per_batch=5), "must be a multiple of sample.prompts_per_batch=5"),
@@ -173,6 +176,7 @@ def test_what_cannot_be_is_named(config, said):
         grpo(algorithm__advantage=dict(fn=lambda rewards: rewards)),
         grpo_r1.get_config(),  # 10 on both sides: no bounds
         ppo(critic__shared=True, critic__micro_batches=5),
+        with_fields(areal_1.get_config(), score__micro_batches=2),
         with_fields(ppo_method.get_config(), name="a name of one's own"),
         control(algorithm__kl_control=dict(fn="")),
         with_fields(control_preferences.get_config("cpl"), train__minibatches=7),  # which it does not have

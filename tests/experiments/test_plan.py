@@ -148,6 +148,31 @@ def test_text_that_cannot_be_read_is_refused():
     entry = "ENTRY %m (a: f32[2]) -> f32[2] {\n  %w = (s32[]) while(%t), condition=%c, body=%absent\n}\n"
     with pytest.raises(ValueError, match="no computation 'absent', which is the body of a loop"):
         hlo.collectives(entry, MESH)
+    with pytest.raises(ValueError, match="no computation 'cond', which is the condition of a loop"):
+        hlo.collectives(TPU_TEXT.replace("%cond (", "%other ("), MESH)
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("%body (", "the HLO has no ENTRY computation"),
+        ("  %fusion.2", "the HLO ends inside the computation 'body'"),
+        ("  %all-reduce.1", "the HLO ends inside the computation 'main'"),
+        ("HloModule", "the HLO has no ENTRY computation"),
+    ],
+)
+def test_a_text_that_was_cut_off_is_refused(end, words):
+    """Not read as a program that sends less."""
+    with pytest.raises(ValueError, match=words):
+        hlo.collectives(TPU_TEXT[: TPU_TEXT.index(end)], MESH)
+
+
+@pytest.mark.parametrize("named", ["branch_computations={%a, %b}", "true_computation=%a, false_computation=%b"])
+def test_the_branches_of_a_conditional_count(named):
+    gather = "  %g = bf16[4,64] all-gather(%p), channel_id={}, replica_groups=[1,8]<=[8]\n"
+    branches = "".join(f"%{name} (p: s32[]) -> s32[] {{\n{gather.format(i)}}}\n" for i, name in enumerate("ab"))
+    entry = f"ENTRY %m (a: s32[]) -> s32[] {{\n  %c = s32[] conditional(%i, %x, %y), {named}\n}}\n"
+    assert len(hlo.collectives(branches + entry, MESH)) == 2
 
 
 @pytest.mark.parametrize(

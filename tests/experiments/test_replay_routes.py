@@ -1,10 +1,13 @@
 """model.replay_routes: a run carries its sampler's routes to scoring and training, and refuses what would lose them."""
 
+import numpy as np
 import pytest
 
 from experiments import grpo
 from experiments.parts import policy_steps
+from experiments.parts.encoding import pad_prompts
 from experiments.parts.setup import replays_routes
+from rl_jax.core.types import TokenBatch
 from tests.experiments import small
 from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
 
@@ -43,3 +46,29 @@ def test_what_would_lose_the_routes_is_refused(tmp_path, field, value):
         replays_routes(config)
     config.model.replay_routes = False
     assert not replays_routes(config)
+
+
+def test_programs_and_foreign_rows_that_have_no_routes_are_refused(tmp_path):
+    config = config_of(tmp_path, model__replay_routes=True)
+    assert replays_routes(config)
+    with config.unlocked():
+        config.foreign = {"own": {"fn": "demonstrations"}}
+    with pytest.raises(ValueError, match=r"foreign={}, not \['own'\]: they have no routes"):
+        replays_routes(config)
+    config.program = "ppo"
+    with pytest.raises(ValueError, match="only experiments.grpo replays routes, experiments.ppo does not"):
+        replays_routes(config)
+
+
+@pytest.mark.parametrize("wider", [0, 2])
+def test_prompts_that_are_padded_keep_their_routes_and_nuclei(wider):
+    """As when the groups of several batches are joined."""
+    tokens = np.arange(1, 9, dtype=np.int32).reshape(2, 4)
+    routes = np.arange(2 * 4 * 3 * 2, dtype=np.int16).reshape(2, 4, 3, 2)
+    allowed = np.ones((2, 3, 5), np.uint8)
+    found = pad_prompts(TokenBatch(tokens, tokens, tokens, allowed=allowed, routes=routes), 4 + wider, 9)
+    np.testing.assert_array_equal(found.routes[:, wider:], routes)
+    assert (found.routes[:, :wider] == -1).all() and found.routes.dtype == np.int16
+    np.testing.assert_array_equal(found.allowed, allowed)
+    np.testing.assert_array_equal(found.tokens, np.pad(tokens, [(0, 0), (wider, 0)], constant_values=9))
+    assert found.segment_ids.shape == found.positions.shape == (2, 4 + wider)
