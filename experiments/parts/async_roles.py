@@ -320,7 +320,8 @@ def make_link(role: str, workdir: pathlib.Path, address: str, token: str | None)
             raise ValueError(
                 "--link_token: a folder has no token, its rights decide; leave it out or give --link=grpc://..."
             )
-        return Folder(address or workdir / LINK, role=role)
+        link = Folder(address or workdir / LINK, role=role)
+        return _begun(link) if role == "trainer" else link
     if token is None:
         raise ValueError(f"--link={address}: give --link_token=FILE, a file with the same secret on both sides")
     if role == "sampler":
@@ -330,7 +331,13 @@ def make_link(role: str, workdir: pathlib.Path, address: str, token: str | None)
     host, _, port = address.partition("://")[2].rpartition(":")
     if not port.isdecimal():
         raise ValueError(f"--link={address}: it has no port, as in grpc://127.0.0.1:4000")
-    return FlightTrainer(workdir / LINK, token=token, host=host, port=int(port))
+    return _begun(FlightTrainer(workdir / LINK, token=token, host=host, port=int(port)))
+
+
+def _begun(link: Link) -> Link:
+    """A trainer's link, which no longer says that an earlier trainer has ended: its sampler may still be there."""
+    link.say("end", None)
+    return link
 
 
 def make_flow(

@@ -137,7 +137,8 @@ def asynchronous_schedules(
     A decode call costs the same however many rows are alive, as on an accelerator. A synchronous run has all devices
     for either stage: both take half as long. Metrics, by sigma of the log length: speed_S, batches per time over those
     of the synchronous run; age_S, the oldest row; kept_S, the mean length of what was trained on over that of all rows
-    that were let in before the last batch began; over_base_S, speed over that of the arm `base`.
+    up to the newest group that was trained on, with those that were dropped and those that still wait; over_base_S,
+    speed over that of the arm `base`.
 
     Args:
       seeds: of the lengths.
@@ -179,6 +180,10 @@ def _measured(clock: Clock, lengths: np.ndarray, synchronous: float) -> tuple[fl
     """(speed, age, kept length) of a run."""
     times = clock.started[WARM_UP:]
     speed = synchronous * (len(times) - 1) / (times[-1] - times[0])
-    kept = lengths[np.asarray(clock.taken) % len(lengths)].mean()
-    seen = np.asarray(sorted([*clock.taken, *clock.dropped])) % len(lengths)
-    return speed, max(clock.ages), kept / lengths[seen].mean()
+    return speed, max(clock.ages), _kept(clock, lengths)
+
+
+def _kept(clock: Clock, lengths: np.ndarray) -> float:
+    """Mean length of what was trained on, over that of all groups up to the newest of them: those overtaken count."""
+    trained, seen = (lengths[np.asarray(of) % len(lengths)] for of in (clock.taken, np.arange(max(clock.taken) + 1)))
+    return trained.mean() / seen.mean()

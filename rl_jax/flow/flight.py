@@ -33,6 +33,7 @@ from rl_jax.flow.protocol import Group, Params
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIN_TOKEN = 16
 MAX_GROUP = 256 << 20  # bytes
+LINGER_S = 3.0  # that a server stays for samplers to hear the last word
 
 
 def check_token(token: str) -> str:
@@ -94,6 +95,8 @@ class FlightTrainer:
         _check_port(host, port)
         self._store = Folder(folder, role="both", max_waiting=max_waiting)
         self._memory, self._lock = Memory(keep), threading.Lock()
+        self._said, self._heard = None, threading.Event()
+        self._heard.set()  # there is nothing to hear
         try:
             self._server = _Server(self, f"{'grpc+tls' if tls else 'grpc'}://{host}:{port}", token, tls, max_group)
         except Exception:
@@ -133,6 +136,8 @@ class FlightTrainer:
     def say(self, name: str, value: Any) -> None:
         """See `protocol.Link`."""
         self._store.say(name, value)
+        self._said = name
+        self._heard.clear()
 
     def hear(self, name: str) -> Any:
         """See `protocol.Link`."""
@@ -143,7 +148,8 @@ class FlightTrainer:
         return 0.0
 
     def close(self) -> None:
-        """See `protocol.Link`. Waits for calls that go on."""
+        """See `protocol.Link`. Waits for calls that go on, and LINGER_S for someone to hear what was said last."""
+        self._heard.wait(LINGER_S)
         self._server.shutdown()
         self._store.close()
 
@@ -208,10 +214,13 @@ class _Server(flight.FlightServerBase):
         return self._trainer._store.has_room()
 
     def _answer_say(self, name: str, value: Any) -> None:
-        self._trainer.say(name, value)
+        self._trainer._store.say(name, value)
 
     def _answer_hear(self, name: str) -> Any:
-        return self._trainer.hear(name)
+        said = self._trainer.hear(name)
+        if name == self._trainer._said:
+            self._trainer._heard.set()
+        return said
 
 
 def _words(content: bytes) -> dict[str, Any]:

@@ -51,6 +51,18 @@ def test_an_end_of_before_does_not_end_a_sampler(tmp_path):
     side.close()
 
 
+@pytest.mark.parametrize("address", ["", "grpc://127.0.0.1:0"])
+def test_a_trainer_that_comes_back_has_not_ended(tmp_path, monkeypatch, address):
+    """A sampler over the network that did not hear the end would else end when the trainer is there again."""
+    monkeypatch.setattr("rl_jax.flow.flight.LINGER_S", 0.0)
+    link = make_link("trainer", tmp_path, address, "a-token-of-this-test" if address else None)
+    link.say("end", "now")
+    link.close()
+    link = make_link("trainer", tmp_path, "", None)
+    assert link.hear("end") is None
+    link.close()
+
+
 @pytest.mark.parametrize("before", [None, "before"])
 def test_an_end_ends_a_sampler(tmp_path, before):
     link = Link(before)

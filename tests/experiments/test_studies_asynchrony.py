@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from experiments.studies import asynchrony
 from experiments.studies.asynchrony import Clock, Costs, asynchronous_schedules
 from rl_jax.experience.admission import Rule
 
@@ -26,6 +27,13 @@ def test_what_is_dropped_is_gone_and_counted():
     clock = Clock(Rule(2, 1, 8, "drop"), Costs(10, 8.0, 4, 1.0), lengths).run(8)
     assert clock.dropped and not set(clock.dropped) & set(clock.taken) and max(clock.ages) <= 1
     assert len(set(clock.taken)) == len(clock.taken) == 16
+
+
+def test_long_rows_that_still_wait_are_not_kept():
+    """Group 2 is overtaken: until it is trained on, what was trained on is shorter than what was begun."""
+    costs = Costs(mean=10, longest=8.0, slots=2, train=1.0)
+    overtaken, later = (Clock(Rule(2, 1, 8), costs, LENGTHS).run(steps) for steps in (2, 3))
+    assert asynchrony._kept(overtaken, LENGTHS) == 10 / 14 and asynchrony._kept(later, LENGTHS) == 1.0
 
 
 def test_measurements_have_every_arm_and_sigma():

@@ -1,11 +1,14 @@
 """The link over the network: who may, what is refused, and what a death between two messages leaves."""
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import types
 
 import numpy as np
@@ -34,6 +37,14 @@ def trainer(tmp_path_factory):
 
 def sampler_of(trainer, token=TOKEN):
     return FlightSampler(trainer.address, token=token, call_s=60)
+
+
+def quiet_port():
+    """A free port below those that the system hands out: nobody takes it while a trainer is away."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 32_000)))
+            return probe.getsockname()[1]
 
 
 def group(number, rows=1):
@@ -183,9 +194,10 @@ def test_weights_that_did_not_arrive_whole_are_refused():
 
 
 def test_without_a_trainer_a_sampler_goes_on_and_knows(tmp_path):
-    trainer = FlightTrainer(tmp_path, token=TOKEN)
+    port = quiet_port()
+    trainer = FlightTrainer(tmp_path, token=TOKEN, port=port)
     trainer.resume(0)
-    sampler, port = sampler_of(trainer), int(trainer.address.rsplit(":", 1)[1])
+    sampler = sampler_of(trainer)
     trainer.publish(0, {"w": np.ones(2, np.float32)})
     assert sampler.put([group(0)]) and sampler.lost_s() == 0
     trainer.close()
@@ -198,6 +210,18 @@ def test_without_a_trainer_a_sampler_goes_on_and_knows(tmp_path):
     assert sampler.put([group(0), group(1)], timeout_s=60) and sampler.lost_s() == 0
     assert [number for _, number in again.waiting()] == [0, 1]
     again.close()
+
+
+def test_the_last_word_is_heard(tmp_path, monkeypatch):
+    """A trainer that says its end and closes stays until a sampler has heard it."""
+    monkeypatch.setattr("rl_jax.flow.flight.LINGER_S", 600.0)
+    trainer = FlightTrainer(tmp_path, token=TOKEN)
+    sampler = sampler_of(trainer)
+    trainer.say("end", "now")
+    closing = threading.Thread(target=trainer.close)
+    closing.start()
+    assert sampler.hear("other") is None and sampler.hear("end") == "now"
+    closing.join()
 
 
 def test_tls(tmp_path):
@@ -247,12 +271,11 @@ def test_a_trainer_killed_with_9_loses_nothing(tmp_path):
     """It dies while it stores a group, after that, and between entering a step and saving it; the sampler retries."""
     from tests.flow.test_folder import GROUPS
 
-    port, sampler, number = 0, None, 0
+    port, sampler, number = quiet_port(), None, 0
     for at in (3, 7, 0):
         command = [sys.executable, "-c", SERVER, str(port), str(tmp_path), str(at)]
         with subprocess.Popen(command, cwd=REPO_ROOT, stdout=subprocess.PIPE, text=True) as process:
             address = process.stdout.readline().strip()
-            port = int(address.rsplit(":", 1)[1])
             sampler = sampler or FlightSampler(address, token=TOKEN, call_s=60)
             while number < GROUPS and process.poll() is None:
                 one = Group(number, number // 3, pyarrow.table({"value": [number * 0.1]}))
