@@ -115,12 +115,12 @@ METHODS = {
     # arXiv 1511.06581.
     "dueling": dict(network=dict(dueling=True)),
     "n_step": dict(algorithm=dict(n_step=3)),
-    # arXiv 1511.05952.
+    # arXiv 1511.05952; the correction stays, the paper raises it to 1.
     "prioritized": dict(algorithm=dict(priority=dict(exponent=0.6, correction=0.4))),
     # arXiv 1707.06887, 1710.10044; the ends are those of the environment's returns, below.
     "c51": dict(algorithm=dict(head=dict(fn="categorical", num_atoms=51))),
     "qr_dqn": dict(algorithm=dict(head=dict(fn="quantile", num_quantiles=32, kappa=1.0))),
-    # arXiv 1710.02298, less the noise in its layers: epsilon explores.
+    # arXiv 1710.02298, less the noise in its layers (epsilon explores) and the rise of the correction.
     "rainbow": dict(
         network=dict(dueling=True),
         algorithm=dict(
@@ -166,15 +166,9 @@ METHODS["residual"] = dict(
     train=dict(actor_every=4),
 )
 OF_NUMBERS = ("residual", "ddpg", "td3", "sac", "redq")
-# The range of discounted returns, for c51.
+# The range of discounted returns, for c51 and rainbow.
 RANGES = {"cartpole": (0.0, 100.0), "breakout": (0.0, 30.0), "matching": (-1.0, 1.0), "corridor": (0.0, 1.0)}
-RANGES |= {
-    "laser": (0.0, 20.0),
-    "restless": (0.0, 10.0),
-    "docking": (-40.0, 0.0),
-    "pendulum": (-1000.0, 0.0),
-    "aim": (-6.25, 0.0),
-}
+RANGES["restless"] = (0.0, 10.0)
 
 
 def get_config(arg: str | None = None):
@@ -190,6 +184,8 @@ def get_config(arg: str | None = None):
     if (place in CONTINUOUS) != (method in OF_NUMBERS):
         kind = "numbers: ddpg, td3, sac or redq" if place in CONTINUOUS else "choices: dqn and its kin, discrete_sac"
         raise ValueError(f"{method} does not fit {place}, whose actions are {kind}")
+    if place == "restless" and METHODS[method].get("network", {}).get("dueling"):
+        raise ValueError(f"{method} has a head per action, and the network of restless reads the actions instead")
     config = replay_common.base(f"control_{method}_{place}")
     for change in (_REAL if method in OF_NUMBERS else {}, ENVIRONMENTS[place], METHODS[method]):
         _change(config, change)
@@ -198,7 +194,8 @@ def get_config(arg: str | None = None):
         config.algorithm.head.update(low=low, high=high)
     if "smoke" in words:
         config.update(num_seeds=2, log_every=4)
-        config.replay.update(capacity=256, warmup=64, batch_size=16)
+        steps = config.sample.num_envs * config.sample.num_steps  # of an update; the replay takes whole ones
+        config.replay.update(capacity=max(256, 2 * steps), warmup=max(64, steps), batch_size=16)
         config.network.hidden = (8,)
         config.train.total_steps = 8 * config.sample.num_envs * config.sample.num_steps
         config.eval.update(num_episodes=2, max_steps=20)

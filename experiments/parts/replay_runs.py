@@ -50,7 +50,8 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
       env: for its spaces.
 
     Raises:
-      ValueError: if the method does not take the environment's actions, or their bounds are infinite.
+      ValueError: if the method does not take the environment's actions, their bounds are infinite, or the network has
+        fields of other actions.
     """
     space, shape, name = env.action_space, env.observation_space.shape, algorithm["method"]["fn"]
     layers = config.network.to_dict()
@@ -64,6 +65,11 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
         kinds = ("whole numbers", "dqn or discrete_sac") if whole else ("real numbers", "td3 or sac")
         raise ValueError(
             f"algorithm.method.fn={name!r}: the actions of {config.env.name} are {kinds[0]}: use {kinds[1]}"
+        )
+    if not whole and (dueling or enumerated):
+        raise ValueError(
+            f"network.dueling={dueling} and network.enumerated={enumerated} are of critics of whole-number actions; "
+            f"those of {config.env.name} are real numbers: set both False"
         )
     parts, bounds = ReplayParts(None, None, head), (None, None)
     if whole:
@@ -142,9 +148,10 @@ def make_settings(config, groups: dict[str, Any], parts: int) -> ReplaySettings:
     if replay.batch_size % parts:
         raise ValueError(f"replay.batch_size={replay.batch_size} does not divide over {parts} devices")
     explore, total = algorithm["exploration"], num_updates(config)
+    unlimited = isinstance(train["max_grad_norm"], float) and train["max_grad_norm"] == math.inf  # not a swept one
 
     def share(updates: jax.Array) -> jax.Array:
-        done = jnp.minimum(updates / max(explore["fraction"] * total, 1.0), 1.0)
+        done = jnp.minimum(updates / jnp.maximum(explore["fraction"] * total, 1.0), 1.0)
         return explore["initial"] + done * (explore["final"] - explore["initial"])
 
     return ReplaySettings(
@@ -158,7 +165,7 @@ def make_settings(config, groups: dict[str, Any], parts: int) -> ReplaySettings:
         target_every=algorithm["target_every"],
         gradient_steps=train["gradient_steps"],
         actor_every=train["actor_every"],
-        max_grad_norm=None if train["max_grad_norm"] == math.inf else train["max_grad_norm"],
+        max_grad_norm=None if unlimited else train["max_grad_norm"],
         priority=Priority(**algorithm["priority"]),
         random_share=share,
     )

@@ -2,8 +2,10 @@
 
     T steps of B environments  -> the ring                                             replay.add
     G times: N draws           -> loss of the critics, one optimizer step              method.critic_loss
-             every E-th time   -> loss of the actor, one optimizer step                method.actor_loss
              slow copy <- (1 - tau) slow copy + tau params
+             every E-th time   -> loss of the actor, one optimizer step                method.actor_loss
+
+So the slow actor follows one of the actor's steps later than in TD3's code, which copies after both.
 
 Methods (DQN, TD3, SAC, REDQ ... in replay_methods.py) are choices of the losses; heads (losses.value_heads) of what a
 critic's outputs mean. The functions have the form of update.make_update: they work under jit, lax.scan, lax.map, vmap

@@ -143,7 +143,8 @@ def draw(
         place = jnp.clip(jnp.searchsorted(summed, at, side="right"), 0, len(summed) - 1)
         env, slot = place // slots, place % slots
         chance = likely[place] / summed[-1] * (starts * envs)
-        weights = jnp.power(jnp.maximum(chance, 1e-12), -priority.correction)
+        # Rounding of the sums can find a step that may not be drawn, an empty one say: it counts for nothing.
+        weights = jnp.where(chance > 0, jnp.power(jnp.maximum(chance, 1e-12), -priority.correction), 0.0)
         largest = jnp.max(weights)
         weights = weights / (largest if axis_name is None else jax.lax.pmax(largest, axis_name))
     places = jnp.stack([env, slot], axis=1).astype(jnp.int32)

@@ -132,11 +132,13 @@ def _step(train: TrainState, name: str, loss_of: Callable, *, opened, optimizers
         (params, opt_state),
         (train.params[name], train.opt_state[name]),
     )
+    # A good step of the actor does not end a row of bad ones of the critics, which it learns nothing from.
+    good = 0 if name == "critic" else train.skipped_in_a_row
     train = train._replace(
         params=train.params | {name: params},
         opt_state=train.opt_state | {name: opt_state},
         skipped=train.skipped + ~finite,
-        skipped_in_a_row=jnp.where(finite, 0, train.skipped_in_a_row + 1),
+        skipped_in_a_row=jnp.where(finite, good, train.skipped_in_a_row + 1),
     )
     return train, {"loss": value, "grad_norm": norm}, more
 

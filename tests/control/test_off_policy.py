@@ -1,5 +1,7 @@
 """control/off_policy.py: whole updates in probe worlds whose values are known, and what an update counts and copies."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,13 @@ import optax
 import pytest
 
 from rl_jax import envs
-from rl_jax.control import off_policy, replay_methods, replay_types
+from rl_jax.control import off_policy, replay_learning, replay_methods, replay_types
+from rl_jax.control.replay import Replay, ReplayBatch
+from rl_jax.control.transitions import Transitions
 from rl_jax.envs.worlds import probes
 from rl_jax.losses import value_heads
 from rl_jax.models.agents import exploration, value_networks
+from rl_jax.training.step import TrainState
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
 
@@ -45,18 +50,21 @@ def test_a_cut_is_not_the_end():
     np.testing.assert_allclose(values_after(150, probes.endless(limit=5), [[0.0]])[:, :, 0], 5.0, atol=0.3)
 
 
-def test_what_an_update_counts_and_copies():
-    method, (init, update, policy_of) = q_learning(
+@functools.cache
+def copied_by_three():
+    """(init, update, policy_of) of matching, compiled once; the slow copy is replaced every 3 gradient steps."""
+    _, (init, update, policy_of) = q_learning(
         probes.matching(), tau=1.0, target_every=3, random_share=lambda updates: 1.0 - 0.5 * updates
     )
+    return *(jax.jit(fn, compiler_options=QUICK) for fn in (init, update)), policy_of
 
-    def run(key):
-        first = init(key)
-        second, metrics = update(first)
-        third, _ = update(second)
-        return first, second, third, metrics, policy_of(third)(third.worlds)[0]
 
-    first, second, third, metrics, outputs = jax.jit(run, compiler_options=QUICK)(jax.random.key(0))
+def test_what_an_update_counts_and_copies():
+    init, update, policy_of = copied_by_three()
+    first = init(jax.random.key(0))
+    second, metrics = update(first)
+    third, _ = update(second)
+    outputs = policy_of(third)(third.worlds)[0]
     assert (first.written, second.written, third.written) == (8, 12, 16)
     assert (first.updates, third.updates) == (0, 2) and (first.train.step, third.train.step) == (0, 8)
     assert metrics["explore/share"].value() == 1 and outputs.shape == (4, 3) and not outputs[:, -1].any()
@@ -95,7 +103,7 @@ def test_half_of_a_batch_is_of_the_steps_that_are_kept():
         after = update(state)[0].train.trackers["kept"]
         return before, after, seen[-1]
 
-    before, after, actions = run(jax.random.key(0))
+    before, after, actions = jax.jit(run, compiler_options=QUICK)(jax.random.key(0))
     jax.tree.map(np.testing.assert_array_equal, before, after)
     assert before.rows.actions.shape == (4, 12) and (before.rows.actions == 1).all()
     assert (np.asarray(actions)[16:] == 1).all() and (np.asarray(actions)[:16] == 0).any()
@@ -104,18 +112,69 @@ def test_half_of_a_batch_is_of_the_steps_that_are_kept():
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing():
-    method, (init, update, _) = q_learning(probes.matching())
-
-    def run(key):
-        state = init(key)
-        rows = state.replay.rows
-        broken = rows._replace(rewards=jnp.full_like(rows.rewards, jnp.nan))
-        after, metrics = update(state._replace(replay=state.replay._replace(rows=broken)))
-        return state, after, metrics["nonfinite/skipped"].value()
-
-    state, after, skipped = jax.jit(run, compiler_options=QUICK)(jax.random.key(0))
+    init, update, _ = copied_by_three()
+    state = init(jax.random.key(0))
+    rows = state.replay.rows
+    broken = rows._replace(rewards=jnp.full_like(rows.rewards, jnp.nan))
+    after, metrics = update(state._replace(replay=state.replay._replace(rows=broken)))
     np.testing.assert_array_equal(after.train.params["critic"], state.train.params["critic"])
-    assert skipped == after.train.skipped_in_a_row == 4
+    assert metrics["nonfinite/skipped"].value() == after.train.skipped_in_a_row == 4
+
+
+def learning(method, optimizers, settings, batch):
+    """(learn, the state before) of gradient steps on one batch, without worlds."""
+    learn = replay_learning.make_learner(method, settings, optimizers, learn_from=lambda state, key: batch)
+    zero, key = jnp.int32(0), jax.random.key(0)
+    params = {name: jax.flatten_util.ravel_pytree(x)[0] for name, x in method.init(key).items()}
+    moments = {name: optimizers[name].init(x) for name, x in params.items()}
+    slow = {"slow": {name: params[name] for name in method.slow}}
+    train = TrainState(zero, params, moments, key, zero, zero, slow)
+    return learn, replay_types.ReplayState(train, None, Replay(None, ()), zero, zero)
+
+
+# State 0 leads to state 1, the end pays 1 after it: values gamma and 1. What is seen of the two is nearly parallel.
+SEEN = np.float32([[1.0, 0.0], [2.0, 2.0**0.5]])
+CHAIN = ReplayBatch(
+    Transitions(
+        SEEN, np.zeros(2, np.int32), np.float32([0.0, 1.0]), SEEN[::-1], np.array([False, True]), np.array([False] * 2)
+    ),
+    np.float32([0.95, 0.0]),
+    np.float32([20 / 11, 2 / 11]),
+    np.zeros((2, 2), np.int32),
+)
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_values_are_learned_with_a_slow_copy_and_grow_without_bound_without_one(double):
+    """State 0 is seen ten times as often: a step on it moves the value of state 1 twice as far as its own."""
+    critic = value_networks.Critic(
+        lambda key: jnp.zeros((1, 2)), lambda params, x: (x @ params[0])[None, :, None, None], 1
+    )
+    method = replay_methods.dqn(replay_methods.ReplayParts(critic, None, value_heads.scalar()), double=double)
+
+    def found(tau):
+        settings = replay_types.ReplaySettings(2, 2, 2, gradient_steps=600, tau=tau)
+        learn, state = learning(method, {"critic": optax.sgd(0.5)}, settings, CHAIN)
+        return SEEN @ learn(state, jax.random.key(0))[0].train.params["critic"]
+
+    slow, none = jax.jit(jax.vmap(found), compiler_options=QUICK)(jnp.float32([0.05, 1.0]))
+    np.testing.assert_allclose(slow, [0.95, 1.0], atol=1e-3)
+    assert (np.abs(none) > 1e6).all()
+
+
+def test_a_good_step_of_the_actor_does_not_end_a_row_of_bad_ones_of_the_critic():
+    method = replay_types.OffPolicy(
+        init=lambda key: {"critic": jnp.ones(1), "actor": jnp.ones(1)},
+        policy=None,
+        critic_loss=lambda params, slow, batch, key: (params["critic"] * jnp.nan * jnp.ones(2), jnp.zeros(2), {}),
+        actor_loss=lambda params, slow, batch, key: (params["actor"] * jnp.ones(2), {}),
+        slow=("critic",),
+    )
+    settings, sgd = replay_types.ReplaySettings(2, 2, 2, gradient_steps=3), optax.sgd(0.5)
+    learn, state = learning(method, {"critic": sgd, "actor": sgd}, settings, CHAIN)
+    train = jax.jit(learn, compiler_options=QUICK)(state, jax.random.key(0))[0].train
+    assert train.skipped == train.skipped_in_a_row == 3 and train.params["critic"] == 1
+    np.testing.assert_allclose(train.params["actor"], 1 - 3 * 0.5)
 
 
 @pytest.mark.parametrize(

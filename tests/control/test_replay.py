@@ -114,9 +114,19 @@ def test_a_replay_that_writes_would_wrap_around_is_refused():
         replay.add(replay.empty(rows_of(0), 5, replay.Priority()), jnp.int32(0), rows_of(0))
 
 
+def test_a_step_that_only_rounding_finds_counts_for_nothing(monkeypatch):
+    """63 + u rounds to 64 parts of 64: behind the last step that may be drawn, where the ring is still empty."""
+    ring, written, _ = filled(2, BY_ERROR)
+    monkeypatch.setattr(replay.jax.random, "uniform", lambda key, shape: jnp.full(shape, 1 - 2**-23))
+    batch = replay.draw(ring, written, jax.random.key(0), 64, discount=0.9, priority=BY_ERROR)
+    np.testing.assert_array_equal(batch.places[-1], [B - 1, R - 1])
+    np.testing.assert_array_equal(batch.weights, [1.0] * 63 + [0.0])
+
+
 def test_joined_draws_are_both():
-    ring, written, _ = filled(3)
-    one, two = (drawn(ring, written, jax.random.key(i), 3 + i, discount=0.9) for i in range(2))
+    ring, written, _ = filled(2)
+    one, two = (drawn(ring, written, jax.random.key(i), 400, discount=0.9, steps=1) for i in range(2))
     both = replay.join(one, two)
-    assert len(both.weights) == 7
-    np.testing.assert_array_equal(both.steps.rewards[3:], two.steps.rewards)
+    assert len(both.weights) == 800 and (one.steps.rewards != two.steps.rewards).any()
+    np.testing.assert_array_equal(both.steps.rewards[:400], one.steps.rewards)
+    np.testing.assert_array_equal(both.steps.rewards[400:], two.steps.rewards)

@@ -259,6 +259,29 @@ def test_the_targets_are_their_equations():
     np.testing.assert_allclose(each, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_targets_are_of_the_slow_copies():
+    """Each slow copy moves the loss, where the task goes on. DQN's: tests/control/test_off_policy.py."""
+    cases = [
+        (methods.discrete_sac(choices(actor=True)), batch_of(TABLE)),
+        (methods.td3(numbers(members=1)), aim_rows()),
+    ]
+
+    def run(key):
+        found = []
+        for method, batch in cases:
+            params = method.init(key)
+            moved = [params | {group: jax.tree.map(lambda x: 0.5 * x, params[group])} for group in method.slow]
+            found.append([method.critic_loss(params, slow, batch, key)[0] for slow in (params, *moved)])
+        return found
+
+    found = jax.jit(run, compiler_options=QUICK)(jax.random.key(0))
+    assert [len(losses) for losses in found] == [2, 3]
+    for (_, batch), (same, *others) in zip(cases, found, strict=True):
+        for other in others:
+            changed = np.abs(np.asarray(same - other)) > 1e-6
+            assert changed[batch.discounts > 0].mean() > 0.5 and not changed[batch.discounts == 0].any()
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="reads='last' is none of min, mean, first"):
         methods.td3(numbers(), reads="last")

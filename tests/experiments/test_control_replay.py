@@ -4,12 +4,14 @@ import json
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from configs.control import replay as configs
 from experiments import control_replay
 from experiments.parts import control_runs, control_setup, replay_runs
+from rl_jax.control import replay_types
 from rl_jax.envs.worlds import restless
 from rl_jax.training import checkpoint
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
@@ -140,6 +142,8 @@ def test_environments_and_replay_over_two_devices(monkeypatch):
         ("matching,smoke", dict(network__kind="gru"), "network.kind='gru'"),
         ("matching,smoke", dict(replay__capacity=100), "replay.capacity=100 must be a multiple of sample.num_envs=8"),
         ("matching,smoke", dict(network__enumerated=True), "actions that are combinations .probes/restless."),
+        ("aim,smoke", dict(network__dueling=True), "network.dueling=True and network.enumerated=False are of"),
+        ("aim,smoke", dict(network__enumerated=True), "network.enumerated=True are of critics of whole-number actions"),
         ("matching,smoke", dict(mesh="envs:8", replay__batch_size=12), "12 does not divide over 8"),
     ],
 )
@@ -150,7 +154,35 @@ def test_refusals(words, fields, said):
         replay_runs.make_settings(config, control_setup.settings_of(config), 8)
 
 
+@pytest.mark.parametrize("place", configs.ENVIRONMENTS)
+def test_the_numbers_of_every_environment_go_together_in_smoke_too(place):
+    method = replay_types.OffPolicy(None, None, None, lambda *_: None, ())
+    for words in (place, f"{place},smoke"):
+        config = configs.get_config(words)
+        settings = replay_runs.make_settings(config, control_setup.settings_of(config), 1)
+        replay_types.check(settings, config.sample.num_steps, method)
+
+
+def test_every_number_of_the_settings_can_be_swept():
+    config = small()
+    groups = control_setup.settings_of(config)
+    names = ("algorithm.exploration.fraction", "train.max_grad_norm", "algorithm.tau", "algorithm.priority.exponent")
+
+    def run(values):
+        swept = control_setup.with_values(groups, dict(zip(names, values, strict=True)))
+        settings = replay_runs.make_settings(config, swept, 1)
+        return settings.random_share(jnp.int32(2)), settings.max_grad_norm, settings.tau
+
+    share, norm, tau = jax.jit(run)(jnp.float32([0.5, 3.0, 0.25, 0.0]))
+    explore = config.algorithm.exploration
+    expected = explore.initial + 2 / (0.5 * control_setup.num_updates(config)) * (explore.final - explore.initial)
+    np.testing.assert_allclose([share, norm, tau], [expected, 3.0, 0.25], rtol=1e-6)
+
+
 def test_words_that_do_not_go_together():
+    for word in ("dueling", "rainbow"):
+        with pytest.raises(ValueError, match=f"{word} has a head per action, and the network of restless"):
+            configs.get_config(f"restless,{word}")
     with pytest.raises(ValueError, match="one environment and one method"):
         configs.get_config("cartpole,pendulum")
     with pytest.raises(ValueError, match="sac does not fit cartpole, whose actions are choices"):
