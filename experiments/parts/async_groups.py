@@ -5,6 +5,7 @@ experiments.grpo gives it, in step 1 + n // B: which weights draw a token is all
 """
 
 import base64
+import collections
 from collections.abc import Sequence
 
 import jax
@@ -159,11 +160,17 @@ class Groups:
         }
 
     def set_state(self, state: dict) -> None:
-        """Continues from a state; the rows enter the engine with `go_on`."""
+        """Continues from a state; the rows enter the engine with `go_on`.
+
+        Raises:
+          ValueError: if the rows are of a run with other sizes, as after --fork.
+        """
+        rows = of_text(state["rows"])
+        self._check_sizes(rows)
         self._prompts.set_state(state["prompts"])
         self._next_records = list(state["next_records"])
         self._inside = {number: GroupRows(number, record, self._size) for number, record in state["records"]}
-        for row in of_text(state["rows"]):
+        for row in rows:
             group, prompt = self._inside[row.group], row.segments[0][0].ids
             seed = (row.group % self._batch) * self._size + row.sample
             request = self._request(row.group, row.sample, prompt, seed=seed)
@@ -178,6 +185,19 @@ class Groups:
                 self._held.append(request)
             else:
                 group.rows[row.sample] = completion_of(row)
+
+    def _check_sizes(self, rows: Sequence[Trajectory]) -> None:
+        length = self._setup.config.rollout.completion_length
+        sizes = set(collections.Counter(row.group for row in rows).values()) - {self._size}
+        longest = max((row.count("sampled") for row in rows), default=0)
+        wrong = [f"groups of {size} rows, not of sample.group_size={self._size}" for size in sorted(sizes)]
+        if longest > length:
+            wrong.append(f"a row of {longest} tokens, above rollout.completion_length={length}")
+        if wrong:
+            raise ValueError(
+                f"the rows in flight that were saved do not fit this config ({'; '.join(wrong)}): keep these fields, "
+                "or begin a new run from the params, --config.init_from=WORKDIR"
+            )
 
 
 def completion_of(row: Trajectory) -> Completion:

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.parts import policy
+from experiments.parts import origin, policy
 from experiments.parts.async_flow import Flow, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
 from experiments.parts.check_config import leaves
@@ -41,7 +41,7 @@ LINK, SAMPLER = "link", "sampler"  # folders in the workdir
 POLL_S = 1.0
 KEPT = 3  # states of a sampler: a trainer is at most one version ahead of it
 SHARED = ("seed", "task", "sample", "rollout", "flow")  # of the config: rows depend on it, and the weights do not tell
-OWN = ("task.data_dir", "flow.measure", "flow.timeout_s")  # may differ all the same
+OWN = ("task.data_dir", "flow.measure", *origin.MAY_CHANGE)  # may differ all the same
 
 
 class Ended(Exception):
@@ -172,8 +172,10 @@ def check_two(config) -> None:
 
 def shared(config) -> dict[str, Any]:
     """The fields that both sides must have alike: name -> JSON value."""
-    fields = {name: value for name, value in leaves(config) if name.partition(".")[0] in SHARED and name not in OWN}
-    return json.loads(json.dumps(fields, default=str))
+    own = tuple(f"{name}." for name in OWN)
+    fields = {name: value for name, value in leaves(config) if not f"{name}.".startswith(own)}
+    fields = {name: value for name, value in fields.items() if name.partition(".")[0] in SHARED}
+    return json.loads(json.dumps(origin.named(fields)))
 
 
 def pack(group: GroupRows, finished: int, said: dict[str, Any]) -> Group:

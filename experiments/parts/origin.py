@@ -29,7 +29,7 @@ from rl_jax.runs.run_record import ABSENT, config_changes, flatten, is_complete,
 # it lasts and in which order sums over devices are taken.
 MAY_CHANGE = (
     *("name", "log", "checkpoint", "mesh", "spread", "rollout.mesh", "rollout.devices"),
-    *("eval.every", "sft.eval_every", "reward.num_workers", "reward.time_limit_s"),
+    *("eval.every", "sft.eval_every", "reward.num_workers", "reward.time_limit_s", "flow.timeout_s"),
     *("rollout.engine.url", "rollout.engine.timeout_s", "task.skip_bad_records", "data.skip_bad_records"),
 )
 MAY_GROW = ("train.steps", "train.data_epochs", "train.total_steps", "sft.steps")

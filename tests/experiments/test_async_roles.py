@@ -2,13 +2,15 @@
 
 import types
 
+import numpy as np
 import pytest
 
 from configs import grpo_async as async_config
 from experiments import grpo_async
-from experiments.parts import async_roles
+from experiments.parts import async_groups, async_roles
 from experiments.parts.async_groups import GroupRows
 from experiments.parts.async_roles import Ended, Sampler, Trainer, make_link, pack
+from rl_jax.rollout.lm.requests import Request
 from rl_jax.runs import disk
 
 
@@ -99,10 +101,38 @@ def test_another_config_of_the_sampler_is_named(tmp_path):
         return Trainer(setup_of(), None, Link(groups=[pack(group, 0, said)] * 64), tmp_path)
 
     assert len(trainer_of(setup_of(timeout_s=3.0, measure=False)).take()) == setup_of().config.sample.prompts_per_step
+    other = setup_of()
+    other.config.rollout.devices = "4-7"
+    trainer_of(other).take()  # a side has its own devices
     other = setup_of(eta=8)
     other.config.rollout.temperature = 0.5
     with pytest.raises(ValueError, match=r"\(2 fields differ: flow.eta=2 here, 8 there; rollout.temperature=1.0 here"):
         trainer_of(other).take()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("sample.group_size", 5, "groups of 2 rows, not of sample.group_size=5"),
+        ("rollout.completion_length", 2, "a row of 3 tokens, above rollout.completion_length=2"),
+    ],
+)
+def test_rows_in_flight_of_other_sizes_are_refused(field, value, words):
+    """A fork may change any field: rows that no longer make a group would never be trained on, or not fit."""
+    drawn = [np.arange(3, dtype=np.int32), *np.zeros((2, 3), np.float32)]
+    request = Request(0, np.int32([1]), 16)._replace(tokens=drawn[0], versions=drawn[0])
+    request = request._replace(sampled_log_probs=drawn[1], raw_log_probs=drawn[2])
+    group = GroupRows(0, {"id": "a"}, 2)
+    rows = async_groups.to_text([async_groups.trajectory_of(group, sample, request) for sample in range(2)])
+    state = {"records": [[0, group.record]], "next_records": [], "rows": rows, "prompts": {}}
+    setup = setup_of()
+    setup.config.sample.group_size = 2
+    setup.config.update_from_flattened_dict({field: value})
+    prompts = types.SimpleNamespace(set_state=lambda state: None)
+    with pytest.raises(ValueError, match=words):
+        async_groups.Groups(setup, None, prompts).set_state(state)
+    setup.config.update_from_flattened_dict({"sample.group_size": 2, "rollout.completion_length": 16})
+    async_groups.Groups(setup, None, prompts).set_state(state)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,17 @@ def test_near_the_sampler():
     np.testing.assert_array_equal(np.asarray(out.clipped_low | out.clipped_high), MASK & ~kept)
 
 
+def test_a_token_that_its_sampler_could_hardly_draw_is_dropped():
+    """r = p / mu is above float32, and mu below it: p - mu is p all the same, and the loss that of the penalty."""
+    log_probs, mu, mask = np.float32([[-0.1]]), np.float32([[-120.0]]), np.ones((1, 1), bool)
+
+    def loss(x):
+        return stale.near_sampler(x, x, np.float32([[1.0]]), mask, behavior_log_probs=mu).loss[0, 0]
+
+    value, slope = jax.value_and_grad(loss)(log_probs)
+    np.testing.assert_allclose([value, slope[0, 0]], [1e-3 * 119.9**2, 2e-3 * 119.9], rtol=1e-5)
+
+
 def test_the_penalty_draws_back_what_the_bound_has_dropped():
     on, off = (gradient(functools.partial(near, log_ratio_coef=coef)) for coef in (0.1, 0.0))
     np.testing.assert_allclose(on - off, np.where(MASK, 0.2 * (BATCH.log_probs - MU), 0), rtol=1e-3, atol=1e-5)

@@ -111,7 +111,7 @@ def near_sampler(
     assert_tokens(mask, old_log_probs)
     log_ratios = log_ratio(log_probs, behavior_log_probs, mask)
     ratio, advantages = detached(log_ratios, advantages, mask)
-    change = jnp.exp(zero_masked(behavior_log_probs, mask)) * (ratio - 1.0)  # p - p_mu
+    change = jnp.exp(zero_masked(log_probs, mask)) - jnp.exp(zero_masked(behavior_log_probs, mask))  # p - p_mu
     low = mask & (advantages < 0) & (change < -divergence_low)
     high = mask & (advantages > 0) & (change > divergence_high)
     pushed = jnp.where(low | high, 0.0, -advantages) * jnp.exp(jnp.where(low | high, 0.0, log_ratios))
