@@ -7,7 +7,7 @@ import numpy as np
 from rl_jax.control.offline import data as datasets
 from rl_jax.control.offline.recipe import Recipe, make_fit, mean
 from rl_jax.control.transitions import Transitions
-from tests.control.offline.worlds import QUICK
+from tests.control.offline.worlds import QUICK, jitted
 
 
 def data(**fields):
@@ -17,7 +17,17 @@ def data(**fields):
         jnp.asarray(count[:, None], jnp.float32), jnp.zeros(8, jnp.int32), jnp.asarray(count, jnp.float32),
         jnp.asarray(count[:, None] + 1, jnp.float32), jnp.asarray(count == 2), jnp.asarray(np.isin(count, (6, 7))),
     )  # fmt: skip
+    return made(steps, fields)
+
+
+@jitted
+def made(steps, fields):
     return datasets.make_data(steps, discount=0.5, **fields)
+
+
+@jitted
+def mixed(data, shares):
+    return datasets.sample_mixed(data, jax.random.key(0), 4000, shares)
 
 
 def test_returns_and_times_stop_at_episodes_ends():
@@ -29,7 +39,7 @@ def test_returns_and_times_stop_at_episodes_ends():
 
 
 def test_windows_stay_in_their_episode():
-    rows, mask = datasets.windows(data(), jnp.array([1, 5, 7]), 3)
+    rows, mask = jitted(lambda ends: datasets.windows(data(), ends, 3))(jnp.array([1, 5, 7]))
     assert mask.tolist() == [[False, True, True], [True, True, True], [False, False, True]]
     assert np.asarray(rows.steps.rewards)[np.asarray(mask)].tolist() == [0, 1, 3, 4, 5, 7]
 
@@ -37,7 +47,7 @@ def test_windows_stay_in_their_episode():
 def test_a_batch_has_its_shares_of_the_sources():
     source = jnp.array([0, 0, 0, 0, 0, 0, 1, 1])
     for shares, wanted in (((0.5, 0.5), 0.5), ((1.0, 0.0), 0.0), ((0.0, 1.0), 1.0), ((0.2, 0.4, 0.4), 2 / 3)):
-        batch = datasets.sample_mixed(data(source=source), jax.random.key(0), 4000, shares)
+        batch = mixed(data(source=source), shares)
         assert abs(float(batch.source.mean()) - wanted) < 0.04
     counts = np.bincount(np.asarray(batch.time[batch.source == 0] + 10 * batch.episode[batch.source == 0]))
     assert (counts[counts > 0] > 150).all()  # of 1333 in six steps
@@ -45,8 +55,8 @@ def test_a_batch_has_its_shares_of_the_sources():
 
 def test_normalised_observations():
     found = data()
-    by = datasets.moments(found.steps.observations)
-    steps = datasets.normalize_steps(found.steps, by)
+    by = jitted(datasets.moments)(found.steps.observations)
+    steps = jitted(datasets.normalize_steps)(found.steps, by)
     np.testing.assert_allclose([steps.observations.mean(), steps.observations.std()], [0, 1], atol=1e-3)
     np.testing.assert_allclose(steps.next_observations - steps.observations, 1 / by.std[0], rtol=1e-4)
 

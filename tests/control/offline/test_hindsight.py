@@ -11,7 +11,7 @@ from experiments.parts import control_setup, offline_runs
 from rl_jax.control.offline import hindsight
 from rl_jax.control.offline.data import make_data
 from rl_jax.control.transitions import Transitions
-from tests.control.offline.worlds import QUICK, small
+from tests.control.offline.worlds import QUICK, jitted, small
 
 
 def test_the_triplet_loss():
@@ -34,7 +34,8 @@ def test_pairs_are_whole_episodes_with_the_better_one_first():
     rows = Transitions(
         count[:, None] * 1.0, jnp.zeros(9, int), rewards, count[:, None] + 1.0, count % 3 == 2, count < 0
     )
-    found = hindsight.sample_pairs(make_data(rows, discount=0.9), jax.random.key(0), 64, length=4)
+    pairs = jitted(lambda rows, key: hindsight.sample_pairs(make_data(rows, discount=0.9), key, 64, length=4))
+    found = pairs(rows, jax.random.key(0))
     episode = np.asarray(found.data.episode[:, :, -1])
     assert found.data.time[:, :, -1].tolist() == [[2, 2]] * 64
     assert found.mask.tolist() == [[[False, True, True, True]] * 2] * 64

@@ -11,9 +11,10 @@ from experiments.parts import control_setup, offline_labels, offline_runs
 from rl_jax.control.offline import labelling
 from rl_jax.control.offline.data import make_data
 from rl_jax.control.transitions import Transitions
-from tests.control.offline.worlds import QUICK, small, world
+from tests.control.offline.worlds import jitted, small, world
 
 
+@functools.cache
 def steps(episodes=20, length=4):
     """Episodes whose return is their number; each action is 1."""
     count = episodes * length
@@ -21,28 +22,33 @@ def steps(episodes=20, length=4):
     rewards = jnp.repeat(jnp.arange(episodes, dtype=jnp.float32), length) / length
     observations = jnp.arange(count, dtype=jnp.float32)[:, None]
     rows = Transitions(observations, jnp.ones((count, 1)), rewards, observations + 1, done, jnp.zeros(count, bool))
-    return make_data(rows, discount=0.9)
+    return jitted(lambda rows: make_data(rows, discount=0.9))(rows)
+
+
+@jitted
+def hide(key, share, lowest):
+    return labelling.hide_actions(steps(), key, share=share, lowest=lowest)
 
 
 def test_whole_episodes_from_the_worst_are_known():
-    hidden = labelling.hide_actions(steps(), jax.random.key(1), share=0.2, lowest=0.5)
+    hidden = hide(jax.random.key(1), 0.2, 0.5)
     known = np.asarray(hidden.labelled).reshape(20, 4)
     assert (known.all(1) == known.any(1)).all() and not known[10:].any() and 0 < known.any(1).sum() < 9
     np.testing.assert_array_equal(hidden.steps.actions[:, 0], known.reshape(-1).astype(np.float32))
-    few = labelling.hide_actions(steps(), jax.random.key(1), share=1e-9, lowest=0.5)
+    few = hide(jax.random.key(1), 1e-9, 0.5)
     assert np.asarray(few.labelled).reshape(20, 4).any(1).tolist() == [True] + [False] * 19  # one at least
 
 
 def test_a_share_of_one_hides_nothing_and_fills_nothing_in():
-    same = labelling.hide_actions(steps(), jax.random.key(0), share=1.0, lowest=1.0)
+    same = hide(jax.random.key(0), 1.0, 1.0)
     assert same.labelled.all() and (same.steps.actions == 1.0).all()
     config = small("pointmass,iql")
     assert offline_labels.make_labels(config, None, None) is offline_labels.nothing
 
 
 def test_a_batch_of_labelled_steps():
-    hidden = labelling.hide_actions(steps(), jax.random.key(1), share=0.2, lowest=0.5)
-    assert labelling.only_labelled(hidden, jax.random.key(0), 64).labelled.all()
+    hidden = hide(jax.random.key(1), 0.2, 0.5)
+    assert jitted(lambda data, key: labelling.only_labelled(data, key, 64))(hidden, jax.random.key(0)).labelled.all()
 
 
 @pytest.mark.slow
@@ -53,20 +59,16 @@ def test_an_inverse_model_and_a_learned_reward_know_the_world():
     env = control_setup.load_env(small("pointmass,bc"), 1)
     config = small("pointmass,iql,ss_orl", train__batch_size=64)
     config.labels.update(updates=500, learning_rate=3e-3)
-    filled, metrics = compiled(offline_labels.make_labels(config, networks, env))(data, jax.random.key(0))
+    filled, metrics = jitted(offline_labels.make_labels(config, networks, env))(data, jax.random.key(0))
     unknown = ~np.asarray(filled.labelled)
     error = np.abs(np.asarray(filled.steps.actions - data.steps.actions))
     assert 0.5 < unknown.mean() < 1.0 and error[unknown].mean() < 0.15 and (error[~unknown] == 0).all()
     config = small("pointmass,iql,preferred")
     config.labels.update(updates=300, learning_rate=3e-3, members=2)
-    learned, metrics = compiled(offline_labels.make_labels(config, networks, env))(data, jax.random.key(0))
+    learned, metrics = jitted(offline_labels.make_labels(config, networks, env))(data, jax.random.key(0))
     assert metrics["reward/accuracy"] > 0.9
     assert np.corrcoef(learned.steps.rewards, data.steps.rewards)[0, 1] > 0.9
     assert learned.time.tolist() == data.time.tolist()
-
-
-def compiled(fn):
-    return jax.jit(fn, compiler_options=QUICK)
 
 
 @functools.cache
@@ -75,7 +77,7 @@ def final(words):
     config = small(words, num_seeds=3, train__batch_size=64)
     config.train.optimizer.learning_rate = config.labels.learning_rate = 3e-3
     init, advance, _ = offline_runs.make_offline_run(config)
-    run = compiled(lambda *args: jax.lax.map(lambda own: advance(init(*own), own[1], 500)[1], args))
+    run = jitted(lambda *args: jax.lax.map(lambda own: advance(init(*own), own[1], 500)[1], args))
     return np.asarray(run(*control_setup.runs_of(config))["eval/normalized"])
 
 

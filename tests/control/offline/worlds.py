@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 
 from configs.control import offline as configs
 from experiments.parts import control_runs, control_setup, offline_data, offline_runs
@@ -10,6 +11,7 @@ from rl_jax.control.offline import recipe as recipes
 
 # Compiles in a third of the time; the runs are short.
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
+jitted = functools.partial(jax.jit, compiler_options=QUICK)  # one program, in place of one for each operation
 SEEDS = 3
 
 
@@ -55,13 +57,16 @@ def keys():
     return jax.random.split(jax.random.key(7), SEEDS)
 
 
-def make_fitted(networks, recipe, *, updates: int, batch_size: int = 64, rate: float = 3e-3):
-    """Loaded of each seed -> (TrainState, metrics), compiled once."""
-    begin, fit = recipes.make_fit(recipe, rate, batch_size=batch_size)
+def make_fitted(networks, recipe, *, updates: int, batch_size: int = 64, rate: float = 3e-3, choice: bool = False):
+    """Loaded of each seed -> (TrainState, metrics), compiled once. choice: recipe is number -> Recipe, (Loaded, number).
 
-    def one(key, data):
+    The number is traced."""
+
+    def one(key, data, number):
+        own = recipe(number) if choice else recipe
+        begin, fit = recipes.make_fit(own, rate, batch_size=batch_size)
         init_key, fit_key = jax.random.split(key)
         return fit(begin(networks.init(init_key), fit_key), data, updates)
 
     compiled = jax.jit(lambda *args: jax.lax.map(lambda own: one(*own), args), compiler_options=QUICK)
-    return lambda loaded: compiled(keys(), loaded.data)
+    return lambda loaded, number=0: compiled(keys(), loaded.data, jnp.full(SEEDS, number))

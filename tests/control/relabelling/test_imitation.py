@@ -141,18 +141,19 @@ def test_the_discount_of_progress():
     """alpha = .2: k = 20 steps of H = 100 give .9227, and a row that follows moves k on."""
     np.testing.assert_allclose(transport.progress_discount(20.0), 0.9227, atol=1e-4)
     straight = np.abs(np.arange(10)[:, None] - np.arange(10)[None]).astype(np.float32)[None]
-    assert int(transport.moved_horizon(jnp.int32(2), straight)) == 7  # five at most
-    assert int(transport.moved_horizon(jnp.int32(8), straight)) == 10
-    assert int(transport.moved_horizon(jnp.int32(4), straight[:, ::-1])) == 4
+    moved = jax.jit(transport.moved_horizon)
+    assert int(moved(jnp.int32(2), straight)) == 7  # five at most
+    assert int(moved(jnp.int32(8), straight)) == 10
+    assert int(moved(jnp.int32(4), straight[:, ::-1])) == 4
 
 
 def test_a_row_that_follows_pays_more_and_moves_the_discount(demos):
     made = relabelling.by_transport(observation_size=4, demos=demos, begin_share=0.4)
     follow, stay = walk([0, 1, 2, 3], 4), walk([0, 0, 0, 0], 4)
-    state = made.begin(jax.random.key(0))
+    state, apply = made.begin(jax.random.key(0)), jax.jit(made.apply)
     np.testing.assert_allclose(made.discount(state), 0.2, rtol=1e-6)  # k = 1
-    _, slow = made.apply(state, stay)
-    ahead, found = made.apply(state, follow)
+    _, slow = apply(state, stay)
+    ahead, found = apply(state, follow)
     np.testing.assert_allclose(found.rewards, 0.0, atol=1e-2)
     np.testing.assert_allclose(slow.rewards, -np.sqrt(2.0), rtol=1e-2)
     assert int(ahead.horizon) == 3

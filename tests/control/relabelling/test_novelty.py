@@ -108,9 +108,10 @@ def test_novelty_of_points_on_a_line():
 def test_an_archive_pays_the_ends_of_episodes():
     made = relabelling.by_archive(**KNOWN, neighbours=2, memory=3)
     state, expected, kept = made.begin(jax.random.key(0)), [], np.zeros((0, 4))
+    apply = jax.jit(made.apply)
     for end in (1, 1, 2, 3, 0):
         rows = walk([0, 2, end], 4)
-        state, found = made.apply(state, rows)
+        state, found = apply(state, rows)
         gaps = np.sort(np.linalg.norm(kept - one_hot(end, 4), axis=1))[:2]
         expected.append(gaps.mean() if len(gaps) else 0.0)
         np.testing.assert_allclose(found.rewards, [[0.0, expected[-1]]], rtol=1e-6)
@@ -122,13 +123,14 @@ def test_an_archive_pays_the_ends_of_episodes():
 def test_serene_without_a_reward_is_novelty_search_and_exploits_one():
     plain = relabelling.by_archive(**KNOWN, neighbours=2, memory=8)
     phases = relabelling.by_archive(**KNOWN, neighbours=2, memory=8, period=2)
+    pay, phase = jax.jit(plain.apply), jax.jit(phases.apply)
     for paid in (False, True):
         states, own = [made.begin(jax.random.key(0)) for made in (plain, phases)], []
         for update in range(8):
             rows = walk([0, 1, update % 4], 4)
             rows = rows._replace(rewards=np.float32([[0.0, 1.0 if paid and update == 1 else 0.0]]))
-            states[0], left = plain.apply(states[0], rows)
-            states[1], right = phases.apply(states[1], rows)
+            states[0], left = pay(states[0], rows)
+            states[1], right = phase(states[1], rows)
             own.append(bool((right.rewards == rows.rewards).all() and not (left.rewards == rows.rewards).all()))
         assert own == [False, False, paid, paid] + [False] * 4
 
@@ -199,9 +201,9 @@ def test_an_annotator_answers_later_and_what_has_no_label_pays_nothing():
         relabelling.by_annotator, **KNOWN, num_envs=1, annotator="place", coef=1.0, keep=0.0, per_batch=5, power=1.0
     )
     made, rows = make(delay=2), walk([0, 1, 2, 3, 2, 3], 4, ended=True)
-    state, paid = made.begin(jax.random.key(0)), []
+    state, apply, paid = made.begin(jax.random.key(0)), jax.jit(made.apply), []
     for _ in range(5):
-        state, found = made.apply(state, rows)
+        state, found = apply(state, rows)
         paid.append(np.asarray(found.rewards[0]))
     # Sent in batch 0, answered in batch 2, paid from batch 3 on; the second visit of 2 and of 3 counts half.
     for early in paid[:3]:
