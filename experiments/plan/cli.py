@@ -175,7 +175,7 @@ def moved_bytes(name: str, setup: Setup, planned: programs.Planned, micro_batche
 
 def model_flops(plain: Setup, rows: int) -> float:
     """The FLOPs of a train step on `rows` rows: a forward, and twice as many backward."""
-    forward = programs.score(plain, rows)
+    forward = programs.score(plain, rows, micro_batches=1)  # those of the score are of a step's rows, not of these
     return 3 * flops.count(forward.jaxpr(plain.mesh), while_turns=forward.while_turns)
 
 

@@ -116,12 +116,13 @@ def train(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
     return Planned("train", step, arguments, keywords, _head_slices(config))
 
 
-def score(setup: Setup, rows: int) -> Planned:
-    """The forward for old and reference log-probs."""
+def score(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
+    """The forward for old and reference log-probs. micro_batches: overrides score.micro_batches of the config."""
     rows_sharding = sharding.batch_sharding(setup.mesh)
     keywords = {"in_shardings": (setup.param_shardings, rows_sharding), "out_shardings": rows_sharding}
     arguments = (_params(setup), _rows(setup, _token_batch(setup.config, rows)))
-    scorer = in_micro_batches(policy.make_scorer(setup), policy.score_micro_batches(setup.config))
+    count = micro_batches or policy.score_micro_batches(setup.config)
+    scorer = in_micro_batches(policy.make_scorer(setup), count)
     return Planned("score", scorer, arguments, keywords, _head_slices(setup.config))
 
 

@@ -239,6 +239,7 @@ def test_flops_of_a_train_step_are_those_of_the_formula(remat):
     once = flops.expected_train_flops(model, rows=16, prompt_length=128, completion_length=384)
     once -= 16 * 2 * model.embed_dim * model.vocab_size * 384  # the head's second forward
     assert cli.model_flops(setup, 16) == pytest.approx(once, rel=0.05)
+    assert cli.model_flops(setup, 12) == pytest.approx(0.75 * once, rel=0.05)  # no multiple of score.micro_batches
 
 
 # Programs.
