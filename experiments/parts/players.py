@@ -118,6 +118,8 @@ def _partner_problems(config, env) -> list[str]:
         found.append(f"agent.partner={agent.partner!r}: agent.env={agent.env.fn!r} has one side only")
     if agent.partner and (agent.branching.fn or agent.state_rollouts):
         found.append(f"agent.partner={agent.partner!r}: its dialogue is not copied: no branching, no state_rollouts")
+    if agent.partner and agent.max_seconds:
+        found.append(f"agent.max_seconds={agent.max_seconds!r}: the clock would count what agent.partner samples; 0")
     return found
 
 
@@ -179,7 +181,8 @@ class Player:
         self._hold = held and slots >= episodes and mesh.size == 1
         self.older = None  # params of the partners, if they are not the policy's
         self._params = Merging(setup, lambda params: params)
-        self._choose, self._moments = turn_signals.chooser(config), None
+        self._choose, self._moments, self._seeds = turn_signals.chooser(config), None, []
+        self._leader = self  # whose `older` counts: evaluations with a rule of their own have the run's partners
 
     def play(
         self, params: Params, records: Sequence[dict], key: jax.Array, *, group_size: int, training: bool = False
@@ -197,11 +200,11 @@ class Player:
         kept = Moments() if branches or training and self._config.agent.state_rollouts else None
         shares = turn_signals.shares(self._config) if branches else [group_size]
         groups: list[list[Trajectory]] = [[] for _ in records]
-        self._moments = kept
+        self._moments, self._seeds = kept, [seed_of(key, group) for group in range(len(records))]
         for number, share in enumerate(shares):
             asks = []
             for group, record in enumerate(records):
-                seed, points = seed_of(key, group), [None] * share
+                seed, points = self._seeds[group], [None] * share
                 if number:
                     points = self._choose(groups[group], share, random.Random(seed + number))
                 for sample, point in enumerate(points, len(groups[group])):
@@ -216,6 +219,8 @@ class Player:
     ) -> list[list[float]]:
         """V of the state before each turn of the episodes that `play` has just given, of config.agent.state_rollouts.
 
+        Rows whose environment failed get zeros, which nothing reads, and their states are not asked for.
+
         Args:
           params: of the policy.
           records: as in `play`.
@@ -225,17 +230,20 @@ class Player:
         Returns:
           One number per turn of each trajectory: the mean return to go of fresh episodes from the same state.
         """
-        size, most = len(trajectories) // len(records), self._config.agent.state_rollouts
-        asks, owners = [], []
+        most, asks, owners = self._config.agent.state_rollouts, [], []
+        first: dict[int, int] = {}  # the row of each group that asks for the value of its prompt
         for row, trajectory in enumerate(trajectories):
+            if trajectory.status == "error":
+                continue
+            group = trajectory.group
             for turn in range(len(trajectory.turns)):
-                if turn == 0 and row % size or trajectory.parent >= 0 and turn <= trajectory.shared:
+                of_parent = trajectory.parent >= 0 and turn <= trajectory.shared
+                if of_parent or (turn == 0 and first.setdefault(group, row) != row):
                     continue  # another row's state
                 for _ in range(most):
                     number = turn_signals.ROOM + len(asks)
                     place = (row, turn) if turn else None
-                    group = trajectory.group
-                    asks.append(Ask(number, records[group], group, len(asks), seed_of(key, len(asks)), place))
+                    asks.append(Ask(number, records[group], group, len(asks), self._seeds[group], place))
                     owners.append((row, turn))
         returns: dict[tuple[int, int], list[float]] = {}
         for start in range(0, len(asks), self._slots):
@@ -247,10 +255,10 @@ class Player:
                     returns.setdefault(owner, []).append(sum(turn.reward for turn in found.turns[owner[1] :]))
         values: list[list[float]] = []
         for row, trajectory in enumerate(trajectories):
-            first = row - trajectory.sample
-            earlier = values[first + trajectory.parent][: trajectory.shared + 1] if trajectory.parent >= 0 else []
+            parent = row - trajectory.sample + trajectory.parent
+            earlier = values[parent][: trajectory.shared + 1] if trajectory.parent >= 0 else []
             own = [
-                float(np.mean(returns.get((row if turn else first, turn), [0.0])))
+                float(np.mean(returns.get((row if turn else first.get(trajectory.group, row), turn), [0.0])))
                 for turn in range(len(earlier), len(trajectory.turns))
             ]
             values.append(earlier[: len(trajectory.turns)] + own)
@@ -274,8 +282,8 @@ class Player:
         hold = self._hold and len(asks) <= self._slots
         stops = tuple(self._config.rollout.stop_strings)
         sampler = EngineSampler(self._engine, params, key, stop_strings=stops, hold=hold)
-        if self.older is not None:
-            older = self._params(self.older)
+        if self._leader.older is not None:
+            older = self._params(self._leader.older)
             if self._partners is None:
                 self._partners = self._make_engine()
                 self._partners.warm_up(older)
@@ -319,4 +327,6 @@ def eval_player(setup: Setup, player: Player) -> Player:
     config = setup.config
     if sampling_of(config.eval) == sampling_of(config.rollout) or is_single(config):
         return player
-    return Player(setup, config.eval.batch_size * config.eval.samples_per_prompt, config.eval, player.envs)
+    other = Player(setup, config.eval.batch_size * config.eval.samples_per_prompt, config.eval, player.envs)
+    other._leader = player
+    return other

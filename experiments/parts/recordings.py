@@ -18,13 +18,17 @@ from rl_jax.runs.logging import write_atomically
 
 
 def with_outcomes(episodes: list[Trajectory], rollout: Rollout) -> list[Trajectory]:
-    """Episodes whose turns have all that they earned, what the task or config.reward pays among it."""
-    result = []
+    """Episodes whose turns have all that they earned, what the task or config.reward pays among it.
+
+    Their groups are numbered anew: with dynamic sampling each batch of prompts has counted its own from 0.
+    """
+    result, group = [], -1
     for row, episode in enumerate(episodes):
         numbers, rewards = rollout.turns.numbers[row], rollout.turns.rewards[row]
         earned = [float(np.sum(rewards[numbers == number], dtype=np.float64)) for number in range(len(episode.turns))]
         turns = (turn._replace(reward=reward) for turn, reward in zip(episode.turns, earned, strict=True))
-        result.append(episode._replace(turns=tuple(turns)))
+        group += episode.sample == 0
+        result.append(episode._replace(turns=tuple(turns), group=group))
     return result
 
 

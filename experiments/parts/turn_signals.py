@@ -176,17 +176,15 @@ def answer_rows(rows: Sequence[tuple[np.ndarray, np.ndarray]], size: int, length
 
 
 def contexts(trajectory: Trajectory):
-    """(turn, int32 [n]): what the model has read before its first turn (-1), and after the answer to each turn."""
+    """(turn, int32 [n]): what the model has read when the next turn begins; turn -1: before its first."""
     turn = -1
-    for number, spans in enumerate(trajectory.segments):
+    for spans in trajectory.segments:
         so_far = spans[0].ids
-        if number == 0:
-            yield -1, so_far
         for span in spans[1:]:
-            so_far = np.concatenate([so_far, span.ids])
-            turn += span.kind == "sampled"
-            if span.kind == "observation":
+            if span.kind == "sampled":
                 yield turn, so_far
+                turn += 1
+            so_far = np.concatenate([so_far, span.ids])
 
 
 def on_last_tokens(numbers: np.ndarray, values: Sequence[Sequence[float]]) -> np.ndarray:

@@ -168,7 +168,8 @@ def by_entropy(
     del dice
     places = []
     for i, trajectory in enumerate(found):
-        surprise = [float(-np.mean(span.raw_log_probs[:tokens])) for span in trajectory.sampled() if len(span.ids)]
+        heads = [span.raw_log_probs[:tokens] for span in trajectory.sampled()]
+        surprise = [float(-np.mean(head)) if len(head) else 0.0 for head in heads]
         for turn in _own_turns(trajectory):
             rise = (surprise[turn] - surprise[0]) / math.log(2)
             if base + weight * rise > threshold:

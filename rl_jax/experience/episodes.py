@@ -217,7 +217,7 @@ class _Game:
         while True:
             if self._keep and episode.turns:
                 self._saved.keep(ask.number, env, talk, episode)
-            key = str(await _answer(env.state_key)) if hasattr(env, "state_key") else ""
+            key = str(await _answer(env.state_key, seconds=limits.seconds)) if hasattr(env, "state_key") else ""
             room = episode.room(limits)
             last = len(episode.turns) + 1 >= limits.turns
             drawn = await self._draw(episode.draw(ask.number, room, last))
@@ -234,7 +234,7 @@ class _Game:
                     episode.observe(ids, limits)
             if episode.status != "running":
                 if episode.status != DONE and not step.done and hasattr(env, "cut"):
-                    last_reward = await _answer(env.cut)
+                    last_reward = await _answer(env.cut, seconds=limits.seconds)
                     _check_reward(last_reward)
                     episode.add_reward(last_reward)
                 return
@@ -275,12 +275,23 @@ async def _answer(method: Callable, *arguments, seconds: float = 0.0) -> Any:
     """
     try:
         result = method(*arguments)
-        return await asyncio.wait_for(result, seconds or None) if inspect.isawaitable(result) else result
-    except TimeoutError as error:
-        told = TimeoutError(f"no answer within agent.max_seconds={seconds:g}") if seconds else error
-        raise EnvironmentFailed(str(told)) from told
+        if not inspect.isawaitable(result):
+            return result
+        if not seconds:
+            return await result
+        task = asyncio.ensure_future(result)
+        try:
+            # Unlike wait_for, it has an answer that came in time, while the sampler held the loop.
+            await asyncio.wait({task}, timeout=seconds)
+            if task.done():
+                return task.result()
+        finally:
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
     except Exception as error:
         raise EnvironmentFailed(str(error)) from error
+    late = TimeoutError(f"no answer within agent.max_seconds={seconds:g}")
+    raise EnvironmentFailed(str(late)) from late
 
 
 def _check_reward(reward: float) -> None:

@@ -137,4 +137,7 @@ def test_branches_begin_where_the_model_became_less_sure():
     found = [episode(0, [0.5, 0.6, 2.0]), episode(1, [1.0, 1.5]), episode(2, [1.0, 0.2])]
     assert branching.by_entropy(found, 3, None) == [(0, 2), (1, 1), (0, 1)]
     assert branching.by_entropy(found, 2, None, threshold=0.6) == [(0, 2), (1, 1)]
+    spans = (t.prompt([1]), t.sampled([], []), t.sampled([5], [-0.1]), t.sampled([5], [-9.0]))  # a turn without tokens
+    silent = t.Trajectory("p", 0, 0, (spans,), (t.Turn(),) * 3, "done")
+    assert branching.by_entropy([silent], 2, None) == [(0, 2), (0, 1)]
     assert branching.by_entropy(found, 3, None, threshold=0.9) == [(0, 2), None, None]  # .5 + .2 * 1.5 / log 2 = .93

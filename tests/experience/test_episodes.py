@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rl_jax.envs.text import Step
+from rl_jax.experience import episodes
 from rl_jax.experience.episode import Ask, Drawn, Limits
 from rl_jax.experience.episodes import Environments, play
 from rl_jax.tokenizers import CharTokenizer
@@ -223,6 +224,30 @@ def test_an_environment_that_hangs_fails_after_its_seconds():
     found = run(Hangs, limits=LIMITS._replace(seconds=0.01))
     assert [t.status for t in found] == ["done", "error", "done", "done"]
     assert found[1].error == "TimeoutError: no answer within agent.max_seconds=0.01"
+
+
+def test_an_answer_that_came_while_the_sampler_held_the_loop_is_in_time():
+    async def late():
+        loop, clock = asyncio.get_running_loop(), [0.0]
+        loop.time = lambda: clock[0]
+        there = loop.create_future()
+
+        async def answer():
+            loop.call_soon(there.set_result, "here")
+            clock[0] += 100  # a call of the sampler
+            return await there
+
+        return await episodes._answer(answer, seconds=1.0)
+
+    assert asyncio.run(late()) == "here"
+
+
+def test_what_an_environment_says_of_a_state_may_hang_too():
+    class Hangs(Asker):
+        async def state_key(self):
+            await asyncio.Event().wait()
+
+    assert {t.status for t in run(Hangs, limits=LIMITS._replace(seconds=0.01))} == {"error"}
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])

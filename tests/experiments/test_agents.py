@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from configs import agents as agents_config
 from configs.preferences import episodes as episodes_config
 from experiments import agents, dpo, evaluate, grpo, sft
-from experiments.parts import play_groups, players, policy
+from experiments.parts import play_groups, players, policy, recordings
 from experiments.parts.judging import need_reward
 from experiments.parts.setup import make_setup
 from experiments.report import cli as report
@@ -179,6 +180,22 @@ class Decoder:
 
     def decode(self, ids):
         return " ".join(map(str, ids))
+
+
+def test_recorded_groups_of_several_batches_are_told_apart():
+    """With dynamic sampling, each batch of prompts counts its groups from 0."""
+    batches = [x._replace(prompt_id=name) for name in "pq" for x in failing(["done", "done"], [1.0, 0.0])]
+    rollout = as_rollout(batches, prompt_length=2, completion_length=3, pad_id=0)
+    found = recordings.with_outcomes(batches, rollout)
+    assert [(x.prompt_id, x.group, x.sample) for x in found] == [("p", 0, 0), ("p", 0, 1), ("q", 1, 0), ("q", 1, 1)]
+
+
+def test_evaluations_with_a_rule_of_their_own_have_the_runs_partners(tmp_path, monkeypatch):
+    setup, player = SimpleNamespace(config=calculator(tmp_path)), SimpleNamespace(envs=None)
+    monkeypatch.setattr(players, "Player", lambda *_: SimpleNamespace())
+    assert players.eval_player(setup, player) is player
+    setup.config.eval.temperature = 0.5
+    assert players.eval_player(setup, player)._leader is player
 
 
 def test_a_failed_row_leaves_its_group():

@@ -10,7 +10,10 @@ from experiments.parts.setup import make_setup
 from experiments.tools.flat_episodes import Echo, config_of
 from rl_jax.core.types import TokenScores
 from rl_jax.experience import trajectory as t
+from rl_jax.experience.episodes import Environments, play
+from rl_jax.tokenizers.dialogue import dialogue_of
 from rl_jax.training.scoring import make_score
+from tests.experience.test_episodes import LIMITS, TOKENIZER, Asker, Parrot
 
 TREES, CRITICS, SHAPING = (f"rl_jax.advantages.turn_{name}" for name in ("trees", "critics", "shaping"))
 
@@ -142,6 +145,48 @@ def test_contexts_end_with_answers_of_the_environment():
     later = (t.prompt([1, 2, 5]), t.given("observation", [6]), t.sampled([7], [-1.0]))
     found = [(turn, ids.tolist()) for turn, ids in turn_signals.contexts(t.Trajectory("p", 0, 0, (spans, later)))]
     assert found == [(-1, [1, 2]), (0, [1, 2, 3, 4]), (1, [1, 2, 5, 6])]
+    silent = (t.prompt([1, 2]), t.sampled([3], [-1.0]), t.sampled([5], [-1.0]))  # the environment said nothing
+    found = [(turn, ids.tolist()) for turn, ids in turn_signals.contexts(t.Trajectory("p", 0, 0, (silent,)))]
+    assert found == [(-1, [1, 2]), (0, [1, 2, 3])]
+
+
+class Seeded(Asker):
+    """Its prompt is drawn from the seed; the episodes that say `bad` in a turn fail there."""
+
+    bad, at = "", 0
+
+    def reset(self, record, seed):
+        super().reset(record, seed)
+        return f"{seed % 10}?"
+
+    def step(self, said):
+        if self.turn == self.at and said.startswith(self.bad or "?"):
+            raise OSError("no server")
+        return super().step(said)
+
+
+class Parroted(players.Player):
+    """A Player whose sampler needs no model."""
+
+    def __init__(self, config):
+        self.envs, self._config, self._slots = Environments(Seeded), config, 100
+        self._choose = self._moments = None
+
+    def _run(self, params, asks, key, kept, *, keep=True):
+        return play(asks, self.envs, dialogue_of(TOKENIZER), Parrot(), LIMITS, saved=kept, keep=keep)
+
+
+@pytest.mark.parametrize(("bad", "at"), [("", 0), ("a", 0), ("e", 2)])  # nothing fails, row 0 at once, and later
+def test_values_of_states_without_failed_rows(tmp_path, monkeypatch, bad, at):
+    config = config_of(tmp_path)
+    config.agent.state_rollouts = 2
+    monkeypatch.setattr(Seeded, "bad", bad)
+    monkeypatch.setattr(Seeded, "at", at)
+    player, records = Parroted(config), [{"id": "p0"}, {"id": "p1"}]
+    played = player.play(None, records, jax.random.key(0), group_size=2, training=True)
+    assert [x.status for x in played] == ["error" if bad else "done", "done", "done", "done"]
+    values = player.state_values(None, records, played, jax.random.key(1))
+    assert values[1:] == [[3.0, 2.0, 1.0]] * 3 and len(values[0]) == len(played[0].turns)
 
 
 @pytest.mark.parametrize(
