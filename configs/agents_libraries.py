@@ -1,4 +1,4 @@
-"""Environments of text of other libraries (rl_jax.envs.text.adapters), each an extra: pip install 'rl_jax[reasoning]'.
+"""Environments of text of other libraries (rl_jax.envs.text.adapters), each an extra: pip install -e '.[reasoning]'.
 
     python -m experiments.agents --config=configs/agents_libraries.py:reasoning --config.model.path=FOLDER
 

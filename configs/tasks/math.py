@@ -4,7 +4,7 @@
 
 Fractions, equations, products of polynomials and percentages are generated; the model is that of
 configs/tasks/gsm8k.py. --config.task.backend=math_verify asks Math-Verify where the exact comparison says no (pip
-install 'rl_jax[math]'). Arguments: `real` takes MATH, evaluated on MATH-500 (MIT; `python -m
+install -e '.[math]'). Arguments: `real` takes MATH, evaluated on MATH-500 (MIT; `python -m
 experiments.tools.fetch_data math`, or another folder as --config.task.path), which wants a pretrained model:
 --config.model.path=FOLDER --config.sft.steps=0. `smoke`.
 """

@@ -9,7 +9,7 @@ from rl_jax.data import rlds, transitions
 from rl_jax.data.readers import DataError
 
 HAS_HDF5 = importlib.util.find_spec("h5py") is not None
-hdf5 = pytest.mark.skipif(not HAS_HDF5, reason="h5py is not installed: pip install 'rl_jax[offline]'")
+hdf5 = pytest.mark.skipif(not HAS_HDF5, reason="h5py is not installed: pip install -e '.[offline]'")
 
 
 def arrays(count=6, ends=(2, 5)):
