@@ -58,9 +58,10 @@ def keys():
 
 
 def make_fitted(networks, recipe, *, updates: int, batch_size: int = 64, rate: float = 3e-3, choice: bool = False):
-    """Loaded of each seed -> (TrainState, metrics), compiled once. choice: recipe is number -> Recipe, (Loaded, number).
+    """Loaded of each seed -> (TrainState, metrics), compiled once.
 
-    The number is traced."""
+    choice: `recipe` makes a Recipe of a traced number, and (Loaded, number) are the arguments.
+    """
 
     def one(key, data, number):
         own = recipe(number) if choice else recipe
