@@ -7,7 +7,7 @@ import numpy as np
 from rl_jax.control.offline import data as datasets
 from rl_jax.control.offline.recipe import Recipe, make_fit, mean
 from rl_jax.control.transitions import Transitions
-from tests.control.offline.worlds import QUICK, jitted
+from tests.control.offline.worlds import jitted
 
 
 def data(**fields):
@@ -39,7 +39,7 @@ def test_returns_and_times_stop_at_episodes_ends():
 
 
 def test_windows_stay_in_their_episode():
-    rows, mask = jitted(lambda ends: datasets.windows(data(), ends, 3))(jnp.array([1, 5, 7]))
+    rows, mask = jitted(lambda data, ends: datasets.windows(data, ends, 3))(data(), jnp.array([1, 5, 7]))
     assert mask.tolist() == [[False, True, True], [True, True, True], [False, False, True]]
     assert np.asarray(rows.steps.rewards)[np.asarray(mask)].tolist() == [0, 1, 3, 4, 5, 7]
 
@@ -71,9 +71,9 @@ def test_targets_follow_and_the_delayed_network_waits():
     state = begin({"policy": jnp.float32(0), "q": jnp.float32(0), "value": jnp.float32(9)}, jax.random.key(0))
     assert set(state.params) == {"policy", "q"}
     seen = []
-    step = jax.jit(lambda state: fit(state, data(), 1)[0], compiler_options=QUICK)
+    step, rows = jitted(lambda state, rows: fit(state, rows, 1)[0]), data()
     for _ in range(4):
-        state = step(state)
+        state = step(state, rows)
         seen.append([float(x) for x in (state.params["q"], state.params["policy"], state.trackers["targets"]["q"])])
     wanted = [[-0.1, 0, 0], [-0.2, -0.1, -0.1], [-0.3, -0.1, -0.1], [-0.4, -0.2, -0.25]]
     np.testing.assert_allclose(seen, wanted, atol=1e-5)

@@ -26,8 +26,12 @@ def steps(episodes=20, length=4):
 
 
 @jitted
-def hide(key, share, lowest):
-    return labelling.hide_actions(steps(), key, share=share, lowest=lowest)
+def hidden_of(data, key, share, lowest):
+    return labelling.hide_actions(data, key, share=share, lowest=lowest)
+
+
+def hide(*args):
+    return hidden_of(steps(), *args)
 
 
 def test_whole_episodes_from_the_worst_are_known():

@@ -55,8 +55,7 @@ def family():
 
 def fit_of(place, word, loaded):
     """(TrainState, metrics) of each seed."""
-    # neorl2's observations and actions are of pointmass's shapes.
-    return family()(loaded, word) if word in FAMILY and place != "gridworld" else program(place, word)(loaded)
+    return family()(loaded, word) if word in FAMILY and place == "pointmass" else program(place, word)(loaded)
 
 
 @functools.cache
