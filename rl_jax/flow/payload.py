@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pyarrow
 
@@ -16,7 +16,7 @@ MOST = 10**12  # of a group's number and of `finished`: names of files have so m
 DTYPES = {
     **{name: np.dtype(name) for name in ("bool", "int8", "int16", "int32", "int64", "float16", "float32", "float64")},
     **{name: np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64")},
-    "bfloat16": np.dtype(jnp.bfloat16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
 
 

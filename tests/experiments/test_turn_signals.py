@@ -182,7 +182,7 @@ def test_values_of_states_without_failed_rows(tmp_path, monkeypatch, bad, at):
     config.agent.state_rollouts = 2
     monkeypatch.setattr(Seeded, "bad", bad)
     monkeypatch.setattr(Seeded, "at", at)
-    player, records = Parroted(config), [{"id": "p0"}, {"id": "p1"}]
+    player, records = Parroted(config), [{"id": "p0", "prompt": ""}, {"id": "p1", "prompt": ""}]
     played = player.play(None, records, jax.random.key(0), group_size=2, training=True)
     assert [x.status for x in played] == ["error" if bad else "done", "done", "done", "done"]
     values = player.state_values(None, records, played, jax.random.key(1))
