@@ -6,7 +6,8 @@ Each step: prompts -> rollouts -> rewards -> values -> advantages and returns ->
 config.algorithm sets the policy's side. config.critic sets the critic: a network of its own, initialised from the
 policy's params, or a value head on the policy. With LoRA (config.model.lora) the policy trains adapters on a frozen
 base, and a critic of its own trains further adapters on a copy of that base, and its head in full; a shared critic
-trains the policy's adapters and the head. The same command resumes an interrupted run, bit for bit.
+trains the policy's adapters and the head. With config.agent the rows are episodes of several turns
+(configs/agents_ppo.py). The same command resumes an interrupted run, bit for bit.
 """
 
 import pathlib
@@ -20,27 +21,31 @@ from experiments.parts import (
     critics,
     flags,
     foreign_rows,
+    play_groups,
+    players,
     pretraining,
     processes,
+    recordings,
     references,
     schedules,
     trackers,
 )
 from experiments.parts import policy as policy_parts
-from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.processes import to_host
 from experiments.parts.rewards import make_rewards
-from experiments.parts.run import Run
+from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup, make_setup
 from experiments.parts.training import make_trainer, to_mesh, with_merged_adapters
 from experiments.parts.warm_start import warm_start
 from rl_jax import ppo
 from rl_jax.advantages import tokens as token_advantages
+from rl_jax.advantages import turn_critics
 from rl_jax.core.binding import bind, needs
+from rl_jax.core.names import describe
 from rl_jax.core.packed_rows import rows_of
-from rl_jax.core.types import Params
+from rl_jax.core.types import Params, TokenScores
 from rl_jax.losses import value
 from rl_jax.models.heads import NAME as HEAD
 from rl_jax.models.heads import make_predict, without_value_head
@@ -166,11 +171,16 @@ class PPOPrograms(NamedTuple):
 
 def make_assign(config) -> Callable:
     """Makes PPOPrograms.assign, which sees the global batch."""
+    in_loss = policy_parts.asked_in_loss(config)
 
     def assign(rollout, rewards, values, before, reference, key, states, named):
         now = schedules.in_credit(config, states)
         rule, estimator = policy_parts.make_credit(now), make_estimator(now)
         rollout = foreign_rows.with_behavior(rollout, before)
+        if rollout.turns is not None:
+            rollout = rollout._replace(
+                token_rewards=turn_critics.earned_early(rollout.turns.rewards, rollout.completion_mask)
+            )
         batch, means = ppo.assign(
             rule,
             estimator,
@@ -186,6 +196,7 @@ def make_assign(config) -> Callable:
             **trackers.known(now, states, named),
         )
         policy = trackers.weigh(batch.policy, states)
+        policy = policy._replace(extras=policy.extras | {name: named[name] for name in in_loss & set(named)})
         if policy_parts.has_several_updates(config):
             policy = policy._replace(old_log_probs=before.log_probs)
         policy = policy_parts.with_row_selection(now, policy, rewards, key)
@@ -243,7 +254,7 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
         critic_step=critic_step,
         references=of_policy.references,
     )
-    return programs, LearnerState(policy, critic)
+    return players.with_player(setup, programs), LearnerState(policy, critic)
 
 
 # The policy's metrics in a step that updates only the critic.
@@ -278,12 +289,26 @@ def step_metrics(config, collected: Collected, source, state: TrainState, update
 
 
 def check_config(config) -> None:
-    """Raises ValueError if the config has GRPO's estimator, which PPO does not read."""
+    """Checks what only this program reads.
+
+    Raises:
+      ValueError: if the config has GRPO's estimator, if the critic's asks for an array that nothing supplies, or if
+        config.agent has a problem.
+    """
     if "advantage" in config.algorithm:
         raise ValueError(
             "algorithm.advantage: PPO's advantages are those of critic.advantage; remove the field, as "
             "configs.ppo_common.with_critic does"
         )
+    for name in sorted(needs(make_estimator(config).advantage) & set(policy_parts.SUPPLIED_BY)):
+        supplied, remedy = policy_parts.SUPPLIED_BY[name]
+        if not supplied(config):
+            raise ValueError(
+                f"critic.advantage={config.critic.advantage.fn!r} needs {describe(name)}. Nothing in this config "
+                f"supplies it: {remedy}"
+            )
+    if "agent" in config:
+        players.check(config)
 
 
 def score(
@@ -395,6 +420,39 @@ def update(
     return learner, updates, critic_updates, packer.metrics(rows)
 
 
+def look(
+    loop: Run,
+    step: Step,
+    setup: Setup,
+    programs: PPOPrograms,
+    packer: RolloutPacker,
+    evaluate: Callable,
+    learner: LearnerState,
+    collected: Collected,
+    batch: ppo.PPOBatch,
+    before: TokenScores,
+) -> dict[str, float]:
+    """Evaluates after the step's updates, and logs samples and the group view, or episodes. Returns metrics.
+
+    Args:
+      loop: its logger.
+      step: of the loop.
+      setup: of the run.
+      programs: compiled functions.
+      packer: of the run.
+      evaluate: params -> (metrics, sample rows).
+      learner: after the updates.
+      collected: the step's rows.
+      batch: of the whole step.
+      before: TokenScores before the step's updates.
+    """
+    judged, params = collected.judged, learner.policy_params()
+    if "agent" in setup.config:
+        return play_groups.look(loop, step, setup, evaluate, params, judged)
+    after = programs.on_host(params, to_mesh(setup, packer.to_score(judged.rollout)))
+    return policy_parts.look(loop, step, setup, evaluate, params, judged, batch.policy, before, after)
+
+
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     check_config(config)
@@ -408,13 +466,15 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     (programs, learner), (source, prompts) = build(setup, params), policy_parts.own_prompts(setup)
     rewards, items = loop.carry(make_rewards(setup)), loop.restore(learner.checkpoint_items(ref_params), prompts)
     learner, ref_params = LearnerState.of(items), items.get("reference")
-    with loop, rewards:
-        collect, evaluate = Collector(setup, rewards, prompts, programs), make_evaluate(setup, rewards)
+    with loop, rewards, players.closing(programs.generate):
+        collect = play_groups.make_collector(setup, rewards, prompts, programs)
+        evaluate = play_groups.make_loop_evaluate(setup, rewards, programs.generate)
         compile_ahead(loop, setup, programs, packer, collect, learner)
         loop.begin(lambda: evaluate(learner.policy_params()))
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step.number), 3)
-            collected = collect(learner.policy_params(), rollout_key, step.clock, ref_params)
+            rows = collect(learner.policy_params(), rollout_key, step.clock, ref_params)
+            collected = recordings.keep(loop, step, rows)
             learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected, step.number))
             batch, metrics, before = score(setup, programs, packer, learner, ref_params, collected, credit_key)
             step.clock.lap("score_s", batch)
@@ -424,9 +484,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
             learner = learner._replace(policy=policy)
             if step.evaluates:
-                rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
-                views = (collected.judged, batch.policy, before, programs.on_host(learner.policy_params(), rows))
-                metrics |= policy_parts.look(loop, step, setup, evaluate, learner.policy_params(), *views)
+                metrics |= look(loop, step, setup, programs, packer, evaluate, learner, collected, batch, before)
             ref_params = move(ref_params, learner.policy_params(), step.number)
             step.end(learner.checkpoint_items(ref_params), metrics, policy_parts.timings(step, collected, programs))
     loop.finish(setup, learner.policy_params(), critic=learner.critic_params())

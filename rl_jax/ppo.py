@@ -117,9 +117,10 @@ def assign(
     values, mask = jax.lax.stop_gradient(values), rule.loss_mask(rollout)
     earned = credit.token_rewards(rule, rollout, rewards, **available)
     token_rewards = zero_masked(earned.tokens, mask)
-    after = jnp.where(rollout.truncated & estimator.bootstrap_truncated, values[:, -1], 0.0)
+    after = jnp.where(rollout.truncated & estimator.bootstrap_truncated, at_the_end(values, rollout), 0.0)
     values = zero_masked(values[:, :-1], mask)
-    known = {"log_probs": available.get("log_probs"), "behavior_log_probs": rollout.sampled_log_probs}
+    known = {name: available.get(name) for name in ("log_probs", "turns")}
+    known |= {"behavior_log_probs": rollout.sampled_log_probs}
     known |= {"bootstrap_values": after, "unfinished": ~(rollout.finished | rollout.truncated)}
     known |= {"tokens": completion_tokens(rollout)}
     advantages, returns = supply(estimator.advantage, known)(token_rewards, values, mask)
@@ -138,6 +139,18 @@ def assign(
         advantages = masked_whiten(advantages, mask, ddof=1, eps=1e-8)
     advantages = zero_masked(advantages, mask)
     return PPOBatch(credit.weigh(rule, rollout, advantages, **available), values, returns, learned), metrics
+
+
+def at_the_end(values: chex.Array, rollout: Rollout) -> chex.Array:
+    """The value of the state in which each row stopped. float [B, C + 1] -> float [B].
+
+    A single answer is cut off at the last column; an episode, which other limits end, after its last sampled token.
+    """
+    if rollout.turns is None:
+        return values[:, -1]
+    columns = jnp.arange(1, values.shape[1])
+    stop = jnp.max(jnp.where(rollout.completion_mask, columns, 0), axis=1, keepdims=True)
+    return jnp.take_along_axis(values, stop, axis=1)[:, 0]
 
 
 def of_newest(rollout: Rollout) -> Rollout:

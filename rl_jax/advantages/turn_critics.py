@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rl_jax.advantages.recursion import backward_sums, following
 from rl_jax.advantages.turn_arrays import Episodes, episodes, held, spread, sums_of_turns
-from rl_jax.core.masked import zero_masked
+from rl_jax.core.masked import last_of, zero_masked
 
 
 def turn_gae(
@@ -97,6 +97,22 @@ def bilevel_gae(
     decays = jnp.where(ends, 0.0, jnp.where(on, discount * lam, 1.0))
     advantages = zero_masked(backward_sums(zero_masked(ahead - values, on), decays), on)
     return advantages, zero_masked(advantages + values, on)
+
+
+def earned_early(turn_rewards: chex.Array, mask: chex.Array) -> chex.Array:
+    """What the turns earn, as token rewards beside the row's whole reward on its last token. -> float [B, C].
+
+        e_t = r_t - [t is the row's last token] sum_s r_s
+
+    So each turn's reward is on its own last token, and what shaping adds to the row's stays on the last. One turn: 0.
+
+    Args:
+      turn_rewards: float [B, C], on the last token of each turn.
+      mask: bool [B, C], sampled tokens.
+    """
+    chex.assert_equal_shape([turn_rewards, mask])
+    own = zero_masked(turn_rewards, mask)
+    return own - jnp.where(last_of(mask), jnp.sum(own, axis=1, keepdims=True), 0.0)
 
 
 def vine(
