@@ -10,7 +10,7 @@ of groups. Arguments: a world (`maze` is the default), `smoke` (seconds, for CI)
     bilevel                  the same with V_j at the turn's last token, then GAE over the tokens of each turn towards
                              A_j + V_j (VAGEN, arXiv 2510.16907; gamma_turn .95, all else 1)
 
-Departures: the critic starts from the policy and learns every token of a turn; other models and worlds than the papers'.
+Departures: the critic starts from the policy and learns every token of a turn; small models and worlds.
 """
 
 from configs import agents_worlds, common, ppo_common, sweeps

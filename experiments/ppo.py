@@ -29,6 +29,7 @@ from experiments.parts import (
     references,
     schedules,
     trackers,
+    turn_signals,
 )
 from experiments.parts import policy as policy_parts
 from experiments.parts.packers import RolloutPacker
@@ -171,7 +172,7 @@ class PPOPrograms(NamedTuple):
 
 def make_assign(config) -> Callable:
     """Makes PPOPrograms.assign, which sees the global batch."""
-    in_loss = policy_parts.asked_in_loss(config)
+    in_loss = turn_signals.in_loss(policy_parts.make_objective(config))
 
     def assign(rollout, rewards, values, before, reference, key, states, named):
         now = schedules.in_credit(config, states)

@@ -101,10 +101,7 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
     "lags": (lambda config: "flow" in config, "rows of older policies do: python -m experiments.grpo_async"),
     **dict.fromkeys(
         ("turns", "turn_rewards", "state_keys"),
-        (
-            lambda config: "agent" in config,
-            "episodes of several turns do: python -m experiments.agents, or config.agent in ppo",
-        ),
+        (lambda config: "agent" in config, "episodes do: python -m experiments.agents, or config.agent in ppo"),
     ),
     **turn_signals.SUPPLIED_BY,
 }
@@ -132,15 +129,9 @@ def check_choices(config) -> None:
                 )
 
 
-def asked_in_loss(config) -> set[str]:
-    """The arrays of turns and versions that a term of the objective asks for: they go into the batch's extras."""
-    asked = (needs(fn) for fn in make_objective(config) if callable(fn))
-    return {"turns", "turn_rewards", "lags"} & set().union(*asked)
-
-
 def make_assign(config) -> Callable:
     """Makes PolicyPrograms.assign of experiments.grpo, which sees the global batch."""
-    several, in_loss = has_several_updates(config), asked_in_loss(config)
+    several, in_loss = has_several_updates(config), turn_signals.in_loss(make_objective(config))
 
     def assign(rollout, rewards, before, reference, key, states, named):
         now = schedules.in_credit(config, states)

@@ -58,6 +58,12 @@ def said(config) -> str:
     return f"{field}={config[field.split('.')[0]].advantage.fn!r}"
 
 
+def in_loss(objective: tuple) -> set[str]:
+    """The arrays of turns and versions that a term of an objective asks for: they go into the batch's extras."""
+    asked = (needs(fn) for fn in objective if callable(fn))
+    return {"turns", "turn_rewards", "lags"} & set().union(*asked)
+
+
 def asked(config) -> set[str]:
     """The names of this module that the advantage asks for."""
     return needs(advantage_of(config)[1]) & set(SUPPLIED_BY)

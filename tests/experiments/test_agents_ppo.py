@@ -12,7 +12,7 @@ import pytest
 from configs import agents as agents_config
 from configs import agents_ppo, ppo_common
 from experiments import ppo
-from experiments.parts import policy
+from experiments.parts import policy, turn_signals
 from rl_jax import ppo as recipe
 from rl_jax.advantages import turn_critics
 from rl_jax.core.types import Rollout, TokenBatch, Turns
@@ -153,7 +153,7 @@ def test_what_shaping_adds_is_on_the_last_token():
 
 def test_the_loss_of_turns_finds_them(tmp_path):
     config = tiny(tmp_path)
-    assert policy.asked_in_loss(config) == {"turns"}
+    assert turn_signals.in_loss(policy.make_objective(config)) == {"turns"}
     ppo.check_config(config)
 
 
