@@ -9,6 +9,9 @@ of groups. Arguments: a world (`maze` is the default), `smoke` (seconds, for CI)
                              turn j; clipped by the ratio of turns (arXiv 2512.17008; gamma .99, lambda .9)
     bilevel                  the same with V_j at the turn's last token, then GAE over the tokens of each turn towards
                              A_j + V_j (VAGEN, arXiv 2510.16907; gamma_turn .95, all else 1)
+    archer                   A_j = min_k Q_k(s_j, a_j) - min_k V_k(s_j), REINFORCE on the turn's tokens; Q_k to
+                             r_j + gamma V'_k(s_j+1), V_k to Q'_k(s_j, a_j), k = 1, 2, V', Q' of a slow copy
+                             (arXiv 2402.19446; gamma .95, slow copy .1). Own rows only: no replay buffer
 
 Departures: the critic starts from the policy and learns every token of a turn; small models and worlds.
 """
@@ -19,6 +22,12 @@ CRITICS = "rl_jax.advantages.turn_critics"
 METHODS = {
     "turn_ppo": dict(advantage=dict(fn=f"{CRITICS}:turn_gae", discount=0.99, lam=0.9)),
     "bilevel": dict(advantage=dict(fn=f"{CRITICS}:bilevel_gae", turn_discount=0.95)),
+    "archer": dict(
+        advantage=dict(fn=f"{CRITICS}:archer_td", discount=0.95),
+        loss=dict(fn="rl_jax.losses.turn_critics:squared_errors"),
+        whiten=False,
+        target_rate=0.1,
+    ),
 }
 
 
@@ -36,6 +45,8 @@ def get_config(arg: str | None = None):
     ppo_common.with_critic(config, warmup_steps=1 if "smoke" in words else 5, optimizer=rate, **METHODS[chosen[0]])
     if chosen[0] == "turn_ppo":
         config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.turns:turn_clip", clip_low=0.2, clip_high=0.2)
+    if chosen[0] == "archer":
+        config.algorithm.surrogate = dict(fn="reinforce")
     return config
 
 

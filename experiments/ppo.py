@@ -66,6 +66,7 @@ def make_objective(config) -> ppo.Objective:
         value_loss=value_loss,
         support=value.Support(**settings.support.to_dict()) if "support" in needs(value_loss) else None,
         value_coef=settings.value_coef,
+        pairs=PAIRS if has_targets(config) else 0,
     )
     objective.check()
     return objective
@@ -82,16 +83,26 @@ def make_estimator(config) -> ppo.Estimator:
     )
 
 
+PAIRS = 2  # critics Q_k and V_k of turns, if critic.advantage reads those
+
+
+def has_targets(config) -> bool:
+    """Whether the critic is pairs of critics of turns with a slow copy, as in ArCHer."""
+    return "target_values" in needs(make_estimator(config).advantage)
+
+
 class LearnerState(NamedTuple):
     """What is trained.
 
     Attributes:
       policy: TrainState.
       critic: TrainState, or None if the critic is a head among the policy's params.
+      target: the slow copy of the critic's params, or None if nothing reads it.
     """
 
     policy: TrainState
     critic: TrainState | None
+    target: Params | None = None
 
     def policy_params(self):
         """The policy's own params, without a value head."""
@@ -105,14 +116,15 @@ class LearnerState(NamedTuple):
         """What is saved. "params" are the policy's own, so that any other program can load them."""
         head = {name: group for name, group in self.policy.params.items() if name == HEAD}
         items = {"params": self.policy_params(), "rest": self.policy._replace(params=head)}
-        more = {"reference": reference, "critic": self.critic}
+        more = {"reference": reference, "critic": self.critic, "target": self.target}
         return items | {name: item for name, item in more.items() if item is not None}
 
     @classmethod
     def of(cls, items: dict[str, Any]) -> "LearnerState":
         """The LearnerState from the items of checkpoint_items."""
         rest = items["rest"]
-        return cls(rest._replace(params={**items["params"], **rest.params}), items.get("critic"))
+        policy = rest._replace(params={**items["params"], **rest.params})
+        return cls(policy, items.get("critic"), items.get("target"))
 
 
 class PPOPrograms(NamedTuple):
@@ -126,6 +138,7 @@ class PPOPrograms(NamedTuple):
       policy_step: (state, PolicyBatch) -> (state, metrics). If the critic is shared it trains both and takes a
         PPOBatch.
       critic_step: (state, PPOBatch) -> (state, metrics), or None if the critic is shared.
+      follow: (target, critic params) -> target, moved towards them; or None.
       greedy: None; PPO has no use for it.
       references: as in experiments.grpo.
     """
@@ -136,6 +149,7 @@ class PPOPrograms(NamedTuple):
     assign: Callable
     policy_step: Callable
     critic_step: Callable | None
+    follow: Callable | None = None
     greedy: Callable | None = None
     references: Callable | None = None
 
@@ -159,20 +173,20 @@ class PPOPrograms(NamedTuple):
         Returns:
           (learner, metrics of the policy or None, metrics of a separate critic or {}).
         """
-        policy, critic = learner
+        policy, critic, _ = learner
         if critic is None:
             policy, metrics = self.policy_step(policy, batch)
-            return LearnerState(policy, None), metrics, {}
+            return learner._replace(policy=policy), metrics, {}
         critic, critic_metrics = self.critic_step(critic, of_critic)
         if only_critic:
-            return LearnerState(policy, critic), None, critic_metrics
+            return learner._replace(critic=critic), None, critic_metrics
         policy, metrics = self.policy_step(policy, batch.policy)
-        return LearnerState(policy, critic), metrics, critic_metrics
+        return learner._replace(policy=policy, critic=critic), metrics, critic_metrics
 
 
 def make_assign(config) -> Callable:
     """Makes PPOPrograms.assign, which sees the global batch."""
-    in_loss = turn_signals.in_loss(policy_parts.make_objective(config))
+    in_loss = turn_signals.in_loss(policy_parts.make_objective(config)) | ({"turns"} if has_targets(config) else set())
 
     def assign(rollout, rewards, values, before, reference, key, states, named):
         now = schedules.in_credit(config, states)
@@ -224,7 +238,8 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
         return make_objective(schedules.in_loss(config, batch.policy.extras))
 
     def critic_loss(params, batch):
-        return ppo.value_loss(predict(params, batch.policy.batch)[:, :-1], batch, objective_of(batch))
+        objective = objective_of(batch)
+        return ppo.value_loss(objective.read(predict(params, batch.policy.batch), batch), batch, objective)
 
     def joint_loss(params, batch):
         tokens = batch.policy.batch
@@ -242,6 +257,7 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
     else:
         policy_step = of_policy.train_step
         critic_step, critic = make_trainer(setup, settings, critic_loss, critic_params)
+    follow, target = critics.slow_copy(critic, critic_shardings, settings) if objective.pairs else (None, None)
     programs = PPOPrograms(
         generate=of_policy.generate,
         score=of_policy.score,
@@ -253,9 +269,10 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
         assign=jax.jit(make_assign(config), out_shardings=(rows, sharding.replicated(setup.mesh))),
         policy_step=policy_step,
         critic_step=critic_step,
+        follow=follow,
         references=of_policy.references,
     )
-    return players.with_player(setup, programs), LearnerState(policy, critic)
+    return players.with_player(setup, programs), LearnerState(policy, critic, target)
 
 
 # The policy's metrics in a step that updates only the critic.
@@ -308,6 +325,12 @@ def check_config(config) -> None:
                 f"critic.advantage={config.critic.advantage.fn!r} needs {describe(name)}. Nothing in this config "
                 f"supplies it: {remedy}"
             )
+    for field in ("shared", "bootstrap_truncated"):
+        if has_targets(config) and config.critic[field]:
+            raise ValueError(
+                f"critic.{field}=True: critics of turns (critic.advantage={config.critic.advantage.fn!r}) have a "
+                "network of their own and no value after the last turn; set it to False"
+            )
     if "agent" in config:
         players.check(config)
 
@@ -346,6 +369,8 @@ def score(
     values = programs.predict(learner.critic_params(), rows)
     states = jax.device_get(learner.policy.trackers)
     named = policy_parts.arrays_of(collected)
+    if learner.target is not None:
+        named["target_values"] = programs.predict(learner.target, rows)
     batch, metrics = programs.assign(rollout, rewards, values, before, reference, key, states, named)
     before, batch, metrics = to_host((before, batch, jax.device_get(metrics)))
     return batch, metrics, before
@@ -416,8 +441,10 @@ def update(
         learner, metrics, critic_metrics = programs.update(learner, rows, of_critic, only_critic=only_critic)
         updates += [] if metrics is None else [jax.device_get(metrics)]
         critic_updates.append(jax.device_get(critic_metrics))
-        for state in filter(None, learner):
+        for state in filter(None, learner[:2]):
             loop.check_finite(state, rows)
+    if learner.target is not None:
+        learner = learner._replace(target=programs.follow(learner.target, learner.critic.params))
     return learner, updates, critic_updates, packer.metrics(rows)
 
 

@@ -39,7 +39,7 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
         ("answer_probs", "prior_answer_probs", "implicit_rewards"),
         (lambda config: "agent" in config, IN_AGENTS),
     ),
-    "q_values": (lambda config: False, "your own loop can pass it to credit.assign"),
+    "q_values": (lambda config: False, "your own loop can pass it; configs/agents_ppo.py:archer trains it"),
 }
 WIDTH = 8  # answers are scored in rows of so many tokens, or a multiple
 ROOM = 2**18  # numbers of the fresh episodes of state values begin here
