@@ -18,6 +18,7 @@ def critic(**changes) -> ConfigDict:
         # The loss (rl_jax.losses.value).
         loss=dict(fn="clipped", value_clip=0.2),
         support=dict(low=-1.0, high=1.0, num_bins=101, padding=3),  # read by the categorical losses only
+        target_rate=0.1,  # of the slow copy of critics of turns, per step; others have none
         value_coef=0.1,  # weight of the value loss if the trunk is shared
         micro_batches=1,
         max_grad_norm=1.0,

@@ -6,7 +6,8 @@ Each step: prompts -> rollouts -> rewards -> values -> advantages and returns ->
 config.algorithm sets the policy's side. config.critic sets the critic: a network of its own, initialised from the
 policy's params, or a value head on the policy. With LoRA (config.model.lora) the policy trains adapters on a frozen
 base, and a critic of its own trains further adapters on a copy of that base, and its head in full; a shared critic
-trains the policy's adapters and the head. The same command resumes an interrupted run, bit for bit.
+trains the policy's adapters and the head. With config.agent the rows are episodes of several turns
+(configs/agents_ppo.py). The same command resumes an interrupted run, bit for bit.
 """
 
 import pathlib
@@ -20,27 +21,32 @@ from experiments.parts import (
     critics,
     flags,
     foreign_rows,
+    play_groups,
+    players,
     pretraining,
     processes,
+    recordings,
     references,
     schedules,
     trackers,
+    turn_signals,
 )
 from experiments.parts import policy as policy_parts
-from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.processes import to_host
 from experiments.parts.rewards import make_rewards
-from experiments.parts.run import Run
+from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup, make_setup
 from experiments.parts.training import make_trainer, to_mesh, with_merged_adapters
 from experiments.parts.warm_start import warm_start
 from rl_jax import ppo
 from rl_jax.advantages import tokens as token_advantages
+from rl_jax.advantages import turn_critics
 from rl_jax.core.binding import bind, needs
+from rl_jax.core.names import describe
 from rl_jax.core.packed_rows import rows_of
-from rl_jax.core.types import Params
+from rl_jax.core.types import Params, TokenScores
 from rl_jax.losses import value
 from rl_jax.models.heads import NAME as HEAD
 from rl_jax.models.heads import make_predict, without_value_head
@@ -60,6 +66,7 @@ def make_objective(config) -> ppo.Objective:
         value_loss=value_loss,
         support=value.Support(**settings.support.to_dict()) if "support" in needs(value_loss) else None,
         value_coef=settings.value_coef,
+        pairs=PAIRS if has_targets(config) else 0,
     )
     objective.check()
     return objective
@@ -76,16 +83,26 @@ def make_estimator(config) -> ppo.Estimator:
     )
 
 
+PAIRS = 2  # critics Q_k and V_k of turns, if critic.advantage reads those
+
+
+def has_targets(config) -> bool:
+    """Whether the critic is pairs of critics of turns with a slow copy, as in ArCHer."""
+    return "target_values" in needs(make_estimator(config).advantage)
+
+
 class LearnerState(NamedTuple):
     """What is trained.
 
     Attributes:
       policy: TrainState.
       critic: TrainState, or None if the critic is a head among the policy's params.
+      target: the slow copy of the critic's params, or None if nothing reads it.
     """
 
     policy: TrainState
     critic: TrainState | None
+    target: Params | None = None
 
     def policy_params(self):
         """The policy's own params, without a value head."""
@@ -99,14 +116,15 @@ class LearnerState(NamedTuple):
         """What is saved. "params" are the policy's own, so that any other program can load them."""
         head = {name: group for name, group in self.policy.params.items() if name == HEAD}
         items = {"params": self.policy_params(), "rest": self.policy._replace(params=head)}
-        more = {"reference": reference, "critic": self.critic}
+        more = {"reference": reference, "critic": self.critic, "target": self.target}
         return items | {name: item for name, item in more.items() if item is not None}
 
     @classmethod
     def of(cls, items: dict[str, Any]) -> "LearnerState":
         """The LearnerState from the items of checkpoint_items."""
         rest = items["rest"]
-        return cls(rest._replace(params={**items["params"], **rest.params}), items.get("critic"))
+        policy = rest._replace(params={**items["params"], **rest.params})
+        return cls(policy, items.get("critic"), items.get("target"))
 
 
 class PPOPrograms(NamedTuple):
@@ -120,6 +138,7 @@ class PPOPrograms(NamedTuple):
       policy_step: (state, PolicyBatch) -> (state, metrics). If the critic is shared it trains both and takes a
         PPOBatch.
       critic_step: (state, PPOBatch) -> (state, metrics), or None if the critic is shared.
+      follow: (target, critic params) -> target, moved towards them; or None.
       greedy: None; PPO has no use for it.
       references: as in experiments.grpo.
     """
@@ -130,6 +149,7 @@ class PPOPrograms(NamedTuple):
     assign: Callable
     policy_step: Callable
     critic_step: Callable | None
+    follow: Callable | None = None
     greedy: Callable | None = None
     references: Callable | None = None
 
@@ -153,24 +173,29 @@ class PPOPrograms(NamedTuple):
         Returns:
           (learner, metrics of the policy or None, metrics of a separate critic or {}).
         """
-        policy, critic = learner
+        policy, critic, _ = learner
         if critic is None:
             policy, metrics = self.policy_step(policy, batch)
-            return LearnerState(policy, None), metrics, {}
+            return learner._replace(policy=policy), metrics, {}
         critic, critic_metrics = self.critic_step(critic, of_critic)
         if only_critic:
-            return LearnerState(policy, critic), None, critic_metrics
+            return learner._replace(critic=critic), None, critic_metrics
         policy, metrics = self.policy_step(policy, batch.policy)
-        return LearnerState(policy, critic), metrics, critic_metrics
+        return learner._replace(policy=policy, critic=critic), metrics, critic_metrics
 
 
 def make_assign(config) -> Callable:
     """Makes PPOPrograms.assign, which sees the global batch."""
+    in_loss = turn_signals.in_loss(policy_parts.make_objective(config)) | ({"turns"} if has_targets(config) else set())
 
     def assign(rollout, rewards, values, before, reference, key, states, named):
         now = schedules.in_credit(config, states)
         rule, estimator = policy_parts.make_credit(now), make_estimator(now)
         rollout = foreign_rows.with_behavior(rollout, before)
+        if rollout.turns is not None:
+            rollout = rollout._replace(
+                token_rewards=turn_critics.earned_early(rollout.turns.rewards, rollout.completion_mask)
+            )
         batch, means = ppo.assign(
             rule,
             estimator,
@@ -186,6 +211,7 @@ def make_assign(config) -> Callable:
             **trackers.known(now, states, named),
         )
         policy = trackers.weigh(batch.policy, states)
+        policy = policy._replace(extras=policy.extras | {name: named[name] for name in in_loss & set(named)})
         if policy_parts.has_several_updates(config):
             policy = policy._replace(old_log_probs=before.log_probs)
         policy = policy_parts.with_row_selection(now, policy, rewards, key)
@@ -212,7 +238,8 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
         return make_objective(schedules.in_loss(config, batch.policy.extras))
 
     def critic_loss(params, batch):
-        return ppo.value_loss(predict(params, batch.policy.batch)[:, :-1], batch, objective_of(batch))
+        objective = objective_of(batch)
+        return ppo.value_loss(objective.read(predict(params, batch.policy.batch), batch), batch, objective)
 
     def joint_loss(params, batch):
         tokens = batch.policy.batch
@@ -230,6 +257,7 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
     else:
         policy_step = of_policy.train_step
         critic_step, critic = make_trainer(setup, settings, critic_loss, critic_params)
+    follow, target = critics.slow_copy(critic, critic_shardings, settings) if objective.pairs else (None, None)
     programs = PPOPrograms(
         generate=of_policy.generate,
         score=of_policy.score,
@@ -241,9 +269,10 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
         assign=jax.jit(make_assign(config), out_shardings=(rows, sharding.replicated(setup.mesh))),
         policy_step=policy_step,
         critic_step=critic_step,
+        follow=follow,
         references=of_policy.references,
     )
-    return programs, LearnerState(policy, critic)
+    return players.with_player(setup, programs), LearnerState(policy, critic, target)
 
 
 # The policy's metrics in a step that updates only the critic.
@@ -278,12 +307,32 @@ def step_metrics(config, collected: Collected, source, state: TrainState, update
 
 
 def check_config(config) -> None:
-    """Raises ValueError if the config has GRPO's estimator, which PPO does not read."""
+    """Checks what only this program reads.
+
+    Raises:
+      ValueError: if the config has GRPO's estimator, if the critic's asks for an array that nothing supplies, or if
+        config.agent has a problem.
+    """
     if "advantage" in config.algorithm:
         raise ValueError(
             "algorithm.advantage: PPO's advantages are those of critic.advantage; remove the field, as "
             "configs.ppo_common.with_critic does"
         )
+    for name in sorted(needs(make_estimator(config).advantage) & set(policy_parts.SUPPLIED_BY)):
+        supplied, remedy = policy_parts.SUPPLIED_BY[name]
+        if not supplied(config):
+            raise ValueError(
+                f"critic.advantage={config.critic.advantage.fn!r} needs {describe(name)}. Nothing in this config "
+                f"supplies it: {remedy}"
+            )
+    for field in ("shared", "bootstrap_truncated"):
+        if has_targets(config) and config.critic[field]:
+            raise ValueError(
+                f"critic.{field}=True: critics of turns (critic.advantage={config.critic.advantage.fn!r}) have a "
+                "network of their own and no value after the last turn; set it to False"
+            )
+    if "agent" in config:
+        players.check(config)
 
 
 def score(
@@ -320,6 +369,8 @@ def score(
     values = programs.predict(learner.critic_params(), rows)
     states = jax.device_get(learner.policy.trackers)
     named = policy_parts.arrays_of(collected)
+    if learner.target is not None:
+        named["target_values"] = programs.predict(learner.target, rows)
     batch, metrics = programs.assign(rollout, rewards, values, before, reference, key, states, named)
     before, batch, metrics = to_host((before, batch, jax.device_get(metrics)))
     return batch, metrics, before
@@ -390,9 +441,44 @@ def update(
         learner, metrics, critic_metrics = programs.update(learner, rows, of_critic, only_critic=only_critic)
         updates += [] if metrics is None else [jax.device_get(metrics)]
         critic_updates.append(jax.device_get(critic_metrics))
-        for state in filter(None, learner):
+        for state in filter(None, learner[:2]):
             loop.check_finite(state, rows)
+    if learner.target is not None:
+        learner = learner._replace(target=programs.follow(learner.target, learner.critic.params))
     return learner, updates, critic_updates, packer.metrics(rows)
+
+
+def look(
+    loop: Run,
+    step: Step,
+    setup: Setup,
+    programs: PPOPrograms,
+    packer: RolloutPacker,
+    evaluate: Callable,
+    learner: LearnerState,
+    collected: Collected,
+    batch: ppo.PPOBatch,
+    before: TokenScores,
+) -> dict[str, float]:
+    """Evaluates after the step's updates, and logs samples and the group view, or episodes. Returns metrics.
+
+    Args:
+      loop: its logger.
+      step: of the loop.
+      setup: of the run.
+      programs: compiled functions.
+      packer: of the run.
+      evaluate: params -> (metrics, sample rows).
+      learner: after the updates.
+      collected: the step's rows.
+      batch: of the whole step.
+      before: TokenScores before the step's updates.
+    """
+    judged, params = collected.judged, learner.policy_params()
+    if "agent" in setup.config:
+        return play_groups.look(loop, step, setup, evaluate, params, judged)
+    after = programs.on_host(params, to_mesh(setup, packer.to_score(judged.rollout)))
+    return policy_parts.look(loop, step, setup, evaluate, params, judged, batch.policy, before, after)
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
@@ -408,13 +494,15 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     (programs, learner), (source, prompts) = build(setup, params), policy_parts.own_prompts(setup)
     rewards, items = loop.carry(make_rewards(setup)), loop.restore(learner.checkpoint_items(ref_params), prompts)
     learner, ref_params = LearnerState.of(items), items.get("reference")
-    with loop, rewards:
-        collect, evaluate = Collector(setup, rewards, prompts, programs), make_evaluate(setup, rewards)
+    with loop, rewards, players.closing(programs.generate):
+        collect = play_groups.make_collector(setup, rewards, prompts, programs)
+        evaluate = play_groups.make_loop_evaluate(setup, rewards, programs.generate)
         compile_ahead(loop, setup, programs, packer, collect, learner)
         loop.begin(lambda: evaluate(learner.policy_params()))
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step.number), 3)
-            collected = collect(learner.policy_params(), rollout_key, step.clock, ref_params)
+            rows = collect(learner.policy_params(), rollout_key, step.clock, ref_params)
+            collected = recordings.keep(loop, step, rows)
             learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected, step.number))
             batch, metrics, before = score(setup, programs, packer, learner, ref_params, collected, credit_key)
             step.clock.lap("score_s", batch)
@@ -424,9 +512,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
             learner = learner._replace(policy=policy)
             if step.evaluates:
-                rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
-                views = (collected.judged, batch.policy, before, programs.on_host(learner.policy_params(), rows))
-                metrics |= policy_parts.look(loop, step, setup, evaluate, learner.policy_params(), *views)
+                metrics |= look(loop, step, setup, programs, packer, evaluate, learner, collected, batch, before)
             ref_params = move(ref_params, learner.policy_params(), step.number)
             step.end(learner.checkpoint_items(ref_params), metrics, policy_parts.timings(step, collected, programs))
     loop.finish(setup, learner.policy_params(), critic=learner.critic_params())

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax import credit, grpo
+from rl_jax.advantages import turn_critics
 from rl_jax.advantages.tokens import gae
 from rl_jax.core.binding import needs, supply
 from rl_jax.core.masked import Mean, masked_mean, masked_sum, masked_var, masked_whiten, zero_masked
@@ -32,9 +33,9 @@ class PPOBatch(NamedTuple):
     policy: PolicyBatch
     """Its advantages are the critic's."""
     values: chex.Array
-    """float32 [B, C]. The critic's, before this batch's updates."""
+    """float32 [B, C]. The critic's, before this batch's updates; of pairs of critics [B, C, 2 K]."""
     returns: chex.Array
-    """float32 [B, C]. The critic's targets."""
+    """float32 [B, C]. The critic's targets; of pairs of critics [B, C, 2 K]."""
     learned: chex.Array | None = None
     """bool [B, C]. The tokens that the critic learns from; None: those of the policy."""
 
@@ -54,7 +55,7 @@ class Estimator(NamedTuple):
 
     advantage: Callable = gae
     """(token_rewards, values, mask, *, bootstrap_values, ...) -> (advantages, returns), float [B, C], 0 outside the
-    mask; one of advantages.tokens: gae, length_adaptive_gae, vtrace."""
+    mask; one of advantages.tokens: gae, length_adaptive_gae, vtrace; of advantages.turn_critics for episodes."""
     whiten: bool = True
     """(A - mean) / sqrt(var + 1e-8) over the batch, var with n - 1 as in verl. Returns are not whitened."""
     bootstrap_truncated: bool = False
@@ -75,6 +76,8 @@ class Objective(NamedTuple):
     """Bins of a categorical critic; None if the critic predicts values."""
     value_coef: float = 0.1
     """Weight of the value loss if policy and critic share a trunk."""
+    pairs: int = 0
+    """K pairs of critics of whole turns, Q_k and V_k (ArCHer has 2); 0: values of states."""
 
     def check(self) -> None:
         """Raises ValueError if the value loss and the critic's outputs do not match."""
@@ -83,14 +86,27 @@ class Objective(NamedTuple):
             raise ValueError("a categorical value loss needs the support of its bins")
         if not categorical and self.support is not None:
             raise ValueError("a value loss of scalars takes no support: leave it None")
+        if self.pairs and categorical:
+            raise ValueError(f"pairs={self.pairs} critics of turns regress: their value loss takes no support")
 
     def num_outputs(self) -> int:
         """Outputs of the value head per state."""
-        return 1 if self.support is None else self.support.num_bins
+        return 2 * self.pairs or (1 if self.support is None else self.support.num_bins)
 
     def values(self, outputs: chex.Array) -> chex.Array:
-        """Values from the head's outputs. float [..., num_outputs] -> float [...]."""
+        """Values from the head's outputs. float [..., num_outputs] -> float [...]; of pairs they are the values."""
+        if self.pairs:
+            return outputs
         return outputs[..., 0] if self.support is None else self.support.mean(outputs)
+
+    def read(self, outputs: chex.Array, batch: PPOBatch) -> chex.Array:
+        """What `value_loss` takes, from the head's outputs. float [B, C + 1, num_outputs] -> [B, C, num_outputs].
+
+        Pairs of critics are read at the turns of the batch's extras.
+        """
+        if not self.pairs:
+            return outputs[:, :-1]
+        return turn_critics.at_turns(outputs, batch.policy.extras["turns"], batch.completion_mask)
 
 
 def assign(
@@ -108,36 +124,57 @@ def assign(
       estimator: the advantage.
       rollout: B rows.
       rewards: float [B], unshaped.
-      values: float [B, C + 1] of the critic; column C is the state after the last column.
+      values: float [B, C + 1] of the critic; column C is the state after the last column. Of pairs of critics
+        [B, C + 1, 2 K]; they need `turns` and `target_values`, the same of their slow copy.
       **available: what credit.token_rewards and credit.weigh take (group_size, key, log_probs, ref_log_probs,
         reward_kl_coef, ...).
     """
-    chex.assert_rank([rewards, values], [1, 2])
+    chex.assert_rank([rewards, values], [1, {2, 3}])
     chex.assert_axis_dimension(values, 1, rollout.completion_mask.shape[1] + 1)
     values, mask = jax.lax.stop_gradient(values), rule.loss_mask(rollout)
     earned = credit.token_rewards(rule, rollout, rewards, **available)
     token_rewards = zero_masked(earned.tokens, mask)
-    after = jnp.where(rollout.truncated & estimator.bootstrap_truncated, values[:, -1], 0.0)
-    values = zero_masked(values[:, :-1], mask)
-    known = {"log_probs": available.get("log_probs"), "behavior_log_probs": rollout.sampled_log_probs}
+    known = {name: available.get(name) for name in ("log_probs", "turns")}
+    learned, pairs = None, values.ndim == 3
+    if pairs:
+        turns, target = available["turns"], jax.lax.stop_gradient(available["target_values"])
+        values, learned = turn_critics.at_turns(values, turns, mask), turn_critics.turn_ends(turns, mask)
+        after, known["target_values"] = None, turn_critics.at_turns(target, turns, mask)
+    else:
+        after = jnp.where(rollout.truncated & estimator.bootstrap_truncated, at_the_end(values, rollout), 0.0)
+        values = zero_masked(values[:, :-1], mask)
+    known |= {"behavior_log_probs": rollout.sampled_log_probs}
     known |= {"bootstrap_values": after, "unfinished": ~(rollout.finished | rollout.truncated)}
     known |= {"tokens": completion_tokens(rollout)}
     advantages, returns = supply(estimator.advantage, known)(token_rewards, values, mask)
-    learned, reached = None, mask
+    reached = mask if learned is None else learned
     if estimator.windowed:
         learned = reached = mask & (rollout.finished | rollout.truncated)[:, None]
         rollout = of_newest(rollout)
         mask = rule.loss_mask(rollout)
+    first = (values[..., 0], returns[..., 0]) if pairs else (values, returns)  # Q_1 and its target
     metrics = {
         "reward/optimized": Mean(masked_sum(token_rewards, mask), jnp.float32(len(rewards))),  # the KL penalty included
-        "returns/mean": masked_mean(returns, reached),
-        "value/mean": masked_mean(values, reached),
-        "value/explained_variance": explained_variance(values, returns, reached),
+        "returns/mean": masked_mean(first[1], reached),
+        "value/mean": masked_mean(first[0], reached),
+        "value/explained_variance": explained_variance(*first, reached),
     }
     if estimator.whiten:
         advantages = masked_whiten(advantages, mask, ddof=1, eps=1e-8)
     advantages = zero_masked(advantages, mask)
     return PPOBatch(credit.weigh(rule, rollout, advantages, **available), values, returns, learned), metrics
+
+
+def at_the_end(values: chex.Array, rollout: Rollout) -> chex.Array:
+    """The value of the state in which each row stopped. float [B, C + 1] -> float [B].
+
+    A single answer is cut off at the last column; an episode, which other limits end, after its last sampled token.
+    """
+    if rollout.turns is None:
+        return values[:, -1]
+    columns = jnp.arange(1, values.shape[1])
+    stop = jnp.max(jnp.where(rollout.completion_mask, columns, 0), axis=1, keepdims=True)
+    return jnp.take_along_axis(values, stop, axis=1)[:, 0]
 
 
 def of_newest(rollout: Rollout) -> Rollout:
@@ -181,7 +218,7 @@ def value_loss(outputs: chex.Array, batch: PPOBatch, objective: Objective) -> tu
     objective.check()
     mask = batch.value_mask
     chex.assert_shape(outputs, (*mask.shape, objective.num_outputs()))
-    predictions = outputs[..., 0] if objective.support is None else outputs
+    predictions = outputs[..., 0] if objective.num_outputs() == 1 else outputs
     available = {**batch.policy.extras, "old_values": batch.values, "support": objective.support}
     per_token = supply(objective.value_loss, available)(predictions, batch.returns, mask)
     result = supply(objective.policy.aggregate, batch.policy.extras)(per_token.loss, mask)

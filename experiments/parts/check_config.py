@@ -69,12 +69,14 @@ _CONTROL = {
     "algorithm.value_loss": "rl_jax.losses.value",
     "network.distribution": "rl_jax.models.agents.distributions",
 }
+_AGENT = {"agent.env": "rl_jax.envs.text", "agent.branching": "rl_jax.experience.branching"}
 # config.program -> field -> module of the functions that the field names.
 FUNCTIONS = {
     "grpo": _POLICY,
     "grpo_async": _POLICY,
-    "agents": _POLICY | {"agent.env": "rl_jax.envs.text", "agent.branching": "rl_jax.experience.branching"},
+    "agents": _POLICY | _AGENT,
     "ppo": {name: module for name, module in _POLICY.items() if name != "algorithm.advantage"}
+    | _AGENT
     | {"critic.advantage": "rl_jax.advantages.tokens", "critic.loss": "rl_jax.losses.value"},
     "dpo": _PREFERENCES,
     "online_dpo": _ONLINE,

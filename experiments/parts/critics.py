@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from rl_jax.core.types import Params
 from rl_jax.models.heads import NAME, REWARD, add_value_head, without_reward_head
 from rl_jax.runs.run_record import read_json
 from rl_jax.training import sharding
+from rl_jax.training.step import TrainState
 
 
 def start(setup: Setup, params: Params, *, num_outputs: int) -> tuple[Params, Any]:
@@ -47,6 +49,23 @@ def start(setup: Setup, params: Params, *, num_outputs: int) -> tuple[Params, An
     if head is not None and jax.tree.map(jnp.shape, head) == jax.tree.map(jnp.shape, result[NAME]):
         result = {**result, NAME: jax.device_put(head, shardings[NAME])}
     return result, shardings
+
+
+def slow_copy(critic: TrainState, shardings: Any, settings: Any) -> tuple[Callable, Params]:
+    """((target, params) -> target + critic.target_rate (params - target), the first target: a copy of the params).
+
+    Raises:
+      ValueError: if critic.target_rate is not in (0, 1].
+    """
+    rate = settings.target_rate
+    if not 0 < rate <= 1:
+        raise ValueError(f"critic.target_rate={rate!r} must be above 0 and at most 1, a copy")
+
+    def follow(target, params):
+        return jax.tree.map(lambda slow, new: slow + rate * (new - slow), target, params)
+
+    copied = jax.jit(lambda params: jax.tree.map(jnp.copy, params), out_shardings=shardings)
+    return jax.jit(follow, out_shardings=shardings, donate_argnums=0), copied(critic.params)
 
 
 def load(setup: Setup, folder: pathlib.Path, like: Params) -> tuple[Params, Params | None]:

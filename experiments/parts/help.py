@@ -32,6 +32,7 @@ LANGUAGE = ("grpo", "grpo_async", "agents", "ppo", "dpo", "online_dpo", "reward_
 TAKES = {"sft": LANGUAGE, "evaluate": LANGUAGE}  # programs that run other programs' configs
 _START = "task.name task.path model.path model.lora.rank init_from sft.steps"
 _ROLLOUTS = "sample.prompts_per_step sample.group_size rollout.completion_length rollout.temperature"
+_AGENT = "agent.env agent.max_turns agent.max_turn_tokens agent.max_tokens agent.max_context agent.overflow"
 _ENGINE = " rollout.engine.name reward.time_limit_s"
 _LOSS = (
     "algorithm.surrogate algorithm.aggregate algorithm.kl_coef algorithm.reward_kl_coef algorithm.entropy_coef "
@@ -68,13 +69,13 @@ MAIN: dict[str, tuple[str, ...]] = {
     ),
     "agents": (
         _START,
-        "agent.env agent.max_turns agent.max_turn_tokens agent.max_tokens agent.max_context agent.overflow",
+        _AGENT,
         _ROLLOUTS,
         "algorithm.advantage " + _LOSS,
         _TRAIN,
         _END,
     ),
-    "ppo": (_START, _ROLLOUTS, _LOSS, _CRITIC, _TRAIN, _END),
+    "ppo": (_START, _AGENT, _ROLLOUTS, _LOSS, _CRITIC, _TRAIN, _END),
     "dpo": (_START, _DATA, _DPO + " algorithm.batch_stats", _TRAIN, _END),
     "online_dpo": (_START, _ROLLOUTS + " judge", _DPO + " algorithm.pair_selection", _TRAIN, _END),
     "reward_model": (
@@ -261,8 +262,7 @@ def help_text(
         [
             *lines,
             "All fields: configs/fields.py, and the site's config page (make docs). All flags: --helpfull.",
-            "A group that shows a function is replaced as a whole: "
-            "--config.GROUP=\"{'fn': 'NAME', 'keyword': 1}\"",
+            "A group that shows a function is replaced as a whole: --config.GROUP=\"{'fn': 'NAME', 'keyword': 1}\"",
         ]
     )
 

@@ -18,14 +18,13 @@ from experiments.parts.clock import Clock
 from experiments.parts.encoding import whole_text
 from experiments.parts.failures import first_failure
 from experiments.parts.judging import Judged, make_evaluate, sample_rows
-from experiments.parts.players import Player, check, is_single
+from experiments.parts.players import Player, check, eval_player, is_single
 from experiments.parts.rewards import Rewards, Rows
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup
 from experiments.parts.turn_signals import Signals
-from rl_jax import advantages
-from rl_jax.core.binding import bind, needs
+from rl_jax.core.binding import needs
 from rl_jax.core.types import Params, Rollout
 from rl_jax.data import pipeline
 from rl_jax.experience.trajectory import Trajectory
@@ -78,11 +77,10 @@ class EpisodeCollector(Collector):
 
 def check_components(config, trajectories: Sequence[Trajectory]) -> None:
     """Raises ValueError if the advantage reads the reward's components, which what the environment pays is not."""
-    advantage = config.algorithm.advantage
     paid = next((trajectory for trajectory in trajectories if trajectory.reward), None)
-    if paid is not None and "components" in needs(bind(advantage.to_dict(), advantages)):
+    if paid is not None and "components" in needs(turn_signals.advantage_of(config)[1]):
         raise ValueError(
-            f"algorithm.advantage={advantage.fn!r} reads components of the reward, and the {paid.reward} that "
+            f"{turn_signals.said(config)} reads components of the reward, and the {paid.reward} that "
             f"agent.env={config.agent.env.fn!r} paid for prompt {paid.prompt_id!r} is none: take an advantage of whole "
             "rewards, or give all of the reward with config.reward.terms"
         )
@@ -274,6 +272,18 @@ def make_any_evaluate(setup: Setup, rewards):
             return evaluate(params)
 
     return evaluate_and_close
+
+
+def make_collector(setup: Setup, rewards, prompts, programs) -> Collector:
+    """The EpisodeCollector of a config with episodes, or a Collector of single answers."""
+    return (EpisodeCollector if "agent" in setup.config else Collector)(setup, rewards, prompts, programs)
+
+
+def make_loop_evaluate(setup: Setup, rewards, generate):
+    """Makes a loop's evaluate(params): of episodes if its `generate` is a Player, else judging.make_evaluate."""
+    if not isinstance(generate, Player):
+        return make_evaluate(setup, rewards)
+    return make_episode_evaluate(setup, rewards, eval_player(setup, generate))
 
 
 def look(loop: Run, step: Step, setup: Setup, evaluate: Callable, params: Params, judged: Judged) -> dict:

@@ -1,5 +1,6 @@
 """config.agent: the environment of a run's episodes, their limits, and the engine that samples their turns."""
 
+import contextlib
 import hashlib
 import random
 from collections.abc import Sequence
@@ -11,7 +12,6 @@ from experiments.parts import policy, processes, turn_signals
 from experiments.parts.encoding import whole_text
 from experiments.parts.sampler import Merging
 from experiments.parts.setup import Setup, sampling_of
-from rl_jax import advantages
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.types import Params
 from rl_jax.envs import text
@@ -93,9 +93,8 @@ def check(config) -> None:
         problems.append("rollout.stop_strings: an answer of the environment may contain one; let EOS end turns")
     if config.eval.stop_strings and not is_single(config):
         problems.append("eval.stop_strings: an answer of the environment may contain one; let EOS end turns")
-    advantage = config.algorithm.advantage
-    if "greedy_rewards" in needs(bind(advantage.to_dict(), advantages)):
-        problems.append(f"algorithm.advantage={advantage.fn!r} needs greedy episodes, which nothing here plays")
+    if "greedy_rewards" in needs(turn_signals.advantage_of(config)[1]):
+        problems.append(f"{turn_signals.said(config)} needs greedy episodes, which nothing here plays")
     if is_single(config):  # evaluations of one answer do not read these
         given = [name for name in counts if agent[name] > 0]
         problems += [f"agent.{name}={agent[name]!r}: rollout.completion_length limits one answer; 0" for name in given]
@@ -125,10 +124,9 @@ def _partner_problems(config, env) -> list[str]:
 
 def _not_told(config, env) -> list[str]:
     """What the credit asks of an environment that does not tell it; zeros would stand for it without a word."""
-    advantage, name = config.algorithm.advantage, config.agent.env.fn
-    problems, asked = [], policy.turn_counts(config)
-    if "state_keys" in needs(bind(advantage.to_dict(), advantages)) and not hasattr(env, "state_key"):
-        problems.append(f"algorithm.advantage={advantage.fn!r} compares states: agent.env={name!r} has no state_key()")
+    name, problems, asked = config.agent.env.fn, [], policy.turn_counts(config)
+    if "state_keys" in needs(turn_signals.advantage_of(config)[1]) and not hasattr(env, "state_key"):
+        problems.append(f"{turn_signals.said(config)} compares states: agent.env={name!r} has no state_key()")
     counted = env.counts() if isinstance(env, World) else asked  # others show only in a step what they count
     missing = [count for count in asked if count not in counted]
     return problems + [
@@ -317,9 +315,16 @@ def seed_of(key: jax.Array, group: int) -> int:
 
 
 def with_player(setup: Setup, programs):
-    """`programs` with a Player in place of its sampler."""
+    """`programs` with a Player in place of its sampler; unchanged if the config has no episodes."""
+    if "agent" not in setup.config:
+        return programs
     sample = setup.config.sample
     return programs._replace(generate=Player(setup, sample.prompts_per_step * sample.group_size))
+
+
+def closing(generate):
+    """A context that closes a Player's environments at its end; of another sampler nothing."""
+    return contextlib.closing(generate) if isinstance(generate, Player) else contextlib.nullcontext()
 
 
 def eval_player(setup: Setup, player: Player) -> Player:

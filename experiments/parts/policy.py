@@ -101,7 +101,7 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
     "lags": (lambda config: "flow" in config, "rows of older policies do: python -m experiments.grpo_async"),
     **dict.fromkeys(
         ("turns", "turn_rewards", "state_keys"),
-        (lambda config: "agent" in config, "episodes of several turns do: python -m experiments.agents"),
+        (lambda config: "agent" in config, "episodes do: python -m experiments.agents, or config.agent in ppo"),
     ),
     **turn_signals.SUPPLIED_BY,
 }
@@ -131,8 +131,7 @@ def check_choices(config) -> None:
 
 def make_assign(config) -> Callable:
     """Makes PolicyPrograms.assign of experiments.grpo, which sees the global batch."""
-    several, objective = has_several_updates(config), make_objective(config)
-    in_loss = {"turns", "turn_rewards", "lags"} & set().union(*(needs(fn) for fn in objective if callable(fn)))
+    several, in_loss = has_several_updates(config), turn_signals.in_loss(make_objective(config))
 
     def assign(rollout, rewards, before, reference, key, states, named):
         now = schedules.in_credit(config, states)

@@ -33,8 +33,8 @@ def with_outcomes(episodes: list[Trajectory], rollout: Rollout) -> list[Trajecto
 
 
 def keep(loop: Run, step: Step, collected: Collected) -> Collected:
-    """Writes the step's episodes, if config.agent.record says so. Returns `collected`."""
-    if not loop.config.agent.record:
+    """Writes the step's episodes, if there are any and config.agent.record says so. Returns `collected`."""
+    if "agent" not in loop.config or not loop.config.agent.record:
         return collected
     import pyarrow.parquet
 

@@ -17,6 +17,7 @@ import numpy as np
 from experiments.parts.setup import Setup
 from experiments.parts.training import jit_score, to_mesh
 from rl_jax import advantages
+from rl_jax.advantages import tokens
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.types import Params, Rollout, TokenBatch
 from rl_jax.experience import branching
@@ -38,15 +39,34 @@ SUPPLIED_BY: dict[str, tuple[Callable, str]] = {
         ("answer_probs", "prior_answer_probs", "implicit_rewards"),
         (lambda config: "agent" in config, IN_AGENTS),
     ),
-    "q_values": (lambda config: False, "your own loop can pass it to credit.assign"),
+    "q_values": (lambda config: False, "your own loop can pass it; configs/agents_ppo.py:archer trains it"),
 }
 WIDTH = 8  # answers are scored in rows of so many tokens, or a multiple
 ROOM = 2**18  # numbers of the fresh episodes of state values begin here
 
 
+def advantage_of(config) -> tuple[str, Callable]:
+    """(the field that names the advantage, the function): algorithm.advantage, or critic.advantage of PPO."""
+    if "critic" in config:
+        return "critic.advantage", bind(config.critic.advantage.to_dict(), tokens)
+    return "algorithm.advantage", bind(config.algorithm.advantage.to_dict(), advantages)
+
+
+def said(config) -> str:
+    """The advantage as a message names it: algorithm.advantage='loop'."""
+    field = advantage_of(config)[0]
+    return f"{field}={config[field.split('.')[0]].advantage.fn!r}"
+
+
+def in_loss(objective: tuple) -> set[str]:
+    """The arrays of turns and versions that a term of an objective asks for: they go into the batch's extras."""
+    asked = (needs(fn) for fn in objective if callable(fn))
+    return {"turns", "turn_rewards", "lags"} & set().union(*asked)
+
+
 def asked(config) -> set[str]:
     """The names of this module that the advantage asks for."""
-    return needs(bind(config.algorithm.advantage.to_dict(), advantages)) & set(SUPPLIED_BY)
+    return needs(advantage_of(config)[1]) & set(SUPPLIED_BY)
 
 
 def problems(config, env: Any) -> list[str]:
@@ -65,11 +85,10 @@ def problems(config, env: Any) -> list[str]:
         chooser(config)
     except (ValueError, TypeError) as error:
         found.append(f"agent.branching: {error}")
-    names = asked(config) if config.algorithm.advantage.fn else set()
-    advantage = config.algorithm.advantage.fn
+    names = asked(config)
     if "answer_probs" in names and not hasattr(env, "right_answer"):
         found.append(
-            f"algorithm.advantage={advantage!r} asks for the probability of the right answer: "
+            f"{said(config)} asks for the probability of the right answer: "
             f"agent.env={agent.env.fn!r} has no right_answer()"
         )
     if "answer_probs" in names and config.rollout.mesh:

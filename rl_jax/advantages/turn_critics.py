@@ -1,6 +1,7 @@
 """Credit over turns from values of states: a critic's, several critics', or those of fresh rollouts.
 
-`turn_gae` and `bilevel_gae` are for critic.advantage of PPO: token rewards and values [B, C] -> (advantages, returns).
+`turn_gae`, `bilevel_gae` and `archer_td` are for critic.advantage of PPO: token rewards and values [B, C] ->
+(advantages, returns).
 The others are for algorithm.advantage, with the arguments of advantages.turns.
 """
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 
 from rl_jax.advantages.recursion import backward_sums, following
 from rl_jax.advantages.turn_arrays import Episodes, episodes, held, spread, sums_of_turns
-from rl_jax.core.masked import zero_masked
+from rl_jax.core.masked import last_of, zero_masked
 
 
 def turn_gae(
@@ -99,6 +100,22 @@ def bilevel_gae(
     return advantages, zero_masked(advantages + values, on)
 
 
+def earned_early(turn_rewards: chex.Array, mask: chex.Array) -> chex.Array:
+    """What the turns earn, as token rewards beside the row's whole reward on its last token. -> float [B, C].
+
+        e_t = r_t - [t is the row's last token] sum_s r_s
+
+    So each turn's reward is on its own last token, and what shaping adds to the row's stays on the last. One turn: 0.
+
+    Args:
+      turn_rewards: float [B, C], on the last token of each turn.
+      mask: bool [B, C], sampled tokens.
+    """
+    chex.assert_equal_shape([turn_rewards, mask])
+    own = zero_masked(turn_rewards, mask)
+    return own - jnp.where(last_of(mask), jnp.sum(own, axis=1, keepdims=True), 0.0)
+
+
 def vine(
     rewards: chex.Array,
     *,
@@ -181,6 +198,76 @@ def archer_targets(
     bootstrap = jnp.where(jnp.broadcast_to(done, next_state_values.shape), 0.0, discount * next_state_values)
     rewards = jnp.broadcast_to(turn_rewards, bootstrap.shape)
     return jax.lax.stop_gradient((rewards + bootstrap, resampled_q_values))
+
+
+def at_turns(outputs: chex.Array, turns: chex.Array, mask: chex.Array) -> chex.Array:
+    """Q_k and V_k of whole turns, on the last token of each; 0 elsewhere.
+
+    Q_k(s_j, a_j) is read after the turn's last token, V_k(s_j) before its first.
+
+    Args:
+      outputs: float [B, C + 1, 2 K] of a critic: Q_1 .. Q_K, V_1 .. V_K of the state before each token and after all.
+      turns: int32 [B, C].
+      mask: bool [B, C].
+
+    Returns:
+      float [B, C, 2 K].
+    """
+    chex.assert_rank(outputs, 3)
+    _, starts, ends = _bounds(turns, mask)
+    pairs = outputs.shape[2] // 2
+    columns = jnp.broadcast_to(jnp.arange(turns.shape[1]), turns.shape)
+    first = jax.lax.cummax(jnp.where(starts, columns, 0), axis=1)
+    before = jnp.take_along_axis(outputs[:, :, pairs:], first[:, :, None], axis=1)
+    both = jnp.concatenate([outputs[:, 1:, :pairs], before], axis=2)
+    return jnp.where(ends[:, :, None], both, 0.0)
+
+
+def archer_td(
+    token_rewards: chex.Array,
+    values: chex.Array,
+    completion_mask: chex.Array,
+    *,
+    turns: chex.Array,
+    target_values: chex.Array,
+    discount: float = 0.95,
+) -> tuple[chex.Array, chex.Array]:
+    """`archer` and `archer_targets` as one choice of critic.advantage.
+
+        A_j = min_k Q_k(s_j, a_j) - min_k V_k(s_j),  y^Q_k = r_j + gamma V'_k(s_j+1),  y^V_k = Q'_k(s_j, a_j)
+
+    The rows are the policy's own, so a_j is the fresh a' ~ pi of y^V. No value follows an episode's last turn.
+    Source: arXiv 2402.19446 (gamma .95).
+
+    Args:
+      token_rewards: float [B, C].
+      values: float [B, C, 2 K], of `at_turns`.
+      completion_mask: bool [B, C].
+      turns: int32 [B, C].
+      target_values: float [B, C, 2 K], of `at_turns` of the slow copy.
+      discount: gamma, per turn.
+
+    Returns:
+      (A on the tokens of each turn, float [B, C]; (y^Q, y^V) on its last token, float [B, C, 2 K]).
+    """
+    on, _, ends = _bounds(turns, completion_mask)
+    chex.assert_equal_shape([values, target_values])
+    pairs = values.shape[2] // 2
+    nothing = jnp.zeros(turns.shape[0])
+    number = jnp.where(ends, turns, 0).astype(jnp.float32)
+    done = ends & (following(number, ends, nothing - 1.0) < 0)
+    target_q, target_v = jnp.split(jnp.moveaxis(target_values, 2, 0), [pairs])
+    ahead = jax.vmap(lambda x: following(x, ends, nothing))(target_v)
+    rewards = _summed(token_rewards, on, ends)
+    found = archer_targets(rewards, done, ahead, target_q, discount=discount)
+    returns = jnp.where(ends[:, :, None], jnp.moveaxis(jnp.concatenate(found), 0, 2), 0.0)
+    difference = jnp.min(values[:, :, :pairs], axis=2) - jnp.min(values[:, :, pairs:], axis=2)
+    return _back(jax.lax.stop_gradient(difference), ends, on, 0.0), returns
+
+
+def turn_ends(turns: chex.Array, mask: chex.Array) -> chex.Array:
+    """The last token of each turn. int32 [B, C], bool [B, C] -> bool [B, C]."""
+    return _bounds(turns, mask)[2]
 
 
 def _bounds(turns: chex.Array, mask: chex.Array) -> tuple[chex.Array, chex.Array, chex.Array]:

@@ -158,6 +158,9 @@ NAMES = {
     "mask": Name("bool [B, C] or [N, K, C]", "tokens that count", "losses.policy.gated, dpo.loss"),
     # --- Critics ----------------------------------------------------------------------------------------------------
     "bootstrap_values": Name("float [B]", "value after the last token of each row", "ppo.assign"),
+    "target_values": Name(
+        "float [B, C, 2 K]", "Q_k and V_k of the slow copy of K pairs of critics of turns", "ppo.assign, if given"
+    ),
     "unfinished": Name("bool [B]", "answers that go on in a later step", "ppo.assign, rollout.window"),
     "old_values": Name("float [B, C]", "values before the updates", "ppo.value_loss"),
     "support": Name("value.Support", "bins of a categorical head", "ppo.value_loss, reward_model.loss"),

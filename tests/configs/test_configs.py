@@ -68,7 +68,7 @@ OF_SOME = {"frontier": ("arms", "programs", "frontier"), "best_of_n": ("best_of_
 
 def base_of(config: ConfigDict) -> ConfigDict:
     """The fields that a config of its program has, with their defaults."""
-    base = BASES[config.program]("x")
+    base = BASES["agents" if "agent" in config else config.program]("x")
     if config.program == "ppo":
         base = ppo_common.with_critic(base)
     for group in OF_SOME.get(config.program, ()):
