@@ -28,7 +28,7 @@ CONTROL = {
     "network.activation": '"tanh", "relu" or "silu".',
     "network.channels": "Channels of the convolution before the layers, for images. 0: pixels are flattened.",
     "network.actor_features": "Number of first features that the actor sees. 0: all, like the critic.",
-    "network.distribution": 'Continuous actions: "tanh_gaussian", "beta", "unit_gaussian" (models.agents.distributions).',
+    "network.distribution": 'Continuous actions: "tanh_gaussian", "beta", "unit_gaussian" (agents.distributions).',
     "algorithm.updater": "What an update does with its batch (rl_jax.control).",
     "algorithm.whiten": "Normalize advantages to mean 0 and deviation 1.",
     "algorithm.kl_control": 'Controller of kl_coef (rl_jax.core.trackers: adaptive_kl, annealed_kl). fn "": none.',

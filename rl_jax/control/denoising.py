@@ -195,7 +195,7 @@ def make_denoising_update(
             advantages = jnp.sign(paid - paid[:, ::-1])
         late = jnp.arange(num_steps) >= num_steps - trained
         arrays = [x.reshape(groups, branches, *x.shape[1:]) for x in chains[:3]]
-        batch = ChainBatch(*arrays, advantages, kept[..., None] * late)
+        batch = ChainBatch(*arrays, advantages, kept[..., None] * late[None, None])
         order = shuffled(shuffle_key, algorithm.epochs, groups).reshape(turns, -1)
         train = state.train._replace(trackers=trackers)
         train, learned = jax.lax.scan(turn, train, jax.tree.map(lambda x: x[order], batch))

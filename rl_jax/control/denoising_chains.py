@@ -77,7 +77,7 @@ def prompt_scores(
       filled: 1 for entries of `seen` that count, float32 [N].
     """
     chex.assert_equal_shape([seen, filled])
-    same = jnp.all(jnp.abs(prompts[:, None] - seen_prompts[None]) < 1e-3, axis=-1) * filled
+    same = jnp.all(jnp.abs(prompts[:, None] - seen_prompts[None]) < 1e-3, axis=-1) * filled[None]
     count = jnp.sum(same, axis=1)
     mean = same @ seen / jnp.maximum(count, 1.0)
     square = jnp.sum(same * jnp.square(seen[None] - mean[:, None]), axis=1)

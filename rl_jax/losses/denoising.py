@@ -36,7 +36,7 @@ def normalized_ratio(actions: chex.Array, means: chex.Array, old_means: chex.Arr
         r = exp( std (log p - log p_old + mean_d (m - m_old)^2 / 2) ) = exp( std mean_d (m - m_old) (a - m_old) )
 
     The log-ratio of two Gaussians is negative in the mean, by its KL, and scales with 1 / std: a plain clip is
-    one-sided and binds at the last steps only. Source: arXiv 2510.22319 eq. 8; yifan123/flow_grpo, train_sd3_GRPO_Guard.py.
+    one-sided and binds at the last steps only. Source: arXiv 2510.22319 eq. 8 and its code in yifan123/flow_grpo.
 
     Args:
       actions: a.

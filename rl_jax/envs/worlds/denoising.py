@@ -15,7 +15,7 @@ model that predicts f_t + u. So log N(a; ., I) is the log-prob of x' up to a con
 step is |mean of a|^2 / 2. Only x_0 is paid, according to a prompt, which is a direction.
 
 Observation: x [2], the direction [2], the time in [0, 1], push_t / std_t, std_t, |dt|, and the steps left; the last
-one's bound in the Box is T. Sources: DDPO, arXiv 2305.13301 (the chain as an MDP); Flow-GRPO, arXiv 2505.05470 (its SDE).
+one's bound in the Box is T. Sources: DDPO, arXiv 2305.13301 (the chain as an MDP); Flow-GRPO, 2505.05470 (its SDE).
 """
 
 from typing import NamedTuple
@@ -75,28 +75,28 @@ def ring(modes: int = 8, radius: float = 2.0, deviation: float = 0.2) -> Mixture
 
 
 def clean_mean(mixture: Mixture, x: chex.Array, signal: chex.Array, noise: chex.Array) -> chex.Array:
-    """E[x_0 | x], float [..., 2]; see above.
+    """E[x_0 | x], float [2]; see above.
 
     Args:
       mixture: of x_0.
-      x: float [..., 2].
+      x: float [2].
       signal: float [].
       noise: float [].
     """
     spread = signal**2 * mixture.deviation**2 + noise**2
-    off = x[..., None, :] - signal * mixture.means
+    off = x[None] - signal * mixture.means
     weights = jax.nn.softmax(-jnp.sum(jnp.square(off), axis=-1) / (2.0 * spread), axis=-1)
     means = mixture.means + signal * mixture.deviation**2 / spread * off
-    return jnp.sum(weights[..., None] * means, axis=-2)
+    return jnp.sum(weights[:, None] * means, axis=0)
 
 
 def score(mixture: Mixture, x: chex.Array, signal: chex.Array, noise: chex.Array) -> chex.Array:
-    """grad_x log p_t(x) of the noised mixture, float [..., 2]. Arguments as of clean_mean."""
+    """grad_x log p_t(x) of the noised mixture, float [2]. Arguments as of clean_mean."""
     return (signal * clean_mean(mixture, x, signal, noise) - x) / noise**2
 
 
 def predict(process: str, mixture: Mixture, x: chex.Array, signal: chex.Array, noise: chex.Array) -> chex.Array:
-    """E[e | x] of a "diffusion", E[e - x_0 | x] of a "flow": float [..., 2]. Arguments as of clean_mean."""
+    """E[e | x] of a "diffusion", E[e - x_0 | x] of a "flow": float [2]. Arguments as of clean_mean."""
     clean = clean_mean(mixture, x, signal, noise)
     predicted = (x - signal * clean) / noise
     return predicted - clean if process == "flow" else predicted
@@ -153,7 +153,7 @@ def schedule_of(process: str, steps: int, eta: float) -> Schedule:
 
 
 def reward_of(x: chex.Array, direction: chex.Array, *, kind: str, margin: float, radius: float) -> chex.Array:
-    """ "half": 1 if x . direction > margin, else 0. "along": x . direction / radius. float [...] of x [..., 2]."""
+    """ "half": 1 if x . direction > margin, else 0. "along": x . direction / radius. float [] of x [2]."""
     along = jnp.sum(x * direction, axis=-1)
     return (along > margin).astype(jnp.float32) if kind == "half" else along / radius
 
@@ -220,7 +220,7 @@ def environment(
 
 def mode_shares(x: chex.Array, mixture: Mixture) -> chex.Array:
     """The share of the points x [N, 2] whose nearest mode is each of the K: float32 [K]."""
-    gaps = jnp.sum(jnp.square(x[:, None, :] - mixture.means), axis=-1)
+    gaps = jnp.sum(jnp.square(x[:, None] - mixture.means[None]), axis=-1)
     return jnp.mean(jax.nn.one_hot(jnp.argmin(gaps, axis=-1), len(mixture.means)), axis=0)
 
 
@@ -253,8 +253,12 @@ def sample_composed(
 
     def step(x: chex.Array, drawn):
         now, noise = drawn
-        both = [predict(process, mixture, x, now.signal, now.noise) for mixture in (first, second)]
-        return now.keep * x + now.push * (weight * both[0] + (1.0 - weight) * both[1]) + now.std * noise, None
+
+        def predicted(x: chex.Array) -> chex.Array:
+            both = [predict(process, mixture, x, now.signal, now.noise) for mixture in (first, second)]
+            return weight * both[0] + (1.0 - weight) * both[1]
+
+        return now.keep * x + now.push * jax.vmap(predicted)(x) + now.std * noise, None
 
     noises = jax.random.normal(noise_key, (len(schedule.time), count, 2))
     return jax.lax.scan(step, x, (jax.tree.map(jnp.asarray, schedule), noises))[0]

@@ -3,7 +3,7 @@
     mean of a = gain_t u_theta(x, prompt, t),      gain_t = push_t / std_t, from the observation
 
 so the parameters are those of a network that predicts the noise or the velocity, as a real one does, and how far a
-change of them moves a step depends on t as it does there (rl_jax.envs.worlds.denoising). The critic reads the same features.
+change of them moves a step depends on t as it does there (rl_jax.envs.worlds.denoising). The critic reads the same.
 """
 
 import chex

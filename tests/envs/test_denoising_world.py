@@ -13,7 +13,7 @@ RING = denoising.ring()
 
 def log_density(mixture, x, signal, noise):
     spread = signal**2 * mixture.deviation**2 + noise**2
-    off = jnp.sum(jnp.square(x - signal * mixture.means), axis=-1)
+    off = jnp.sum(jnp.square(x[None] - signal * mixture.means), axis=-1)
     return jax.nn.logsumexp(-off / (2 * spread)) - jnp.log(spread)
 
 
@@ -33,7 +33,7 @@ def test_the_steps_are_those_of_the_papers_samplers(process):
     x, predicted = 0.3, -0.8
     schedule = denoising.schedule_of(process, 10, 0.7)
     for k in (0, 4, 9):
-        now = jax.tree.map(lambda column: float(column[k]), schedule)
+        now = jax.tree.map(lambda column, k=k: float(column[k]), schedule)
         if process == "flow":
             std, dt = now.std / np.sqrt(now.span), -now.span
             mean = x * (1 + std**2 / (2 * now.time) * dt)
