@@ -6,9 +6,9 @@
     f = w f_1 + (1 - w) f_2 at each denoising step,   w of 0, .1, ..., 1 with the most successes in a task
 
 No training: each policy's prediction is exact for what it was "trained" on (rl_jax.envs.worlds.denoising), and each is
-wrong in its own way. Tasks: `opposite` (the errors cancel at w = .5), `unequal` (at w = .75), `broken` (the second one is
-noise: w = 1). A rollout succeeds if its action is within .4 of the target. The best weight is chosen on the rollouts of
-the search and reported on fresh ones.
+wrong in its own way. Tasks: `opposite` (the errors cancel at w = .5), `unequal` (at w = .75), `broken` (the second one
+is noise: w = 1). A rollout succeeds if its action is within .4 of the target. The best weight is of the rollouts of
+the search, and is reported on fresh ones.
 """
 
 import argparse
