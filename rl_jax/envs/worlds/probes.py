@@ -24,6 +24,7 @@
     bidding       auctions with a budget, solved by dynamic programming (worlds.bidding)
     salesman      the shortest way through some cities, by enumeration for few of them (worlds.salesman)
     errands       reach one end of a line, then the other: a reward that is no function of the place (worlds.errands)
+    denoise       a chain of denoising steps whose pretrained model is exact (worlds.denoising)
 
 Each is a function that returns an Environment. Source of the idea: A. Jones, "Debugging RL, without the agonizing
 pain"; in JAX, rejax's test environments.
@@ -36,6 +37,7 @@ import numpy as np
 
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, time_limit
 from rl_jax.envs.worlds import bidding as auctions
+from rl_jax.envs.worlds import denoising as chains
 from rl_jax.envs.worlds import docking as dockings
 from rl_jax.envs.worlds import driving, tabular
 from rl_jax.envs.worlds import errands as lines
@@ -262,3 +264,22 @@ def bidding(*, rounds: int = 12, budget: int = 12, largest: int = 5) -> Environm
 def salesman(*, cities: int = 7) -> Environment:
     """envs.worlds.salesman: a tour of random cities, as BQ-NCO's state."""
     return ways.environment(cities=cities)
+
+
+def denoise(
+    *,
+    process: str = "flow",
+    steps: int = 10,
+    eta: float = 0.7,
+    modes: int = 8,
+    radius: float = 2.0,
+    deviation: float = 0.2,
+    reward: str = "half",
+    margin: float = 1.2,
+    prompts: int = 4,
+) -> Environment:
+    """envs.worlds.denoising.environment, with the same arguments."""
+    ring = dict(modes=modes, radius=radius, deviation=deviation)
+    return chains.environment(
+        process=process, steps=steps, eta=eta, reward=reward, margin=margin, prompts=prompts, **ring
+    )

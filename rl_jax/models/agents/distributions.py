@@ -224,3 +224,36 @@ def _into(low: np.ndarray, high: np.ndarray, squash: Callable) -> Callable:
         return jnp.broadcast_to(middle, actions.shape) + jnp.broadcast_to(half, actions.shape) * squash(actions)
 
     return to_env
+
+
+def unit_gaussian(low: np.ndarray, high: np.ndarray) -> Distribution:
+    """N(mean, I) in D coordinates without bounds: the noise of a denoising step. Outputs are means, D.
+
+    Args:
+      low: [D], for the shape; must be -inf.
+      high: [D]; must be inf.
+
+    Raises:
+      ValueError: if a bound is finite.
+    """
+    if np.isfinite(low).any() or np.isfinite(high).any():
+        raise ValueError(f"unit_gaussian has no bounds, there are {low} and {high}: use tanh_gaussian")
+    size = np.asarray(low).size
+
+    def log_prob(outputs: chex.Array, actions: chex.Array) -> chex.Array:
+        chex.assert_equal_shape([outputs, actions])
+        return -0.5 * jnp.sum(jnp.square(actions - outputs) + LOG_TWO_PI, axis=-1)
+
+    def kl(outputs: chex.Array, others: chex.Array) -> chex.Array:
+        return 0.5 * jnp.sum(jnp.square(outputs - others), axis=-1)
+
+    return Distribution(
+        num_outputs=size,
+        noise=lambda key, shape: jax.random.normal(key, (*shape, size)),
+        sample=lambda outputs, noise: outputs + noise,
+        mode=lambda outputs: outputs,
+        log_prob=log_prob,
+        entropy=lambda outputs: jnp.full(outputs.shape[:-1], 0.5 * size * (1.0 + LOG_TWO_PI)),
+        to_env=lambda actions: actions,
+        kl=kl,
+    )

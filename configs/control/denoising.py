@@ -1,0 +1,77 @@
+"""Diffusion and flow models trained by reward: a chain of denoising steps is an episode (docs/pages/denoising.md).
+
+    python -m experiments.control_ppo --config=configs/control/denoising.py:ddpo
+    python -m experiments.control_ppo --config=configs/control/denoising.py:grpo_guard --config.num_seeds=4
+    python -m experiments.control_ppo --config=configs/control/denoising.py:b2_diffurl --config.env.margin=1.5
+
+The pretrained model is the exact one of a ring of Gaussians (rl_jax.envs.worlds.denoising). Arguments: `ddpo` (arXiv
+2305.13301; the default), `dppo` (2409.00588: PPO with a critic), `flow_grpo` (2505.05470), `grpo_guard` (2510.22319),
+`b2_diffurl` (2503.11240), `d3po` (2311.13231: pairs, no reward model). `smoke` (seconds, for CI).
+rl_jax.control.denoising has the equations. Departures: a network of two layers in the plane in place of LoRA on Stable
+Diffusion; learning rates and clips are of this size.
+"""
+
+from configs import common, sweeps
+from configs.control import control_common
+
+STEPS = 10
+_UPDATER = dict(fn="make_denoising_update", loss="clipped", clip=0.1)
+_DIFFUSION = dict(process="diffusion", eta=1.0)
+_FLOW = dict(process="flow", eta=0.7)
+
+METHODS = {
+    # Per-prompt mean and std of this update and the last ones, as DDPO's tracker.
+    "ddpo": (_DIFFUSION, dict(updater=_UPDATER | dict(history=4))),
+    # The same chain for PPO with a critic; the paid step is the last, so nothing is discounted.
+    "dppo": (_DIFFUSION, dict(advantage=dict(discount=1.0, lam=0.95), surrogate=dict(clip_low=0.1, clip_high=0.1))),
+    "flow_grpo": (_FLOW, dict(updater=_UPDATER | dict(ref_coef=0.01))),
+    # The normalised ratio lies within std_t of 1: its clip is as small as the steps of its model.
+    "grpo_guard": (_FLOW, dict(updater=_UPDATER | dict(loss="guarded", clip=0.02, ref_coef=0.01))),
+    # The last 7 of 10 steps first (14 of 20 in the paper), 4 branches, and the best and worst of each group.
+    "b2_diffurl": (
+        _DIFFUSION,
+        dict(updater=_UPDATER | dict(branches=4, first_steps=7, growth=30, history=8, keep=(0.5, -0.5))),
+    ),
+    "d3po": (_DIFFUSION, dict(updater=_UPDATER | dict(loss="preferred", branches=2, beta=1.0, clip=0.5))),
+}
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, (*METHODS, "smoke"))
+    names = sorted(words & set(METHODS))
+    if len(names) > 1:
+        raise ValueError(f"choose at most one method, not {', '.join(names)}")
+    name = names[0] if names else "ddpo"
+    world, algorithm = METHODS[name]
+    config = control_common.base(f"control_denoising_{name}")
+    config.update(num_seeds=4, log_every=10)
+    with config.unlocked():
+        config.env = config.env.to_dict() | dict(name="probes/denoise", steps=STEPS, reward="half", margin=1.2) | world
+    config.sample.update(num_envs=128, num_steps=STEPS)
+    config.network.update(kind="denoiser", hidden=(64, 64), distribution="unit_gaussian")
+    with config.unlocked():
+        config.algorithm.update(dict(entropy_coef=0.0, **algorithm))
+    config.train.update(total_steps=40 * 128 * STEPS, epochs=2, minibatches=4, max_grad_norm=1.0)
+    config.train.optimizer.update(learning_rate=2e-3, final_fraction=0.1)
+    config.eval.update(num_episodes=512, max_steps=STEPS)
+    config.checkpoint.every = 20
+    config.record.num_steps = STEPS
+    if "smoke" in words:
+        config.update(num_seeds=2, log_every=2)
+        config.sample.num_envs = 32
+        config.train.total_steps = 4 * 32 * STEPS
+        config.network.hidden = (8,)
+        config.eval.num_episodes = 4
+        config.checkpoint.every = 2
+        config.log.update(progress=False, tensorboard=False)
+    return config
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds; each is a run of its own, regardless of config.num_seeds."""
+    return sweeps.product(sweeps.seeds(arg), sweeps.grid("num_seeds", (1,)))
+
+
+def sweep_method(arg: str | None = None):
+    """The methods."""
+    return sweeps.grid("argument", sweeps.words(arg, tuple(METHODS)))

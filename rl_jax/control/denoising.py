@@ -1,0 +1,237 @@
+"""Policy gradients over denoising steps: whole chains of one length, credit from the reward of x_0.
+
+    r_0 .. r_B                   B chains of T steps; up to step T - n the G chains of a group are the same one
+    A_i  = clip((r_i - mean) / std, +-5)      over the chains of the same prompt, of this update and of those before it
+    loss = mean over the last n steps of ( a loss of losses.denoising + ref_coef |m|^2 / 2 )
+
+`clipped` with n = T and G = 1 is DDPO (arXiv 2305.13301) and, for a flow, Flow-GRPO (arXiv 2505.05470). `guarded` is
+GRPO-Guard (arXiv 2510.22319): the normalised ratio, and each step's loss over its |dt|. A growing n, G > 1 and the
+choice of the best and worst of a group are B2-DiffuRL (arXiv 2503.11240): backward progressive training and sampling by
+branches. `preferred` is D3PO (arXiv 2311.13231): the two chains of a group, one of them preferred. DPPO (2409.00588)
+is control.make_update in the same environment.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from rl_jax.control.algorithm import Algorithm
+from rl_jax.control.denoising_chains import (
+    chain_metrics,
+    keep_extremes,
+    prompt_scores,
+    sample_chains,
+    steps_trained,
+)
+from rl_jax.control.update import TURN_METRICS, ControlState, make_parts, over_turns, shuffled, unraveler
+from rl_jax.core.masked import Max, Mean
+from rl_jax.core.types import Params
+from rl_jax.losses import denoising as losses
+from rl_jax.training.step import TrainState, make_train_step
+
+LOSSES = ("clipped", "guarded", "preferred")
+STD, SPAN, LEFT = 6, 7, 8  # places in the observation of worlds.denoising
+PROMPT = slice(2, 4)
+ADVANTAGE_CLIP = 5.0
+
+
+class ChainBatch(NamedTuple):
+    """What is trained on; the leading axes are groups and their chains, [B / G, G].
+
+    Attributes:
+      observations: float32 [..., T, 9].
+      actions: float32 [..., T, 2].
+      means: float32 [..., T, 2].
+      advantages: float32 [...]; of D3PO the sign of the preference.
+      weights: float32 [..., T], 1 for a step that is trained on.
+    """
+
+    observations: chex.Array
+    actions: chex.Array
+    means: chex.Array
+    advantages: chex.Array
+    weights: chex.Array
+
+
+def chain_loss(
+    means: chex.Array,
+    batch: ChainBatch,
+    *,
+    loss: str,
+    clip: float | chex.Array,
+    beta: float | chex.Array = 0.1,
+    ref_coef: float | chex.Array = 0.0,
+) -> tuple[Mean, dict[str, Mean | Max]]:
+    """The loss of groups of chains.
+
+    Args:
+      means: of the policy, float32 [groups, G, T, 2], differentiated.
+      batch: ChainBatch.
+      loss: one of LOSSES.
+      clip: of the ratio.
+      beta: of `preferred`.
+      ref_coef: weight of KL(model || pretrained) per step and coordinate.
+
+    Returns:
+      (loss, metrics), undivided.
+    """
+    weights, total = batch.weights, jnp.sum(batch.weights)
+    gaps = losses.step_log_prob(batch.actions, means) - losses.step_log_prob(batch.actions, batch.means)
+    ratios, advantages = jnp.exp(gaps), jnp.broadcast_to(batch.advantages[..., None], gaps.shape)
+    apart = 0.5 * jnp.mean(jnp.square(means), axis=-1)  # the pretrained model's means are 0
+    if loss == "preferred":
+        # Of both chains at once, so half of the pair's loss stands at each.
+        pair = losses.step_log_prob(batch.actions, means) - losses.step_log_prob(batch.actions, jnp.zeros_like(means))
+        step = losses.preferred(jnp.swapaxes(pair, -1, -2), jnp.swapaxes(advantages, -1, -2), beta=beta, clip=clip)
+        each = jnp.broadcast_to(step[..., None, :], gaps.shape)
+    elif loss == "guarded":
+        observed = batch.observations
+        ratios = losses.normalized_ratio(batch.actions, means, batch.means, observed[..., STD])
+        each = losses.clipped(ratios, advantages, clip=clip) / observed[..., SPAN]
+    else:
+        each = losses.clipped(ratios, advantages, clip=clip)
+    metrics = {
+        "clip/low": Mean(jnp.sum(weights * (ratios < 1.0 - clip)), total),
+        "clip/high": Mean(jnp.sum(weights * (ratios > 1.0 + clip)), total),
+        "ratio/log_mean": Mean(jnp.sum(weights * jnp.log(ratios)), total),
+        "kl/pretrained": Mean(jnp.sum(apart), jnp.float32(apart.size)),
+    }
+    return Mean(jnp.sum(weights * (each + ref_coef * apart)), total), metrics
+
+
+def make_denoising_update(
+    agent,
+    env,
+    algorithm: Algorithm,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_steps: int,
+    axis_name=None,
+    loss: str = "clipped",
+    clip: Any = 0.1,
+    beta: Any = 0.1,
+    ref_coef: Any = 0.0,
+    branches: int = 1,
+    first_steps: int = 0,
+    growth: int = 1,
+    history: int = 1,
+    keep: tuple[float, float] | None = None,
+) -> tuple[Callable, Callable, Callable]:
+    """Builds (init, update, policy_of) as update.make_update does.
+
+    Args:
+      agent: models.agents.denoiser's.
+      env: envs.Vector of probes/denoise.
+      algorithm: its epochs, minibatches and max_grad_norm.
+      optimizer: any optax transformation.
+      num_steps: T, of a whole chain.
+      axis_name: must be None.
+      loss: one of LOSSES.
+      clip: of the ratio.
+      beta: of `preferred`.
+      ref_coef: weight of the KL from the pretrained model.
+      branches: G.
+      first_steps: n of the first update; 0 is T.
+      growth: updates until n is T.
+      history: updates whose rewards make a prompt's mean and std.
+      keep: (high, low) of keep_extremes; None keeps all chains.
+
+    Returns:
+      (init, update, policy_of), see update.make_update.
+
+    Raises:
+      ValueError: if a setting does not fit the chain, or has no meaning here.
+    """
+    _check(env, algorithm, num_steps, axis_name, loss, branches, first_steps)
+    plain = algorithm._replace(minibatches=1)
+    parts = make_parts(agent, env, plain, optimizer, num_steps=num_steps)
+    unravel, groups = unraveler(agent), env.num_envs // branches
+    turns = algorithm.epochs * algorithm.minibatches
+
+    def init(key: chex.PRNGKey) -> ControlState:
+        state = parts.init(key)
+        seen = jnp.zeros((history, env.num_envs))
+        prompts = jnp.zeros((history, env.num_envs, 2))
+        kept = {"chain_rewards": seen, "chain_prompts": prompts, "chain_filled": seen + 0.0}
+        return state._replace(train=state.train._replace(trackers=kept))
+
+    def loss_fn(params: chex.Array, batch: ChainBatch):
+        flat = batch.observations.reshape(-1, batch.observations.shape[-1])
+        means = agent.policy(unravel(params), flat).reshape(batch.actions.shape)
+        return chain_loss(means, batch, loss=loss, clip=clip, beta=beta, ref_coef=ref_coef)
+
+    train_step = make_train_step(loss_fn, optimizer, max_grad_norm=algorithm.max_grad_norm)
+
+    def turn(train: TrainState, batch: ChainBatch):
+        train, learned = train_step(train, batch)
+        return train, {name: learned[name] for name in TURN_METRICS}
+
+    def update(state: ControlState):
+        count = state.train.step // turns
+        sample_key, shuffle_key = jax.random.split(jax.random.fold_in(state.train.rng, count))
+        trained = steps_trained(count, first=first_steps or num_steps, last=num_steps, growth=growth)
+        params: Params = unravel(state.train.params)
+        chains = sample_chains(
+            lambda observations: agent.policy(params, observations),
+            env,
+            sample_key,
+            num_steps=num_steps,
+            branch_at=num_steps - trained,
+            branches=branches,
+        )
+        prompts = chains.observations[:, 0, PROMPT]
+        trackers = _remember(state.train.trackers, count % history, chains.rewards, prompts)
+        seen = (trackers[name].reshape(-1, *trackers[name].shape[2:]) for name in ("chain_rewards", "chain_prompts"))
+        scores = prompt_scores(chains.rewards, prompts, *seen, trackers["chain_filled"].reshape(-1))
+        grouped = scores.reshape(groups, branches)
+        kept = jnp.ones_like(grouped) if keep is None else keep_extremes(grouped, high=keep[0], low=keep[1])
+        advantages = jnp.clip(grouped, -ADVANTAGE_CLIP, ADVANTAGE_CLIP)
+        if loss == "preferred":
+            paid = chains.rewards.reshape(groups, branches)
+            advantages = jnp.sign(paid - paid[:, ::-1])
+        late = jnp.arange(num_steps) >= num_steps - trained
+        arrays = [x.reshape(groups, branches, *x.shape[1:]) for x in chains[:3]]
+        batch = ChainBatch(*arrays, advantages, kept[..., None] * late[None, None])
+        order = shuffled(shuffle_key, algorithm.epochs, groups).reshape(turns, -1)
+        train = state.train._replace(trackers=trackers)
+        train, learned = jax.lax.scan(turn, train, jax.tree.map(lambda x: x[order], batch))
+        metrics = chain_metrics(chains, prompts) | over_turns(learned) | loss_fn(train.params, batch)[1]
+        one = jnp.float32(1.0)
+        metrics |= {"chains/kept": Mean(jnp.mean(kept), one), "chains/steps": Mean(trained.astype(jnp.float32), one)}
+        return state._replace(train=train), metrics
+
+    return init, update, parts.policy_of
+
+
+def _remember(trackers: dict[str, Any], row: chex.Array, rewards: chex.Array, prompts: chex.Array) -> dict[str, Any]:
+    new = {"chain_rewards": rewards, "chain_prompts": prompts, "chain_filled": jnp.ones_like(rewards)}
+    return {name: trackers[name].at[row].set(x) for name, x in new.items()}
+
+
+def _check(env, algorithm: Algorithm, num_steps: int, axis_name, loss: str, branches: int, first_steps: int) -> None:
+    length = int(env.observation_space.high[LEFT]) if env.observation_space.shape == (9,) else 0
+    if not length:
+        raise ValueError("denoising updates are for the environment probes/denoise: set env.name to it")
+    if num_steps != length:
+        raise ValueError(f"sample.num_steps={num_steps}, but a chain has {length} steps: set it to env.steps")
+    if axis_name is not None:
+        raise ValueError("denoising updates compare the chains of a prompt: use mesh=seeds:N, not envs:N")
+    if loss not in LOSSES:
+        raise ValueError(f"updater.loss={loss!r} is none of {', '.join(LOSSES)}")
+    if not 0 <= first_steps <= num_steps:
+        raise ValueError(f"updater.first_steps={first_steps} must be from 0 to {num_steps}")
+    if loss == "preferred" and branches != 2:
+        raise ValueError(f"updater.loss='preferred' compares pairs: set updater.branches=2, not {branches}")
+    if env.num_envs % (branches * algorithm.minibatches):
+        raise ValueError(
+            f"{env.num_envs} chains in groups of {branches} do not divide into {algorithm.minibatches} minibatches"
+        )
+    unread = dict(normalize_observations=False, normalize_rewards=False, actor_lag=1)
+    unread |= dict(kl_control=None, auxiliary=None, relabel=None)
+    for name, value in unread.items():
+        if getattr(algorithm, name) != value:
+            raise ValueError(f"denoising updates know no {name}={getattr(algorithm, name)}: set it to {value}")
