@@ -151,7 +151,9 @@ def test_the_counted_schedule_is_a_delay_of_the_weights(steps, delay):
         runs = runs_of(first, last, steps, delay)
         told = [version for begin, end, version in runs for _ in range(begin, end)]
         assert told == [version_at(t, steps, delay) for t in range(first, last)]
-        assert [runs[0][0], runs[-1][1]] == [first, last] and all(a[1] == b[0] for a, b in zip(runs, runs[1:]))
+        assert [runs[0][0], runs[-1][1]] == [first, last] and all(
+            a[1] == b[0] for a, b in zip(runs, runs[1:], strict=False)
+        )
         # What acts is published by then, and a checkpoint after update number - 1 has it.
         assert max(told) <= number - 1 and min(told) >= max(0, number - 1 - versions_behind(steps, delay))
 

@@ -33,8 +33,8 @@ class Layout(NamedTuple):
         sizes = f"sample.num_envs={self.num_envs}"
         if self.num_envs % (self.block * self.ring):
             raise ValueError(
-                f"{sizes} must be a multiple of actors.block={self.block} x actors.ring={self.ring}: every group of the "
-                "ring has as many blocks"
+                f"{sizes} must be a multiple of actors.block={self.block} x actors.ring={self.ring}: every group of "
+                "the ring has as many blocks"
             )
         if self.workers > self.per_group:
             raise ValueError(
@@ -137,8 +137,8 @@ class Fleet:
             self.restarted += 1
             if self._deaths[worker] > self._restarts:
                 raise ActorError(
-                    f"actor {worker} was lost {self._deaths[worker]} times in a row (actors.restarts={self._restarts}): "
-                    f"{error}"
+                    f"actor {worker} was lost {self._deaths[worker]} times in a row "
+                    f"(actors.restarts={self._restarts}): {error}"
                 ) from error
             try:
                 self._workers[worker] = fresh = self._start(worker)

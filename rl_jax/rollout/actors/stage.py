@@ -74,8 +74,8 @@ class Stage:
             self._now[env], _, terminated, truncated = self._envs[env].step(action)
             if terminated or truncated:
                 raise RuntimeError(
-                    f"environment {env} ended episode {episode.number} earlier than it did before: it is not a function "
-                    "of its seed and its actions, so a run in it cannot be resumed exactly"
+                    f"environment {env} ended episode {episode.number} earlier than it did before: it is not a "
+                    "function of its seed and its actions, so a run in it cannot be resumed exactly"
                 )
 
     def observations(self, envs: Sequence[int]) -> np.ndarray:
