@@ -131,7 +131,7 @@ MODEL = {
     "flow.age": "The oldest that a trained row may be, in versions. Its oldest token counts; the trainer waits.",
     "flow.order": 'Groups of a batch. "ready": the oldest finished; "oldest"; "drop": ready, but none above eta.',
     "flow.max_running": "Groups that are sampled at once, at most. 0: as many as eta allows.",
-    "flow.schedule": 'Clock of a run. "counted": decode calls, the same bits every time; "free": the wall clock.',
+    "flow.schedule": 'Clock of a run. "counted": decode calls or steps, the same bits always; "free": the wall clock.',
     "flow.train_ticks": "Decode calls beside one train step. In a counted schedule.",
     "flow.in_flight": 'Rows in flight at new weights. "interrupt": caches anew; "drain": end first; "keep": go on.',
     "flow.decode_steps": "Tokens per row of one decode call. 0: the engine's own, 64.",

@@ -52,6 +52,7 @@ SAMPLES: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "control_ppo": _env_steps,
     "control_preferences": _env_steps_or_segments,
     "control_replay": _env_steps,
+    "control_async": _env_steps,
     "control_offline": lambda config: config["train"]["batch_size"],
 }
 

@@ -101,6 +101,11 @@ FUNCTIONS = {
         "spo.preference": "rl_jax.control.duels",
     },
     "control_offline": {"algorithm": "rl_jax.control.offline"},
+    "control_async": {
+        name: module
+        for name, module in _CONTROL.items()
+        if name.rpartition(".")[2] not in ("updater", "kl_control", "relabel", "auxiliary")
+    },
 }
 OPTIMIZERS = dict.fromkeys(
     (f"{group}.optimizer.rule" for group in ("train", "sft", "critic")), "rl_jax.training.optimizers"

@@ -116,6 +116,12 @@ MAIN: dict[str, tuple[str, ...]] = {
         "algorithm.advantage algorithm.surrogate algorithm.entropy_coef train.optimizer.learning_rate",
         _CONTROL_END,
     ),
+    "control_async": (
+        "env.name sample.num_envs sample.num_steps train.total_steps seed",
+        "actors.count actors.kind actors.inference actors.block actors.ring flow.schedule flow.delay flow.ahead",
+        "algorithm.advantage algorithm.surrogate algorithm.entropy_coef train.optimizer.learning_rate",
+        "network.hidden " + _CONTROL_END,
+    ),
     "control_offline": (
         "env.name algorithm dataset.path dataset.behaviours dataset.shares dataset.num_envs num_seeds mesh seed",
         "network.hidden train.total_steps train.batch_size train.optimizer.learning_rate",

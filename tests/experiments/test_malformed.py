@@ -50,6 +50,7 @@ CONFIGS = {
     "control_preferences": "configs/control/preferences.py:matching,smoke",
     "control_replay": "configs/control/replay.py:matching,smoke",
     "control_offline": "configs/control/offline.py:matching,smoke",
+    "control_async": "configs/control/asynchronous.py:smoke",
 }
 TOOLS = {
     "report": "experiments.report.cli",
@@ -328,6 +329,12 @@ CASES = [
         "finite MDP"),
     bad("control_preferences", "algorithm.normalize_observations=true", "algorithm.normalize_observations", "False"),
     bad("control_replay", f"--config={CONFIGS['control_ppo']}", "this config is for experiments.control_ppo"),
+    bad("control_async", f"--config={CONFIGS['control_ppo']}", "this config is for experiments.control_ppo"),
+    bad("control_async", "actors.kind=fork", "actors.kind='fork' must be 'thread' or 'process'"),
+    bad("control_async", "actors.count=5", "actors.count=5 must be at most 2, the blocks of a group"),
+    bad("control_async", "actors.block=3", "sample.num_envs=8 must be a multiple of actors.block=3 x actors.ring=2"),
+    bad("control_async", "env.name=host/x", "env.name='host/x' is no environment that actors can step", "host/shuttle"),
+    bad("control_async", "flow.delay=-1", "flow.delay=-1 must be 0 or more"),
     bad("control_replay", "algorithm.method.fn=ppo", "algorithm.method", "discrete_sac"),
     bad("control_replay", "algorithm.head.fn=histogram", "algorithm.head", "categorical"),
     bad("control_replay", "replay.warmup=0", "replay.warmup=0 must be 1 or more"),

@@ -70,3 +70,33 @@ def space(theirs) -> Discrete | Box:
     if not isinstance(theirs, gymnasium.spaces.Box):
         raise ValueError(f"space {theirs}: only Box, and Discrete from 0, are supported")
     return Box(np.asarray(theirs.low, np.float32), np.asarray(theirs.high, np.float32))
+
+
+class _Single:
+    """One gymnasium environment as a host_worlds.HostEnv."""
+
+    def __init__(self, env):
+        self._env = env
+        self.observation_space, self.action_space = space(env.observation_space), space(env.action_space)
+
+    def reset(self, seed: int) -> np.ndarray:
+        return np.array(self._env.reset(seed=seed)[0], np.float32)
+
+    def step(self, action) -> tuple[np.ndarray, float, bool, bool]:
+        action = int(action) if isinstance(self.action_space, Discrete) else np.asarray(action, np.float32)
+        observation, reward, terminated, truncated, _ = self._env.step(action)
+        return np.array(observation, np.float32), float(reward), bool(terminated), bool(truncated and not terminated)
+
+
+def make_single(name: str, **keywords) -> _Single:
+    """gymnasium.make(name, **keywords) as one host_worlds.HostEnv, for actors (rl_jax.rollout.actors).
+
+    Args:
+      name: registered with gymnasium.
+      **keywords: of the environment.
+
+    Raises:
+      gymnasium.error.Error: if the name is unknown.
+      ValueError: if a space is neither Discrete nor Box.
+    """
+    return _Single(gymnasium.make(name, **keywords))

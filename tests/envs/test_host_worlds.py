@@ -1,0 +1,62 @@
+"""rl_jax/envs/host_worlds.py: the shuttle's rule, names, and gymnasium's environments one at a time."""
+
+import numpy as np
+import pytest
+
+from rl_jax.envs.host_worlds import Shuttle, load_host_env
+
+
+def returns(policy, count=200):
+    """Mean return of a policy of (position, light)."""
+    total = 0.0
+    for seed in range(count):
+        env = Shuttle()
+        shown = env.reset(seed)
+        while True:
+            shown, reward, terminated, truncated = env.step(policy(shown))
+            total += reward
+            if terminated or truncated:
+                break
+    return total / count
+
+
+def test_the_light_is_worth_1_its_opposite_minus_1_and_nothing_else_anything():
+    rng = np.random.default_rng(0)
+    assert returns(lambda shown: int(shown[1] > 0)) == 1.0
+    assert returns(lambda shown: int(shown[1] < 0)) == -1.0
+    assert abs(returns(lambda shown: rng.integers(2))) < 0.25
+    assert returns(lambda shown: int(shown[0] <= 0)) == 0.0  # it stays in the middle until it is cut off
+
+
+def test_a_seed_is_an_episode():
+    first, second = Shuttle(), Shuttle()
+    assert all((first.reset(seed) == second.reset(seed)).all() for seed in range(9))
+
+
+def test_names_and_keywords_are_checked():
+    assert load_host_env("host/shuttle", length=2).length == 2
+    assert load_host_env("tests.envs.test_host_worlds:made", size=3).length == 3
+    with pytest.raises(ValueError, match="env.name='probes/aim' is no environment that actors can step.*host/shuttle"):
+        load_host_env("probes/aim")
+    with pytest.raises(ValueError, match="shuttle takes no keyword 'x'"):
+        load_host_env("host/shuttle", x=1)
+    with pytest.raises(ValueError, match="length=1 must be 2 or more"):
+        load_host_env("host/shuttle", length=1)
+
+
+def made(*, size):
+    """An environment of one's own."""
+    return Shuttle(size)
+
+
+def test_gymnasiums_environments_are_theirs():
+    gymnasium = pytest.importorskip("gymnasium")
+    ours, theirs = load_host_env("gymnasium/CartPole-v1"), gymnasium.make("CartPole-v1")
+    assert ours.action_space.n == 2 and ours.observation_space.shape == (4,)
+    assert (ours.reset(7) == theirs.reset(seed=7)[0]).all()
+    for _ in range(50):
+        mine, their = ours.step(np.int32(1)), theirs.step(1)
+        assert (mine[0] == their[0]).all() and mine[1:] == (their[1], their[2], their[3] and not their[2])
+        if mine[2]:
+            return
+    raise AssertionError("a pole that is pushed to one side falls")

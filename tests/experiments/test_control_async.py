@@ -1,0 +1,210 @@
+"""experiments/control_async.py: equal bits whoever acts, exact V-trace, resume, kills, and what it learns."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs.control import asynchronous as configs
+from experiments import control_async
+from experiments.parts import control_actors, control_learner
+from rl_jax.control.algorithm import assign
+from rl_jax.rollout.actors.workers import LostError, ThreadWorker
+from rl_jax.rollout.envs.steps import Transitions
+from rl_jax.training import checkpoint
+from tests.advantages.test_steps import loop_vtrace
+from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
+from tests.paths import REPO_ROOT
+
+FILES = ("metrics.jsonl", "final.json")
+pytestmark = pytest.mark.usefixtures("kept_signals")
+
+
+def small(words="smoke", **fields):
+    """The smoke config with other fields: actors__count=1."""
+    config = configs.get_config(words)
+    config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+    return config
+
+
+def rows_of(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same(left, right):
+    for name in FILES:
+        assert (left / name).read_bytes() == (right / name).read_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of two threads."""
+    folder, handlers = (
+        tmp_path_factory.mktemp("whole"),
+        {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)},
+    )
+    control_async.run(small(), folder)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_update_is_v_trace_of_what_the_actors_computed():
+    config = small(algorithm__whiten=False)
+    agent, algorithm = control_actors.make_agent(config)
+    params, stale = (agent.init(jax.random.key(seed)) for seed in (0, 1))
+    rng = np.random.default_rng(0)
+    shown, led_to = (jnp.asarray(rng.normal(size=(3, 7, 2)), jnp.float32) for _ in range(2))
+    outputs = 3.0 * agent.policy(stale, shown.reshape(21, 2)).reshape(3, 7, 2) + rng.normal(size=(3, 7, 2))
+    actions = rng.integers(0, 2, (3, 7)).astype(np.int32)
+    ends = rng.random((2, 3, 7)) < 0.2
+    terminated, truncated = ends[0], ends[1] & ~ends[0]
+    rewards = rng.normal(size=(3, 7)).astype(np.float32)
+    rows = Transitions(shown, led_to, jnp.float32(outputs), actions, rewards, terminated, truncated)
+    batch, _ = assign(agent, params, rows, lambda x: x, algorithm)
+
+    def log_probs(logits):
+        logits = np.asarray(logits, np.float64).reshape(3, 7, 2)
+        whole = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        return np.take_along_axis(whole, actions[..., None], -1)[..., 0]
+
+    rho = np.exp(log_probs(agent.policy(params, shown.reshape(21, 2))) - log_probs(rows.outputs))
+    assert rho.max() > 1.2 and rho.min() < 0.8
+    values, following = (np.asarray(agent.value(params, x.reshape(21, 2))).reshape(3, 7) for x in (shown, led_to))
+    clip = dict(clip_rho=1.0, clip_c=1.0, clip_pg_rho=1.0)
+    advantages, targets = loop_vtrace(rewards, values, following, terminated, truncated, rho, 0.99, 1.0, clip)
+    np.testing.assert_allclose(np.asarray(batch.policy.advantages).reshape(3, 7), advantages, atol=2e-5)
+    np.testing.assert_allclose(np.asarray(batch.returns).reshape(3, 7), targets, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_stale_weights_act_as_the_schedule_says(whole):
+    rows = rows_of(whole)
+    assert [row["step"] for row in rows] == list(range(7)) and rows[-1]["env_steps"] == 6 * 64
+    # 5 of 8 steps are acted in by the version before the newest; the first segment has only version 0.
+    assert [row["lag/mean"] for row in rows[1:]] == [0.0] + [0.625] * 5
+    assert rows[1]["lag/gap"] == 0.0 and all(row["lag/gap"] > 0.0 for row in rows[2:])
+    assert {"eval/return", "episode/return", "lag/rho", "value/mean"} <= set(rows[6])
+
+
+@pytest.mark.slow
+def test_the_number_of_actors_and_their_deaths_change_no_bit(whole, tmp_path, monkeypatch):
+    control_async.run(small(actors__count=1), tmp_path / "one")
+    assert_same(tmp_path / "one", whole)
+    answers = [0]
+
+    class Lossy(ThreadWorker):
+        def receive(self, timeout_s):
+            answers[0] += 1
+            if answers[0] in (1, 30, 31, 90):
+                raise LostError("gone")
+            return super().receive(timeout_s)
+
+    monkeypatch.setattr(control_actors, "ThreadWorker", Lossy)
+    control_async.run(small(), tmp_path / "lossy")
+    assert answers[0] > 90
+    assert_same(tmp_path / "lossy", whole)
+
+
+@pytest.mark.slow
+def test_inline_actors_change_no_bit_with_their_number_and_resume(tmp_path, monkeypatch):
+    control_async.run(small("inline,smoke"), tmp_path / "two")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "StopSignal", StopAfter(3))
+        control_async.run(small("inline,smoke", actors__count=1), tmp_path / "one")
+    assert not (tmp_path / "one" / "final.json").exists()
+    control_async.run(small("inline,smoke", actors__count=1), tmp_path / "one")
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_goes_on_bit_for_bit_with_weights_of_three_updates_ago(tmp_path, monkeypatch):
+    delay, whole = 19, tmp_path / "whole"
+    control_async.run(small(flow__delay=delay), whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "StopSignal", StopAfter(4))
+        control_async.run(small(flow__delay=delay), tmp_path / "halves")
+    assert not (tmp_path / "halves" / "final.json").exists()
+    control_async.run(small(flow__delay=delay), tmp_path / "halves")
+    assert_same(tmp_path / "halves", whole)
+
+
+@pytest.mark.slow
+def test_processes_give_the_bits_of_threads_after_kills_of_an_actor_and_of_the_trainer(whole, tmp_path):
+    command = [sys.executable, "-m", "experiments.control_async"]
+    command += ["--config=configs/control/asynchronous.py:smoke,processes", f"--workdir={tmp_path / 'run'}"]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(REPO_ROOT)}
+
+    def start():
+        return subprocess.Popen(command, cwd=REPO_ROOT, env=environment, start_new_session=True)
+
+    run = start()
+    saved = tmp_path / "run" / "checkpoints"
+    while run.poll() is None and not (saved.exists() and any(path.name.isdecimal() for path in saved.iterdir())):
+        time.sleep(0.02)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    run = start()
+    killed = actors_of(run.pid) if run.poll() is None else []
+    while run.poll() is None and not killed:
+        time.sleep(0.02)
+        killed = actors_of(run.pid)
+    for pid in killed[:1]:
+        os.kill(pid, signal.SIGKILL)
+    assert run.wait() == 0
+    assert_same(tmp_path / "run", whole)
+
+
+def actors_of(parent: int) -> list[int]:
+    """The running actors that this process has started."""
+    result = []
+    for path in pathlib.Path("/proc").iterdir():
+        try:
+            if path.name.isdecimal() and int((path / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                if b"control_actors" in (path / "cmdline").read_bytes():
+                    result.append(int(path.name))
+        except OSError:  # has ended meanwhile
+            continue
+    return result
+
+
+@pytest.mark.slow
+def test_the_free_schedule_is_written_down(tmp_path):
+    control_async.run(small("free,smoke"), tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "schedule.jsonl").read_text().splitlines()]
+    assert [row["segment"] for row in rows] == list(range(1, 7))
+    # With one segment that waits and one that is sampled, the newest version is at most two behind.
+    assert all(row["segment"] - 3 <= v < row["segment"] for row in rows for v in row["versions"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_learns_the_shuttle_with_old_weights(seed, tmp_path):
+    config = configs.get_config("shuttle")
+    config.update(seed=seed, network=dict(hidden=(32,)))
+    config.log.update(progress=False, tensorboard=False)
+    config.train.total_steps = 100 * 256
+    config.flow.delay = 24  # one and a half segments behind
+    config.eval.every = 0
+    control_async.run(config, tmp_path)
+    rows = rows_of(tmp_path)
+    assert abs(rows[0]["eval/return"]) < 0.5 and rows[-1]["eval/return"] >= 0.9, rows[-1]
+    assert rows[-1]["lag/mean"] == 1.5
+
+
+def test_what_actors_cannot_do_is_refused():
+    with pytest.raises(ValueError, match="network.kind='gru': actors keep no memory, set it to 'mlp'"):
+        control_learner.make_learner(small(network__kind="gru"))
+    with pytest.raises(ValueError, match="this config is for python -m experiments.control_ppo"):
+        control_async.run(small(program="control_ppo"), pathlib.Path("unused"))
+    with pytest.raises(ValueError, match="choose at most one environment, not cartpole, shuttle"):
+        configs.get_config("cartpole,shuttle")

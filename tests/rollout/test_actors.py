@@ -1,0 +1,203 @@
+"""rl_jax/rollout/actors: stages, frames, the fleet that loses workers, and which weights act at which step. No jax."""
+
+import io
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from rl_jax.envs.host_worlds import Shuttle
+from rl_jax.rollout.actors.fleet import Fleet, Layout
+from rl_jax.rollout.actors.sampler import Sampler, runs_of, version_at, versions_behind
+from rl_jax.rollout.actors.stage import Episode, Ledger, Message, Stage
+from rl_jax.rollout.actors.workers import ActorError, LostError, ThreadWorker, read_frame, serve, to_frame
+
+NONE = np.zeros((0,), np.int32)
+
+
+def play(stage, envs, actions):
+    """What the stage answers to these actions [T, k], one step after the other."""
+    return [stage.handle(Message("step", {"envs": envs}, [row])).arrays for row in actions]
+
+
+def same(left, right):
+    for a, b in zip(left, right, strict=True):
+        assert a.dtype == b.dtype and (a == b).all()
+
+
+def test_an_environment_that_ends_starts_its_next_episode_and_shows_its_last_state():
+    stage = Stage(Shuttle, seed=0)
+    stage.restore(3, Episode(0, []))
+    for _ in range(9):
+        now, last, reward, terminated, truncated = stage.step([3], np.asarray([1]))
+        if terminated[0]:
+            break
+    assert terminated[0] and not truncated[0] and last[0, 0] == 1.0 and reward[0] == last[0, 1]
+    fresh = Stage(Shuttle, seed=0)
+    fresh.restore(3, Episode(1, []))
+    same([now], [fresh.observations([3])])
+
+
+def test_a_stage_is_found_again_from_the_ledger_as_json():
+    actions = np.random.default_rng(0).integers(0, 2, (30, 4)).astype(np.int32)
+    stage, ledger, envs = Stage(Shuttle, seed=5), Ledger(4), [0, 1, 2, 3]
+    stage.handle(ledger.restore_message(envs, NONE))
+    for row, arrays in zip(actions[:20], play(stage, envs, actions[:20]), strict=True):
+        ledger.add(envs, row, arrays[3] | arrays[4])
+    other = Ledger(4)
+    other.set_state(json.loads(json.dumps(ledger.get_state())), NONE.dtype)
+    again = Stage(Shuttle, seed=5)
+    same(again.handle(other.restore_message(envs, NONE)).arrays, [stage.observations(envs)])
+    for left, right in zip(play(stage, envs, actions[20:]), play(again, envs, actions[20:]), strict=True):
+        same(left, right)
+
+
+def test_an_environment_that_is_no_function_of_its_actions_is_named():
+    stage = Stage(Shuttle, seed=0)
+    with pytest.raises(RuntimeError, match="environment 7 ended episode 0 earlier than it did before"):
+        stage.restore(7, Episode(0, [np.int32(1)] * 9))
+
+
+def test_frames_hold_every_type_and_serve_ends_with_its_input():
+    arrays = [np.arange(6, dtype=np.float32).reshape(2, 3), np.asarray([True, False]), np.zeros((0, 2), np.int32)]
+    sent = to_frame(Message("step", {"envs": [1]}, arrays))
+    found = read_frame(io.BytesIO(sent).read)
+    assert (found.kind, found.meta) == ("step", {"envs": [1]})
+    same(found.arrays, arrays)
+
+    def handle(message):
+        if message.kind == "bad":
+            raise OSError("no such thing")
+        return message
+
+    out = io.BytesIO()
+    serve(handle, io.BytesIO(sent + to_frame(Message("bad"))), out)
+    out.seek(0)
+    assert read_frame(out.read).kind == "step"
+    assert read_frame(out.read).meta == {"text": "OSError: no such thing"}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_every_environment_has_one_worker_and_a_block_stays_together(workers):
+    layout = Layout(num_envs=24, block=2, ring=3, workers=workers).check()
+    fleet = Fleet(None, layout, NONE)
+    assert sorted(env for w in range(workers) for env in fleet.envs_of(w)) == list(range(24))
+    assert [env for g in range(3) for env in layout.envs(layout.blocks(g))] == list(range(24))
+    assert all(len(fleet.envs_of(w, [g])) % 2 == 0 for w in range(workers) for g in range(3))
+
+
+class Lossy(ThreadWorker):
+    """A worker that is gone at its n-th answer, for each n of `losses`, counted over all of them."""
+
+    def __init__(self, handle, losses):
+        super().__init__(handle)
+        self.losses = losses
+
+    def receive(self, timeout_s):
+        self.losses[0] += 1
+        if self.losses[0] in self.losses[1:]:
+            raise LostError("gone")
+        return super().receive(timeout_s)
+
+
+def stepped(losses, workers):
+    """The answers of a fleet to 40 steps of both groups, two of them always without an answer; times restarted."""
+    layout = Layout(num_envs=8, block=2, ring=2, workers=workers)
+    fleet = Fleet(lambda worker: Lossy(Stage(Shuttle, 3).handle, losses), layout, NONE)
+    fleet.begin()
+    actions, result = np.random.default_rng(1).integers(0, 2, (40, 8)).astype(np.int32), []
+    for row in actions:
+        parts = [(w, fleet.envs_of(w, [group])) for group in range(2) for w in range(workers)]
+        for worker, envs in parts:
+            fleet.ask(worker, Message("step", {"envs": envs}, [row[envs]]))
+        together = [np.zeros((8, 2), np.float32), np.zeros(8, np.float32)]
+        for worker, envs in parts:
+            arrays = fleet.answer(worker).arrays
+            fleet.ledger.add(envs, row[envs], arrays[3] | arrays[4])
+            together[0][envs], together[1][envs] = arrays[0], arrays[2]
+        result += together
+    fleet.close()
+    return result, fleet.restarted
+
+
+def test_workers_that_die_lose_nothing_and_their_number_changes_nothing():
+    whole, restarted = stepped([0], workers=1)
+    assert restarted == 0
+    for losses, workers in (([0], 2), ([0, 5, 6, 40, 77], 1), ([0, 1, 9, 60, 61, 62], 2)):
+        found, restarted = stepped(losses, workers)
+        same(found, whole)
+        assert restarted == len(losses) - 1
+
+
+def test_a_fleet_whose_worker_dies_again_and_again_or_whose_environment_raises_says_so():
+    layout = Layout(num_envs=2, block=2, ring=1, workers=1)
+    fleet = Fleet(lambda worker: Lossy(Stage(Shuttle, 3).handle, list(range(99))), layout, NONE, restarts=2)
+    with pytest.raises(ActorError, match=r"actor 0 was lost 3 times in a row \(actors.restarts=2\): gone"):
+        fleet.begin()
+
+    def broken():
+        raise ValueError("a missing file")
+
+    fleet = Fleet(lambda worker: ThreadWorker(Stage(broken, 3).handle), layout, NONE)
+    with pytest.raises(ActorError, match=r"actor 0, environments \[0, 1\]: ValueError: a missing file"):
+        fleet.begin()
+
+
+@pytest.mark.parametrize(("steps", "delay"), [(8, 0), (8, 5), (8, 8), (4, 11), (1, 3)])
+def test_the_counted_schedule_is_a_delay_of_the_weights(steps, delay):
+    for number in range(1, 6):
+        first, last = (number - 1) * steps, number * steps
+        runs = runs_of(first, last, steps, delay)
+        told = [version for begin, end, version in runs for _ in range(begin, end)]
+        assert told == [version_at(t, steps, delay) for t in range(first, last)]
+        assert [runs[0][0], runs[-1][1]] == [first, last] and all(
+            a[1] == b[0] for a, b in zip(runs, runs[1:], strict=False)
+        )
+        # What acts is published by then, and a checkpoint after update number - 1 has it.
+        assert max(told) <= number - 1 and min(told) >= max(0, number - 1 - versions_behind(steps, delay))
+
+
+class Told:
+    """An acting part that only notes its pieces."""
+
+    by_steps = True
+
+    def begin(self):
+        pass
+
+    def segment(self, pieces):
+        return [(piece.first, piece.version, float(piece.params[0])) for piece in pieces]
+
+
+class NoLedger:
+    def get_state(self):
+        return None
+
+
+def test_the_counted_sampler_uses_each_version_where_it_must_whenever_it_comes():
+    settings = dict(num_steps=4, delay=2, first=1, total=5)
+    with Sampler(Told(), NoLedger(), **settings) as sampler:
+        sampler.publish(0, np.asarray([0.0]))
+        for number in range(1, 6):
+            segment = sampler.take()
+            assert segment.versions.tolist() == [version_at(t, 4, 2) for t in range(4 * number - 4, 4 * number)]
+            assert all(version == value for _, version, value in segment.rows)
+            sampler.publish(number, np.asarray([float(number)]))
+
+
+def test_the_free_sampler_takes_the_newest_and_ends_while_it_waits_for_room():
+    with Sampler(Told(), NoLedger(), num_steps=2, delay=None, ahead=1, first=1, total=9) as sampler:
+        sampler.publish(3, np.asarray([3.0]))
+        assert sampler.take().versions.tolist() == [3, 3]
+    assert not [thread for thread in threading.enumerate() if thread.name == "sampler" and thread.is_alive()]
+
+
+def test_what_the_thread_raises_is_raised_to_the_trainer():
+    class Broken(Told):
+        def segment(self, pieces):
+            raise ActorError("environment 3: no")
+
+    with Sampler(Broken(), NoLedger(), num_steps=2, delay=0, first=1, total=9) as sampler:
+        with pytest.raises(ActorError, match="environment 3: no"):
+            sampler.take()
