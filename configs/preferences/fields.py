@@ -24,7 +24,10 @@ PREFERENCES = {
     "algorithm.pair_selection": "Which candidates are compared (rl_jax.selection.pair_selection).",
     "algorithm.extragradient": "EGPO: look ahead one step, then update from the original point.",
     "algorithm.reads": 'Where the loss reads a response. "response": at its last token; "steps": at the last token of '
-    'each step; "log_ratio": no head, an implicit reward.',
+    'each step; "log_ratio": no head, an implicit reward; "user": at its last token, for its user.',
+    "algorithm.users.latent": 'algorithm.reads="user": size of what is known of a user.',
+    "algorithm.users.hidden": 'algorithm.reads="user": width of the layers of the encoder and of the reward.',
+    "algorithm.users.kl_coef": 'algorithm.reads="user": weight of the KL of the posterior to the prior.',
     "algorithm.loss": "Reward model's loss (rl_jax.losses.reward_model).",
     "algorithm.members": "Number of heads (an ensemble) on one trunk.",
     "algorithm.combine": "How the members give one reward when the model is used (rl_jax.credit.ensembles).",

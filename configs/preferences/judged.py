@@ -4,24 +4,25 @@
     python -m experiments.ppo --config=configs/preferences/judged.py:pairwise_rl
 
 Stages, a judge of characters trained on generated preferences: `letter` (which of two is better), `spans` (good and
-poor steps), `follow_up` (what a user says next), each by experiments.sft; `scores` (a grade of each of two, then
-experiments.grpo rewards right orders with +1 and wrong ones with -1: SPCT's rule, 2504.02495). Methods: `spct` (GRPO on
-the mean of 8 sampled grades, in both orders), `pairwise_rl` (2504.04950, PPO on the probability of being better than
-the record's answer, both orders averaged), `writing_zero` (2506.00103, BRPO: GRPO on wins against a random row of the
-group), `text2grad` (2505.22338, PPO on +1 and -1 on the tokens that the judge quotes; k1 where its code has the KL over
-the vocabulary), `flr` (2409.13948, GRPO on how likely a satisfied user's words are), `autorule` (2506.15651, GRPO on a
-reward model, the run runs/judge_reward_model of configs/preferences/reward_models.py, plus the share of
-config.judge.rules.rules that are kept), `conciseness` (2511.09158, GRPO on the verifier, and on top of a right answer
-sigma of a reward model of conciseness, the run runs/judge_reward_model on pairs whose better answer is the shorter one;
-the paper's formula could not be read). But for `conciseness` the verifier's reward is only logged, as `task`. `smoke`:
-seconds.
+poor steps), `follow_up` (what a user says next), `rewrite` (the better answer), each by experiments.sft; `scores` (a
+grade of each of two, then experiments.grpo rewards right orders with +1 and wrong ones with -1: SPCT's rule,
+2504.02495). Methods: `spct` (GRPO on the mean of 8 sampled grades, in both orders), `pairwise_rl` (2504.04950, PPO on
+the probability of being better than the record's answer, both orders averaged), `writing_zero` (2506.00103, BRPO: GRPO
+on wins against a random row of the group), `text2grad` (2505.22338, PPO on +1 and -1 on the tokens that the judge
+quotes; k1 where its code has the KL over the vocabulary), `seq2seq_rm` (2409.00162, PPO on +1 for each token that the
+rewriting judge keeps up to its first change and -1 for each that it changes), `flr` (2409.13948, GRPO on how likely a
+satisfied user's words are), `autorule` (2506.15651, GRPO on a reward model, the run runs/judge_reward_model of
+configs/preferences/reward_models.py, plus the share of config.judge.rules.rules that are kept), `conciseness`
+(2511.09158, GRPO on the verifier, and on top of a right answer sigma of a reward model of conciseness, the run
+runs/judge_reward_model on pairs whose better answer is the shorter one; the paper's formula could not be read). But for
+`conciseness` the verifier's reward is only logged, as `task`. `smoke`: seconds.
 """
 
 from configs import common, ppo_common
 from configs.tasks import arithmetic
 
-STAGES = ("letter", "scores", "spans", "follow_up")
-METHODS = ("pairwise_rl", "writing_zero", "text2grad", "flr", "autorule", "conciseness", "spct")
+STAGES = ("letter", "scores", "spans", "follow_up", "rewrite")
+METHODS = ("pairwise_rl", "writing_zero", "text2grad", "flr", "autorule", "conciseness", "spct", "seq2seq_rm")
 RULES = ("The answer has more than one total.", "The last total is the result of the sum.")
 
 
@@ -45,8 +46,10 @@ def judge(word: str, smoke: bool):
     config.task = dict(name="rl_jax.preferences.judge_task:load", data=data, form=word)
     if word == "spans":
         config.task.separator = "="
-    lengths = dict(letter=4, scores=6, spans=64, follow_up=28)
-    config.rollout.update(completion_length=lengths[word], prompt_buckets=(192,))
+    if word == "rewrite":
+        config.task.alphabet = "0123456789+-="  # the policy's, whose tokens it rewards
+    lengths = dict(letter=4, scores=6, spans=64, follow_up=28, rewrite=24)
+    config.rollout.update(completion_length=lengths[word], prompt_buckets=(48 if word == "rewrite" else 192,))
     return config
 
 
@@ -63,6 +66,8 @@ def policy(word: str, runs: str, smoke: bool):
         config.judge = dict(grades=dict(fn="graded_votes", path=paths["scores"], votes=8))
     if word == "text2grad":
         config.judge = dict(spans=dict(fn="spans", path=paths["spans"], max_tokens=64))
+    if word == "seq2seq_rm":
+        config.judge = dict(rewrites=dict(fn="rewrites", path=paths["rewrite"]))
     if word == "flr":
         said = dict(positive=("That is right, thank you.",), negative=("That is not right.",))
         config.judge = dict(user=dict(fn="follow_up", path=paths["follow_up"], **said))
@@ -73,7 +78,7 @@ def policy(word: str, runs: str, smoke: bool):
         config.judge = dict(brief=dict(fn="reward_model", path=f"{runs}_reward_model", weight=0.5))
         config.reward.terms = dict(right=dict(fn="task"))
         config.reward.compose = dict(fn="rl_jax.rewards.brevity:gated_score", by="right", score="brief")
-    if word in ("pairwise_rl", "text2grad"):
+    if word in ("pairwise_rl", "text2grad", "seq2seq_rm"):
         config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.2 if word == "text2grad" else 0.05)
         if word == "text2grad":  # its code's controller: .2 at first, towards a KL of .1
             config.algorithm.trackers.reward_kl = dict(fn="adaptive_kl", initial=0.2, target=0.1)

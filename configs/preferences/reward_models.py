@@ -30,7 +30,7 @@ def reward_model(**changes) -> ConfigDict:
     """config.algorithm of a reward model: one field per slot of rl_jax.reward_model.Objective."""
     fields = dict(
         # What the loss reads: "response" (a head at its last token), "steps" (a head at the last token of each step) or
-        # "log_ratio" (no head: an implicit reward model).
+        # "log_ratio" (no head: an implicit reward model); "user": configs/preferences/users.py.
         reads="response",
         responses=2,  # per prompt: 1 labelled responses, 2 pairs (a ranking's best and worst), more: rankings
         loss=dict(fn="bradley_terry"),  # rl_jax.losses.reward_model

@@ -48,7 +48,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("encode.truncate", *_choice("refuse", "left", "drop")),
     ("encode.identical", *_choice("refuse", "drop")),
     ("algorithm.responses algorithm.members reward.members", _is_count, COUNT),
-    ("algorithm.reads", *_choice("response", "steps", "log_ratio")),
+    ("algorithm.reads", *_choice("response", "steps", "log_ratio", "user")),
     ("support.num_bins", lambda x: x >= 2, "2 or more"),
     ("reference_soup.weight best_of_n.label_noise segments.flip_rate", lambda x: 0 <= x <= 1, "from 0 to 1"),
     ("sample.references opponents.samples", lambda x: x >= 0, "0 (none) or more"),

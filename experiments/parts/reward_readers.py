@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments.parts.packers import Packing
@@ -15,13 +16,14 @@ from experiments.parts.setup import Setup, load_params
 from experiments.parts.training import to_mesh, trained_model, with_merged_adapters
 from rl_jax import preferences, reward_model
 from rl_jax.core.binding import bind, needs
-from rl_jax.core.masked import zero_masked
+from rl_jax.core.masked import masked_mean, zero_masked
 from rl_jax.core.types import Params, TokenBatch
 from rl_jax.losses import reward_model as losses
 from rl_jax.losses import value
 from rl_jax.losses.reward_model import rankings
 from rl_jax.losses.reward_model.implicit import implicit_rewards
-from rl_jax.models.heads import REWARD, add_reward_head, make_predict_at, make_predict_last
+from rl_jax.models import user_head
+from rl_jax.models.heads import REWARD, add_reward_head, make_hidden_last, make_predict_at, make_predict_last
 from rl_jax.training import sharding
 from rl_jax.training.scoring import make_score
 
@@ -65,7 +67,12 @@ class Reader(NamedTuple):
 
 def make_reader(setup: Setup) -> Reader:
     """The Reader of config.algorithm.reads. Raises ValueError if it is unknown."""
-    makers = {"response": _response_reader, "steps": _steps_reader, "log_ratio": _log_ratio_reader}
+    makers = {
+        "response": _response_reader,
+        "steps": _steps_reader,
+        "log_ratio": _log_ratio_reader,
+        "user": _user_reader,
+    }
     reads = setup.config.algorithm.reads
     if reads not in makers:
         raise ValueError(f"algorithm.reads={reads!r} is none of {', '.join(makers)}")
@@ -184,6 +191,58 @@ def _log_ratio_reader(setup: Setup) -> Reader:
         rewards=rewards,
         evaluate=lambda arrays, rewards, records: evaluate_responses(arrays, rewards, records, logits=True),
     )
+
+
+def _user_reader(setup: Setup) -> Reader:
+    """Responses as their user would grade them, whose other pairs of the batch are read (rl_jax.models.user_head)."""
+    config, objective = setup.config, make_objective(setup.config)
+    if objective.num_outputs() != 1 or config.algorithm.responses != 2:
+        raise ValueError("algorithm.reads='user' has one reward per response and reads pairs: responses=2")
+    settings = config.algorithm.users
+    hidden_last = with_merged_adapters(setup, make_hidden_last(setup.model))
+    wanted = {"user", "noise", *needs(objective.loss)}
+
+    def encode(records):
+        arrays, counts = encode_responses(setup, records, {"user", *needs(objective.loss)})
+        if "user" not in arrays:
+            raise ValueError(f"algorithm.reads='user' needs a number info.user, which the records of {config.data.name}"
+                             " lack: use data with users, or reads='response'")  # fmt: skip
+        return arrays, counts
+
+    def batch(arrays, rows, size):
+        noise = np.random.default_rng([config.seed, *rows.tolist()]).normal(size=(size, settings.latent))
+        found = take_rows(arrays, rows, size, wanted)
+        return found._replace(extras={**found.extras, "noise": noise.astype(np.float32)})
+
+    def outputs(params, batch, noise):
+        hidden = hidden_last(params, flat(batch.batch)).reshape(*batch.present.shape, -1)
+        return user_head.user_rewards(params[REWARD], hidden, batch.extras["user"], batch.present.all(axis=1), noise)
+
+    def loss(params, batch):
+        rewards, kl = outputs(params, batch, batch.extras["noise"])
+        result, metrics = reward_model.loss(rewards[..., None], batch, objective)
+        kl = masked_mean(kl, batch.present.all(axis=1))
+        metrics["kl"] = jax.tree.map(jax.lax.stop_gradient, kl)
+        return result._replace(total=result.total + settings.kl_coef * kl.total), metrics
+
+    def add_head(params, key):
+        width = jax.eval_shape(hidden_last, params, _blank()).shape[-1]
+        return {**params, REWARD: user_head.init_user_head(key, width, hidden=settings.hidden, latent=settings.latent)}
+
+    return Reader(
+        add_head=add_head,
+        encode=encode,
+        batch=batch,
+        pack=PreferencePacker(setup),
+        loss=loss,
+        rewards=lambda params, batch: outputs(params, batch, jnp.zeros_like(batch.extras["noise"]))[0][..., None],
+        evaluate=lambda arrays, rewards, records: evaluate_responses(arrays, rewards, records, logits=True),
+    )
+
+
+def _blank() -> TokenBatch:
+    one = jax.ShapeDtypeStruct((1, 1), np.int32)
+    return TokenBatch(one, one, one)
 
 
 def _lengths(config) -> dict:

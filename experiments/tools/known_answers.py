@@ -6,12 +6,15 @@
 `bandits`: regrets of UCB1, Thompson sampling, Exp3 and uniform pulls against their bounds. `recovering`: the best
 periodic schedule against the relaxation. `bidding`: the values of campaigns. `tours`: the gap of the nearest-city tour.
 `fronts`: C-MORL's two stages. `groups`: max-min against the mean, and EM over annotators. `directions`: policies
-conditioned on a direction. `bilevel`: hypergradients against finite differences. PPO on the first three and on tours is
+conditioned on a direction. `bilevel`: hypergradients against finite differences. `trees`: variances of rewards by
+comparisons of a tree's leaves and of a chain. PPO on the first three and on tours is
 experiments.control_ppo with configs/control/environments.py:recovering, bidding or salesman.
 """
 
 import argparse
 import functools
+import itertools
+import random
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +23,8 @@ import numpy as np
 from rl_jax.control import bandits, bilevel, vector
 from rl_jax.envs.worlds import bidding, recovering
 from rl_jax.envs.worlds import salesman as tours
-from rl_jax.stats import pareto
+from rl_jax.preferences import trees
+from rl_jax.stats import comparisons, pareto
 
 Rows = list[tuple[str, float, str]]  # (what, its value, the answer in words)
 
@@ -155,6 +159,30 @@ def bilevel_gradients(seeds: int) -> Rows:
     return rows
 
 
+def tree_variances(seeds: int) -> Rows:
+    """How far 12 comparisons determine rewards, of the leaves of a tree and of answers on their own (2402.10184)."""
+    found = {name: [] for name in trees.TOPOLOGIES}
+    for seed in range(seeds):
+        rng, problem = random.Random(seed), (9, 3, -5, 8)
+        asked = trees.write(rng, problem, 2)  # answers that nobody compared
+        for name, make in (("tree", trees.grow), ("chain", trees.write)):
+            answers = make(rng, problem, 2)
+            edges = [(i, j, 1.0) for i, j in rng.sample(list(itertools.combinations(range(len(answers)), 2)), 12)]
+            nodes = [*answers, *asked]
+            edges += likeness(nodes, len(problem) - 1)
+            variances = comparisons.posterior_variances(len(nodes), edges)[len(answers) :, len(answers) :]
+            found[name].append(np.mean(variances[np.triu_indices(len(asked), 1)]))
+    return [(f"variance of r - r' of new answers, {name}", float(np.mean(x)), "at most 4") for name, x in found.items()]
+
+
+def likeness(answers: list, steps: int, variance: float = 4.0) -> list:
+    """Edges of the inductive bias: the more steps two answers share, the nearer their rewards (4 if none)."""
+    return [
+        (i, j, variance * (steps - trees.shared(answers[i], answers[j]) + 0.1) / (steps + 0.1))
+        for i, j in itertools.combinations(range(len(answers)), 2)
+    ]
+
+
 PROBLEMS = {
     "bandits": bandit_regrets,
     "recovering": recovering_bounds,
@@ -164,6 +192,7 @@ PROBLEMS = {
     "groups": group_returns,
     "directions": direction_control,
     "bilevel": bilevel_gradients,
+    "trees": tree_variances,
 }
 
 

@@ -121,6 +121,22 @@ def make_predict_last(model: Model) -> Callable:
     return predict
 
 
+def make_hidden_last(model: Model) -> Callable:
+    """A pure function hidden(params, batch) -> float32 [B, D]: what `make_predict_last` reads, before its layer."""
+
+    def hidden_last(params: Params, batch: TokenBatch | Packed) -> chex.Array:
+        if isinstance(batch, Packed):
+            last = jnp.max(batch.columns, axis=2, keepdims=True)
+            return _read(model, params, batch, last)[:, 0].astype(jnp.float32)
+        chex.assert_rank(batch.tokens, 2)
+        places = jnp.arange(batch.tokens.shape[1])[None, :]
+        last = jnp.max(jnp.where(batch.segment_ids != 0, places, 0), axis=1)
+        hidden = model.apply(params, batch)
+        return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0].astype(jnp.float32)
+
+    return hidden_last
+
+
 def make_predict_at(model: Model) -> Callable:
     """A pure function rewards(params, batch, columns int32 [B, S]) -> float32 [B, S, K] at those columns.
 

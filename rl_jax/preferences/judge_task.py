@@ -7,6 +7,7 @@ forms, what the judge is asked and what it says:
     scores     a grade of each of two answers, "8 3"                           (generative reward modelling, SPCT)
     spans      the good and the poor passages, "GOOD: ..." and "POOR: ..."     (judge spans; needs labelled steps)
     follow_up  what a user says next, satisfied or not                         (judge follow_up)
+    rewrite    the better answer, of the worse one and of itself               (judge rewrites, arXiv 2409.00162)
 The reward of a verdict is +1 if it agrees with the label and -1 if not (SPCT's rule, arXiv 2504.02495), for any form.
 """
 
@@ -24,8 +25,21 @@ SPANS = (
     "Question:\n{prompt}\n\nAnswer:\n{completion}\n\nQuote each good passage of the answer on a line GOOD: and each "
     "poor one on a line POOR:\n"
 )
-TEMPLATES = {"letter": PAIRWISE, "scores": SCORES, "spans": SPANS, "follow_up": "{prompt}{completion}\n"}
-KINDS = {"letter": ("pairs",), "scores": ("pairs",), "spans": ("steps",), "follow_up": ("pairs",)}
+REWRITE = "{prompt}{completion}=="  # characters of the sums alone, as the policy has
+TEMPLATES = {
+    "letter": PAIRWISE,
+    "scores": SCORES,
+    "spans": SPANS,
+    "follow_up": "{prompt}{completion}\n",
+    "rewrite": REWRITE,
+}
+KINDS = {
+    "letter": ("pairs",),
+    "scores": ("pairs",),
+    "spans": ("steps",),
+    "follow_up": ("pairs",),
+    "rewrite": ("pairs",),
+}
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 SATISFIED, NOT_SATISFIED = "That is right, thank you.", "That is not right."
 
@@ -43,7 +57,7 @@ def load(
 ) -> Task:
     """A task whose prompts are questions to a judge.
 
-    Each pair is asked about twice, in both orders (letter, scores), or once for each answer (follow_up).
+    Each pair is asked about twice, in both orders (letter, scores), or once for each answer (follow_up, rewrite).
 
     Args:
       data: keywords of rl_jax.preferences.load; pairs, or steps for `spans`.
@@ -105,6 +119,9 @@ class Questions:
         if self._form == "follow_up":
             asked = fill(self._template, prompt=prompt, completion=worse if turned else better)
             return _record(asked, self._says[turned], {"answer": self._says[turned], "form": self._form})
+        if self._form == "rewrite":
+            asked = fill(self._template, prompt=prompt, completion=worse if turned else better)
+            return _record(asked, better, {"answer": better, "form": self._form})
         first, second = (worse, better) if turned else (better, worse)
         asked, answer = fill(self._template, prompt=prompt, first=first, second=second), "AB"[turned]
         says = answer if self._form == "letter" else " ".join(("8", "3")[:: -1 if turned else 1])
@@ -125,7 +142,7 @@ def verdict(prompt: str, completion: str, info: dict) -> dict[str, float]:
     """+1 if the verdict agrees with info["answer"], -1 if not or if there is none. `parsed`: whether there is one.
 
     letter: the first A or B. scores: the first two numbers, of which the better answer's has to be the larger one; a
-    tie is wrong. spans and follow_up: the text itself.
+    tie is wrong. spans, follow_up and rewrite: the text itself.
     """
     form, answer = info["form"], info["answer"]
     if form == "letter":

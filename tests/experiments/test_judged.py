@@ -87,6 +87,27 @@ def test_follow_ups_are_weighed_against_each_other(setup, lm):
         judges.follow_up(setup, path=lm, positive=())
 
 
+@pytest.mark.slow
+def test_a_rewriting_judge_rewards_tokens_as_if_it_wrote(setup, lm):
+    """Against greedy writing, one token at a time, until it leaves the answer; then the answer is fed."""
+    rows = judged_rows(setup.task.tokenizer)
+    found = judges.rewrites(setup, path=lm, template="{prompt}{completion}==")(rows)
+    own, params = base.load_run(setup, lm, "x")
+    tokenizer, mask = own.task.tokenizer, np.asarray(rows.rollout.completion_mask)
+    hidden = jax.jit(own.model.apply)
+    for row, (prompt, text, ids) in enumerate(zip(PROMPTS, COMPLETIONS, base.sampled_ids(rows), strict=True)):
+        before, together = tokenizer.encode(f"{prompt}{text}==", bos=True), True
+        for place, token in enumerate(ids):
+            width = len(before)
+            line = base.TokenBatch(*(np.zeros((1, 48), np.int32) for _ in range(3)))
+            line.tokens[0, :width], line.positions[0, :width], line.segment_ids[0, :width] = before, range(width), 1
+            says = int(np.argmax(own.model.unembed(params, hidden(params, line)[:, width - 1])))
+            together &= says == token
+            assert found.token_rewards[row, place] == (1.0 if together else -1.0 * (says != token))
+            before = [*before, token]
+        assert not found.token_rewards[row, ~mask[row]].any() and found.components["unchanged"][row] == together
+
+
 def test_the_share_of_rules_that_are_kept(setup, monkeypatch):
     def says(question):
         completion, rule = question.split("|")
@@ -193,7 +214,7 @@ def test_its_config_can_run(word):
     policy_parts.check_choices(config)
     assert json.loads(config.to_json_best_effort()) and config.name.endswith(word or "pairwise_rl")
     assert bool(config.judge) == (word not in judged.STAGES)
-    assert ("critic" in config) == (word in (None, "pairwise_rl", "text2grad"))
+    assert ("critic" in config) == (word in (None, "pairwise_rl", "text2grad", "seq2seq_rm"))
 
 
 def test_a_wrong_answer_gains_nothing_by_being_concise():

@@ -84,3 +84,17 @@ def test_a_chat_is_asked_about_by_its_texts(tmp_path):
     data = dict(name="generated", chat=True, num_prompts=4, data_dir=str(tmp_path))
     record = tasks.load(TASK, data=data).data_source("train")[0]
     assert "role" not in record["prompt"] and "Question:\n" in record["prompt"]
+
+
+def test_both_answers_are_rewritten_as_the_better_one(load):
+    task = load("rewrite", alphabet="0123456789+-=")
+    source = task.data_source("train")
+    for place in range(0, len(source), 2):
+        pair = source._source[place // 2]
+        identity, correction = source[place], source[place + 1]
+        better, worse = pair["responses"]
+        assert identity["prompt"] == pair["prompt"] + better + "==" and correction["prompt"] == (
+            pair["prompt"] + worse + "=="
+        )
+        assert identity["completion"] == correction["completion"] == better
+        assert reward(task, correction, better) == 1.0 and reward(task, correction, worse) == -1.0

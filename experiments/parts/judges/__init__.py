@@ -12,6 +12,7 @@ from experiments.parts.judges.generative import pairwise, pointwise
 from experiments.parts.judges.language_models import likelihood, log_ratio
 from experiments.parts.judges.preferring import win_probability
 from experiments.parts.judges.reward_models import process_reward_model, reward_model
+from experiments.parts.judges.rewriting import rewrites
 from experiments.parts.judges.rules import rules
 from experiments.parts.judges.spans import spans
 from experiments.parts.judges.voting import graded_votes
@@ -26,6 +27,7 @@ __all__ = [
     "pointwise",
     "process_reward_model",
     "reward_model",
+    "rewrites",
     "rules",
     "spans",
     "win_probability",

@@ -157,6 +157,8 @@ def _load(workdir: pathlib.Path, mesh: str | None) -> _Loaded:
     """Reads one finished run."""
     setup, params = load_head(workdir, mesh)
     reads, count = setup.config.algorithm.reads, setup.config.algorithm.members
+    if reads == "user":
+        raise ValueError(f"{workdir} is a reward model of users: it grades with a user's pairs, and cannot be a judge")
     makers = {"log_ratio": _log_ratio, "steps": _last_step}
     moments = {"means": [0.0] * count, "stds": [1.0] * count}
     if (workdir / "rewards.json").exists():

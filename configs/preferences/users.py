@@ -1,0 +1,27 @@
+"""VPL, a reward model that infers what its user wants: arXiv 2408.10075. Lists, which one user wants short, one long.
+
+    python -m experiments.reward_model --config=configs/preferences/users.py --workdir=runs/users
+
+    loss = -log sigma(r(h_w, z) - r(h_l, z)) + .01 KL(q(z | the user's other pairs) || N(0, 1)),   z ~ q
+
+The users see the same prompts and judge them in opposite ways, so that the accuracy of one reward for both is one half.
+A user's pairs are those in the batch, but for the pair that is graded; held-out pairs are graded with the mean of q.
+Departs from WEIRDLabUW/vpl_llm: the noise is not scaled down, the KL has no cycles, the model below the head is new.
+Arguments: `order` (numbers that rise or fall), `blind` (the control: Bradley-Terry without users), `smoke`.
+"""
+
+from configs import common
+from configs.preferences import reward_models
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, ("order", "blind", "smoke"))
+    config = reward_models.get_config("smoke" if "smoke" in words else None)
+    config.name = "_".join(["users", *sorted(words & {"order", "blind"})])
+    config.data = dict(name="generated", kind="pairs", world="length", data_dir=common.DATA_DIR)
+    config.data.world = "order" if "order" in words else "length"
+    config.rollout.update(completion_length=24, prompt_buckets=(24,))
+    if "blind" not in words:
+        config.algorithm.reads = "user"
+        config.algorithm.users = dict(latent=16, hidden=64, kl_coef=0.01)
+    return config

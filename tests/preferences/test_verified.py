@@ -1,0 +1,81 @@
+"""preferences/verified.py and experiments/tools/veripo.py: verdicts on worked sums, and the pairs of rollouts."""
+
+import json
+
+import pytest
+
+from configs.preferences import veripo as config_of
+from experiments.parts import check_config
+from experiments.tools import veripo
+from rl_jax.preferences import verified
+from rl_jax.tasks import arithmetic
+
+
+def test_a_verdict_is_on_the_answer_and_on_each_step():
+    """Against the task's own solutions, with one total changed."""
+    for problem in [(12, 8, -2), (3, -5, 2, -7), (1, 1, 1, 1, 1)]:
+        prompt, solution = arithmetic.render(problem, worked=True)
+        steps = len(problem) - 1
+        assert verified.verify(prompt, solution) == (True, 1.0)
+        totals = solution.split("=")
+        for place in range(steps):
+            wrong = [*totals[:place], str(int(totals[place]) + 1), *totals[place + 1 :]]
+            found = verified.verify(prompt, "=".join(wrong))
+            # Its own step is wrong, and the next one, which does not follow from it.
+            assert found.right == (place < steps - 1)
+            assert found.consistent == pytest.approx((steps - 1 - (place < steps - 1)) / steps)
+            assert found.kind == ("inconsistent" if found.right else "wrong")
+    assert verified.verify("12+8-2=", "18") == (True, 0.0)  # the answer alone: no step leads to it
+    assert verified.verify("12+8-2=", "20=18=18") == (True, 0.0)
+    for text in ("", "x", "20=", "20=+18", "=" * 50):
+        assert not verified.verify("12+8-2=", text).right
+
+
+def test_pairs_contrast_the_best_with_one_of_each_worse_kind():
+    rollouts = ["20=17", "21=18", "20=18", "19=17", "20=18", "18", ""]
+    found = {pair["rejected_is"]: pair for pair in verified.contrast("12+8-2=", rollouts)}
+    assert {kind: pair["rejected"] for kind, pair in found.items()} == {"wrong": "20=17", "inconsistent": "21=18"}
+    assert all(pair["chosen"] == "20=18" for pair in found.values())
+    assert verified.contrast("12+8-2=", ["20=18"] * 3) == verified.contrast("12+8-2=", ["", " "]) == []
+    only_wrong = verified.contrast("12+8-2=", ["1=2", "20=2"])  # the steps decide where no answer is right
+    assert [(pair["chosen"], pair["rejected"]) for pair in only_wrong] == [("20=2", "1=2")]
+
+
+def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch):
+    """GRPO starts from DPO and DPO from GRPO, on the verifier's pairs; complete stages are not run again."""
+    runs = []
+
+    def program(name):
+        def run(config, folder):
+            path = config.data.path if name == "dpo" else ""
+            runs.append((folder.name, config.init_from.rpartition("/")[2], path.rpartition("/")[2]))
+            folder.mkdir()
+
+        return run
+
+    monkeypatch.setattr(veripo.grpo, "run", program("grpo"))
+    monkeypatch.setattr(veripo.dpo, "run", program("dpo"))
+    monkeypatch.setattr(veripo, "is_complete", lambda folder: folder.exists())
+    rollouts = [("12+8-2=", text) for text in ("20=18", "21=18", "20=17", "9")]
+    monkeypatch.setattr(veripo, "sampled", lambda run, smoke: rollouts)
+    assert veripo.main([f"--workdir={tmp_path}", "--loops=2", "--smoke"]) == 0
+    stages = [("grpo_1", "", ""), ("dpo_1", "grpo_1", "pairs_1.jsonl")]
+    stages += [("grpo_2", "dpo_1", ""), ("dpo_2", "grpo_2", "pairs_2.jsonl")]
+    assert runs == stages
+    report = json.loads((tmp_path / "veripo.json").read_text())
+    assert report == [{"good": 0.25, "inconsistent": 0.25, "wrong": 0.5, "pairs": 2}] * 2
+    pairs = [json.loads(line) for line in (tmp_path / "pairs_2.jsonl").read_text().splitlines()]
+    assert pairs == verified.contrast("12+8-2=", [text for _, text in rollouts])
+    assert veripo.main([f"--workdir={tmp_path}", "--loops=3", "--smoke"]) == 0 and len(runs) == 6
+    assert veripo.main([f"--workdir={tmp_path}", "--loops=0"]) == 2
+    monkeypatch.setattr(veripo, "sampled", lambda run, smoke: rollouts[:1])
+    assert veripo.main([f"--workdir={tmp_path / 'other'}", "--smoke"]) == 2
+
+
+@pytest.mark.parametrize("arg", [None, "grpo,smoke", "sample", "sample,smoke", "dpo", "dpo,smoke"])
+def test_its_configs_can_run(arg):
+    config = config_of.get_config(arg)
+    check_config.check(config)
+    assert config.program == {"s": "best_of_n", "d": "dpo"}.get((arg or "g")[0], "grpo")
+    with pytest.raises(ValueError, match="one stage, not 2: dpo, grpo"):
+        config_of.get_config("dpo,grpo")
