@@ -23,5 +23,4 @@ def get_config(arg: str | None = None):
     config.rollout.update(completion_length=24, prompt_buckets=(24,))
     if "blind" not in words:
         config.algorithm.reads = "user"
-        config.algorithm.users = dict(latent=16, hidden=64, kl_coef=0.01)
     return config
