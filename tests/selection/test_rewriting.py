@@ -21,7 +21,7 @@ SIZE = 4
 
 
 def value(question):
-    return eval(question.removesuffix("="), {"__builtins__": {}})  # of digits and signs alone
+    return sum(int(term) for term in question.removesuffix("=").replace("-", "+-").split("+") if term)
 
 
 @pytest.mark.parametrize("question", ["3+5-2+7=", "12-8=", "-4+5-9=", "1+1+1="])
