@@ -6,7 +6,7 @@
 
 Both users compare the same two answers, in opposite ways, so that the accuracy of one reward for both is one half.
 A user's pairs are those in the batch, but for the pair that is graded; held-out pairs are graded with the mean of q.
-Departs from WEIRDLabUW/vpl_llm: the noise is not scaled down, the KL has no cycles, the model below the head is new.
+As in WEIRDLabUW/vpl_llm the noise of z is scaled by .001 (the ELBO has 1). Departs from it: no cycles of the KL.
 Arguments: `order` (numbers that rise or fall), `blind` (the control: Bradley-Terry without users), `smoke`.
 """
 
