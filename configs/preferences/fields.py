@@ -27,6 +27,7 @@ PREFERENCES = {
     'each step; "log_ratio": no head, an implicit reward; "user": at its last token, for its user.',
     "algorithm.users.latent": 'algorithm.reads="user": size of what is known of a user.',
     "algorithm.users.hidden": 'algorithm.reads="user": width of the layers of the encoder and of the reward.',
+    "algorithm.users.noise": 'algorithm.reads="user": scale of the noise in what is inferred of a user; 1 is the ELBO.',
     "algorithm.users.kl_coef": 'algorithm.reads="user": weight of the KL of the posterior to the prior.',
     "algorithm.loss": "Reward model's loss (rl_jax.losses.reward_model).",
     "algorithm.members": "Number of heads (an ensemble) on one trunk.",

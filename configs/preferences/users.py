@@ -4,9 +4,9 @@
 
     loss = -log sigma(r(h_w, z) - r(h_l, z)) + .01 KL(q(z | the user's other pairs) || N(0, 1)),   z ~ q
 
-The users see the same prompts and judge them in opposite ways, so that the accuracy of one reward for both is one half.
+Both users compare the same two answers, in opposite ways, so that the accuracy of one reward for both is one half.
 A user's pairs are those in the batch, but for the pair that is graded; held-out pairs are graded with the mean of q.
-Departs from WEIRDLabUW/vpl_llm: the noise is not scaled down, the KL has no cycles, the model below the head is new.
+As in WEIRDLabUW/vpl_llm the noise of z is scaled by .001 (the ELBO has 1). Departs from it: no cycles of the KL.
 Arguments: `order` (numbers that rise or fall), `blind` (the control: Bradley-Terry without users), `smoke`.
 """
 
@@ -18,10 +18,10 @@ def get_config(arg: str | None = None):
     words = common.parse(arg, ("order", "blind", "smoke"))
     config = reward_models.get_config("smoke" if "smoke" in words else None)
     config.name = "_".join(["users", *sorted(words & {"order", "blind"})])
-    config.data = dict(name="generated", kind="pairs", world="length", data_dir=common.DATA_DIR)
-    config.data.world = "order" if "order" in words else "length"
+    world = "order" if "order" in words else "length"
+    # Two responses per prompt: the users compare the same two, in opposite ways.
+    config.data = dict(name="generated", kind="pairs", world=world, responses=2, data_dir=common.DATA_DIR)
     config.rollout.update(completion_length=24, prompt_buckets=(24,))
     if "blind" not in words:
         config.algorithm.reads = "user"
-        config.algorithm.users = dict(latent=16, hidden=64, kl_coef=0.01)
     return config

@@ -211,6 +211,7 @@ def _user_reader(setup: Setup) -> Reader:
 
     def batch(arrays, rows, size):
         noise = np.random.default_rng([config.seed, *rows.tolist()]).normal(size=(size, settings.latent))
+        noise *= settings.noise
         found = take_rows(arrays, rows, size, wanted)
         return found._replace(extras={**found.extras, "noise": noise.astype(np.float32)})
 

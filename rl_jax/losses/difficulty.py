@@ -1,9 +1,10 @@
-"""APO's KL, weighted by how hard the prompt is.
+"""KLs that are weighted by how hard the prompt is: APO's and CLPO's.
 
-Named in a config by its import path, "rl_jax.losses.difficulty:shaped_k3".
+Named in a config by their import path, "rl_jax.losses.difficulty:shaped_k3".
 """
 
 import math
+from collections.abc import Sequence
 
 import chex
 import jax
@@ -43,4 +44,45 @@ def shaped_k3(
     advantages = jax.lax.stop_gradient(zero_masked(advantages, mask))
     share = 1.0 / (1.0 + jnp.square(advantages) * (group_size / (group_size - 1)))
     weight = jnp.where(advantages > 0, -jnp.expm1(-math.e * share), 1.0)
+    return weight * k3(log_probs, ref_log_probs, mask)
+
+
+def bucketed_k3(
+    log_probs: chex.Array,
+    ref_log_probs: chex.Array,
+    mask: chex.Array,
+    *,
+    advantages: chex.Array,
+    group_size: int,
+    hard: float = 0.3,
+    medium: float = 0.7,
+    weights: Sequence[float] = (0.0, 1.0, 1.0),
+) -> chex.Array:
+    """Difficulty-aware KL: w k3, w by whether the prompt is hard, medium or easy.
+
+    The share p of right answers is read from the advantage, as in `shaped_k3`, here from both signs: with rewards of 0
+    and 1, A = sqrt((1 - p) / p (G - 1) / G) of right answers and -sqrt(p / (1 - p) (G - 1) / G) of wrong ones. A group
+    without a spread has A = 0 and the weight of hard ones: of right answers alone nothing is learned either.
+    Source: arXiv 2509.25004, whose KL follows the difficulty; that hard prompts go without one is our reading.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      ref_log_probs: float [B, T], data.
+      mask: bool [B, T].
+      advantages: float [B, T], data; of advantages.group_relative with ddof=1.
+      group_size: G, above 1.
+      hard: p up to this is hard.
+      medium: p above `hard`, up to this, is medium.
+      weights: w of hard, medium and easy prompts.
+
+    Returns:
+      float [B, T].
+    """
+    chex.assert_equal_shape([log_probs, advantages, mask])
+    advantages = jax.lax.stop_gradient(zero_masked(advantages, mask))
+    odds = jnp.square(advantages) * (group_size / (group_size - 1))
+    share = jnp.where(advantages > 0, 1.0 / (1.0 + odds), odds / (1.0 + odds))
+    slack = 0.05 / group_size  # p is a multiple of 1 / G, and rounding must not move it over a bound
+    easy = jnp.where(share > medium + slack, weights[2], weights[1])
+    weight = jnp.where(share > hard + slack, easy, weights[0])
     return weight * k3(log_probs, ref_log_probs, mask)

@@ -224,7 +224,7 @@ CASES = [
     bad("online_dpo", "algorithm.pair_selection.fn=x", "algorithm.pair_selection", "best_worst"),
     bad("online_dpo", "sample.data=pairz", "sample.data='pairz'"),
     bad("reward_model", "algorithm.loss.fn=x", "algorithm.loss", "bradley_terry"),
-    bad("reward_model", "algorithm.reads=respons", "algorithm.reads='respons' must be 'response', 'steps' or"),
+    bad("reward_model", "algorithm.reads=respons", "algorithm.reads='respons' must be 'response', 'steps',"),
     bad("grpo_async", f"--config={CONFIGS['grpo']}", "this config is for experiments.grpo"),
     bad("grpo_async", "flow.order=newest", "flow.order='newest' must be ready, oldest or drop"),
     bad("grpo_async", "flow.in_flight=stop", "flow.in_flight='stop' must be interrupt, drain or keep"),

@@ -99,6 +99,7 @@ def test_rows_without_a_prompt_are_refused():
 
 
 PREDICT_LAST = quick_jit(heads.make_predict_last(MODEL))
+HIDDEN_LAST = quick_jit(heads.make_hidden_last(MODEL))
 
 
 def reward_params(num_outputs, seed=0):
@@ -124,6 +125,8 @@ def test_a_reward_is_read_at_the_last_real_token(left):
         np.testing.assert_allclose(found[row], by_hand(params, batch, row, last), rtol=1e-4, atol=1e-5)
     dirty = batch._replace(tokens=jnp.where(batch.segment_ids == 0, 5, batch.tokens))
     np.testing.assert_allclose(PREDICT_LAST(params, dirty), found, atol=1e-5)
+    head = params[heads.REWARD]  # what the layer reads
+    np.testing.assert_allclose(HIDDEN_LAST(params, dirty) @ head["kernel"], found - head["bias"][None], atol=1e-5)
 
 
 @pytest.mark.slow
@@ -230,6 +233,8 @@ def test_rewards_of_packed_rows_are_those_of_padded_ones(settings):
     predict, params = heads.make_predict_last(MODEL), reward_params(2)
     padded = value_and_gradient(predict, params, weights, batch)
     assert_alike(padded, value_and_gradient(predict, params, weights, rows), weights)
+    hidden = heads.make_hidden_last(MODEL)
+    np.testing.assert_allclose(hidden(params, rows)[weights != 0], hidden(params, batch)[weights != 0], atol=1e-4)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import pytest
 
 from configs.preferences import users
 from experiments.parts import check_config
+from rl_jax import preferences
 from rl_jax.models import user_head
 
 
@@ -66,6 +67,15 @@ def test_a_pair_does_not_tell_its_own_user(case):
     plain, found = fn(head, hidden, ids, live, noise)[0], fn(head, turned, ids, live, noise)[0]
     np.testing.assert_allclose(found[0], plain[0, ::-1], rtol=1e-5)
     assert not np.allclose(found[2], plain[2])  # row 0 is what is known of its user
+
+
+def test_the_users_judge_the_same_two_answers_in_opposite_ways(tmp_path):
+    """One reward for both is right half of the time."""
+    data = users.get_config().data.to_dict() | dict(num_prompts=10, data_dir=str(tmp_path))
+    source, seen = preferences.load(**data).data_source("train"), {}
+    for record in (source[i] for i in range(len(source))):
+        seen.setdefault(record["prompt"], {})[record["info"]["user"]] = record["responses"]
+    assert len(seen) > 5 and all(pair[0] == pair[1][::-1] for pair in seen.values())
 
 
 @pytest.mark.parametrize("arg", [None, "order", "blind,smoke"])
