@@ -6,8 +6,8 @@
 
 The principle is a line before the question, and half of the principles are negations of the opposite one, so that the
 model has to read them. In training a policy, a record's info["judge_prompt"] is what the judge reads: the principle and
-the question. Arguments: `order` (numbers that rise or fall), `blind` (the control: nothing tells the two apart, so that
-the accuracy is one half), `smoke`.
+the question. Arguments: `order` (numbers that rise or fall), `blind` (the control: the principle is left out. Of two
+answers it is right half of the time; of the four that are made here, one reward can like both ends: .84), `smoke`.
 """
 
 from configs import common
