@@ -45,11 +45,13 @@ CREDIT = {
     "igpo": dict(fn="rl_jax.advantages.turn_states:igpo"),
     "semi_online": dict(fn="rl_jax.advantages.turn_states:semi_online"),  # for `guided`, which counts patched turns
     "aspo": dict(fn="rl_jax.advantages.turn_shaping:aspo"),  # for worlds that count calls: search, database, router
+    "igpo_logs": dict(fn="rl_jax.advantages.turn_shaping:igpo_policy", logs=True, separate=True),
     "igpo_policy": dict(fn="rl_jax.advantages.turn_shaping:igpo_policy"),  # for worlds with a right answer, as search
     "oprl": dict(fn="rl_jax.advantages.turn_shaping:oprl", step_coef=1.0),
     "sweet": dict(fn="rl_jax.advantages.turn_shaping:sweet"),
     "vine": dict(fn="rl_jax.advantages.turn_critics:vine"),
     "arpo": dict(fn="rl_jax.advantages.turn_trees:arpo"),
+    "arpo_soft": dict(fn="rl_jax.advantages.turns:trajectory", eps=1e-6),  # its code's credit, and its draws
     "tree_grpo": dict(fn="rl_jax.advantages.turn_trees:tree_grpo"),
     "branch_loo": dict(fn="rl_jax.advantages.turn_trees:branch_return_loo"),
 }
@@ -57,6 +59,7 @@ CREDIT = {
 AGENT = {
     "vine": dict(state_rollouts=2),
     "arpo": dict(branching=dict(fn="by_entropy"), roots=4),
+    "arpo_soft": dict(branching=dict(fn="drawn_by_entropy", vocab=64), roots=4),
     "tree_grpo": dict(branching=dict(fn="at_random"), roots=4, rounds=2),
     "branch_loo": dict(branching=dict(fn="at_random"), roots=4),
 }

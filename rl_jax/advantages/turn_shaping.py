@@ -41,12 +41,14 @@ def igpo_policy(
     prior_answer_probs: chex.Array,
     group_size: int,
     separate: bool = False,
+    logs: bool = False,
     discount: float = 1.0,
     eps: float = 1e-6,
 ) -> chex.Array:
     """IGPO with the policy's own probability of the right answer: turns before the last earn `information_gain`.
 
-    The last turn's reward is the outcome; other turns' rewards are replaced. Source: arXiv 2510.14967.
+    The last turn's reward is the outcome; other turns' rewards are replaced. Source: arXiv 2510.14967; its code has
+    both gains (prob_diff as in the paper, log_prob_diff), and moving weights of outcome and gain, which are not here.
 
     Args:
       rewards: float [B].
@@ -56,10 +58,14 @@ def igpo_policy(
       prior_answer_probs: float [B].
       group_size: G.
       separate: as in `turn_states.igpo`.
+      logs: gains of the mean log-prob in place of the probability.
       discount: as in `turn_states.igpo`.
       eps: as in `turn_states.igpo`.
     """
     at = episodes(rewards, turns, turn_rewards, group_size)
+    if logs:
+        tiny = jnp.finfo(answer_probs.dtype).tiny
+        answer_probs, prior_answer_probs = (jnp.log(jnp.maximum(x, tiny)) for x in (answer_probs, prior_answer_probs))
     gains = information_gain(at, answer_probs, prior_answer_probs)
     return igpo_of(at, jnp.where(at.last_turn, at.rewards, gains), separate=separate, discount=discount, eps=eps)
 

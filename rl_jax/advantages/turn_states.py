@@ -181,7 +181,8 @@ def igpo(
     each on their own. The turns' rewards are the gains of `turn_shaping.information_gain`, or an environment's own.
     Biased as `turn_grpo` is: a longer row adds more centred terms. Its code leaves turns with a gain of exactly 0 out
     of the statistics, since it finds turns by their rewards; here they count.
-    Source: arXiv 2510.14967; GuoqingWang1/IGPO core_algos.py (std with ddof 0, gamma 1, "joint").
+    Source: arXiv 2510.14967; GuoqingWang1/IGPO core_algos.py (std with ddof 0, gamma 1, "joint"); its version of 2025
+    had returns less their mean at the same token instead.
 
     Args:
       rewards: float [B].

@@ -41,7 +41,7 @@ def arpo(
 
     The paper's soft form is GRPO on the rows as they are (`turns.trajectory`): the sum over the copies is the same.
     Biased: the mean includes the own row and the rows of a tree are not independent; the std weighs groups.
-    Source: arXiv 2507.19849 section 3.2; RUC-NLPIR/ARPO.
+    Source: arXiv 2507.19849 section 3.2; RUC-NLPIR/ARPO trains the soft form (verl's grpo: ddof 1, eps 1e-6).
 
     Args:
       rewards: float [B].
@@ -75,7 +75,8 @@ def tree_grpo(
 
     Rows whose first turns share a branch are one tree. On a row's tokens, shared ones included. Biased: both terms
     count the return, means include the own row, and the first turn's tokens are judged within their own tree, where
-    they are the same in all rows. Source: arXiv 2509.21240 (formula from memory).
+    they are the same in all rows. The first term of a row alone in its tree is its plain reward in the code; here 0.
+    Source: arXiv 2509.21240; AMAP-ML/Tree-GRPO verl/trainer/ppo/ray_trainer_ts.py, "tree" (ddof 1, eps 1e-6).
 
     Args:
       rewards: float [B].

@@ -112,7 +112,8 @@ def at_random(found: Sequence[Trajectory], count: int, dice: random.Random) -> l
     """Tree-GRPO: nodes of the trees, each tree as often as the others; every later turn of a tree is as likely.
 
     A tree is what grew from one prompt's first turn. One whose episodes all ended with their first turn has no node;
-    without any, new trees begin. Source: arXiv 2509.21240 section 3.2 (M trees, N nodes each, L rounds; "random").
+    without any, new trees begin. Source: arXiv 2509.21240 section 3.2 (M trees, N nodes each, L rounds; "random"). Its
+    code takes the prompt as a node of each tree, too: such an episode shares no token and counts as the tree's.
 
     Args:
       found: the group's episodes so far.
@@ -175,4 +176,48 @@ def by_entropy(
             if base + weight * rise > threshold:
                 places.append((-rise, i, turn))
     chosen: list[Point] = [(i, turn) for _, i, turn in sorted(places)[:count]]
+    return chosen + [None] * (count - len(chosen))
+
+
+def drawn_by_entropy(
+    found: Sequence[Trajectory],
+    count: int,
+    dice: random.Random,
+    *,
+    base: float = 0.5,
+    weight: float = 0.2,
+    tokens: int = 20,
+    vocab: int = 151_936,
+) -> list[Point]:
+    """ARPO as its code draws: each episode that goes on branches once after turn j with the chance
+
+        P_j = base + weight (H_j - H_0) / log vocab,    H_j = the sum of -log p over the first tokens of turn j
+
+    turn after turn until the budget is used; the rest begins at the prompt. H_j is of the turn before the branch, where
+    the paper and `by_entropy` take the one after it. The code's entropies are of the 10 likeliest tokens, and a branch
+    may branch again in the same round. Source: RUC-NLPIR/ARPO vllm_rollout_with_tools.py (beam_size 2) and
+    ARPO_7B_Reasoning_1node.sh (.5, .2; 16 episodes, 8 of them roots).
+
+    Args:
+      found: the group's episodes so far.
+      count: how many to begin.
+      dice: of the draws.
+      base: branch_probability.
+      weight: entropy_weight.
+      tokens: of a turn.
+      vocab: size of the vocabulary; the default is Qwen2.5's.
+
+    Returns:
+      As at_random.
+    """
+    chosen: list[Point] = []
+    surprise = [[float(-np.sum(span.raw_log_probs[:tokens])) for span in one.sampled()] for one in found]
+    for turn in range(1, max((len(one.turns) for one in found), default=0)):
+        for i, one in enumerate(found):
+            if len(chosen) == count:
+                return chosen
+            if turn in _own_turns(one):
+                rise = (surprise[i][turn - 1] - surprise[i][0]) / math.log(vocab)
+                if dice.random() - weight * rise <= base:
+                    chosen.append((i, turn))
     return chosen + [None] * (count - len(chosen))

@@ -267,6 +267,19 @@ def test_one_turn_is_the_function_of_whole_completions(name, reference, settings
     close(estimate(name, arrays), np.where(arrays["turns"] >= 0, rows[:, None], 0), rtol=1e-6, atol=1e-7)
 
 
+def test_igpos_gains_may_be_of_the_mean_log_prob():
+    """log_prob_diff of its code: the loop on logarithms, normed apart from the outcomes; log 0 is finite."""
+    groups = random_groups(14)
+    arrays = arrays_of(groups)
+    run = functools.partial(turn_shaping.igpo_policy, group_size=SIZE, separate=True, logs=True)
+    found = run(**taken("igpo_policy", arrays))
+    logged = [[[turn | {"p": np.log(turn["p"])} for turn in row] for row in group] for group in groups]
+    expected = [loops.igpo_policy(group, prior=np.log(0.25), separate=True) for group in logged]
+    close(found, on_tokens(groups, arrays, expected))
+    arrays["answer_probs"] = np.zeros_like(arrays["answer_probs"])
+    assert np.isfinite(run(**taken("igpo_policy", arrays))).all()
+
+
 CRITIC = ("turn_gae", "bilevel_gae")
 
 

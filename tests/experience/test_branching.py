@@ -1,5 +1,6 @@
 """rl_jax.experience.branching: what a branch shares with its parent, which rows share what, and where one branches."""
 
+import functools
 import random
 import threading
 
@@ -131,6 +132,30 @@ def test_trees_take_turns_and_their_nodes_are_as_likely():
     assert sum(point == (1, 1) for point in points) == 300  # the second tree has one node, and half of the branches
     assert all(80 <= sum(point == node for point in points) <= 120 for node in ((0, 1), (0, 2), (2, 2)))
     assert branching.at_random([episode(0, [1])], 2, random.Random(0)) == [None, None]
+
+
+class Fixed:
+    """Dice that show these numbers."""
+
+    def __init__(self, *numbers):
+        self.numbers = list(numbers)
+
+    def random(self):
+        return self.numbers.pop(0)
+
+
+def test_arpos_code_draws_each_branch_after_the_turn_that_was_surprising():
+    """P = .5 + .2 (H_j - H_0) / log 2, H of the turn before the branch: .5 after the first, then .93."""
+    found = [episode(0, [0.5, 2.0, 0.1]), episode(1, [1.0, 1.0])]
+    draw = functools.partial(branching.drawn_by_entropy, found, vocab=2)
+    assert draw(3, dice=Fixed(0.49, 0.51, 0.92)) == [(0, 1), (0, 2), None]
+    assert draw(3, dice=Fixed(0.51, 0.49, 0.94)) == [(1, 1), None, None]
+    assert draw(1, dice=Fixed(0.49)) == [(0, 1)]  # the budget is used: no further draw
+    longer = episode(0, [1.0, 1.0, 1.0])
+    failed = episode(1, [9.0, 9.0], status="error")
+    assert branching.drawn_by_entropy([longer, failed], 2, Fixed(0.0, 0.0)) == [(0, 1), (0, 2)]
+    assert branching.drawn_by_entropy([longer], 3, Fixed(0.5, 0.6)) == [(0, 1), None, None]
+    assert branching.drawn_by_entropy([], 1, Fixed()) == [None]
 
 
 def test_branches_begin_where_the_model_became_less_sure():

@@ -31,7 +31,8 @@ def test_episodes_fit_their_row(world):
 
 @pytest.mark.parametrize("credit", agents_worlds.CREDIT)
 def test_credit_finds_what_it_asks_for(credit):
-    world = {"semi_online": "guided", "aspo": "search", "igpo_policy": "search"}.get(credit, "maze")
+    others = {"semi_online": "guided", "aspo": "search", "igpo_policy": "search", "igpo_logs": "search"}
+    world = others.get(credit, "maze")
     config = agents_worlds.get_config(f"{world},{credit},smoke")
     policy.check_choices(config)
     players.check(config)

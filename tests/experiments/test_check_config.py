@@ -224,8 +224,9 @@ def test_every_field_that_names_a_function_is_bound_early(program):
     for path in FILES:
         config = importlib.import_module(".".join(path.with_suffix("").parts)).get_config()
         if config.program == program:
-            found |= {name for name in groups_with_fn(config) if not name.startswith(check_config.OUTSIDE)}
-            for name in set(known) & found:
+            own = {name for name in groups_with_fn(config) if not name.startswith(check_config.OUTSIDE)}
+            found |= own
+            for name in set(known) & own:
                 spec = check_config.get(config, name).to_dict()
                 assert not spec["fn"] or callable(bind(spec, importlib.import_module(known[name])))
     unbound = {"segments.label"} if program == "control_preferences" else set()  # judges of the program itself

@@ -232,7 +232,10 @@ def test_the_reference_is_scored_only_if_something_reads_it(tmp_path, measured):
         assign=lambda *args: given.append(args[4]) or (blank, {}),
     )
     learner = types.SimpleNamespace(
-        policy_params=lambda: "policy", critic_params=lambda: "critic", policy=types.SimpleNamespace(trackers={})
+        policy_params=lambda: "policy",
+        critic_params=lambda: "critic",
+        policy=types.SimpleNamespace(trackers={}),
+        target=None,
     )
     packer = types.SimpleNamespace(padded=True)
     ppo.score(setup, programs, packer, learner, "reference", Collected(judged, None, {}), jax.random.key(0))
