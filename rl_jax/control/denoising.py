@@ -232,7 +232,7 @@ def _remember(trackers: dict[str, Any], row: chex.Array, chains: Chains) -> dict
 def _check(env, algorithm: Algorithm, num_steps: int, axis_name, loss: str, branches: int, first_steps: int) -> None:
     length = int(env.observation_space.high[LEFT]) if env.observation_space.shape == (9,) else 0
     if not length:
-        raise ValueError("denoising updates are for the environment probes/denoise: set env.name to it")
+        raise ValueError("denoising updates are for whole chains of probes/denoise: set env.name to it, and env.jump=0")
     if num_steps != length:
         raise ValueError(f"sample.num_steps={num_steps}, but a chain has {length} steps: set it to env.steps")
     if axis_name is not None:

@@ -279,9 +279,10 @@ def denoise(
     reward: str = "half",
     margin: float = 1.2,
     prompts: int = 4,
+    jump: int = 0,
 ) -> Environment:
     """envs.worlds.denoising.environment, with the same arguments."""
-    ring = dict(modes=modes, radius=radius, deviation=deviation, margin=margin, prompts=prompts)
+    ring = dict(modes=modes, radius=radius, deviation=deviation, margin=margin, prompts=prompts, jump=jump)
     return chains.environment(process=process, steps=steps, eta=eta, reward=reward, **ring)
 
 
