@@ -40,7 +40,15 @@ METHODS = {
 PATHWISE = {
     # ID-Aligner: the prediction of x_0 at one of the last 4 steps, whose cosine with the prompt is the identity's.
     "id_aligner": dict(
-        env=dict(name="probes/denoise", process="diffusion", eta=0.1, steps=STEPS, reward="cosine", jump=4),
+        env=dict(
+            name="probes/denoise",
+            process="diffusion",
+            eta=0.1,
+            steps=STEPS,
+            reward="cosine",
+            jump=4,
+            judged=dict(jump=0),
+        ),
         sample=dict(num_envs=128, num_steps=STEPS),
         network=dict(kind="denoiser", hidden=(64, 64), distribution="unit_gaussian"),
         algorithm=dict(updater=dict(fn="make_pathwise_update"), entropy_coef=0.0),
@@ -48,12 +56,15 @@ PATHWISE = {
         eval=dict(num_episodes=512, max_steps=STEPS, greedy=True),
     ),
     "drakes": dict(
-        env=dict(name="probes/unmask", letters=4, length=5, steps=6, tau=0.5, alpha=0.02, through=0),
-        sample=dict(num_envs=64, num_steps=6),
+        # Evaluated on hard samples: the relaxed chain pays less KL than its letters do.
+        env=dict(
+            name="probes/unmask", letters=4, length=4, steps=4, tau=0.5, alpha=0.02, through=0, judged=dict(tau=0.0)
+        ),
+        sample=dict(num_envs=64, num_steps=4),
         network=dict(hidden=(64, 64), distribution="unit_gaussian"),
         algorithm=dict(updater=dict(fn="make_pathwise_update"), entropy_coef=0.0),
-        train=dict(total_steps=100 * 64 * 6, epochs=1, minibatches=1, max_grad_norm=1.0),
-        eval=dict(num_episodes=512, max_steps=6, greedy=True),
+        train=dict(total_steps=40 * 64 * 4, epochs=1, minibatches=1, max_grad_norm=1.0),
+        eval=dict(num_episodes=512, max_steps=4, greedy=True),
     ),
 }
 
@@ -80,7 +91,7 @@ def get_config(arg: str | None = None):
     config.update(num_seeds=4, log_every=10)
     with config.unlocked():
         config.update(PATHWISE[name] if name in PATHWISE else _points(*METHODS[name]))
-    config.train.optimizer.update(learning_rate=2e-3, final_fraction=0.1)
+    config.train.optimizer.update(learning_rate=1e-2 if name == "drakes" else 2e-3, final_fraction=0.1)
     config.checkpoint.every = 20
     config.record.num_steps = config.sample.num_steps
     if "smoke" in words:
