@@ -6,7 +6,9 @@
 
 The pretrained model is the exact one of a ring of Gaussians (rl_jax.envs.worlds.denoising). Arguments: `ddpo` (arXiv
 2305.13301; the default), `dppo` (2409.00588: PPO with a critic), `flow_grpo` (2505.05470), `grpo_guard` (2510.22319),
-`b2_diffurl` (2503.11240), `d3po` (2311.13231: pairs, no reward model). `smoke` (seconds, for CI).
+`b2_diffurl` (2503.11240), `d3po` (2311.13231: pairs, no reward model); `drakes` (2410.13643: masked diffusion of a
+string, by gradients through its steps, rl_jax.envs.worlds.unmasking), `id_aligner` (2404.15449: gradients of the reward
+through the prediction of x_0 at a late step). `smoke` (seconds, for CI).
 rl_jax.control.denoising has the equations. Departures: a network of two layers in the plane in place of LoRA on Stable
 Diffusion; learning rates and clips are of this size.
 """
@@ -34,32 +36,68 @@ METHODS = {
     ),
     "d3po": (_DIFFUSION, dict(updater=_UPDATER | dict(loss="preferred", branches=2, beta=1.0, clip=0.5))),
 }
+# Gradients through the chain itself: no score function and no critic.
+PATHWISE = {
+    # ID-Aligner: the prediction of x_0 at one of the last 4 steps, whose cosine with the prompt is the identity's.
+    "id_aligner": dict(
+        env=dict(
+            name="probes/denoise",
+            process="diffusion",
+            eta=0.1,
+            steps=STEPS,
+            reward="cosine",
+            jump=4,
+            judged=dict(jump=0),
+        ),
+        sample=dict(num_envs=128, num_steps=STEPS),
+        network=dict(kind="denoiser", hidden=(64, 64), distribution="unit_gaussian"),
+        algorithm=dict(updater=dict(fn="make_pathwise_update"), entropy_coef=0.0),
+        train=dict(total_steps=100 * 128 * STEPS, epochs=1, minibatches=1, max_grad_norm=1.0),
+        eval=dict(num_episodes=512, max_steps=STEPS, greedy=True),
+    ),
+    "drakes": dict(
+        # Evaluated on hard samples: the relaxed chain pays less KL than its letters do.
+        env=dict(
+            name="probes/unmask", letters=4, length=4, steps=4, tau=0.5, alpha=0.02, through=0, judged=dict(tau=0.0)
+        ),
+        sample=dict(num_envs=64, num_steps=4),
+        network=dict(hidden=(64, 64), distribution="unit_gaussian"),
+        algorithm=dict(updater=dict(fn="make_pathwise_update"), entropy_coef=0.0),
+        train=dict(total_steps=40 * 64 * 4, epochs=1, minibatches=1, max_grad_norm=1.0),
+        eval=dict(num_episodes=512, max_steps=4, greedy=True),
+    ),
+}
+
+
+def _points(world: dict, algorithm: dict) -> dict:
+    """The fields of a method on chains of points."""
+    return dict(
+        env=dict(name="probes/denoise", steps=STEPS, reward="half", margin=1.2) | world,
+        sample=dict(num_envs=128, num_steps=STEPS),
+        network=dict(kind="denoiser", hidden=(64, 64), distribution="unit_gaussian"),
+        algorithm=dict(entropy_coef=0.0, **algorithm),
+        train=dict(total_steps=40 * 128 * STEPS, epochs=2, minibatches=4, max_grad_norm=1.0),
+        eval=dict(num_episodes=512, max_steps=STEPS),
+    )
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, (*METHODS, "smoke"))
-    names = sorted(words & set(METHODS))
+    words = common.parse(arg, (*METHODS, *PATHWISE, "smoke"))
+    names = sorted(words & {*METHODS, *PATHWISE})
     if len(names) > 1:
         raise ValueError(f"choose at most one method, not {', '.join(names)}")
     name = names[0] if names else "ddpo"
-    world, algorithm = METHODS[name]
     config = control_common.base(f"control_denoising_{name}")
     config.update(num_seeds=4, log_every=10)
     with config.unlocked():
-        config.env = config.env.to_dict() | dict(name="probes/denoise", steps=STEPS, reward="half", margin=1.2) | world
-    config.sample.update(num_envs=128, num_steps=STEPS)
-    config.network.update(kind="denoiser", hidden=(64, 64), distribution="unit_gaussian")
-    with config.unlocked():
-        config.algorithm.update(dict(entropy_coef=0.0, **algorithm))
-    config.train.update(total_steps=40 * 128 * STEPS, epochs=2, minibatches=4, max_grad_norm=1.0)
-    config.train.optimizer.update(learning_rate=2e-3, final_fraction=0.1)
-    config.eval.update(num_episodes=512, max_steps=STEPS)
+        config.update(PATHWISE[name] if name in PATHWISE else _points(*METHODS[name]))
+    config.train.optimizer.update(learning_rate=1e-2 if name == "drakes" else 2e-3, final_fraction=0.1)
     config.checkpoint.every = 20
-    config.record.num_steps = STEPS
+    config.record.num_steps = config.sample.num_steps
     if "smoke" in words:
         config.update(num_seeds=2, log_every=2)
         config.sample.num_envs = 32
-        config.train.total_steps = 4 * 32 * STEPS
+        config.train.total_steps = 4 * 32 * config.sample.num_steps
         config.network.hidden = (8,)
         config.eval.num_episodes = 4
         config.checkpoint.every = 2
@@ -74,4 +112,4 @@ def sweep_seed(arg: str | None = None):
 
 def sweep_method(arg: str | None = None):
     """The methods."""
-    return sweeps.grid("argument", sweeps.words(arg, tuple(METHODS)))
+    return sweeps.grid("argument", sweeps.words(arg, (*METHODS, *PATHWISE)))

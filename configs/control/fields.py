@@ -13,6 +13,7 @@ CONTROL = {
     "env.features": "Indices of the observation that the agent sees. (): all.",
     "env.frame_stack": "Number of last observations stacked into one. 1: only the last.",
     "env.at_reset": 'What fills a stack before the first observation: "repeat" (of that one) or "zeros".',
+    "env.judged": "Fields of the environment that differ in evaluations and recordings. Unset: none.",
     "env.delay": "probes/pointmass: steps until an action acts.",
     "env.wind": "probes/pointmass: deviation of the wind's change per step.",
     "env.fresh_starts": "Initial states sampled per step, for large states. Unset: one per step and environment.",

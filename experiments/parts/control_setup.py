@@ -145,8 +145,11 @@ def with_values(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, A
 
 
 def load_env(config, count: int, *, learning: bool = False, **more) -> envs.Vector:
-    """`count` envs of config.env, wrapped. learning: with env.snapshots as starts. more: overrides of its fields."""
+    """`count` envs of config.env, wrapped. learning: with env.snapshots as starts, without env.judged.
+    more: overrides of its fields."""
     fields = config.env.to_dict() | more
+    judged = fields.pop("judged", {})
+    fields |= {} if learning else judged
     features, frames, at_reset = (fields.pop(name) for name in ("features", "frame_stack", "at_reset"))
     taught = fields.pop("snapshots", None)
     if taught and learning:

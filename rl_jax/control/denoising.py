@@ -11,6 +11,7 @@ branches. `preferred` is D3PO (arXiv 2311.13231): the two chains of a group, one
 is control.make_update in the same environment.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,21 +22,21 @@ import optax
 
 from rl_jax.control.algorithm import Algorithm
 from rl_jax.control.denoising_chains import (
+    Chains,
     chain_metrics,
     keep_extremes,
     prompt_scores,
+    prompts_of,
     sample_chains,
     steps_trained,
 )
 from rl_jax.control.update import TURN_METRICS, ControlState, make_parts, over_turns, shuffled, unraveler
 from rl_jax.core.masked import Max, Mean
-from rl_jax.core.types import Params
 from rl_jax.losses import denoising as losses
 from rl_jax.training.step import TrainState, make_train_step
 
 LOSSES = ("clipped", "guarded", "preferred")
 STD, SPAN, LEFT = 6, 7, 8  # places in the observation of worlds.denoising
-PROMPT = slice(2, 4)
 ADVANTAGE_CLIP = 5.0
 
 
@@ -55,6 +56,38 @@ class ChainBatch(NamedTuple):
     means: chex.Array
     advantages: chex.Array
     weights: chex.Array
+
+
+def chain_batch(
+    chains: Chains,
+    seen: dict[str, chex.Array],
+    trained: chex.Array,
+    *,
+    branches: int,
+    keep: tuple[float, float] | None,
+    pairs: bool,
+) -> ChainBatch:
+    """Credit: scores of the prompts, the choice within the groups, and the steps that are trained on.
+
+    Args:
+      chains: B of them.
+      seen: rewards, prompts [.., 2] and filled of the last updates, [history, B], these chains included.
+      trained: n, int32 [].
+      branches: G.
+      keep: (high, low) of keep_extremes, or None.
+      pairs: whether the advantage is the sign of a preference between the two chains of a group.
+    """
+    steps = chains.actions.shape[1]
+    flat = (seen[name].reshape(-1, *seen[name].shape[2:]) for name in ("rewards", "prompts", "filled"))
+    scores = prompt_scores(chains.rewards, prompts_of(chains), *flat).reshape(-1, branches)
+    kept = jnp.ones_like(scores) if keep is None else keep_extremes(scores, high=keep[0], low=keep[1])
+    advantages = jnp.clip(scores, -ADVANTAGE_CLIP, ADVANTAGE_CLIP)
+    if pairs:
+        paid = chains.rewards.reshape(-1, branches)
+        advantages = jnp.sign(paid - paid[:, ::-1])
+    late = (jnp.arange(steps) >= steps - trained).astype(jnp.float32)
+    arrays = (x.reshape(-1, branches, *x.shape[1:]) for x in (chains.observations, chains.actions, chains.means))
+    return ChainBatch(*arrays, advantages, kept[..., None] * late[None, None])
 
 
 def chain_loss(
@@ -149,15 +182,11 @@ def make_denoising_update(
     _check(env, algorithm, num_steps, axis_name, loss, branches, first_steps)
     plain = algorithm._replace(minibatches=1)
     parts = make_parts(agent, env, plain, optimizer, num_steps=num_steps)
-    unravel, groups = unraveler(agent), env.num_envs // branches
-    turns = algorithm.epochs * algorithm.minibatches
+    unravel, turns = unraveler(agent), algorithm.epochs * algorithm.minibatches
 
     def init(key: chex.PRNGKey) -> ControlState:
         state = parts.init(key)
-        seen = jnp.zeros((history, env.num_envs))
-        prompts = jnp.zeros((history, env.num_envs, 2))
-        kept = {"chain_rewards": seen, "chain_prompts": prompts, "chain_filled": seen + 0.0}
-        return state._replace(train=state.train._replace(trackers=kept))
+        return state._replace(train=state.train._replace(trackers=_nothing_seen(history, env.num_envs)))
 
     def loss_fn(params: chex.Array, batch: ChainBatch):
         flat = batch.observations.reshape(-1, batch.observations.shape[-1])
@@ -174,48 +203,36 @@ def make_denoising_update(
         count = state.train.step // turns
         sample_key, shuffle_key = jax.random.split(jax.random.fold_in(state.train.rng, count))
         trained = steps_trained(count, first=first_steps or num_steps, last=num_steps, growth=growth)
-        params: Params = unravel(state.train.params)
-        chains = sample_chains(
-            lambda observations: agent.policy(params, observations),
-            env,
-            sample_key,
-            num_steps=num_steps,
-            branch_at=num_steps - trained,
-            branches=branches,
-        )
-        prompts = chains.observations[:, 0, PROMPT]
-        trackers = _remember(state.train.trackers, count % history, chains.rewards, prompts)
-        seen = (trackers[name].reshape(-1, *trackers[name].shape[2:]) for name in ("chain_rewards", "chain_prompts"))
-        scores = prompt_scores(chains.rewards, prompts, *seen, trackers["chain_filled"].reshape(-1))
-        grouped = scores.reshape(groups, branches)
-        kept = jnp.ones_like(grouped) if keep is None else keep_extremes(grouped, high=keep[0], low=keep[1])
-        advantages = jnp.clip(grouped, -ADVANTAGE_CLIP, ADVANTAGE_CLIP)
-        if loss == "preferred":
-            paid = chains.rewards.reshape(groups, branches)
-            advantages = jnp.sign(paid - paid[:, ::-1])
-        late = jnp.arange(num_steps) >= num_steps - trained
-        arrays = [x.reshape(groups, branches, *x.shape[1:]) for x in chains[:3]]
-        batch = ChainBatch(*arrays, advantages, kept[..., None] * late[None, None])
-        order = shuffled(shuffle_key, algorithm.epochs, groups).reshape(turns, -1)
+        policy = functools.partial(agent.policy, unravel(state.train.params))
+        lengths = dict(num_steps=num_steps, branch_at=num_steps - trained, branches=branches)
+        chains = sample_chains(policy, env, sample_key, **lengths)
+        trackers = _remember(state.train.trackers, count % history, chains)
+        batch = chain_batch(chains, trackers, trained, branches=branches, keep=keep, pairs=loss == "preferred")
+        order = shuffled(shuffle_key, algorithm.epochs, env.num_envs // branches).reshape(turns, -1)
         train = state.train._replace(trackers=trackers)
         train, learned = jax.lax.scan(turn, train, jax.tree.map(lambda x: x[order], batch))
-        metrics = chain_metrics(chains, prompts) | over_turns(learned) | loss_fn(train.params, batch)[1]
-        one = jnp.float32(1.0)
-        metrics |= {"chains/kept": Mean(jnp.mean(kept), one), "chains/steps": Mean(trained.astype(jnp.float32), one)}
+        metrics = chain_metrics(chains) | over_turns(learned) | loss_fn(train.params, batch)[1]
+        kept, one = jnp.mean(jnp.max(batch.weights, axis=-1)), jnp.float32(1.0)
+        metrics |= {"chains/kept": Mean(kept, one), "chains/steps": Mean(trained.astype(jnp.float32), one)}
         return state._replace(train=train), metrics
 
     return init, update, parts.policy_of
 
 
-def _remember(trackers: dict[str, Any], row: chex.Array, rewards: chex.Array, prompts: chex.Array) -> dict[str, Any]:
-    new = {"chain_rewards": rewards, "chain_prompts": prompts, "chain_filled": jnp.ones_like(rewards)}
+def _nothing_seen(history: int, num_envs: int) -> dict[str, chex.Array]:
+    shape = (history, num_envs)
+    return {"rewards": jnp.zeros(shape), "prompts": jnp.zeros((*shape, 2)), "filled": jnp.zeros(shape)}
+
+
+def _remember(trackers: dict[str, Any], row: chex.Array, chains: Chains) -> dict[str, Any]:
+    new = {"rewards": chains.rewards, "prompts": prompts_of(chains), "filled": jnp.ones_like(chains.rewards)}
     return {name: trackers[name].at[row].set(x) for name, x in new.items()}
 
 
 def _check(env, algorithm: Algorithm, num_steps: int, axis_name, loss: str, branches: int, first_steps: int) -> None:
     length = int(env.observation_space.high[LEFT]) if env.observation_space.shape == (9,) else 0
     if not length:
-        raise ValueError("denoising updates are for the environment probes/denoise: set env.name to it")
+        raise ValueError("denoising updates are for whole chains of probes/denoise: set env.name to it, and env.jump=0")
     if num_steps != length:
         raise ValueError(f"sample.num_steps={num_steps}, but a chain has {length} steps: set it to env.steps")
     if axis_name is not None:

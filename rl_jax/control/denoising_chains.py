@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from rl_jax.core.masked import Mean
 
 EPS = 1e-4
+PROMPT = slice(2, 4)  # places in the observation of worlds.denoising
 
 
 class Chains(NamedTuple):
@@ -104,9 +105,14 @@ def steps_trained(count: chex.Array, *, first: int, last: int, growth: int) -> c
     return jnp.minimum(first + level, last).astype(jnp.int32)
 
 
-def chain_metrics(chains: Chains, prompts: chex.Array) -> dict[str, Mean]:
+def prompts_of(chains: Chains) -> chex.Array:
+    """The prompt of each chain: its direction, float32 [B, 2]."""
+    return chains.observations[:, 0, PROMPT]
+
+
+def chain_metrics(chains: Chains) -> dict[str, Mean]:
     """episode/return, episode/length, and episode/spread: the variance of x_0 within a prompt, per coordinate."""
-    count = jnp.float32(len(chains.rewards))
+    count, prompts = jnp.float32(len(chains.rewards)), prompts_of(chains)
     same = jnp.all(jnp.abs(prompts[:, None] - prompts[None]) < 1e-3, axis=-1).astype(jnp.float32)
     centers = same @ chains.ends / jnp.sum(same, axis=1)[:, None]
     return {

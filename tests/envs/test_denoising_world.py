@@ -89,10 +89,34 @@ def test_a_convex_combination_of_two_gaussians_scores_is_a_gaussian_of_mixed_pre
     [
         (dict(process="ode"), "process='ode' is none of flow, diffusion"),
         (dict(steps=1), "steps=1 must be 2 or more"),
-        (dict(reward="best"), "reward='best' is none of half, along"),
+        (dict(reward="best"), "reward='best' is none of half, along, cosine"),
         (dict(modes=0), "modes=0"),
+        (dict(jump=11), "jump=11 must be from 0 to steps=10"),
     ],
 )
 def test_what_is_refused(wrong, match):
     with pytest.raises(ValueError, match=match):
         denoising.environment(**wrong)
+
+
+@pytest.mark.parametrize("process", denoising.PROCESSES)
+def test_a_jump_pays_the_prediction_of_a_late_step_and_stops_gradients_before_it(process):
+    env = denoising.environment(process=process, steps=6, reward="cosine", jump=3)
+    keys = jax.random.split(jax.random.key(2), 32)
+    ends = np.asarray(jax.vmap(lambda key: env.reset(key)[0].end)(keys))
+    assert set(ends) == {4, 5, 6}
+    chain = env.reset(keys[int(np.argmax(ends == 5))])[0]
+    schedule = denoising.schedule_of(process, 6, 0.7)
+
+    def last(actions):
+        before, _ = jax.lax.scan(lambda s, a: env.step(keys[0], s, a), chain, actions[:4])
+        after, now = env.step(keys[0], before, actions[4])
+        return now.reward, (before.x, after.x, now.terminated)
+
+    gradient, (before, after, done) = jax.jit(jax.grad(last, has_aux=True))(jnp.full((5, 2), 0.3))
+    assert done and not np.any(gradient[:4]) and np.any(gradient[4])
+    now = jax.tree.map(lambda column: column[4], schedule)
+    predicted = denoising.predict(process, RING, before, now.signal, now.noise) + now.std / now.push * 0.3
+    # x = signal x_0 + noise e, with e the prediction, or the prediction plus x_0.
+    noise = predicted + after if process == "flow" else predicted
+    np.testing.assert_allclose(now.signal * after + now.noise * noise, before, atol=1e-4)

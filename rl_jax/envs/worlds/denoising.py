@@ -14,8 +14,9 @@ The action a is in units of the step's own noise: a ~ N(0, I) is the pretrained 
 model that predicts f_t + u. So log N(a; ., I) is the log-prob of x' up to a constant, and KL(model || pretrained) of a
 step is |mean of a|^2 / 2. Only x_0 is paid, according to a prompt, which is a direction.
 
-Observation: x [2], the direction [2], the time in [0, 1], push_t / std_t, std_t, |dt|, and the steps left; the last
-one's bound in the Box is T. Sources: DDPO, arXiv 2305.13301 (the chain as an MDP); Flow-GRPO, 2505.05470 (its SDE).
+Observation: x [2], the direction [2], the time in [0, 1], push_t / std_t, std_t, |dt|, and the steps left (0 with a
+jump); the last one's bound in the Box is T. Sources: DDPO, arXiv 2305.13301 (the chain as an MDP); Flow-GRPO, arXiv
+2505.05470 (its SDE); ImageReward, 2304.05977 (ReFL, the jump).
 """
 
 from typing import NamedTuple
@@ -28,7 +29,7 @@ import numpy as np
 from rl_jax.envs.protocol import Box, Environment, Step
 
 NO = np.bool_(False)  # numpy, so that the import starts no jax backend
-PROCESSES, REWARDS = ("flow", "diffusion"), ("half", "along")
+PROCESSES, REWARDS = ("flow", "diffusion"), ("half", "along", "cosine")
 
 
 class Mixture(NamedTuple):
@@ -61,11 +62,12 @@ class Schedule(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The state: x float32 [2], the prompt's direction float32 [2], steps taken int32 []."""
+    """The state: x float32 [2], the prompt's direction float32 [2], steps taken and the last step, int32 []."""
 
     x: chex.Array
     direction: chex.Array
     step: chex.Array
+    end: chex.Array
 
 
 def ring(modes: int = 8, radius: float = 2.0, deviation: float = 0.2) -> Mixture:
@@ -153,8 +155,11 @@ def schedule_of(process: str, steps: int, eta: float) -> Schedule:
 
 
 def reward_of(x: chex.Array, direction: chex.Array, *, kind: str, margin: float, radius: float) -> chex.Array:
-    """ "half": 1 if x . direction > margin, else 0. "along": x . direction / radius. float [] of x [2]."""
-    along = jnp.sum(x * direction, axis=-1)
+    """ "half": 1 if x . direction > margin, else 0. "along": x . direction / radius. "cosine": of the angle between
+    them, as of two embeddings. float [] of x [2]."""
+    along = jnp.sum(x * direction)
+    if kind == "cosine":
+        return along * jax.lax.rsqrt(jnp.sum(jnp.square(x)) + 1e-6)
     return (along > margin).astype(jnp.float32) if kind == "half" else along / radius
 
 
@@ -169,6 +174,7 @@ def environment(
     reward: str = "half",
     margin: float = 1.2,
     prompts: int = 4,
+    jump: int = 0,
 ) -> Environment:
     """The chain of a pretrained model of a ring of modes, as an Environment.
 
@@ -179,9 +185,11 @@ def environment(
       modes: of the mixture.
       radius: of the ring.
       deviation: of each mode.
-      reward: "half" (sparse) or "along".
+      reward: "half" (sparse), "along" or "cosine"; the last two have a gradient.
       margin: of "half".
       prompts: number of directions, evenly around the circle from the x axis on.
+      jump: ReFL's shortcut for gradients through the reward. The chain ends at a random one of its last `jump` steps,
+        whose prediction of x_0 is paid; no gradient goes through the steps before. 0: whole chains.
 
     Raises:
       ValueError: if process or reward is unknown, or a number is out of range.
@@ -190,30 +198,39 @@ def environment(
         raise ValueError(f"reward={reward!r} is none of {', '.join(REWARDS)}")
     if modes < 1 or prompts < 1:
         raise ValueError(f"modes={modes} and prompts={prompts} must be 1 or more")
+    if not 0 <= jump <= steps:
+        raise ValueError(f"jump={jump} must be from 0 to steps={steps}")
     mixture, schedule = ring(modes, radius, deviation), schedule_of(process, steps, eta)
 
     def observe(chain: Chain) -> chex.Array:
         now = jax.tree.map(lambda column: jnp.asarray(column)[jnp.minimum(chain.step, steps - 1)], schedule)
-        rest = jnp.stack([now.time, now.push / now.std, now.std, now.span, steps - chain.step.astype(jnp.float32)])
+        left = 0.0 if jump else steps - chain.step.astype(jnp.float32)
+        rest = jnp.stack([now.time, now.push / now.std, now.std, now.span, left])
         return jnp.concatenate([chain.x, chain.direction, rest])
 
     def reset(key: chex.PRNGKey):
-        noise_key, prompt_key = jax.random.split(key)
+        noise_key, prompt_key, end_key = jax.random.split(key, 3)
         angle = 2.0 * jnp.pi * jax.random.randint(prompt_key, (), 0, prompts) / prompts
         direction = jnp.stack([jnp.cos(angle), jnp.sin(angle)])
         start = schedule.signal[0] * mixture.means.mean(0) + schedule.noise[0] * jax.random.normal(noise_key, (2,))
-        chain = Chain(start, direction, jnp.int32(0))
+        end = jax.random.randint(end_key, (), steps - max(jump, 1), steps) + 1
+        chain = Chain(start, direction, jnp.int32(0), end)
         return chain, observe(chain)
 
     def step(key: chex.PRNGKey, chain: Chain, action: chex.Array):
         now = jax.tree.map(lambda column: jnp.asarray(column)[jnp.minimum(chain.step, steps - 1)], schedule)
-        predicted = predict(process, mixture, chain.x, now.signal, now.noise)
-        chain = chain._replace(x=now.keep * chain.x + now.push * predicted + now.std * action, step=chain.step + 1)
-        done = chain.step >= steps
+        x = jax.lax.stop_gradient(chain.x) if jump else chain.x
+        predicted = predict(process, mixture, x, now.signal, now.noise)
+        chain = chain._replace(x=now.keep * x + now.push * predicted + now.std * action, step=chain.step + 1)
+        done = chain.step >= chain.end
+        if jump:  # the model's own prediction: the action's mean is push / std times its correction
+            own = predicted + now.std / now.push * action
+            clean = x - now.noise * own if process == "flow" else (x - now.noise * own) / now.signal
+            chain = chain._replace(x=jnp.where(done, clean, chain.x))
         paid = reward_of(chain.x, chain.direction, kind=reward, margin=margin, radius=radius)
         return chain, Step(observe(chain), jnp.where(done, paid, 0.0), done, NO)
 
-    high = np.asarray([np.inf] * 2 + [1.0] * 3 + [np.inf] * 3 + [steps], np.float32)
+    high = np.asarray([np.inf] * 2 + [1.0] * 3 + [np.inf] * 3 + [0 if jump else steps], np.float32)
     anything = Box(np.full(2, -np.inf, np.float32), np.full(2, np.inf, np.float32))
     return Environment(reset, step, Box(np.where(np.arange(9) == 8, 0.0, -high).astype(np.float32), high), anything)
 

@@ -25,6 +25,7 @@
     salesman      the shortest way through some cities, by enumeration for few of them (worlds.salesman)
     errands       reach one end of a line, then the other: a reward that is no function of the place (worlds.errands)
     denoise       a chain of denoising steps whose pretrained model is exact (worlds.denoising)
+    unmask        masked diffusion of a string, differentiable by Gumbel-softmax (worlds.unmasking)
 
 Each is a function that returns an Environment. Source of the idea: A. Jones, "Debugging RL, without the agonizing
 pain"; in JAX, rejax's test environments.
@@ -49,6 +50,7 @@ from rl_jax.envs.worlds import restless as arms
 from rl_jax.envs.worlds import salesman as ways
 from rl_jax.envs.worlds import television as screens
 from rl_jax.envs.worlds import tour as walks
+from rl_jax.envs.worlds import unmasking as strings
 
 UNIT = Box(np.full(1, -1.0, np.float32), np.full(1, 1.0, np.float32))
 NO = np.bool_(False)  # numpy, so that the import starts no jax backend
@@ -277,9 +279,15 @@ def denoise(
     reward: str = "half",
     margin: float = 1.2,
     prompts: int = 4,
+    jump: int = 0,
 ) -> Environment:
     """envs.worlds.denoising.environment, with the same arguments."""
-    ring = dict(modes=modes, radius=radius, deviation=deviation)
-    return chains.environment(
-        process=process, steps=steps, eta=eta, reward=reward, margin=margin, prompts=prompts, **ring
-    )
+    ring = dict(modes=modes, radius=radius, deviation=deviation, margin=margin, prompts=prompts, jump=jump)
+    return chains.environment(process=process, steps=steps, eta=eta, reward=reward, **ring)
+
+
+def unmask(
+    *, letters: int = 4, length: int = 5, steps: int = 6, tau: float = 0.5, alpha: float = 0.02, through: int = 0
+) -> Environment:
+    """envs.worlds.unmasking.environment, with the same arguments."""
+    return strings.environment(letters=letters, length=length, steps=steps, tau=tau, alpha=alpha, through=through)
