@@ -5,8 +5,7 @@
 Each step: groups that have finished -> rewards -> advantages -> old and reference log-probs -> updates, and beside
 them decode calls for the groups to come. config.flow says how far sampling may run ahead (eta), how old a row may get
 (age), and what becomes of rows in flight when new weights arrive. With eta=0 a run is that of experiments.grpo, bit for
-bit. The same command resumes an interrupted run, with every row that was begun. --replay=RUN repeats a run whose
-schedule was free. --role=trainer and --role=sampler are the same run as two processes.
+bit. The same command resumes an interrupted run, with every row that was begun. --role: the same run as processes.
 """
 
 import contextlib

@@ -254,6 +254,10 @@ def make_engine(setup: Setup, *, resumes: bool) -> Engine:
     if resumes:
         rows = min(PREFILL_ROWS, slots)
         options |= {"prefill_rows": rows, "stored_prompts": 2 * rows}
+    if setup.config.flow.samplers > 1:
+        # Programs of one shape: in smaller ones, for fewer rows, the last bit of a log-prob may differ, and how many
+        # rows there are depends on the number of samplers.
+        options |= {"sizes": (slots,), "prefill_rows": 1, "refill": slots}
     return Engine(
         sharding.model_on_mesh(setup.model, mesh),
         slots=slots,

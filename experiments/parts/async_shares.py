@@ -6,6 +6,10 @@
 Sampler i of N has the groups of place p in a batch with p mod N = i. Its clock, decode calls, is its own, so what a
 batch is and which weights drew it must not depend on a clock: the batch is the B oldest groups, and those that were
 let in end before new weights enter (flow.order=oldest, flow.in_flight=drain: the delay lines `delay1` to `delay16`).
+
+With flow.samplers above 1 the engine has programs of one shape, in one process, too: one process, two samplers and
+three give the same bits. With flow.samplers=1, which has smaller programs for fewer rows, a log-prob's last bit may
+differ from those.
 """
 
 from typing import NamedTuple

@@ -77,7 +77,7 @@ def test_two_samplers_of_which_one_dies_are_one_process(tmp_path):
         for side in sides:
             side.join(600)
     assert deaths == [[], []] and not any(side.is_alive() for side in sides)
-    for name in ("samples.jsonl", "final.json", "groups.jsonl"):
+    for name in ("samples.jsonl", "final.json", "group_view.jsonl"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
     one, two = (read_jsonl(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
     # A sampler counts its own decode calls only.
