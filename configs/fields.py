@@ -136,6 +136,7 @@ MODEL = {
     "flow.in_flight": 'Rows in flight at new weights. "interrupt": caches anew; "drain": end first; "keep": go on.',
     "flow.decode_steps": "Tokens per row of one decode call. 0: the engine's own, 64.",
     "flow.measure": "Score rows before the updates, for the sampler's gap by lag. Costs a forward if no term needs it.",
+    "flow.samplers": "Processes that sample, each its share of every batch. Of a delay line only.",
     "flow.timeout_s": "Seconds that one of two processes waits for the other. Then it ends with an error.",
     "agent.env": "Environment of the episodes. Of rl_jax.envs.text, or your own, \"module:Class\".",
     "agent.max_turns": "Turns of the model per episode, at most.",

@@ -29,6 +29,7 @@ def flow(**changes) -> dict:
         decode_steps=0,
         measure=True,
         timeout_s=1800.0,
+        samplers=1,
     )
     return fields | changes
 

@@ -5,8 +5,7 @@
 Each step: groups that have finished -> rewards -> advantages -> old and reference log-probs -> updates, and beside
 them decode calls for the groups to come. config.flow says how far sampling may run ahead (eta), how old a row may get
 (age), and what becomes of rows in flight when new weights arrive. With eta=0 a run is that of experiments.grpo, bit for
-bit. The same command resumes an interrupted run, with every row that was begun. --replay=RUN repeats a run whose
-schedule was free. --role=trainer and --role=sampler are the same run as two processes.
+bit. The same command resumes an interrupted run, with every row that was begun. --role: the same run as processes.
 """
 
 import contextlib
@@ -19,6 +18,7 @@ from experiments.parts import async_check, flags, policy, processes, references,
 from experiments.parts.async_collect import AsyncCollector
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_roles import ROLES, SAMPLER, Ended, Sampler, make_flow, make_link
+from experiments.parts.async_shares import share_of
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.policy_steps import make_policy_batch, score, update
@@ -32,6 +32,7 @@ from rl_jax.tasks import Task
 
 absl_flags.DEFINE_string("replay", None, "workdir of a run whose schedule.jsonl decides, in place of the clock")
 absl_flags.DEFINE_enum("role", "both", ROLES, "one process, or one of two with the same config")
+absl_flags.DEFINE_integer("sampler", 0, "with --role=sampler: which one of config.flow.samplers, from 0")
 absl_flags.DEFINE_string("link", "", "between two processes: a folder (default: in the workdir) or grpc://HOST:PORT")
 absl_flags.DEFINE_string("link_token", None, "file with the secret of a grpc link, the same on both sides")
 
@@ -73,11 +74,12 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
     loop.finish(setup, state.params)
 
 
-def run_sampler(config, workdir: pathlib.Path, link: Link, *, task: Task | None = None) -> bool:
-    """The other process: samples what `run` trains on. Returns whether it has sampled all, or the trainer has ended."""
-    setup, folder = make_setup(async_check.checked(config), task), workdir / SAMPLER
-    side = Sampler(setup, link, folder)
-    flow = Flow(setup, policy.own_prompts(setup)[1], folder)
+def run_sampler(config, workdir: pathlib.Path, link: Link, *, task: Task | None = None, index: int = 0) -> bool:
+    """The other process: samples what `run` trains on, or a share. Returns whether it has sampled all."""
+    setup, share = make_setup(async_check.checked(config), task), share_of(config, index)
+    folder = workdir / (SAMPLER if share.count == 1 else f"{SAMPLER}_{index}")
+    side = Sampler(setup, link, folder, share)
+    flow = Flow(setup, policy.own_prompts(setup)[1], folder, share=share)
     with contextlib.closing(side), contextlib.suppress(Ended):
         version = side.restore(flow)
         with flow.begun(version, side.weights(version)):
@@ -100,7 +102,7 @@ def main(config, workdir: pathlib.Path) -> None:
     token = pathlib.Path(given.link_token).read_text().strip() if given.link_token else None
     link = make_link(given.role, workdir, given.link, token)
     if given.role == "sampler":
-        run_sampler(config, workdir, link) or stops.note()
+        run_sampler(config, workdir, link, index=given.sampler) or stops.note()
     else:
         run(config, workdir, replay=pathlib.Path(given.replay) if given.replay else None, link=link)
 

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from experiments.parts import policy
 from experiments.parts.async_groups import GroupRows, Groups, make_engine, make_place
+from experiments.parts.async_shares import WHOLE, Share
 from experiments.parts.run import Step
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import Setup
@@ -34,10 +35,10 @@ LOG = "schedule.jsonl"
 PAUSE_S = 0.001  # between two looks at a train step, if there is nothing to sample
 
 
-def rule_of(config) -> Rule:
-    """The staleness rule of config.flow."""
+def rule_of(config, share: Share = WHOLE) -> Rule:
+    """The staleness rule of config.flow, for a sampler's share of every batch."""
     flow = config.flow
-    return Rule(config.sample.prompts_per_step, flow.eta, flow.age, flow.order, flow.max_running).check()
+    return Rule(config.sample.prompts_per_step // share.count, flow.eta, flow.age, flow.order, flow.max_running).check()
 
 
 class Flow:
@@ -51,6 +52,7 @@ class Flow:
       prompts: endless batches of records (policy.own_prompts).
       workdir: of the run; gets schedule.jsonl.
       replay: folder of a run whose schedule is followed; None follows config.flow.schedule.
+      share: the groups that this process samples, if there are several samplers.
 
     Attributes:
       rule: admission.Rule.
@@ -58,12 +60,19 @@ class Flow:
       ticks: decode calls so far.
     """
 
-    def __init__(self, setup: Setup, prompts, workdir: pathlib.Path, replay: pathlib.Path | None = None):
+    def __init__(
+        self,
+        setup: Setup,
+        prompts,
+        workdir: pathlib.Path,
+        replay: pathlib.Path | None = None,
+        share: Share = WHOLE,
+    ):
         settings = setup.config.flow
         self._settings, self._path, self.prompts = settings, workdir / LOG, prompts
-        self.rule, self.counters, self.ticks = rule_of(setup.config), Counters(), 0
+        self.rule, self.counters, self.ticks = rule_of(setup.config, share), Counters(), 0
         self._engine = make_engine(setup, resumes=self.rule.bound > 0)
-        self._groups = Groups(setup, self._engine, prompts)
+        self._groups = Groups(setup, self._engine, prompts, share)
         self._place, self._params, self._is_warm = make_place(setup), None, False
         self._recorded = None if replay is None else read_schedule(replay)
         self._free = settings.schedule == "free" and replay is None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from experiments.parts.async_shares import WHOLE, Share
 from experiments.parts.encoding import encode_prompts, whole_text
 from experiments.parts.sampler import Merging
 from experiments.parts.setup import Setup, sampling_of
@@ -56,10 +57,11 @@ class Groups:
       setup: of the run.
       engine: continuous.Engine.
       prompts: endless batches of records, whose position is part of the state.
+      share: the groups that this process samples, if there are several samplers.
     """
 
-    def __init__(self, setup: Setup, engine: Engine, prompts):
-        self._setup, self._engine, self._prompts = setup, engine, prompts
+    def __init__(self, setup: Setup, engine: Engine, prompts, share: Share = WHOLE):
+        self._setup, self._engine, self._prompts, self._share = setup, engine, prompts, share
         self._size, self._batch = setup.config.sample.group_size, setup.config.sample.prompts_per_step
         self._inside: dict[int, GroupRows] = {}
         self._next_records: list[dict] = []
@@ -84,9 +86,10 @@ class Groups:
         return found
 
     def admit(self, number: int) -> None:
-        """Lets the next prompt in, as group `number`."""
+        """Lets the next prompt in, as group `number` of this process."""
+        number = self._share.number(number, self._batch)
         if not self._next_records:
-            self._next_records = list(next(self._prompts))
+            self._next_records = self._share.of_batch(list(next(self._prompts)))
         record = self._next_records.pop(0)
         self._inside[number] = GroupRows(number, record, self._size)
         prompt = self._prompt(record)
@@ -251,6 +254,10 @@ def make_engine(setup: Setup, *, resumes: bool) -> Engine:
     if resumes:
         rows = min(PREFILL_ROWS, slots)
         options |= {"prefill_rows": rows, "stored_prompts": 2 * rows}
+    if setup.config.flow.samplers > 1:
+        # Programs of one shape: in smaller ones, for fewer rows, the last bit of a log-prob may differ, and how many
+        # rows there are depends on the number of samplers.
+        options |= {"sizes": (slots,), "prefill_rows": 1, "refill": slots}
     return Engine(
         sharding.model_on_mesh(setup.model, mesh),
         slots=slots,

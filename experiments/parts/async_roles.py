@@ -22,6 +22,7 @@ import numpy as np
 from experiments.parts import origin, policy
 from experiments.parts.async_flow import Flow, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
+from experiments.parts.async_shares import WHOLE, Share, check_several
 from experiments.parts.check_config import leaves
 from experiments.parts.run import Step
 from experiments.parts.sample_groups import Collected
@@ -104,13 +105,18 @@ class Trainer:
     def take(self) -> list[GroupRows]:
         """The next batch of the sampler."""
         step, size = self.counters.version + 1, self.rule.batch
+        # Of several samplers one may be a batch ahead: then what has finished first need not be of this batch.
+        several = self._settings.samplers > 1
+        which = {"numbers": range((step - 1) * size, step * size)} if several else {}
         self._taken = _wait(
-            lambda: self._link.take(size, POLL_S), self._settings.timeout_s, f"groups of step {step} from the sampler"
+            lambda: self._link.take(size, POLL_S, **which),
+            self._settings.timeout_s,
+            f"groups of step {step} from the sampler{'s' if several else ''}",
         )
         found = [unpack(group) for group in self._taken]
         for group, said in found:
             self._check_shared(group.number, said.get("config", {}))
-        self._metrics = found[0][1]["metrics"]
+        self._metrics = {} if several else found[0][1]["metrics"]  # a sampler counts its own share only
         if {said["step"] for _, said in found} != {step}:
             steps = sorted({said["step"] for _, said in found})
             raise RuntimeError(f"step {step} got groups that the sampler made for steps {steps}: the two runs differ")
@@ -156,6 +162,7 @@ def check_two(config) -> None:
     The sampler does not see rewards, so the choice of prompts cannot learn from them. And it saves its state at every
     version, which computes all caches anew, so that none is kept.
     """
+    check_several(config)
     sample = config.sample
     if sample.prompts.fn != "shuffled" or sample.memory.on:
         what = f"sample.prompts={sample.prompts.fn!r}" if sample.prompts.fn != "shuffled" else "sample.memory.on=True"
@@ -207,11 +214,12 @@ class Sampler:
       setup: of the run.
       link: the sampler's side.
       folder: its own: states and schedule.jsonl.
+      share: the groups that it samples.
     """
 
-    def __init__(self, setup: Setup, link: Link, folder: pathlib.Path):
+    def __init__(self, setup: Setup, link: Link, folder: pathlib.Path, share: Share = WHOLE):
         check_two(setup.config)
-        self._setup, self._link, self._folder = setup, link, folder
+        self._setup, self._link, self._folder, self._share = setup, link, folder, share
         self._patience, self._shared = setup.config.flow.timeout_s, shared(setup.config)
         disk.lock(folder)
         self._end = self._last_end()
@@ -252,8 +260,9 @@ class Sampler:
     def put(self, flow: Flow, groups: list[GroupRows]) -> None:
         """Hands a batch over, in its order."""
         said = {"step": flow.counters.version + 1, "metrics": flow.metrics(), "config": self._shared}
-        first = flow.counters.version * len(groups)
-        packed = [pack(group, first + place, said) for place, group in enumerate(groups)]
+        first, count = flow.counters.version * len(groups), len(groups) * self._share.count
+        order = [self._share.number(first + place, count) for place in range(len(groups))]
+        packed = [pack(group, number, said) for group, number in zip(groups, order, strict=True)]
         what = f"room for the groups of step {said['step']}"
         _wait(lambda: self._link.put(packed, POLL_S), self._patience, what, self._ended)
 

@@ -122,7 +122,14 @@ def fields() -> set[str]:
                 yield from names(value, f"{prefix}{name}.")
 
     files = [path.relative_to(REPO_ROOT).as_posix() for path in sorted((REPO_ROOT / "configs").rglob("*.py"))]
-    folders = ("configs/task.py", "configs/tasks/", "configs/preferences/", "configs/control/", "configs/plans.py")
+    folders = (
+        "configs/task.py",
+        "configs/tasks/",
+        "configs/preferences/",
+        "configs/control/",
+        "configs/plans.py",
+        "configs/grpo_async.py",
+    )
     with_config = [f for f in files if f.startswith(folders) and "def get_config" in (REPO_ROOT / f).read_text()]
     assert len(with_config) > 10
     return {name for file in with_config for name in names(config_of(file))}
@@ -260,8 +267,12 @@ def test_docstrings_are_shown_as_text_and_code_stays_code():
     module = module_at("docs/docstrings.py")
     text = "u[i][j] of <pad>, a*b*c.\n\n    l = a*b*c[i][j]\n\nArgs:\n    **keywords: x*y*z, `a*b*c`."
     assert module.escaped(text).splitlines() == [
-        r"u[i]\[j] of &lt;pad>, a\*b\*c.", "", "    l = a*b*c[i][j]", "",
-        "Args:", r"    **keywords: x\*y\*z, `a*b*c`.",
+        r"u[i]\[j] of &lt;pad>, a\*b\*c.",
+        "",
+        "    l = a*b*c[i][j]",
+        "",
+        "Args:",
+        r"    **keywords: x\*y\*z, `a*b*c`.",
     ]
 
 
