@@ -58,7 +58,7 @@ PATHWISE = {
     "drakes": dict(
         # Evaluated on hard samples: the relaxed chain pays less KL than its letters do.
         env=dict(
-            name="probes/unmask", letters=4, length=4, steps=4, tau=0.5, alpha=0.02, through=0, judged=dict(tau=0.0)
+            name="probes/unmask", letters=4, length=4, steps=4, tau=1.0, alpha=0.02, through=0, judged=dict(tau=0.0)
         ),
         sample=dict(num_envs=64, num_steps=4),
         network=dict(hidden=(64, 64), distribution="unit_gaussian"),

@@ -189,12 +189,15 @@ def test_the_reward_rises_from_a_quarter_and_the_samples_stay_apart(word, least,
 
 @pytest.mark.slow
 def test_drakes_comes_near_the_best_that_any_model_can():
-    """max E r - alpha KL = alpha log E_prior exp(r / alpha), by enumeration; the evaluation samples hard letters."""
+    """max E r - alpha KL = alpha log E_prior exp(r / alpha), by enumeration; the evaluation samples hard letters.
+
+    A little more is possible, since letters unmasked in the same step are independent in the pretrained chain.
+    """
     prior, alpha = unmasking.markov(4, 4), 0.02
     paid = np.asarray(jax.vmap(unmasking.pair_share)(prior.one_hot), np.float64)
     best = alpha * np.log(np.sum(prior.probs * np.exp(paid / alpha)))
-    found = reached("drakes", 20)["eval/return"]
-    assert best - 0.15 < np.min(found) and np.max(found) < best + 0.02
+    found = reached("drakes", 40)["eval/return"]
+    assert best - 0.1 < np.min(found) and np.max(found) < best + 0.04
 
 
 @pytest.mark.slow
