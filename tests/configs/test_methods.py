@@ -355,7 +355,7 @@ def test_arms_of_ablations_are_read():
 
 @pytest.mark.slow
 def test_all_the_forms_say_the_same(tmp_path, monkeypatch):
-    """In this process, where the tests' files are read already: the next test starts it as users do."""
+    """In this process, where the tests' files are read already: a test below starts it as users do."""
     paths = {name: tmp_path / f"methods.{name}" for name in ("html", "markdown", "json")}
     monkeypatch.setattr(sys, "argv", ["methods", *(f"--{name}={path}" for name, path in paths.items())])
     monkeypatch.chdir(REPO_ROOT)
