@@ -343,12 +343,18 @@ def train(probe: Probe, *, seeds: int = 3) -> Outcome:
     warmup = 0 if probe.critic is None else CRITIC_STEPS
     count = warmup + STEPS
 
-    def run(key, chance):
-        states = {name: init_state(params[name], steps[name][0], key) for name in params}
-        (states, _), _ = jax.lax.scan(step, (states, probe.memory.init()), (chance, jnp.arange(count) < warmup))
+    def begin(key):
+        return {name: init_state(params[name], steps[name][0], key) for name in params}, probe.memory.init()
+
+    def run(carry, chance):
+        (states, _), _ = jax.lax.scan(step, carry, (chance, jnp.arange(count) < warmup))
         return accuracy(states["policy"].params)
+
+    def side_by_side(keys, chance):
+        # The start has the axis of the seeds already: from one without it, a scan is traced once more for each level.
+        return jax.vmap(run)(jax.vmap(begin)(keys), chance)
 
     keys = jax.random.split(jax.random.key(0), seeds)
     chance = jax.vmap(lambda key: chances(key, count, probe.training))(keys)
-    after = jax.jit(jax.vmap(run), compiler_options=QUICK)(keys, chance)
+    after = jax.jit(side_by_side, compiler_options=QUICK)(keys, chance)
     return Outcome(np.full(seeds, accuracy(start())), np.asarray(after))

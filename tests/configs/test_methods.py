@@ -354,10 +354,12 @@ def test_arms_of_ablations_are_read():
 
 
 @pytest.mark.slow
-def test_all_the_forms_say_the_same(tmp_path):
+def test_all_the_forms_say_the_same(tmp_path, monkeypatch):
+    """In this process, where the tests' files are read already: a test below starts it as users do."""
     paths = {name: tmp_path / f"methods.{name}" for name in ("html", "markdown", "json")}
-    command = [sys.executable, "-m", "experiments.tools.methods", *(f"--{name}={path}" for name, path in paths.items())]
-    subprocess.run(command, cwd=REPO_ROOT, check=True, timeout=120)
+    monkeypatch.setattr(sys, "argv", ["methods", *(f"--{name}={path}" for name, path in paths.items())])
+    monkeypatch.chdir(REPO_ROOT)
+    methods.main()
     written = json.loads(paths["json"].read_text())
     assert [entry["key"] for entry in written] == methods.all_keys()
     assert written[0].keys() == set(methods.Method._fields)

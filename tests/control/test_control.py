@@ -31,7 +31,11 @@ def train(config, updates):
     config.log_every = config.checkpoint.every = updates
     keys, values = control_setup.runs_of(config)
     init, advance, _ = control_runs.make_run(config)
-    whole = jax.vmap(lambda key, values: advance(init(key, values), values, updates))
+
+    def whole(keys, values):
+        # The start has the axis of the runs already: from one without it, a scan is traced once more for each level.
+        return jax.vmap(lambda state, values: advance(state, values, updates))(jax.vmap(init)(keys, values), values)
+
     return jax.jit(whole, compiler_options=QUICK)(keys, values)
 
 

@@ -182,18 +182,20 @@ def wpo(p, beta):
     return weights[0] * weights[1] * logistic(beta * p.h)
 
 
-def prompts(log_probs, batch, more, frozen=None):
-    """A PreferenceBatch as Prompts; what is behind the mask is not read."""
-    found = []
-    for n in range(len(batch.completion_mask)):
+def prompt(n, log_probs, batch, more, frozen=None):
+    """Row n of a PreferenceBatch as a Prompt; what is behind the mask is not read."""
 
-        def tokens(x, n=n):
-            return [[float(v) for v in row[m]] for row, m in zip(x[n], batch.completion_mask[n], strict=True)]
+    def tokens(x):
+        return [[float(v) for v in row[m]] for row, m in zip(x[n], batch.completion_mask[n], strict=True)]
 
-        extras = {name: np.asarray(x)[n] for name, x in (batch.extras | more).items()}
-        arrays = tokens(log_probs), tokens(batch.ref_log_probs), tokens(batch.prev_log_probs)
-        found.append(Prompt(*arrays, list(batch.rewards[n]), extras, frozen[n] if frozen else None))
-    return found
+    extras = {name: np.asarray(x)[n] for name, x in (batch.extras | more).items()}
+    arrays = tokens(log_probs), tokens(batch.ref_log_probs), tokens(batch.prev_log_probs)
+    return Prompt(*arrays, list(batch.rewards[n]), extras, frozen[n] if frozen else None)
+
+
+def prompts(log_probs, batch, more):
+    """All rows of a PreferenceBatch."""
+    return [prompt(n, log_probs, batch, more) for n in range(len(batch.completion_mask))]
 
 
 def value_and_gradient(fn, log_probs, batch, more, step=1e-5):
@@ -205,6 +207,6 @@ def value_and_gradient(fn, log_probs, batch, more, step=1e-5):
         for sign in (1, -1):
             moved = log_probs.copy()
             moved[i] += sign * step
-            sides.append(fn(prompts(moved, batch, more, frozen)[i[0]]))
+            sides.append(fn(prompt(i[0], moved, batch, more, frozen)))
         gradient[i] = (sides[0] - sides[1]) / (2 * step)
     return sum(map(fn, frozen)) / len(frozen), gradient / len(frozen)

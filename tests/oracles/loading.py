@@ -6,6 +6,7 @@ wandb, datasets and the like. Their arithmetic needs torch and numpy only. So th
 """
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -126,4 +127,9 @@ class Package:
 
 
 def _below(name, names):
-    return any(name == other or name.startswith(other + ".") for other in names)
+    return f"{name}.".startswith(_prefixes(names))
+
+
+@functools.cache  # asked of every loaded module, thousands of them, at each import
+def _prefixes(names):
+    return tuple(f"{other}." for other in names)

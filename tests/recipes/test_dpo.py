@@ -12,7 +12,7 @@ from rl_jax.core.masked import merge
 from rl_jax.core.types import TokenScores
 from rl_jax.dpo import Objective
 from rl_jax.losses.preference import compare, links, offsets, prompt_weights, regularizers, scales, score_maps
-from tests.losses.preference.cases import EVERY, METHODS, B, make_batch, run, run64
+from tests.losses.preference.cases import EVERY, METHODS, B, compiled, make_batch, run, run64
 from tests.numpy_loops import preference as reference
 
 partial = functools.partial
@@ -43,14 +43,14 @@ def test_values_and_gradients_against_plain_python(name):
 
 @functools.cache
 def _whole(name):
-    return run(EVERY[name].objective, *_batch(name))
+    return compiled(name)(*_batch(name))
 
 
 @every_method
 def test_nothing_behind_the_mask_is_read(name):
     """Bit for bit, in value and gradient; nan is the default padding of these batches."""
     mean, gradient, metrics = _whole(name)
-    zeros = run(EVERY[name].objective, *_batch(name, padding=0.0))
+    zeros = compiled(name)(*_batch(name, padding=0.0))
     jax.tree.map(np.testing.assert_array_equal, (mean, gradient, metrics), zeros)
     mask = _batch(name)[1].completion_mask
     assert np.isfinite(gradient).all() and (gradient[~mask] == 0).all() and np.isfinite(mean.total)
@@ -60,10 +60,10 @@ def test_nothing_behind_the_mask_is_read(name):
 @every_method
 def test_micro_batches_and_permuted_prompts(name):
     """Parts add up to the whole, in whatever order the prompts stand."""
-    objective, arrays = EVERY[name].objective, _batch(name)
+    arrays = _batch(name)
     mean, gradient, metrics = _whole(name)
     order = np.array([3, 0, 4, 5, 1, 2])
-    parts = [run(objective, *_rows(arrays, rows)) for rows in (order[:3], order[3:])]
+    parts = [compiled(name)(*_rows(arrays, rows)) for rows in (order[:3], order[3:])]
     whole, all_metrics = merge(parts[0][0], parts[1][0]), merge(parts[0][2], parts[1][2])
     np.testing.assert_allclose(whole.total, mean.total, rtol=2e-6)
     assert float(whole.count) == float(mean.count) == 6
@@ -81,13 +81,13 @@ def test_absent_responses_are_inert(name):
     present = batch.present.copy()
     present[1], present[2, -1] = False, False
     batch = batch._replace(present=present)
-    mean, gradient, metrics = run(case.objective, log_probs, batch, more)
+    mean, gradient, metrics = compiled(name)(log_probs, batch, more)
     assert float(mean.count) == (4 if case.responses == 1 else 5)
     assert (gradient[~present] == 0).all() and np.isfinite(gradient).all()
     changed = log_probs.copy()
     changed[~present] = np.linspace(-9, -1, changed.shape[-1], dtype=np.float32)
     batch = batch._replace(completion_mask=batch.completion_mask | ~present[:, :, None])
-    again = run(case.objective, changed, batch, more)
+    again = compiled(name)(changed, batch, more)
     jax.tree.map(np.testing.assert_array_equal, (mean, gradient, metrics), again)
 
 
@@ -96,8 +96,8 @@ def test_a_prompt_without_responses_adds_nothing(name):
     arrays = _batch(name)
     present = arrays[1].present.copy()
     present[[1, 4, 5]] = False
-    mean, gradient, _ = run(EVERY[name].objective, arrays[0], arrays[1]._replace(present=present), arrays[2])
-    rest = run(EVERY[name].objective, *_rows(arrays, np.array([0, 2, 3])))
+    mean, gradient, _ = compiled(name)(arrays[0], arrays[1]._replace(present=present), arrays[2])
+    rest = compiled(name)(*_rows(arrays, np.array([0, 2, 3])))
     np.testing.assert_allclose(mean.total, rest[0].total, rtol=1e-6)
     np.testing.assert_allclose(gradient[[0, 2, 3]], rest[1], rtol=1e-5, atol=1e-7)
 

@@ -289,16 +289,27 @@ def make_batch(seed=0, prompts=6, responses=2, length=6, dtype=np.float32, paddi
     return tokens(log_probs), batch, {"sequence_kl": rng.uniform(0, 2, shape[:2]).astype(dtype)}
 
 
-def run(objective, log_probs, batch, more):
-    """(the Mean, its value's gradient in log_probs [N, K, C], the metrics); arrays keep their dtype."""
-
+def _run(objective, log_probs, batch, more):
     def value(log_probs):
         rows = log_probs.reshape(-1, log_probs.shape[-1])
         mean, metrics = dpo.loss(TokenScores(rows, jnp.ones_like(rows)), batch, objective, more)
         return mean.value(), (mean, metrics)
 
     (_, (mean, metrics)), gradient = jax.value_and_grad(value, has_aux=True)(jnp.asarray(log_probs))
+    return mean, gradient, metrics
+
+
+def run(objective, log_probs, batch, more):
+    """(the Mean, its value's gradient in log_probs [N, K, C], the metrics); arrays keep their dtype."""
+    mean, gradient, metrics = _run(objective, log_probs, batch, more)
     return mean, np.asarray(gradient), metrics
+
+
+@functools.cache
+def compiled(name):
+    """`run` of a method of EVERY on float32 as one program, for what calls it often; arrays are numpy's."""
+    program = jax.jit(partial(_run, EVERY[name].objective))
+    return lambda *arrays: jax.device_get(program(*arrays))
 
 
 def run64(objective, log_probs, batch, more):
