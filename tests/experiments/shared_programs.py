@@ -43,7 +43,7 @@ def key_of(x):
         return kind, key_of(x.func), key_of(x.args), key_of(x.keywords)
     if isinstance(x, types.MethodType):
         return kind, key_of(x.__func__), key_of(x.__self__)
-    if isinstance(x, tuple | list):
+    if isinstance(x, tuple):  # a list may be there to be appended to
         return kind, tuple(map(key_of, x))
     if isinstance(x, ConfigDict):
         return kind, key_of(x.to_dict())
@@ -81,7 +81,7 @@ class Sharing:
             return self.jit(*args, **kwargs)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def sharing():
     """The Sharing of a test file: jax.jit while its tests run."""
     found = Sharing(jax.jit)
