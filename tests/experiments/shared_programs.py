@@ -23,6 +23,8 @@ from ml_collections import ConfigDict
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.BuiltinFunctionType, np.dtype)
 HASHED = (jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec, jax.ShapeDtypeStruct, np.ufunc)
 SMALL = 4096  # elements of an array whose values are part of a key
+# What tests replace and no traced function reads: sharing goes on. (CPU_OPTIONS become an argument of jax.jit.)
+NOT_TRACED = {"StopSignal", "make_evaluate", "CPU_OPTIONS"}
 
 
 class _NoKeyError(Exception):
@@ -55,6 +57,8 @@ def key_of(x):
         return kind, x.shape, x.dtype, x.tobytes()
     if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         return kind, str(x.dtype), key_of(np.asarray(jax.random.key_data(x)))
+    if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and x.is_fully_addressable and x.size <= SMALL:
+        return kind, x.weak_type, x.committed, x.sharding, key_of(np.asarray(x))
     if dataclasses.is_dataclass(x) and x.__dataclass_params__.frozen and not isinstance(x, nn.Module):
         return kind, tuple(key_of(getattr(x, field.name)) for field in dataclasses.fields(x))
     if isinstance(x, HASHED) or (isinstance(x, nn.Module) and x.scope is None):
@@ -95,9 +99,9 @@ def share_programs(sharing, monkeypatch):
     """Shares until the test replaces something; what is compiled from then on is its own."""
     sharing.on, replace = True, pytest.MonkeyPatch.setattr
 
-    def alone(self, *args, **kwargs):
-        sharing.on = False
-        return replace(self, *args, **kwargs)
+    def alone(self, target, name, *args, **kwargs):
+        sharing.on = sharing.on and isinstance(name, str) and name in NOT_TRACED
+        return replace(self, target, name, *args, **kwargs)
 
     pytest.MonkeyPatch.setattr = alone
     yield

@@ -48,6 +48,7 @@ def different():
         "a partial's keyword": tuple(functools.partial(defaults, factor=factor) for factor in (1.0, 2.0)),
         "an array": (make(array), make(array + 1)),
         "a type of an array": (make(array), make(array.astype(np.float32))),
+        "an array of jax": (make(jnp.ones(2)), make(jnp.zeros(2))),
         "a random key": (make(jax.random.key(0)), make(jax.random.key(1))),
         "a model": (model.apply, other.apply),
     }
@@ -65,7 +66,9 @@ def test_options_of_jit_are_part_of_it():
     assert jax.jit(function) is not jax.jit(function, donate_argnums=0) is not jax.jit(function, static_argnums=0)
 
 
-@pytest.mark.parametrize("unknown", [[], object(), jnp.zeros(2), iter(())], ids=["list", "object", "array", "iterator"])
+@pytest.mark.parametrize(
+    "unknown", [[], object(), np.zeros(5000), iter(())], ids=["list", "object", "large", "iterator"]
+)
 def test_what_nothing_is_known_of_is_not_shared(unknown):
     assert jax.jit(make(unknown)) is not jax.jit(make(unknown))
 
