@@ -11,10 +11,12 @@ import os
 import pathlib
 import signal
 import sys
+import time
 
 import jax
 import numpy as np
 from absl import flags
+from jax._src import cache_key, compiler
 
 from configs import ppo_common
 from configs.control import environments
@@ -253,12 +255,43 @@ class Jobs:
         return sharding.make_mesh(sizes)
 
 
+def share_programs(give_up_s: float = 60.0) -> None:
+    """What the first process compiles for all of them the others read from the shared folder of compiled programs.
+
+    jax's key of a program has a CPU process's own view of the devices in it, so the others would find nothing. If the
+    first writes all that it compiles, they wait for it; whoever waits in vain compiles the program itself.
+
+    Private to jax: in a version without these names each process compiles for itself.
+    """
+
+    def name_devices(entry, devices):
+        entry.update(repr([(device.id, device.process_index) for device in devices.flat]).encode())
+
+    def wait(backend, computation, devices, options, callbacks, name, key):
+        owners = {device.process_index for device in devices}
+        give_up = time.monotonic() + give_up_s
+        while not callbacks and 0 in owners and len(owners) > 1 and time.monotonic() < give_up:
+            found, _ = compiler._cache_read(name, key, options, backend, devices)  # None where nothing is yet
+            if found is not None:
+                return found
+            time.sleep(0.005)
+        return compile_here(backend, computation, devices, options, callbacks, name, key)
+
+    compile_here = getattr(compiler, "_compile_and_write_cache", None)
+    if compile_here is None or not hasattr(cache_key, "_hash_accelerator_config"):
+        return
+    cache_key._hash_accelerator_config = name_devices
+    if processes.FLAGS.process_id > 0 and jax.config.jax_persistent_cache_min_compile_time_secs == 0:
+        compiler._compile_and_write_cache = wait
+
+
 def main() -> None:
     """The jobs that the command line names, in their order."""
     split = sys.argv.index("--")
     folder, mesh, *names = sys.argv[1:split]
     flags.FLAGS(["worker", *sys.argv[split + 1 :]])
     processes.start(supported=True)
+    share_programs()
     jobs = Jobs(pathlib.Path(folder), mesh)
     for name in names:
         getattr(jobs, name)()

@@ -9,6 +9,7 @@ from configs.control import preferences as configs
 from experiments import control_preferences
 from experiments.parts import budgets, control_runs, control_setup
 from rl_jax.training import checkpoint
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}

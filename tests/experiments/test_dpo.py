@@ -15,6 +15,7 @@ from rl_jax.runs.logging import read_jsonl
 from rl_jax.tokenizers import CharTokenizer
 from rl_jax.training import checkpoint
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401
 from tests.experiments.test_hf import folder  # noqa: F401
 

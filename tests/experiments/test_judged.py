@@ -21,6 +21,7 @@ from rl_jax.runs.logging import read_jsonl
 from rl_jax.training.scoring import make_score
 from tests.experiments import small
 from tests.experiments.judge_runs import model_run
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.experiments.test_judges import COMPLETIONS, LENGTH, PROMPTS, asked, judged_rows
 

@@ -27,6 +27,7 @@ from rl_jax.tasks.arithmetic import ALPHABET
 from rl_jax.training import checkpoint
 from tests.experiments import small
 from tests.experiments.judge_runs import reward_run
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 PROMPTS, SAMPLES, WIDTH, LENGTH = 4, 3, 2, 3

@@ -23,6 +23,7 @@ from rl_jax.models import heads
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.training import checkpoint
 from tests.experiments import programs
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import StopAfter, has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 from tests.experiments.small import config as small_config
 from tests.experiments.test_resume import Runner, logged, saving

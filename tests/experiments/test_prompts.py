@@ -17,6 +17,7 @@ from rl_jax.rewards.pool import RewardResult
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.training import checkpoint
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 # A weight per prompt, a value and a shortest answer of each, prompts drawn again: all that is carried between steps.

@@ -16,6 +16,7 @@ from experiments.parts.setup import load_params, make_setup
 from rl_jax import preferences
 from rl_jax.rewards.benchmarks import pair_accuracy
 from rl_jax.training import checkpoint
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.usefixtures("kept_signals")

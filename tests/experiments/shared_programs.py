@@ -1,0 +1,108 @@
+"""Runs of one test file share what they compile: a function of the same code and closed over the same is jitted once.
+
+A run in this process costs three seconds, most of it tracing, lowering and compiling what the run before it has already
+compiled from the same config. A file that imports the fixtures shares:
+
+    from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
+
+Not for tests that count programs, and not while a test has replaced something by `monkeypatch.setattr`: what a function
+finds by a global name is not in its key.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import types
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.BuiltinFunctionType, np.dtype)
+HASHED = (jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec, jax.ShapeDtypeStruct, np.ufunc)
+SMALL = 4096  # elements of an array whose values are part of a key
+# What tests replace and no traced function reads: sharing goes on. (CPU_OPTIONS become an argument of jax.jit.)
+NOT_TRACED = {"StopSignal", "make_evaluate", "CPU_OPTIONS"}
+
+
+class _NoKeyError(Exception):
+    """Nothing says when two of these are the same."""
+
+
+def key_of(x):
+    """What is equal for two values only if a program closed over them is the same. Raises _NoKeyError for others."""
+    kind = type(x)
+    if isinstance(x, PLAIN):
+        return kind, x  # 1, 1.0 and True are equal, but not to a program
+    if isinstance(x, types.FunctionType):
+        with contextlib.suppress(ValueError):  # an empty cell: a function that names itself before it is made
+            cells = tuple(key_of(cell.cell_contents) for cell in x.__closure__ or ())
+            return kind, x.__code__, x.__module__, cells, key_of(x.__defaults__), key_of(x.__kwdefaults__)
+        raise _NoKeyError
+    if isinstance(x, functools.partial):
+        return kind, key_of(x.func), key_of(x.args), key_of(x.keywords)
+    if isinstance(x, types.MethodType):
+        return kind, key_of(x.__func__), key_of(x.__self__)
+    if isinstance(x, tuple):  # a list may be there to be appended to
+        return kind, tuple(map(key_of, x))
+    if isinstance(x, ConfigDict):
+        return kind, key_of(x.to_dict())
+    if isinstance(x, dict):
+        return kind, tuple((key_of(name), key_of(value)) for name, value in x.items())
+    if isinstance(x, set | frozenset):
+        return kind, frozenset(map(key_of, x))
+    if isinstance(x, np.ndarray | np.generic) and x.size <= SMALL and x.dtype != object:
+        return kind, x.shape, x.dtype, x.tobytes()
+    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return kind, str(x.dtype), key_of(np.asarray(jax.random.key_data(x)))
+    if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and x.is_fully_addressable and x.size <= SMALL:
+        return kind, x.weak_type, x.committed, x.sharding, key_of(np.asarray(x))
+    if dataclasses.is_dataclass(x) and x.__dataclass_params__.frozen and not isinstance(x, nn.Module):
+        return kind, tuple(key_of(getattr(x, field.name)) for field in dataclasses.fields(x))
+    if isinstance(x, HASHED) or (isinstance(x, nn.Module) and x.scope is None):
+        return kind, x
+    raise _NoKeyError
+
+
+class Sharing:
+    """In place of jax.jit."""
+
+    def __init__(self, jit):
+        self.jit, self.known, self.on = jit, {}, True
+
+    def __call__(self, *args, **kwargs):
+        """The jitted function that has this key, if there is one. Otherwise what jax.jit gives."""
+        if not self.on or not args or not isinstance(args[0], types.FunctionType | functools.partial):
+            return self.jit(*args, **kwargs)
+        try:
+            key = key_of((args, kwargs))
+            if key not in self.known:
+                self.known[key] = self.jit(*args, **kwargs)
+            return self.known[key]
+        except (_NoKeyError, RecursionError, TypeError):  # TypeError: a part cannot be hashed
+            return self.jit(*args, **kwargs)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sharing():
+    """The Sharing of a test file: jax.jit while its tests run."""
+    found = Sharing(jax.jit)
+    jax.jit = found
+    yield found
+    jax.jit = found.jit
+
+
+@pytest.fixture(autouse=True)
+def share_programs(sharing, monkeypatch):
+    """Shares until the test replaces something; what is compiled from then on is its own."""
+    sharing.on, replace = True, pytest.MonkeyPatch.setattr
+
+    def alone(self, target, name, *args, **kwargs):
+        sharing.on = sharing.on and isinstance(name, str) and name in NOT_TRACED
+        return replace(self, target, name, *args, **kwargs)
+
+    pytest.MonkeyPatch.setattr = alone
+    yield
+    pytest.MonkeyPatch.setattr = replace
