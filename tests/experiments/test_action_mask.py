@@ -14,6 +14,7 @@ from experiments.parts.clock import Clock
 from experiments.parts.rewards import make_rewards
 from experiments.parts.sample_groups import Collector
 from experiments.parts.setup import make_setup
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
 from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 from tests.experiments.test_ppo import with_critic

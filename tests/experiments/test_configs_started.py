@@ -12,6 +12,7 @@ from configs.tasks import intuitor
 from experiments import grpo, ppo
 from rl_jax.tasks.arithmetic import ALPHABET
 from tests.experiments.judge_runs import SMALL, model_run, reward_run
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 PROGRAMS = {"grpo": grpo, "ppo": ppo}

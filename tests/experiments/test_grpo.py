@@ -24,6 +24,7 @@ from rl_jax.rewards.pool import RewardPool, RewardResult
 from rl_jax.training import checkpoint
 from rl_jax.training.step import TrainState
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
 from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
 

@@ -16,6 +16,7 @@ from rl_jax.core.types import Rollout
 from rl_jax.tasks.arithmetic import ALPHABET
 from rl_jax.training.scoring import make_score
 from tests.experiments.judge_runs import model_run, reward_run
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
 
 PROMPTS = ("1+2=", "1+2=", "30-4=", "30-4=")

@@ -24,6 +24,7 @@ from rl_jax.training.scoring import make_score
 from rl_jax.training.step import merge
 from tests.experiments import small
 from tests.experiments.judge_runs import model_run, reward_run
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
 
 
