@@ -11,7 +11,7 @@ of groups. Arguments: a world (`maze` is the default), `smoke` (seconds, for CI)
                              A_j + V_j (VAGEN, arXiv 2510.16907; gamma_turn .95, all else 1)
     archer                   A_j = min_k Q_k(s_j, a_j) - min_k V_k(s_j), REINFORCE on the turn's tokens; Q_k to
                              r_j + gamma V'_k(s_j+1), V_k to Q'_k(s_j, a_j), k = 1, 2, V', Q' of a slow copy
-                             (arXiv 2402.19446; gamma .95, slow copy .1). Own rows only: no replay buffer
+                             (arXiv 2402.19446; gamma .95). Own rows only: no replay buffer, so 8 epochs, not 50
 
 Departures: the critic starts from the policy and learns every token of a turn; small models and worlds.
 """
@@ -26,7 +26,8 @@ METHODS = {
         advantage=dict(fn=f"{CRITICS}:archer_td", discount=0.95),
         loss=dict(fn="rl_jax.losses.turn_critics:squared_errors"),
         whiten=False,
-        target_rate=0.1,
+        epochs=8,
+        target_rate=1.0,  # the code's .1 after each of 50 epochs per iteration
     ),
 }
 
@@ -42,7 +43,8 @@ def get_config(arg: str | None = None):
     config.sample.update(prompts_per_step=rows, group_size=1)
     config.train.update(epochs=1, minibatches=2)
     rate = common.optimizer(learning_rate=1e-3, warmup_steps=10)  # faster than the policy's
-    ppo_common.with_critic(config, warmup_steps=1 if "smoke" in words else 5, optimizer=rate, **METHODS[chosen[0]])
+    warmup = 1 if "smoke" in words else 20 if chosen[0] == "archer" else 5
+    ppo_common.with_critic(config, warmup_steps=warmup, optimizer=rate, **METHODS[chosen[0]])
     if chosen[0] == "turn_ppo":
         config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.turns:turn_clip", clip_low=0.2, clip_high=0.2)
     if chosen[0] == "archer":

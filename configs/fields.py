@@ -287,6 +287,7 @@ POLICY = {
     "critic.advantage": "Rewards and values to advantages (rl_jax.advantages.tokens).",
     "critic.whiten": "Normalize advantages to mean 0 and deviation 1.",
     "critic.bootstrap_truncated": "Bootstrap truncated completions with the critic's value. False: with 0.",
+    "critic.epochs": "Passes of a separate critic over a step's rows, all but one before the policy's updates.",
     "critic.target_rate": "Share by which the slow copy of critics of turns (archer_td) follows them per step.",
     "critic.loss": "Value loss per token (rl_jax.losses.value).",
     **_under("critic.support algorithm.support", SUPPORT),

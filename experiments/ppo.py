@@ -435,6 +435,12 @@ def update(
     only_critic = loop.step <= settings.warmup_steps
     batch = pretraining.attach(setup, batch, loop.step)
     alike = packer.padded or settings.shared or settings.micro_batches == setup.config.train.micro_batches
+    for extra in range(1, settings.epochs):
+        for part in policy_parts.minibatches(setup.config, batch, jax.random.fold_in(key, extra)):
+            rows = to_mesh(setup, packer.to_train(part, settings.micro_batches))
+            learner, _, metrics = programs.update(learner, rows, rows, only_critic=True)
+            critic_updates.append(jax.device_get(metrics))
+            loop.check_finite(learner.critic, rows)
     for part in policy_parts.minibatches(setup.config, batch, key):
         rows = to_mesh(setup, packer.to_train(part))
         of_critic = rows if alike else to_mesh(setup, packer.to_train(part, settings.micro_batches))

@@ -32,14 +32,16 @@ def start(setup: Setup, params: Params, *, num_outputs: int) -> tuple[Params, An
 
     Raises:
       FileNotFoundError: if critic.init_from is no run.
-      ValueError: if a shared critic is to be trained alone or to start from another run, or that run's model has
-        another shape.
+      ValueError: if a shared critic is to be trained alone or to start from another run, if that run's model has
+        another shape, or if critic.epochs does not fit.
     """
     settings = setup.config.critic
     if settings.shared and settings.warmup_steps:
         raise ValueError("critic.warmup_steps: a critic that shares the policy's trunk cannot be trained alone")
     if settings.shared and (settings.init_from or setup.config.algorithm.ptx.coef):
         raise ValueError("critic.shared: its trunk is the policy's, so leave critic.init_from empty and ptx.coef 0")
+    if settings.epochs < 1 or (settings.shared and settings.epochs > 1):
+        raise ValueError(f"critic.epochs={settings.epochs!r} must be 1 or more, and 1 with critic.shared")
     add_head = functools.partial(add_value_head, trained_model(setup), num_outputs=num_outputs)
     shardings = sharding.tree_shardings(jax.eval_shape(add_head, params), setup.mesh)
     if not settings.init_from:

@@ -262,6 +262,8 @@ def test_archers_policy_has_the_advantage_of_its_turn_on_each_token():
 @pytest.mark.usefixtures("kept_signals")
 def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path):
     config = tiny(tmp_path, "maze,archer")
+    with config.unlocked():
+        config.critic.update(epochs=2, target_rate=0.5)
     ppo.run(config, tmp_path / "run")
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["step"] == 3 and rows[-1]["value/loss"] > 0 and rows[-1]["grad_norm"] > 0
@@ -282,6 +284,16 @@ def test_the_slow_copy_follows_by_its_rate():
     np.testing.assert_array_equal(follow(target, {"head": jnp.float32([5.0, 2.0])})["head"], [2.0, 2.0])
     with pytest.raises(ValueError, match="critic.target_rate=0 must be above 0"):
         critics.slow_copy(SimpleNamespace(params=params), everywhere, SimpleNamespace(target_rate=0))
+
+
+@pytest.mark.parametrize("field", ["shared", "bootstrap_truncated"])
+def test_critic_epochs_are_at_least_one_and_one_if_shared(tmp_path, field):
+    config = tiny(tmp_path)
+    with config.unlocked():
+        epochs = 2 if field == "shared" else 0
+        config.critic.update(epochs=epochs, shared=field == "shared", warmup_steps=0)
+    with pytest.raises(ValueError, match="critic.epochs=[02] must be 1 or more, and 1 with critic.shared"):
+        critics.start(SimpleNamespace(config=config), {}, num_outputs=1)
 
 
 @pytest.mark.parametrize("field", ["shared", "bootstrap_truncated"])
