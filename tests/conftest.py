@@ -97,3 +97,9 @@ def pytest_collection_modifyitems(items):
     """Files with slow tests go first, so that no worker is left alone with one at the end."""
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow_files)
+
+
+def pytest_sessionfinish():
+    """pytest searches for garbage five times at the end: once is enough to hear what it has to say."""
+    gc.collect()
+    gc.freeze()

@@ -350,11 +350,10 @@ def train(probe: Probe, *, seeds: int = 3) -> Outcome:
         (states, _), _ = jax.lax.scan(step, carry, (chance, jnp.arange(count) < warmup))
         return accuracy(states["policy"].params)
 
-    def side_by_side(keys, chance):
-        # The start has the axis of the seeds already: from one without it, a scan is traced once more for each level.
+    def side_by_side(keys, chance):  # whose start has the axis of the seeds already: no scan is traced twice
         return jax.vmap(run)(jax.vmap(begin)(keys), chance)
 
     keys = jax.random.split(jax.random.key(0), seeds)
     chance = jax.vmap(lambda key: chances(key, count, probe.training))(keys)
-    after = jax.jit(side_by_side, compiler_options=QUICK)(keys, chance)
-    return Outcome(np.full(seeds, accuracy(start())), np.asarray(after))
+    after = np.asarray(jax.jit(side_by_side, compiler_options=QUICK)(keys, chance))
+    return Outcome(np.full(seeds, accuracy(start())), after)
