@@ -49,8 +49,7 @@ SAMPLING = {
     "top_k": "Sample among this many likeliest tokens. 0: all.",
     "top_p": "Sample among the likeliest tokens of this mass. 1.0: all.",
     "min_p": "Lowest probability of a token, as a fraction of the likeliest one's. 0: all.",
-    "repetition_penalty": "Divides positive logits of tokens seen before, in prompt or completion; multiplies others. "
-    "1.0: none.",
+    "repetition_penalty": "Divides positive logits of tokens of prompt and completion; multiplies others. 1.0: none.",
     "stop_strings": "Texts that end a completion, which keeps them. A tuple, as in ('###',); (): only EOS ends it.",
 }
 SUPPORT = {
