@@ -347,8 +347,7 @@ def train(probe: Probe, *, seeds: int = 3) -> Outcome:
         return {name: init_state(params[name], steps[name][0], key) for name in params}, probe.memory.init()
 
     def run(carry, chance):
-        (states, _), _ = jax.lax.scan(step, carry, (chance, jnp.arange(count) < warmup))
-        return accuracy(states["policy"].params)
+        return accuracy(jax.lax.scan(step, carry, (chance, jnp.arange(count) < warmup))[0][0]["policy"].params)
 
     def side_by_side(keys, chance):
         # The start has the axis of the seeds already: from one without it, a scan is traced once more for each level.
