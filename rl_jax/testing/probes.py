@@ -347,8 +347,7 @@ def train(probe: Probe, *, seeds: int = 3) -> Outcome:
         return {name: init_state(params[name], steps[name][0], key) for name in params}, probe.memory.init()
 
     def run(carry, chance):
-        (states, _), _ = jax.lax.scan(step, carry, (chance, jnp.arange(count) < warmup))
-        return accuracy(states["policy"].params)
+        return accuracy(jax.lax.scan(step, carry, (chance, jnp.arange(count) < warmup))[0][0]["policy"].params)
 
     def side_by_side(keys, chance):  # whose start has the axis of the seeds already: no scan is traced twice
         return jax.vmap(run)(jax.vmap(begin)(keys), chance)
