@@ -101,7 +101,7 @@ class Jobs:
 
     def ppo(self) -> None:
         """A critic of its own, whitened advantages; without evaluations, which are those of GRPO."""
-        ppo.make_evaluate = lambda setup, pool: lambda params: ({}, [])
+        ppo.play_groups.make_evaluate = lambda setup, pool: lambda params: ({}, [])
         config = ppo_common.with_critic(policy_config(self.folder, self.mesh))
         config.train.steps = config.critic.warmup_steps + 2
         config.eval.every = 2

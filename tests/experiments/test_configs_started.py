@@ -21,8 +21,8 @@ PROGRAMS = {"grpo": grpo, "ppo": ppo}
 @pytest.fixture(autouse=True)
 def without_evaluation(monkeypatch):
     """It is another program to compile, and the same for all of them."""
-    for program in PROGRAMS.values():
-        monkeypatch.setattr(program, "make_evaluate", lambda setup, rewards: lambda params: ({}, []))
+    for module in (grpo, ppo.play_groups):
+        monkeypatch.setattr(module, "make_evaluate", lambda setup, rewards: lambda params: ({}, []))
 
 
 def started(config, tmp_path, **rollout):
