@@ -33,7 +33,7 @@ from rl_jax.tasks import Task
 absl_flags.DEFINE_string("replay", None, "workdir of a run whose schedule.jsonl decides, in place of the clock")
 absl_flags.DEFINE_enum("role", "both", ROLES, "one process, or one of two with the same config")
 absl_flags.DEFINE_integer("sampler", 0, "with --role=sampler: which one of config.flow.samplers, from 0")
-absl_flags.DEFINE_string("link", "", "between two processes: a folder (default: in the workdir) or grpc://HOST:PORT")
+absl_flags.DEFINE_string("link", "", "where the two meet: a folder (default: in workdir) or grpc://HOST:PORT")
 absl_flags.DEFINE_string("link_token", None, "file with the secret of a grpc link, the same on both sides")
 
 

@@ -225,9 +225,9 @@ def _print_help(name: str, doc: str, argv: list[str], several_processes: bool) -
 
 def _program_flags(name: str) -> dict[str, str]:
     """Flag -> help, of a program; another tool's flags may be loaded, too."""
-    result, own = {}, ("experiments.parts.", name)
+    result, own = {}, ("experiments.parts.", f"{name}.")
     for module, defined in FLAGS.flags_by_module_dict().items():
-        if module.startswith(own) or module == sys.argv[0]:
+        if module.startswith(own) or module in (name, sys.argv[0]):
             result |= {flag.name: flag.help for flag in defined if not flag.name.startswith("config.")}
     return result
 
