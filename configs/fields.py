@@ -137,7 +137,7 @@ MODEL = {
     "flow.measure": "Score rows before the updates, for the sampler's gap by lag. Costs a forward if no term needs it.",
     "flow.samplers": "Processes that sample, each its share of every batch. Of a delay line only.",
     "flow.timeout_s": "Seconds that one of two processes waits for the other. Then it ends with an error.",
-    "agent.env": "Environment of the episodes. Of rl_jax.envs.text, or your own, \"module:Class\".",
+    "agent.env": 'Environment of the episodes. Of rl_jax.envs.text, or your own, "module:Class".',
     "agent.max_turns": "Turns of the model per episode, at most.",
     "agent.max_turn_tokens": "Tokens of one turn, at most. 0: what fits.",
     "agent.max_tokens": "Sampled tokens of an episode, at most. 0: what fits.",
@@ -149,7 +149,7 @@ MODEL = {
     "agent.on_rewrite": 'If a chat template writes earlier turns anew: "keep" the ids as they are, or "refuse".',
     "agent.train_observations": "Train on the environment's tokens as well. A mistake, to show its harm.",
     "agent.branching": "Turns at which episodes of a group branch (rl_jax.experience.branching): at_random, "
-    'by_entropy. "": none.',
+    'by_entropy, drawn_by_entropy. "": none.',
     "agent.roots": "With agent.branching: episodes of a group that begin at the prompt.",
     "agent.rounds": "With agent.branching: rounds in which the group's other episodes begin.",
     "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",

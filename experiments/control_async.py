@@ -2,7 +2,7 @@
 
     python -m experiments.control_async --config=configs/control/asynchronous.py:shuttle
     python -m experiments.control_async --config=configs/control/asynchronous.py:cartpole --config.actors.count=4 \
-        --config.actors.kind=process
+        --config.sample.num_envs=32 --config.actors.kind=process
 
 Actors step environments in threads or processes; the policy acts for all of them in one forward while others are
 stepped (a ring), or each actor has it (config.actors.inference). While a batch is trained on, the next is sampled with
@@ -31,7 +31,7 @@ def run(config, workdir: pathlib.Path) -> None:
     state = learner.init()
     items = loop.restore({"state": state, "versions": feed.first_versions(state.params)}, feed)
     (state, versions), metrics = (items["state"], items["versions"]), loop.host.get("metrics", {})
-    with loop, feed.begun(loop.step, versions):
+    with loop, feed.begun(loop.step, versions, workdir):
         loop.begin(lambda: (evaluate(state.params, 0), []))
         for step in loop.steps():
             segment = feed.take()

@@ -99,6 +99,8 @@ def main(config, workdir: pathlib.Path) -> None:
     given = absl_flags.FLAGS
     if given.replay and given.role != "both":
         raise ValueError(f"--replay={given.replay}: one process repeats a run, and so one of two; leave out --role")
+    if given.sampler and given.role != "sampler":
+        raise ValueError(f"--sampler={given.sampler} is for --role=sampler, and this is --role={given.role}")
     token = pathlib.Path(given.link_token).read_text().strip() if given.link_token else None
     link = make_link(given.role, workdir, given.link, token)
     if given.role == "sampler":

@@ -77,7 +77,7 @@ def base(name: str) -> ConfigDict:
                 max_nonfinite_in_a_row=100,
                 optimizer=dict(learning_rate=2e-3, final_fraction=0.1, b1=0.9, b2=0.999, eps=1e-5),
             ),
-            eval=dict(every=50, num_episodes=32, max_steps=50, greedy=False),
+            eval=dict(every=50, num_episodes=32, max_steps=50),
             checkpoint=checkpoint(every=100),
             log=dict(progress=True, tensorboard=True, wandb=dict(WANDB)),
         )

@@ -32,7 +32,7 @@ METHODS = {
     # The last 7 of 10 steps first (14 of 20 in the paper), 4 branches, and the best and worst of each group.
     "b2_diffurl": (
         _DIFFUSION,
-        dict(updater=_UPDATER | dict(branches=4, first_steps=7, growth=30, history=8, keep=(0.5, -0.5))),
+        dict(updater=_UPDATER | dict(branches=4, first_steps=7, growth=30, history=9, keep=(0.5, -0.5))),
     ),
     "d3po": (_DIFFUSION, dict(updater=_UPDATER | dict(loss="preferred", branches=2, beta=1.0, clip=0.5))),
 }

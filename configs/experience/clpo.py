@@ -9,7 +9,8 @@ The first version's KL follows the difficulty in a way that could not be read: t
 
     python -m experiments.grpo --config=configs/experience/clpo.py
 
-Questions of another task: --config.foreign.rewrites.simplify=MODULE:FUNCTION, and diversify.
+Questions of another task: simplify="MODULE:FUNCTION" and diversify among the keywords of foreign.rewrites, in a config
+of one's own.
 """
 
 from configs.experience import _start

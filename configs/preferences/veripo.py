@@ -4,8 +4,9 @@
 
     python -m experiments.tools.veripo --workdir=runs/veripo
 
-The chosen answer is right by right steps; rejected are one that is wrong and one that is right by wrong steps
-(rl_jax.preferences.verified), so that DPO teaches what the reward of GRPO does not see. Departs from the paper: sums
+The chosen answer is the best of its prompt, right by right steps if there is one; rejected are one that is wrong and
+one that is right by wrong steps (rl_jax.preferences.verified), so that DPO teaches what GRPO's reward does not see.
+Departs from the paper: sums
 for videos, arithmetic for its verifier, no length in the choice of pairs. Arguments: `grpo`, `sample` or `dpo`, the
 config of one stage; `smoke`.
 """

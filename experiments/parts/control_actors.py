@@ -88,7 +88,8 @@ def make_actors(config, workdir: pathlib.Path, act: Callable):
             return ThreadWorker(make_stage(config, worker, act if inline else None).handle)
         # On the CPU: the accelerator is the trainer's.
         command = [sys.executable, "-m", "experiments.parts.control_actors", str(workdir / SPEC), str(worker)]
-        return ProcessWorker(command, os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)})
+        variables = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
+        return ProcessWorker(command, variables, config.actors.timeout_s)
 
     if config.actors.kind == "process":
         groups = ("env", "sample", "actors", "network", "algorithm", "train")

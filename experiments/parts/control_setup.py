@@ -88,6 +88,8 @@ def make_network(config, env: envs.Vector, num_values: int):
         raise ValueError(f"network.kind={config.network.kind!r} is none of {', '.join(NETWORKS)}")
     if config.network.actor_features and config.env.frame_stack > 1:
         raise ValueError("network.actor_features counts from the oldest frame: it does not go with env.frame_stack")
+    if config.network.kind == "denoiser" and config.algorithm.get("normalize_observations"):
+        raise ValueError("network.kind='denoiser' reads plain observations: set algorithm.normalize_observations=False")
     # Each kind reads the fields it has.
     make_agent = bind(NETWORKS[fields.pop("kind")][0], actor_critic, **fields)
     return make_agent(env.observation_space.shape, distribution, num_values=num_values)

@@ -70,6 +70,7 @@ def check(config) -> None:
     Raises:
       ValueError: naming every field that is wrong, one a line.
     """
+    processes.one_process("config.agent")
     agent, problems = config.agent, []
     for name, wanted, why in UNSUPPORTED:
         value = config
@@ -151,7 +152,6 @@ class Player:
     """
 
     def __init__(self, setup: Setup, episodes: int, settings=None, envs: Environments | None = None):
-        processes.one_process("experiments.agents")
         config, tokenizer = setup.config, setup.task.tokenizer
         self._config, self._limits = config, limits_of(config)
         make = environment_of(config)

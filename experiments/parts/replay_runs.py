@@ -199,7 +199,7 @@ def make_replay_run(config, *, parts: int = 1, axis_name: str | None = None) -> 
     """
     if config.sample.num_envs % parts:
         raise ValueError(f"sample.num_envs={config.sample.num_envs} do not divide over {parts} devices")
-    env = load_env(config, config.sample.num_envs // parts)
+    env = load_env(config, config.sample.num_envs // parts, learning=True)
     runs = len(config.runs) or config.num_seeds * math.prod(len(values) for _, values in config.sweep)
     if not env.pure and (runs > 1 or config.mesh):
         raise ValueError(

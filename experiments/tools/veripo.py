@@ -43,11 +43,13 @@ def sampled(run: pathlib.Path, smoke: bool) -> list[tuple[str, str]]:
     setup = make_setup(config)
     with make_rewards(setup) as rewards:
         judged = best_of_n.sample(setup, load_params(setup, run), rewards)
-    samples = config.best_of_n.samples
+    return rows_of(judged)
+
+
+def rows_of(judged) -> list[tuple[str, str]]:
+    """(prompt, completion) of each row of the batches: their records are those of the rows."""
     return [
-        (part.records[place // samples]["prompt"], text)
-        for part in judged
-        for place, text in enumerate(part.completions)
+        (record["prompt"], text) for part in judged for record, text in zip(part.records, part.completions, strict=True)
     ]
 
 

@@ -180,6 +180,9 @@ def make_denoising_update(
       ValueError: if a setting does not fit the chain, or has no meaning here.
     """
     _check(env, algorithm, num_steps, axis_name, loss, branches, first_steps)
+    for name, count in dict(branches=branches, growth=growth, history=history).items():
+        if count < 1:
+            raise ValueError(f"updater.{name}={count} must be 1 or more")
     plain = algorithm._replace(minibatches=1)
     parts = make_parts(agent, env, plain, optimizer, num_steps=num_steps)
     unravel, turns = unraveler(agent), algorithm.epochs * algorithm.minibatches

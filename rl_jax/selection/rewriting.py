@@ -59,7 +59,7 @@ def difficulty(accuracy: np.ndarray, *, hard: float = 0.3, medium: float = 0.7) 
 def slots(kinds: np.ndarray, useful: np.ndarray) -> list[tuple[int, int]]:
     """(slot, rewritten group) pairs: which group of the batch each useful rewritten group takes the place of.
 
-    An easy group gives its place first, as it is not trained on; then the rewritten question takes that of its own
+    An easy group gives its place first, as it teaches least; then the rewritten question takes that of its own
     original. Groups that keep their place are trained on as well: the union of questions and rewritten ones.
 
     Args:

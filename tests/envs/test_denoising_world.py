@@ -115,6 +115,16 @@ def test_a_jump_pays_the_prediction_of_a_late_step_and_stops_gradients_before_it
 
     gradient, (before, after, done) = jax.jit(jax.grad(last, has_aux=True))(jnp.full((5, 2), 0.3))
     assert done and not np.any(gradient[:4]) and np.any(gradient[4])
+
+    def in_a_loop(extra):  # a policy reads what its earlier actions have led to
+        state, seen = chain, env.reset(keys[int(np.argmax(ends == 5))])[1]
+        for action in extra:
+            state, now = env.step(keys[0], state, 0.1 * jnp.tanh(seen[:2]) + action)
+            seen = now.observation
+        return now.reward
+
+    looped = jax.jit(jax.grad(in_a_loop))(jnp.full((5, 2), 0.3))
+    assert not np.any(looped[:4]) and np.any(looped[4])
     now = jax.tree.map(lambda column: column[4], schedule)
     predicted = denoising.predict(process, RING, before, now.signal, now.noise) + now.std / now.push * 0.3
     # x = signal x_0 + noise e, with e the prediction, or the prediction plus x_0.

@@ -6,7 +6,7 @@ compiled from the same config. A file that imports the fixtures shares:
     from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 
 Not for tests that count programs, and not while a test has replaced something by `monkeypatch.setattr`: what a function
-finds by a global name is not in its key.
+finds by a global name is not in its key. So replace before the program is made.
 """
 
 import contextlib
@@ -101,6 +101,8 @@ def share_programs(sharing, monkeypatch):
 
     def alone(self, target, name, *args, **kwargs):
         sharing.on = sharing.on and isinstance(name, str) and name in NOT_TRACED
+        if not sharing.on:  # what was not traced yet would be traced with the replacement, and kept
+            sharing.known = {key: fn for key, fn in sharing.known.items() if fn._cache_size()}
         return replace(self, target, name, *args, **kwargs)
 
     pytest.MonkeyPatch.setattr = alone

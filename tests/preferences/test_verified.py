@@ -1,6 +1,7 @@
 """preferences/verified.py and experiments/tools/veripo.py: verdicts on worked sums, and the pairs of rollouts."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,6 +71,14 @@ def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch):
     assert veripo.main([f"--workdir={tmp_path}", "--loops=0"]) == 2
     monkeypatch.setattr(veripo, "sampled", lambda run, smoke: rollouts[:1])
     assert veripo.main([f"--workdir={tmp_path / 'other'}", "--smoke"]) == 2
+
+
+def test_each_rollout_stands_at_its_own_prompt():
+    """The records of a batch are those of its rows, samples of a prompt one after the other."""
+    records = [{"prompt": prompt} for prompt in ("1+1=", "1+1=", "2+2=", "2+2=")]
+    judged = SimpleNamespace(records=records, completions=["2", "3", "4", "5"])
+    wanted = [("1+1=", "2"), ("1+1=", "3"), ("2+2=", "4"), ("2+2=", "5")]
+    assert veripo.rows_of([judged, judged]) == wanted * 2
 
 
 @pytest.mark.parametrize("arg", [None, "grpo,smoke", "sample", "sample,smoke", "dpo", "dpo,smoke"])

@@ -206,7 +206,8 @@ def environment(
         now = jax.tree.map(lambda column: jnp.asarray(column)[jnp.minimum(chain.step, steps - 1)], schedule)
         left = 0.0 if jump else steps - chain.step.astype(jnp.float32)
         rest = jnp.stack([now.time, now.push / now.std, now.std, now.span, left])
-        return jnp.concatenate([chain.x, chain.direction, rest])
+        x = jax.lax.stop_gradient(chain.x) if jump else chain.x  # the policy reads it, too
+        return jnp.concatenate([x, chain.direction, rest])
 
     def reset(key: chex.PRNGKey):
         noise_key, prompt_key, end_key = jax.random.split(key, 3)

@@ -7,8 +7,9 @@ move chances t = 1, 1 - 1/T, .., 0 a step from t to s samples at every position
     x <- (1 - x_mask) x + x_mask x_new,     p_theta(. | x) = softmax(log p(. | x) + action)
 
 p(. | x) is exact: by Bayes over the table. The action is the correction of the logits [L V]; 0 is the pretrained model.
-The last step leaves no mask; its string is rounded with a straight-through gradient and paid by its share of pairs
-"ab". Every step costs alpha times its KL from the pretrained model,
+The last step leaves no mask in a hard string (in a soft one m (1 - m), which the rounding ignores); its string is
+rounded with a straight-through gradient and paid by its share of pairs "ab". Every step costs alpha times its KL from
+the pretrained model,
 
     sum_i x_i,mask (t - s) / t KL(p_theta(. | x) || p(. | x))_i
 

@@ -96,7 +96,7 @@ class Stage:
         last, rewards, ends = [], [], []
         for env, action in zip(envs, actions, strict=True):
             self._now[env], reward, terminated, truncated = self._envs[env].step(action)
-            last.append(np.asarray(self._now[env], np.float32))
+            last.append(np.array(self._now[env], np.float32))  # a copy: the next reset may write into it
             rewards.append(reward)
             ends.append((terminated, truncated))
             if terminated or truncated:

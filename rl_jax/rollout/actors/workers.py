@@ -109,19 +109,24 @@ class ProcessWorker:
     Args:
       command: what is started; it calls `serve` on its standard input and output.
       environment: its variables.
+      timeout_s: longest wait for it to read a message.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]):
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float = 60.0):
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         # A session of its own: Ctrl-C is for the trainer, which ends it after the step.
         self._process = subprocess.Popen(list(command), env=dict(environment), start_new_session=True, **pipes)
-        self.pid = self._process.pid
+        self.pid, self._timeout_s = self._process.pid, timeout_s
+        os.set_blocking(self._process.stdin.fileno(), False)
 
     def send(self, message: Message) -> None:
-        """Writes a message. Raises LostError if the process is gone."""
+        """Writes a message. Raises LostError if the process is gone, or does not read it in time."""
+        late, file, left = time.monotonic() + self._timeout_s, self._process.stdin.fileno(), to_frame(message)
         try:
-            self._process.stdin.write(to_frame(message))
-            self._process.stdin.flush()
+            while left:
+                if not select.select([], [file], [], max(late - time.monotonic(), 0.0))[1]:
+                    raise LostError(f"actor process {self.pid} has read nothing for {self._timeout_s} s")
+                left = left[os.write(file, left) :]
         except OSError as error:
             raise LostError(f"actor process {self.pid} is gone: {error}") from error
 
