@@ -148,8 +148,8 @@ MODEL = {
     'shortened; "drop_oldest": the oldest turns go.',
     "agent.on_rewrite": 'If a chat template writes earlier turns anew: "keep" the ids as they are, or "refuse".',
     "agent.train_observations": "Train on the environment's tokens as well. A mistake, to show its harm.",
-    "agent.branching": "Turns at which episodes of a group branch (rl_jax.experience.branching): at_random, "
-    'by_entropy, drawn_by_entropy. "": none.',
+    "agent.branching": "Where episodes branch (experience.branching): at_random, by_entropy, drawn_by_entropy. "
+    '"": nowhere.',
     "agent.roots": "With agent.branching: episodes of a group that begin at the prompt.",
     "agent.rounds": "With agent.branching: rounds in which the group's other episodes begin.",
     "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",

@@ -260,11 +260,34 @@ def test_archers_policy_has_the_advantage_of_its_turn_on_each_token():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path):
+def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path, monkeypatch):
     config = tiny(tmp_path, "maze,archer")
     with config.unlocked():
         config.critic.update(epochs=2, target_rate=0.5)
-    ppo.run(config, tmp_path / "run")
+    updates, followed = [], []
+    update, slow_copy = ppo.PPOPrograms.update, critics.slow_copy
+
+    def counted(self, learner, *rows, only_critic):
+        updates.append(only_critic)
+        return update(self, learner, *rows, only_critic=only_critic)
+
+    def watched(*args):
+        follow, target = slow_copy(*args)
+
+        def noted(*params):
+            followed.append(len(updates))
+            return follow(*params)
+
+        noted._cache_size = follow._cache_size
+        return noted, target
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ppo.PPOPrograms, "update", counted)
+        patch.setattr(critics, "slow_copy", watched)
+        ppo.run(config, tmp_path / "run")
+    each = len(updates) // 3  # updates of a step, half of them of the critic alone
+    assert each >= 2 and followed == [each, 2 * each, 3 * each]  # the slow copy moves once a step, at its end
+    assert updates[-each:] == [True] * (each // 2) + [False] * (each // 2)
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["step"] == 3 and rows[-1]["value/loss"] > 0 and rows[-1]["grad_norm"] > 0
     again = tmp_path / "again"
