@@ -141,7 +141,8 @@ def end_children(first: int | None = None, *, spare: frozenset[int] = frozenset(
         except ChildProcessError:
             return status
         if not ended:
-            left = children() - spare
+            # /proc is not read in one moment: a process that is adopted meanwhile may be missed once.
+            left = children() - spare or children() - spare
             if not left:
                 return status
             for pid in left:

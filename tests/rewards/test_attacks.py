@@ -122,6 +122,21 @@ def test_nothing_outlives_a_run_that_is_killed(how, mark, tmp_path):
     until(lambda: not processes_with(mark))
 
 
+MISSED = """
+import subprocess, sys
+from rl_jax.rewards import containment
+child = subprocess.Popen(["sleep", "1000"])
+scans = iter([set(), {child.pid}])
+containment.children = lambda: next(scans, set())
+containment.end_children()
+sys.exit(child.poll() is None)
+"""
+
+
+def test_a_child_that_one_look_at_the_processes_has_missed_is_ended():
+    assert subprocess.run([sys.executable, "-c", MISSED], cwd=REPO_ROOT).returncode == 0
+
+
 def until(moment):
     while not moment():  # the suite's own limit ends it
         time.sleep(0.02)
