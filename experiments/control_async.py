@@ -31,7 +31,7 @@ def run(config, workdir: pathlib.Path) -> None:
     state = learner.init()
     items = loop.restore({"state": state, "versions": feed.first_versions(state.params)}, feed)
     (state, versions), metrics = (items["state"], items["versions"]), loop.host.get("metrics", {})
-    with loop, feed.begun(loop.step, versions, workdir):
+    with loop, feed.begun(loop.step, versions):
         loop.begin(lambda: (evaluate(state.params, 0), []))
         for step in loop.steps():
             segment = feed.take()
@@ -44,7 +44,7 @@ def run(config, workdir: pathlib.Path) -> None:
             if step.evaluates:
                 metrics |= evaluate(state.params, step.number)
             metrics["env_steps"] = step.number * segment.rows.rewards.size
-            feed.write(workdir, segment)
+            feed.write(loop.log, segment)
             items = {"state": state, "versions": versions}
             step.end(items, metrics, step.clock.totals(0), host={"metrics": metrics})
     finish(loop, learner.unravel(state.params), {name: [x] for name, x in metrics.items()})

@@ -1,8 +1,6 @@
 """The trainer of experiments.control_async: its update, its evaluation, its metrics."""
 
-import json
 import math
-import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,10 +19,8 @@ from rl_jax.core.masked import masked_mean
 from rl_jax.rollout.actors.sampler import Sampler, Segment, versions_behind
 from rl_jax.rollout.actors.stage import Episode, Stage
 from rl_jax.rollout.envs.steps import Transitions
-from rl_jax.runs.logging import read_jsonl, write_atomically
 from rl_jax.training.step import TrainState, init_state, make_train_step
 
-LOG = "schedule.jsonl"
 EVALUATION = 2**31 - 1  # in place of an environment's number, in the seeds of evaluations
 
 
@@ -156,14 +152,8 @@ class Feed:
         self._after = state["episodes"]
         self.fleet.ledger.set_state(self._after, self.fleet.empty.dtype)
 
-    def begun(self, step: int, versions: np.ndarray, workdir: pathlib.Path) -> "Feed":
-        """Starts sampling after `step` updates. versions: float32 [kept, P], the newest last. Use it in a `with`.
-
-        What schedule.jsonl of `workdir` says of later updates is forgotten: they are made once more.
-        """
-        if (path := workdir / LOG).exists():
-            kept = [row for row in read_jsonl(path) if row["segment"] <= step]
-            write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+    def begun(self, step: int, versions: np.ndarray) -> "Feed":
+        """Starts sampling after `step` updates. versions: float32 [kept, P], the newest last. Use it in a `with`."""
         settings = self._config.flow
         schedule = dict(delay=None if self._free else settings.delay, ahead=settings.ahead)
         numbers = dict(num_steps=self._config.sample.num_steps, first=step + 1, total=self._total)
@@ -211,8 +201,11 @@ class Feed:
             result["episode/truncated"] = truncated / len(ended)
         return result
 
-    def write(self, workdir, segment: Segment) -> None:
-        """With the free schedule, writes which version acted in each step: a row of schedule.jsonl."""
+    def write(self, log, segment: Segment) -> None:
+        """With the free schedule, writes which version acted in each step: a row of schedule.jsonl.
+
+        By "step" the run's logger cuts the file back when the run resumes.
+        """
         if self._free:
-            with open(workdir / LOG, "a") as file:
-                file.write(json.dumps({"segment": segment.number, "versions": segment.versions.tolist()}) + "\n")
+            row = {"step": segment.number, "segment": segment.number, "versions": segment.versions}
+            log.rows("schedule", [row])

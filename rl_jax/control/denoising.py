@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from rl_jax.control.algorithm import Algorithm
@@ -179,10 +180,8 @@ def make_denoising_update(
     Raises:
       ValueError: if a setting does not fit the chain, or has no meaning here.
     """
-    _check(env, algorithm, num_steps, axis_name, loss, branches, first_steps)
-    for name, count in dict(branches=branches, growth=growth, history=history).items():
-        if count < 1:
-            raise ValueError(f"updater.{name}={count} must be 1 or more")
+    counts = dict(branches=branches, growth=growth, history=history)
+    _check(env, algorithm, num_steps, axis_name, loss, first_steps, **counts)
     plain = algorithm._replace(minibatches=1)
     parts = make_parts(agent, env, plain, optimizer, num_steps=num_steps)
     unravel, turns = unraveler(agent), algorithm.epochs * algorithm.minibatches
@@ -232,8 +231,11 @@ def _remember(trackers: dict[str, Any], row: chex.Array, chains: Chains) -> dict
     return {name: trackers[name].at[row].set(x) for name, x in new.items()}
 
 
-def _check(env, algorithm: Algorithm, num_steps: int, axis_name, loss: str, branches: int, first_steps: int) -> None:
-    length = int(env.observation_space.high[LEFT]) if env.observation_space.shape == (9,) else 0
+def _check(
+    env, algorithm: Algorithm, num_steps: int, axis_name, loss: str, first_steps: int, *, branches: int, **counts: int
+) -> None:
+    high = env.observation_space.high
+    length = int(high[LEFT]) if env.observation_space.shape == (9,) and np.isfinite(high[LEFT]) else 0
     if not length:
         raise ValueError("denoising updates are for whole chains of probes/denoise: set env.name to it, and env.jump=0")
     if num_steps != length:
@@ -242,6 +244,9 @@ def _check(env, algorithm: Algorithm, num_steps: int, axis_name, loss: str, bran
         raise ValueError("denoising updates compare the chains of a prompt: use mesh=seeds:N, not envs:N")
     if loss not in LOSSES:
         raise ValueError(f"updater.loss={loss!r} is none of {', '.join(LOSSES)}")
+    for name, count in {"branches": branches, **counts}.items():
+        if count < 1:
+            raise ValueError(f"updater.{name}={count} must be 1 or more")
     if not 0 <= first_steps <= num_steps:
         raise ValueError(f"updater.first_steps={first_steps} must be from 0 to {num_steps}")
     if loss == "preferred" and branches != 2:

@@ -181,7 +181,7 @@ def actors_of(parent: int) -> list[int]:
 def test_the_free_schedule_is_written_down(tmp_path):
     control_async.run(small("free,smoke"), tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "schedule.jsonl").read_text().splitlines()]
-    assert [row["segment"] for row in rows] == list(range(1, 7))
+    assert [row["segment"] for row in rows] == [row["step"] for row in rows] == list(range(1, 7))
     # With one segment that waits and one that is sampled, the newest version is at most two behind.
     assert all(row["segment"] - 3 <= v < row["segment"] for row in rows for v in row["versions"])
 
