@@ -17,7 +17,8 @@ from absl import flags as absl_flags
 from experiments.parts import async_check, flags, policy, processes, references, stops, trackers
 from experiments.parts.async_collect import AsyncCollector
 from experiments.parts.async_flow import Flow
-from experiments.parts.async_roles import ROLES, SAMPLER, Ended, Sampler, make_flow, make_link
+from experiments.parts.async_links import ROLES, Secrets, make_link
+from experiments.parts.async_roles import SAMPLER, Ended, Sampler, make_flow
 from experiments.parts.async_shares import share_of
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
@@ -33,8 +34,8 @@ from rl_jax.tasks import Task
 absl_flags.DEFINE_string("replay", None, "workdir of a run whose schedule.jsonl decides, in place of the clock")
 absl_flags.DEFINE_enum("role", "both", ROLES, "one process, or one of two with the same config")
 absl_flags.DEFINE_integer("sampler", 0, "with --role=sampler: which one of config.flow.samplers, from 0")
-absl_flags.DEFINE_string("link", "", "where the two meet: a folder (default: in workdir) or grpc://HOST:PORT")
-absl_flags.DEFINE_string("link_token", None, "file with the secret of a grpc link, the same on both sides")
+absl_flags.DEFINE_string("link", "", "a folder (default: in workdir), grpc://HOST:PORT or grpc+tls://HOST:PORT")
+absl_flags.DEFINE_string("link_secrets", None, "folder of a grpc link's token, cert.pem and (trainer) key.pem")
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None, link: Link | None = None) -> None:
@@ -101,8 +102,7 @@ def main(config, workdir: pathlib.Path) -> None:
         raise ValueError(f"--replay={given.replay}: one process repeats a run, and so one of two; leave out --role")
     if given.sampler and given.role != "sampler":
         raise ValueError(f"--sampler={given.sampler} is for --role=sampler, and this is --role={given.role}")
-    token = pathlib.Path(given.link_token).read_text().strip() if given.link_token else None
-    link = make_link(given.role, workdir, given.link, token)
+    link = make_link(given.role, workdir, given.link, Secrets.read(given.link_secrets))
     if given.role == "sampler":
         run_sampler(config, workdir, link, index=given.sampler) or stops.note()
     else:

@@ -30,15 +30,12 @@ from experiments.parts.setup import Setup
 from rl_jax.core.types import Params
 from rl_jax.experience import trajectory
 from rl_jax.experience.admission import Counters
-from rl_jax.flow import Folder, Group, Link
-from rl_jax.flow.flight import FlightTrainer
-from rl_jax.flow.flight_sampler import FlightSampler
+from rl_jax.flow import Group, Link
 from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
 
-ROLES = ("both", "trainer", "sampler")
 KEY = b"rl_jax.async"  # of a table's metadata: the record of a group, and what the sampler counted
-LINK, SAMPLER = "link", "sampler"  # folders in the workdir
+SAMPLER = "sampler"  # folder in the workdir
 POLL_S = 1.0
 KEPT = 3  # states of a sampler: a trainer is at most one version ahead of it
 SHARED = ("seed", "task", "sample", "rollout", "flow")  # of the config: rows depend on it, and the weights do not tell
@@ -304,51 +301,6 @@ def _wait(look: Callable[[], Any], patience_s: float, what: str, ended: Callable
                 f"no {what} for flow.timeout_s={patience_s} s: the other process is not there, or slower than that"
             )
     return result
-
-
-def make_link(role: str, workdir: pathlib.Path, address: str, token: str | None) -> Link | None:
-    """The link of a role.
-
-    Args:
-      role: one of ROLES.
-      workdir: of the run.
-      address: "" is a folder in the workdir; a path is another one; "grpc://HOST:PORT" is the network.
-      token: that both sides send over the network.
-
-    Returns:
-      The link; None for "both".
-
-    Raises:
-      ValueError: if the address or the token cannot be.
-    """
-    if role == "both":
-        if address or token is not None:
-            what = f"--link={address}" if address else "--link_token"
-            raise ValueError(f"{what}: one process has no link; give --role=trainer or --role=sampler")
-        return None
-    if not address.startswith("grpc"):
-        if token is not None:
-            raise ValueError(
-                "--link_token: a folder has no token, its rights decide; leave it out or give --link=grpc://..."
-            )
-        link = Folder(address or workdir / LINK, role=role)
-        return _begun(link) if role == "trainer" else link
-    if token is None:
-        raise ValueError(f"--link={address}: give --link_token=FILE, a file with the same secret on both sides")
-    if role == "sampler":
-        return FlightSampler(address, token=token)
-    if not address.startswith("grpc://"):
-        raise ValueError(f"--link={address}: a trainer listens as grpc://HOST:PORT; it has no certificate for TLS")
-    host, _, port = address.partition("://")[2].rpartition(":")
-    if not port.isdecimal():
-        raise ValueError(f"--link={address}: it has no port, as in grpc://127.0.0.1:4000")
-    return _begun(FlightTrainer(workdir / LINK, token=token, host=host, port=int(port)))
-
-
-def _begun(link: Link) -> Link:
-    """A trainer's link, which no longer says that an earlier trainer has ended: its sampler may still be there."""
-    link.say("end", None)
-    return link
 
 
 def make_flow(

@@ -21,7 +21,7 @@ import jax
 
 from configs import grpo_async as async_config
 from experiments import grpo_async
-from experiments.parts import async_roles
+from experiments.parts import async_links, async_roles
 from experiments.parts.async_flow import LOG
 from experiments.parts.async_groups import Groups
 from experiments.tools import chaos
@@ -67,7 +67,7 @@ class Sides:
         return Fork(lambda: self._run(role), self._folder / f"{self.workdir.name}_{role}.txt")
 
     def _run(self, role: str) -> None:
-        config, link = config_of(self._folder), async_roles.make_link(role, self.workdir, "", None)
+        config, link = config_of(self._folder), async_links.make_link(role, self.workdir, "")
         if role != "sampler":
             return grpo_async.run(config, self.workdir, link=link)
         if self._slow:

@@ -1,5 +1,7 @@
 """Two processes of experiments.grpo_async: what they refuse, and whose end they hear. No model, no sampling."""
 
+import shutil
+import subprocess
 import types
 
 import numpy as np
@@ -9,7 +11,8 @@ from configs import grpo_async as async_config
 from experiments import grpo_async
 from experiments.parts import async_groups, async_roles
 from experiments.parts.async_groups import GroupRows
-from experiments.parts.async_roles import Ended, Sampler, Trainer, make_link, pack
+from experiments.parts.async_links import Secrets, make_link
+from experiments.parts.async_roles import Ended, Sampler, Trainer, pack
 from rl_jax.rollout.lm.requests import Request
 from rl_jax.runs import disk
 
@@ -57,10 +60,10 @@ def test_an_end_of_before_does_not_end_a_sampler(tmp_path):
 def test_a_trainer_that_comes_back_has_not_ended(tmp_path, monkeypatch, address):
     """A sampler over the network that did not hear the end would else end when the trainer is there again."""
     monkeypatch.setattr("rl_jax.flow.flight.LINGER_S", 0.0)
-    link = make_link("trainer", tmp_path, address, "a-token-of-this-test" if address else None)
+    link = make_link("trainer", tmp_path, address, Secrets("a-token-of-this-test" if address else None))
     link.say("end", "now")
     link.close()
-    link = make_link("trainer", tmp_path, "", None)
+    link = make_link("trainer", tmp_path, "")
     assert link.hear("end") is None
     link.close()
 
@@ -135,26 +138,56 @@ def test_rows_in_flight_of_other_sizes_are_refused(field, value, words):
     async_groups.Groups(setup, None, prompts).set_state(state)
 
 
+TOKEN = Secrets("t" * 16)
+
+
 @pytest.mark.parametrize(
-    ("role", "address", "token", "words"),
+    ("role", "address", "secrets", "words"),
     [
-        ("both", "folder", None, "one process has no link"),
-        ("both", "", "t" * 16, "one process has no link"),
-        ("trainer", "", "t" * 16, "a folder has no token"),
-        ("sampler", "grpc://127.0.0.1:4000", None, "give --link_token=FILE"),
-        ("trainer", "grpc+tls://127.0.0.1:4000", "t" * 16, "it has no certificate"),
-        ("trainer", "grpc://127.0.0.1", "t" * 16, "it has no port"),
-        ("trainer", "grpc://0.0.0.0:4000", "t" * 16, "without TLS"),
+        ("both", "folder", Secrets(), "one process has no link"),
+        ("both", "", TOKEN, "--link_secrets: one process has no link"),
+        ("trainer", "", TOKEN, "--link_secrets: a link that is a folder has none"),
+        ("sampler", "grpc://127.0.0.1:4000", Secrets(), "give --link_secrets=FOLDER"),
+        ("trainer", "grpc+tls://127.0.0.1:4000", TOKEN, "has no cert.pem or no key.pem"),
+        ("sampler", "grpc+tls://127.0.0.1:4000", TOKEN._replace(key=b"k"), "key.pem is the trainer's alone"),
+        (
+            "trainer",
+            "grpc://127.0.0.1:4000",
+            TOKEN._replace(certificate=b"c"),
+            "without TLS, and there is a",
+        ),
+        ("trainer", "grpc://127.0.0.1", TOKEN, "no port, as in grpc://127.0.0.1:4000"),
+        ("trainer", "grpc://0.0.0.0:4000", TOKEN, "without TLS"),
     ],
 )
-def test_links_that_cannot_be(tmp_path, role, address, token, words):
+def test_links_that_cannot_be(tmp_path, role, address, secrets, words):
     with pytest.raises(ValueError, match=words):
-        make_link(role, tmp_path, address, token)
+        make_link(role, tmp_path, address, secrets)
+
+
+def test_a_link_with_tls(tmp_path):
+    """The files reach both sides; without them there is no link."""
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "9", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", "key.pem", "-out", "cert.pem"]
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not here")
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "token").write_text("a-token-of-this-test\n")
+    given = Secrets.read(str(tmp_path))
+    trainer = make_link("trainer", tmp_path, "grpc+tls://localhost:0", given)
+    sampler = make_link("sampler", tmp_path, trainer.address, given._replace(key=None))
+    trainer.say("word", 1)
+    assert trainer.address.startswith("grpc+tls://localhost") and sampler.hear("word") == 1
+    sampler.close()
+    trainer.close()
+    with pytest.raises(ValueError, match="--link_secrets=.*/none: no file 'token' there"):
+        Secrets.read(str(tmp_path / "none"))
+    assert Secrets.read(None) == Secrets()
 
 
 @pytest.mark.parametrize("role", ["trainer", "sampler"])
 def test_a_replay_is_of_one_process(tmp_path, monkeypatch, role):
-    given = types.SimpleNamespace(replay="runs/x", role=role, link="", link_token=None)
+    given = types.SimpleNamespace(replay="runs/x", role=role, link="", link_secrets=None)
     monkeypatch.setattr(grpo_async, "absl_flags", types.SimpleNamespace(FLAGS=given))
     with pytest.raises(ValueError, match="--replay=runs/x: one process repeats a run"):
         grpo_async.main(None, tmp_path)
