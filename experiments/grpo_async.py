@@ -15,11 +15,12 @@ import jax
 from absl import flags as absl_flags
 
 from experiments.parts import async_check, flags, policy, processes, references, stops, trackers
+from experiments.parts.async_beats import Beat
 from experiments.parts.async_collect import AsyncCollector
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_links import ROLES, Secrets, make_link
-from experiments.parts.async_roles import SAMPLER, Ended, Sampler, make_flow
-from experiments.parts.async_shares import share_of
+from experiments.parts.async_roles import Ended, Sampler, make_flow
+from experiments.parts.async_shares import names_of, share_of
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.policy_steps import make_policy_batch, score, update
@@ -78,10 +79,10 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
 def run_sampler(config, workdir: pathlib.Path, link: Link, *, task: Task | None = None, index: int = 0) -> bool:
     """The other process: samples what `run` trains on, or a share. Returns whether it has sampled all."""
     setup, share = make_setup(async_check.checked(config), task), share_of(config, index)
-    folder = workdir / (SAMPLER if share.count == 1 else f"{SAMPLER}_{index}")
+    folder = workdir / names_of(share.count)[index]
     side = Sampler(setup, link, folder, share)
     flow = Flow(setup, policy.own_prompts(setup)[1], folder, share=share)
-    with contextlib.closing(side), contextlib.suppress(Ended):
+    with contextlib.closing(side), Beat(link, folder.name), contextlib.suppress(Ended):
         version = side.restore(flow)
         with flow.begun(version, side.weights(version)):
             side.save(flow)

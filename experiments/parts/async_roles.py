@@ -12,7 +12,6 @@ sampler is told so, and the sampler writes its own state whenever new weights ha
 import json
 import pathlib
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +19,10 @@ import jax
 import numpy as np
 
 from experiments.parts import origin, policy
+from experiments.parts.async_beats import Beat, Watch, wait
 from experiments.parts.async_flow import Flow, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
-from experiments.parts.async_shares import WHOLE, Share, check_several
+from experiments.parts.async_shares import WHOLE, Share, check_several, names_of
 from experiments.parts.check_config import leaves
 from experiments.parts.run import Step
 from experiments.parts.sample_groups import Collected
@@ -35,7 +35,7 @@ from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
 
 KEY = b"rl_jax.async"  # of a table's metadata: the record of a group, and what the sampler counted
-SAMPLER = "sampler"  # folder in the workdir
+TRAINER = "trainer"  # who beats
 POLL_S = 1.0
 KEPT = 3  # states of a sampler: a trainer is at most one version ahead of it
 SHARED = ("seed", "task", "sample", "rollout", "flow")  # of the config: rows depend on it, and the weights do not tell
@@ -63,14 +63,17 @@ class Trainer:
     def __init__(self, setup: Setup, prompts, link: Link, checkpoints: pathlib.Path):
         check_two(setup.config)
         self._settings, self._link, self._checkpoints = setup.config.flow, link, checkpoints
-        self._shared = shared(setup.config)
+        self._shared, self._beat = shared(setup.config), Beat(link, TRAINER)
+        self._watch = Watch(link, names_of(setup.config.flow.samplers))
         self.rule, self.counters, self.prompts = rule_of(setup.config), Counters(), prompts
         self._taken, self._metrics = [], {}
 
     def __enter__(self) -> "Trainer":
+        self._beat.__enter__()
         return self
 
     def __exit__(self, *error) -> None:
+        self._beat.__exit__(*error)
         self._link.say("end", secrets.token_hex(8))
         self._link.close()
 
@@ -105,10 +108,11 @@ class Trainer:
         # Of several samplers one may be a batch ahead: then what has finished first need not be of this batch.
         several = self._settings.samplers > 1
         which = {"numbers": range((step - 1) * size, step * size)} if several else {}
-        self._taken = _wait(
+        self._taken = wait(
             lambda: self._link.take(size, POLL_S, **which),
             self._settings.timeout_s,
             f"groups of step {step} from the sampler{'s' if several else ''}",
+            watch=self._watch,
         )
         found = [unpack(group) for group in self._taken]
         for group, said in found:
@@ -219,7 +223,7 @@ class Sampler:
         self._setup, self._link, self._folder, self._share = setup, link, folder, share
         self._patience, self._shared = setup.config.flow.timeout_s, shared(setup.config)
         disk.lock(folder)
-        self._end = self._last_end()
+        self._end, self._watch = self._last_end(), Watch(link, [TRAINER])
 
     def _last_end(self) -> str | None:
         """What was said when a trainer ended last; "" as long as none can be asked."""
@@ -236,7 +240,7 @@ class Sampler:
 
     def _first(self) -> int:
         what = "the trainer's first weights"
-        version, _ = _wait(lambda: self._link.newest(-1, POLL_S), self._patience, what, self._ended)
+        version, _ = self._wait(lambda: self._link.newest(-1, POLL_S), what)
         if version != 0:
             raise ValueError(
                 f"the trainer is at version {version}, and {self._folder} has no state of a sampler: bring back that "
@@ -261,7 +265,7 @@ class Sampler:
         order = [self._share.number(first + place, count) for place in range(len(groups))]
         packed = [pack(group, number, said) for group, number in zip(groups, order, strict=True)]
         what = f"room for the groups of step {said['step']}"
-        _wait(lambda: self._link.put(packed, POLL_S), self._patience, what, self._ended)
+        self._wait(lambda: self._link.put(packed, POLL_S), what)
 
     def weights(self, version: int) -> Params:
         """The trainer's weights of this version, on this side's devices; waits for them.
@@ -270,8 +274,11 @@ class Sampler:
           Ended: if the trainer has ended before.
         """
         what = f"the trainer's weights of version {version}"
-        params = _wait(lambda: self._link.weights(version, POLL_S), self._patience, what, self._ended)
+        params = self._wait(lambda: self._link.weights(version, POLL_S), what)
         return jax.device_put(params, self._setup.param_shardings)
+
+    def _wait(self, look: Callable[[], Any], what: str) -> Any:
+        return wait(look, self._patience, what, self._ended, watch=self._watch)
 
     def _ended(self) -> None:
         """Raises Ended if the trainer has said so since this side began."""
@@ -285,22 +292,6 @@ class Sampler:
         """Ends this side."""
         self._link.close()
         disk.unlock(self._folder)
-
-
-def _wait(look: Callable[[], Any], patience_s: float, what: str, ended: Callable[[], None] = lambda: None) -> Any:
-    """The first true result of `look`, which waits a little itself.
-
-    Raises:
-      TimeoutError: if nothing comes in time.
-    """
-    end = time.monotonic() + patience_s
-    while not (result := look()):
-        ended()
-        if time.monotonic() > end:
-            raise TimeoutError(
-                f"no {what} for flow.timeout_s={patience_s} s: the other process is not there, or slower than that"
-            )
-    return result
 
 
 def make_flow(

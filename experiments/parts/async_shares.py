@@ -39,6 +39,11 @@ class Share(NamedTuple):
 WHOLE = Share()  # of a run with one sampler
 
 
+def names_of(samplers: int) -> list[str]:
+    """The names of a run's samplers, and of their folders in the workdir."""
+    return ["sampler"] if samplers == 1 else [f"sampler_{index}" for index in range(samplers)]
+
+
 def share_of(config, index: int) -> Share:
     """The share of sampler `index`.
 

@@ -21,9 +21,10 @@ import jax
 
 from configs import grpo_async as async_config
 from experiments import grpo_async
-from experiments.parts import async_links, async_roles
+from experiments.parts import async_links
 from experiments.parts.async_flow import LOG
 from experiments.parts.async_groups import Groups
+from experiments.parts.async_shares import names_of
 from experiments.tools import chaos
 from experiments.tools.kills import Fork
 from rl_jax.training import compilation
@@ -123,7 +124,7 @@ def check(kills: int, folder: pathlib.Path, seed: int) -> dict:
     expected, differ = chaos.results_of(folder / "one"), {}
     for name in ("slow", "killed"):
         found = chaos.results_of(folder / name)
-        found[LOG] = found.pop(f"{async_roles.SAMPLER}/{LOG}", "")  # the sampler's folder has it
+        found[LOG] = found.pop(f"{names_of(1)[0]}/{LOG}", "")  # the sampler's folder has it
         differ[name] = sorted(file for file in expected | found if expected.get(file) != found.get(file))
     counts = {role: killed.count(role) for role in ("trainer", "sampler")}
     return {"kills": counts, "files": sorted(expected), "differ": differ}

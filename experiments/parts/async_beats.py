@@ -1,0 +1,116 @@
+"""Who is there: heartbeats of the processes of one run, and what a process prints while it waits for another.
+
+A process says a word that changes every BEAT_S seconds. Who waits looks when the word changed last, on its own clock:
+the clocks of two machines differ. A beat says that a process lives, not that it makes progress.
+"""
+
+import contextlib
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rl_jax.flow import Link
+
+BEAT_S = 5.0
+SILENT_S = 4 * BEAT_S  # without a beat, and a process counts as silent
+TELL_S = 30.0  # of waiting, until the first line; the next ones come after 60, 120, ...
+
+
+class Beat:
+    """Says that this process is there, from a thread. Use it in a `with`, around all that the link is used for.
+
+    Args:
+      link: to the others.
+      name: of this process: "trainer", "sampler_0".
+    """
+
+    def __init__(self, link: Link, name: str):
+        self._link, self._name, self._over = link, name, threading.Event()
+        self._thread = threading.Thread(target=self._say, name=f"beat of {name}", daemon=True)
+
+    def __enter__(self) -> "Beat":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _say(self) -> None:
+        start, count = secrets.token_hex(4), 0  # a process that comes back begins with another word
+        while True:
+            with contextlib.suppress(OSError):  # a full disk is met by what the process does itself
+                self._link.say(word_of(self._name), [start, count])
+            count += 1
+            if self._over.wait(BEAT_S):
+                return
+
+
+def word_of(name: str) -> str:
+    """The name of a process's beat, as a word of a link."""
+    return f"beat_{name}"
+
+
+class Watch:
+    """When others were heard last.
+
+    Args:
+      link: to them.
+      names: theirs.
+      clock: seconds, always growing.
+    """
+
+    def __init__(self, link: Link, names: Sequence[str], clock: Callable[[], float] = time.monotonic):
+        self._link, self._clock = link, clock
+        self._last = {name: (None, clock()) for name in names}
+
+    def look(self) -> str:
+        """Who is there, in words: "sampler_0 is there; sampler_1: silent for 40 s"."""
+        now, found = self._clock(), []
+        for name, (word, when) in self._last.items():
+            said = self._link.hear(word_of(name))
+            if said is not None and said != word:
+                self._last[name] = word, when = said, now
+            if word is None:
+                found.append(f"{name}: not heard yet")
+            else:
+                found.append(f"{name} is there" if now - when <= SILENT_S else f"{name}: silent for {now - when:.0f} s")
+        return "; ".join(found)
+
+
+def wait(
+    look: Callable[[], Any],
+    patience_s: float,
+    what: str,
+    ended: Callable[[], None] = lambda: None,
+    *,
+    watch: Watch,
+    clock: Callable[[], float] = time.monotonic,
+) -> Any:
+    """The first true result of `look`, which waits a little itself. Prints a line when that takes long.
+
+    Args:
+      look: asks once.
+      patience_s: seconds, until it is an error.
+      what: that is waited for, for messages.
+      ended: raises an exception if the other side has ended.
+      watch: of those who may bring it.
+      clock: seconds, always growing.
+
+    Raises:
+      TimeoutError: if nothing comes in time.
+    """
+    begun, tell_s = clock(), TELL_S
+    watch.look()
+    while not (result := look()):
+        ended()
+        waited = clock() - begun
+        if waited > patience_s:
+            raise TimeoutError(f"no {what} for flow.timeout_s={patience_s} s ({watch.look()})")
+        if waited > tell_s:
+            print(f"waiting for {what} for {waited:.0f} s ({watch.look()})", file=sys.stderr, flush=True)
+            tell_s *= 2
+    return result

@@ -1,0 +1,79 @@
+"""Heartbeats: who is there, who is silent, and what a process prints while it waits. No test waits for a time."""
+
+import threading
+
+import pytest
+
+from experiments.parts import async_beats
+from experiments.parts.async_beats import Beat, Watch, wait, word_of
+
+
+class Link:
+    """A link of words only, and a clock that a test moves."""
+
+    def __init__(self):
+        self.words, self.now, self.count, self.often = {}, 0.0, 0, threading.Event()
+
+    def say(self, name, value):
+        self.words[name] = value
+        self.count += 1
+        if self.count >= 3:
+            self.often.set()
+
+    def hear(self, name):
+        return self.words.get(name)
+
+    def clock(self):
+        return self.now
+
+
+def test_a_beat_says_another_word_each_time_and_ends(monkeypatch):
+    monkeypatch.setattr(async_beats, "BEAT_S", 0.0)
+    link = Link()
+    with Beat(link, "trainer"):
+        assert link.often.wait(600)
+    said, (start, count) = link.count, link.words[word_of("trainer")]
+    assert count == said - 1 >= 2
+    with Beat(link, "trainer"):
+        pass
+    assert link.words[word_of("trainer")][0] != start, "a process that comes back is another one"
+
+
+def test_a_full_disk_does_not_end_a_beat(monkeypatch):
+    monkeypatch.setattr(async_beats, "BEAT_S", 0.0)
+    link = Link()
+    say, fails = link.say, iter([OSError("full")])
+    link.say = lambda *args: [say(*args), *(_raise(error) for error in fails)]
+    with Beat(link, "trainer"):
+        assert link.often.wait(600)
+
+
+def _raise(error):
+    raise error
+
+
+def test_who_is_there():
+    link = Link()
+    watch = Watch(link, ["sampler_0", "sampler_1", "sampler_2"], link.clock)
+    link.words = {word_of("sampler_0"): ["a", 0], word_of("sampler_1"): ["b", 7]}
+    assert watch.look() == "sampler_0 is there; sampler_1 is there; sampler_2: not heard yet"
+    link.now, link.words[word_of("sampler_0")] = 30.0, ["a", 6]
+    assert watch.look() == "sampler_0 is there; sampler_1: silent for 30 s; sampler_2: not heard yet"
+    link.now, link.words[word_of("sampler_1")] = 60.0, ["c", 0]  # it came back
+    assert watch.look() == "sampler_0: silent for 30 s; sampler_1 is there; sampler_2: not heard yet"
+
+
+def test_who_waits_says_so_and_ends_in_time(capsys):
+    """Lines after 30, 60 and 120 seconds; then the error, with who was silent."""
+    link = Link()
+    watch = Watch(link, ["trainer"], link.clock)
+
+    def look():
+        link.now += 1.0
+
+    with pytest.raises(TimeoutError, match=r"no weights for flow.timeout_s=130 s \(trainer: not heard yet\)"):
+        wait(look, 130, "weights", watch=watch, clock=link.clock)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("(")[0] for line in lines] == [f"waiting for weights for {s} s " for s in (31, 61, 121)]
+    assert wait(lambda: "there", 130, "weights", watch=watch, clock=link.clock) == "there"
+    assert not capsys.readouterr().err
