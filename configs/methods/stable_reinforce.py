@@ -3,9 +3,9 @@
     r = exp(clip(logp - old_logp, -log 1000, log 1000));   l = max(-A r, -A clip(r, .8, 1.2)) + .001 k3
     A = z if |z| <= 3 else 0,   z = (R - mean) / std over the batch
 
-Departs from GRPO: the batch's mean and std; a row with an outlying reward moves nothing. Left out is the reward for a
-judgement that agrees with its own reasoning, which needs a judge of judgements. yfzhang114/r1_reward compares z with
-three std of the raw rewards: this is the paper's text.
+Departs from GRPO: the batch's mean and std; a row with an outlying reward moves nothing. The reward for
+a judgement that follows from its own reasoning is in configs/preferences/judged.py:reasoned. yfzhang114/r1_reward
+compares z with three std of the raw rewards: this is the paper's text.
 
     python -m experiments.grpo --config=configs/methods/stable_reinforce.py
 """

@@ -6,9 +6,10 @@
 Stages, a judge of characters trained on generated preferences: `letter` (which of two is better), `spans` (good and
 poor steps), `follow_up` (what a user says next), `rewrite` (the better answer), each by experiments.sft; `scores` (a
 grade of each of two, then experiments.grpo rewards right orders with +1 and wrong ones with -1: SPCT's rule,
-2504.02495). Methods: `spct` (GRPO on the mean of 8 sampled grades, in both orders), `pairwise_rl` (2504.04950, PPO on
-the probability of being better than the record's answer, both orders averaged), `writing_zero` (2506.00103, BRPO: GRPO
-on wins against a random row of the group), `text2grad` (2505.22338, PPO on +1 and -1 on the tokens that the judge
+2504.02495), `reasoned` (R1-Reward, 2505.02835: grades, then a choice, by experiments.grpo: StableReinforce on
+.5 format + right (1 + .5 consistent), consistent = +-1 as the choice follows from the grades). Methods: `spct`
+(GRPO on the mean of 8 sampled grades, in both orders), `pairwise_rl` (2504.04950, PPO on the probability of being
+better than the record's answer, both orders averaged), `writing_zero` (2506.00103, BRPO: GRPO on wins against a random row of the group), `text2grad` (2505.22338, PPO on +1 and -1 on the tokens that the judge
 quotes; k1 where its code has the KL over the vocabulary), `seq2seq_rm` (2409.00162, PPO on +1 for each token that the
 rewriting judge keeps up to its first change and -1 for each that it changes), `flr` (2409.13948, GRPO on how likely a
 satisfied user's words are), `autorule` (2506.15651, GRPO on a reward model, the run runs/judge_reward_model of
@@ -19,9 +20,10 @@ runs/judge_reward_model on pairs whose better answer is the shorter one; the pap
 """
 
 from configs import common, ppo_common
+from configs.methods import stable_reinforce
 from configs.tasks import arithmetic
 
-STAGES = ("letter", "scores", "spans", "follow_up", "rewrite")
+STAGES = ("letter", "scores", "reasoned", "spans", "follow_up", "rewrite")
 METHODS = ("pairwise_rl", "writing_zero", "text2grad", "flr", "autorule", "conciseness", "spct", "seq2seq_rm")
 RULES = ("The answer has more than one total.", "The last total is the result of the sum.")
 
@@ -48,7 +50,9 @@ def judge(word: str, smoke: bool):
         config.task.separator = "="
     if word == "rewrite":
         config.task.alphabet = "0123456789+-="  # the policy's, whose tokens it rewards
-    lengths = dict(letter=4, scores=6, spans=64, follow_up=28, rewrite=24)
+    if word == "reasoned":
+        config.algorithm = stable_reinforce.get_config().algorithm
+    lengths = dict(letter=4, scores=6, reasoned=40, spans=64, follow_up=28, rewrite=24)
     config.rollout.update(completion_length=lengths[word], prompt_buckets=(48 if word == "rewrite" else 192,))
     return config
 

@@ -3,13 +3,18 @@
     python -m experiments.tools.over_optimization runs/rlhf_ppo runs/rlhf_ppo_ensemble
 
 Over-optimisation (arXiv 2210.10760, 2310.02743) is a gold reward that falls while its proxy still rises. The column
-`lost` says how much of the best gold reward so far is gone.
+`lost` says how much of the best gold reward so far is gone. The second table has Spearman's correlation of proxy and
+gold over the evaluations of each run, up to the best gold reward and from it on: what a run optimises is what is wanted
+only as long as it is positive (objective mismatch, "The Alignment Ceiling", Lambert and Calandra, 2023).
 """
 
 import argparse
 import json
+import math
 import pathlib
 from typing import NamedTuple
+
+from scipy import stats
 
 GOLD, PROXY = "eval/task", "eval/reward"
 
@@ -60,12 +65,31 @@ def table(runs: dict[str, list[Point]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def correlation(points: list[Point]) -> float:
+    """Spearman's correlation of proxy and gold; nan for fewer than three points, or where one of them never changes."""
+    proxy, gold = [point.proxy for point in points], [point.gold for point in points]
+    if len(points) < 3 or len(set(proxy)) == 1 or len(set(gold)) == 1:
+        return math.nan
+    return float(stats.spearmanr(proxy, gold).statistic)
+
+
+def correlations(runs: dict[str, list[Point]]) -> str:
+    """The correlations of all runs as a Markdown table; `-` where there is none."""
+    lines = ["| run | all | up to the best gold | from it on |", "|---|---|---|---|"]
+    for name, points in runs.items():
+        best = max(range(len(points)), key=lambda i, points=points: points[i].gold)
+        found = [correlation(part) for part in (points, points[: best + 1], points[best:])]
+        lines.append(f"| {name} | " + " | ".join("-" if math.isnan(x) else f"{x:.2f}" for x in found) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    """Prints the table of the runs on the command line."""
+    """Prints the tables of the runs on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=pathlib.Path, help="workdirs of experiments.ppo or experiments.grpo")
     try:
-        print(table({folder.name: points_of(folder) for folder in parser.parse_args().runs}), end="")
+        runs = {folder.name: points_of(folder) for folder in parser.parse_args().runs}
+        print(table(runs), correlations(runs), sep="\n", end="")
     except ValueError as error:
         parser.exit(1, f"{error}\n")
 

@@ -5,10 +5,12 @@
 forms, what the judge is asked and what it says:
     letter     which of two answers is better: "A" or "B"                      (judges pairwise, win_probability)
     scores     a grade of each of two answers, "8 3"                           (generative reward modelling, SPCT)
+    reasoned   grades, then a choice: "<think>8 3</think><answer>1</answer>"   (R1-Reward, arXiv 2505.02835)
     spans      the good and the poor passages, "GOOD: ..." and "POOR: ..."     (judge spans; needs labelled steps)
     follow_up  what a user says next, satisfied or not                         (judge follow_up)
     rewrite    the better answer, of the worse one and of itself               (judge rewrites, arXiv 2409.00162)
-The reward of a verdict is +1 if it agrees with the label and -1 if not (SPCT's rule, arXiv 2504.02495), for any form.
+The reward of a verdict is +1 if it agrees with the label and -1 if not (SPCT's rule, arXiv 2504.02495), for any form
+but `reasoned`, whose reward is R1-Reward's (`consistent_verdict`).
 """
 
 import json
@@ -21,6 +23,10 @@ from rl_jax.tokenizers import CharTokenizer, Llama2cTokenizer
 
 PAIRWISE = "Question:\n{prompt}\n\nAnswer A:\n{first}\n\nAnswer B:\n{second}\n\nWhich answer is better, A or B? Better:"
 SCORES = "Question:\n{prompt}\n\nAnswer A:\n{first}\n\nAnswer B:\n{second}\n\nGrade both from 1 to 10. Grades:"
+REASONED = (
+    "Question:\n{prompt}\n\nAnswer 1:\n{first}\n\nAnswer 2:\n{second}\n\nGrade both from 1 to 10 in <think></think>, "
+    "and give the number of the better one in <answer></answer>:\n"
+)
 SPANS = (
     "Question:\n{prompt}\n\nAnswer:\n{completion}\n\nQuote each good passage of the answer on a line GOOD: and each "
     "poor one on a line POOR:\n"
@@ -29,6 +35,7 @@ REWRITE = "{prompt}{completion}=="  # characters of the sums alone, as the polic
 TEMPLATES = {
     "letter": PAIRWISE,
     "scores": SCORES,
+    "reasoned": REASONED,
     "spans": SPANS,
     "follow_up": "{prompt}{completion}\n",
     "rewrite": REWRITE,
@@ -36,10 +43,12 @@ TEMPLATES = {
 KINDS = {
     "letter": ("pairs",),
     "scores": ("pairs",),
+    "reasoned": ("pairs",),
     "spans": ("steps",),
     "follow_up": ("pairs",),
     "rewrite": ("pairs",),
 }
+REASONING = re.compile(r"<think>(.*?)</think><answer>(.*?)</answer>", re.DOTALL)
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 SATISFIED, NOT_SATISFIED = "That is right, thank you.", "That is not right."
 
@@ -57,7 +66,8 @@ def load(
 ) -> Task:
     """A task whose prompts are questions to a judge.
 
-    Each pair is asked about twice, in both orders (letter, scores), or once for each answer (follow_up, rewrite).
+    Each pair is asked about twice, in both orders (letter, scores, reasoned), or once for each answer (follow_up,
+    rewrite).
 
     Args:
       data: keywords of rl_jax.preferences.load; pairs, or steps for `spans`.
@@ -124,7 +134,10 @@ class Questions:
             return _record(asked, better, {"answer": better, "form": self._form})
         first, second = (worse, better) if turned else (better, worse)
         asked, answer = fill(self._template, prompt=prompt, first=first, second=second), "AB"[turned]
-        says = answer if self._form == "letter" else " ".join(("8", "3")[:: -1 if turned else 1])
+        grades = " ".join(("8", "3")[:: -1 if turned else 1])
+        if self._form == "reasoned":
+            grades = f"<think>{grades}</think><answer>{1 + turned}</answer>"
+        says = answer if self._form == "letter" else grades
         return _record(asked, says, {"answer": answer, "form": self._form})
 
     def _about_spans(self, record: dict) -> dict[str, str]:
@@ -142,9 +155,11 @@ def verdict(prompt: str, completion: str, info: dict) -> dict[str, float]:
     """+1 if the verdict agrees with info["answer"], -1 if not or if there is none. `parsed`: whether there is one.
 
     letter: the first A or B. scores: the first two numbers, of which the better answer's has to be the larger one; a
-    tie is wrong. spans, follow_up and rewrite: the text itself.
+    tie is wrong. spans, follow_up and rewrite: the text itself. reasoned: see `consistent_verdict`.
     """
     form, answer = info["form"], info["answer"]
+    if form == "reasoned":
+        return consistent_verdict(completion, answer)
     if form == "letter":
         found = re.search(r"\b([AB])\b", completion)
         right, parsed = found is not None and found[1] == answer, found is not None
@@ -155,6 +170,32 @@ def verdict(prompt: str, completion: str, info: dict) -> dict[str, float]:
     else:
         right, parsed = completion.strip() == answer, bool(completion.strip())
     return {"reward": 1.0 if right else -1.0, "right": float(right), "parsed": float(parsed)}
+
+
+def consistent_verdict(completion: str, answer: str) -> dict[str, float]:
+    """R1-Reward's reward of a verdict that is reasoned: .5 format + right (1 + .5 consistent).
+
+    consistent is +1 if the reasoning's own conclusion is the choice and -1 if not, so that a right choice after grades
+    that say the opposite earns a third of what is earned by one that follows from them. The conclusion is read by a
+    rule, the larger of the first two grades; in yfzhang114/r1_reward a language model reads it.
+
+    Args:
+      completion: the verdict.
+      answer: "A" if the first of the two is better, "B" if the second.
+
+    Returns:
+      reward, and its parts: right, consistent, format; parsed, whether there is a choice.
+    """
+    said = REASONING.search(completion)
+    reasoning, chosen = (said[1], said[2].strip()) if said else ("", "")
+    once = all(completion.count(tag) == 1 for tag in ("<think>", "<answer>"))
+    formed = once and REASONING.fullmatch(completion) is not None
+    grades = [int(x) for x in re.findall(r"\d{1,4}", reasoning)[:2]]
+    concluded = "" if len(grades) < 2 or grades[0] == grades[1] else "12"[grades[1] > grades[0]]
+    right, consistent = float(chosen == "12"[answer == "B"]), 1.0 if chosen and chosen == concluded else -1.0
+    reward = 0.5 * formed + right * (1.0 + 0.5 * consistent)
+    parts = {"right": right, "consistent": consistent, "format": float(formed), "parsed": float(chosen in ("1", "2"))}
+    return {"reward": reward, **parts}
 
 
 def fill(template: str, **texts: str) -> str:

@@ -259,5 +259,8 @@ def test_over_optimisation_is_the_gold_reward_that_is_lost(tmp_path):
     points = over_optimization.points_of(tmp_path)
     assert [point.step for point in points] == [0, 2, 4] and over_optimization.lost(points) == 0.5
     assert "| a | 4 | 0.400 | 4.000 | 0.250 | 0.500 |\n" in over_optimization.table({"a": points})
+    assert over_optimization.correlations({"a": points}).endswith("| a | -0.50 | - | - |\n")
+    more = [*points, *(over_optimization.Point(s, 0.0, float(s), 0.1 / s) for s in (6, 8))]
+    assert over_optimization.correlations({"b": more}).endswith("| b | -0.90 | - | -1.00 |\n")
     with pytest.raises(ValueError, match="nowhere: no row .* give a run with config.judge"):
         over_optimization.points_of(tmp_path / "nowhere")

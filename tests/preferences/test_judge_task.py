@@ -53,6 +53,29 @@ def test_a_grade_has_to_put_the_better_answer_above(load):
         assert [reward(task, record, text) for text in ("5 5", "7", "", record["completion"][::-1])] == [-1.0] * 4
 
 
+def test_a_choice_has_to_follow_from_its_reasons(load):
+    """R1-Reward's rule, .5 format + right (1 + .5 consistent), case by case."""
+    task = load("reasoned")
+    first, second = (task.data_source("train")[i] for i in (0, 1))
+    assert first["completion"] == "<think>8 3</think><answer>1</answer>"
+    assert second["completion"] == "<think>3 8</think><answer>2</answer>"
+    cases = {
+        "<think>8 3</think><answer>1</answer>": (2.0, 0.5),
+        "<think>3 8</think><answer>1</answer>": (1.0, 0.5),  # right in spite of its grades
+        "<think>5 5</think><answer>1</answer>": (1.0, 0.5),
+        "<think>good</think><answer> 1 </answer>": (1.0, 0.5),
+        "so <think>8 3</think><answer>1</answer>": (1.5, 0.0),
+        "<think>8 3</think><answer>1</answer><answer>2</answer>": (1.5, 0.0),
+        "<think>8 3</think> <answer>1</answer>": (0.0, 0.0),
+        "1": (0.0, 0.0),
+        "<think>8 3</think><answer>A</answer>": (0.5, 0.5),
+    }
+    for said, (if_first, if_second) in cases.items():
+        assert (reward(task, first, said), reward(task, second, said)) == (if_first, if_second), said
+    parts = judge_task.consistent_verdict("<think>3 8</think><answer>1</answer>", "A")
+    assert parts == {"reward": 1.0, "right": 1.0, "consistent": -1.0, "format": 1.0, "parsed": 1.0}
+
+
 def test_steps_become_quotations(load):
     task = load("spans", kind="steps", separator="=")
     source = task.data_source("train")
@@ -76,7 +99,7 @@ def test_a_user_says_next_whether_the_answer_was_right(load):
 def test_a_form_needs_its_kind_of_preferences(load):
     with pytest.raises(ValueError, match="form='spans' is made of steps, and generated are pairs"):
         load("spans")
-    with pytest.raises(ValueError, match="form='essay' is none of letter, scores, spans, follow_up"):
+    with pytest.raises(ValueError, match="form='essay' is none of letter, scores, reasoned, spans, follow_up"):
         load("essay")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from rl_jax.core.violations import PENALTY
 from rl_jax.losses.preference.compare import ranked
-from rl_jax.rewards.constraints import constrained
+from rl_jax.rewards.constraints import constrained, mixture_of_judges
 from rl_jax.selection import constraints
 
 KEY = jax.random.key(0)
@@ -38,6 +38,29 @@ def test_a_violation_is_told_from_a_low_reward():
         constrained(terms, weights, by=("tru",))
     with pytest.raises(ValueError, match="a reward of 700 is not below 500: scale it"):
         constrained({"r": np.float32([700.0])}, {"r": 1.0}, by=())
+
+
+def test_each_task_has_judges_of_its_own():
+    """Row by row, `constrained` with the reward and the judges of the row's task."""
+    sources = ["chat", "sums", "chat", "sums", "other"]
+    terms = {name: np.float32(RNG.integers(0, 2, 5)) for name in ("helpful", "right", "polite", "short")}
+    terms["polite"][:2], terms["short"][:2] = 0.0, 1.0
+    tasks = {
+        "chat": {"reward": {"helpful": 2.0}, "judges": ("polite",)},
+        "sums": {"reward": {"right": 1.0, "helpful": 0.5}, "judges": ("short",)},
+    }
+    weights = dict.fromkeys(terms, 0.25)
+    found = mixture_of_judges(terms, weights, sources=sources, tasks=tasks)
+    for row, source in enumerate(sources):
+        task = tasks.get(source, {"reward": weights, "judges": ()})
+        expected = sum(w * terms[name][row] for name, w in task["reward"].items())
+        broken = any(terms[name][row] < 1 for name in task["judges"])
+        assert found[row] == np.float32(expected - PENALTY * broken)
+    with pytest.raises(ValueError, match="sums: no term shor; the terms are helpful, polite, right, short"):
+        tasks["sums"]["judges"] = ("shor",)
+        mixture_of_judges(terms, weights, sources=sources, tasks=tasks)
+    with pytest.raises(ValueError, match=r"tasks\['chat'\] has \['by', 'reward'\], not 'judges' and 'reward'"):
+        mixture_of_judges(terms, weights, sources=sources, tasks={"chat": {"reward": {}, "by": ()}})
 
 
 def groups(count=200, size=4):
