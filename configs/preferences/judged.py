@@ -6,17 +6,18 @@
 Stages, a judge of characters trained on generated preferences: `letter` (which of two is better), `spans` (good and
 poor steps), `follow_up` (what a user says next), `rewrite` (the better answer), each by experiments.sft; `scores` (a
 grade of each of two, then experiments.grpo rewards right orders with +1 and wrong ones with -1: SPCT's rule,
-2504.02495), `reasoned` (R1-Reward, 2505.02835: grades, then a choice, by experiments.grpo: StableReinforce on
-.5 format + right (1 + .5 consistent), consistent = +-1 as the choice follows from the grades). Methods: `spct`
-(GRPO on the mean of 8 sampled grades, in both orders), `pairwise_rl` (2504.04950, PPO on the probability of being
-better than the record's answer, both orders averaged), `writing_zero` (2506.00103, BRPO: GRPO on wins against a random row of the group), `text2grad` (2505.22338, PPO on +1 and -1 on the tokens that the judge
-quotes; k1 where its code has the KL over the vocabulary), `seq2seq_rm` (2409.00162, PPO on +1 for each token that the
-rewriting judge keeps up to its first change and -1 for each that it changes), `flr` (2409.13948, GRPO on how likely a
-satisfied user's words are), `autorule` (2506.15651, GRPO on a reward model, the run runs/judge_reward_model of
-configs/preferences/reward_models.py, plus the share of config.judge.rules.rules that are kept), `conciseness`
-(2511.09158, GRPO on the verifier, and on top of a right answer sigma of a reward model of conciseness, the run
-runs/judge_reward_model on pairs whose better answer is the shorter one; the paper's formula could not be read). But for
-`conciseness` the verifier's reward is only logged, as `task`. `smoke`: seconds.
+2504.02495), `reasoned` (R1-Reward, 2505.02835: grades, then a choice, by experiments.grpo: StableReinforce on .5 format
++ right (1 + .5 consistent), consistent = +-1 as the choice follows from the grades). Methods: `spct` (GRPO on the mean
+of 8 sampled grades, in both orders), `pairwise_rl` (2504.04950, PPO on the probability of being better than the
+record's answer, both orders averaged), `writing_zero` (2506.00103, BRPO: GRPO on wins against a random row of the
+group), `text2grad` (2505.22338, PPO on +1 and -1 on the tokens that the judge quotes; k1 where its code has the KL over
+the vocabulary), `seq2seq_rm` (2409.00162, PPO on +1 for each token that the rewriting judge keeps up to its first
+change and -1 for each that it changes), `flr` (2409.13948, GRPO on how likely a satisfied user's words are), `autorule`
+(2506.15651, GRPO on a reward model, the run runs/judge_reward_model of configs/preferences/reward_models.py, plus the
+share of config.judge.rules.rules that are kept), `conciseness` (2511.09158, GRPO on the verifier, and on top of a right
+answer sigma of a reward model of conciseness, the run runs/judge_reward_model on pairs whose better answer is the
+shorter one; the paper's formula could not be read). But for `conciseness` the verifier's reward is only logged, as
+`task`. `smoke`: seconds.
 """
 
 from configs import common, ppo_common
