@@ -16,8 +16,9 @@ change and -1 for each that it changes), `flr` (2409.13948, GRPO on how likely a
 (2506.15651, GRPO on a reward model, the run runs/judge_reward_model of configs/preferences/reward_models.py, plus the
 share of config.judge.rules.rules that are kept), `conciseness` (2511.09158, GRPO on the verifier, and on top of a right
 answer sigma of a reward model of conciseness, the run runs/judge_reward_model on pairs whose better answer is the
-shorter one; the paper's formula could not be read). But for `conciseness` the verifier's reward is only logged, as
-`task`. `smoke`: seconds.
+shorter one; the paper's formula could not be read), `hybrid` (Beyond Monolithic Rewards: GRPO on a learned reward, a
+rule's, whether the instruction was followed, and a length penalty, each with a weight; its weights are not public,
+these are ours). But for `conciseness` and `hybrid` the verifier's reward is only logged, as `task`. `smoke`: seconds.
 """
 
 from configs import common, ppo_common
@@ -25,7 +26,7 @@ from configs.methods import stable_reinforce
 from configs.tasks import arithmetic
 
 STAGES = ("letter", "scores", "reasoned", "spans", "follow_up", "rewrite")
-METHODS = ("pairwise_rl", "writing_zero", "text2grad", "flr", "autorule", "conciseness", "spct", "seq2seq_rm")
+METHODS = ("pairwise_rl", "writing_zero", "text2grad", "flr", "autorule", "conciseness", "spct", "seq2seq_rm", "hybrid")
 RULES = ("The answer has more than one total.", "The last total is the result of the sum.")
 
 
@@ -83,6 +84,13 @@ def policy(word: str, runs: str, smoke: bool):
         config.judge = dict(brief=dict(fn="reward_model", path=f"{runs}_reward_model", weight=0.5))
         config.reward.terms = dict(right=dict(fn="task"))
         config.reward.compose = dict(fn="rl_jax.rewards.brevity:gated_score", by="right", score="brief")
+    if word == "hybrid":
+        config.judge = dict(model=dict(fn="reward_model", path=f"{runs}_reward_model", weight=0.25))
+        config.reward.terms = dict(
+            rule=dict(fn="task", weight=1.0),
+            instruction=dict(fn="form.pattern", regex=r"\d+([+-]\d+)*(=\d+([+-]\d+)*)*", weight=0.25),
+            brief=dict(fn="form.overlong", limit=12, buffer=6, unit="characters", weight=0.25),
+        )
     if word in ("pairwise_rl", "text2grad", "seq2seq_rm"):
         config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.2 if word == "text2grad" else 0.05)
         if word == "text2grad":  # its code's controller: .2 at first, towards a KL of .1

@@ -55,10 +55,16 @@ class Rewards:
       terms: of settings.terms; none: the task's own reward, as it is.
       task: whose reward that is; None if there are terms.
       judges: of config.judge; None: none.
+      composition: of the terms; None: settings.compose.
     """
 
     def __init__(
-        self, settings: ConfigDict, terms: list[Term], task: Task | None = None, judges: Judges | None = None
+        self,
+        settings: ConfigDict,
+        terms: list[Term],
+        task: Task | None = None,
+        judges: Judges | None = None,
+        composition: Mapping | None = None,
     ):
         self._config, self._terms, self._judges = settings, terms, judges
         self.failures = Failures()
@@ -71,7 +77,7 @@ class Rewards:
             self._pool = RewardPool(task.reward_fn, kwargs=task.reward_kwargs, **options)
         elif items:
             self._pool = RewardPool(score_item, kwargs={"terms": items}, **options)
-        self._compose = bind(settings.compose.to_dict(), compose)
+        self._compose = bind(composition or settings.compose.to_dict(), compose)
 
     def __enter__(self) -> "Rewards":
         return self
@@ -175,13 +181,17 @@ def make_rewards(setup: Setup, *, judged: bool = True) -> Rewards | contextlib.n
 
     Args:
       setup: of the run.
-      judged: whether the judges of config.judge are part of it.
+      judged: whether the judges of config.judge are part of it. Without them, terms are added up, since the
+        composition may name a judge.
     """
     settings, task = setup.config.reward, setup.task
     judges = Judges(setup) if judged else None
     if not settings.terms and not judges and task.reward_fn is None:
         return contextlib.nullcontext()
-    return Rewards(settings, load_terms(with_task(settings.terms.to_dict(), task), resolve), task, judges)
+    alone = not judged and bool(setup.config.get("judge"))
+    composition = {"fn": "weighted_sum"} if alone else None
+    terms = load_terms(with_task(settings.terms.to_dict(), task), resolve)
+    return Rewards(settings, terms, task, judges, composition)
 
 
 def with_task(spec: Mapping[str, Mapping], task: Task) -> dict:
