@@ -3,7 +3,9 @@
     if max_i R_i <= 0:  for h in (1/4, 1/2, 3/4):  y_1..y_G ~ pi(. | x, h);  the first h with max_i R_i > 0 is taken
 
 Departs from GRPO: such a group is the hinted prompt's, and all of its rows are on-policy there. Prefixes are cut in
-tokens (in characters in the paper's code). The reward is the task's; the paper adds .5 for the format.
+tokens (in characters in the paper's code) and begin the answer, so that the reward sees both; hkgc-1/GHPO adds them to
+the user's message, and the model answers in full (--config.foreign.hints.style=advice). The reward is the task's; the
+paper adds .5 for the format.
 
     python -m experiments.grpo --config=configs/experience/ghpo.py
 """

@@ -15,8 +15,8 @@ from configs.tasks import _toys
 def get_config(arg: str | None = None):
     words = common.parse(arg, ("sum", "smoke"))
     terms = dict(
-        near=dict(fn="boxes.trajectory", weight=0.5, scale=2.0),
-        heading=dict(fn="boxes.heading", weight=0.5),
+        near=dict(fn="ways.near", weight=0.5, scale=2.0),
+        heading=dict(fn="ways.heading", weight=0.5),
     )
     config = _toys.run("lucy_skg", ("paths",), terms, prompt=20, completion=48)
     config.reward.compose = dict(fn="weighted_sum" if "sum" in words else "signed_geometric_mean")

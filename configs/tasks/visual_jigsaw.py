@@ -2,8 +2,9 @@
 
     python -m experiments.grpo --config=configs/tasks/visual_jigsaw.py
 
-The right order earns 1, another valid permutation .2 times its share of right positions, and what is no permutation 0;
-the form <answer>2, 1, 3</answer> earns .1. The discount .2 is recalled, the weight of the form our reading. Arguments:
+The right order earns 1, another valid permutation of five or more .2 times its share of right positions; the form
+<answer>2, 1, 3</answer> earns .2, and without it nothing does. So penghao-wu/visual_jigsaw, whose form is a box after
+the thinking, and which takes .5 from an answer that repeats a line more than three times. Arguments:
 `exact` pays for the right order only (discount 0), the limit of the reward. `smoke`: seconds.
 """
 
@@ -17,7 +18,8 @@ def get_config(arg: str | None = None):
     config.name, config.task = "visual_jigsaw", mr_rlvr.task("order", tagged=True)
     discount = 0.0 if "exact" in words else 0.2
     config.reward.terms = dict(
-        order=dict(fn="order.permutation", weight=1.0, extract="tag", discount=discount),
-        form=dict(fn="form.tags", weight=0.1, names=("answer",)),
+        order=dict(fn="order.permutation", weight=1.0, extract="tag", discount=discount, least=5),
+        form=dict(fn="form.tags", weight=0.2, names=("answer",)),
     )
+    config.reward.compose = dict(fn="gate", by="form")
     return common.smoke(config) if "smoke" in words else config

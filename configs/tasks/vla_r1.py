@@ -2,9 +2,11 @@
 
     python -m experiments.grpo --config=configs/tasks/vla_r1.py
 
-No image is read. A region earns its GIoU. A way earns exp(-Frechet distance), and half of the cosine of its heading:
-the paper's measure weighs angles and lengths inside the distance, in a form that is not known to us, so this is our
-reading. The form of an answer is the fourth term. Arguments: `smoke`: seconds.
+    R = .9 task + .1 form;   region: (GIoU + 1) / 2;   way: 1 - min(1, d / (sqrt(2) + .25 pi + .1 log 10))
+
+d is the discrete Frechet distance with the cost |p - q| + .25 angle + .1 |log length ratio|, the angle between the ways
+at the two points and the ratio of the steps that follow them, on coordinates from 0 to 1
+(GigaAI-research/VLA-R1, robot_bbox_traj_norm.py). No image is read. Arguments: `smoke`: seconds.
 """
 
 from configs import common
@@ -14,9 +16,8 @@ from configs.tasks import _toys
 def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke",))
     terms = dict(
-        region=dict(fn="decisions.only", weight=1.0, source="regions", of="boxes.near"),
-        way=dict(fn="decisions.only", weight=1.0, source="paths", of="boxes.trajectory", scale=1.0),
-        heading=dict(fn="decisions.only", weight=0.5, source="paths", of="boxes.heading"),
+        region=dict(fn="decisions.only", weight=0.9, source="regions", of="boxes.near", rescale=True),
+        way=dict(fn="decisions.only", weight=0.9, source="paths", of="ways.oriented", size=16.0),
         form=dict(fn="form.pattern", weight=0.1, regex=r"\[\d+,\d+,\d+,\d+\]|(\(\d+,\d+\))+"),
     )
     config = _toys.run("vla_r1", ("regions", "paths"), terms, prompt=20, completion=48)

@@ -98,16 +98,18 @@ def semi_online(
     step_coef: float = 1.0,
     discount: float = 0.5,
     use_std: bool = False,
-    ddof: int = 0,
+    ddof: int = 1,
     eps: float = 1e-6,
 ) -> chex.Array:
     """UI-S1: A_ij = w_e (R_i - mean_g) + w_s (S_ij - mean over the group's rows at turn j).
 
-        S_ij = r_ij + gamma S_i,j+1;  S_ij = r_ij where turn j was patched (its action did not match the expert's)
+        S_ij = r_ij + gamma S_i,j+1, the sum up to the next patched turn (whose action did not match the expert's) and
+        without it;  S_ij = r_ij where turn j itself was patched
 
     Biased: the mean of turn j is over the rows alive, own included, S is cut and discounted, and the two terms count
     the return twice. Source: arXiv 2509.11543, X-PLUG/MobileAgent UI-S1/uis1/core_uis1.py (weights 1 and 1, gamma .5,
-    np.std; whether it divides by the std is its `mode`).
+    torch.std; whether it divides by the std is its `mode`, and its example run does). There the mean of the first term
+    is over all turns of the group's rows, here over the rows.
 
     Args:
       rewards: float [B].
@@ -124,7 +126,9 @@ def semi_online(
     """
     at = episodes(rewards, turns, turn_rewards, group_size)
     chex.assert_equal_shape([turns, turn_patched])
-    returns = to_go(at.rewards, at, jnp.where(turn_patched > 0, 0.0, discount))
+    patched = turn_patched > 0
+    returns = to_go(jnp.where(patched, 0.0, at.rewards), at, jnp.where(patched, 0.0, discount))
+    returns = returns + jnp.where(patched, at.rewards, 0.0)
     steps = spread(normed(moments(returns, at.ends, at.turn_ids, at.number, ddof=ddof), eps, use_std), at)
     whole = row_relative(at, ddof=ddof, eps=eps, use_std=use_std)
     return episode_coef * whole + step_coef * jnp.where(at.company, steps, 0.0)

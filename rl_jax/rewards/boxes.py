@@ -51,19 +51,24 @@ def overlap(prompt: str, completion: str, info: dict, *, threshold: float = 0.0)
     }
 
 
-def near(prompt: str, completion: str, info: dict) -> dict[str, float]:
+def near(prompt: str, completion: str, info: dict, *, rescale: bool = False) -> dict[str, float]:
     """GIoU of the one box of the answer with info["box"], in (-1, 1]: a box that is off is worth more if it is near.
 
     -1 without a box, or with two different ones. Source: arXiv 1902.09630, a reward in arXiv 2510.01623 (VLA-R1).
+
+    Args:
+      prompt: not read.
+      completion: its <answer>, or all of it, holds the box.
+      info: "box", four numbers.
+      rescale: (GIoU + 1) / 2, from 0 to 1, as the code of VLA-R1 has it.
 
     Returns:
       reward: the GIoU; correct: 1 for an IoU from .5 on; format: 1 if there is one box.
     """
     scores = overlap(prompt, completion, info)
-    if not scores["format"]:
-        return {"reward": -1.0, "correct": 0.0, "format": 0.0}
-    found = read_boxes(parsing.answer(completion))[0]
-    return {"reward": giou(found, _box(info["box"])), "correct": scores["correct"], "format": 1.0}
+    value = giou(read_boxes(parsing.answer(completion))[0], _box(info["box"])) if scores["format"] else -1.0
+    reward = (value + 1.0) / 2.0 if rescale else value
+    return {"reward": reward, "correct": scores["correct"], "format": scores["format"]}
 
 
 def detection(prompt: str, completion: str, info: dict, *, over_answer: bool = True) -> dict[str, float]:
@@ -139,44 +144,6 @@ def exploring_click(prompt: str, completion: str, info: dict, *, think: bool = F
     }
 
 
-def trajectory(prompt: str, completion: str, info: dict, *, scale: float = 1.0) -> dict[str, float]:
-    """exp(-d / scale), d the discrete Frechet distance of the answer's points to info["points"], in order.
-
-    Source: the idea of arXiv 2510.01623 (VLA-R1), whose measure also weighs angles and lengths; this is the plain
-    distance.
-
-    Args:
-      prompt: not read.
-      completion: its <answer> or all of it: "(x, y), (x, y), ...".
-      info: "points", a list of [x, y].
-      scale: distance at which the reward is 1/e. In the unit of the coordinates.
-
-    Returns:
-      reward; format: 1 if there is a point.
-    """
-    found = read_points(parsing.answer(completion))[:1_000]
-    distance = frechet(found, [tuple(map(float, point)) for point in info["points"]]) if found else math.inf
-    return {"reward": math.exp(-distance / scale), "format": float(bool(found))}
-
-
-def heading(prompt: str, completion: str, info: dict) -> dict[str, float]:
-    """Cosine between the ways from the first to the last point, of the answer and of info["points"], in [-1, 1].
-
-    Returns:
-      reward: -1 for an answer without two different points; length: the answer's way over the right one, in length.
-
-    Raises:
-      ValueError: if the right points end where they start.
-    """
-    (x, y), found = _way(info["points"]), read_points(parsing.answer(completion))
-    if not math.hypot(x, y):
-        raise ValueError(f'info["points"] must end elsewhere than they start, got {info["points"]!r:.80}')
-    u, v = _way(found) if found else (0.0, 0.0)
-    size = math.hypot(u, v)
-    cosine = (x * u + y * v) / (math.hypot(x, y) * size) if size else -1.0
-    return {"reward": max(-1.0, min(1.0, cosine)), "length": size / math.hypot(x, y)}
-
-
 # --- Geometry --------------------------------------------------------------------------------------------------------
 
 
@@ -238,19 +205,6 @@ def _average_precision(table: Sequence[Sequence[float]], wanted: int, threshold:
     return sum(grid) / 101
 
 
-def frechet(first: Sequence[Point], second: Sequence[Point]) -> float:
-    """Discrete Frechet distance: the shortest leash with which two can walk along their points, never back."""
-    row: list[float] = []
-    for place, point in enumerate(first):
-        before, row = row, []
-        for other, target in enumerate(second):
-            ways = [before[other]] if place else []
-            ways += [row[other - 1]] if other else []
-            ways += [before[other - 1]] if place and other else []
-            row.append(max(math.dist(point, target), min(ways, default=0.0)))
-    return row[-1]
-
-
 def on_a_line(points: Sequence[Point]) -> bool:
     """Whether any three points are on one line; equal points are."""
     return any(
@@ -299,11 +253,6 @@ def _exploring_points(completion: str, think: bool) -> list[Point] | None:
     if not all(isinstance(p, list) and len(p) == 2 and all(map(_is_number, p)) for p in points):
         return None
     return None if on_a_line(points) else [tuple(map(float, point)) for point in points]
-
-
-def _way(points: Sequence) -> Point:
-    """From the first point to the last."""
-    return float(points[-1][0]) - float(points[0][0]), float(points[-1][1]) - float(points[0][1])
 
 
 def _labelled(entry: Any, where: str) -> tuple[Box, str]:

@@ -13,7 +13,7 @@ def triples(
     completion: str,
     info: dict,
     *,
-    credits: Sequence[float] = (0.5, 1.0, 5.0),
+    credits: Sequence[float] = (0.5, 1.5, 5.0),
     extra: float = 1.0,
     missing: float = 1.0,
 ) -> dict[str, float]:
@@ -23,8 +23,8 @@ def triples(
 
     M triples are given, N are right. c is credits[0] for the right object, credits[1] with the right attribute, and
     credits[2] with the right value; each right triple is matched once, best matches first. The price for too many stops
-    listing all that there is, that for too few stops saying nothing. Source: the idea of arXiv 2505.15804 (STAR-R1);
-    its coefficients are not known to us, these are our reading.
+    listing all that there is, that for too few stops saying nothing. Source: arXiv 2505.15804 (STAR-R1), its
+    credits by a review of it; the prices are our reading.
 
     Args:
       prompt: not read.

@@ -20,10 +20,12 @@ def permutation(
     extract: str | list[str] = "whole",
     answer_field: str = "answer",
     discount: float = 0.2,
+    least: int = 0,
 ) -> dict[str, float]:
     """1 for the right permutation, discount * the share of right positions for another one, 0 for what is none.
 
-    Source: arXiv 2509.25190 with its discount .2 (recalled); discount 1 is the order agreement of arXiv 2511.17473.
+    Source: arXiv 2509.25190 (penghao-wu/visual_jigsaw: discount .2, least 5); discount 1 is the order agreement of
+    arXiv 2511.17473.
 
     Args:
       prompt: unused.
@@ -32,6 +34,7 @@ def permutation(
       extract: see rl_jax.rewards.extract.
       answer_field: the field of info.
       discount: what a valid but partly wrong permutation is worth.
+      least: numbers that a permutation must have to be worth anything if it is partly wrong.
 
     Returns:
       reward; correct; valid: a permutation at all; positions: the share of right positions.
@@ -49,7 +52,8 @@ def permutation(
         return {"reward": 0.0, "correct": 0.0, "valid": 0.0, "positions": 0.0}
     share = sum(a == b for a, b in zip(given, gold, strict=True)) / len(gold)
     correct = float(given == gold)
-    return {"reward": correct or discount * share, "correct": correct, "valid": 1.0, "positions": share}
+    partly = discount * share if len(gold) >= least else 0.0
+    return {"reward": correct or partly, "correct": correct, "valid": 1.0, "positions": share}
 
 
 def masked_spans(

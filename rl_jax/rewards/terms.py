@@ -25,10 +25,8 @@ TERMS = {
     "boxes.click": "rl_jax.rewards.boxes:click",
     "boxes.detection": "rl_jax.rewards.boxes:detection",
     "boxes.exploring_click": "rl_jax.rewards.boxes:exploring_click",
-    "boxes.heading": "rl_jax.rewards.boxes:heading",
     "boxes.near": "rl_jax.rewards.boxes:near",
     "boxes.overlap": "rl_jax.rewards.boxes:overlap",
-    "boxes.trajectory": "rl_jax.rewards.boxes:trajectory",
     "brevity.short_and_right": "rl_jax.rewards.brevity:short_and_right",
     "claims.facts": "rl_jax.rewards.claims:facts",
     "claims.triples": "rl_jax.rewards.claims:triples",
@@ -87,6 +85,9 @@ TERMS = {
     "tools.fine": "rl_jax.rewards.tools:fine",
     "tools.intermediate": "rl_jax.rewards.tools:intermediate",
     "unit_tests.quality": "rl_jax.rewards.unit_tests:quality",
+    "ways.heading": "rl_jax.rewards.ways:heading",
+    "ways.near": "rl_jax.rewards.ways:near",
+    "ways.oriented": "rl_jax.rewards.ways:oriented",
 }
 
 # What a group term may name, each a list with one entry per completion of the group.

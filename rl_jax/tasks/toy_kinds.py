@@ -94,7 +94,7 @@ def regions(rng: random.Random) -> Toy:
 
 
 def paths(rng: random.Random) -> Toy:
-    """Points on a way of equal steps (boxes.trajectory): "1,2 to 5,4 in 2:". Wrong: back, too short, aside."""
+    """Points on a way of equal steps (ways.near): "1,2 to 5,4 in 2:". Wrong: back, too short, aside."""
     x, y, steps = rng.randint(0, 5), rng.randint(0, 5), rng.randint(2, 4)
     dx, dy = rng.randint(0, 2), rng.randint(1, 2)
     points = [[x + i * dx, y + i * dy] for i in range(steps + 1)]

@@ -107,14 +107,14 @@ def state_return_loo(group, discount=1.0):
     return out
 
 
-def semi_online(group, episode_coef=1.0, step_coef=1.0, discount=0.5, use_std=False, ddof=0, eps=1e-6):
+def semi_online(group, episode_coef=1.0, step_coef=1.0, discount=0.5, use_std=False, ddof=1, eps=1e-6):
     whole = trajectory(group, ddof, eps, use_std)
 
     def cut(row):
         out, ahead = [], 0.0
         for turn in reversed(row):
-            ahead = turn["r"] if turn["patched"] else turn["r"] + discount * ahead
-            out.append(ahead)
+            ahead = 0.0 if turn["patched"] else turn["r"] + discount * ahead
+            out.append(turn["r"] if turn["patched"] else ahead)
         return out[::-1]
 
     out = []

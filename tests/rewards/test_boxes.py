@@ -107,17 +107,7 @@ def test_labels_and_nothing():
 )  # fmt: skip
 def test_near_is_signed(completion, reward):
     assert boxes.near("", completion, BOX)["reward"] == pytest.approx(reward)
-
-
-@pytest.mark.parametrize(
-    ("completion", "reward"),
-    [("(1, 1) (9, 9) (3, 1)", 1), ("(0, 0) (0, 2)", 0), ("(2, 0) (0, 0)", -1), ("(0, 0) (1, 1)", 0.5**0.5),
-     ("(1, 1)", -1), ("(1, 1) (1, 1)", -1), ("", -1)],
-)  # fmt: skip
-def test_heading(completion, reward):
-    assert boxes.heading("", completion, {"points": [[0, 0], [1, 0], [2, 0]]})["reward"] == pytest.approx(reward)
-    with pytest.raises(ValueError, match="end elsewhere"):
-        boxes.heading("", completion, {"points": [[0, 0], [0, 0]]})
+    assert boxes.near("", completion, BOX, rescale=True)["reward"] == pytest.approx((reward + 1) / 2)
 
 
 @pytest.mark.parametrize(
@@ -156,24 +146,6 @@ def test_numbers_of_aepo(completion, accuracy):
     assert thought == scores
     assert boxes.exploring_click("", completion, BOX, think=True)["reward"] == -1.0
     assert boxes.exploring_click("", f"<think> </think>{completion}", BOX, think=True)["reward"] == -1.0
-
-
-def test_frechet_against_all_walks():
-    def walks(a, b):
-        if len(a) == 1 and len(b) == 1:
-            return math.dist(a[0], b[0])
-        steps = [(a[1:], b)] * (len(a) > 1) + [(a, b[1:])] * (len(b) > 1) + [(a[1:], b[1:])] * (len(a) > 1 < len(b))
-        return max(math.dist(a[0], b[0]), min(walks(*step) for step in steps))
-
-    rng = random.Random(0)
-    for _ in range(50):
-        a, b = ([(rng.random(), rng.random()) for _ in range(rng.randrange(1, 5))] for _ in range(2))
-        assert boxes.frechet(a, b) == boxes.frechet(b, a) == pytest.approx(walks(a, b))
-    line = {"points": [[0, 0], [1, 0], [2, 0]]}
-    assert boxes.trajectory("", "(0, 0), (1, 0), (2, 0)", line)["reward"] == 1.0
-    assert boxes.trajectory("", "(0, 1), (1, 1), (2, 1)", line)["reward"] == pytest.approx(math.exp(-1))
-    assert boxes.trajectory("", "(2, 0), (1, 0), (0, 0)", line, scale=2.0)["reward"] == pytest.approx(math.exp(-1))
-    assert boxes.trajectory("", "nowhere", line) == {"reward": 0.0, "format": 0.0}
 
 
 @pytest.mark.parametrize("box", [None, [1, 2, 3], [1, 1, 1, 2], ["0", 0, 1, 1], [0, 0, 1, math.inf]])

@@ -16,7 +16,7 @@ PLANET = {"facts": ["third planet", ["one moon", "a single moon"]], "true": ["bl
         ("(cube, color, red), (ball, size, large)", 1.0, 1),
         ("<think>(ball, size, small)</think>(Ball, size, large) and (cube, color, 'red').", 1.0, 1),
         ('[["cube", "color", "red"], ["ball", "size", "large"]]', 1.0, 1),
-        ("(cube, color, red), (ball, size, small)", 6 / 10, 0),
+        ("(cube, color, red), (ball, size, small)", 6.5 / 10, 0),
         ("(cube, color, red), (ball, color, red)", 5.5 / 10, 0),
         ("(cube, color, red), (cone, size, large)", 5 / 10, 0),
         ("(cube, color, red)", 4 / 10, 0),  # one too few
