@@ -14,7 +14,7 @@ def get_ablation() -> ConfigDict:
     return ConfigDict(
         dict(
             paper="arXiv 2507.16806",
-            claim="with a calibration reward the Brier score falls below that of a reward for right answers alone",
+            claim="a calibration reward lowers the Brier score more than right answers alone do, at equal accuracy",
             scaled_down="a 0.2M-parameter transformer instead of Qwen2.5-7B; sums of four one-digit numbers",
             program="grpo",
             warm_start="configs/tasks/rlcr.py",
@@ -22,8 +22,12 @@ def get_ablation() -> ConfigDict:
             seeds=(0, 1, 2),
             tried=1,
             evaluated="eval/brier",
+            also=dict(accuracy="eval/pass@1"),
             metric="gain",
-            expected=(dict(metric="gain", increasing=("calibrated", "plain"), by=0.02),),
+            expected=(
+                dict(metric="gain", increasing=("calibrated", "plain"), by=0.02),
+                dict(metric="accuracy", increasing=("plain", "calibrated"), by=-0.05),
+            ),
             smoke=dict(
                 seeds=(0, 1),
                 warm_start="configs/tasks/rlcr.py:smoke",
