@@ -3,7 +3,10 @@
     python -m experiments.ablation rlcr
 
 The paper: Qwen2.5-7B on questions and mathematics, with a confidence in words. Here: a small transformer from a warm
-start whose confidences are digits drawn at random.
+start whose confidences are digits drawn at random. The first statement is that `calibrated` ends at least .02 further
+below its start than `plain`; the second, that its accuracy at the end is at most .05 below that of `plain`.
+
+Tried, on seed 10000 only: these settings.
 """
 
 from ml_collections import ConfigDict
@@ -17,9 +20,9 @@ def get_ablation() -> ConfigDict:
             claim="a calibration reward lowers the Brier score more than right answers alone do, at equal accuracy",
             scaled_down="a 0.2M-parameter transformer instead of Qwen2.5-7B; sums of four one-digit numbers",
             program="grpo",
-            warm_start="configs/tasks/rlcr.py",
-            arms={"calibrated": "configs/tasks/rlcr.py", "plain": "configs/tasks/rlcr.py:plain"},
-            seeds=(0, 1, 2),
+            warm_start="configs/tasks/rlcr.py:short",
+            arms={"calibrated": "configs/tasks/rlcr.py:short", "plain": "configs/tasks/rlcr.py:short,plain"},
+            seeds=(0, 1, 2, 3, 4),
             tried=1,
             evaluated="eval/brier",
             also=dict(accuracy="eval/pass@1"),
