@@ -6,7 +6,8 @@ The paper: Qwen2.5-7B on questions and mathematics, with a confidence in words. 
 start whose confidences are digits drawn at random. The first statement is that `calibrated` ends at least .02 further
 below its start than `plain`; the second, that its accuracy at the end is at most .05 below that of `plain`.
 
-Tried, on seed 10000 only: these settings.
+Tried, on seed 10000 only: these settings. Five seeds were planned; the time of the machine was enough for three, which
+was settled before any of them was looked at.
 """
 
 from ml_collections import ConfigDict
@@ -22,7 +23,7 @@ def get_ablation() -> ConfigDict:
             program="grpo",
             warm_start="configs/tasks/rlcr.py:short",
             arms={"calibrated": "configs/tasks/rlcr.py:short", "plain": "configs/tasks/rlcr.py:short,plain"},
-            seeds=(0, 1, 2, 3, 4),
+            seeds=(0, 1, 2),
             tried=1,
             evaluated="eval/brier",
             also=dict(accuracy="eval/pass@1"),
