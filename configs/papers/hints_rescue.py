@@ -4,6 +4,9 @@
 
 The paper: Qwen2.5 on hard mathematics, with hints of a stronger model. Here: a small transformer after a short warm
 start, to which most groups give no right answer; the hints are the beginnings of the records' solutions.
+
+Tried, on seed 10000 only: these settings. There 6 of 10 groups have no right answer without hints, and none is left
+without a signal with them.
 """
 
 from ml_collections import ConfigDict

@@ -9,7 +9,8 @@ Logged: reward/brier and eval/brier, the mean of (c - 1[correct])^2.
 
     python -m experiments.grpo --config=configs/tasks/rlcr.py
 
-Arguments: `smoke`; `plain` (RLVR, the control: right answers alone are rewarded).
+Arguments: `smoke`; `plain` (RLVR, the control: right answers alone are rewarded); `short`, a third of the warm start
+and half of the training, for the claim configs/papers/rlcr.py.
 """
 
 from configs import common
@@ -17,11 +18,14 @@ from configs.tasks import arithmetic
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, ("smoke", "plain"))
+    words = common.parse(arg, ("smoke", "plain", "short"))
     config = arithmetic.get_config("smoke" if "smoke" in words else None)
     config.name = "_".join(["rlcr", *sorted(words)])
     fields = config.task.to_dict() | dict(name="rl_jax.tasks.verbalised:load")
     config.task = fields | dict(calibration_weight=0.0 if "plain" in words else 1.0)
     config.rollout.completion_length += 2
+    if "short" in words:
+        config.sft.steps, config.train.steps = min(config.sft.steps, 500), min(config.train.steps, 100)
+        config.sft.optimizer.decay_steps, config.train.optimizer.decay_steps = 480, 90
     config.algorithm.advantage = dict(fn="group_centered")
     return config

@@ -102,9 +102,12 @@ def run_programs(ablation: ConfigDict, workdir: pathlib.Path, overrides: list[st
     """Runs what is missing. All arms of a seed share one warm start.
 
     Returns:
-      arm -> "before", "after", "gain" -> one value per seed.
+      arm -> "before", "after", "gain" of the metric `evaluated`, and each name of `also` (name -> another evaluated
+      metric, its last value) -> one value per seed.
     """
-    values, spent = {arm: {"before": [], "after": [], "gain": []} for arm in ablation.arms}, workdir / SPENT
+    also = ablation.get("also", {})
+    values = {arm: {name: [] for name in ("before", "after", "gain", *also)} for arm in ablation.arms}
+    spent = workdir / SPENT
     for seed in ablation.seeds:
         warm = workdir / f"seed{seed}" / "sft"
         run_once("sft", ablation.warm_start, warm, [f"--config.seed={seed}", *overrides], spent)
@@ -115,6 +118,8 @@ def run_programs(ablation: ConfigDict, workdir: pathlib.Path, overrides: list[st
             before, after = gain(folder, ablation.evaluated)
             for metric, value in (("before", before), ("after", after), ("gain", after - before)):
                 values[arm][metric].append(value)
+            for name, metric in also.items():
+                values[arm][name].append(gain(folder, metric)[1])
     return values
 
 

@@ -5,6 +5,7 @@ study(seeds, *, settings...) -> Outcome. A config names a function of this packa
 
 from experiments.studies.asynchrony import asynchronous_schedules
 from experiments.studies.base import Outcome
+from experiments.studies.criteria import hackable_criterion
 from experiments.studies.games import last_iterate
 from experiments.studies.length import length_bias
 from experiments.studies.noise import deterministic_preferences, label_noise
@@ -34,6 +35,7 @@ __all__ = [
     "answers_by_policy_gradient",
     "free_length",
     "gradient_noise",
+    "hackable_criterion",
     "kl_placement",
     "maze_steps",
     "question_weights",

@@ -122,9 +122,10 @@ def test_a_seed_without_a_value_is_left_out_of_what_it_would_be_compared_in():
     assert claims.cell(values["less"]["m"]).endswith("] of 4") and claims.cell([None, 1.0]) == "-"
     values["less"]["m"] = [None, None, 0.1, 0.2, None]
     with pytest.raises(ValueError, match="m: less < more: 2 of 5 seeds|m: less < more: 1 of 5 seeds"):
-        cli.judgements({**values, "more": {"m": [1.0, 1.0, 1.0, None, 1.0]}}, [
-            dict(metric="m", increasing=("less", "more"), by=0.0)
-        ])
+        cli.judgements(
+            {**values, "more": {"m": [1.0, 1.0, 1.0, None, 1.0]}},
+            [dict(metric="m", increasing=("less", "more"), by=0.0)],
+        )
 
 
 def test_an_undecided_statement_says_how_many_more_seeds():
@@ -304,9 +305,10 @@ def test_all_takes_neither_a_key_nor_overrides(three, capsys):
         assert end.value.code == 2 and "--all uses the settings of the files" in capsys.readouterr().err
 
 
-def write_metrics(folder: pathlib.Path, values: list[float]) -> None:
+def write_metrics(folder: pathlib.Path, values: list[float], **more: list[float]) -> None:
     folder.mkdir(parents=True)
-    rows = [{"step": i, "eval/pass@1": value} for i, value in enumerate(values)]
+    more = {f"eval/{name}": column for name, column in more.items()}
+    rows = [{"step": i, "eval/pass@1": value} | {n: c[i] for n, c in more.items()} for i, value in enumerate(values)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "final.json").write_text("{}")
 
@@ -353,6 +355,22 @@ def test_the_arms_are_run_by_the_ablations_own_program(tmp_path, monkeypatch):
     assert [call[0] for call in calls] == 5 * ["experiments.sft", "experiments.ppo", "experiments.ppo"]
 
 
+def test_a_claim_about_calibration_needs_the_accuracy_too(tmp_path, monkeypatch, capsys):
+    """`also` names a second metric: a lower Brier score is no merit if the answers are all wrong."""
+
+    def fake(command, check):
+        folder = pathlib.Path(command[4].removeprefix("--workdir="))
+        last = 0.1 if folder.name == "calibrated" else 0.5
+        write_metrics(folder, [0.4, last], brier=[0.35, 0.05 if folder.name == "calibrated" else 0.3])
+
+    monkeypatch.setattr(cli.subprocess, "run", fake)
+    outcome = cli.run("rlcr", tmp_path, [])
+    assert outcome["values"]["calibrated"]["accuracy"] == [0.1] * len(outcome["seeds"])  # the last one
+    assert outcome["values"]["plain"]["gain"] == pytest.approx([-0.05] * len(outcome["seeds"]))
+    assert [row["verdict"] for row in outcome["statements"]] == ["reproduced", "not reproduced"]
+    assert outcome["verdict"] == "not reproduced"
+
+
 def test_a_gain_needs_two_evaluations(tmp_path):
     write_metrics(tmp_path / "run", [0.5])
     with pytest.raises(ValueError, match="evaluated 1 times"):
@@ -392,7 +410,7 @@ def statements_of(ablation) -> set[str]:
 
 def test_every_claim_has_a_stored_result():
     """But those that were not yet run at full size; the table does not have them."""
-    not_there = {"dcpo_rare_tokens", "hints_rescue", "rlcr"}
+    not_there = {"dcpo_rare_tokens", "hints_rescue"}
     assert [path.stem for path in STORED] == [key for key in cli.keys() if key not in not_there]
 
 
