@@ -6,7 +6,7 @@ The paper: Qwen2.5-Coder on BIRD, with rewards for execution, syntax, schema, n-
 Here: generated questions about two tables, queries of nine pieces, run in sqlite and scored by rl_jax.rewards.sql
 (format has no place in them). GeoQuery with a model of bytes (configs/tasks/reasoning_sql.py:real) is out of reach: its
 warm start alone reads 33 million tokens per seed. Two starts, by imitation of answers of which half have a fault: a
-weak one (20 batches, .4 % right) and a middling one (60, 15 % right). Tried on the seeds 1000 to 1002, which are
+weak one (20 batches, .2 % right) and a middling one (60, 15 % right). Tried on the seeds 1000 to 1002, which are
 not among those of the claim: 100 and 400 steps, and a start of 200 batches, after which both rewards end at .95.
 """
 

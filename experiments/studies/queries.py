@@ -105,12 +105,9 @@ def demonstration(rng: np.random.Generator, question: Question, wrong: float) ->
     """The pieces of an answer to imitate, int32 [T]; with probability `wrong` one piece is lost or is another one."""
     ids = [PIECES.index(piece) for piece in question.pieces]
     if rng.random() < wrong:
-        place, family = int(rng.integers(len(ids))), ()
-        for family in (COLUMNS, TABLES, (*KINDS, *AGES, *CITIES)):
-            if PIECES[ids[place]] in family:
-                break
-        else:
-            family = ()
+        place = int(rng.integers(len(ids)))
+        families = (COLUMNS, TABLES, (*KINDS, *AGES, *CITIES))
+        family = next((family for family in families if PIECES[ids[place]] in family), ())
         if family and rng.random() < 0.75:
             others = [PIECES.index(piece) for piece in family if piece != PIECES[ids[place]]]
             ids[place] = int(rng.choice(others))
