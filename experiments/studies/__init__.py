@@ -7,12 +7,14 @@ from experiments.studies.asynchrony import asynchronous_schedules
 from experiments.studies.base import Outcome
 from experiments.studies.criteria import hackable_criterion
 from experiments.studies.games import last_iterate
+from experiments.studies.judges import judge_cotraining
 from experiments.studies.length import length_bias
 from experiments.studies.noise import deterministic_preferences, label_noise
 from experiments.studies.offline_values import value_outliers
 from experiments.studies.policy_gradients import gradient_noise, kl_placement
 from experiments.studies.policy_learning import answers_by_policy_gradient
 from experiments.studies.policy_length import free_length, question_weights
+from experiments.studies.queries import partial_rewards
 from experiments.studies.reward_models import ensemble_overoptimization
 from experiments.studies.sampling import online_offline, pair_origin, power_law
 from experiments.studies.satisfiability import sat_levels
@@ -36,11 +38,13 @@ __all__ = [
     "free_length",
     "gradient_noise",
     "hackable_criterion",
+    "judge_cotraining",
     "kl_placement",
     "maze_steps",
     "question_weights",
     "online_offline",
     "pair_origin",
+    "partial_rewards",
     "power_law",
     "reward_distances",
     "sat_levels",

@@ -104,6 +104,11 @@ def descend(loss_fn: Callable, params: Any, tx: optax.GradientTransformation, st
     return params, trace
 
 
+def add_bias(x: chex.Array, bias: chex.Array) -> chex.Array:
+    """x plus a vector along its last axis. float [..., H], float [H] -> float [..., H]."""
+    return x + jnp.broadcast_to(bias, x.shape)
+
+
 def kl(log_p: chex.Array, log_q: chex.Array) -> chex.Array:
     """KL(p || q) over the last axis. float [..., A] each -> float [...]."""
     chex.assert_equal_shape([log_p, log_q])
