@@ -24,7 +24,7 @@ OURS = "rl_jax.envs.text.wordle:Wordle"
 def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke",))
     config = _start.rl("agent_wordle", "hf://PrimeIntellect/Qwen3-1.7B-Wordle-SFT", mesh="fsdp:8")
-    config.packing.mode = "padded"
+    config.packing.mode, config.rollout.long_prompts = "padded", "stop"  # an environment writes the prompts
     agents.of(config, max_turns=6, max_turn_tokens=512)
     config.agent.env = dict(fn="rl_jax.envs.text.adapters.arena:TextArena", game="Wordle-v0-raw", players=1)
     config.task = dict(name="rl_jax.envs.text.adapters.problems:load", num_train=10_000, num_test=200)

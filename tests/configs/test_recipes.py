@@ -64,6 +64,7 @@ def test_the_page_has_no_other_rows():
     assert re.findall(r"^\| `(\w+)`", table, flags=re.M) == NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", tiny_model.FAMILIES)
 def test_a_tiny_model_is_of_its_family_and_speaks_bytes(family, tmp_path):
     from rl_jax import tokenizers
