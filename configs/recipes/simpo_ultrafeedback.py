@@ -27,7 +27,8 @@ def get_config(arg: str | None = None):
     data = _start.pairs("hf://datasets/HuggingFaceH4/ultrafeedback_binarized@main/data/train_prefs-*.parquet")
     config = _start.preferences("simpo", "hf://princeton-nlp/Llama-3-Base-8B-SFT", data, mesh="fsdp:8")
     config.rollout.update(completion_length=1024, prompt_buckets=(256, 512, 1024))
-    config.algorithm.update(reference={}, length_power=1.0, beta=2.0, offset=dict(fn="target_margin", margin=1.0))
+    config.algorithm.reference = {}  # no reference at all
+    config.algorithm.update(length_power=1.0, beta=2.0, offset=dict(fn="target_margin", margin=1.0))
     config.train.update(batch_size=128, micro_batches=16)
     config.train.optimizer = common.optimizer(learning_rate=6e-7, warmup_steps=48, decay_steps=429, final_fraction=0.0)
     config.eval.update(every=100, num_prompts=512, batch_size=64)

@@ -48,6 +48,21 @@ def test_a_recipe_and_its_smoke_size_pass_the_checks(name, word):
     assert all(config.algorithm[field] == small.algorithm[field] for field in same), "the method is the recipe's own"
 
 
+@pytest.mark.parametrize(
+    ("name", "method", "fields"),
+    [
+        ("dapo_7b", "dapo", ("advantage", "surrogate", "aggregate", "kl_coef")),
+        ("dr_grpo_7b", "dr_grpo", ("advantage", "aggregate", "kl_coef")),
+        ("tulu3_dpo", "preferences.ln_dpo", ("reference", "length_power", "link", "offset")),
+        ("simpo_ultrafeedback", "preferences.simpo", ("reference", "length_power", "beta", "link")),
+    ],
+)
+def test_a_recipe_has_the_method_of_its_paper(name, method, fields):
+    wanted = importlib.import_module(f"configs.methods.{method}").get_config().algorithm
+    found = module_of(name).get_config().algorithm
+    assert {field: found[field] for field in fields} == {field: wanted[field] for field in fields}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_tells_what_the_recipe_says(name):
     module = module_of(name)
