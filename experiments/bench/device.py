@@ -19,6 +19,7 @@ import functools
 import gc
 import json
 import pathlib
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -28,7 +29,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.bench.rollout import best_seconds
 from experiments.parts import meter, peaks
 from rl_jax import sft
 from rl_jax.core.types import TokenBatch
@@ -109,13 +109,24 @@ def points(models: tuple[str, ...], attentions: tuple[str, ...], remats: tuple[s
             yield Point({"point": "decode", "model": name, "rows": rows}, functools.partial(decode, shape, rows))
 
 
+def seconds_of(call: Callable, repeats: int) -> float:
+    """The median time of a call, after one that compiles."""
+    jax.block_until_ready(call())
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
 def device_rates(size: int, megabytes: int) -> dict[str, float]:
     """FLOP/s of a bfloat16 product [size, size] x [size, size], and bytes/s at which an array is summed."""
     x, product = jnp.ones((size, size), jnp.bfloat16), jax.jit(jnp.matmul)
     array, total = jnp.ones(megabytes * 2**18, jnp.float32), jax.jit(jnp.sum)
     return {
-        "matmul_flops_per_s": 2.0 * size**3 / best_seconds(lambda: product(x, x), 10),
-        "read_bytes_per_s": array.nbytes / best_seconds(lambda: total(array), 10),
+        "matmul_flops_per_s": 2.0 * size**3 / seconds_of(lambda: product(x, x), 11),
+        "read_bytes_per_s": array.nbytes / seconds_of(lambda: total(array), 11),
     }
 
 
@@ -150,7 +161,7 @@ def train(shape: Shape, attention: str, remat: str, chunk: int, rates: dict[str,
         held[0], metrics = compiled(held[0], batch)
         return metrics
 
-    seconds = best_seconds(call, 4)
+    seconds = seconds_of(call, 5)
     rate = meter.train_flops(config, tokens=tokens, pairs=pairs, scored=scored) / seconds
     result |= {"step_s": seconds, "tokens_per_s": tokens / seconds, "flops_per_s": rate}
     result["share_of_matmul"] = rate / rates["matmul_flops_per_s"]
@@ -169,9 +180,15 @@ def decode(shape: Shape, rows: int, rates: dict[str, float]) -> dict[str, float]
     """One decode step: the difference of a long and a short completion, over their steps.
 
     share_of_bandwidth is the time to read bfloat16 weights and the whole cache once, at the measured rate, over it.
+
+    Raises:
+      RuntimeError: if the long one was not slower, so that nothing can be said.
     """
     m, (few, many) = shape.model, (2, shape.completion)
-    step_s = (_generate_s(shape, rows, many) - _generate_s(shape, rows, few)) / (many - few)
+    short_s, long_s = (_generate_s(shape, rows, length) for length in (few, many))
+    if long_s <= short_s:
+        raise RuntimeError(f"{many} tokens took {long_s:.3g} s and {few} took {short_s:.3g} s: too short to measure")
+    step_s = (long_s - short_s) / (many - few)
     weights = 2.0 * (meter.body_weights(m) + m.embed_dim * m.vocab_size)
     cache = 2.0 * 2 * m.num_layers * m.num_kv_heads * m.head_dim * rows * (shape.prompt + many)
     least = (weights + cache) / rates["read_bytes_per_s"]
@@ -193,7 +210,7 @@ def _generate_s(shape: Shape, rows: int, completion: int) -> float:
     params = jax.jit(model.init)(jax.random.key(0))
     tokens = np.random.default_rng(0).integers(0, shape.model.vocab_size, (rows, shape.prompt), dtype=np.int32)
     prompts, real = jax.device_put((tokens, np.ones(tokens.shape, bool)))
-    return best_seconds(lambda: generate(params, prompts, real, jax.random.key(1)).sampled_log_probs, 2)
+    return seconds_of(lambda: generate(params, prompts, real, jax.random.key(1)).sampled_log_probs, 3)
 
 
 def _planned(compiled) -> dict[str, float]:
