@@ -228,6 +228,7 @@ def base(name: str) -> ConfigDict:
                 sample_rows=16,
                 print_completions=0,
                 profile_steps=(),  # none
+                peak_flops=0.0,  # by the kind of device
             ),
         )
     )

@@ -82,6 +82,7 @@ RUN = {
     "log.wandb.project": 'Project of Weights & Biases to log to, beside the files of the run. "": none.',
     "log.wandb.mode": '"offline": into WORKDIR/wandb, for `wandb sync`; "online": to wandb\'s server; "disabled".',
     "log.profile_steps": "First and last step to trace, as in (3, 5). jax's profiler writes WORKDIR/profile; (): none.",
+    "log.peak_flops": "bfloat16 FLOP/s of one device, for the MFU. 0: by its kind (experiments.parts.peaks).",
     "log.print_completions": "Completions printed per evaluation, of each split. 0: none.",
     "log.sample_rows": "Completions written to samples.jsonl per evaluation.",
 }
@@ -269,8 +270,7 @@ POLICY = {
     "algorithm.entropy_coef": "Weight of the entropy bonus. 0: none.",
     "algorithm.aggregate": "Token losses to one loss (rl_jax.losses.aggregate). reward_model: step scores of a "
     "solution to one score (rl_jax.credit.process_rewards).",
-    "algorithm.entropy_aggregate": 'Aggregate of the entropy bonus (rl_jax.losses.aggregate). fn "": that of the loss; '
-    "TRL's is token_mean.",
+    "algorithm.entropy_aggregate": 'Aggregate of the entropy bonus (rl_jax.losses.aggregate). fn "": that of the loss.',
     "algorithm.reference_schedule": "When the reference is updated (rl_jax.selection.reference_policy).",
     "algorithm.reference_soup.init_from": 'SALSA: run to average into the initial reference. "": none.',
     "algorithm.reference_soup.weight": "Weight of that run's params.",

@@ -231,7 +231,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     loop, pairs = Run(config, workdir, "dpo", settings), preferences.load(**hub.local_fields(config.data.to_dict()))
     setup = for_sft(make_setup(config, task), pairs)
     check_batches(setup)
-    loop.record(setup.mesh.devices.flat)
+    loop.record(setup)
     encoder, packer = Encoder(setup, objective.needs()), PreferencePacker(setup)
     arrays, held_out, counts = read(setup, pairs, encoder)
     if (params := warm_start(setup, workdir, loop.stop)) is None:

@@ -63,7 +63,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     loop, setup = Run(config, workdir, "grpo", config.train), make_setup(config, task)
     packer, estimators = RolloutPacker(setup), trackers.make_trackers(config, setup.task)
     policy.check_sizes(setup)
-    loop.record(setup.mesh.devices.flat)
+    loop.record(setup)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     move, ref_params = references.start(setup, params)

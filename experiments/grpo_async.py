@@ -44,14 +44,14 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
     loop, setup = Run(async_check.checked(config), workdir, "grpo_async", config.train), make_setup(config, task)
     packer, estimators = RolloutPacker(setup), trackers.make_trackers(config, setup.task)
     policy.check_sizes(setup)
-    loop.record(setup.mesh.devices.flat)
+    loop.record(setup)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     move, ref_params = references.start(setup, params)
     (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
     rewards, flow = loop.carry(make_rewards(setup)), make_flow(setup, prompts, workdir, replay=replay, link=link)
     items = loop.restore(checkpoint_items(state, reference=ref_params), flow)
-    state, ref_params = state_of(items), items["reference"]
+    state, ref_params = state_of(items), items.get("reference")
     with loop, rewards, flow.begun(loop.step, state.params):
         collect, evaluate = AsyncCollector(setup, rewards, flow), make_evaluate(setup, rewards)
         loop.begin(lambda: evaluate(state.params))

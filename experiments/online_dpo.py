@@ -321,7 +321,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     loop, source_of = Run(config, workdir, "online_dpo", config.train), make_source(config)
     setup = set_up(config, task)
     check_config(setup)
-    loop.record(setup.mesh.devices.flat)
+    loop.record(setup)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     schedule, compared = first_references(setup, params)

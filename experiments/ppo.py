@@ -440,15 +440,16 @@ def update(
             rows = to_mesh(setup, packer.to_train(part, settings.micro_batches))
             learner, _, metrics = programs.update(learner, rows, rows, only_critic=True)
             critic_updates.append(jax.device_get(metrics))
-            loop.check_finite(learner.critic, rows)
+            loop.check_finite(learner.critic, rows, head=False)
     for part in policy_parts.minibatches(setup.config, batch, key):
         rows = to_mesh(setup, packer.to_train(part))
         of_critic = rows if alike else to_mesh(setup, packer.to_train(part, settings.micro_batches))
         learner, metrics, critic_metrics = programs.update(learner, rows, of_critic, only_critic=only_critic)
         updates += [] if metrics is None else [jax.device_get(metrics)]
         critic_updates.append(jax.device_get(critic_metrics))
-        for state in filter(None, learner[:2]):
-            loop.check_finite(state, rows)
+        loop.check_finite(learner.policy, rows, counts=not only_critic)
+        if learner.critic is not None:
+            loop.check_finite(learner.critic, rows, head=False)
     if learner.target is not None:
         learner = learner._replace(target=programs.follow(learner.target, learner.critic.params))
     return learner, updates, critic_updates, packer.metrics(rows)
@@ -493,7 +494,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     loop, setup = Run(config, workdir, "ppo", config.train), make_setup(config, task)
     packer, estimators = RolloutPacker(setup), trackers.make_trackers(config, setup.task)
     policy_parts.check_sizes(setup, **{"critic's micro_batch": config.critic.micro_batches})
-    loop.record(setup.mesh.devices.flat)
+    loop.record(setup)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     move, ref_params = references.start(setup, params)

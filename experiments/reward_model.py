@@ -103,7 +103,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     data = preferences.load(**hub.local_fields(config.data.to_dict()))
     setup, size = make_setup(config, task), config.train.batch_size
     check_batches(setup)
-    loop.record(setup.mesh.devices.flat)
+    loop.record(setup)
     reader = make_reader(setup)
     arrays, counts = reader.encode(load_records(config, data, "train"))
     check_labels(config, arrays)
@@ -123,7 +123,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
             step.clock.lap("train_s")
-            loop.check_finite(state, batch)
+            loop.check_finite(state, batch, head=False)
             metrics |= evaluate(state) if step.evaluates else {}
             step.end(checkpoint_items(state), metrics, step.clock.totals(num_tokens))
     if loop.done:

@@ -157,6 +157,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("top_p", lambda x: 0 < x <= 1, "above 0, and 1 (all tokens) at most"),
     ("min_p sample.share opponents.share perception.share", lambda x: 0 <= x <= 1, "from 0 to 1"),
     ("eval.every", lambda x: x >= 0, "0 (only before and after) or more"),
+    ("peak_flops", lambda x: 0 <= x < math.inf, "0 or more FLOP/s"),
     ("profile_steps", lambda x: not x or (len(x) == 2 and 1 <= x[0] <= x[1]), "two steps in order, as in (3, 5)"),
     ("print_completions sample_rows", lambda x: x >= 0, "0 (none) or more"),
     ("wandb.mode", lambda x: x in ("offline", "online", "disabled"), "offline, online or disabled"),

@@ -9,7 +9,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from experiments.parts import devices, origin, own_folder, processes, refusals, reward_spec, stops
+from experiments.parts import devices, origin, own_folder, processes, profiling, refusals, reward_spec, stops
 from experiments.parts.help import parse_flags_helpfully, started
 from rl_jax.training import compilation, distributed
 
@@ -24,6 +24,7 @@ flags.DEFINE_string(
     "~/.cache/rl_jax/xla",
     "folder of compiled programs, reused by the next start; '' turns it off. JAX_COMPILATION_CACHE_DIR overrides it",
 )
+flags.DEFINE_string("profile", None, "FROM:TO: jax's profiler traces these steps into WORKDIR/profile")
 flags.DEFINE_bool("skip_bad_records", False, "skip and report bad records instead of stopping at the first")
 
 
@@ -68,6 +69,8 @@ def start(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes:
                 raise ValueError("--skip_bad_records: this program reads no records; leave the flag out")
             with config.unlocked():
                 config["data" if "data" in config else "task"].skip_bad_records = True
+        if FLAGS.profile:
+            profiling.set_steps(config, FLAGS.profile, started()[0])
         workdir = pathlib.Path(FLAGS.workdir or f"runs/{config.name}")
         if FLAGS.fork:
             workdir = origin.fork(workdir, pathlib.Path(FLAGS.fork), first=distributed.is_first())

@@ -28,6 +28,7 @@ ASKED = ("--help", "-help", "-h", "--helpshort", "-helpshort")
 BY_HAND = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
 SEVERAL = ("distributed", "coordinator", "num_processes", "process_id", "heartbeat_timeout_s")
 VALUES = {"config": "=FILE.py:WORDS", **dict.fromkeys(("workdir", "fork", "compile_cache", "replay"), "=FOLDER")}
+VALUES["profile"] = "=FROM:TO"
 LANGUAGE = ("grpo", "grpo_async", "agents", "ppo", "dpo", "online_dpo", "reward_model", "best_of_n", "sft", "evaluate")
 TAKES = {"sft": LANGUAGE, "evaluate": LANGUAGE}  # programs that run other programs' configs
 _START = "task.name task.path model.path model.lora.rank init_from sft.steps"

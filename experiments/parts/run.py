@@ -2,7 +2,7 @@
 
 loop = Run(config, workdir, "grpo", config.train)          # from here on a signal ends the run between two steps
 setup = make_setup(config)
-loop.record(setup.mesh.devices.flat)                       # config.json, run.json
+loop.record(setup)                                         # config.json, run.json
 ...
 items = loop.restore(checkpoint_items(state), prompts)     # the newest checkpoint, if any; else `items`
 with loop:                                                 # the logger, in the first process, and the checkpoints
@@ -28,8 +28,10 @@ from experiments.parts import hub, origin, processes, stops
 from experiments.parts.budgets import samples_per_step
 from experiments.parts.clock import Clock
 from experiments.parts.devices import describe
+from experiments.parts.meter import Meter
 from experiments.parts.processes import to_host
-from experiments.parts.setup import Setup, lora_config
+from experiments.parts.profiling import Trace
+from experiments.parts.setup import Setup, lora_config, model_config
 from rl_jax.core import types
 from rl_jax.models.hf import loading
 from rl_jax.models.hf.peft import save_peft
@@ -92,11 +94,19 @@ class Run:
         self._eval_every = config.eval.every if eval_every is None else eval_every
         self._options = config.checkpoint.to_dict() if checkpoints is None else checkpoints
         self._checkpoints, self._data, self._stack, self._ended = None, None, contextlib.ExitStack(), True
-        self._carried = self._trace = None
+        self._carried, self.meter = None, Meter([], None)
+        steps = config.log.get("profile_steps", ()) if self._whole else ()  # a warm start has steps of its own
+        self._trace = Trace(steps, workdir / "profile", self._stack)
 
-    def record(self, devices: Iterable[jax.Device]) -> None:
-        """Writes config.json and run.json, in the first process. Says where the run runs, and where its results go."""
-        devices = list(devices)
+    def record(self, where: Setup | Iterable[jax.Device]) -> None:
+        """Writes config.json and run.json, in the first process. Says where the run runs, and where its results go.
+
+        where: the devices; or the Setup, from whose model the FLOPs of an update are counted.
+        """
+        setup = where if isinstance(where, Setup) else None
+        devices = list(setup.mesh.devices.flat if setup else where)
+        options = {"only_adapters": bool(setup and setup.merged), "peak": self.config.log.get("peak_flops", 0.0)}
+        self.meter = Meter(devices, functools.partial(model_config, setup) if setup else None, **options)
         record_run(self.config, self.workdir, self.program, devices)
         if self._whole:
             self.say(f"{self.program} on {describe(devices)}; results go to {self.workdir}")
@@ -181,42 +191,37 @@ class Run:
 
     def steps(self) -> Iterator["Step"]:
         """The steps left, until the last one or a stop signal. Each must be ended by `Step.end`."""
-        stopping = distributed.any_process(self.stop.received)
+        stopping, main = distributed.any_process(self.stop.received), distributed.is_main()
+        if said := self._trace.check(self.step, self.total) if main and not self.done else "":
+            self.say(said)
         while not self.done and not stopping:
             self.step += self._stride
             self._ended = False
             last = self.step >= self.total
             due = self._eval_every and self.step % self._eval_every == 0
             step = Step(self, self.step, evaluates=bool(due) or last)
-            self._profile(before=True)
+            if main:
+                self._trace.before(self.step - self._stride, self.step)
             yield step
-            self._profile(before=False)
+            self._trace.after(self.step)
             if not self._ended:
                 raise RuntimeError(f"step {self.step} was not ended: call step.end() in the loop's body")
             stopping = step.stopping
 
-    def _profile(self, *, before: bool) -> None:
-        """Starts jax's profiler before the first of config.log.profile_steps, stops it after the last."""
-        steps = self.config.log.get("profile_steps", ())
-        if not steps or not distributed.is_main():
-            return
-        if before and self.step == steps[0]:
-            jax.profiler.start_trace(str(self.workdir / "profile"))
-            self._trace = self._stack.enter_context(contextlib.ExitStack())
-            self._trace.callback(jax.profiler.stop_trace)  # also if the run ends before
-        elif not before and self.step == steps[-1] and self._trace is not None:
-            self._trace.close()
-
-    def check_finite(self, state: TrainState, batch: Any) -> None:
-        """Stops a run whose gradients stay non-finite.
+    def check_finite(self, state: TrainState, batch: Any, *, counts: bool = True, head: bool = True) -> None:
+        """Counts an update's FLOPs, and stops a run whose gradients stay non-finite.
 
         Args:
           state: after an update.
           batch: of that update; saved to nonfinite_step_N.npz before the error.
+          counts: whether `state` was updated, or only looked at.
+          head: whether the update forms logits (Meter.count).
 
         Raises:
           FloatingPointError: if max_nonfinite_in_a_row gradients in a row were not finite.
         """
+        if counts:
+            self.meter.count(batch, head=head)
         if int(state.skipped_in_a_row) < self._limit:
             return
         path = self.workdir / f"nonfinite_step_{self.step}.npz"
@@ -259,7 +264,7 @@ class Run:
         """Logs and, if due, saves; checks whether a signal came meanwhile, in any process."""
         self._ended = True
         self.host = {"step": self.step, "done": done, **host}
-        self.log.log(self.step, metrics, timings)
+        self.log.log(self.step, metrics, timings | self.meter.rates(timings))
         step.stopping = distributed.any_process(self.stop.received)
         if self._checkpoints.due(self.step) or self.done or step.stopping:
             position = {} if self._data is None else {"data": self._data.get_state()}

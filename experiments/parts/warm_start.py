@@ -69,7 +69,7 @@ def fine_tune(setup: Setup, loop: Run) -> bool:
     if said := harmful_rate(config):
         logging.warning(said)
     check_rows(setup, **{"sft.batch_size": settings.batch_size})
-    loop.record(setup.mesh.devices.flat)
+    loop.record(setup)
     train_step, state = make_trainer(setup, settings, make_loss(setup), setup.init_params())
     source = setup.task.data_source("sft_train")
     batches = processes.own_batches(setup.mesh, source, batch_size=settings.batch_size, seed=config.seed)

@@ -29,7 +29,7 @@ def short_number(value: float | None) -> str:
     if value is None:
         return "n/a"
     size = abs(value)
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size >= limit:
             return f"{value / limit:.3g}{unit}"
     return f"{value:.3g}"

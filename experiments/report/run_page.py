@@ -37,8 +37,23 @@ CURVES = {
 }
 # The metrics that best summarise a run, most important first.
 HEADLINES = ("eval/pass@1", "eval/reward", "eval/return", "episode/return", "reward/mean")
-STAGES = {"rollout_s": "rollout", "reward_s": "reward", "score_s": "score", "train_s": "train"}
-RATES = {"tokens_per_s": "tokens/s", "env_steps_per_s": "environment steps/s"}
+STAGES = {
+    "reshard_s": "weights to the sampler",
+    "rollout_s": "rollout",
+    "reward_s": "reward",
+    "score_s": "score",
+    "prepare_s": "prepare",
+    "train_s": "train",
+}
+RATES = {
+    "tokens_per_s": "tokens/s",
+    "env_steps_per_s": "environment steps/s",
+    "tokens_per_s_per_device": "sampled tokens/s per device",
+    "env_steps_per_s_per_device": "environment steps/s per device",
+    "train_tokens_per_s_per_device": "trained tokens/s per device in updates",
+    "train_flops_per_s_per_device": "model FLOP/s per device in updates",
+}
+MEMORY = {"bytes_in_use": "in use on the fullest device", "peak_bytes_in_use": "at most"}
 # How a token is coloured: (field, label, smallest value of full colour, so that rounding noise stays pale).
 TOKEN_FIELDS = (("advantage", "advantage", 1e-3), ("log_ratio", "log-ratio", 1e-2), ("entropy", "entropy", 1e-2))
 LAG = ("lag", "versions behind the newest", 1.0)  # of the rows of asynchronous runs
@@ -200,13 +215,12 @@ def timing_summary(timing: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None
     seconds["rest"] = max(total - sum(seconds.values()), 0.0)
     seconds = {label: value for label, value in seconds.items() if value > 1e-9 * total}
     whole = sum(seconds.values())
-    rates = {unit: sorted(row[name] for row in rows if row.get(name) is not None) for name, unit in RATES.items()}
     counts = [(row["step"], row["compile_count"]) for row in timing if row.get("compile_count") is not None]
     return {
         "stages": [(label, value / whole, value / len(rows)) for label, value in seconds.items()],
         "bar": charts.share_bar({label: value / whole for label, value in seconds.items()}),
         "step_s": total / len(rows),
-        "rates": [(charts.short_number(row[len(row) // 2]), unit) for unit, row in rates.items() if row],
+        "rates": rates_of(rows),
         "compile_count": counts[-1][1] if counts else None,
         "last_compile": max(
             (s for (_, before), (s, after) in zip(counts, counts[1:], strict=False) if after > before),
@@ -214,6 +228,22 @@ def timing_summary(timing: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None
         ),
         "skipped_first": len(rows) < len(timing),
     }
+
+
+def rates_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Rates, MFU and memory of some steps as (value, what it is): medians, of memory the last row's."""
+    said = []
+    for name, unit in RATES.items():
+        values = sorted(row[name] for row in rows if row.get(name) is not None)
+        whole = [row.get(name.removesuffix("_per_device")) for row in rows]
+        if values and not (name.endswith("_per_device") and whole == [row.get(name) for row in rows]):
+            said.append((charts.short_number(values[len(values) // 2]), unit))
+    if shares := sorted(row["mfu"] for row in rows if row.get("mfu") is not None):
+        said.append((f"{100 * shares[len(shares) // 2]:.1f} %", "MFU in updates"))
+    for name, what in MEMORY.items():
+        if (held := rows[-1].get(name)) is not None:
+            said.append((f"{held / 2**30:.2f} GiB", what))
+    return said
 
 
 def before_and_after(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -14,7 +14,8 @@ is the probability that the label of a pair is right (default 1), `margin` by ho
 A file has one JSON object per line; its fields are the keys of FIELDS (* marks optional ones):
 
     pairs     prompt*, chosen, rejected, label_prob*, margin*, chosen_reward*, rejected_reward*
-              Without a prompt, chosen and rejected are whole dialogues; what they share is the prompt (`split_pair`).
+              Without a prompt, chosen and rejected are whole dialogues; what they share is the prompt (`split_pair`);
+              so it is if the prompt is a text which a message of both dialogues repeats.
     rankings  prompt, responses, rewards*
     labels    prompt, completion, label (true or false)
     steps     prompt, steps, and labels (1, 0, true, false, null) or mistake_index (of the first wrong step, counted
@@ -136,7 +137,7 @@ def split_pair(chosen: str, rejected: str, marker: str | None = None) -> tuple[s
 
 
 def _pair(raw: Mapping, marker: str | None) -> dict:
-    if "prompt" in raw:
+    if "prompt" in raw and not _repeats(raw):
         prompt = _prompt(raw)
         sides = [need(raw, name) for name in ("chosen", "rejected")]
     else:
@@ -165,6 +166,15 @@ def _pair(raw: Mapping, marker: str | None) -> dict:
         "label_prob": label_prob,
         "margin": margin,
     }
+
+
+def _repeats(raw: Mapping) -> bool:
+    """Whether the prompt is a text that both sides, which are whole dialogues, begin with (UltraFeedback, Tulu 3)."""
+    sides = [raw.get(name) for name in ("chosen", "rejected")]
+    if not isinstance(raw["prompt"], str) or not all(isinstance(side, list) and len(side) > 1 for side in sides):
+        return False
+    said = [[turn.get("content") for turn in side[:-1] if isinstance(turn, Mapping)] for side in sides]
+    return all(raw["prompt"] in texts for texts in said)
 
 
 def _implicit(chosen, rejected, marker: str | None):

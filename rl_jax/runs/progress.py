@@ -20,6 +20,7 @@ _SHOWN = (
     ("loss", ("loss",)),
     ("env steps/s", ("env_steps_per_s",)),
     ("tok/s", ("tokens_per_s",)),
+    ("mfu", ("mfu",)),
 )
 _RATES = ("env steps/s", "tok/s")
 _FEW = 3  # metrics that are shown of a program that logs none of these

@@ -100,6 +100,9 @@ def test_it_learns_to_prefer(plain):
     assert json.loads((plain / "sft" / "final.json").read_text())["step"] == 2
     timing = read_jsonl(plain / "timing.jsonl")[-1]
     assert timing["compile_count"] <= 4, "shapes are leaking"
+    counted = {"tokens_per_s_per_device", "train_tokens_per_s_per_device", "train_flops_per_s_per_device"}
+    assert counted <= set(timing) and "mfu" not in timing, "nobody states a CPU's peak"
+    assert counted <= set(read_jsonl(plain / "sft" / "timing.jsonl")[-1])
 
 
 @pytest.mark.slow

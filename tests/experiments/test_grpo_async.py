@@ -62,6 +62,18 @@ def test_eta_0_is_grpo_to_the_byte(tmp_path):
     same_files(tmp_path / "grpo", tmp_path / "async")
 
 
+@pytest.mark.usefixtures("kept_signals")
+def test_a_run_without_a_reference_begins(tmp_path, monkeypatch):
+    """algorithm.measure_kl=false: there is no reference to restore."""
+
+    def begun(*_):
+        raise Died
+
+    monkeypatch.setattr(async_flow.Flow, "begun", begun)
+    with pytest.raises(Died):
+        grpo_async.run(of(tmp_path, algorithm__measure_kl=False), tmp_path / "run")
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """A whole run of eta 2 that was never stopped."""

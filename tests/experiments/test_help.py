@@ -23,6 +23,7 @@ from tests.paths import REPO_ROOT
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # ml_collections calls it
 PROGRAMS = tuple(program_help.MAIN)
 FLAGS_OF_ALL = {"config": "which", "workdir": "where", "compile_cache": "kept", "skip_bad_records": "left out"}
+FLAGS_OF_ALL["profile"] = "which steps are traced"
 GRPO, PPO = "configs/tasks/arithmetic.py", "configs/tasks/arithmetic_ppo.py"
 DPO, ONLINE = "configs/preferences/given.py", "configs/preferences/online.py"
 CONTROL = "configs/control/environments.py:cartpole"

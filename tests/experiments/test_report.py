@@ -210,6 +210,16 @@ def test_timing_leaves_the_compiling_step_out():
     assert (summary["compile_count"], summary["last_compile"]) == (4, 2)
 
 
+def test_utilisation_and_memory_are_among_the_rates():
+    one = {"step": 1, "step_s": 2.0, "train_s": 1.0, "tokens_per_s": 800.0, "tokens_per_s_per_device": 100.0}
+    one |= {"train_flops_per_s_per_device": 4e14, "mfu": 0.404, "peak_bytes_in_use": 3 * 2.0**30}
+    said = dict((what, value) for value, what in run_page.timing_summary([one])["rates"])
+    assert said == {
+        "tokens/s": "800", "sampled tokens/s per device": "100", "model FLOP/s per device in updates": "400T",
+        "MFU in updates": "40.4 %", "at most": "3.00 GiB",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "notice"),
     [

@@ -74,6 +74,7 @@ def test_pairs_are_learned_and_the_loader_judges_as_the_run_did(tmp_path):
     last, report = rows(workdir)[-1], json.loads((workdir / "evaluation.json").read_text())
     assert last["eval/accuracy"] == 1.0 and report["held_out"]["accuracy"] == 1.0 and last["loss"] < 0.3
     assert rows(workdir)[0]["data/num_kept"] > 50 and (workdir / "final.json").exists()
+    assert json.loads((workdir / "timing.jsonl").read_text().splitlines()[-1])["train_flops_per_s_per_device"] > 0
     judge = load_reward_model(workdir)
     prompts, good, bad = zip(*texts(20, seed=5), strict=True)
     chosen, rejected = judge.score_texts(prompts, good), judge.score_texts(prompts, bad)

@@ -36,7 +36,10 @@ def config(**fields) -> ConfigDict:
     every = dict(every=3, keep=2, keep_every=0, keep_best=0, best_metric="x", best_mode="max")
     return ConfigDict(
         dict(
-            train=settings, eval=dict(every=2), checkpoint=every, task=dict(name="numbers"),
+            train=settings,
+            eval=dict(every=2),
+            checkpoint=every,
+            task=dict(name="numbers"),
             log=dict(progress=False, tensorboard=False),
         )
         | fields
@@ -193,3 +196,18 @@ def test_steps_are_profiled(tmp_path, monkeypatch, steps, stop_after):
     assert events == [str(tmp_path / "profile"), stop_after or steps[1]]
     run(tmp_path, config(log=log))  # resumed behind its beginning
     assert len(events) == 2
+
+
+def test_a_step_that_counts_many_is_profiled_if_it_reaches_the_first(tmp_path, monkeypatch):
+    events = []
+    monkeypatch.setattr("jax.profiler.start_trace", lambda folder: events.append("start"))
+    monkeypatch.setattr("jax.profiler.stop_trace", lambda: events.append(rows(tmp_path)[-1]["step"]))
+    log = dict(progress=False, tensorboard=False, profile_steps=(3, 5))
+    run(tmp_path, config(log=log), stride=2, total=8)
+    assert events == ["start", 6]
+
+
+def test_steps_after_the_end_cannot_be_profiled(tmp_path):
+    log = dict(progress=False, tensorboard=False, profile_steps=(8, 9))
+    with pytest.raises(ValueError, match=r"profile_steps=\(8, 9\): the run ends at step 7"):
+        run(tmp_path, config(log=log))

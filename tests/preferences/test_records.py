@@ -30,6 +30,15 @@ def test_a_pair_with_all_its_numbers():
     assert (found["label_prob"], found["margin"], found["rewards"]) == (0.0, 2.0, [3.0, -1.5])
 
 
+def test_a_text_that_whole_dialogues_repeat_is_no_other_prompt():
+    """UltraFeedback's binarised pairs and Tulu 3's mixture: prompt beside chosen and rejected, which begin with it."""
+    said = {"role": "assistant", "content": "No"}
+    found = records.parse("pairs", {"prompt": "Hi", "chosen": [USER, SAID], "rejected": [USER, said], "id": 1})
+    assert (found["prompt"], found["responses"], found["info"]) == ([USER], ["Hello", "No"], {"id": 1})
+    with pytest.raises(records.Problem, match="leave 'prompt' out"):
+        records.parse("pairs", {"prompt": "Bye", "chosen": [USER, SAID], "rejected": [USER, said]})
+
+
 def test_the_responses_of_a_chat_may_be_messages():
     said = [{"role": "assistant", "content": "No"}]
     found = records.parse("pairs", {"prompt": [USER], "chosen": [SAID], "rejected": said})
