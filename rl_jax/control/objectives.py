@@ -50,7 +50,7 @@ class MeanReturns(NamedTuple):
 
     def value(self) -> chex.Array:
         """J, float32 [K]; 0 before the first episode has ended."""
-        return self.sums / jnp.maximum(self.weight, 1e-8)
+        return self.sums / jnp.maximum(self.weight, 1e-8)[..., None]
 
 
 def remember(known: MeanReturns, metrics: dict[str, Mean], scales: chex.Array, decay: float) -> MeanReturns:
