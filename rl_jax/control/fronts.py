@@ -28,7 +28,7 @@ def hypervolume(points: chex.Array, kept: chex.Array, reference: chex.Array) -> 
       reference: float32 [K]. Points that are not above it count nothing.
     """
     chex.assert_rank([points, kept, reference], [2, 1, 1])
-    above = points - reference
+    above = points - reference[None]
     return _volume(jnp.where((kept & jnp.all(above > 0, axis=1))[:, None], above, 0.0))
 
 

@@ -109,8 +109,8 @@ def assign_objectives(
     behavior = agent.distribution.log_prob(rows.outputs, rows.actions)
     estimate = supply(algorithm.advantage, {"log_probs": behavior, "behavior_log_probs": behavior})
     each = jax.vmap(estimate, in_axes=(-1, -1, -1, None, None), out_axes=-1)
-    advantages, returns = each(rows.rewards / scales, values, next_values, rows.terminated, rows.truncated)
-    joined = rows.observations[..., -size:] if coefs is None else coefs
+    advantages, returns = each(rows.rewards / scales[None, None], values, next_values, rows.terminated, rows.truncated)
+    joined = rows.observations[..., -size:] if coefs is None else coefs[None, None]
     advantage = jnp.sum(advantages * joined, axis=-1)
     mask = jnp.ones(shape, bool)
     metrics = {
