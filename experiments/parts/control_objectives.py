@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from rl_jax import envs
 from rl_jax.control import fronts
-from rl_jax.envs.objectives import check_weights, preference_grid
+from rl_jax.envs.objectives import preference_grid
 from rl_jax.stats import pareto
 from rl_jax.training.step import TrainState
 
@@ -77,11 +77,11 @@ def front_metrics(config, returns: jax.Array) -> dict[str, jax.Array]:
         raise ValueError(f"eval.num_episodes={len(returns)} must be a multiple of {groups}, the policies or weights")
     points = jnp.mean(returns.reshape(-1, groups, size), axis=0)
     kept = fronts.nondominated(points, jnp.ones(groups, bool))
-    reference = check_weights("eval.reference", config.eval.reference, size)
+    reference = pareto.check_weights("eval.reference", config.eval.reference, size)
     weights = jnp.asarray(pareto.weight_grid(size, config.eval.parts), jnp.float32)
     result = {f"eval/objective_{k}": jnp.mean(returns[:, k]) for k in range(size)}
     return result | {
-        "eval/hypervolume": fronts.hypervolume(points, kept, reference),
+        "eval/hypervolume": fronts.hypervolume(points, kept, jnp.asarray(reference)),
         "eval/expected_utility": fronts.expected_utility(points, kept, weights),
         "eval/front": jnp.sum(kept).astype(jnp.float32),
     }

@@ -35,8 +35,8 @@ from rl_jax.control.update import (
 from rl_jax.core.binding import supply
 from rl_jax.core.masked import Max, Mean, masked_mean
 from rl_jax.core.types import PolicyBatch, StepInputs, TokenScores
-from rl_jax.envs.objectives import check_weights
 from rl_jax.rollout.envs.steps import Transitions, memoryless
+from rl_jax.stats import pareto
 from rl_jax.training.step import TrainState, make_train_step
 
 UTILITIES = ("linear", "chebyshev", "maxmin", "conditioned")
@@ -245,7 +245,7 @@ def make_objectives_update(
     if utility not in UTILITIES:
         raise ValueError(f"updater.utility={utility!r} is none of {', '.join(UTILITIES)}")
     w, z, scale = (
-        check_weights(f"updater.{name}", x, env.objectives)
+        jnp.asarray(pareto.check_weights(f"updater.{name}", x, env.objectives))
         for name, x in (("weights", weights), ("ideal", ideal), ("scales", scales))
     )
     parts, advance = make_member(agent, env, algorithm, optimizer, num_steps=num_steps, scales=scale)

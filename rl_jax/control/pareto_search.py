@@ -11,6 +11,7 @@ Departures: b_j is beta J_j of the paper if J_j is positive, and the same slack 
 barrier is held fixed during an update and goes on as a line outside of the constraint (control.vector.barrier).
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,11 +23,10 @@ import optax
 
 from rl_jax.control import fronts
 from rl_jax.control.algorithm import Algorithm
-from rl_jax.control.objectives import MeanReturns, check, make_member, remember, slope
+from rl_jax.control.objectives import MeanReturns, check, make_member, remember
 from rl_jax.control.update import ControlState, unraveler
 from rl_jax.control.vector import barrier
 from rl_jax.core.masked import Max, Mean
-from rl_jax.envs.objectives import check_weights
 from rl_jax.rollout.envs.steps import evaluate, memoryless
 from rl_jax.stats import pareto
 from rl_jax.training.step import TrainState
@@ -88,6 +88,18 @@ def bounds_of(points: chex.Array, share: float | chex.Array) -> chex.Array:
     return points - (1.0 - share) * jnp.abs(points)
 
 
+class Stages(NamedTuple):
+    """The numbers of a search, see make_front_update."""
+
+    first: int
+    length: int
+    extend: bool
+    share: Any
+    sharpness: Any
+    size: int
+    max_steps: int
+
+
 def make_front_update(
     agent,
     env,
@@ -138,89 +150,113 @@ def make_front_update(
     check(env, algorithm, num_steps, axis_name)
     if algorithm.normalize_observations:
         raise ValueError("the policies of a front read plain observations: set algorithm.normalize_observations=False")
-    weights, scale = spread_weights(env.objectives, parts), check_weights("updater.scales", scales, env.objectives)
-    count = len(weights)
-    if size < count or min(first, length) < 1:
-        raise ValueError(f"updater: size={size} must be {count} or more, first={first} and length={length} positive")
+    weights = spread_weights(env.objectives, parts)
+    scale = jnp.asarray(pareto.check_weights("updater.scales", scales, env.objectives))
+    stages = Stages(first, length, extend, share, sharpness, size, max_steps)
+    if size < len(weights) or min(first, length) < 1:
+        raise ValueError(
+            f"updater: size={size} must be {len(weights)} or more, first={first} and length={length} positive"
+        )
     one, advance = make_member(agent, env, algorithm, optimizer, num_steps=num_steps, scales=scale)
-    unravel, turns = unraveler(agent), algorithm.epochs * algorithm.minibatches
-
-    def init(key: chex.PRNGKey) -> ControlState:
-        states = jax.vmap(one.init)(jax.random.split(key, count))
-        shape = states.train.params.shape
-        archive = Archive(
-            states.train.params[jnp.arange(size) % count],
-            jnp.full((size, env.objectives), -jnp.inf),
-            jnp.zeros(size, bool),
-        )
-        nothing = MeanReturns(jnp.zeros((shape[0], env.objectives)), jnp.zeros(shape[0]))
-        search = Search(nothing, jnp.zeros((shape[0], env.objectives)), archive)
-        whole = states.train._replace(step=jnp.int32(0), rng=key, trackers={"search": search})
-        return ControlState(whole, states.worlds, ())
-
-    def coefs_of(updates: chex.Array, search: Search) -> chex.Array:
-        found = search.known.value()
-        goal = jnp.arange(count) % env.objectives
-        held = jax.vmap(jax.grad(lambda j, b, i: barrier(j, b, i, sharpness=sharpness)))(found, search.bounds, goal)
-        linear = jax.vmap(lambda j, w: slope("linear", j, w, w))(found, jnp.asarray(weights))
-        return jnp.where((updates >= first) & extend, held, linear)
-
-    def judged(params: chex.Array, key: chex.PRNGKey) -> chex.Array:
-        def episodes(vector: chex.Array) -> chex.Array:
-            policy = memoryless(lambda x: agent.policy(unravel(vector), x))
-            return jnp.mean(evaluate(policy, agent.distribution, env, key, max_steps=max_steps)[0], axis=0) / scale
-
-        return jax.vmap(episodes)(params)
-
-    def next_round(train: TrainState) -> TrainState:
-        search, key = train.trackers["search"], jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 4), train.step)
-        archive = archived(search.archive, train.params, judged(train.params, key))
-        search = search._replace(archive=archive)
-        if not extend:
-            return train._replace(trackers={"search": search})
-        # The archive is in the order of its crowding: place m starts from policy m // K, for objective m % K.
-        chosen = (jnp.arange(count) // env.objectives) % jnp.maximum(jnp.sum(archive.kept), 1)
-        points = archive.points[chosen]
-        fresh = jax.vmap(optimizer.init)(archive.params[chosen])
-        moments = jax.tree.map(  # the counts go on, so the learning rate does
-            lambda new, old: old if jnp.issubdtype(old.dtype, jnp.integer) else new, fresh, train.opt_state
-        )
-        search = Search(MeanReturns(points, jnp.ones(count)), bounds_of(points, share), archive)
-        return train._replace(params=archive.params[chosen], opt_state=moments, trackers={"search": search})
+    advance_each = jax.vmap(lambda train, worlds, c: advance(ControlState(train, worlds, ()), c))
+    turns = algorithm.epochs * algorithm.minibatches
+    next_round = _make_round(agent, env, optimizer, scale, stages)
 
     def update(state: ControlState):
         train, updates = state.train, state.train.step // turns
-        search = train.trackers["search"]
+        search, count = train.trackers["search"], len(weights)
         keys = jax.vmap(lambda m: jax.random.fold_in(train.rng, m))(jnp.arange(count))
         members = train._replace(step=jnp.full(count, train.step), rng=keys, trackers={})
-        advance_each = jax.vmap(lambda train, worlds, c: advance(ControlState(train, worlds, ()), c))
-        moved, metrics = advance_each(members, state.worlds, coefs_of(updates, search))
+        coefs = coefs_of(search, jnp.asarray(weights), (updates >= first) & extend, sharpness)
+        moved, metrics = advance_each(members, state.worlds, coefs)
         each = jax.vmap(lambda known, found: remember(known, found, scale, decay))
         search = search._replace(known=each(search.known, {k: x for k, x in metrics.items() if "objective_" in k}))
         metrics = {name: _joined(x) for name, x in metrics.items()}
         train = moved.train._replace(step=moved.train.step[0], rng=train.rng, trackers={"search": search})
         done = updates + 1 - first
         train = jax.lax.cond((done >= 0) & (done % length == 0), next_round, lambda train: train, train)
-        size_now = jnp.sum(train.trackers["search"].archive.kept).astype(jnp.float32)
-        metrics["front/size"] = Mean(size_now, jnp.float32(1.0))
+        kept = jnp.sum(train.trackers["search"].archive.kept).astype(jnp.float32)
+        metrics["front/size"] = Mean(kept, jnp.float32(1.0))
         return ControlState(train, moved.worlds, ()), metrics
 
     def policy_of(state: ControlState) -> Callable:
         training, params = state.train.params, state.train.trackers["search"].archive.params
         early = state.train.step // turns < first
-        params = jnp.where(early, training[jnp.arange(size) % count], params)
+        return mixed_policy(agent, jnp.where(early, training[jnp.arange(size) % len(training)], params))
 
-        def act(observations: chex.Array) -> chex.Array:
-            rows = len(observations)
-            groups = -(-rows // size)
-            wide = jnp.concatenate([observations, jnp.repeat(observations[:1], groups * size - rows, axis=0)])
-            wide = jnp.swapaxes(wide.reshape(groups, size, *observations.shape[1:]), 0, 1)
-            outputs = jax.vmap(lambda vector, x: agent.policy(unravel(vector), x))(params, wide)
-            return jnp.swapaxes(outputs, 0, 1).reshape(groups * size, *outputs.shape[2:])[:rows]
+    return functools.partial(_begin, one.init, len(weights), size, env.objectives), update, policy_of
 
-        return memoryless(act)
 
-    return init, update, policy_of
+def coefs_of(search: Search, weights: chex.Array, second: chex.Array, sharpness: float | chex.Array) -> chex.Array:
+    """The weights of the advantages of M policies, float32 [M, K]: w_m, or in stage 2 the slope of the barrier.
+
+    Args:
+      search: its returns and bounds.
+      weights: float32 [M, K]. In stage 2 the goal of policy m is objective m % K.
+      second: bool [].
+      sharpness: t.
+    """
+    goals = jnp.arange(len(weights)) % weights.shape[1]
+    held = jax.vmap(jax.grad(functools.partial(barrier, sharpness=sharpness)))
+    return jnp.where(second, held(search.known.value(), search.bounds, goals), weights)
+
+
+def mixed_policy(agent, params: chex.Array) -> Callable:
+    """A policy that acts with row b % N of params [N, P] in environment b, as rollout.envs.steps takes it."""
+    unravel, size = unraveler(agent), len(params)
+
+    def act(observations: chex.Array) -> chex.Array:
+        rows = len(observations)
+        groups = -(-rows // size)
+        wide = jnp.concatenate([observations, jnp.repeat(observations[:1], groups * size - rows, axis=0)])
+        wide = jnp.swapaxes(wide.reshape(groups, size, *observations.shape[1:]), 0, 1)
+        outputs = jax.vmap(lambda vector, x: agent.policy(unravel(vector), x))(params, wide)
+        return jnp.swapaxes(outputs, 0, 1).reshape(groups * size, *outputs.shape[2:])[:rows]
+
+    return memoryless(act)
+
+
+def _begin(init: Callable, count: int, size: int, objectives: int, key: chex.PRNGKey) -> ControlState:
+    """The state of `count` new policies, and an empty archive of `size`."""
+    states = jax.vmap(init)(jax.random.split(key, count))
+    places = states.train.params[jnp.arange(size) % count]
+    archive = Archive(places, jnp.full((size, objectives), -jnp.inf), jnp.zeros(size, bool))
+    nothing = MeanReturns(jnp.zeros((count, objectives)), jnp.zeros(count))
+    search = Search(nothing, jnp.zeros((count, objectives)), archive)
+    return ControlState(
+        states.train._replace(step=jnp.int32(0), rng=key, trackers={"search": search}), states.worlds, ()
+    )
+
+
+def _make_round(agent, env, optimizer: optax.GradientTransformation, scale: chex.Array, stages: Stages) -> Callable:
+    """TrainState -> TrainState at the end of a round: policies are judged and archived, and others take their place.
+
+    Arguments as in make_front_update; scale: float32 [K].
+    """
+    unravel = unraveler(agent)
+
+    def judged(vector: chex.Array, key: chex.PRNGKey) -> chex.Array:
+        policy = memoryless(lambda x: agent.policy(unravel(vector), x))
+        found, _ = evaluate(policy, agent.distribution, env, key, max_steps=stages.max_steps)
+        return jnp.mean(found, axis=0) / scale
+
+    def next_round(train: TrainState) -> TrainState:
+        search, key = train.trackers["search"], jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 4), train.step)
+        archive = archived(search.archive, train.params, jax.vmap(lambda x: judged(x, key))(train.params))
+        if not stages.extend:
+            return train._replace(trackers={"search": search._replace(archive=archive)})
+        # The archive is in the order of its crowding: place m starts from policy m // K, for objective m % K.
+        count, objectives = search.bounds.shape
+        chosen = (jnp.arange(count) // objectives) % jnp.maximum(jnp.sum(archive.kept), 1)
+        params, points = archive.params[chosen], archive.points[chosen]
+        fresh = jax.vmap(optimizer.init)(params)
+        moments = jax.tree.map(  # the counts go on, so the learning rate does
+            lambda new, old: old if jnp.issubdtype(old.dtype, jnp.integer) else new, fresh, train.opt_state
+        )
+        search = Search(MeanReturns(points, jnp.ones(count)), bounds_of(points, stages.share), archive)
+        return train._replace(params=params, opt_state=moments, trackers={"search": search})
+
+    return next_round
 
 
 def _joined(x: Mean | Max) -> Mean | Max:

@@ -37,7 +37,7 @@ def scalarized(env: Vector, weights: Sequence[float] = ()) -> Vector:
     Raises:
       ValueError: if there are not K of them.
     """
-    used = check_weights("env.weights", weights, env.objectives)
+    used = jnp.asarray(pareto.check_weights("env.weights", weights, env.objectives))
 
     def step(state: Any, action: chex.Array, drawn: Any):
         state, observation, now = env.step(state, action, drawn)
@@ -106,21 +106,3 @@ def preference_grid(objectives: int, kind: str = "weights", parts: int = 10) -> 
         grid = np.stack([np.cos(angles), np.sin(angles)], 1) if objectives == 2 else grid
         grid = grid / np.linalg.norm(grid, axis=1, keepdims=True)
     return grid.astype(np.float32)
-
-
-def check_weights(name: str, weights: Sequence[float], objectives: int) -> chex.Array:
-    """The weights as float32 [K], ones if there are none.
-
-    Args:
-      name: of the config's field.
-      weights: () or K numbers.
-      objectives: K.
-
-    Raises:
-      ValueError: if their number is not K, or the environment has one reward.
-    """
-    if not objectives:
-        raise ValueError(f"{name}: the environment's reward is one number: leave it out")
-    if len(weights) not in (0, objectives):
-        raise ValueError(f"{name}={tuple(weights)} must be {objectives} numbers, one for each objective")
-    return jnp.asarray(weights, jnp.float32) if len(weights) else jnp.ones(objectives)

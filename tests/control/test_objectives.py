@@ -134,14 +134,12 @@ def test_with_one_objective_it_is_ppo():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("utility, arm", [(dict(weights=(1.0, 0.2)), 0), (dict(utility="maxmin"), 1)])
-def test_each_utility_finds_its_arm(utility, arm):
-    """Arms pay (1, 0), (.6, .55), (0, 1): max-min wants the second although each objective alone has a better one."""
+def test_maxmin_finds_the_arm_that_is_best_for_the_worst_off():
+    """Arms pay (1, 0), (.6, .55), (0, 1): each objective alone, and the best for one, is another arm."""
     env = envs.vectorize(treasure.arms(), 64)
-    state, outputs, _ = run_of(control.make_objectives_update, env, 120, size=2, **utility)
-    assert int(jnp.argmax(outputs[0])) == arm
-    worst = float(jnp.min(state.train.trackers["objectives"].value()))
-    assert worst > 0.45 if arm == 1 else worst < 0.2
+    state, outputs, _ = run_of(control.make_objectives_update, env, 120, size=2, utility="maxmin")
+    assert int(jnp.argmax(outputs[0])) == 1
+    assert float(jnp.min(state.train.trackers["objectives"].value())) > 0.45
 
 
 def test_the_archive_is_the_front_of_all_policies_so_far():
@@ -167,26 +165,6 @@ def test_the_archive_is_the_front_of_all_policies_so_far():
 def test_bounds_lie_below_the_start_whatever_its_sign():
     found = pareto_search.bounds_of(jnp.array([10.0, -10.0, 0.0]), 0.9)
     np.testing.assert_allclose(found, [9.0, -11.0, 0.0])
-
-
-def test_rounds_of_a_front():
-    """First stage, archive, and a round that starts from the archived policies with bounds and one goal each."""
-    env = envs.vectorize(treasure.arms(), 8)
-    options = dict(size=2, parts=1, first=2, length=2, max_steps=1)
-    state, outputs, metrics = run_of(
-        lambda *args, **more: control.make_front_update(*args, **more | dict(size=3)), env, 3, **options
-    )
-    search = state.train.trackers["search"]
-    sizes = np.asarray(metrics["front/size"].total)
-    assert sizes[0] == 0 and sizes[1] == sizes[2] >= 1
-    kept = int(sizes[1])
-    points = np.asarray(search.archive.points)
-    np.testing.assert_array_equal(search.bounds, pareto_search.bounds_of(points[:1].repeat(2, 0), 0.9))
-    # Counts of the optimizer go on; a policy of the archive acts in every third environment.
-    assert {int(x) for x in state.train.opt_state[0].count} == {6} and int(state.train.step) == 6
-    np.testing.assert_allclose(outputs[0], outputs[3], rtol=1e-5)
-    assert kept == 1 or float(jnp.abs(outputs[0] - outputs[1]).max()) > 0
-    assert state.train.params.shape[0] == 2
 
 
 def test_the_barriers_slope_pulls_back_outside_of_the_bound():

@@ -1,18 +1,14 @@
-"""experiments/control_ppo.py with several objectives: whole runs, resumed, and what their fronts reach."""
-
-import json
+"""experiments/control_ppo.py with several objectives: its metrics, its refusals, and what fronts reach."""
 
 import jax
 import numpy as np
 import pytest
 
 from configs.control import objectives as configs
-from experiments import control_ppo
 from experiments.parts import control_objectives, control_runs, control_setup
+from rl_jax.control import pareto_search
 from rl_jax.envs.worlds import treasure
 from rl_jax.stats import pareto
-from rl_jax.training import checkpoint
-from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
 
@@ -23,13 +19,13 @@ def quick(monkeypatch):
 
 
 def measured(config):
-    """The metrics of each row, [runs] each."""
+    """(the metrics of each row, [runs] each, the state of all runs)."""
     program = control_runs.make_program(config)
     state, rows = program.init(), []
     for _ in range(control_setup.num_updates(config) // config.log_every):
         state, metrics = program.advance(state)
         rows.append(jax.device_get(metrics))
-    return rows
+    return rows, state
 
 
 def test_metrics_of_a_front_are_those_of_numpy():
@@ -62,23 +58,6 @@ def test_objectives_and_updaters_that_do_not_fit_are_refused():
         control_setup.load_env(config, 2)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
-def test_a_run_and_its_resumption(tmp_path, monkeypatch):
-    config = configs.get_config("two_aims,c_morl,smoke")
-    config.train.total_steps = 2 * config.train.total_steps
-    control_ppo.run(config, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "StopSignal", StopAfter())
-        control_ppo.run(config, tmp_path / "halves")
-    assert not (tmp_path / "halves" / "final.json").exists()
-    control_ppo.run(config, tmp_path / "halves")
-    for name in ("metrics.jsonl", "episodes.jsonl", "final.json"):
-        assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    row = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert {"eval/hypervolume", "eval/expected_utility", "eval/objective_1", "episode/objective_0"} <= set(row)
-
-
 def small(words, **fields):
     config = configs.get_config(words)
     config.update(num_seeds=1, log_every=20, group=2)
@@ -92,11 +71,17 @@ def test_constrained_extension_raises_the_hypervolume():
     """C-MORL's claim, on a front that is not concave: weighted sums find its ends, the second stage goes between."""
     config = small("two_aims,c_morl", num_seeds=2, train__total_steps=140 * 64)
     config.algorithm.updater.update(first=60, length=10, share=0.8)
-    rows = measured(config)
+    rows, state = measured(config)
     first, second = (rows[i]["eval/hypervolume"] for i in (2, -1))  # after updates 60 and 140
     best = pareto.hypervolume(treasure.two_aims_front(), (0.0, 0.0))
     assert (second > 1.2 * first).all()
     assert (second > 0.8 * best).all() and (second < best).all()
+    # The last round: bounds below the start, which is of the archive, and the optimizers' counts went on.
+    search, train = state.train.trackers["search"], state.train
+    starts = np.asarray(search.archive.points)[:, np.arange(6) // 2]
+    np.testing.assert_allclose(search.bounds, pareto_search.bounds_of(starts, 0.8), rtol=1e-5)
+    np.testing.assert_array_equal(train.params, np.asarray(search.archive.params)[:, np.arange(6) // 2])
+    assert set(np.ravel(train.opt_state[0].count)) == set(np.ravel(train.step)) == {140 * 16}
 
 
 @pytest.mark.slow
@@ -104,7 +89,7 @@ def test_one_policy_for_all_preferences_finds_the_front_of_a_small_sea():
     """Three columns: the best returns of all weights of the grid, by enumeration."""
     config = small("treasure,conditioned", env__columns=3, train__total_steps=40 * 1024)
     config.algorithm.entropy_coef = 0.01
-    found = measured(config)[-1]
+    found = measured(config)[0][-1]
     best = pareto.expected_utility(treasure.front("convex", 3), pareto.weight_grid(2, 10))
     assert 0.95 * best < found["eval/expected_utility"] < 1.001 * best
     assert found["eval/front"] >= 2
