@@ -5,6 +5,7 @@ study(seeds, *, settings...) -> Outcome. A config names a function of this packa
 
 from experiments.studies.asynchrony import asynchronous_schedules
 from experiments.studies.base import Outcome
+from experiments.studies.fronts import front_stages
 from experiments.studies.games import last_iterate
 from experiments.studies.length import length_bias
 from experiments.studies.noise import deterministic_preferences, label_noise
@@ -33,6 +34,7 @@ __all__ = [
     "length_bias",
     "answers_by_policy_gradient",
     "free_length",
+    "front_stages",
     "gradient_noise",
     "kl_placement",
     "maze_steps",
