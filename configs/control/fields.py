@@ -76,6 +76,8 @@ CONTROL = {
     "max_nonfinite_in_a_row": "Stop after this many non-finite gradients in a row, in every run.",
     "eval.num_episodes": "Episodes per evaluation and run. 0: none.",
     "eval.max_steps": "Step limit of an evaluation episode.",
+    "eval.reference": "Reference point of eval/hypervolume, one number per objective.",
+    "eval.parts": "Parts of the grid of weights in eval/expected_utility.",
     "eval.greedy": "Evaluate with the likeliest action. False: with sampled ones.",
     "record.path": 'Folder for transitions of the policy at each checkpoint, for control_offline. "": none.',
     "record.num_envs": "Environments that are recorded at a checkpoint.",

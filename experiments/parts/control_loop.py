@@ -11,12 +11,13 @@ import optax
 
 from experiments.parts.budgets import samples_per_step
 from experiments.parts.control_auxiliary import with_auxiliary
+from experiments.parts.control_objectives import one_policy
 from experiments.parts.control_runs import make_program, make_run, row_of, with_fresh_envs
 from experiments.parts.control_setup import NETWORKS, load_env, make_algorithm, make_network, num_updates, settings_of
 from experiments.parts.episodes import EPISODES, episode_row
 from experiments.parts.processes import to_host
 from experiments.parts.run import Run
-from rl_jax import control
+from rl_jax import control, envs
 from rl_jax.rollout.envs.episode import record_episode
 from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
@@ -40,10 +41,11 @@ def make_recorder(config) -> Callable:
     agent = make_network(config, env, algorithm.objective.num_outputs())
     agent = with_auxiliary(config, config.algorithm.auxiliary.to_dict(), agent, env)[0]
     keywords = NETWORKS[config.network.kind][1]
+    env = envs.scalarized(env) if env.objectives else env
     policy_of = control.make_update(agent, env, algorithm, optax.identity(), num_steps=1, **keywords)[2]
 
     def record(train: TrainState):
-        state = control.ControlState(train, (), ())
+        state = control.ControlState(one_policy(train), (), ())
         key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 2), train.step)
         memory = agent.initial_state(1)
         episode = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)

@@ -10,9 +10,10 @@ import optax
 
 from experiments.parts import control_loop
 from experiments.parts.control_auxiliary import with_auxiliary
+from experiments.parts.control_objectives import one_policy
 from experiments.parts.control_setup import NETWORKS, load_env, make_algorithm, make_network, settings_of
 from experiments.parts.processes import to_host
-from rl_jax import control
+from rl_jax import control, envs
 from rl_jax.data import transitions as files
 from rl_jax.rollout.envs.steps import collect, start
 from rl_jax.training import distributed
@@ -51,13 +52,14 @@ def make_gather(config) -> Callable:
     agent = make_network(config, env, algorithm.objective.num_outputs())
     agent = with_auxiliary(config, config.algorithm.auxiliary.to_dict(), agent, env)[0]
     keywords = NETWORKS[config.network.kind][1]
+    env = envs.scalarized(env) if env.objectives else env
     policy_of = control.make_update(agent, env, algorithm, optax.identity(), num_steps=1, **keywords)[2]
 
     def rollout(train):
         key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 3), train.step)
         env_key, act_key = jax.random.split(key)
         worlds = start(env, env_key, agent.initial_state(env.num_envs))
-        policy = policy_of(control.ControlState(train, (), ()))
+        policy = policy_of(control.ControlState(one_policy(train), (), ()))
         rows = collect(policy, agent.distribution, env, worlds, act_key, num_steps=config.record.num_steps)[1]
         return rows._replace(actions=agent.distribution.to_env(rows.actions))
 

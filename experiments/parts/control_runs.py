@@ -13,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from experiments.parts import processes
 from experiments.parts.control_auxiliary import with_auxiliary
+from experiments.parts.control_objectives import front_metrics
 from experiments.parts.control_relabel import make_relabel, refuse_two
 from experiments.parts.control_setup import (
     NETWORKS,
@@ -119,7 +120,8 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
 
     def params(state: control.ControlState):
         trained = with_auxiliary(config, settings["algorithm"]["auxiliary"], agent, env)[0]
-        return control.unraveler(trained)(state.train.params)
+        unravel = control.unraveler(trained)
+        return (jax.vmap(unravel) if state.train.params.ndim == 2 else unravel)(state.train.params)
 
     return init, advance, params
 
@@ -138,12 +140,14 @@ def judge(
       memory: the policy's initial state.
 
     Returns:
-      eval/return and eval/length, float32 [].
+      eval/return and eval/length, float32 []; of several objectives their sum, and control_objectives.front_metrics.
     """
     key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 1), train.step)
     options = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
     returns, lengths = evaluate(policy, distribution, env, key, **options)
-    return {"eval/return": jnp.mean(returns), "eval/length": jnp.mean(lengths.astype(jnp.float32))}
+    further = front_metrics(config, returns) if env.objectives else {}
+    returns = jnp.sum(returns, axis=-1) if env.objectives else returns
+    return {"eval/return": jnp.mean(returns), "eval/length": jnp.mean(lengths.astype(jnp.float32))} | further
 
 
 def parse_mesh(text: str) -> dict[str, int]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.parts.budgets import samples_per_step
+from experiments.parts.control_objectives import with_objectives
 from rl_jax import control, envs, ppo
 from rl_jax.advantages import steps as step_advantages
 from rl_jax.core import trackers
@@ -73,7 +74,7 @@ def make_network(config, env: envs.Vector, num_values: int):
     Args:
       config: of the program.
       env: for its spaces.
-      num_values: outputs of the value head.
+      num_values: outputs of the value head, for each objective.
 
     Raises:
       ValueError: if the kind is unknown, or actor_features meets stacked frames.
@@ -92,7 +93,7 @@ def make_network(config, env: envs.Vector, num_values: int):
         raise ValueError("network.kind='denoiser' reads plain observations: set algorithm.normalize_observations=False")
     # Each kind reads the fields it has.
     make_agent = bind(NETWORKS[fields.pop("kind")][0], actor_critic, **fields)
-    return make_agent(env.observation_space.shape, distribution, num_values=num_values)
+    return make_agent(env.observation_space.shape, distribution, num_values=num_values * max(env.objectives, 1))
 
 
 def num_updates(config) -> int:
@@ -154,12 +155,14 @@ def load_env(config, count: int, *, learning: bool = False, **more) -> envs.Vect
     fields |= {} if learning else judged
     features, frames, at_reset = (fields.pop(name) for name in ("features", "frame_stack", "at_reset"))
     taught = fields.pop("snapshots", None)
+    several = {name: fields.pop(name, None) for name in ("weights", "preferences")}
     if taught and learning:
         env = _from_snapshots(fields.pop("name"), count, taught, fields)
     else:
         env = envs.load_vector(fields.pop("name"), count, **fields)
     env = envs.select_features(env, features)
-    return envs.frame_stack(env, frames, at_reset=at_reset)
+    env = envs.frame_stack(env, frames, at_reset=at_reset)
+    return with_objectives(config, env, learning=learning, **several)
 
 
 def _from_snapshots(name: str, count: int, taught: dict[str, Any], fields: dict[str, Any]) -> envs.Vector:

@@ -6,6 +6,7 @@ study(seeds, *, settings...) -> Outcome. A config names a function of this packa
 from experiments.studies.asynchrony import asynchronous_schedules
 from experiments.studies.base import Outcome
 from experiments.studies.criteria import hackable_criterion
+from experiments.studies.fronts import front_stages
 from experiments.studies.games import last_iterate
 from experiments.studies.judges import judge_cotraining
 from experiments.studies.length import length_bias
@@ -36,6 +37,7 @@ __all__ = [
     "length_bias",
     "answers_by_policy_gradient",
     "free_length",
+    "front_stages",
     "gradient_noise",
     "hackable_criterion",
     "judge_cotraining",

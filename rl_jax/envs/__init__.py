@@ -1,5 +1,6 @@
 """Environments as pure functions: a small protocol, probe environments, and adapters for other libraries, by name."""
 
+from rl_jax.envs.objectives import conditioned, scalarized
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, Vector, scale_reward, time_limit, vectorize
 from rl_jax.envs.registry import load, load_vector, on_host
 from rl_jax.envs.wrappers import frame_stack, select_features
@@ -10,10 +11,12 @@ __all__ = [
     "Environment",
     "Step",
     "Vector",
+    "conditioned",
     "frame_stack",
     "load",
     "load_vector",
     "on_host",
+    "scalarized",
     "scale_reward",
     "select_features",
     "time_limit",

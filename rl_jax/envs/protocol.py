@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
     Attributes:
       observation: float32 [..., *shape]. Of the state that the step leads to, before any reset.
-      reward: float32 [...].
+      reward: float32 [...]; of several objectives float32 [..., K].
       terminated: bool [...]. The episode has ended; its value is 0 from here on.
       truncated: bool [...]. The episode was only cut off (a time limit); bootstrap with the value of `observation`.
     """
@@ -61,12 +61,14 @@ class Environment(NamedTuple):
       step: (key, state, action) -> (state, Step).
       observation_space: Box.
       action_space: Discrete or Box.
+      objectives: K of rewards that are vectors; 0 if the reward is one number.
     """
 
     reset: Callable
     step: Callable
     observation_space: Box
     action_space: Discrete | Box
+    objectives: int = 0
 
 
 class Vector(NamedTuple):
@@ -82,6 +84,7 @@ class Vector(NamedTuple):
       observation_space: of one environment.
       action_space: of one environment.
       pure: False if the environments live on the host. Such a Vector cannot be mapped over, restored or split.
+      objectives: as an Environment's.
     """
 
     reset: Callable
@@ -91,6 +94,7 @@ class Vector(NamedTuple):
     observation_space: Box
     action_space: Discrete | Box
     pure: bool = True
+    objectives: int = 0
 
 
 def where(condition: chex.Array, yes: Any, no: Any) -> Any:
@@ -123,7 +127,7 @@ def vectorize(env: Environment, num_envs: int) -> Vector:
         state = where(now.done, start_state, state)
         return state, where(now.done, start_observation, now.observation), now
 
-    return Vector(reset, ahead, step, num_envs, env.observation_space, env.action_space)
+    return Vector(reset, ahead, step, num_envs, *env[2:4], objectives=env.objectives)
 
 
 class Timed(NamedTuple):

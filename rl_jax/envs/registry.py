@@ -5,12 +5,13 @@ import importlib
 from rl_jax.core.binding import bind
 from rl_jax.envs.protocol import Environment, Vector, vectorize
 from rl_jax.envs.starts import vectorize_keeping
-from rl_jax.envs.worlds import probes
+from rl_jax.envs.worlds import objectives, probes
 
 # Each is rl_jax.envs.adapters.from_NAME, which imports the library. Its environments are pure functions, or live on
 # the host.
 PURE = ("gymnax", "brax", "playground", "jumanji", "craftax", "navix")
 HOSTED = ("gymnasium", "envpool")
+OWN = {"probes": probes, "objectives": objectives}  # of ours, by the functions of a module
 
 
 def load(name: str, **keywords) -> Environment:
@@ -28,13 +29,13 @@ def load(name: str, **keywords) -> Environment:
       ImportError: if the library is not installed; the message says what to install.
     """
     library, _, rest = name.partition("/")
-    if library == "probes":
-        return bind({"fn": rest, **keywords}, probes)()
+    if library in OWN:
+        return bind({"fn": rest, **keywords}, OWN[library])()
     if library in PURE:
         return _adapter(library).make(rest, **keywords)
     if library in HOSTED:
         raise ValueError(f"{name} runs on the host and only as a vector of environments: use load_vector")
-    known = ", ".join(f"{library}/NAME" for library in ("probes", *PURE, *HOSTED))
+    known = ", ".join(f"{library}/NAME" for library in (*OWN, *PURE, *HOSTED))
     raise ValueError(f"environment {name!r} is none of {known}")
 
 

@@ -77,3 +77,21 @@ def crowding(points: np.ndarray) -> np.ndarray:
         if spread > 0:
             result[order[1:-1]] += (values[order[2:]] - values[order[:-2]]) / spread
     return result
+
+
+def check_weights(name: str, weights: Sequence[float], objectives: int) -> np.ndarray:
+    """One number for each objective as float32 [K], ones if there are none.
+
+    Args:
+      name: of the config's field.
+      weights: () or K numbers.
+      objectives: K; 0 if the reward is one number.
+
+    Raises:
+      ValueError: if their number is not K, or the reward is one number.
+    """
+    if not objectives:
+        raise ValueError(f"{name}: the environment's reward is one number: leave it out")
+    if len(weights) not in (0, objectives):
+        raise ValueError(f"{name}={tuple(weights)} must be {objectives} numbers, one for each objective")
+    return np.asarray(weights, np.float32) if len(weights) else np.ones(objectives, np.float32)

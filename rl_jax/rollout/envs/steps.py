@@ -20,7 +20,7 @@ class Worlds(NamedTuple):
     Attributes:
       state: the Vector's.
       observation: float32 [B, *shape], as returned by the env.
-      episode_return: float32 [B], of the current episodes.
+      episode_return: float32 [B], of the current episodes; of K objectives [B, K].
       episode_length: int32 [B], of the current episodes.
       memory: of the agent, a pytree with B first; () if it has none. If episode_length is 0, it is still that of the
         previous episode.
@@ -41,7 +41,7 @@ class Transitions(NamedTuple):
       next_observations: float32 [B, T, *shape], of the state that the step leads to, before any reset.
       outputs: [B, T, ...] of the policy.
       actions: [B, T, ...].
-      rewards: float32 [B, T].
+      rewards: float32 [B, T]; of K objectives [B, T, K].
       terminated: bool [B, T].
       truncated: bool [B, T].
     """
@@ -58,7 +58,8 @@ class Transitions(NamedTuple):
 def start(env, key: chex.PRNGKey, memory: Any = ()) -> Worlds:
     """`env`, an envs.Vector, at the start of its first episodes. memory: the agent's, empty."""
     state, observation = env.reset(key)
-    return Worlds(state, observation, jnp.zeros(env.num_envs), jnp.zeros(env.num_envs, jnp.int32), memory)
+    paid = jnp.zeros((env.num_envs, env.objectives) if env.objectives else env.num_envs)
+    return Worlds(state, observation, paid, jnp.zeros(env.num_envs, jnp.int32), memory)
 
 
 def memoryless(policy: Callable) -> Callable:
@@ -85,7 +86,7 @@ def collect(
       num_steps: T.
 
     Returns:
-      (the envs' state afterwards, the steps, metrics of the episodes that ended).
+      (the envs' state afterwards, the steps, metrics of the episodes that ended; the return is summed over objectives).
     """
     noise_key, env_key = jax.random.split(key)
     noise = distribution.noise(noise_key, (num_steps, env.num_envs))
@@ -100,7 +101,7 @@ def collect(
         row = Transitions(
             worlds.observation, now.observation, outputs, actions, now.reward, now.terminated, now.truncated
         )
-        worlds = Worlds(state, observation, jnp.where(done, 0.0, total), jnp.where(done, 0, length), memory)
+        worlds = Worlds(state, observation, _where(done, 0.0, total), jnp.where(done, 0, length), memory)
         return worlds, (row, total, length)
 
     # Two steps per loop iteration: a third less time on a CPU, since an iteration costs as much as the step in it.
@@ -109,11 +110,19 @@ def collect(
     done = rows.terminated | rows.truncated
     ended = jnp.sum(done, dtype=jnp.float32)
     metrics = {
-        "episode/return": Mean(jnp.sum(jnp.where(done, totals, 0.0)), ended),
+        "episode/return": Mean(jnp.sum(_where(done, totals, 0.0)), ended),
         "episode/length": Mean(jnp.sum(jnp.where(done, lengths, 0), dtype=jnp.float32), ended),
         "episode/truncated": Mean(jnp.sum(rows.truncated, dtype=jnp.float32), ended),
     }
+    for k in range(env.objectives):
+        metrics[f"episode/objective_{k}"] = Mean(jnp.sum(jnp.where(done, totals[..., k], 0.0)), ended)
     return worlds, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows), metrics
+
+
+def _where(condition: chex.Array, yes, no) -> chex.Array:
+    """jnp.where; returns of several objectives have one axis more than the condition."""
+    wide = max(jnp.ndim(yes), jnp.ndim(no)) > condition.ndim
+    return jnp.where(condition[..., None] if wide else condition, yes, no)
 
 
 def evaluate(
@@ -140,7 +149,7 @@ def evaluate(
       memory: the agent's, empty.
 
     Returns:
-      (returns float32 [B], lengths int32 [B]).
+      (returns float32 [B], of K objectives [B, K]; lengths int32 [B]).
     """
     reset_key, key = jax.random.split(key)
     distribution = at_the_mode(distribution) if greedy else distribution
@@ -155,7 +164,7 @@ def evaluate(
         actions = distribution.sample(outputs, distribution.noise(noise_key, (env.num_envs,)))
         ahead = jax.tree.map(lambda x: x[0], env.ahead(env_key, 1))
         state, observation, now = env.step(worlds.state, distribution.to_env(actions), ahead)
-        total = worlds.episode_return + jnp.where(alive, now.reward, 0.0)
+        total = worlds.episode_return + _where(alive, now.reward, 0.0)
         worlds = Worlds(state, observation, total, worlds.episode_length + alive, memory)
         return time + 1, worlds, alive & ~now.done
 

@@ -1,0 +1,95 @@
+"""experiments/control_ppo.py with several objectives: its metrics, its refusals, and what fronts reach."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs.control import objectives as configs
+from experiments.parts import control_objectives, control_runs, control_setup
+from rl_jax.control import pareto_search
+from rl_jax.envs.worlds import treasure
+from rl_jax.stats import pareto
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
+
+
+def measured(config):
+    """(the metrics of each row, [runs] each, the state of all runs)."""
+    program = control_runs.make_program(config)
+    state, rows = program.init(), []
+    for _ in range(control_setup.num_updates(config) // config.log_every):
+        state, metrics = program.advance(state)
+        rows.append(jax.device_get(metrics))
+    return rows, state
+
+
+def test_metrics_of_a_front_are_those_of_numpy():
+    config = configs.get_config("treasure,c_morl")
+    config.algorithm.updater.size = 12
+    rng = np.random.default_rng(0)
+    returns = np.stack([rng.uniform(1, 20, size=24), -rng.uniform(1, 24, size=24)], axis=1).astype(np.float32)
+    found = control_objectives.front_metrics(config, returns)
+    points = (returns[:12] + returns[12:]) / 2  # environment b has policy b % 12
+    assert found["eval/hypervolume"] == pytest.approx(pareto.hypervolume(points, (0, -25)), rel=1e-5)
+    utility = pareto.expected_utility(points, pareto.weight_grid(2, 10))
+    assert found["eval/expected_utility"] == pytest.approx(utility, rel=1e-4)
+    assert found["eval/front"] == len(pareto.front(points))
+    with pytest.raises(ValueError, match="multiple of 12"):
+        control_objectives.front_metrics(config, returns[:13])
+
+
+def test_objectives_and_updaters_that_do_not_fit_are_refused():
+    config = configs.get_config("treasure")
+    config.algorithm.updater = dict(fn="make_update")
+    with pytest.raises(ValueError, match="has 2 objectives: set algorithm.updater.fn to one of"):
+        control_setup.load_env(config, 2)
+    assert control_setup.load_env(config, 2, weights=(1.0, 1.0)).objectives == 0
+    config = configs.get_config("treasure,conditioned")
+    assert control_setup.load_env(config, 2, learning=True).observation_space.shape == (24,)
+    with pytest.raises(ValueError, match="go together"):
+        control_setup.load_env(config, 2, preferences=None)
+    with pytest.raises(ValueError, match="pays one reward"):
+        config.env = dict(name="probes/matching", features=(), frame_stack=1, at_reset="repeat")
+        control_setup.load_env(config, 2)
+
+
+def small(words, **fields):
+    config = configs.get_config(words)
+    config.update(num_seeds=1, log_every=20, group=2)
+    with config.unlocked():
+        config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+    return config
+
+
+@pytest.mark.slow
+def test_constrained_extension_raises_the_hypervolume():
+    """C-MORL's claim, on a front that is not concave: weighted sums find its ends, the second stage goes between."""
+    config = small("two_aims,c_morl", num_seeds=2, train__total_steps=140 * 64)
+    config.algorithm.updater.update(first=60, length=10, share=0.8)
+    rows, state = measured(config)
+    first, second = (rows[i]["eval/hypervolume"] for i in (2, -1))  # after updates 60 and 140
+    best = pareto.hypervolume(treasure.two_aims_front(), (0.0, 0.0))
+    assert (second > 1.2 * first).all()
+    assert (second > 0.8 * best).all() and (second < best).all()
+    # The last round: bounds below the start, which is of the archive, and the optimizers' counts went on.
+    search, train = state.train.trackers["search"], state.train
+    starts = np.asarray(search.archive.points)[:, np.arange(6) // 2]
+    np.testing.assert_allclose(search.bounds, pareto_search.bounds_of(starts, 0.8), rtol=1e-5)
+    np.testing.assert_array_equal(train.params, np.asarray(search.archive.params)[:, np.arange(6) // 2])
+    assert set(np.ravel(train.opt_state[0].count)) == set(np.ravel(train.step)) == {140 * 16}
+
+
+@pytest.mark.slow
+def test_one_policy_for_all_preferences_finds_the_front_of_a_small_sea():
+    """Three columns: the best returns of all weights of the grid, by enumeration."""
+    config = small("treasure,conditioned", env__columns=3, train__total_steps=40 * 1024)
+    config.algorithm.entropy_coef = 0.01
+    found = measured(config)[0][-1]
+    best = pareto.expected_utility(treasure.front("convex", 3), pareto.weight_grid(2, 10))
+    assert 0.95 * best < found["eval/expected_utility"] < 1.001 * best
+    assert found["eval/front"] >= 2
