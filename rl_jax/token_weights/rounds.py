@@ -12,9 +12,9 @@ def whole_rounds(mask: chex.Array, *, turns: chex.Array, key: chex.PRNGKey, mult
 
         w = N / (K n_ij) on the n_ij tokens of a kept round, 0 on the others;   K = floor(C / multiple) multiple
 
-    of C rounds, drawn evenly; N tokens are in the mask. So with `token_mean` the loss is the mean over the K kept rounds
-    of their means over tokens. With less than `multiple` rounds all are kept, where the paper would have none. The paper
-    needs this to split rounds over devices; here rows have equal shapes anyway, and only the objective is left of it.
+    of C rounds, drawn evenly; N tokens are in the mask. So with `token_mean` the loss is the mean over the K kept
+    rounds of their means over tokens. With less than `multiple` rounds all are kept, where the paper would have none.
+    The paper needs this to split rounds over devices; rows have equal shapes here, and only the objective is left.
     Source: arXiv 2511.07327 eq. 4 and 5.
 
     Args:
@@ -33,7 +33,8 @@ def whole_rounds(mask: chex.Array, *, turns: chex.Array, key: chex.PRNGKey, mult
         raise ValueError(f"multiple={multiple} must be at least 1")
     chex.assert_equal_shape([mask, turns])
     rows, width = mask.shape
-    place = jnp.where(mask & (turns >= 0), jnp.arange(rows)[:, None] * width + jnp.clip(turns, 0, width - 1), rows * width)
+    own = jnp.arange(rows)[:, None] * width + jnp.clip(turns, 0, width - 1)
+    place = jnp.where(mask & (turns >= 0), own, rows * width)
     sizes = jax.ops.segment_sum(jnp.ones(place.size), place.ravel(), rows * width + 1).at[-1].set(0.0)
     real = sizes > 0
     number = jnp.sum(real)

@@ -17,8 +17,8 @@ class Quest(World):
     possible changes nothing. The quest is a walk of `quest` commands that alternates between going and taking, told in
     the prompt as the objects to take ("ab:A[c]BD": a first); each command of it is a subgoal, reached when it is done
     for the first time and in order. A share `density` of the subgoals before the last pays 1 / quest, evenly spread;
-    the last one pays the rest of 1. So a finished quest always earns 1 less the price of turns, whatever the density, and
-    density 0 is the sparse reward of the end. After TextWorld's w, o and q of arXiv 2510.01132 (w2-o3-q4 to
+    the last one pays the rest of 1. So a finished quest always earns 1 less the price of turns, whatever the density,
+    and density 0 is the sparse reward of the end. After TextWorld's w, o and q of arXiv 2510.01132 (w2-o3-q4 to
     w8-o12-q4), whose commands are English sentences. numbers: correct, subgoals, paid.
 
     Args:

@@ -58,8 +58,9 @@ def load(
         problems = list(itertools.islice(env.problems(rng), num_train + num_test))
         train, test = problems[:num_train], problems[num_train:]
         plain = {"train": [_record(*problem) for problem in train], "test": [_record(*problem) for problem in test]}
-        played = ((info, segment) for prompt, info in train for segment in segments(env, prompt, info, rng, expert_share))
-        return plain | {"sft_train": [_record(prompt, info, turns) for info, (prompt, turns) in played]}, {}
+        episodes = ((info, segments(env, prompt, info, rng, expert_share)) for prompt, info in train)
+        recorded = [_record(first, info, turns) for info, found in episodes for first, turns in found]
+        return plain | {"sft_train": recorded}, {}
 
     name = kind.__name__.lower()
     arguments = dict(world=world, settings=settings, num_train=int(num_train), num_test=int(num_test))

@@ -14,6 +14,7 @@ from rl_jax.envs.text.world import World
 
 REPORT = 8  # letters of a report
 THINGS = "abcdefhil"  # g, r and ok are words
+PAIRS = 6  # of a chunk that are written out
 
 
 class Research(World):
@@ -120,11 +121,11 @@ def compressed(task: str, chunks: Sequence[Chunk], recalled: Sequence[int] = ())
     Args:
       task: what is asked for.
       chunks: in order; the last one is the present subgoal.
-      recalled: numbers of finished chunks that are written out whole (trajectory retrieval).
+      recalled: numbers of finished chunks that are written out (trajectory retrieval), their last PAIRS pairs.
     """
     parts = [task]
     for number, chunk in enumerate(chunks):
-        seen = "".join(f"{action}{observation}" for action, observation in chunk.pairs)
+        seen = "".join(f"{action}{observation}" for action, observation in chunk.pairs[-PAIRS:])
         whole = number == len(chunks) - 1 or number in recalled
         outcome = chunk.pairs[-1][1] if chunk.pairs else ""
         parts.append(f"{chunk.subgoal}{seen}" if whole else f"{chunk.subgoal}={outcome}")
@@ -135,9 +136,9 @@ class Errands(World):
     """Things to fetch from rooms, one subgoal after the other, with a memory in chunks.
 
     "bd:" (fetch b, then d) -> "gb" (the subgoal) -> "1" (look into room 1) -> "c" -> "2" -> "b" -> "+" (take it) ->
-    "ok" -> "gd" -> ... ; a new subgoal replaces what was done for the old one by its outcome: "bd: gb=ok gd". "r0" writes
-    chunk 0 out once more. All fetched is 1; each turn costs `price`. With `compress=False` the model keeps its history.
-    numbers: correct, fetched, read (the letters that stood before each turn).
+    "ok" -> "gd" -> ... ; a new subgoal replaces what was done for the old one by its outcome: "bd: gb=ok gd". "r0"
+    writes chunk 0 out once more. All fetched is 1; each turn costs `price`. With `compress=False` the model keeps its
+    history. numbers: correct, fetched, read (the letters that stood before each turn).
     HiAgent (arXiv 2408.09559) prompts a frozen model for subgoals and summaries and trains nothing; here they are words
     of a trained one, and the summary is the last observation (`compressed`).
 
@@ -196,7 +197,8 @@ class Errands(World):
     def step(self, said: str) -> Step:
         """A room's thing, "ok", or the memory."""
         if len(said) == 2 and said[0] == "g" and said[1] in self._task[:-1]:
-            self._chunks = [chunk for chunk in self._chunks if chunk.subgoal] + [Chunk(said)]
+            kept = [chunk for chunk in self._chunks if chunk.subgoal not in ("", said)]
+            self._chunks = [*kept, Chunk(said)]  # a subgoal that is taken up again begins a new chunk
             return self._memory()
         if len(said) == 2 and said[0] == "r" and said[1].isascii() and said[1].isdigit():
             return self._memory((int(said[1]),))
