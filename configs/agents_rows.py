@@ -10,8 +10,9 @@ the web, a repository, TextWorld and users who are language models. Arguments: t
                            `modelled`: the policy's older version is the user, with the user's tools
     `multi_turn_guide`     the grid of arXiv 2510.01132: density of the reward `sparse` (the default), `quarter`,
                            `half`, `dense`; size of the world `w2o3q4` (the default), `w8o3q4`, `w2o12q4`,
-                           `w8o12q4`, `w4o6q8` (rooms, objects, commands); credit `rloo` (the default), `grpo`, `reinforce_pp`, and PPO's
-                           with experiments.ppo and `bilevel`; SFT against RL at one budget by --sweep=ratio
+                           `w8o12q4`, `w4o6q8` (rooms, objects, commands); credit `rloo` (the default), `grpo`,
+                           `reinforce_pp`, and with experiments.ppo `bilevel` (GAE over turns, then tokens);
+                           SFT against RL at one budget by --sweep=ratio
     `iterresearch`         r_t = gamma^(T - t) R, A over all rounds of a group, GSPO's clip per round, a mean over a
                            multiple of 8 rounds, a report in place of the history (arXiv 2511.07327). gamma is not told
                            in the paper, .9 here for at most 5 rounds. `mono`: the history is kept
