@@ -33,6 +33,13 @@ WORLDS = {
     "router": ("lookups:Router", dict(), 4, 10, 32),
     "kuhn": ("kuhn:Kuhn", dict(), 3, 4, 12),
     "bargain": ("two_party:Bargain", dict(), 4, 5, 40),
+    "dual": ("dual:Dual", dict(), 8, 4, 76),
+    "research": ("workspaces:Research", dict(most=5), 5, 26, 190),
+    "errands": ("workspaces:Errands", dict(), 12, 48, 160),
+    "program": ("attempts:Guided", dict(), 2, 24, 44),
+    "judged": ("attempts:Judged", dict(), 3, 20, 64),
+    "quest": ("quests:Quest", dict(), 8, 12, 96),
+    "two_tools": ("quests:TwoTools", dict(), 4, 8, 44),
 }
 CREDIT = {
     "loop": dict(fn="rl_jax.advantages.turns:loop"),
@@ -48,6 +55,10 @@ CREDIT = {
     "igpo_logs": dict(fn="rl_jax.advantages.turn_shaping:igpo_policy", logs=True, separate=True),
     "igpo_policy": dict(fn="rl_jax.advantages.turn_shaping:igpo_policy"),  # for worlds with a right answer, as search
     "oprl": dict(fn="rl_jax.advantages.turn_shaping:oprl", step_coef=1.0),
+    "attempts": dict(fn="rl_jax.advantages.turns:turn_return_loo", discount=0.0),  # a turn is an episode: program
+    "eapo": dict(fn="rl_jax.advantages.turn_rounds:eapo", discount=0.9),
+    "rise": dict(fn="rl_jax.advantages.turn_rounds:reward_weighted", temperature=1.0),
+    "zero_sum": dict(fn="rl_jax.advantages.turn_rounds:zero_sum"),  # for judged
     "sweet": dict(fn="rl_jax.advantages.turn_shaping:sweet"),
     "vine": dict(fn="rl_jax.advantages.turn_critics:vine"),
     "arpo": dict(fn="rl_jax.advantages.turn_trees:arpo"),
@@ -63,7 +74,7 @@ AGENT = {
     "tree_grpo": dict(branching=dict(fn="at_random"), roots=4, rounds=2),
     "branch_loo": dict(branching=dict(fn="at_random"), roots=4),
 }
-# Who plays the other side of kuhn and bargain.
+# Who plays the other side of kuhn and bargain, and the user of dual.
 PARTNERS = {"self_play": "self", "older": "reference"}
 REAL = {
     "wordle": dict(path="games/wordle_official_400.txt.gz", guesses="games/wordle_official_guess.txt.gz", number=0),

@@ -30,6 +30,7 @@ from rl_jax.data import pipeline
 from rl_jax.experience.trajectory import Trajectory
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.episodes import as_rollout
+from rl_jax.stats import pass_hat_k
 
 ENDS = ("done", "turns", "tokens", "context", "error")
 
@@ -224,7 +225,7 @@ def make_episode_evaluate(setup: Setup, rewards, player: Player):
     """Makes evaluate(params) -> (metrics, sample rows) on held-out prompts, as judging.make_evaluate.
 
     eval/pass@1 is the mean of the component `correct`, which the task's reward or the environment gives; with K samples
-    per prompt, eval/pass^K is the share of the prompts that are solved every time.
+    per prompt, eval/pass^k is the chance that k of them are all right (k = 2, 4, ... and K).
 
     Args:
       setup: of the run.
@@ -244,8 +245,9 @@ def make_episode_evaluate(setup: Setup, rewards, player: Player):
             judged = judge_episodes(setup, score, played, rows_of(setup, played), records, samples)
             found = {"reward": judged.result.rewards, **judged.result.components}
             found["completion_length"] = judged.rollout.completion_mask.sum(axis=1)
-            if samples > 1 and "correct" in found:  # tau-bench's: all samples of a prompt are right
-                found[f"pass^{samples}"] = np.min(found["correct"].reshape(-1, samples) >= 1, axis=1)
+            if samples > 1 and "correct" in found:  # tau-bench's: k of a prompt's samples, and all are right
+                right = np.sum(found["correct"].reshape(-1, samples) >= 1, axis=1)
+                found |= {f"pass^{k}": pass_hat_k(samples, right, k) for k in sizes_of(samples)}
             for name, column in found.items():
                 columns.setdefault(name, []).append(column)
             rows += episode_rows(setup, judged, "eval", setup.config.log.sample_rows - len(rows))
@@ -256,6 +258,11 @@ def make_episode_evaluate(setup: Setup, rewards, player: Player):
         return {f"eval/{name}": value for name, value in metrics.items()} | episode_metrics(seen, "eval/episode/"), rows
 
     return evaluate
+
+
+def sizes_of(samples: int) -> list[int]:
+    """2, 4, 8, ... below `samples`, and `samples`."""
+    return sorted({2**power for power in range(1, samples.bit_length()) if 2**power <= samples} | {samples})
 
 
 def make_any_evaluate(setup: Setup, rewards):

@@ -124,8 +124,10 @@ def _partner_problems(config, env) -> list[str]:
 
 
 def _not_told(config, env) -> list[str]:
-    """What the credit asks of an environment that does not tell it; zeros would stand for it without a word."""
+    """What the run asks of an environment that does not go with it; zeros would stand for counts without a word."""
     name, problems, asked = config.agent.env.fn, [], policy.turn_counts(config)
+    if getattr(env, "rewrites", False) and config.packing.mode != "padded":
+        problems.append(f"packing.mode={config.packing.mode!r}: agent.env={name!r} begins segments anew: 'padded'")
     if "state_keys" in needs(turn_signals.advantage_of(config)[1]) and not hasattr(env, "state_key"):
         problems.append(f"{turn_signals.said(config)} compares states: agent.env={name!r} has no state_key()")
     counted = env.counts() if isinstance(env, World) else asked  # others show only in a step what they count

@@ -168,6 +168,10 @@ class Episode:
         """Whether an answer of `number` tokens fits behind a new beginning."""
         return self._anew(number, limits) is not None
 
+    def can_begin(self, number: int, limits: Limits) -> bool:
+        """Whether a new segment of `number` tokens leaves place for at least one sampled one."""
+        return 0 < number < min(limits.context, limits.row - self._used()[1])
+
     def draw(self, number: int, limit: int, last: bool) -> Draw:
         """The next turn to sample."""
         first, *rest = self.segments[-1]

@@ -229,9 +229,10 @@ class _Game:
             elif last:
                 episode.status = "turns"
             else:
-                talk, ids = self._fitting(talk, drawn.tokens, list(step.messages), episode)
+                fitting = self._anew if step.anew else self._fitting
+                talk, ids = fitting(talk, drawn.tokens, list(step.messages), episode)
                 if ids is not None:
-                    episode.observe(ids, limits)
+                    episode.begin(ids) if step.anew else episode.observe(ids, limits)
             if episode.status != "running":
                 if episode.status != DONE and not step.done and hasattr(env, "cut"):
                     last_reward = await _answer(env.cut, seconds=limits.seconds)
@@ -257,6 +258,16 @@ class _Game:
         ):
             episode.status = "context"
         return after, ids if episode.status == "running" else None
+
+    def _anew(self, talk, sampled, messages: list, episode: Episode):
+        """The dialogue and the ids of a new beginning, as `_fitting`. It is never cut."""
+        del talk, sampled
+        after = self._dialogues.start(messages)
+        if self._limits.tokens and episode.count("sampled") >= self._limits.tokens:
+            episode.status = "tokens"
+        elif not episode.can_begin(len(after.ids), self._limits):
+            episode.status = "context"
+        return after, after.ids if episode.status == "running" else None
 
     def _check_prompt(self, ids: Sequence[int], ask: Ask) -> None:
         limit = self._longest_prompt

@@ -27,7 +27,7 @@ from rl_jax.stats.intervals import (
     seeds_for_power,
 )
 from rl_jax.stats.multiple import benjamini_hochberg, holm
-from rl_jax.stats.passk import maj_at_k, pass_at_k
+from rl_jax.stats.passk import maj_at_k, pass_at_k, pass_hat_k
 
 __all__ = [
     "FEW",
@@ -52,6 +52,7 @@ __all__ = [
     "optimality_gap",
     "paired_difference",
     "pass_at_k",
+    "pass_hat_k",
     "performance_profile",
     "probability_of_improvement",
     "sample_efficiency",

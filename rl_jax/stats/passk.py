@@ -1,4 +1,4 @@
-"""pass@k and maj@k from n >= k samples per problem: the exact mean over all subsets of k, hence unbiased."""
+"""pass@k, pass^k and maj@k from n >= k samples per problem: the exact mean over all subsets of k, hence unbiased."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -30,6 +30,31 @@ def pass_at_k(samples: int | Sequence[int], correct: int | Sequence[int], k: int
         if not 1 <= k <= n or not 0 <= c <= n:
             raise ValueError(f"pass@{k} of {c} correct ones of {n} samples: needs 1 <= k <= n and 0 <= c <= n")
         result.append(1.0 - math.comb(n - c, k) / math.comb(n, k))  # exact integers: no product loses small terms
+    return np.array(result).reshape(samples.shape)
+
+
+def pass_hat_k(samples: int | Sequence[int], correct: int | Sequence[int], k: int) -> np.ndarray:
+    """pass^k = C(c, k) / C(n, k): the share of subsets of k of n samples that are all correct.
+
+    Source: arXiv 2406.12045 (tau-bench), arXiv 2506.07982 (tau2-bench).
+
+    Args:
+      samples: n, per problem or for all.
+      correct: int [P], c.
+      k: size of the subsets.
+
+    Returns:
+      float [P]; its mean is pass^k of the P problems. k = 1: pass@1; k = n: 1 where all n are correct.
+
+    Raises:
+      ValueError: if k is not in 1..n or c not in 0..n.
+    """
+    samples, correct = np.broadcast_arrays(np.asarray(samples), np.asarray(correct))
+    result = []
+    for n, c in zip(samples.ravel().tolist(), correct.ravel().tolist(), strict=True):
+        if not 1 <= k <= n or not 0 <= c <= n:
+            raise ValueError(f"pass^{k} of {c} correct ones of {n} samples: needs 1 <= k <= n and 0 <= c <= n")
+        result.append(math.comb(c, k) / math.comb(n, k))
     return np.array(result).reshape(samples.shape)
 
 

@@ -288,3 +288,32 @@ def test_episodes_run_inside_a_running_loop():
         return run()
 
     assert [t.status for t in asyncio.run(notebook())] == ["done"] * 4
+
+
+class Forgetful(Asker):
+    """The same, whose answers stand for all that was before."""
+
+    rewrites = True
+
+    def step(self, said):
+        return super().step(said)._replace(anew=True)
+
+
+def test_an_answer_can_stand_for_the_whole_history():
+    """A new segment with nothing but the answer: what a turn has read is what the record says it has read."""
+    sampler = Parrot()
+    found = run(Forgetful, sampler)[0].check()
+    told = [[(span.kind, TOKENIZER.decode(span.ids)) for span in spans] for spans in found.segments]
+    assert [spans[0] for spans in told] == [("prompt", "0?"), ("prompt", "?1="), ("prompt", "?2=")]
+    assert [[kind for kind, _ in spans] for spans in told] == [["prompt", "sampled"]] * 3 and found.status == "done"
+    own = [draw for draw in sampler.seen if draw.number == 0]
+    assert [draw.segment for draw in own] == [0, 1, 2] and all(not len(draw.tokens) for draw in own)
+    assert [draw.prompt.tolist() for draw in own] == [spans[0].ids.tolist() for spans in found.segments]
+
+
+@pytest.mark.parametrize(
+    ("limits", "status"), [(dict(row=10), "context"), (dict(context=6), "context"), (dict(tokens=5), "tokens")]
+)
+def test_a_new_beginning_that_does_not_fit_ends_the_episode(limits, status):
+    found = run(lambda: Forgetful(answer="?{}=123"), limits=LIMITS._replace(**limits))[0].check()
+    assert found.status == status and len(found.segments) < 3

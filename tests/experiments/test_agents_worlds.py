@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from configs import agents_worlds
+from configs import agents_rows, agents_worlds
 from experiments import agents
 from experiments.parts import players, policy
 from rl_jax.envs.text.recorded import play
@@ -32,6 +32,7 @@ def test_episodes_fit_their_row(world):
 @pytest.mark.parametrize("credit", agents_worlds.CREDIT)
 def test_credit_finds_what_it_asks_for(credit):
     others = {"semi_online": "guided", "aspo": "search", "igpo_policy": "search", "igpo_logs": "search"}
+    others["zero_sum"] = "judged"
     world = others.get(credit, "maze")
     config = agents_worlds.get_config(f"{world},{credit},smoke")
     policy.check_choices(config)
@@ -127,3 +128,24 @@ def test_a_run_with_credit_from_the_environments_counts(tmp_path):
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert any("episode/patched" in row and row["episode/patched"] > 0 for row in rows)
     assert any(abs(row.get("loss", 0)) > 0 for row in rows), rows[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_rounds_that_begin_anew_are_trained_on(tmp_path):
+    """IterResearch: a segment per round, GSPO's clip and whole rounds; nothing compiles after the first step."""
+    config = agents_rows.get_config("iterresearch,smoke")
+    config.task.update(data_dir=str(tmp_path / "data"), num_train=20, num_test=4)
+    config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
+    config.sft.update(steps=10, batch_size=8)
+    config.rollout.completion_length, config.agent.max_turns = 96, 3
+    config.train.steps = 2
+    config.sample.update(prompts_per_step=2, group_size=2)
+    config.eval.update(every=2, num_prompts=4, batch_size=4)
+    config.log.update(progress=False, tensorboard=False)
+    agents.run(config.lock(), tmp_path / "run")
+    rows = read_jsonl(tmp_path / "run/metrics.jsonl")
+    assert rows[-1]["step"] == 2 and rows[-1]["episode/segments"] == pytest.approx(rows[-1]["episode/turns"])
+    assert rows[-1]["episode/end/error"] == 0 and rows[-1]["grad_norm"] >= 0
+    counts = [row["compile_count"] for row in read_jsonl(tmp_path / "run/timing.jsonl") if "compile_count" in row]
+    assert len(set(counts)) == 1

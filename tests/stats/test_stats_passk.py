@@ -1,4 +1,4 @@
-"""pass@k and maj@k against every subset, listed; and on 8 real answers to each of 100 problems."""
+"""pass@k, pass^k and maj@k against every subset, listed; and on 8 real answers to each of 100 problems."""
 
 import gzip
 import itertools
@@ -17,6 +17,16 @@ def test_pass_at_k_is_the_mean_over_all_subsets(n, c):
     for k in range(1, n + 1):
         subsets = list(itertools.combinations([True] * c + [False] * (n - c), k))
         assert stats.pass_at_k(n, c, k) == pytest.approx(np.mean([any(subset) for subset in subsets]))
+
+
+@pytest.mark.parametrize(("n", "c"), [(4, 3), (5, 0), (6, 3), (6, 6), (1, 1)])
+def test_pass_hat_k_is_the_share_of_subsets_that_are_all_right(n, c):
+    for k in range(1, n + 1):
+        subsets = list(itertools.combinations([True] * c + [False] * (n - c), k))
+        assert stats.pass_hat_k(n, c, k) == pytest.approx(np.mean([all(subset) for subset in subsets]))
+    assert stats.pass_hat_k(4, 3, 2) == 0.5 and stats.pass_hat_k([4, 4], [4, 3], 4).tolist() == [1, 0]
+    with pytest.raises(ValueError, match=r"pass\^3 of 1 correct ones of 2 samples: needs 1 <= k <= n"):
+        stats.pass_hat_k(2, 1, 3)
 
 
 def test_pass_at_k_of_many():

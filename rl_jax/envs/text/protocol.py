@@ -26,12 +26,15 @@ class Step(NamedTuple):
       reward: of this turn.
       done: whether the episode has ended.
       numbers: counts of this turn by name (calls, malformed, correct); logged as sums per episode.
+      anew: whether `messages` stand for all that was before: the model reads them in place of its history. A new
+        segment begins with them; an environment that does this says so with `rewrites = True`.
     """
 
     messages: Sequence[Message] = ()
     reward: float = 0.0
     done: bool = False
     numbers: Mapping[str, float] = {}
+    anew: bool = False
 
 
 @runtime_checkable
@@ -41,6 +44,7 @@ class TextEnv(Protocol):
     state_key() -> str: equal for equal states, called before each of the model's turns; for credit per state.
     right_answer() -> str: what the model had to say, of this episode; for credit that asks how probable it is.
     copy() -> another environment in the same state, for episodes that branch; without it copy.deepcopy.
+    rewrites: bool, whether a Step may begin the history anew; without it False.
     cut() -> float: a last reward when a limit has ended the episode; without it 0.
     close() -> None: once, when the instance is no longer needed.
     """

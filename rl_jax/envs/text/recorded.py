@@ -58,7 +58,8 @@ def load(
         problems = list(itertools.islice(env.problems(rng), num_train + num_test))
         train, test = problems[:num_train], problems[num_train:]
         plain = {"train": [_record(*problem) for problem in train], "test": [_record(*problem) for problem in test]}
-        recorded = [_record(*problem, play(env, *problem, rng, expert_share)) for problem in train]
+        episodes = ((info, segments(env, prompt, info, rng, expert_share)) for prompt, info in train)
+        recorded = [_record(first, info, turns) for info, found in episodes for first, turns in found]
         return plain | {"sft_train": recorded}, {}
 
     name = kind.__name__.lower()
@@ -69,16 +70,29 @@ def load(
     return base.Task(name, CharTokenizer(kind.ALPHABET), stored, None)
 
 
-def play(env: World, prompt: str, info: dict, rng: random.Random, expert_share: float) -> list[str]:
-    """One episode: what the model says and what it reads, in turn; the model begins and ends."""
+def segments(
+    env: World, prompt: str, info: dict, rng: random.Random, expert_share: float
+) -> list[tuple[str, list[str]]]:
+    """One episode as (what the model read first, what it said and read after it, in turn), once for each new beginning.
+
+    Worlds that never begin anew (Step.anew) have one segment. In each the model begins and ends.
+    """
     env.reset(_record(prompt, info), rng.randrange(2**31))
-    turns = []
+    found: list[tuple[str, list[str]]] = [(prompt, [])]
     while True:
+        turns = found[-1][1]
         turns.append(env.expert(rng) if rng.random() < expert_share else env.novice(rng))
         step = env.step(turns[-1])
         if step.done:
-            return turns
-        turns.append("".join(message["content"] for message in step.messages))
+            return found
+        text = "".join(message["content"] for message in step.messages)
+        found.append((text, [])) if step.anew else turns.append(text)
+
+
+def play(env: World, prompt: str, info: dict, rng: random.Random, expert_share: float) -> list[str]:
+    """`segments` as one list: what the model says and what it reads, in turn."""
+    (_, turns), *others = segments(env, prompt, info, rng, expert_share)
+    return turns + [text for first, more in others for text in (first, *more)]
 
 
 def _record(prompt: str, info: dict, turns: list[str] | None = None) -> dict[str, str]:

@@ -75,6 +75,11 @@ class World:
             return self.lost(reward - self.price, **numbers)
         return Step([{"role": "tool", "content": text}], reward - self.price, numbers=self.counts(**numbers))
 
+    def workspace(self, text: str, *, reward: float = 0.0, **numbers: float) -> Step:
+        """As `answer`, but `text` is all that the model reads from here on. The world says `rewrites = True`."""
+        step = self.answer(text, reward=reward, **numbers)
+        return step if step.done else step._replace(messages=[{"role": "user", "content": text}], anew=True)
+
     def bad(self) -> Step:
         """The answer to what is malformed."""
         return self.answer(BAD, malformed=1.0)

@@ -1,0 +1,207 @@
+"""Papers on agents, each as the world, the credit and the loss that define it. docs/pages/agents_papers.md says more.
+
+    python -m experiments.agents --config=configs/agents_rows.py:iterresearch --workdir=runs/iterresearch
+
+Models, warm starts and sizes are those of configs/agents_worlds.py: small worlds of text of the same shape stand for
+the web, a repository, TextWorld and users who are language models. Arguments: the paper, and words of it.
+
+    `tau2` (the default)   R = 1 if the shared state is right at the end; pass^k = C(c, k) / C(n, k) of 4 samples each
+                           (arXiv 2506.07982). `careless`: a user who does not always do what he says.
+                           `modelled`: the policy's older version is the user, with the user's tools
+    `multi_turn_guide`     the grid of arXiv 2510.01132: density of the reward `sparse` (the default), `quarter`,
+                           `half`, `dense`; size of the world `w2o3q4` (the default), `w8o3q4`, `w2o12q4`,
+                           `w8o12q4`, `w4o6q8` (rooms, objects, commands); credit `rloo` (the default), `grpo`,
+                           `reinforce_pp`, and with experiments.ppo `bilevel` (GAE over turns, then tokens);
+                           SFT against RL at one budget by --sweep=ratio
+    `iterresearch`         r_t = gamma^(T - t) R, A over all rounds of a group, GSPO's clip per round, a mean over a
+                           multiple of 8 rounds, a report in place of the history (arXiv 2511.07327). gamma is not told
+                           in the paper, .9 here for at most 5 rounds. `mono`: the history is kept
+    `hiagent`              finished subgoals leave their outcome only (arXiv 2408.09559, which trains nothing).
+                           `whole`: the history is kept
+    `agent_rlvr`           a failed attempt is made again under guidance (arXiv 2506.11425); attempts are compared with
+                           attempts of the same kind. The guidance: `both` (the default), `plan`, `error`, `none`. Then
+                           DPO on the recorded attempts, as the paper: configs/preferences/episodes.py:program,turns
+    `rise_recursive`       -w log pi, w = exp(r / tau) on the best own response of each state of a multi-turn try
+                           (arXiv 2407.18219); one update of 4 epochs a round of new tries, where the paper has few
+                           rounds of many. `every`: all responses, not the best ones
+    `tool_star`            R = -1 malformed, 0 wrong, 1 right, 1.1 right with both tools, GRPO (arXiv 2505.16410). Then
+                           its self-critic DPO on recorded episodes: configs/preferences/episodes.py:two_tools,episodes
+    `comas`                solver (score - 1) / 2, evaluator 1 - that, REINFORCE++ on each role's tokens
+                           (arXiv 2510.08529); one policy is all roles, and the judge. `scripted`: a judge who knows;
+                           `solver`, `evaluator`: the only role that learns
+    `smoke`                seconds, for CI
+"""
+
+from configs import agents_ppo, agents_worlds, common, sweeps
+
+SIZES = {
+    "w2o3q4": dict(rooms=2, objects=3, quest=4),
+    "w8o3q4": dict(rooms=8, objects=3, quest=4),
+    "w2o12q4": dict(rooms=2, objects=12, quest=4),
+    "w8o12q4": dict(rooms=8, objects=12, quest=4),
+    "w4o6q8": dict(rooms=4, objects=6, quest=8),
+}
+DENSITIES = {"sparse": 0.0, "quarter": 0.25, "half": 0.5, "dense": 1.0}
+CREDIT = {"rloo": "loop", "grpo": "trajectory", "reinforce_pp": "", "bilevel": "bilevel"}
+ONE_OF = {  # words that exclude each other, of one paper
+    "multi_turn_guide": (tuple(SIZES), tuple(DENSITIES), tuple(CREDIT)),
+    "tau2": (("careless",), ("modelled",)),
+    "iterresearch": (("mono",),),
+    "hiagent": (("whole",),),
+    "agent_rlvr": (("both", "plan", "error", "none"),),
+    "rise_recursive": (("every",),),
+    "tool_star": (),
+    "comas": (("scripted",), ("solver", "evaluator")),
+}
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, (*ONE_OF, *(word for key in ONE_OF for word in _words_of(key)), "smoke"))
+    named = [word for word in ONE_OF if word in words]
+    paper = named[0] if named else _owner(words)
+    _check(paper, named, words)
+    config = PAPERS[paper](words)
+    config.name = paper
+    return config
+
+
+def _words_of(paper: str) -> list[str]:
+    return [word for part in ONE_OF[paper] for word in part]
+
+
+def _owner(words: set[str]) -> str:
+    """The paper of the words, the first if there are none."""
+    return next((key for key, lists in ONE_OF.items() if any(words & set(part) for part in lists)), "tau2")
+
+
+def _check(paper: str, named: list[str], words: set[str]) -> None:
+    if len(named) > 1:
+        raise ValueError(f"{', '.join(named)}: one paper at a time")
+    if left := words - {paper, "smoke", *_words_of(paper)}:
+        raise ValueError(f"{sorted(left)} is no word of {paper}, which has {_words_of(paper)}")
+    for part in ONE_OF[paper]:
+        if len(found := [word for word in part if word in words]) > 1:
+            raise ValueError(f"{', '.join(found)}: one of them at a time")
+
+
+def _world(words: set[str], *chosen: str, of=agents_worlds, **settings):
+    """A config of agents_worlds or agents_ppo with these words, whose world has further settings."""
+    config = of.get_config(",".join([*chosen, *({"smoke"} & words)]))
+    settings = {**config.task.settings.to_dict(), **settings}
+    config.task.settings = settings
+    config.agent.env = dict(fn=config.agent.env.fn, **settings)
+    return config
+
+
+def _tau2(words: set[str]):
+    partner = ("older",) if "modelled" in words else ()
+    config = _world(words, "dual", *partner, careless=0.3 if "careless" in words else 0.0)
+    config.eval.samples_per_prompt = 4
+    if "smoke" not in words:
+        config.eval.update(num_prompts=64, batch_size=32)
+    return config
+
+
+def _multi_turn_guide(words: set[str]):
+    size = next((SIZES[word] for word in SIZES if word in words), SIZES["w2o3q4"])
+    density = next((DENSITIES[word] for word in DENSITIES if word in words), 0.0)
+    credit = next((word for word in CREDIT if word in words), "rloo")
+    chosen = [word for word in ("quest", CREDIT[credit]) if word]
+    of = agents_ppo if credit == "bilevel" else agents_worlds
+    config = _world(words, *chosen, of=of, density=density, **size)
+    if credit == "reinforce_pp":
+        config.algorithm.advantage = dict(fn="reinforce_pp")
+    if credit == "bilevel":
+        config.critic.advantage.turn_discount = 1.0  # the paper's best gamma in TextWorld
+    look = 1 + size["objects"] + 2 + size["rooms"]  # "A[abc]BD" and the end of the line
+    config.agent.max_turns = 2 * size["quest"]
+    config.rollout.prompt_buckets = (size["quest"] // 2 + look + 2,)
+    config.rollout.completion_length = 2 * size["quest"] * (3 + look - size["rooms"] // 2)
+    return config
+
+
+def _iterresearch(words: set[str]):
+    if "mono" in words:
+        return _world(words, "research", "trajectory", markov=False)
+    config = _world(words, "research", "eapo")
+    config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.turns:turn_clip", clip_low=3e-4, clip_high=4e-4)
+    config.algorithm.token_weight = dict(fn="rl_jax.token_weights.rounds:whole_rounds", multiple=8)
+    return config
+
+
+def _hiagent(words: set[str]):
+    return _world(words, "errands", compress="whole" not in words)
+
+
+def _agent_rlvr(words: set[str]):
+    guidance = next((word for word in ONE_OF["agent_rlvr"][0] if word in words), "both")
+    config = _world(words, "program", "attempts", guidance=guidance)
+    config.agent.record = True
+    return config
+
+
+def _rise_recursive(words: set[str]):
+    config = _world(words, "recursive", "rise")
+    config.algorithm.advantage.best = "every" not in words
+    config.algorithm.surrogate = dict(fn="reinforce")
+    config.train.epochs = 4
+    return config
+
+
+def _tool_star(words: set[str]):
+    config = _world(words, "two_tools", "trajectory")
+    config.agent.record = True
+    return config
+
+
+def _comas(words: set[str]):
+    judge = "scripted" if "scripted" in words else "model"
+    config = _world(words, "judged", "zero_sum", judge=judge)
+    roles = {"solver": (1,), "evaluator": (2,)}
+    config.algorithm.advantage.roles = next((roles[word] for word in roles if word in words), (1, 2, 3))
+    return config
+
+
+PAPERS = {
+    "tau2": _tau2,
+    "multi_turn_guide": _multi_turn_guide,
+    "iterresearch": _iterresearch,
+    "hiagent": _hiagent,
+    "agent_rlvr": _agent_rlvr,
+    "rise_recursive": _rise_recursive,
+    "tool_star": _tool_star,
+    "comas": _comas,
+}
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds."""
+    return sweeps.seeds(arg)
+
+
+def sweep_density(arg: str | None = None):
+    """multi_turn_guide: the density of the reward."""
+    return sweeps.grid("argument", sweeps.words(arg, tuple(DENSITIES)))
+
+
+def sweep_size(arg: str | None = None):
+    """multi_turn_guide: rooms, objects and commands."""
+    return sweeps.grid("argument", sweeps.words(arg, tuple(SIZES)))
+
+
+def sweep_credit(arg: str | None = None):
+    """multi_turn_guide: the estimators of experiments.agents."""
+    return sweeps.grid("argument", sweeps.words(arg, ("rloo", "grpo", "reinforce_pp")))
+
+
+def sweep_grid(arg: str | None = None):
+    """multi_turn_guide: density and credit, all pairs."""
+    pairs = [f"{density},{credit}" for density in DENSITIES for credit in ("rloo", "grpo", "reinforce_pp")]
+    return sweeps.grid("argument", sweeps.words(arg, pairs))
+
+
+def sweep_ratio(arg: str | None = None):
+    """multi_turn_guide: steps of SFT and of RL with 51,200 rows together."""
+    points = [(steps, (51_200 - 64 * steps) // 128) for steps in map(int, sweeps.numbers(arg, (100, 300, 600)))]
+    fields = ("sft.steps", "sft.optimizer.decay_steps", "train.steps")
+    return ({**dict(zip(fields, (sft, sft - 20, rl), strict=True))} for sft, rl in points)
