@@ -213,6 +213,11 @@ def test_contrasts_are_scored_and_written(folder, models, capsys):
     for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
         expected = model.score_texts([one.prompts[i]], [one.responses[j]])[0]
         np.testing.assert_allclose(found[i, j], expected, rtol=1e-4, atol=1e-5)
+    more = [models[0], f"--path={path}", f"--data_dir={folder / 'data'}", "--embed", "--at_least=-1", "--at_most=1"]
+    assert reward_consistency.main([*more, "--fuse", f"--convex={folder / 'convex.jsonl'}"]) == 0
+    assert f"| {models[0]} fused | " in capsys.readouterr().out
+    rows = [json.loads(line) for line in (folder / "convex.jsonl").read_text().splitlines()]
+    assert {row["prompt"] for row in rows} == {"a b c", "a b d", "k"} and {row["rejected"] for row in rows} == {"n"}
     assert reward_consistency.main([*command, "--at_least=0.9"]) == 2
     assert "no two prompts share 90%" in capsys.readouterr().err
 
