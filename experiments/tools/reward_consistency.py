@@ -1,7 +1,7 @@
 """How consistent reward models are on contrast instructions: arXiv 2309.16155.
 
     python -m experiments.tools.reward_consistency runs/reward_model --data=jsonl --path=PAIRS.jsonl
-    python -m experiments.tools.reward_consistency runs/reward_model --path=PAIRS.jsonl --embed --fuse --convex=MORE.jsonl
+    python -m experiments.tools.reward_consistency RUN --path=PAIRS.jsonl --embed --fuse --convex=MORE.jsonl
 
 Prompts of the pairs that differ in few words, each with its chosen response, are contrasts: a consistent model prefers
 to each prompt its own response, and to each response its own prompt. --embed finds them as the paper does, by the

@@ -5,7 +5,8 @@ bucket that fits the longest), the response right-padded to C. A prompt is encod
 same ids, cut in the same way. Encode a split as a whole and take rows of the result, so that shapes stay the same.
 
 Prompts and responses are texts (or chats), or token ids as they were sampled: {"ids": [...]}, and for a response that
-an environment wrote a part of (rl_jax.preferences.episodes) {"ids": [...], "trained": [True, False, ...]}.
+an environment wrote a part of (rl_jax.preferences.episodes) {"ids": [...], "trained": [True, False, ...]}. A record may
+have `prompts`, a prompt for each response: then the same response may stand after two prompts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,11 @@ def encode_preferences(
                 "EOS. Correct the record, or pass empty='keep' for sampled responses"
             )
         ids = [row[:completion_length] for row in whole]
-        if len(set(map(tuple, ids))) < len(ids):
+        asked = _asked(tokenizer, records[place], prompt, max(prompt_buckets), truncate)
+        if len(asked) < len(ids):
+            counts["num_prompts_dropped"] += 1
+            continue
+        if len({(tuple(before), tuple(row)) for before, row in zip(asked, ids, strict=True)}) < len(ids):
             if identical == "refuse":
                 raise ValueError(
                     f"record {place}: two of its responses are the same once they are cut to {completion_length} "
@@ -87,7 +92,7 @@ def encode_preferences(
             counts["num_identical_dropped"] += 1
             continue
         kept.append(place)
-        rows += [(prompt, row) for row in ids] + [(prompt, [])] * (width - len(ids))
+        rows += [*zip(asked, ids, strict=True)] + [(prompt, [])] * (width - len(ids))
         untrained += [(len(rows) - width + k, column) for k, text in enumerate(given) for column in _untrained(text)]
         counts["num_responses"] += len(ids)
         counts["num_responses_cut"] += sum(len(row) > completion_length for row in whole)
@@ -205,6 +210,13 @@ def encode_prompts(
             ids = first + ids[len(ids) - limit + len(first) :]
         result[place] = ids
     return result, counts
+
+
+def _asked(tokenizer, record: Mapping, prompt: list[int], limit: int, truncate: str) -> list[list[int]]:
+    """The ids of each response's prompt: its own of `prompts`, else `prompt`. Too long ones may be left out."""
+    if "prompts" not in record:
+        return [prompt] * len(record["responses"])
+    return list(encode_prompts(tokenizer, [{"prompt": own} for own in record["prompts"]], limit, truncate)[0].values())
 
 
 def response_ids(tokenizer, text: str | Mapping) -> list[int]:

@@ -1,7 +1,7 @@
 """What makes a reward model consistent by its embeddings: arXiv 2309.16155, sections 4.1 and 4.2. No jax.
 
     ConvexDA      of M texts that say the same, those at the corners of the convex hull of their embeddings in a plane
-    RewardFusion  r(x) = sum_k s_k r(x_k) / sum_k s_k,   x_0 = x, s_0 = 1, the others x's neighbours in the training data
+    RewardFusion  r(x) = sum_k s_k r(x_k) / sum_k s_k,   x_0 = x, s_0 = 1, the others x's neighbours in training data
 
 `contrasts` finds contrast instructions as the paper does, by the cosine of the prompts' embeddings. Numbers: those of
 the paper's code (shadowkiller33/Contrast-Instruction).

@@ -1,0 +1,82 @@
+"""Pairs whose prompt begins with facts that a policy does not see: factually augmented RLHF (arXiv 2309.14525).
+
+    "Fact: 24\n12+8-2+6="   "20=18=24" before "20=19=25"
+
+A reward model that reads them need not know the answer itself to see what is made up. The task
+rl_jax.tasks.privileged gives the same text to the judge (info["judge_prompt"]) and the question alone to the policy.
+"""
+
+from collections.abc import Mapping
+
+from rl_jax.preferences import generated, sources
+
+TEMPLATE = "Fact: {answer}\n{prompt}"
+
+
+def augmented(prompt: str, info: Mapping, template: str = TEMPLATE) -> str:
+    """The prompt with facts: the template with {prompt} and {name} for what the record's info has.
+
+    Raises:
+      ValueError: if the template names what the info lacks, or has no {prompt}.
+    """
+    texts = {**{name: str(value) for name, value in info.items()}, "prompt": prompt}
+    try:
+        result = template.format_map(texts)
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(f"template={template!r}: the record has {', '.join(sorted(texts))}: {error}") from error
+    if "{prompt}" not in template:
+        raise ValueError(f"template={template!r} must have {{prompt}}")
+    return result
+
+
+def load(
+    *,
+    template: str = TEMPLATE,
+    num_prompts: int = 2_000,
+    seed: int = 0,
+    test_share: float = 0.1,
+    data_dir: str = sources.DEFAULT_DATA_DIR,
+) -> sources.Preferences:
+    """Generated pairs of sums, asked with their facts.
+
+    Args:
+      template: of the prompt, with {prompt} and {answer}; "{prompt}" leaves the facts out.
+      num_prompts: distinct prompts.
+      seed: of everything that is drawn.
+      test_share: the share of prompts in the test split.
+      data_dir: where the dataset is prepared, once.
+
+    Returns:
+      sources.Preferences of kind "pairs".
+
+    Raises:
+      ValueError: if the template names what a record lacks.
+    """
+    augmented("", {"answer": 0, "grades": ()}, template)
+    plain = generated.load(num_prompts=num_prompts, seed=seed, test_share=test_share, data_dir=data_dir)
+    return plain._replace(name="privileged", data_source=lambda split: Augmented(plain.data_source(split), template))
+
+
+class Augmented:
+    """The records of a source with facts in their prompts.
+
+    Attributes:
+      kind: of the source.
+      name: "privileged".
+      split: of the source.
+      report: of the source.
+      num_skipped: of the source.
+    """
+
+    def __init__(self, source: sources.PreferenceSource, template: str):
+        """The records of `source`, asked as `template` says."""
+        self._source, self._template = source, template
+        self.kind, self.name, self.split = source.kind, "privileged", source.split
+        self.report, self.num_skipped = source.report, source.num_skipped
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> dict:
+        record = self._source[index]
+        return {**record, "prompt": augmented(record["prompt"], record["info"], self._template)}
