@@ -15,20 +15,16 @@ import argparse
 import pathlib
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import jax
 import numpy as np
 
 from experiments.parts import pair_scores
-from experiments.parts.judges.base import run_of, setup_of
+from experiments.parts.hidden_states import Embed, make_embed
 from experiments.parts.judges.trained import RewardModel
-from rl_jax.core.types import TokenBatch
-from rl_jax.models.heads import make_hidden_last
 from rl_jax.preferences import contrast, fusion
 
 VARIANTS = 5  # misspellings of a response, as in the paper's code
-Embed = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 
 
 def rewards_of(model: RewardModel, contrasts: Sequence[contrast.Contrast]) -> np.ndarray:
@@ -36,22 +32,6 @@ def rewards_of(model: RewardModel, contrasts: Sequence[contrast.Contrast]) -> np
     prompts = [c.prompts[i] for c in contrasts for i in (0, 1) for _ in (0, 1)]
     responses = [c.responses[j] for c in contrasts for _ in (0, 1) for j in (0, 1)]
     return model.score_texts(prompts, responses).reshape(len(contrasts), 2, 2)
-
-
-def make_embed(folder: str, model: RewardModel) -> Embed:
-    """Makes embed(prompts, responses) -> float32 [N, D]: a run's hidden states at the last token of each row."""
-    setup, params = run_of(setup_of(pathlib.Path(folder), ""), pathlib.Path(folder))
-    read, size = jax.jit(make_hidden_last(setup.model)), setup.config.eval.batch_size
-
-    def embed(prompts: Sequence[str], responses: Sequence[str]) -> np.ndarray:
-        rows, parts = model.encode(prompts, responses), []
-        for start in range(0, len(prompts), size):
-            chosen = np.resize(np.arange(start, min(start + size, len(prompts))), size)
-            part = TokenBatch(*(None if x is None else x[chosen] for x in rows))
-            parts.append(np.asarray(read(params, part)))
-        return np.concatenate(parts)[: len(prompts)]
-
-    return embed
 
 
 def fused_rewards(

@@ -11,6 +11,7 @@ A dataset takes the keywords of its function in LOADERS.
 import inspect
 
 from rl_jax.preferences import (
+    annotators,
     episodes,
     generated,
     hierarchy,
@@ -47,6 +48,7 @@ LOADERS = {
     "given": generated.load_given,
     "episodes": episodes.load,
     "principles": principled.load,
+    "annotators": annotators.load,
     "hierarchy": hierarchy.load,
     "instructed": instructed.load,
     "privileged": privileged.load,
