@@ -31,7 +31,7 @@ def get_config(arg: str | None = None):
         config.data = dict(name="privileged", template=template, data_dir=common.DATA_DIR)
         config.rollout.update(completion_length=24, prompt_buckets=(40,))
     else:
-        config.task = dict(name="rl_jax.tasks.privileged:load", of=config.task.to_dict(), template=template)
+        config.task = dict(name="rl_jax.preferences.privileged:load_task", of=config.task.to_dict(), template=template)
     return config
 
 

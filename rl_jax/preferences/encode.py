@@ -72,12 +72,8 @@ def encode_preferences(
         if len(given) > width:
             raise ValueError(f"record {place} has {len(given)} responses, more than responses={width}")
         whole = [response_ids(tokenizer, text) for text in given]
-        blank = [len(row) == 1 and isinstance(text, str) for row, text in zip(whole, given, strict=True)]
-        if empty == "refuse" and any(blank):
-            raise ValueError(
-                f"record {place}: response {blank.index(True)} is empty: it has no token before its "
-                "EOS. Correct the record, or pass empty='keep' for sampled responses"
-            )
+        if empty == "refuse":
+            _refuse_blank(place, given, whole)
         ids = [row[:completion_length] for row in whole]
         asked = _asked(tokenizer, records[place], prompt, max(prompt_buckets), truncate)
         if len(asked) < len(ids):
@@ -103,16 +99,7 @@ def encode_preferences(
     for row, column in untrained:
         arrays["completion_mask"][row, column : column + 1] = False
     arrays = {name: value.reshape(len(kept), width, -1) for name, value in arrays.items()}
-    chosen = [records[place] for place in kept]
-    arrays |= {
-        "present": np.array([[k < len(record["responses"]) for k in range(width)] for record in chosen]),
-        "rewards": np.array(
-            [[*record["rewards"], *[0.0] * (width - len(record["rewards"]))] for record in chosen], np.float32
-        ),
-        "label_probs": np.array([record.get("label_prob", 1.0) for record in chosen], np.float32),
-        "margins": np.array([record.get("margin", 0.0) for record in chosen], np.float32),
-        "indices": np.array(kept, np.int32),
-    }
+    arrays |= _values([records[place] for place in kept], width) | {"indices": np.array(kept, np.int32)}
     return arrays, counts
 
 
@@ -210,6 +197,27 @@ def encode_prompts(
             ids = first + ids[len(ids) - limit + len(first) :]
         result[place] = ids
     return result, counts
+
+
+def _values(records: Sequence[dict], width: int) -> dict[str, np.ndarray]:
+    """present and rewards [N, K], label_probs and margins [N] of records with at most K = width responses."""
+    rewards = [[*record["rewards"], *[0.0] * (width - len(record["rewards"]))] for record in records]
+    return {
+        "present": np.array([[k < len(record["responses"]) for k in range(width)] for record in records]),
+        "rewards": np.array(rewards, np.float32),
+        "label_probs": np.array([record.get("label_prob", 1.0) for record in records], np.float32),
+        "margins": np.array([record.get("margin", 0.0) for record in records], np.float32),
+    }
+
+
+def _refuse_blank(place: int, given: Sequence, ids: Sequence[list[int]]) -> None:
+    """Raises ValueError if a response that is a text has no token before its EOS."""
+    blank = [len(row) == 1 and isinstance(text, str) for row, text in zip(ids, given, strict=True)]
+    if any(blank):
+        raise ValueError(
+            f"record {place}: response {blank.index(True)} is empty: it has no token before its "
+            "EOS. Correct the record, or pass empty='keep' for sampled responses"
+        )
 
 
 def _asked(tokenizer, record: Mapping, prompt: list[int], limit: int, truncate: str) -> list[list[int]]:

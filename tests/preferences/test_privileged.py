@@ -1,4 +1,4 @@
-"""preferences/privileged.py and tasks/privileged.py (Fact-RLHF): the judge reads the fact, the policy does not."""
+"""preferences/privileged.py (Fact-RLHF): the judge reads the fact, the policy does not."""
 
 import json
 
@@ -29,7 +29,7 @@ def test_the_pairs_begin_with_the_result(tmp_path):
 
 def test_only_the_judge_sees_the_fact(tmp_path):
     of = dict(name="arithmetic", num_train=20, num_test=5, data_dir=str(tmp_path))
-    task, plain = tasks.load("rl_jax.tasks.privileged:load", of=of), tasks.load(**of)
+    task, plain = tasks.load("rl_jax.preferences.privileged:load_task", of=of), tasks.load(**of)
     for split in ("sft_train", "train", "test"):
         source, own = task.data_source(split), plain.data_source(split)
         record, bare = source[0], own[0]
