@@ -56,6 +56,16 @@ def robust(rewards: chex.Array, *, weight: float = 0.3, batch: bool = True) -> c
     return weight * rewards[:, jnp.argmin(distances)] + (1.0 - weight) * lowest
 
 
+def max_min(rewards: chex.Array) -> chex.Array:
+    """r_u of the group u with the lowest mean over the batch: max_pi min_u E[r_u]. float [B, U] -> float [B].
+
+    Less pessimistic than `worst_case`, which takes the lowest of each row. Source: arXiv 2402.08925 (MaxMin-RLHF).
+    """
+    chex.assert_type(rewards, float)
+    chex.assert_rank(rewards, 2)
+    return rewards[:, jnp.argmin(jnp.mean(rewards, axis=0))]
+
+
 def standardized(rewards: chex.Array, means: chex.Array, stds: chex.Array) -> chex.Array:
     """(r_k - mean_k) / std_k, so that no member dominates by its scale.
 

@@ -10,7 +10,20 @@ A dataset takes the keywords of its function in LOADERS.
 
 import inspect
 
-from rl_jax.preferences import episodes, generated, jsonl, judged, principled, rated, solutions, trees
+from rl_jax.preferences import (
+    annotators,
+    episodes,
+    generated,
+    hierarchy,
+    instructed,
+    jsonl,
+    judged,
+    principled,
+    privileged,
+    rated,
+    solutions,
+    trees,
+)
 from rl_jax.preferences.encode import encode_labels, encode_preferences, mismatched, rows_of, unpair
 from rl_jax.preferences.records import KINDS
 from rl_jax.preferences.sources import Preferences, PreferenceSource
@@ -35,6 +48,10 @@ LOADERS = {
     "given": generated.load_given,
     "episodes": episodes.load,
     "principles": principled.load,
+    "annotators": annotators.load,
+    "hierarchy": hierarchy.load,
+    "instructed": instructed.load,
+    "privileged": privileged.load,
     "trees": trees.load,
     "jsonl": jsonl.load,
     "hh": judged.load_hh,

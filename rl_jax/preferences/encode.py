@@ -5,7 +5,8 @@ bucket that fits the longest), the response right-padded to C. A prompt is encod
 same ids, cut in the same way. Encode a split as a whole and take rows of the result, so that shapes stay the same.
 
 Prompts and responses are texts (or chats), or token ids as they were sampled: {"ids": [...]}, and for a response that
-an environment wrote a part of (rl_jax.preferences.episodes) {"ids": [...], "trained": [True, False, ...]}.
+an environment wrote a part of (rl_jax.preferences.episodes) {"ids": [...], "trained": [True, False, ...]}. A record may
+have `prompts`, a prompt for each response: then the same response may stand after two prompts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,14 +72,14 @@ def encode_preferences(
         if len(given) > width:
             raise ValueError(f"record {place} has {len(given)} responses, more than responses={width}")
         whole = [response_ids(tokenizer, text) for text in given]
-        blank = [len(row) == 1 and isinstance(text, str) for row, text in zip(whole, given, strict=True)]
-        if empty == "refuse" and any(blank):
-            raise ValueError(
-                f"record {place}: response {blank.index(True)} is empty: it has no token before its "
-                "EOS. Correct the record, or pass empty='keep' for sampled responses"
-            )
+        if empty == "refuse":
+            _refuse_blank(place, given, whole)
         ids = [row[:completion_length] for row in whole]
-        if len(set(map(tuple, ids))) < len(ids):
+        asked = _asked(tokenizer, records[place], prompt, max(prompt_buckets), truncate)
+        if len(asked) < len(ids):
+            counts["num_prompts_dropped"] += 1
+            continue
+        if len({(tuple(before), tuple(row)) for before, row in zip(asked, ids, strict=True)}) < len(ids):
             if identical == "refuse":
                 raise ValueError(
                     f"record {place}: two of its responses are the same once they are cut to {completion_length} "
@@ -87,7 +88,7 @@ def encode_preferences(
             counts["num_identical_dropped"] += 1
             continue
         kept.append(place)
-        rows += [(prompt, row) for row in ids] + [(prompt, [])] * (width - len(ids))
+        rows += [*zip(asked, ids, strict=True)] + [(prompt, [])] * (width - len(ids))
         untrained += [(len(rows) - width + k, column) for k, text in enumerate(given) for column in _untrained(text)]
         counts["num_responses"] += len(ids)
         counts["num_responses_cut"] += sum(len(row) > completion_length for row in whole)
@@ -98,16 +99,7 @@ def encode_preferences(
     for row, column in untrained:
         arrays["completion_mask"][row, column : column + 1] = False
     arrays = {name: value.reshape(len(kept), width, -1) for name, value in arrays.items()}
-    chosen = [records[place] for place in kept]
-    arrays |= {
-        "present": np.array([[k < len(record["responses"]) for k in range(width)] for record in chosen]),
-        "rewards": np.array(
-            [[*record["rewards"], *[0.0] * (width - len(record["rewards"]))] for record in chosen], np.float32
-        ),
-        "label_probs": np.array([record.get("label_prob", 1.0) for record in chosen], np.float32),
-        "margins": np.array([record.get("margin", 0.0) for record in chosen], np.float32),
-        "indices": np.array(kept, np.int32),
-    }
+    arrays |= _values([records[place] for place in kept], width) | {"indices": np.array(kept, np.int32)}
     return arrays, counts
 
 
@@ -205,6 +197,34 @@ def encode_prompts(
             ids = first + ids[len(ids) - limit + len(first) :]
         result[place] = ids
     return result, counts
+
+
+def _values(records: Sequence[dict], width: int) -> dict[str, np.ndarray]:
+    """present and rewards [N, K], label_probs and margins [N] of records with at most K = width responses."""
+    rewards = [[*record["rewards"], *[0.0] * (width - len(record["rewards"]))] for record in records]
+    return {
+        "present": np.array([[k < len(record["responses"]) for k in range(width)] for record in records]),
+        "rewards": np.array(rewards, np.float32),
+        "label_probs": np.array([record.get("label_prob", 1.0) for record in records], np.float32),
+        "margins": np.array([record.get("margin", 0.0) for record in records], np.float32),
+    }
+
+
+def _refuse_blank(place: int, given: Sequence, ids: Sequence[list[int]]) -> None:
+    """Raises ValueError if a response that is a text has no token before its EOS."""
+    blank = [len(row) == 1 and isinstance(text, str) for row, text in zip(ids, given, strict=True)]
+    if any(blank):
+        raise ValueError(
+            f"record {place}: response {blank.index(True)} is empty: it has no token before its "
+            "EOS. Correct the record, or pass empty='keep' for sampled responses"
+        )
+
+
+def _asked(tokenizer, record: Mapping, prompt: list[int], limit: int, truncate: str) -> list[list[int]]:
+    """The ids of each response's prompt: its own of `prompts`, else `prompt`. Too long ones may be left out."""
+    if "prompts" not in record:
+        return [prompt] * len(record["responses"])
+    return list(encode_prompts(tokenizer, [{"prompt": own} for own in record["prompts"]], limit, truncate)[0].values())
 
 
 def response_ids(tokenizer, text: str | Mapping) -> list[int]:

@@ -9,11 +9,14 @@ forms, what the judge is asked and what it says:
     spans      the good and the poor passages, "GOOD: ..." and "POOR: ..."     (judge spans; needs labelled steps)
     follow_up  what a user says next, satisfied or not                         (judge follow_up)
     rewrite    the better answer, of the worse one and of itself               (judge rewrites, arXiv 2409.00162)
+    list       a grade from 1 to 5 of each of several answers, "5 2 1 4"       (judge listwise; needs rankings)
 The reward of a verdict is +1 if it agrees with the label and -1 if not (SPCT's rule, arXiv 2504.02495), for any form
-but `reasoned`, whose reward is R1-Reward's (`consistent_verdict`).
+but two: of `reasoned` it is R1-Reward's (`consistent_verdict`), of a list the rank correlation of the grades with the
+label (Kendall's tau), -1 if a grade is missing.
 """
 
 import json
+import random
 import re
 from collections.abc import Mapping, Sequence
 
@@ -32,6 +35,7 @@ SPANS = (
     "poor one on a line POOR:\n"
 )
 REWRITE = "{prompt}{completion}=="  # characters of the sums alone, as the policy has
+LIST = "{prompt}\n\n{answers}\n\nGrade each from 1 to 5. Grades:"
 TEMPLATES = {
     "letter": PAIRWISE,
     "scores": SCORES,
@@ -39,6 +43,7 @@ TEMPLATES = {
     "spans": SPANS,
     "follow_up": "{prompt}{completion}\n",
     "rewrite": REWRITE,
+    "list": LIST,
 }
 KINDS = {
     "letter": ("pairs",),
@@ -47,6 +52,7 @@ KINDS = {
     "spans": ("steps",),
     "follow_up": ("pairs",),
     "rewrite": ("pairs",),
+    "list": ("rankings",),
 }
 REASONING = re.compile(r"<think>(.*?)</think><answer>(.*?)</answer>", re.DOTALL)
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
@@ -118,12 +124,14 @@ class Questions:
         self.num_skipped = source.num_skipped
 
     def __len__(self) -> int:
-        return len(self._source) * (1 if self._form == "spans" else 2)
+        return len(self._source) * (1 if self._form in ("spans", "list") else 2)
 
     def __getitem__(self, index: int) -> dict[str, str]:
         index = range(len(self))[index]
         if self._form == "spans":
             return self._about_spans(self._source[index])
+        if self._form == "list":
+            return self._about_list(self._source[index])
         record, turned = self._source[index // 2], index % 2 == 1
         prompt, (better, worse) = _text(record["prompt"]), map(_text, record["responses"])
         if self._form == "follow_up":
@@ -139,6 +147,16 @@ class Questions:
             grades = f"<think>{grades}</think><answer>{1 + turned}</answer>"
         says = answer if self._form == "letter" else grades
         return _record(asked, says, {"answer": answer, "form": self._form})
+
+    def _about_list(self, record: dict) -> dict[str, str]:
+        texts = list(map(_text, record["responses"]))
+        order = list(range(len(texts)))
+        random.Random("\0".join([_text(record["prompt"]), *texts])).shuffle(order)
+        grades = [record["rewards"][place] for place in order]
+        low, high = min(grades), max(grades)
+        scores = [str(1 + round(4 * (grade - low) / (high - low))) for grade in grades]
+        asked = fill(self._template, prompt=_text(record["prompt"]), answers=numbered([texts[x] for x in order]))
+        return _record(asked, " ".join(scores), {"answer": grades, "form": self._form})
 
     def _about_spans(self, record: dict) -> dict[str, str]:
         steps, labels = record["steps"], record["labels"]
@@ -160,6 +178,10 @@ def verdict(prompt: str, completion: str, info: dict) -> dict[str, float]:
     form, answer = info["form"], info["answer"]
     if form == "reasoned":
         return consistent_verdict(completion, answer)
+    if form == "list":
+        scores = read_scores(completion, len(answer))
+        tau = agreement(scores, answer) if scores else -1.0
+        return {"reward": tau, "right": float(tau == 1.0), "parsed": float(scores is not None)}
     if form == "letter":
         found = re.search(r"\b([AB])\b", completion)
         right, parsed = found is not None and found[1] == answer, found is not None
@@ -196,6 +218,28 @@ def consistent_verdict(completion: str, answer: str) -> dict[str, float]:
     reward = 0.5 * formed + right * (1.0 + 0.5 * consistent)
     parts = {"right": right, "consistent": consistent, "format": float(formed), "parsed": float(chosen in ("1", "2"))}
     return {"reward": reward, **parts}
+
+
+def numbered(texts: Sequence[str]) -> str:
+    """The answers of a list, a line each: "1) ..."."""
+    return "\n".join(f"{place}) {text}" for place, text in enumerate(texts, start=1))
+
+
+def read_scores(text: str, count: int) -> list[float] | None:
+    """The grades that a judge says of `count` answers; None if they are not as many."""
+    found = re.findall(r"-?\d{1,6}(?:\.\d{1,6})?", text)
+    return [float(x) for x in found] if len(found) == count else None
+
+
+def agreement(scores: Sequence[float], grades: Sequence[float]) -> float:
+    """Kendall's tau of scores with grades, in [-1, 1]: over the pairs with different grades; equal scores count 0."""
+    signs = []
+    for i in range(len(grades)):
+        for j in range(i):
+            if grades[i] != grades[j]:
+                gap = (scores[i] - scores[j]) * (1 if grades[i] > grades[j] else -1)
+                signs.append(int(gap > 0) - int(gap < 0))
+    return sum(signs) / len(signs) if signs else 0.0
 
 
 def fill(template: str, **texts: str) -> str:

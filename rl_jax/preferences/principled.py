@@ -23,6 +23,7 @@ NEGATION = "It is wrong that "
 def load(
     *,
     world: str = "length",
+    kind: str = "pairs",
     num_prompts: int = 2_000,
     negated_share: float = 0.5,
     seed: int = 0,
@@ -33,6 +34,7 @@ def load(
 
     Args:
       world: one of PRINCIPLES.
+      kind: "pairs" or "rankings".
       num_prompts: distinct prompts.
       negated_share: of the records, chosen by a hash, whose principle is the negation of the opposite one.
       seed: of everything that is drawn.
@@ -40,7 +42,7 @@ def load(
       data_dir: where the dataset is prepared, once.
 
     Returns:
-      sources.Preferences of kind "pairs".
+      sources.Preferences of that kind.
 
     Raises:
       ValueError: if the world has no principles, or the share is out of its range.
@@ -50,7 +52,7 @@ def load(
     if not 0 <= negated_share <= 1:
         raise ValueError(f"negated_share={negated_share} must be in [0, 1]")
     options = dict(num_prompts=num_prompts, seed=seed, test_share=test_share, data_dir=data_dir)
-    plain = generated.load(kind="pairs", world=world, **options)
+    plain = generated.load(kind=kind, world=world, **options)
     return plain._replace(
         name="principles", data_source=lambda split: Principled(plain.data_source(split), world, negated_share)
     )
@@ -60,7 +62,7 @@ class Principled:
     """The records of a source of two users, with what the user wants before the prompt.
 
     Attributes:
-      kind: "pairs".
+      kind: of the source.
       name: of the source.
       split: of the source.
       report: of the source.

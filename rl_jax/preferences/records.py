@@ -85,14 +85,14 @@ def parse(kind: str, raw: Mapping, *, marker: str | None = None, sort_by_reward:
 def take_responses(record: Mapping, places: Sequence[int]) -> dict:
     """The record with the responses at `places`, in that order, and with what it holds per response.
 
-    Per response are the rewards, and each list in `info` with as many entries as there are responses.
+    Per response are the rewards, `prompts` if there are, and each list in `info` with as many entries as responses.
     """
     count = len(record["responses"])
 
     def take(value):
         return [value[place] for place in places] if isinstance(value, list) and len(value) == count else value
 
-    taken = {name: take(record[name]) for name in ("responses", "rewards")}
+    taken = {name: take(record[name]) for name in ("responses", "rewards", "prompts") if name in record}
     return {**record, **taken, "info": {name: take(value) for name, value in record.get("info", {}).items()}}
 
 

@@ -9,7 +9,14 @@ import pytest
 from configs.preferences import given
 from experiments.parts import pair_scores
 from experiments.parts.setup import make_setup
-from experiments.tools import implicit_rewards, preference_strength, reward_consistency, split_pairs, token_credit
+from experiments.tools import (
+    implicit_rewards,
+    preference_strength,
+    reward_consistency,
+    reward_probe,
+    split_pairs,
+    token_credit,
+)
 from rl_jax import preferences
 from rl_jax.preferences import contrast, strength
 from rl_jax.training.scoring import make_score
@@ -213,8 +220,23 @@ def test_contrasts_are_scored_and_written(folder, models, capsys):
     for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
         expected = model.score_texts([one.prompts[i]], [one.responses[j]])[0]
         np.testing.assert_allclose(found[i, j], expected, rtol=1e-4, atol=1e-5)
+    more = [models[0], f"--path={path}", f"--data_dir={folder / 'data'}", "--embed", "--at_least=-1", "--at_most=1"]
+    assert reward_consistency.main([*more, "--fuse", f"--convex={folder / 'convex.jsonl'}"]) == 0
+    assert f"| {models[0]} fused | " in capsys.readouterr().out
+    rows = [json.loads(line) for line in (folder / "convex.jsonl").read_text().splitlines()]
+    assert {row["prompt"] for row in rows} == {"a b c", "a b d", "k"} and {row["rejected"] for row in rows} == {"n"}
     assert reward_consistency.main([*command, "--at_least=0.9"]) == 2
     assert "no two prompts share 90%" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_probes_of_a_run_are_printed(folder, models, capsys):
+    command = [models[0], "--data=generated", "--labels=grades,length", "--limit=30", f"--data_dir={folder / 'data'}"]
+    assert reward_probe.main(command) == 0
+    said = capsys.readouterr().out
+    assert said.count(f"| {models[0]} | ") == 2 and "| length | " in said
+    assert reward_probe.main([*command, "--labels=taste"]) == 2
+    assert "has no number per response in 'taste'; --labels: length, grades" in capsys.readouterr().err
 
 
 def test_pairs_are_split_by_their_gap():

@@ -7,21 +7,26 @@ import path, "my_judges:make".
 """
 
 from experiments.parts.judges.certainty import confidence
+from experiments.parts.judges.evolving import evolving
 from experiments.parts.judges.follow_ups import follow_up
 from experiments.parts.judges.generative import pairwise, pointwise
 from experiments.parts.judges.language_models import likelihood, log_ratio
+from experiments.parts.judges.listing import listwise
 from experiments.parts.judges.preferring import win_probability
 from experiments.parts.judges.reward_models import process_reward_model, reward_model
 from experiments.parts.judges.rewriting import rewrites
 from experiments.parts.judges.rules import rules
 from experiments.parts.judges.spans import spans
+from experiments.parts.judges.stimulus import stimulus
 from experiments.parts.judges.voting import graded_votes
 
 __all__ = [
     "confidence",
+    "evolving",
     "follow_up",
     "graded_votes",
     "likelihood",
+    "listwise",
     "log_ratio",
     "pairwise",
     "pointwise",
@@ -30,5 +35,6 @@ __all__ = [
     "rewrites",
     "rules",
     "spans",
+    "stimulus",
     "win_probability",
 ]

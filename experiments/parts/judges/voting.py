@@ -86,9 +86,11 @@ def read_grades(text: str) -> tuple[float, float] | None:
     return (float(found[0]), float(found[1])) if len(found) > 1 else None
 
 
-def make_votes(setup: Setup, path: str, votes: int, temperature: float, max_tokens: int) -> Callable:
+def make_votes(
+    setup: Setup, path: str, votes: int, temperature: float, max_tokens: int, what: str = "graded_votes.path"
+) -> Callable:
     """Makes ask(texts) -> for each text a tuple of `votes` sampled answers of a frozen language model."""
-    own, params = load_run(setup, path, "graded_votes.path")
+    own, params = load_run(setup, path, what)
     tokenizer = own.task.tokenizer
     shards = sharding.row_shards(own.mesh)
     count = -(-votes // shards) * shards  # rows of one question, over the whole mesh

@@ -1,0 +1,41 @@
+"""MaxMin-RLHF, a policy for groups of different tastes: arXiv 2402.08925. Generated lists.
+
+    max_pi min_u E_{y ~ pi}[r_u(q, y)] - beta KL(pi || pi_ref);   groups of annotators by EM on reward models
+
+40 annotators, a quarter of whom want long lists and the others short ones. M step: `group0` and `group1` train a reward
+model each on the pairs of their annotators, who are divided at random at first; E step:
+experiments.tools.preference_groups; then again with --config.data.assignment=FILE. PPO maximises in each step the
+reward of the group with the lowest mean over the step's rows (config.judge.*.combine), as the paper's practical
+algorithm does. Arguments: `group0`, `group1`, `mean` (the control: the mean over the groups), `smoke`.
+
+    python -m experiments.reward_model --config=configs/preferences/maxmin.py:group0 --workdir=runs/maxmin_0
+    python -m experiments.ppo --config=configs/preferences/maxmin.py
+"""
+
+from configs import common, ppo_common
+from configs.preferences import reward_models
+from configs.tasks import arithmetic
+
+RUNS = ("runs/maxmin_0", "runs/maxmin_1")
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, ("group0", "group1", "mean", "smoke"))
+    if len(words & {"group0", "group1", "mean"}) > 1:
+        raise ValueError(f"choose one of group0, group1, mean, not {', '.join(sorted(words - {'smoke'}))}")
+    smoke = "smoke" if "smoke" in words else None
+    data = dict(world="length", num_prompts=2_000, data_dir=common.DATA_DIR)
+    if words & {"group0", "group1"}:
+        config, group = reward_models.get_config(smoke), int("group1" in words)
+        config.name = f"maxmin_{group}"
+        config.data = dict(name="annotators", annotators=40, minority=0.25, groups=2, assignment="", **data)
+        config.data.group = group
+        return config
+    config = arithmetic.get_config(smoke)
+    config.name = "maxmin_mean" if "mean" in words else "maxmin"
+    config.task = dict(name="rl_jax.preferences.prompt_task:load", data=dict(name="generated", kind="pairs", **data))
+    config.rollout.update(completion_length=16, prompt_buckets=(24,))
+    combine = dict(fn="mean" if "mean" in words else "max_min")
+    config.judge = dict(groups=dict(fn="reward_model", path=RUNS, combine=combine))
+    config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.05)
+    return ppo_common.with_critic(config, optimizer=common.optimizer(learning_rate=1e-3, warmup_steps=10))

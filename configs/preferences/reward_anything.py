@@ -1,0 +1,40 @@
+"""RewardAnything, a judge that grades a list of answers by a principle: arXiv 2506.03637. Generated lists.
+
+    (s_1, .., s_K) = judge(principle, q, y_1, .., y_K),   R(q, y_k) = (s_k - 1) / 4;   the judge's own reward: tau(s, g)
+
+Stages: `judge` (SFT on grades from 1 to 5 of four answers, by experiments.sft), `judge_rl` (GRPO: the rank correlation
+of the grades with the label, -1 without a grade for each), and without a word GRPO on lists, with one question per
+group and the principle config.task.principle, which another run may change without a new judge. The paper's reward of
+the judge (format, accuracy and margins of its ranking) could not be read: Kendall's tau is ours. No reasoning is
+written before the grades. Arguments: `judge`, `judge_rl`, `short` (the opposite principle), `smoke`.
+
+    python -m experiments.sft --config=configs/preferences/reward_anything.py:judge
+    python -m experiments.grpo --config=configs/preferences/reward_anything.py
+"""
+
+from configs import common
+from configs.tasks import arithmetic
+
+PRINCIPLES = ("Lists should be long.", "Lists should be short.")
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, ("judge", "judge_rl", "short", "smoke"))
+    if len(words & {"judge", "judge_rl", "short"}) > 1:
+        raise ValueError(f"choose one of judge, judge_rl, short, not {', '.join(sorted(words - {'smoke'}))}")
+    smoke = "smoke" in words
+    config, run = arithmetic.get_config("smoke" if smoke else None), "smoke_principled" if smoke else "principled"
+    data = dict(world="length", num_prompts=2_000, data_dir=common.DATA_DIR)
+    config.name = "_".join([run, *sorted(words & {"judge", "judge_rl", "short"})])
+    if words & {"judge", "judge_rl"}:
+        judged = dict(name="principles", kind="rankings", **data)
+        config.task = dict(name="rl_jax.preferences.judge_task:load", data=judged, form="list")
+        config.rollout.update(completion_length=10, prompt_buckets=(160,))
+        if "judge_rl" in words:
+            config.init_from = f"runs/{run}_judge"
+        return config
+    asked = dict(name="generated", kind="rankings", **data)
+    config.task = dict(name="rl_jax.preferences.prompt_task:load", data=asked, principle=PRINCIPLES["short" in words])
+    config.rollout.update(completion_length=16, prompt_buckets=(24,))
+    config.judge = dict(listed=dict(fn="listwise", path=f"runs/{run}_judge", most=4, max_tokens=10))
+    return config
