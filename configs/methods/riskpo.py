@@ -1,11 +1,13 @@
 """RiskPO, a risk measure of bundles of questions: arXiv 2510.00911.
 
     S = the rewards of a bundle's answers;   A = (1.5 A_tail + A_range) / 2.5, over the std of the bundle's S
-    A_tail = -(q_.2 - S)+ / .2,   A_range = ((S - q_.2)+ - (S - q_.8)+) / .6;   q_a <- q_a + .1 (a - mean 1[S < q_a])
+    A_tail = -(q_.2 - S)+ / .2,   A_range = ((S - q_.2)+ - (S - q_.8)+ + q_.2 - q_.8) / .6
+    q_a <- q_a + .1 (a - mean 1[S < q_a])
 
 Departs from GRPO: answers to several questions share an advantage, so that hard questions still give a signal; failing
-bundles weigh most; no KL. Bundles of 4 (5 in the paper) divide the tasks' prompts. Equation and numbers:
-RTkenny/RiskPO's scripts, without their division of a bundle's advantage by (R_i - mean of the question).
+bundles weigh most; no KL. Bundles of 4 (5 in the paper) divide the tasks' prompts. Equation: README of RTkenny/RiskPO,
+a bundle's advantage shared, where its scripts split it; levels .2 and .8 of its script of DAPO's prompts (.9 in that of
+MATH), which leaves q_.2 - q_.8 out (natural_baseline=False).
 
     python -m experiments.grpo --config=configs/methods/riskpo.py
 """

@@ -1,9 +1,9 @@
 """HAPO, history-aware: arXiv 2505.11225. Right answers earn more the shorter they are than the prompt's best so far.
 
-    R = correct + w f for right answers, correct + w min(f, 0) for wrong ones;   f = max(cos(pi/2 min(n / h, 2)), -.7)
+    R = 1 + w max(f, -.7) for right answers, w min(f, 0) for wrong ones;   f = cos(pi/2 min(n / h, 2))
 
-h is the length of the shortest right answer to the prompt in earlier steps; without one f = 0. The bound -.7 is our
-reading. Few prompts, so that each is seen often.
+h is the length of the shortest right answer to the prompt in earlier steps; without one f = 0. The bound -.7 keeps any
+right answer above any wrong one; HCY123902/HAPO. Few prompts, so that each is seen often.
 
     python -m experiments.grpo --config=configs/prompts/hapo.py
 

@@ -95,21 +95,23 @@ def bundled_risk(
     low: float = 0.2,
     high: float = 0.8,
     tail_weight: float = 1.5,
+    natural_baseline: bool = True,
     eps: float = 1e-6,
     relative_tolerance: float = 1e-6,
 ) -> chex.Array:
     """RiskPO: the mixed value at risk of a bundle's score S, shared by all its answers.
 
         A = (w A_tail + A_range) / (w + 1) / std,   std over the G bundles of the same prompts
-        A_tail = -(q_low - S)+ / low,   A_range = ((S - q_low)+ - (S - q_high)+) / (high - low)
+        A_tail = -(q_low - S)+ / low,   A_range = ((S - q_low)+ - (S - q_high)+ + q_low - q_high) / (high - low)
 
-    The slope in S is w / low / (w + 1) below q_low, 1 / (high - low) / (w + 1) up to q_high and 0 above: what is solved
-    already is not pushed further. Before the quantiles are known, those of the G bundles themselves are used.
+    The slope in S is w / low / (w + 1) below q_low, 1 / (high - low) / (w + 1) up to q_high and 0 above, where A is 0
+    too: what is solved already is not pushed further, and the rest is pushed down. Before the quantiles are known,
+    those of the G bundles themselves are used.
 
-    Source: arXiv 2510.00911; RTkenny/RiskPO, with what its scripts set (natural_baseline_adv off: no q_low - q_high in
-    A_range). Its scripts also split A over a bundle's answers by R_i - mean of the question, a ratio of numbers of both
-    signs; the paper's shared advantage, its code's default, is used here. A bundle without a spread is not divided,
-    where its code divides by eps.
+    Source: arXiv 2510.00911; RTkenny/RiskPO. Its README, its defaults and two of its three scripts have q_low - q_high
+    in A_range; its script of DAPO's prompts leaves them out, so that all above q_low is pushed up. Its scripts also
+    split A within a bundle, by R_i - mean of the question or by the question's std; the paper's shared advantage, its
+    code's default, is used here. A bundle without a spread is not divided, where its code divides by eps.
 
     Args:
       rewards: float [B].
@@ -119,6 +121,7 @@ def bundled_risk(
       low: level of q_low.
       high: level of q_high.
       tail_weight: w.
+      natural_baseline: with q_low - q_high in A_range.
       eps: added to the std.
       relative_tolerance: a std below this share of the largest |S| counts as 0.
 
@@ -136,7 +139,8 @@ def bundled_risk(
     tracked = jnp.broadcast_to(score_quantiles[:2, None], own.shape)
     q_low, q_high = jnp.where(score_quantiles[2] > 0, tracked, own)[:, :, None]
     tail = -jnp.maximum(q_low - scores, 0.0) / low
-    middle = (jnp.maximum(scores - q_low, 0.0) - jnp.maximum(scores - q_high, 0.0)) / (high - low)
+    middle = jnp.maximum(scores - q_low, 0.0) - jnp.maximum(scores - q_high, 0.0)
+    middle = (middle + q_low - q_high if natural_baseline else middle) / (high - low)
     mixed = (tail_weight * tail + middle) / (tail_weight + 1.0)
     std = jnp.std(scores, axis=1, ddof=min(1, group_size - 1))
     spread = has_spread(scores, std, relative_tolerance)[:, None]

@@ -277,11 +277,11 @@ def shorter_than_before(
 ) -> chex.Array:
     """HAPO: right answers earn more the shorter they are than the prompt's shortest right answer of earlier steps.
 
-        R + weight f for a right answer, R + weight min(f, 0) for a wrong one, f = max(cos(pi/2 min(n / h, 2)), lowest)
+        R + weight max(f, lowest) for a right answer, R + weight min(f, 0) for a wrong one, f = cos(pi/2 min(n / h, 2))
 
-    f is 1 towards length 0, 0 at n = h, and 0 for a prompt without a right answer so far.
-    Source: arXiv 2505.11225; the bound is our reading. With lowest * weight > -1 no wrong answer earns as much as a
-    right one of the reward 1.
+    f is 1 towards length 0, 0 at n = h, -1 from n = 2 h on, and 0 for a prompt without a right answer so far.
+    Source: arXiv 2505.11225; compute_len_reward of HCY123902/HAPO. With lowest * weight > -1 no wrong answer earns as
+    much as a right one of the reward 1.
 
     Args:
       rewards: float [B].
@@ -290,7 +290,7 @@ def shorter_than_before(
       key: unused.
       best_lengths: float [B], h in tokens; 0: none.
       weight: of f.
-      lowest: bound of f.
+      lowest: bound of f for a right answer.
       right: reward from which an answer counts as right.
 
     Returns:
@@ -299,8 +299,8 @@ def shorter_than_before(
     chex.assert_equal_shape([rewards, lengths, best_lengths])
     known = best_lengths > 0
     ratio = jnp.minimum(lengths / jnp.where(known, best_lengths, 1.0), 2.0)
-    bonus = jnp.where(known, jnp.maximum(jnp.cos(jnp.pi / 2 * ratio), lowest), 0.0)
-    bonus = jnp.where(rewards >= right, bonus, jnp.minimum(bonus, 0.0))
+    bonus = jnp.where(known, jnp.cos(jnp.pi / 2 * ratio), 0.0)
+    bonus = jnp.where(rewards >= right, jnp.maximum(bonus, lowest), jnp.minimum(bonus, 0.0))
     return rewards + (weight * bonus).astype(rewards.dtype)
 
 

@@ -73,6 +73,18 @@ def test_risk_has_three_slopes():
     np.testing.assert_allclose(np.diff(mean) / np.diff(scores), np.full(5, 1 / 2.5) / scores.std(ddof=1), rtol=1e-4)
 
 
+@pytest.mark.parametrize("baseline", [True, False])
+def test_risk_is_the_readme_of_riskpo_with_and_without_its_baseline(baseline):
+    """Bundles above q_high have the advantage 0 with the baseline, (high quantile less low one) / .6 / 2.5 without."""
+    scores, low, high = np.float32([0.0, 0.5, 1.5, 2.0, 3.5, 4.5]), 1.0, 3.0
+    wanted = np.maximum(scores - low, 0) - np.maximum(scores - high, 0) + (low - high if baseline else 0.0)
+    wanted = (1.5 * -np.maximum(low - scores, 0) / 0.2 + wanted / 0.6) / 2.5 / (scores.std(ddof=1) + 1e-6)
+    quantiles, only = np.float32([low, high, 1.0]), {} if baseline else {"natural_baseline": False}
+    found = remembered.bundled_risk(scores, group_size=6, score_quantiles=quantiles, bundle_size=1, **only)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert np.all(found[4:] > 0.1) != baseline
+
+
 def test_bundles_are_of_neighbouring_prompts_and_the_last_may_be_short():
     rewards = jnp.arange(12.0)
     scores = remembered.bundle_scores(rewards, group_size=G, bundle_size=2)

@@ -170,14 +170,14 @@ def test_references_of_a_wrong_rank_are_refused(name):
 
 
 def test_shorter_than_before_is_its_formula():
-    """h = 4: half as long, as long, one and a half times, over twice; wrong and short; and a prompt without an h."""
+    """h = 4: half as long, as long, one and a half times, over twice; wrong, short and long; a prompt without an h."""
     rewards = jnp.asarray([1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0])
     lengths = jnp.asarray([2, 4, 6, 20, 2, 8, 3])
     best = jnp.asarray([4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 0.0])
     cut = jnp.zeros(7, bool)
     found = shaping.shorter_than_before(rewards, lengths, cut, KEY, best_lengths=best, lowest=-0.9)
     half = 0.5**0.5
-    np.testing.assert_allclose(found, [1 + half, 1.0, 1 - half, 0.1, 0.0, -0.9, 1.0], atol=1e-6)
+    np.testing.assert_allclose(found, [1 + half, 1.0, 1 - half, 0.1, 0.0, -1.0, 1.0], atol=1e-6)
     assert found[3] > max(found[4], 0.0), "any right answer beats any wrong one"
     plain = shaping.shorter_than_before(rewards, lengths, cut, KEY, best_lengths=best, weight=0.0)
     np.testing.assert_array_equal(plain, rewards)

@@ -27,7 +27,7 @@ from tests.probes import Prompts, counted
 
 SEEDS = (0, 1, 2)
 VERL, TRL = "verl 0.9.1", "TRL 1.16.0"
-NEVER, HIGH, BOTH = (False, False), (False, True), (True, True)
+NEVER, LOW, HIGH, BOTH = (False, False), (True, False), (False, True), (True, True)
 make_case = functools.cache(parts.make_case)
 
 # --- The table -------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ TABLE = [
     by_verl("rloo", with_kl("rloo", 0.05), mode=ROW_SUM),
     Row("dcpo", "arXiv 2509.02333 in torch", papers.dcpo),
     by_verl("stable_reinforce", papers.three_sigma, note="filter arXiv 2505.02835", kl=("low_var_kl", 0.001)),
-    by_verl("riskpo", papers.risk, mode=TOKEN_MEAN, note="advantage arXiv 2510.00911"),
+    by_verl("riskpo", papers.risk, mode=TOKEN_MEAN, note="advantage arXiv 2510.00911", clips=LOW),
     by_verl("fdpg", papers.fdpg, mode=ROW_SUM, note="advantage arXiv 2302.08215", **REINFORCE),
     by_verl("grpo_lambda", lambda c: advantage(c, rewards=papers.brief(c)), note="shaping arXiv 2505.18086"),
     by_verl(
@@ -360,7 +360,7 @@ def test_the_whole_method_is_theirs(row, seed):
     # What the comparison has gone through.
     assert (float(metrics["clip/low"].value()) > 0, float(metrics["clip/high"].value()) > 0) == row.clips
     advantages, weights = np.asarray(batch.advantages), np.asarray(batch.token_weights)[case.mask]
-    assert advantages.max() > 0 and (advantages.min() < 0) == (row.key != "passk_best")
+    assert (advantages.max() > 0) == (row.key != "riskpo") and (advantages.min() < 0) == (row.key != "passk_best")
     weighted = config.algorithm.behavior_weight.fn != "none" or config.algorithm.token_weight.fn != "none"
     assert (np.ptp(weights[weights > 0]) > 0 or weights.min() == 0) == (weighted or config.algorithm.mask_truncated)
 

@@ -125,7 +125,7 @@ def risk(case: Case, size: int = 4) -> np.ndarray:
         scores = [sum(float(case.rewards[i]) for i in paper) for paper in papers]
         std = np.std(scores, ddof=1)
         for paper, score in zip(papers, scores, strict=True):
-            middle = (max(score - low, 0) - max(score - high, 0)) / 0.6
+            middle = (max(score - low, 0) - max(score - high, 0) + low - high) / 0.6
             mixed = (1.5 * -max(low - score, 0) / 0.2 + middle) / 2.5
             result[paper] = mixed / (std + 1e-6) if std > 1e-6 else mixed
     return on_tokens(case, result)
