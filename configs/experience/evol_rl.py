@@ -4,7 +4,7 @@
 
 Departs from GRPO: no label is read; clip .2/.28, an entropy bonus and k3 with .001. Similarity is the overlap of
 character n-grams, not of embeddings, and all G answers vote (64 of which 32 are trained in the paper). The task's own
-reward is only measured, with weight 0. The entropy bonus of .003 is our choice.
+reward is only measured, with weight 0. The entropy bonus of .003 is its README's.
 
     python -m experiments.grpo --config=configs/experience/evol_rl.py
 """

@@ -5,8 +5,8 @@
     loss = -log sigma(r(h_w, z) - r(h_l, z)) + .01 KL(q(z | the user's other pairs) || N(0, 1)),   z ~ q
 
 Both users compare the same two answers, in opposite ways, so that the accuracy of one reward for both is one half.
-A user's pairs are those in the batch, but for the pair that is graded; held-out pairs are graded with the mean of q.
-As in WEIRDLabUW/vpl_llm the noise of z is scaled by .001 (the ELBO has 1). Departs from it: no cycles of the KL.
+A user's pairs are those in the batch, but for the pair that is graded; held-out pairs are graded with the mean of q,
+scaled to the length that draws have. Departs from WEIRDLabUW/vpl_llm: no cycles of the KL, and that scale.
 Arguments: `order` (numbers that rise or fall), `blind` (the control: Bradley-Terry without users), `smoke`.
 """
 

@@ -4,7 +4,7 @@
 
 Answers of the majority earn .5 to 1, others -1 to -.5, by how new they are in their class (rl_jax.rewards.groups:
 similar texts by shared word pairs, where the paper embeds them). KL .001 and clip-higher .28 are the paper's; its
-entropy bonus is in, with a weight of our own, and its votes come from 64 samples, here from the group's 8. `right` is
+entropy bonus has the weight .003 of its README, and its votes come from 64 samples, here from the group's 8. `right` is
 shown and not paid: the run sees no label. Arguments: `ttrl` pays for the majority alone (arXiv 2504.16084), without the
 entropy bonus. `smoke`: seconds.
 """

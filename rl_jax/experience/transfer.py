@@ -46,8 +46,9 @@ def next_context(
 
         argmax_x mean_x' max(mu(x) + explore sigma(x) - slope |x - x'| - V(x'), 0).
 
-    The first one is the middle of the range. Source: MBTL, arXiv 2408.04498 and its code (explore 1, noise .1); the
-    paper fits the kernel, here it is given.
+    The first one is the middle of the range. Source: MBTL, arXiv 2408.04498 and its code (jhoon-cho/MBTL: noise .1;
+    explore is 1 in its `new_ucb` and sqrt(log(k + 1)) at choice k in the compared `new_ucb_beta_log`); the paper fits
+    the kernel, here it is given.
 
     Args:
       contexts: float [M], distinct.

@@ -19,7 +19,7 @@ FILES = sorted(
 ABLATIONS = sorted(  # those of programs; the studies are held by tests/experiments/test_ablation.py
     path.relative_to(REPO_ROOT)
     for path in (REPO_ROOT / "configs").rglob("*.py")
-    if "warm_start=" in (text := path.read_text(encoding="utf-8")) and "def get_ablation" in text
+    if '\n            warm_start="' in (text := path.read_text(encoding="utf-8")) and "def get_ablation" in text
 )
 # Groups whose fields are the keywords of a function.
 PLACES = ("reward_scale", "baseline", "reward_kl", "loss_kl", "entropy")

@@ -4,8 +4,8 @@
     loss = -1/|y| logp(y) + beta / |y| sum_t KL(ref(. | s_t) || pi(. | s_t))
 
 Departs from DPO: nothing is rejected: each step fine-tunes on the best of the policy's own samples, and the KL over the
-whole vocabulary, from the reference, keeps it near. Equation: openfeedback/superhf, of which beta .35 and 16 samples
-are remembered, not read. beta 0 is iterated best-of-n (RAFT).
+whole vocabulary, from the reference, keeps it near. Equation, beta .35 and 16 samples: openfeedback/superhf
+(shf_iterative_v1/configs/default.yaml). beta 0 is iterated best-of-n (RAFT).
 
     python -m experiments.online_dpo --config=configs/methods/preferences/superhf.py
 """

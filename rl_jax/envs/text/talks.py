@@ -21,7 +21,8 @@ class User(World):
 
     A stand-in for RLVER's simulated user, which is a language model with a persona and a goal: the reward is the final
     score / 100 and nothing before, 0 if the format is violated (here: a malformed reply ends the episode with 0).
-    Source: arXiv 2507.03112; start at 50, the end at 0 (he leaves), at 100, or after the last turn.
+    Source: arXiv 2507.03112; our start at 50 and end at 0 (he leaves; the authors' simulator: 40 and 10), at 100, or
+    after the last turn.
 
     Args:
       most: replies.
@@ -97,8 +98,10 @@ class Doctor(World):
 
     Each question also earns gain times what it told: the fall of the entropy of the disease, over that at the start;
     and `malformed` costs. A stand-in for DoctorAgent-RL's patient, a language model with a record: diagnosis score +
-    information gain per turn + format, with a turn budget. Source: arXiv 2505.19630 (weights from memory are unsure,
-    so they are arguments). A question that tells nothing earns nothing, so asking again does not pay.
+    information gain per turn + format, with a turn budget. Source: arXiv 2505.19630; its code pays +1 for a new answer,
+    -1 for an unknown one, -2 for a repeated or invalid question, -5 without a turn left, and 0 to 5 each for diagnosis
+    and advice, which a language model grades: the scales here are our own, as arguments. A question that tells nothing
+    earns nothing, so asking again does not pay.
 
     Args:
       gain: weight of the information.

@@ -3,7 +3,8 @@
     V(0, b) = 0
     V(t, b) = E_theta max_{a <= b} sum_{p <= a} m(p) (theta + V(t - 1, b - p)) + sum_{p > a} m(p) V(t - 1, b)
 
-The best bid is the largest price p <= b with theta + V(t - 1, b - p) - V(t - 1, b) >= 0.
+The best bid is the largest price p <= b with theta + V(t - 1, b - p) - V(t - 1, b) >= 0. The paper's code
+(han-cai/rlb-dp) has the mean of theta in V; this V is that of the best bid for each theta, which is never below it.
 """
 
 from typing import NamedTuple
