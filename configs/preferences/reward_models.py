@@ -43,7 +43,7 @@ def reward_model(**changes) -> ConfigDict:
         attribute_weights=(),  # weight of each attribute in the reward, for the loss `attributes`
         aggregate=dict(fn="minimum"),  # rl_jax.credit.process_rewards: from a solution's steps to its score
         beta=0.05,  # for an implicit reward
-        users=dict(latent=16, hidden=64, kl_coef=0.01, noise=1.0),  # for reads="user"
+        users=dict(latent=16, hidden=64, kl_coef=0.01, noise=1e-3),  # for reads="user"
     )
     unknown = sorted(set(changes) - set(fields))
     if unknown:
