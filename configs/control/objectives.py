@@ -99,3 +99,13 @@ def sweep_seed(arg: str | None = None):
 def sweep_method(arg: str | None = None):
     """The methods that give a front, on the bandit of two aims."""
     return sweeps.grid("argument", sweeps.words(arg, ("two_aims,stage1", "two_aims,c_morl", "two_aims,conditioned")))
+
+
+def space_lr():
+    """The range of learning rates for experiments.sweep.tune --metric=eval/hypervolume (arXiv 2310.16487)."""
+    return {"train.optimizer.learning_rate": ("log_uniform", 1e-3, 3e-2)}
+
+
+def space_extension():
+    """The constrained extension of c_morl: its bound, and the updates of a round."""
+    return {"algorithm.updater.share": ("uniform", 0.5, 0.98), "algorithm.updater.length": ("int", 5, 40)}
