@@ -29,6 +29,10 @@ the web, a repository, TextWorld and users who are language models. Arguments: t
     `comas`                solver (score - 1) / 2, evaluator 1 - that, REINFORCE++ on each role's tokens
                            (arXiv 2510.08529); one policy is all roles, and the judge. `scripted`: a judge who knows;
                            `solver`, `evaluator`: the only role that learns
+    `itool`                tries at tool questions, grown by tree search (UCT over turns), whose best and worst turn
+                           after the same tokens are DPO pairs (arXiv 2501.09766); this run only plays (learning rate
+                           0), then configs/preferences/episodes.py:two_tools,turns, and again from its weights. Not
+                           here: the model's confidence in a step's value, the warm-up from easy to hard
     `smoke`                seconds, for CI
 """
 
@@ -52,6 +56,7 @@ ONE_OF = {  # words that exclude each other, of one paper
     "rise_recursive": (("every",),),
     "tool_star": (),
     "comas": (("scripted",), ("solver", "evaluator")),
+    "itool": (),
 }
 
 
@@ -162,6 +167,14 @@ def _comas(words: set[str]):
     return config
 
 
+def _itool(words: set[str]):
+    config = _world(words, "two_tools", "branch_loo")
+    config.agent.branching = dict(fn="rl_jax.experience.tree_search:by_uct", explore=1.0)
+    config.agent.update(roots=2, rounds=2 if "smoke" in words else 6, record=True)
+    config.train.optimizer.learning_rate = 0.0
+    return config
+
+
 PAPERS = {
     "tau2": _tau2,
     "multi_turn_guide": _multi_turn_guide,
@@ -171,6 +184,7 @@ PAPERS = {
     "rise_recursive": _rise_recursive,
     "tool_star": _tool_star,
     "comas": _comas,
+    "itool": _itool,
 }
 
 
