@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.parts import flags, hub
+from experiments.parts import flags, hub, reward_shift
 from experiments.parts.preference_data import Arrays
 from experiments.parts.reward_readers import (
     Reader,
@@ -55,6 +55,7 @@ def check(config) -> None:
     """Raises ValueError if several members are asked for and only one can be read."""
     if config.algorithm.reads != "response" and config.algorithm.members > 1:
         raise ValueError(f"algorithm.members: only reads='response' has several, not {config.algorithm.reads!r}")
+    reward_shift.check(config)
 
 
 def finish(setup: Setup, reader: Reader, workdir: pathlib.Path, params: Params, held_out: tuple) -> dict:

@@ -43,6 +43,9 @@ def reward_model(**changes) -> ConfigDict:
         attribute_weights=(),  # weight of each attribute in the reward, for the loss `attributes`
         aggregate=dict(fn="minimum"),  # rl_jax.credit.process_rewards: from a solution's steps to its score
         beta=0.05,  # for an implicit reward
+        # Secrets of RLHF II (configs/preferences/secrets2.py): contrasts of two views of a pair, and MetaRM.
+        views=dict(coef=0.0, temperature=0.05, rate=0.1),
+        meta=dict(step_size=0.0, path=""),
         users=dict(latent=16, hidden=64, kl_coef=0.01, noise=1e-3),  # for reads="user"
     )
     unknown = sorted(set(changes) - set(fields))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.parts import reward_shift
 from experiments.parts.packers import Packing
 from experiments.parts.preference_data import Arrays, PreferencePacker, flat, info_arrays, records_of, take_rows
 from experiments.parts.processes import to_host
@@ -89,7 +90,7 @@ def _response_reader(setup: Setup) -> Reader:
     def add_head(params, key):
         return add_reward_head(trained_model(setup), params, key, num_outputs=objective.num_outputs())
 
-    return Reader(
+    reader = Reader(
         add_head=add_head,
         encode=lambda records: encode_responses(setup, records, needs(objective.loss)),
         batch=lambda arrays, rows, size: take_rows(arrays, rows, size, needs(objective.loss)),
@@ -100,6 +101,7 @@ def _response_reader(setup: Setup) -> Reader:
             arrays, rewards, records, logits=objective.is_logit()
         ),
     )
+    return reward_shift.extended(setup, reader, objective)
 
 
 def _steps_reader(setup: Setup) -> Reader:

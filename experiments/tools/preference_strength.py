@@ -11,7 +11,7 @@
 Each model gives every pair the gap of its two rewards; mu is their mean. Pairs with mu < 0 are turned round
 (--flip=lowest: the share of the pairs with the lowest mu, 20 % in the paper; none), sigma(mu) is the label's
 probability and mu the margin of what is written. The models vote on pairs that they were trained on, as in the paper.
-Its contrastive term and MetaRM are not here.
+Its contrastive term and MetaRM: configs/preferences/secrets2.py.
 """
 
 import argparse
