@@ -11,7 +11,8 @@ worlds of two users with opposed tastes, who see the same prompts; {"user": 0 or
     length  "4 17 8 3:" -> "4 17". The first numbers of the list: user 0 wants few, user 1 many.
 
 Every prompt has `responses` responses with different grades in [0, 1]. What a record is made of:
-    pairs     the best one for the user, and one of the others. margin: the difference of the grades.
+    pairs     the best one for the user, and one of the others, with their grades as rewards (1 and 0 where annotators
+              vote, who may choose the worse one). margin: the difference of the grades.
     rankings  all of them, with their grades as rewards.
     labels    two records a prompt: the best one (true), and one of the others (false).
     steps     of sums alone: "12+8=20", "20-2=19", ... and the place of the first wrong one, in half of the records.
@@ -254,14 +255,16 @@ def _pairs(rng, problem: Drawn, user, annotators: int) -> list[dict]:
     graded = _graded(problem, user)
     better, worse = graded[0], rng.choice(graded[1:])
     margin, label_prob = better[1] - worse[1], 1.0
+    rewards = {"chosen_reward": better[1], "rejected_reward": worse[1]}
     if annotators:
+        rewards = {}  # of responses that the vote only orders
         right = 1.0 / (1.0 + math.exp(-SHARPNESS * margin))
         votes = sum(rng.random() < right for _ in range(annotators))
         label_prob = max(votes, annotators - votes) / annotators
         if 2 * votes < annotators:
             better, worse, margin = worse, better, 0.0
     said = {"label_prob": label_prob, "margin": margin, "grades": [better[1], worse[1]]}
-    return [{"chosen": better[0], "rejected": worse[0], **said}]
+    return [{"chosen": better[0], "rejected": worse[0], **rewards, **said}]
 
 
 def _rankings(rng, problem: Drawn, user, annotators: int) -> list[dict]:

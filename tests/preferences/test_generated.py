@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rl_jax import preferences
+from rl_jax.losses.preference import offsets, scales
 from rl_jax.preferences import generated
 from rl_jax.rewards import lexicon
 
@@ -66,10 +67,21 @@ def test_the_grades_are_those_of_the_texts(folder, world):
             assert record["info"]["grades"] == pytest.approx(graded)
             if kind == "pairs":
                 assert record["margin"] == pytest.approx(graded[0] - graded[1]) and graded[0] > graded[1]
-                assert record["label_prob"] == 1.0
+                assert record["label_prob"] == 1.0 and record["rewards"] == pytest.approx(graded)
             elif kind == "rankings":
                 assert record["rewards"] == pytest.approx(graded) and len(graded) == 4
                 assert all(a > b + 0.1 for a, b in itertools.pairwise(graded))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_methods_of_graded_pairs_are_not_dpo_on_them(folder, world):
+    """MM-DPO's beta' = beta (1 + w (1 - e^{-k delta})) and ODPO's offset follow the gap of each pair's grades."""
+    rewards = np.float32([record["rewards"] for record in rows(load(folder, world=world))])
+    gaps = rewards[:, 0] - rewards[:, 1]
+    adapted = scales.reward_adapted(0.1, rewards=rewards, weight=0.5, rate=0.5)
+    np.testing.assert_allclose(adapted, 0.1 * (1 + 0.5 * (1 - np.exp(-0.5 * gaps))), rtol=1e-5)
+    offset = offsets.log_reward_gap(np.ones((len(rewards), 2), bool), rewards=rewards)
+    assert np.ptp(adapted) > 0.01 and np.ptp(offset[:, 0]) > 0.5
 
 
 @pytest.mark.parametrize("kind", ["pairs", "rankings", "labels"])
@@ -139,6 +151,7 @@ def test_annotators_vote(folder):
     assert {record["label_prob"] for record in found} == {0.6, 0.8, 1.0}
     wrong = [record for record in found if record["info"]["grades"][0] < record["info"]["grades"][1]]
     assert 0 < len(wrong) and all(record["margin"] == 0 for record in wrong)
+    assert all(record["rewards"] == [1.0, 0.0] for record in found), "a vote orders, it does not grade"
     by_margin = collections.defaultdict(list)
     for record in found:
         gap = np.diff(record["info"]["grades"])[0]

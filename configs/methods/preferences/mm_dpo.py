@@ -3,8 +3,8 @@
     beta' = beta (1 + w (1 - exp(-k (R_w - R_l))))
     loss  = -log sigma(beta' (u_w - u_l))
 
-Departs from DPO: pairs that a reward model sets far apart have a larger beta. w .5, k .5; of pairs that are only
-ordered R is 1 and 0.
+Departs from DPO: pairs that a reward model sets far apart have a larger beta. w .5, k .5. R is the
+grade of generated responses; of pairs that are only ordered 1 and 0, and it is DPO with a larger beta.
 
     python -m experiments.dpo --config=configs/methods/preferences/mm_dpo.py
 """

@@ -2,8 +2,8 @@
 
     loss = -log sigma(beta (u_w - u_l) - alpha log(R_w - R_l))
 
-Departs from DPO: the chosen response has to win by a margin that grows with what the rewards say. alpha 1; of pairs
-that are only ordered R is 1 and 0, and it is DPO.
+Departs from DPO: the chosen response has to win by a margin that grows with what the rewards say. alpha 1. R is
+the grade of generated responses; of pairs that are only ordered 1 and 0, and it is DPO.
 
     python -m experiments.dpo --config=configs/methods/preferences/odpo.py
 """
