@@ -4,10 +4,11 @@
 
     loss = -log sigma(r(h_w, z) - r(h_l, z)) + .01 KL(q(z | the user's other pairs) || N(0, 1)),   z ~ q
 
-Both users compare the same two answers, in opposite ways, so that the accuracy of one reward for both is one half.
-A user's pairs are those in the batch, but for the pair that is graded; held-out pairs are graded with the mean of q,
-scaled to the length that draws have. The noise of z is scaled by .001, our choice (WEIRDLabUW/vpl_llm had it for two weeks of 2024, and has 1): with 1, the
-ELBO's, the held-out accuracy stays at .5 here. Departs from it too: no cycles of the KL, and the scale of the mean.
+Both users compare the same two answers, in opposite ways, so that the accuracy of one reward for both is one half. A
+user's pairs are those in the batch, but for the pair that is graded; held-out pairs are graded with the mean of q,
+scaled to the length that draws have. The noise of z is scaled by .001, our choice (WEIRDLabUW/vpl_llm had it for two
+weeks of 2024, and has 1): with 1, the ELBO's, the held-out accuracy stays at .5 here. Departs from it too: no cycles of
+the KL, and the scale of the mean.
 Arguments: `order` (numbers that rise or fall), `blind` (the control: Bradley-Terry without users), `smoke`.
 """
 
