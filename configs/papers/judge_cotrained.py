@@ -6,7 +6,7 @@ The paper: a reward model updated in the run with pairs that a rule verifies, on
 Here: the arms of config.judge.NAME.retrain_every=0, 10 and 1 on vectors of 20 numbers whose true reward looks like a
 slope near the reference and turns back farther out. `more` is frozen, too, and has seen as many verified pairs as the
 judge in training sees, but all of the reference. Tried on the seeds 1000 to 1003, which are not among those of the
-claim: KL coefficients of 0 and .05 over 300 steps. Both showed the same order; 200 steps for time, without a look.
+claim: KL coefficients of 0 and .05 over 300 steps. The judge in training led in both; 200 steps are for time.
 """
 
 from ml_collections import ConfigDict
