@@ -4,11 +4,11 @@
     python -m experiments.control_ppo --config=configs/control/objectives.py:two_aims,c_morl --config.num_seeds=10
     python -m experiments.control_ppo --config=configs/control/objectives.py:arms,maxmin
 
-Arguments: a world, `treasure` (deep sea treasure, the convex map; the default), `concave` (Vamplew's), `two_aims` (a
-bandit whose front is not concave), `arms` (groups of people as objectives). A method: `linear` (one policy, fixed
-weights; the default), `chebyshev`, `maxmin` (arXiv 2402.08925), `conditioned` (one policy, the weights in its
-observation), `directional` (the same with directions, arXiv 2402.18571), `stage1` (many policies, fixed weights),
-`c_morl` (arXiv 2410.02236: stage 1, then constrained extension). `smoke` (seconds, for CI).
+Arguments: a world, `treasure` (deep sea treasure, the convex map), `concave` (Vamplew's), `two_aims` (a bandit whose
+front is not concave; the default), `arms` (groups of people as objectives). A method: `linear` (one policy, fixed
+weights), `chebyshev`, `maxmin` (arXiv 2402.08925), `conditioned` (one policy, the weights in its observation),
+`directional` (the same with directions, arXiv 2402.18571), `stage1` (many policies, fixed weights), `c_morl` (arXiv
+2410.02236: stage 1, then constrained extension; the default). `smoke` (seconds, for CI).
 rl_jax.control.objectives and pareto_search have the equations.
 """
 
@@ -51,6 +51,7 @@ METHODS = {
     "stage1": _MANY | dict(extend=False),
     "c_morl": _MANY | dict(extend=True),
 }
+DEFAULTS = {"world": "two_aims", "method": "c_morl"}
 PREFERENCES = {"conditioned": dict(kind="weights", parts=10), "directional": dict(kind="directions", parts=10)}
 
 
@@ -88,7 +89,7 @@ def _chosen(words: set[str], known: dict, what: str) -> str:
     found = sorted(words & set(known))
     if len(found) > 1:
         raise ValueError(f"choose at most one {what}, not {', '.join(found)}")
-    return found[0] if found else next(iter(known))
+    return found[0] if found else DEFAULTS[what]
 
 
 def sweep_seed(arg: str | None = None):

@@ -1,0 +1,86 @@
+"""Prompts that say which of two rewards is wanted how much: directional preference alignment (arXiv 2402.18571).
+
+    "cMia saw a red bird." -> " She was glad."      c: the third of L directions v = (cos angle, sin angle)
+    reward = v . (the task's own reward, verbosity)
+
+The paper writes v into the system prompt as integers; here a letter before the prompt stands for it. Each record comes
+once with each direction, so prompts and directions are drawn alike.
+"""
+
+import math
+from collections.abc import Mapping
+
+from rl_jax import tasks
+from rl_jax.tasks.base import RecordSource, Task
+
+
+class Directed(RecordSource):
+    """The records of a source, each once with each mark before its prompt."""
+
+    def __init__(self, source, marks: str, angles: tuple[float, ...]):
+        """source: of the task. marks: L letters. angles: of each, in degrees."""
+        super().__init__(source, name="directed", split=source.split, report=source.report)
+        self._marks, self._angles = marks, angles
+
+    def __len__(self) -> int:
+        return len(self._data) * len(self._marks)
+
+    def __getitem__(self, index: int) -> dict[str, str]:
+        place, direction = divmod(range(len(self))[index], len(self._marks))
+        record = self._data[place]
+        source = f"{self._angles[direction]:+.0f}"
+        return {**record, "prompt": self._marks[direction] + record["prompt"], "source": source}
+
+
+def load(*, of: Mapping, marks: str = "abcde", low: float = -45.0, high: float = 45.0, length: int = 64) -> Task:
+    """A task whose prompts begin with a direction, and whose reward is that direction's sum of two rewards.
+
+    Args:
+      of: keywords of rl_jax.tasks.load, its name among them.
+      marks: L different letters of the tokenizer, for angles from `low` to `high`.
+      low: first angle, in degrees; 0 is the task's own reward, 90 verbosity, negative angles want short answers.
+      high: last angle.
+      length: characters of an answer whose verbosity is 1.
+
+    Returns:
+      Task. Its reward has the components task and verbosity.
+
+    Raises:
+      ValueError: if marks are equal or fewer than two, the length is not positive, or the task has no reward.
+    """
+    if len(marks) < 2 or len(set(marks)) < len(marks) or length < 1:
+        raise ValueError(f"marks={marks!r} must be two different letters or more, and length={length} at least 1")
+    task = tasks.load(**of)
+    if task.reward_fn is None:
+        raise ValueError(f"the task {task.name} has no reward: its direction would be the length alone")
+    angles = tuple(low + (high - low) * i / (len(marks) - 1) for i in range(len(marks)))
+    kept = {"of": f"{task.reward_fn.__module__}:{task.reward_fn.__qualname__}", "keywords": dict(task.reward_kwargs)}
+    return task._replace(
+        name=f"directed_{task.name}",
+        data_source=lambda split: Directed(task.data_source(split), marks, angles),
+        reward_fn=directed,
+        reward_kwargs=kept | {"marks": marks, "angles": angles, "length": length},
+    )
+
+
+def directed(
+    prompt: str, completion: str, info: dict, *, of: str, keywords: Mapping, marks: str, angles: tuple, length: int
+) -> dict[str, float]:
+    """v . (r, min(characters / length, 1)) with the v that the prompt's first letter stands for.
+
+    Args:
+      prompt: its first letter is one of `marks`.
+      completion: the answer.
+      info: of the task.
+      of: import path of the task's reward.
+      keywords: of that reward.
+      marks: the letters.
+      angles: of each, in degrees.
+      length: characters whose verbosity is 1.
+    """
+    from rl_jax.core.binding import resolve
+
+    angle = math.radians(angles[marks.index(prompt[0])])
+    own = float(resolve(of)(prompt[1:], completion, info, **keywords)["reward"])
+    verbosity = min(len(completion) / length, 1.0)
+    return {"reward": math.cos(angle) * own + math.sin(angle) * verbosity, "task": own, "verbosity": verbosity}
