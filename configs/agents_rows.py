@@ -169,7 +169,7 @@ def _comas(words: set[str]):
 
 def _itool(words: set[str]):
     config = _world(words, "two_tools", "branch_loo")
-    config.agent.branching = dict(fn="rl_jax.experience.tree_search:by_uct", explore=1.0)
+    config.agent.branching = dict(fn="rl_jax.experience.tree_search:by_uct")
     config.agent.update(roots=2, rounds=2 if "smoke" in words else 6, record=True)
     config.train.optimizer.learning_rate = 1e-12  # below what a weight can show: this run only plays
     return config
