@@ -30,8 +30,8 @@ the web, a repository, TextWorld and users who are language models. Arguments: t
                            (arXiv 2510.08529); one policy is all roles, and the judge. `scripted`: a judge who knows;
                            `solver`, `evaluator`: the only role that learns
     `itool`                tries at tool questions, grown by tree search (UCT over turns), whose best and worst turn
-                           after the same tokens are DPO pairs (arXiv 2501.09766); this run only plays (learning rate
-                           0), then configs/preferences/episodes.py:two_tools,turns, and again from its weights. Not
+                           after the same tokens are DPO pairs (arXiv 2501.09766); this run only plays (its rate is
+                           1e-12), then configs/preferences/episodes.py:two_tools,turns, and again from its weights. Not
                            here: the model's confidence in a step's value, the warm-up from easy to hard
     `smoke`                seconds, for CI
 """
@@ -169,9 +169,9 @@ def _comas(words: set[str]):
 
 def _itool(words: set[str]):
     config = _world(words, "two_tools", "branch_loo")
-    config.agent.branching = dict(fn="rl_jax.experience.tree_search:by_uct", explore=1.0)
+    config.agent.branching = dict(fn="rl_jax.experience.tree_search:by_uct")
     config.agent.update(roots=2, rounds=2 if "smoke" in words else 6, record=True)
-    config.train.optimizer.learning_rate = 0.0
+    config.train.optimizer.learning_rate = 1e-12  # below what a weight can show: this run only plays
     return config
 
 

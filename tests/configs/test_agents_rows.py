@@ -6,7 +6,7 @@ import random
 import pytest
 
 from configs import agents_rows
-from experiments.parts import players, policy
+from experiments.parts import check_config, players, policy
 from rl_jax.envs.text.recorded import segments
 
 WORDS = [(paper, word) for paper, lists in agents_rows.ONE_OF.items() for words in lists for word in words]
@@ -18,6 +18,7 @@ def test_every_word_has_a_world_that_fits(paper, word):
     """Prompts and every new beginning fit the bucket, and nine of ten episodes of a mediocre player the row."""
     config = agents_rows.get_config(",".join(filter(None, (paper, word, "smoke"))))
     assert config.name == paper
+    check_config.check(config)
     players.check(config)
     policy.check_choices(config)
     env, rng, fits = players.environment_of(config)(), random.Random(0), []

@@ -137,15 +137,15 @@ def test_rounds_that_begin_anew_are_trained_on(tmp_path):
     config = agents_rows.get_config("iterresearch,smoke")
     config.task.update(data_dir=str(tmp_path / "data"), num_train=20, num_test=4)
     config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
-    config.sft.update(steps=10, batch_size=8)
-    config.rollout.completion_length, config.agent.max_turns = 96, 3
+    config.sft.steps = 0  # a policy that knows nothing begins anew, too
+    config.rollout.completion_length, config.agent.max_turns = 128, 3
     config.train.steps = 2
     config.sample.update(prompts_per_step=2, group_size=2)
     config.eval.update(every=2, num_prompts=4, batch_size=4)
     config.log.update(progress=False, tensorboard=False)
     agents.run(config.lock(), tmp_path / "run")
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
-    assert rows[-1]["step"] == 2 and rows[-1]["episode/segments"] == pytest.approx(rows[-1]["episode/turns"])
+    assert rows[-1]["step"] == 2 and 1 < rows[-1]["eval/episode/segments"] <= rows[-1]["eval/episode/turns"]
     assert rows[-1]["episode/end/error"] == 0 and rows[-1]["grad_norm"] >= 0
     counts = [row["compile_count"] for row in read_jsonl(tmp_path / "run/timing.jsonl") if "compile_count" in row]
     assert len(set(counts)) == 1
