@@ -8,8 +8,9 @@ early it learns to finish. The loss is on the answer and the feedback; in the pa
 
     python -m experiments.sft --config=configs/tasks/leti.py --workdir=runs/leti
 
-Arguments: `plain` (the control: the same answers without tokens), `smoke`. The next round: answers sampled from the run
-(rankings.jsonl of experiments.best_of_n) with --config.task.path=FILE and --config.init_from=runs/leti.
+Measured with 600 steps instead of 1,500, seed 0, one run each: 0.690 of 500 held-out sums are right, and 0.352 with
+`plain`. Arguments: `plain` (the control: the same answers without tokens), `smoke`. The next round: answers sampled
+from the run (rankings.jsonl of experiments.best_of_n) with --config.task.path=FILE and --config.init_from=runs/leti.
 """
 
 from configs import common

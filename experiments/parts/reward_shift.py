@@ -7,7 +7,7 @@ responses are those of a file of rankings (experiments.best_of_n writes one of a
 read.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,15 +21,12 @@ from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
 from rl_jax.losses.reward_model import shifted
 from rl_jax.models.heads import make_hidden_last, make_predict_last
 
-if TYPE_CHECKING:
-    from experiments.parts.reward_readers import Reader
-
 SEEDS, META = "view_seeds", "meta_"
 FIELDS = ("tokens", "positions", "segment_ids")
 
 
-def extended(setup: Setup, reader: "Reader", objective: reward_model.Objective) -> "Reader":
-    """The reader with the terms of config.algorithm.views and config.algorithm.meta; itself if both are off.
+def extended(setup: Setup, reader: Any, objective: reward_model.Objective) -> Any:
+    """A reward_readers.Reader with the terms of config.algorithm.views and meta; the same one if both are off.
 
     Raises:
       ValueError: if a term does not fit the run: pairs and one head for views, no adapters for meta.
