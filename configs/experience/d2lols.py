@@ -17,7 +17,7 @@ from configs.experience import _start
 def get_config(arg: str | None = None):
     config = _start.grpo("d2lols", arg, longer=_start.length(arg))
     config.algorithm.advantage = dict(fn="group_centered")
-    every, then = dict(at_most=config.sample.group_size, replace="group"), config.train.steps // 5 + 1
+    every, then = dict(at_most=config.sample.group_size, replace="group"), max(config.train.steps // 5, 1) + 1
     config.foreign.aggrevate = dict(fn="experiments.parts.foreign_own:guided_roll_outs", share=1.0, **every)
     roll_in = dict(level=1.0, random_level=True, until_right=False, train_on="hinted", share=0.0)
     config.foreign.guide = dict(fn="hints", **roll_in, **every)
