@@ -39,6 +39,15 @@ _CORRIDOR = _PROBE | dict(env=dict(name="probes/corridor", length=24))
 # Height and speed to the right: what a person would write first for the mountain car.
 _CAR_TERMS = dict(height=dict(fn="progress", index=0), speed=dict(fn="residual", index=1, target=0.07))
 
+_PENDULUM = dict(
+    env=dict(name="gymnax/Pendulum-v1"),
+    sample=dict(num_envs=16),
+    algorithm=dict(
+        advantage=dict(discount=0.95), entropy_coef=0.05, normalize_rewards=True, normalize_observations=True
+    ),
+    train=dict(total_steps=400_000, epochs=10, minibatches=16, optimizer=dict(learning_rate=1e-3)),
+    eval=dict(num_episodes=64, max_steps=200, greedy=True),
+)
 _LONG = _PROBE | dict(env=dict(name="probes/corridor", length=40), algorithm=dict(entropy_coef=0.0))
 _SCREEN = _PROBE | dict(env=dict(name="probes/television", length=12, channels=8), algorithm=dict(entropy_coef=0.0))
 # Episodes of 16 steps, one in each row of a rollout: all stops of the tour in order.
@@ -63,13 +72,17 @@ PLACES = {
             signs=True,
         ),
     ),
-    # arXiv 2306.08647: residual terms of MuJoCo MPC with weights.
+    # arXiv 2306.08647: residual terms of MuJoCo MPC with weights, of the cosine and of the speed.
     "residuals": (
-        _PROBE | dict(env=dict(name="probes/aim"), algorithm=dict(entropy_coef=0.0)),
+        _PENDULUM,
         dict(
             fn="by_terms",
-            terms_of=dict(own=dict(fn="own"), effort=dict(fn="effort")),
-            weights=dict(own=1.0, effort=0.05),
+            terms_of=dict(
+                upright=dict(fn="residual", index=0, target=1.0),
+                still=dict(fn="residual", index=2),
+                effort=dict(fn="effort"),
+            ),
+            weights=dict(upright=5.0, still=0.1, effort=0.001),
         ),
     ),
     # arXiv 2310.12921: one minus half the distance to the goal's embedding; a fixed random map in place of CLIP.
@@ -107,7 +120,8 @@ PLACES = {
     "rdd": (_LONG, dict(fn="by_distillation", sigma=1.0, coef=1.0)),
     "hindsight": (_SCREEN, dict(fn="by_hindsight", hindsight=8, coef=1.0)),
     "counts": (_LONG, dict(fn="by_elliptical", features=0, coef=0.1)),
-    "contrast": (_LONG, dict(fn="by_elliptical", features=16, coef=0.1)),
+    # G over the last 16 updates: over one update, 1,024 steps, the bonus would not fall with visits.
+    "contrast": (_LONG, dict(fn="by_elliptical", features=16, coef=0.1, memory=16_384)),
     "annotator": (_LONG, dict(fn="by_annotator", annotator=_HALF, kind="retrieval")),
     "ranking": (_LONG, dict(fn="by_annotator", annotator=_HALF, kind="ranking")),
     "novelty": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1)),

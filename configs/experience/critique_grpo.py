@@ -4,8 +4,8 @@
 
 Departs from GRPO: y' is trained on as an answer to x alone, with weights that favour its unlikely tokens; no std, no
 clip, Dr. GRPO's normalisation. The critique is a rule here (rl_jax.selection.critiques): with the right answer where a
-record has one, else the verdict; GPT-4o in the paper. The worst answer is refined G times and the best of these is
-taken (our reading).
+record has one, else the verdict; GPT-4o in the paper. Each of the G answers has a critique and one refinement, of which
+the first right one is taken, else the best (zhangxy-2019/critique-GRPO).
 
     python -m experiments.grpo --config=configs/experience/critique_grpo.py
 """

@@ -3,7 +3,8 @@
     with probability 1/2:  cut ~ U(0, 1);  the prompt and the first cut n tokens of y_guide are the prompt
 
 Departs from GRPO: PPO, whose states are not only those that its policy reaches by itself. The guide is the record's
-demonstration here; the guide's tokens are outside the loss. The share of 1/2 is our choice.
+demonstration here; the guide's tokens are outside the loss. The share of 1/2 is
+our choice; beta is .6 or .8 in Cornell-RL/tril.
 
     python -m experiments.ppo --config=configs/experience/ppo_plus_plus.py
 """

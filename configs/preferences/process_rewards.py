@@ -9,7 +9,8 @@ Arguments, stages: `reward_model` (of steps), `implicit` (of log-ratios, PRIME's
 steps clipped from above, then differences), `fine_grained` (2306.01693, PPO with rewards of two densities: the sign of
 each step, and of the whole answer), `prime` (2502.01456, token rewards of the implicit model, updated with the outcomes
 of each step), `otb` (verl's optimal token baseline, no judge), `tulu3` (2411.15124, RLVR: PPO on 10 for a right
-answer, a critic from the reward model, no judge). `smoke` (seconds, for CI).
+answer and -10 for one without an end; a critic from the reward model, which is of steps here and of preferences there;
+no judge). `smoke` (seconds, for CI).
 """
 
 from configs import common, ppo_common
@@ -68,7 +69,7 @@ def policy(word: str, runs: str, smoke: bool):
     if word == "tulu3":
         config.judge = dict()
         config.reward.terms = dict(verified=dict(fn="task", weight=10.0))
-        config.algorithm.shaping = dict(fn="replace_truncated", reward=-1.0)
+        config.algorithm.shaping = dict(fn="replace_truncated", reward=-10.0)  # --penalty_reward_value
         config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.05)
         optimizer = common.optimizer(learning_rate=1e-3, warmup_steps=10)
         ppo_common.with_critic(config, init_from=f"{runs}_reward_model", optimizer=optimizer)

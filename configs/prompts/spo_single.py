@@ -1,10 +1,11 @@
 """SPO, single-stream policy optimization: arXiv 2509.13232. One sample per prompt, a remembered baseline, no groups.
 
     A = zscore over the batch of R - alpha / (alpha + beta);   alpha <- rho alpha + R,  beta <- rho beta + 1 - R
-    p(prompt) ~ sqrt(v (1 - v)) + .05, v the prompt's remembered success
+    p(prompt) ~ sqrt(v (1 - v)) + .05, v the prompt's success, counted with the decay .96
 
 rho = clip(2^(-D / .06), .875, .96), D the mean |change of log-prob| of the prompt's last completion, which is kept and
-scored again. alpha = beta = .5 at first, the paper's case without offline samples.
+scored again. alpha = beta = .5 at first, the paper's case without offline samples. Departs from its code (verl-recipe,
+spo): there v is alpha / (alpha + beta); here the prompts have a counter of their own, whose rho is fixed.
 
     python -m experiments.grpo --config=configs/prompts/spo_single.py
 

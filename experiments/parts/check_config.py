@@ -7,7 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.parts import check_fields, foreign_rule, schedules, window_rule
+from experiments.parts import check_fields, foreign_rule, rollout_mesh, schedules, window_rule
 from rl_jax.core.binding import bind, resolve
 from rl_jax.rewards.terms import load_terms
 
@@ -189,6 +189,7 @@ def check(config: ConfigDict) -> None:
         problems += [*schedules.problems(config), *foreign_rule.problems(config), *window_rule.problems(config)]
     divisions = _divisions(config) if not problems else ()  # a count of 0 divides nothing
     problems += [*_functions(config), *_terms(config), *_judges(config), *divisions]
+    problems += [] if problems else _meshes(config)
     if problems:
         raise ValueError("\n".join(problems))
 
@@ -268,6 +269,14 @@ def _missing(config: ConfigDict) -> Iterator[str]:
     for group, read in needed.items():
         if read and get(config, f"{group}.name") == "jsonl" and not get(config, f"{group}.path"):
             yield f"{group}.path is empty: give --config.{group}.path=PAIRS.jsonl, a JSON object per line"
+
+
+def _meshes(config: ConfigDict) -> Iterator[str]:
+    if get(config, "rollout.mesh") is not None:
+        try:
+            rollout_mesh.mesh_sizes(config)
+        except ValueError as error:
+            yield str(error)
 
 
 def _divisions(config: ConfigDict) -> Iterator[str]:

@@ -196,9 +196,9 @@ def refinements(
     critique: Any = "right_answer",
     template: str = "{prompt}\n\nYour answer was:\n{answer}\n\n{critique}\nAnswer again:\n",
 ) -> Candidates | None:
-    """New answers, sampled after the worst answer and a critique of it; trained on as answers to the prompt alone.
+    """New answers, one after each answer and a critique of it; trained on as answers to the prompt alone.
 
-    Source: arXiv 2506.03106.
+    Source: arXiv 2506.03106; zhangxy-2019/critique-GRPO takes the first right one of a group, else the best.
 
     Args:
       stage: of the step.
@@ -210,16 +210,15 @@ def refinements(
     if not wanted.any():
         return None
     size, records, say = stage.group_size, stage.records(judged), bind(critique, critiques)
-    worst = judged.result.rewards.reshape(-1, size).argmin(axis=1) + np.arange(len(records)) * size
     asked = []
-    for group in stage.own_prompts:
-        record, answer = records[group], judged.completions[worst[group]]
-        if wanted[group]:
-            said = say(answer, info_of(record), bool(judged.result.rewards[worst[group]] > stage.above))
+    for row in (stage.own_prompts[:, None] * size + np.arange(size)).ravel():
+        record, answer = records[row // size], judged.completions[row]
+        if wanted[row // size]:
+            said = say(answer, info_of(record), bool(judged.result.rewards[row] > stage.above))
             words = dict(answer=answer, critique=said)
             record = rephrased(record, lambda text, words=words: template.format(prompt=text, **words))
         asked.append(record)
-    drawn = stage.draw(*encode_prompts(stage.setup, asked), jax.random.fold_in(stage.key, 2))
+    drawn = stage.draw_rows(*encode_prompts(stage.setup, asked), jax.random.fold_in(stage.key, 2))
     rollout = _whole_answers(stage, judged, drawn, [[]] * len(records), uncut=False)
     return Candidates(stage.judge(rollout, records), np.repeat(wanted[:, None], size, axis=1))
 

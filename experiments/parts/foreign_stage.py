@@ -121,6 +121,10 @@ class Stage(NamedTuple):
         rows = [prompts.tokens[i][prompts.segment_ids[i] > 0].tolist() + begins[i] for i in mine]
         return self._draw(self.single(), *self.encode(rows), key, self.guide if by_guide else None)
 
+    def draw_rows(self, tokens: np.ndarray, mask: np.ndarray, key: jax.Array) -> Rollout:
+        """Samples one completion of each of N * G prompts: as `draw`, with G prompts for each of this process's n."""
+        return self._draw(self.single(), tokens, mask, key)
+
     def _draw(
         self, generate: Callable, tokens: np.ndarray, mask: np.ndarray, key: jax.Array, params: Params | None = None
     ) -> Rollout:

@@ -113,7 +113,7 @@ def exploring_click(prompt: str, completion: str, info: dict, *, think: bool = F
     """AEPO: an answer may name N points; the first right one has rank k.
 
         R = 1 + 1 / sqrt(N k)   if there is one,    1 - 1 / N   if not,
-        R = -1   if the answer is no list of points, an empty one, or three are on a line
+        R = 0 if the list is empty,   -1 if the answer is no list of points, or three are on a line
 
     The 1 is for the format. So guessing on pays where a single guess would be wrong, but few and early is better.
     Source: arXiv 2508.05731 and its code (InfiGUI-G1, reward_fn.py).
@@ -133,7 +133,7 @@ def exploring_click(prompt: str, completion: str, info: dict, *, think: bool = F
     if points is None:
         return {"reward": -1.0, "accuracy": -1.0, "format": 0.0, "correct": 0.0, "found": 0.0, "points": 0.0}
     rank = next((place for place, point in enumerate(points, 1) if inside(point, box)), 0)
-    accuracy = 1.0 / math.sqrt(len(points) * rank) if rank else -1.0 / len(points)
+    accuracy = 1.0 / math.sqrt(len(points) * rank) if rank else -1.0 / max(len(points), 1)
     return {
         "reward": 1.0 + accuracy,
         "accuracy": accuracy,
@@ -247,7 +247,7 @@ def _exploring_points(completion: str, think: bool) -> list[Point] | None:
         ):
             return None
     value = parsing.find_json(rest if mark else completion)
-    if not isinstance(value, list) or not 0 < len(value) <= MAX_BOXES:
+    if not isinstance(value, list) or len(value) > MAX_BOXES:
         return None
     points = [entry.get("point_2d") if isinstance(entry, dict) else None for entry in value]
     if not all(isinstance(p, list) and len(p) == 2 and all(map(_is_number, p)) for p in points):

@@ -1,14 +1,23 @@
 """Every file of configs/experience: it says what it is, and its defining part is in its config."""
 
 import importlib
+import random
 import re
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs import experience
 from experiments.parts import policy
 from experiments.parts.check_config import check
 from experiments.tools import methods
+from rl_jax import advantages as adv
+from rl_jax.core.binding import bind
+from rl_jax.credit import shaping
+from rl_jax.rewards import boxes
+from rl_jax.tasks import toy_kinds
 from tests.paths import REPO_ROOT
 
 KEYS = sorted(p.stem for p in (REPO_ROOT / "configs" / "experience").glob("*.py") if not p.stem.startswith("_"))
@@ -53,3 +62,30 @@ def test_its_config_can_run_and_has_its_rows(key, arg):
     }
     for name, value in rules.get(key, {}).items():
         assert next(iter(config.foreign.values()))[name] == value
+
+
+def test_the_shaping_of_tempsamp_changes_its_advantages():
+    """Of rewards with two values any shaping is affine, and a group's std takes it away: the run's are graded."""
+    config = module_of("tempsamp_r1").get_config()
+    assert config.task.kinds == ("regions",) and config.reward.terms.iou.fn == "boxes.overlap"
+    toy = toy_kinds.regions(random.Random(0))
+    rewards = jnp.array([boxes.overlap("", text, toy.info)["reward"] for text in (toy.right, *toy.wrong)])
+    chosen = config.algorithm.to_dict()
+    shape, advantage = bind(chosen["shaping"], shaping), bind(chosen["advantage"], adv)
+    rest = jnp.ones(4, int), jnp.zeros(4, bool), jax.random.key(0)
+    plain, changed = (advantage(x, group_size=4) for x in (rewards, shape(rewards, *rest)))
+    assert np.abs(plain - changed).max() > 0.02
+    two = jnp.array([1.0, 0.0, 0.0, 1.0])
+    shaped = advantage(shape(two, *rest), group_size=4)
+    np.testing.assert_allclose(shaped, advantage(two, group_size=4), atol=1e-4)
+
+
+def test_published_numbers():
+    """PAPO's run without a reference KL; D2LOLS' beta and the share of its first phase in tril's configs."""
+    papo = module_of("papo").get_config().algorithm
+    assert papo.kl_coef == 0.0 and papo.perception.kl_coef == 0.01
+    assert papo.perception.entropy_coef == papo.perception.corrupted_entropy_coef == 0.03
+    d2lols = module_of("d2lols").get_config()
+    switch = d2lols.train.steps // 5 + 1
+    assert d2lols.schedules.aggrevate["values"] == ((1, 1.0), (switch, 0.0))
+    assert d2lols.schedules.guide["values"] == ((1, 0.0), (switch, 0.8))

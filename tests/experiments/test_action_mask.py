@@ -1,23 +1,29 @@
 """algorithm.action_mask: who is carried, when the mask policy moves, and that a run samples what it scores."""
 
 import json
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from experiments import grpo, ppo
-from experiments.parts import action_mask, policy
+from experiments.parts import action_mask, mirror, policy
 from experiments.parts.check_config import check
 from experiments.parts.clock import Clock
 from experiments.parts.rewards import make_rewards
 from experiments.parts.sample_groups import Collector
 from experiments.parts.setup import make_setup
+from rl_jax.core.masked import Mean
+from rl_jax.core.types import TokenBatch
+from rl_jax.losses import aggregate
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
 from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 from tests.experiments.test_ppo import with_critic
+from tests.training.test_full_kl import Table
 
 
 def config_of(folder, **fields):
@@ -114,6 +120,24 @@ def test_a_step_size_of_zero_is_refused(tmp_path):
         config.train.steps = 3
     with pytest.raises(ValueError, match="schedules.step gives algorithm.mirror_step=0.0 in step 3 of train.steps=3"):
         check(config)
+
+
+def test_the_kl_to_the_step_s_start_is_divided_by_the_step_size():
+    """L + KL / t over rows of two tokens, one of which is outside the mask; kl/mirror is the KL itself."""
+    step_size = 0.25
+    rows = dict(rollout=dict(completion_length=2, temperature=1.0), score=dict(chunk=2), schedules={})
+    config = ConfigDict(rows | dict(algorithm=dict(mirror_step=step_size)))
+    new, old = (jax.random.normal(jax.random.key(i), (5, 5)) for i in (0, 1))
+    tokens = jnp.array([[0, 1, 2], [3, 4, 0]])
+    mask = jnp.array([[True, True], [True, False]])
+    batch = SimpleNamespace(batch=TokenBatch(tokens, tokens, tokens), completion_mask=mask, extras={})
+    add = mirror.make_term(SimpleNamespace(config=config, model=Table))
+    objective = SimpleNamespace(aggregate=aggregate.token_mean)
+    loss, metrics = add(new, batch, old, objective, Mean(jnp.float32(6.0), jnp.float32(3.0)), {})
+    log_new, log_old = (jax.nn.log_softmax(x[jnp.array([0, 1, 3])]) for x in (new, old))
+    kl = jnp.mean(jnp.sum(jnp.exp(log_new) * (log_new - log_old), axis=1))
+    np.testing.assert_allclose(metrics["kl/mirror"].value(), kl, rtol=1e-5)
+    np.testing.assert_allclose(loss.value(), 2.0 + kl / step_size, rtol=1e-5)
 
 
 @pytest.mark.slow

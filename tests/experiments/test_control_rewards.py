@@ -93,7 +93,7 @@ def test_every_word_is_bound_and_has_a_state(word):
 
 
 def test_weights_are_swept_inside_one_program():
-    """Candidates of a reward as traced numbers: r' = r - w |a|^2 with each w."""
+    """Candidates of a reward as traced numbers, on Language to Rewards' residuals: r' = -n(x) - w |a|^2 with each w."""
     config = small("residuals")
     settings, (_, env, agent) = control_setup.settings_of(config), relabel_of(config)
     rows = random_rows(actions=1)
@@ -106,7 +106,9 @@ def test_weights_are_swept_inside_one_program():
 
     both = jax.vmap(rewards_with)(np.array([0.0, 2.0], np.float32))
     action = agent.distribution.to_env(rows.actions)[..., 0]
-    np.testing.assert_allclose(both, np.stack([rows.rewards, rows.rewards - 2.0 * action**2]), rtol=1e-5, atol=1e-6)
+    seen, weights = np.asarray(rows.next_observations), config.algorithm.relabel.weights
+    paid = -weights.upright * 0.5 * (seen[..., 0] - 1.0) ** 2 - weights.still * 0.5 * seen[..., 2] ** 2
+    np.testing.assert_allclose(both, np.stack([paid, paid - 2.0 * action**2]), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -195,6 +195,25 @@ def test_a_refinement_is_trained_on_as_an_answer_to_the_prompt_alone(step):
     assert (found.judged.rollout.sampled_log_probs[rows] <= 0).all()
 
 
+CRITICISED = []
+
+
+def noted(answer, info, right):
+    """A critique, of which the answer is kept."""
+    CRITICISED.append((answer, right))
+    return str(len(CRITICISED) % 10)
+
+
+def test_every_answer_has_its_own_critique_and_refinement(step):
+    """Critique-GRPO: G critiques and G refinements of a group, one each, and the best of these is taken."""
+    CRITICISED.clear()
+    spec = dict(fn="refinements", at_most=SIZE, critique=dict(fn=f"{__name__}:noted"), template="{prompt}{critique}=")
+    found = step.with_rows(refined=spec)
+    rewards = step.plain.judged.result.rewards
+    assert CRITICISED == list(zip(step.plain.judged.completions, (rewards > 0).tolist(), strict=True))
+    assert found.judged.rollout.foreign.reshape(GROUPS, SIZE).sum(axis=1).tolist() == [1] * GROUPS
+
+
 def test_replay_brings_back_own_right_answers_with_their_log_probs(step):
     memory = foreign_rows.Memory()
     right = step.with_rows(demo=dict(fn="demonstrations", at_most=SIZE))  # a step with right answers...

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.parts import rollout_mesh
+from experiments.parts import check_config, rollout_mesh
 from experiments.parts.clock import Clock
 from experiments.parts.sampler import make_sampler
 from experiments.parts.setup import make_setup
@@ -129,8 +129,11 @@ def test_the_cost_is_told(same):
     ],
 )
 def test_layouts_that_cannot_be_are_named(tmp_path, fields, message):
+    config = small.config(tmp_path, mesh="fsdp:8", **fields)
     with pytest.raises(ValueError, match=message):
-        rollout_mesh.num_devices(small.config(tmp_path, mesh="fsdp:8", **fields))
+        rollout_mesh.num_devices(config)
+    with pytest.raises(ValueError):  # before anything is loaded
+        check_config.check(config)
 
 
 def test_separate_devices_are_counted(tmp_path):

@@ -283,6 +283,8 @@ CASES = [
     bad("grpo", "packing.mode=dense", "packing.mode='dense' must be 'padded', 'packed' or 'shared_prefix'"),
     bad("grpo", "seed=-1", "seed=-1 must be from 0 to"),
     bad("grpo", "mesh=rows:2", "mesh 'rows:2'", "data"),
+    bad("grpo", "rollout.devices=separate", "rollout.devices='separate' needs rollout.mesh"),
+    bad("grpo", "rollout.mesh=data:4", "rollout.mesh='data:4' has 4 devices and mesh="),
     bad("grpo", "model.num_kv_heads=3", "model.num_heads=4 must be a multiple of model.num_kv_heads=3"),
     bad("grpo", "model.head_dim=15", "model.head_dim=15 must be even"),
     bad("grpo", "model.embed_dim=0", "model.embed_dim=0 must be 1 or more"),

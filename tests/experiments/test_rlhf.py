@@ -220,6 +220,8 @@ def test_what_a_method_asks_for_is_supplied_by_its_config(module):
         assert json.loads(config.to_json_best_effort()), "config.json can be written"
         if method == "tulu3":
             assert config.critic.init_from == "runs/process_reward_model" and not config.judge
+            # allenai/open-instruct, docs/tulu3.md: --penalty_reward_value -10.0 --beta 0.05
+            assert config.algorithm.shaping.reward == -10.0 and config.algorithm.reward_kl_coef == 0.05
         for spec in config.judge.values():
             assert "runs/" in str(spec.path)
     with pytest.raises(ValueError, match="choose one stage"):

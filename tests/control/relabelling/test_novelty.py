@@ -1,12 +1,14 @@
 """relabelling/novelty.py, hindsight.py and annotated.py: bonuses with known values."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs.control import rewards as control_rewards
 from rl_jax.control import relabelling
 from rl_jax.control.relabelling import annotated, hindsight, novelty
 from rl_jax.models.agents.features import make_net
@@ -94,6 +96,29 @@ def test_learned_features_give_a_bonus_that_falls_with_visits():
     assert int(state.size) == 60 and float(unseen[0, 0]) > 2 * float(found.rewards.max())
     with pytest.raises(ValueError, match="mesh without envs"):
         relabelling.by_elliptical(**KNOWN, distribution=TWO, features=8, axis_name="envs")
+
+
+def test_the_memory_of_contrast_is_many_updates():
+    config = control_rewards.get_config("contrast")
+    steps = config.sample.num_envs * config.sample.num_steps
+    assert config.algorithm.relabel.get("memory", 1024) >= 8 * steps, "over one update G is the batch before"
+
+
+@pytest.mark.slow
+def test_the_bonus_of_contrast_falls_with_visits():
+    """With features that stay, the n-th update pays less than the one before it, while G holds all of them.
+
+    The memory is that of the config, in updates: with one update of memory the bonus is that of the last batch.
+    """
+    config = control_rewards.get_config("contrast")
+    updates = config.algorithm.relabel.get("memory", 1024) // (config.sample.num_envs * config.sample.num_steps)
+    rows, settings = walk([0, 1, 2, 1, 0, 1, 2], 4), dict(features=4, hidden=(), learning_rate=0.0, steps=1, keep=0.0)
+    made = relabelling.by_elliptical(**KNOWN, **settings, distribution=TWO, memory=6 * updates)
+    state, found, apply = made.begin(jax.random.key(0)), [], jax.jit(made.apply)
+    for _ in range(5):
+        state, paid = apply(state, rows)
+        found.append(float(paid.rewards.mean()))
+    assert all(after < 0.9 * before for before, after in itertools.pairwise(found)), found
 
 
 def test_novelty_of_points_on_a_line():
