@@ -6,7 +6,8 @@ The paper: Qwen2.5 on hard mathematics, with hints of a stronger model. Here: a 
 start, to which most groups give no right answer; the hints are the beginnings of the records' solutions.
 
 Tried, on seed 10000 only: these settings. There 6 of 10 groups have no right answer without hints, and none is left
-without a signal with them.
+without a signal with them. Five seeds were planned; the time of the machine was enough for four, which was settled
+before any two arms were compared. Equal are the steps, not the samples: hints are further rollouts.
 """
 
 from ml_collections import ConfigDict
@@ -25,7 +26,7 @@ def get_ablation() -> ConfigDict:
                 "without": "configs/experience/scaf_grpo.py:weak,unhinted",
                 "hints": "configs/experience/scaf_grpo.py:weak",
             },
-            seeds=(0, 1, 2, 3, 4),
+            seeds=(0, 1, 2, 3),
             tried=1,
             evaluated="eval/pass@1",
             metric="gain",
