@@ -25,7 +25,6 @@ from rl_jax.advantages.outcome import (
     remax,
     tracked_baseline,
     tracked_relative,
-    worst_component,
 )
 from rl_jax.advantages.passk import best_of_group, pass_at_k
 from rl_jax.advantages.returns import (
@@ -67,5 +66,4 @@ __all__ = [
     "reward_to_go",
     "tracked_baseline",
     "tracked_relative",
-    "worst_component",
 ]

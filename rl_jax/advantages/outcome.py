@@ -120,34 +120,6 @@ def gdpo(
     return batch_relative(combined_components(rewards, components, group_size, weights, ddof, eps), ddof=ddof, eps=eps)
 
 
-def worst_component(
-    rewards: chex.Array, *, components: chex.Array, group_size: int, ddof: int = 1, eps: float = 1e-4
-) -> chex.Array:
-    """MaxMin-RLHF: (R_u - mean_g) / (std_g + eps) of the component u with the lowest mean over the batch.
-
-    Each component is the reward of one group of people; a step ascends that of the group that is worst off.
-    Batch-coupled: pass the global batch. Source: arXiv 2402.08925 algorithm 1.
-
-    Args:
-      rewards: float [B]; only its shape is used, as in `gdpo`.
-      components: float [B, K], on one scale.
-      group_size: G.
-      ddof: of the std.
-      eps: added to the std.
-
-    Returns:
-      float [B].
-
-    Raises:
-      ValueError: as in `group_relative`.
-    """
-    chex.assert_rank([rewards, components], [1, 2])
-    chex.assert_type([rewards, components], float)
-    chex.assert_equal_shape_prefix([rewards, components], 1)
-    worst = jnp.argmin(jnp.mean(components, axis=0))
-    return group_relative(components[:, worst], group_size=group_size, ddof=ddof, eps=eps)
-
-
 def combined_components(
     rewards: chex.Array,
     components: chex.Array,

@@ -34,10 +34,6 @@ LOOPS = {
     "opo": ({"group_size": G, "lengths": LENGTHS}, lambda r: reference.opo(r, G, LENGTHS)),
     "gpg": ({"group_size": G}, lambda r: reference.gpg(r, G)),
     "gdpo": ({"group_size": G, "components": COMPONENTS}, lambda r: reference.gdpo(COMPONENTS, G, (1, 1, 1))),
-    "worst_component": (
-        {"group_size": G, "components": COMPONENTS},
-        lambda r: reference.worst_component(COMPONENTS.tolist(), G, 1, 1e-4),
-    ),
     "beta_normalized": ({"group_size": G}, lambda r: reference.beta_normalized(r, G)),
     "best_of_group": ({"group_size": G}, lambda r: reference.best_of_group(r, G)),
     "pass_at_k": ({"group_size": G, "k": 2}, lambda r: reference.pass_at_k(r, G, 2)),
@@ -61,7 +57,6 @@ DEFAULTS = {
     outcome.batch_relative: {"ddof": 1, "eps": 1e-4, "relative_tolerance": 1e-6},
     outcome.tracked_relative: {"ddof": 1, "eps": 1e-8},
     outcome.gdpo: {"weights": None, "ddof": 1, "eps": 1e-4},
-    outcome.worst_component: {"ddof": 1, "eps": 1e-4},
     outcome.beta_normalized: {"low": 0.0, "high": 1.0, "max_weight": 1e6},
     passk.best_of_group: {"normalize": True, "ddof": 1, "eps": 1e-6, "relative_tolerance": 1e-6},
     passk.pass_at_k: {"threshold": 0.5, "eps": 1e-6},
@@ -177,19 +172,6 @@ def test_gdpo_with_weights(weights, ddof, eps):
     keywords = {"weights": weights, "ddof": ddof, "eps": eps}
     found = _advantages("gdpo", np.zeros(ROWS), group_size=G, components=COMPONENTS, **keywords)
     _close(found, reference.gdpo(COMPONENTS, G, weights, ddof, eps))
-
-
-def test_the_worst_component_is_that_of_the_lowest_mean():
-    rng = np.random.default_rng(3)
-    shifts = np.float32([0.0, -2.0, 1.0])
-    components = rng.normal(size=(ROWS, 3)).astype(np.float32) + shifts
-    found = _advantages("worst_component", np.zeros(ROWS), components=components, group_size=G)
-    _close(found, reference.group_relative(components[:, 1].tolist(), G, 1, 1e-4), rtol=1e-4)
-    same = np.repeat(components[:, :1], 3, axis=1)  # equal groups: each is the worst
-    _close(
-        _advantages("worst_component", np.zeros(ROWS), components=same, group_size=G),
-        _advantages("group_relative", same[:, 0], group_size=G, eps=1e-4),
-    )
 
 
 def test_gdpo_does_not_drown_a_component():

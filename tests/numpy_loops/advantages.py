@@ -113,13 +113,6 @@ def gdpo(components, group_size, weights, ddof=1, eps=1e-4):
     return batch_relative(combined_components(components, group_size, weights, ddof, eps), ddof, eps)
 
 
-def worst_component(components, group_size, ddof=1, eps=1e-4):
-    """MaxMin-RLHF (2402.08925): the reward of the group that is worst off in this batch."""
-    means = [mean(column) for column in zip(*components, strict=True)]
-    worst = means.index(min(means))
-    return group_relative([row[worst] for row in components], group_size, ddof, eps)
-
-
 def beta_normalized(rewards, group_size, low=0.0, high=1.0, max_weight=1e6):
     """BNPO (2506.02864), its density from the gamma function."""
     groups = groups_of([(r - low) / (high - low) for r in rewards], group_size)
