@@ -22,7 +22,7 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "compile_cache",
     "~/.cache/rl_jax/xla",
-    "folder of compiled programs, reused by the next start; '' turns it off. JAX_COMPILATION_CACHE_DIR overrides it",
+    "folder of compiled programs; '' turns it off. JAX_COMPILATION_CACHE_DIR decides before it",
 )
 flags.DEFINE_string("profile", None, "FROM:TO: jax's profiler traces these steps into WORKDIR/profile")
 flags.DEFINE_bool("skip_bad_records", False, "skip and report bad records instead of stopping at the first")

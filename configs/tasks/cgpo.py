@@ -3,12 +3,12 @@
     A = R~ - mean of the batch,   R~ = J_task sigma(r_task - r_0) max(1 - log(pi / ref) / KL_max, 0),   l = -A logp
 
 Three generated tasks in one run: boxes (reward: IoU-based mAP; judge: boxes and nothing else), decisions (an exact
-match; one of the two words) and open sentences (BMAS; no three words said twice). An answer that a judge of its
-task fails earns nothing. The paper also has data, a batch size and a KL_max for each task; here they share one. The
-judges are rules; a judge of config.judge is a further term. crpg.py is the same with one task, and codpo.py and
-crraft.py in configs/methods/preferences are its other two optimizers.
+match; one of the two words) and open sentences (BMAS; no three words said twice). An answer that a judge of its task
+fails earns nothing. The paper also has data, a batch size and a KL_max for each task; here they share one. The judges
+are rules; a judge of config.judge is a further term. configs/experience/crpg.py is the same with one task, and codpo.py
+and crraft.py in configs/methods/preferences are its other two optimizers.
 
-    python -m experiments.grpo --config=configs/experience/cgpo.py
+    python -m experiments.grpo --config=configs/tasks/cgpo.py
 """
 
 from configs.experience import crpg
