@@ -10,7 +10,7 @@ reward/NAME/weighted. config.reward.compose makes one reward of them (rl_jax.rew
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,10 +55,16 @@ class Rewards:
       terms: of settings.terms; none: the task's own reward, as it is.
       task: whose reward that is; None if there are terms.
       judges: of config.judge; None: none.
+      unasked: names of judges that are not asked, in a warm start: 0 to a composition that names them.
     """
 
     def __init__(
-        self, settings: ConfigDict, terms: list[Term], task: Task | None = None, judges: Judges | None = None
+        self,
+        settings: ConfigDict,
+        terms: list[Term],
+        task: Task | None = None,
+        judges: Judges | None = None,
+        unasked: Sequence[str] = (),
     ):
         self._config, self._terms, self._judges = settings, terms, judges
         self.failures = Failures()
@@ -72,6 +78,7 @@ class Rewards:
         elif items:
             self._pool = RewardPool(score_item, kwargs={"terms": items}, **options)
         self._compose = bind(settings.compose.to_dict(), compose)
+        self._unasked = () if settings.compose.fn == "weighted_sum" else tuple(unasked)
 
     def __enter__(self) -> "Rewards":
         return self
@@ -106,7 +113,9 @@ class Rewards:
     ) -> RewardResult:
         """The result with the composed reward, and each term as a component."""
         infos, sources = [info_of(record) for record in records], [r.get("source", "") for r in records]
-        total = supply(self._compose, {"sources": sources, "infos": infos})(values, weights)
+        unasked = {name: np.zeros(len(infos), np.float32) for name in self._unasked}
+        named = {"sources": sources, "infos": infos}
+        total = supply(self._compose, named)({**values, **unasked}, {**weights, **dict.fromkeys(unasked, 1.0)})
         if result.failed is not None:
             total = np.where(result.failed, np.float32(self._config.failure_reward), total)
         weighted = {f"{name}/weighted": np.float32(weights[name]) * value for name, value in values.items()}
@@ -181,7 +190,8 @@ def make_rewards(setup: Setup, *, judged: bool = True) -> Rewards | contextlib.n
     judges = Judges(setup) if judged else None
     if not settings.terms and not judges and task.reward_fn is None:
         return contextlib.nullcontext()
-    return Rewards(settings, load_terms(with_task(settings.terms.to_dict(), task), resolve), task, judges)
+    terms = load_terms(with_task(settings.terms.to_dict(), task), resolve)
+    return Rewards(settings, terms, task, judges, () if judged else tuple(setup.config.judge))
 
 
 def with_task(spec: Mapping[str, Mapping], task: Task) -> dict:
