@@ -11,6 +11,7 @@ from experiments.parts import check_config, judges
 from experiments.parts import policy as policy_parts
 from experiments.parts.judges import voting
 from experiments.parts.judges.evolving import read_criteria
+from experiments.parts.rewards import Rows, make_rewards
 from experiments.parts.setup import make_setup
 from rl_jax import preferences, tasks
 from rl_jax.preferences import judge_task
@@ -165,6 +166,28 @@ def test_a_rubric_goes_through_a_checkpoint(setup, monkeypatch):
 
 
 # --- Configs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_warm_start_composes_without_its_judges(setup):
+    """Red before: by_source and gated_score name a judge, which a warm start does not ask, and it stopped."""
+    config = setup.config.copy_and_resolve_references().unlock()
+    config.judge = dict(assessed=dict(fn="pointwise", path="nowhere"))
+    config.reward.terms = dict(right=dict(fn="task"))
+    table = dict(open=dict(assessed=1.0), sums=dict(right=1.0))
+    rows = judged_rows(setup.task.tokenizer, infos=[{"answer": 3}] * 2 + [{"answer": 26}] * 2)
+    rows.records[0]["source"] = "open"
+    for record in rows.records[1:]:
+        record["source"] = "sums"
+    for compose, expected in (
+        (dict(fn="by_source", table=table), [0, 0, 1, 0]),
+        (dict(fn="rl_jax.rewards.brevity:gated_score", by="right", score="assessed"), [1.5, 0, 1.5, 0]),
+        (dict(fn="weighted_sum"), [1, 0, 1, 0]),
+    ):
+        config.reward.compose = compose
+        with make_rewards(setup._replace(config=config), judged=False) as rewards:
+            result = rewards(Rows(rows.rollout, rows.records, rows.completions, 2))
+        np.testing.assert_allclose(result.rewards, expected)
+        assert "assessed" not in result.components
 
 
 @pytest.mark.parametrize(
