@@ -10,7 +10,7 @@ reward/NAME/weighted. config.reward.compose makes one reward of them (rl_jax.rew
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,11 +55,7 @@ class Rewards:
       terms: of settings.terms; none: the task's own reward, as it is.
       task: whose reward that is; None if there are terms.
       judges: of config.judge; None: none.
-<<<<<<< HEAD
       composition: of the terms; None: settings.compose.
-=======
-      unasked: names of judges that are not asked, in a warm start: 0 to a composition that names them.
->>>>>>> s6
     """
 
     def __init__(
@@ -68,11 +64,7 @@ class Rewards:
         terms: list[Term],
         task: Task | None = None,
         judges: Judges | None = None,
-<<<<<<< HEAD
         composition: Mapping | None = None,
-=======
-        unasked: Sequence[str] = (),
->>>>>>> s6
     ):
         self._config, self._terms, self._judges = settings, terms, judges
         self.failures = Failures()
@@ -85,12 +77,7 @@ class Rewards:
             self._pool = RewardPool(task.reward_fn, kwargs=task.reward_kwargs, **options)
         elif items:
             self._pool = RewardPool(score_item, kwargs={"terms": items}, **options)
-<<<<<<< HEAD
         self._compose = bind(composition or settings.compose.to_dict(), compose)
-=======
-        self._compose = bind(settings.compose.to_dict(), compose)
-        self._unasked = () if settings.compose.fn == "weighted_sum" else tuple(unasked)
->>>>>>> s6
 
     def __enter__(self) -> "Rewards":
         return self
@@ -125,9 +112,7 @@ class Rewards:
     ) -> RewardResult:
         """The result with the composed reward, and each term as a component."""
         infos, sources = [info_of(record) for record in records], [r.get("source", "") for r in records]
-        unasked = {name: np.zeros(len(infos), np.float32) for name in self._unasked}
-        named = {"sources": sources, "infos": infos}
-        total = supply(self._compose, named)({**values, **unasked}, {**weights, **dict.fromkeys(unasked, 1.0)})
+        total = supply(self._compose, {"sources": sources, "infos": infos})(values, weights)
         if result.failed is not None:
             total = np.where(result.failed, np.float32(self._config.failure_reward), total)
         weighted = {f"{name}/weighted": np.float32(weights[name]) * value for name, value in values.items()}
@@ -203,15 +188,10 @@ def make_rewards(setup: Setup, *, judged: bool = True) -> Rewards | contextlib.n
     judges = Judges(setup) if judged else None
     if not settings.terms and not judges and task.reward_fn is None:
         return contextlib.nullcontext()
-<<<<<<< HEAD
     alone = not judged and bool(setup.config.get("judge"))
     composition = {"fn": "weighted_sum"} if alone else None
     terms = load_terms(with_task(settings.terms.to_dict(), task), resolve)
     return Rewards(settings, terms, task, judges, composition)
-=======
-    terms = load_terms(with_task(settings.terms.to_dict(), task), resolve)
-    return Rewards(settings, terms, task, judges, () if judged else tuple(setup.config.judge))
->>>>>>> s6
 
 
 def with_task(spec: Mapping[str, Mapping], task: Task) -> dict:

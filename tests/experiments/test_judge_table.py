@@ -174,7 +174,7 @@ def test_a_broken_judge_stops_the_run(tmp_path, how, said):
 @pytest.mark.parametrize(
     "judges, said",
     [
-        ({"rm": {"path": "x"}}, "judge.rm=.*must be a dict.*the judges are confidence, .*likelihood, log_ratio"),
+        ({"rm": {"path": "x"}}, "judge.rm=.*must be a dict.*the judges are confidence, .*likelihood, .*log_ratio"),
         ({"rm": dict(fn="reward_modle", path="x")}, "judge.rm: .*has no function 'reward_modle'"),
         ({"rm": dict(fn="reward_model", path="x", heads=2)}, "judge.rm: reward_model takes no keyword 'heads'"),
         ({"rm": dict(fn="reward_model", path="x", weight="big")}, "judge.rm.weight='big' must be a finite number"),

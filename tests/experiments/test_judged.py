@@ -13,7 +13,6 @@ from experiments import grpo
 from experiments.parts import check_config, judges
 from experiments.parts import policy as policy_parts
 from experiments.parts.judges import base, generative, voting
-from experiments.parts.rewards import Rows, make_rewards
 from experiments.parts.setup import make_setup
 from rl_jax.advantages import paired
 from rl_jax.core.violations import PENALTY
@@ -227,17 +226,6 @@ def test_a_wrong_answer_gains_nothing_by_being_concise():
     np.testing.assert_array_equal(plain, terms["right"])
     with pytest.raises(ValueError, match="no term short; the terms are brief, right"):
         brevity.gated_score(terms, {}, by="right", score="short")
-
-
-def test_a_warm_start_needs_no_judge_that_the_composition_names(setup):
-    """The judges come after it: until then the terms are added up."""
-    config = setup.config.copy_and_resolve_references().unlock()
-    config.judge, conciseness = dict(brief=dict(fn="reward_model", path="later")), judged.get_config("conciseness")
-    config.reward.update(terms=conciseness.reward.terms, compose=conciseness.reward.compose, num_workers=0)
-    rows = judged_rows(setup.task.tokenizer)
-    with make_rewards(setup._replace(config=config), judged=False) as rewards:
-        found = rewards(Rows(rows.rollout, rows.records, rows.completions, 1))
-    np.testing.assert_array_equal(found.rewards, found.components["right"])
 
 
 def test_one_word_at_a_time():
