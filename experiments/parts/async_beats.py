@@ -15,6 +15,7 @@ from typing import Any
 from rl_jax.flow import Link
 
 BEAT_S = 5.0
+END_S = 5.0  # that the end of a beat waits for what is being said
 SILENT_S = 4 * BEAT_S  # without a beat, and a process counts as silent
 TELL_S = 30.0  # of waiting, until the first line; the next ones come after 60, 120, ...
 
@@ -37,12 +38,12 @@ class Beat:
 
     def __exit__(self, *error) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(END_S)  # a call to a machine that is gone can last minutes; the thread dies with the process
 
     def _say(self) -> None:
         start, count = secrets.token_hex(4), 0  # a process that comes back begins with another word
         while True:
-            with contextlib.suppress(OSError):  # a full disk is met by what the process does itself
+            with contextlib.suppress(OSError, RuntimeError):  # a full disk, here or there, is met by the process itself
                 self._link.say(word_of(self._name), [start, count])
             count += 1
             if self._over.wait(BEAT_S):
@@ -103,11 +104,13 @@ def wait(
     Raises:
       TimeoutError: if nothing comes in time.
     """
-    begun, tell_s = clock(), TELL_S
-    watch.look()
+    begun, looked, tell_s = clock(), -BEAT_S, TELL_S
     while not (result := look()):
         ended()
         waited = clock() - begun
+        if waited - looked >= BEAT_S:  # often, so that it is known when a word changed last
+            watch.look()
+            looked = waited
         if waited > patience_s:
             raise TimeoutError(f"no {what} for flow.timeout_s={patience_s} s ({watch.look()})")
         if waited > tell_s:

@@ -39,10 +39,12 @@ def test_a_beat_says_another_word_each_time_and_ends(monkeypatch):
     assert link.words[word_of("trainer")][0] != start, "a process that comes back is another one"
 
 
-def test_a_full_disk_does_not_end_a_beat(monkeypatch):
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
+def test_a_full_disk_does_not_end_a_beat(monkeypatch, kind):
+    """Here, or (RuntimeError, over the network) on the trainer's side."""
     monkeypatch.setattr(async_beats, "BEAT_S", 0.0)
     link = Link()
-    say, fails = link.say, iter([OSError("full")])
+    say, fails = link.say, iter([kind("full")])
     link.say = lambda *args: [say(*args), *(_raise(error) for error in fails)]
     with Beat(link, "trainer"):
         assert link.often.wait(600)
@@ -61,6 +63,22 @@ def test_who_is_there():
     assert watch.look() == "sampler_0 is there; sampler_1: silent for 30 s; sampler_2: not heard yet"
     link.now, link.words[word_of("sampler_1")] = 60.0, ["c", 0]  # it came back
     assert watch.look() == "sampler_0: silent for 30 s; sampler_1 is there; sampler_2: not heard yet"
+
+
+def test_a_process_that_died_while_another_waited_is_silent(capsys):
+    """It beats for 250 seconds. The line after 480 must not take its last word for a new one."""
+    link = Link()
+    watch = Watch(link, ["sampler"], link.clock)
+
+    def look():
+        link.now += 1.0
+        if link.now <= 250 and link.now % 5 == 0:
+            link.say(word_of("sampler"), ["a", link.now])
+
+    with pytest.raises(TimeoutError, match=r"\(sampler: silent for 35\d s\)"):
+        wait(look, 600, "groups", watch=watch, clock=link.clock)
+    told = [line.partition("(")[2] for line in capsys.readouterr().err.splitlines()]
+    assert told[:4] == ["sampler is there)"] * 4 and told[4].startswith("sampler: silent for 23")
 
 
 def test_who_waits_says_so_and_ends_in_time(capsys):
