@@ -221,7 +221,6 @@ TRAINING = {
     "data.contradictions": 'Pairs that say the opposite of each other: "stop" (an error) or "keep".',
     "data.pairs": "episodes: pairs of turns or of episodes; none: labelled episodes, for SFT.",
     "data.gap": "episodes: least difference of the two returns.",
-    "data.discount": "episodes, pairs of turns: of the return to go, per turn. 0: what a turn earned itself.",
     "data.least": "episodes: reward from which an episode is a good one.",
     "data.newest": "episodes: how many of the newest recorded steps are read. 0: all.",
     "data.sort_by_reward": "jsonl rankings: sort responses by their rewards. False: an unsorted record is an error.",
