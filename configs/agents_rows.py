@@ -6,8 +6,8 @@ Models, warm starts and sizes are those of configs/agents_worlds.py: small world
 the web, a repository, TextWorld and users who are language models. Arguments: the paper, and words of it.
 
     `tau2` (the default)   R = 1 if the shared state is right at the end; pass^k = C(c, k) / C(n, k) of 4 samples each
-                           (arXiv 2506.07982). `careless`: a user who does not always do what he says.
-                           `modelled`: the policy's older version is the user, with the user's tools
+                           (arXiv 2506.07982). `careless`: a user who does not always do what he says;
+                           or `modelled`: the policy's older version is the user, with the user's tools
     `multi_turn_guide`     the grid of arXiv 2510.01132: density of the reward `sparse` (the default), `quarter`,
                            `half`, `dense`; size of the world `w2o3q4` (the default), `w8o3q4`, `w2o12q4`,
                            `w8o12q4`, `w4o6q8` (rooms, objects, commands); credit `rloo` (the default), `grpo`,
@@ -49,7 +49,7 @@ DENSITIES = {"sparse": 0.0, "quarter": 0.25, "half": 0.5, "dense": 1.0}
 CREDIT = {"rloo": "loop", "grpo": "trajectory", "reinforce_pp": "", "bilevel": "bilevel"}
 ONE_OF = {  # words that exclude each other, of one paper
     "multi_turn_guide": (tuple(SIZES), tuple(DENSITIES), tuple(CREDIT)),
-    "tau2": (("careless",), ("modelled",)),
+    "tau2": (("careless", "modelled"),),  # only the scripted user is careless
     "iterresearch": (("mono",),),
     "hiagent": (("whole",),),
     "agent_rlvr": (("both", "plan", "error", "none"),),

@@ -31,6 +31,7 @@ def get_config(arg: str | None = None):
         config.rollout.prompt_buckets = (max(like.rollout.prompt_buckets) + row,)
     config.data = dict(
         name="episodes", path="RUN", pairs=pairs, gap=1e-6, least=0.5, newest=0, test_share=0.1,
+        discount=0.0 if world == "program" else 1.0,  # an attempt at a program is a trajectory of its own
         data_dir=common.DATA_DIR,
     )  # fmt: skip
     config.encode = dict(truncate="drop", identical="drop")

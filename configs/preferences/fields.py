@@ -56,4 +56,5 @@ PREFERENCES = {
     "frontier.arms": "Arms to run, in this order.",
     "arms": "Name -> method, setting, program, and changed fields.",
     "programs": "Fields of the online arms, by program.",
+    "data.discount": "episodes, pairs of turns: of the return to go, per turn. 0: what a turn earned itself.",
 }

@@ -128,6 +128,11 @@ def _not_told(config, env) -> list[str]:
     name, problems, asked = config.agent.env.fn, [], policy.turn_counts(config)
     if getattr(env, "rewrites", False) and config.packing.mode != "padded":
         problems.append(f"packing.mode={config.packing.mode!r}: agent.env={name!r} begins segments anew: 'padded'")
+    if getattr(env, "rewrites", False) and config.agent.overflow == "drop_oldest":
+        problems.append(
+            f"agent.overflow='drop_oldest': agent.env={name!r} begins segments anew, and an overflow would bring back "
+            "the first prompt, which it has replaced; 'end' or 'cut'"
+        )
     if "state_keys" in needs(turn_signals.advantage_of(config)[1]) and not hasattr(env, "state_key"):
         problems.append(f"{turn_signals.said(config)} compares states: agent.env={name!r} has no state_key()")
     counted = env.counts() if isinstance(env, World) else asked  # others show only in a step what they count

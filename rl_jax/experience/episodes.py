@@ -21,6 +21,7 @@ from rl_jax.experience.partners import Partner
 from rl_jax.experience.trajectory import DONE, Trajectory
 
 CUT = "..."  # what stands for the end of an observation that was cut
+NOTHING = "(nothing)"  # the key of a state that its environment describes by ""
 
 
 class Sampler(Protocol):
@@ -71,7 +72,8 @@ def play(
       One trajectory per ask, in their order.
 
     Raises:
-      ValueError: if a prompt is longer than longest_prompt, or the episodes of a group begin differently.
+      ValueError: if a prompt is longer than longest_prompt, the episodes of a group begin differently, or a step
+        begins the history anew in an environment that does not say `rewrites = True`.
     """
     game = _Game(envs, dialogues, sampler, limits, version, longest_prompt, saved, keep, partners)
     found = _run(game.play(asks))
@@ -217,12 +219,13 @@ class _Game:
         while True:
             if self._keep and episode.turns:
                 self._saved.keep(ask.number, env, talk, episode)
-            key = str(await _answer(env.state_key, seconds=limits.seconds)) if hasattr(env, "state_key") else ""
+            key = await self._state(env)
             room = episode.room(limits)
             last = len(episode.turns) + 1 >= limits.turns
             drawn = await self._draw(episode.draw(ask.number, room, last))
             step = await _answer(env.step, talk.said(drawn.tokens), seconds=limits.seconds)
             _check_reward(step.reward)
+            _check_history(env, step)
             episode.add_turn(drawn, step, key)
             if drawn.reason == "length" or step.done:
                 episode.status = "tokens" if drawn.reason == "length" else DONE
@@ -239,6 +242,12 @@ class _Game:
                     _check_reward(last_reward)
                     episode.add_reward(last_reward)
                 return
+
+    async def _state(self, env: Any) -> str:
+        """The key of the state; "" if the environment has no state_key(), so one that returns "" gets NOTHING."""
+        if not hasattr(env, "state_key"):
+            return ""
+        return str(await _answer(env.state_key, seconds=self._limits.seconds)) or NOTHING
 
     def _fitting(self, talk, sampled, messages: list, episode: Episode):
         """The dialogue and the ids of an answer, cut if the limits say so; ids None if it ends the episode."""
@@ -309,6 +318,15 @@ def _check_reward(reward: float) -> None:
     """Raises EnvironmentFailed from a ValueError if a reward is nan or infinite."""
     if not math.isfinite(reward):
         raise EnvironmentFailed from ValueError(f"a reward of {reward!r}, not a finite number")
+
+
+def _check_history(env: Any, step: Any) -> None:
+    """Raises ValueError if a step begins the history anew and the environment has not said that it does so."""
+    if step.anew and not getattr(env, "rewrites", False):
+        raise ValueError(
+            f"{type(env).__name__}.step has begun the history anew (Step.anew) unannounced: set `rewrites = True` in "
+            "its class, so that a config's packing and overflow are checked before work starts"
+        )
 
 
 def _cut_longest(messages: list) -> bool:

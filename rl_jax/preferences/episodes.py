@@ -26,6 +26,7 @@ def load(
     path: str,
     pairs: str = "turns",
     gap: float = 1e-6,
+    discount: float = 1.0,
     least: float = 0.5,
     newest: int = 0,
     test_share: float = 0.1,
@@ -39,6 +40,8 @@ def load(
         one with the lowest. "episodes": the best episode of a group against the worst, their turns trained on and what
         the environment wrote not. "none": labelled episodes for SFT or KTO, desirable from `least` on.
       gap: pairs whose returns differ by less are left out.
+      discount: of the return to go, per turn, for pairs="turns". 0: what a turn earned itself, for environments whose
+        turns are trajectories of their own (rl_jax.envs.text.attempts.Guided).
       least: the reward from which an episode is desirable, for pairs="none".
       newest: how many of the newest steps are read. 0: all.
       test_share: of the prompts.
@@ -54,12 +57,14 @@ def load(
             f"pairs={pairs!r} must be one of {', '.join(PAIRS)}, test_share={test_share} in [0, 1) and newest={newest} "
             "0 or more"
         )
+    if not 0 <= discount <= 1:
+        raise ValueError(f"discount={discount} must be in [0, 1]")
     records, folder = {"train": [], "test": []}, pathlib.Path(path)
     seen, kind = 0, "labels" if pairs == "none" else "pairs"
     for group in groups(folder, newest):
         seen += len(group)
         if pairs == "turns":
-            found = pairs_of_turns(group, gap)
+            found = pairs_of_turns(group, gap, discount)
         else:
             found = pairs_of_episodes(group, gap) if pairs == "episodes" else labelled(group, least)
         for record in found:
@@ -120,11 +125,12 @@ def groups(folder: pathlib.Path, newest: int = 0) -> Iterator[list[Trajectory]]:
         yield from by_group.values()
 
 
-def turns_of(one: Trajectory) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], float]]:
-    """(what was read, what was said, the return to go) of each turn."""
-    rewards = [turn.reward for turn in one.turns]
-    to_go = np.cumsum(rewards[::-1])[::-1]
-    number = 0
+def turns_of(one: Trajectory, discount: float = 1.0) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], float]]:
+    """(what was read, what was said, the return to go G_j = r_j + discount G_{j+1}) of each turn j."""
+    to_go, after, number = [], 0.0, 0
+    for turn in reversed(one.turns):
+        after = turn.reward + discount * after
+        to_go.insert(0, after)
     for spans in one.segments:
         context: tuple[int, ...] = ()
         for span in spans:
@@ -135,11 +141,11 @@ def turns_of(one: Trajectory) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]
             context += ids
 
 
-def pairs_of_turns(group: Sequence[Trajectory], gap: float) -> list[dict]:
+def pairs_of_turns(group: Sequence[Trajectory], gap: float, discount: float = 1.0) -> list[dict]:
     """The best and the worst turn after each history that several episodes of a group have in common."""
     said: dict[tuple[int, ...], dict[tuple[int, ...], list[float]]] = {}
     for one in group:
-        for context, ids, value in turns_of(one):
+        for context, ids, value in turns_of(one, discount):
             if ids:
                 said.setdefault(context, {}).setdefault(ids, []).append(value)
     records = []

@@ -31,6 +31,17 @@ def test_every_word_has_a_world_that_fits(paper, word):
     assert sum(fits) >= 36
 
 
+def test_a_replaced_history_has_no_oldest_turns_to_drop():
+    """An overflow would begin with the first prompt, which the world has replaced."""
+    config = agents_rows.get_config("iterresearch,smoke")
+    config.agent.overflow = "drop_oldest"
+    with pytest.raises(ValueError, match="agent.overflow='drop_oldest': agent.env=.*Research' begins segments anew"):
+        players.check(config)
+    config = agents_rows.get_config("iterresearch,mono,smoke")
+    config.agent.overflow = "drop_oldest"
+    players.check(config)
+
+
 def test_words_without_a_paper_name_theirs():
     assert agents_rows.get_config("dense,grpo,smoke").name == "multi_turn_guide"
     assert agents_rows.get_config().name == "tau2"
@@ -41,6 +52,7 @@ def test_words_without_a_paper_name_theirs():
     [
         ("tau2,comas", "tau2, comas: one paper at a time"),
         ("tau2,dense", r"\['dense'\] is no word of tau2, which has \['careless', 'modelled'\]"),
+        ("tau2,careless,modelled", "careless, modelled: one of them at a time"),
         ("dense,half", "half, dense: one of them at a time"),
     ],
 )

@@ -126,6 +126,16 @@ def test_finished_subgoals_leave_their_outcome_and_can_be_recalled():
     assert not any(step.anew for step in spoken(kept, "gb", "2", "+", "gd"))
 
 
+def test_what_is_malformed_has_been_read_too():
+    """The history holds it: `read` of the next turn counts its letters and the answer's."""
+    env = begun(workspaces.Errands(compress=False), {"task": "bd:", "placed": "cbda"}, prompt="bd:\n")
+    words = ("no such word", "2", "+", "", "3")
+    steps, read = spoken(env, *words), 4
+    for word, step in zip(words, steps, strict=True):
+        assert step.numbers["read"] == read
+        read += len(word) + len(told(step))
+
+
 def test_recorded_episodes_have_a_row_for_each_new_beginning():
     env = workspaces.Errands()
     prompt, info = next(env.problems(random.Random(0)))

@@ -97,6 +97,15 @@ def test_the_same_record_and_words_give_the_same_episode(name):
 
 
 @every_world
+def test_the_first_state_has_a_key(name):
+    """Without one, each row's first turn would be a state of its own."""
+    env = make(name)
+    for problem in problems(env, 2):
+        env.reset(record(*problem), 0)
+        assert env.state_key()
+
+
+@every_world
 def test_what_makes_no_sense_is_answered(name):
     """No exception, whatever is said, and the episode still ends; nothing of it earns anything."""
     env = make(name)

@@ -10,6 +10,7 @@ from rl_jax.envs.text import Step
 from rl_jax.experience import episodes
 from rl_jax.experience.episode import Ask, Drawn, Limits
 from rl_jax.experience.episodes import Environments, play
+from rl_jax.rollout.lm.episodes import as_rollout
 from rl_jax.tokenizers import CharTokenizer
 from rl_jax.tokenizers.dialogue import dialogue_of
 
@@ -290,6 +291,18 @@ def test_episodes_run_inside_a_running_loop():
     assert [t.status for t in asyncio.run(notebook())] == ["done"] * 4
 
 
+def test_a_state_that_is_described_by_nothing_is_a_state():
+    """ "" of an environment is its key as any other; only one without state_key() has none."""
+
+    class Tried(Asker):
+        def state_key(self):
+            return "|" * self.turn
+
+    rows = as_rollout(run(Tried), prompt_length=4, completion_length=36, pad_id=0)
+    firsts = rows.turns.state_keys[:, 0].tolist()
+    assert -1 < firsts[0] == firsts[1] != firsts[2] == firsts[3]
+
+
 class Forgetful(Asker):
     """The same, whose answers stand for all that was before."""
 
@@ -317,3 +330,11 @@ def test_an_answer_can_stand_for_the_whole_history():
 def test_a_new_beginning_that_does_not_fit_ends_the_episode(limits, status):
     found = run(lambda: Forgetful(answer="?{}=123"), limits=LIMITS._replace(**limits))[0].check()
     assert found.status == status and len(found.segments) < 3
+
+
+def test_a_new_beginning_must_be_announced():
+    class Silent(Forgetful):
+        rewrites = False
+
+    with pytest.raises(ValueError, match="Silent.step has begun the history anew .*set `rewrites = True`"):
+        run(Silent)

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from configs.preferences import episodes as episodes_config
 from rl_jax import preferences
 from rl_jax.data.readers import DataError
 from rl_jax.experience import trajectory as t
@@ -44,6 +45,23 @@ def test_turns_after_the_same_tokens_are_compared_by_mean_returns():
     assert episodes.pairs_of_turns(GROUP, 0.3) == [second]
     other = episode(4, [[5], [6]], [0.0, -9.0], answers=((8,), (8,)))  # another answer: another history
     assert len(episodes.pairs_of_turns([*GROUP, other], 0.3)) == 2
+
+
+def attempts(sample, said, rewards):
+    """An episode whose turns have a segment each, which begins with nothing of the one before."""
+    spans = [(t.prompt([1, 4 + n]), t.sampled([word, EOS], [-1.0, -1.0])) for n, word in enumerate(said)]
+    return t.Trajectory("p0", 0, sample, tuple(spans), tuple(t.Turn(reward) for reward in rewards), "done")
+
+
+def test_an_attempt_is_worth_what_it_earned_itself():
+    """A wrong attempt that a right one followed is as bad as another wrong attempt."""
+    group = [attempts(0, [5, 6], [0.0, 1.0]), attempts(1, [7, 8], [0.0, 0.0])]
+    assert [record["rewards"] for record in episodes.pairs_of_turns(group, 1e-6)] == [[1.0, 0.0]] * 2
+    (second,) = episodes.pairs_of_turns(group, 1e-6, discount=0.0)
+    assert second["prompt"] == {"ids": [1, 5]} and second["responses"][0] == {"ids": [6, EOS]}
+    assert [value for _, _, value in episodes.turns_of(group[0], 0.5)] == [0.5, 1.0]
+    configs = [episodes_config.get_config(f"{world},turns") for world in ("program", "guess")]
+    assert [config.data.discount for config in configs] == [0.0, 1.0]
 
 
 def test_whole_episodes_hold_what_the_environment_wrote_untrained():
@@ -91,3 +109,5 @@ def test_what_cannot_be_read_is_said(tmp_path):
         episodes.load(path=str(tmp_path / "b"))
     with pytest.raises(ValueError, match="pairs='x' must be one of turns, episodes, none"):
         episodes.load(path=str(tmp_path), pairs="x")
+    with pytest.raises(ValueError, match=r"discount=2 must be in \[0, 1\]"):
+        episodes.load(path=str(tmp_path), discount=2)

@@ -72,7 +72,7 @@ class Guided(World):
 
     def state_key(self) -> str:
         """What the attempt reads."""
-        return self._hint
+        return f"hint {self._hint}"
 
     def right_answer(self) -> str:
         """The program that made the tests."""

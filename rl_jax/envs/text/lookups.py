@@ -62,7 +62,7 @@ class Search(World):
 
     def state_key(self) -> str:
         """The documents that were found, in any order."""
-        return "|".join(sorted(set(self._found)))
+        return f"found {'|'.join(sorted(set(self._found)))}"
 
     def right_answer(self) -> str:
         """What wins."""
@@ -139,7 +139,7 @@ class Database(World):
 
     def state_key(self) -> str:
         """What was asked so far, in any order."""
-        return "|".join(sorted(self._said))
+        return f"asked {'|'.join(sorted(self._said))}"
 
     def right_answer(self) -> str:
         """The record's query as an answer."""
@@ -207,7 +207,7 @@ class Router(World):
 
     def state_key(self) -> str:
         """Who was asked, in order."""
-        return "".join(self._heard)
+        return f"asked {''.join(self._heard)}"
 
     def cost_score(self, cost: float) -> float:
         """1 for the cheapest way to ask once, 0 for the dearest and above."""

@@ -41,10 +41,11 @@ class Step(NamedTuple):
 class TextEnv(Protocol):
     """One episode at a time. Optional methods:
 
-    state_key() -> str: equal for equal states, called before each of the model's turns; for credit per state.
+    state_key() -> str: equal for equal states, called before each of the model's turns; for credit per state. "" is a
+      key as any other.
     right_answer() -> str: what the model had to say, of this episode; for credit that asks how probable it is.
     copy() -> another environment in the same state, for episodes that branch; without it copy.deepcopy.
-    rewrites: bool, whether a Step may begin the history anew; without it False.
+    rewrites: bool, whether a Step may begin the history anew; without it False, and such a Step is an error.
     cut() -> float: a last reward when a limit has ended the episode; without it 0.
     close() -> None: once, when the instance is no longer needed.
     """

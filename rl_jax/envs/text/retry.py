@@ -58,7 +58,7 @@ class Retry(World):
 
     def state_key(self) -> str:
         """What has been tried, in any order."""
-        return "|".join(sorted(set(self._said)))
+        return f"tried {'|'.join(sorted(set(self._said)))}"
 
     def _end(self) -> float:
         return -self._repetition * (1 - len(set(self._said)) / len(self._said)) if self._said else 0.0

@@ -61,7 +61,7 @@ class Wordle(World):
 
     def state_key(self) -> str:
         """What has been learnt, in any order."""
-        return "|".join(sorted(self._told))
+        return f"told {'|'.join(sorted(self._told))}"
 
     def right_answer(self) -> str:
         """What wins."""

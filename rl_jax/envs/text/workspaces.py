@@ -210,7 +210,9 @@ class Errands(World):
             if not self._left:
                 return self.won(fetched=1.0, read=float(self._size))
             return self._seen(said, "ok", fetched=1.0)
-        return self._seen("", "?", malformed=1.0)
+        step = self._seen("", "?", malformed=1.0)
+        self._size += len(said)  # the history holds it, the memory does not
+        return step
 
     def expert(self, rng: random.Random) -> str:
         """Names the first thing that is missing, looks through the rooms, and takes it."""
