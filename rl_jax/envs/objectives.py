@@ -18,6 +18,7 @@ from rl_jax.envs.protocol import Box, Vector, where
 from rl_jax.stats import pareto
 
 KINDS = ("weights", "directions")
+OWN_KEY = 2**31 - 2  # in place of an environment's number: split(key, B)[b] is fold_in(key, b)
 
 
 class Preferring(NamedTuple):
@@ -73,11 +74,11 @@ def conditioned(env: Vector, *, kind: str = "weights", parts: int = 10, drawn: b
 
     def reset(key: chex.PRNGKey):
         state, observation = env.reset(key)
-        weights = draw(jax.random.fold_in(key, 2), (env.num_envs,)) if drawn else fixed
+        weights = draw(jax.random.fold_in(key, OWN_KEY), (env.num_envs,)) if drawn else fixed
         return Preferring(state, weights), jnp.concatenate([observation, weights], axis=-1)
 
     def ahead(key: chex.PRNGKey, num_steps: int):
-        weights = draw(jax.random.fold_in(key, 2), (num_steps, env.num_envs)) if drawn else ()
+        weights = draw(jax.random.fold_in(key, OWN_KEY), (num_steps, env.num_envs)) if drawn else ()
         return env.ahead(key, num_steps), weights
 
     def step(state: Preferring, action: chex.Array, noise: Any):
