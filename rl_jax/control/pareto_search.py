@@ -62,7 +62,7 @@ class Search(NamedTuple):
 
 def spread_weights(objectives: int, parts: int) -> np.ndarray:
     """The weights of stage 1: all i / parts that sum to 1, float32 [M, K]."""
-    return pareto.weight_grid(objectives, parts).astype(np.float32)
+    return pareto.weight_grid(objectives, parts, name="updater.parts").astype(np.float32)
 
 
 def archived(archive: Archive, params: chex.Array, points: chex.Array) -> Archive:
@@ -151,7 +151,7 @@ def make_front_update(
     if algorithm.normalize_observations:
         raise ValueError("the policies of a front read plain observations: set algorithm.normalize_observations=False")
     weights = spread_weights(env.objectives, parts)
-    scale = jnp.asarray(pareto.check_weights("updater.scales", scales, env.objectives))
+    scale = jnp.asarray(pareto.check_scales("updater.scales", scales, env.objectives))
     stages = Stages(first, length, extend, share, sharpness, size, max_steps)
     if size < len(weights) or min(first, length) < 1:
         raise ValueError(
@@ -231,7 +231,7 @@ def _begin(init: Callable, count: int, size: int, objectives: int, key: chex.PRN
 
 
 def _make_round(agent, env, optimizer: optax.GradientTransformation, scale: chex.Array, stages: Stages) -> Callable:
-    """(TrainState, Worlds) -> the same at the end of a round: policies are judged and archived, others take their place.
+    """(TrainState, Worlds) -> both after a round's end: policies are judged and archived, others take their place.
 
     Those begin new episodes: a return would be that of two policies otherwise.
 

@@ -58,7 +58,7 @@ def conditioned(env: Vector, *, kind: str = "weights", parts: int = 10, drawn: b
         over.
 
     Raises:
-      ValueError: for another kind, without objectives, or if the observations are not flat.
+      ValueError: for another kind, parts below 1, without objectives, or if the observations are not flat.
     """
     size = env.objectives
     if not size or len(env.observation_space.shape) != 1:
@@ -97,11 +97,11 @@ def preference_grid(objectives: int, kind: str = "weights", parts: int = 10) -> 
     """All preferences of a grid, float32 [W, K]: i / parts that sum to 1, or the same scaled to length 1.
 
     Raises:
-      ValueError: for a kind that is not in KINDS.
+      ValueError: for a kind that is not in KINDS, or parts below 1.
     """
     if kind not in KINDS:
         raise ValueError(f"env.preferences.kind={kind!r} is none of {', '.join(KINDS)}")
-    grid = pareto.weight_grid(objectives, parts)
+    grid = pareto.weight_grid(objectives, parts, name="env.preferences.parts")
     if kind == "directions":  # two objectives: evenly spaced angles
         angles = np.pi / 2 * grid[:, 1]
         grid = np.stack([np.cos(angles), np.sin(angles)], 1) if objectives == 2 else grid

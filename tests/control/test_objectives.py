@@ -224,6 +224,9 @@ def test_the_barriers_slope_pulls_back_outside_of_the_bound():
         (dict(algorithm=ALGORITHM._replace(minibatches=3)), "do not divide into 3"),
         (dict(env="probes/matching"), "vector of rewards"),
         (dict(parts=5, size=4), "size=4 must be 6 or more"),
+        (dict(parts=0, size=4), "updater.parts=0 must be 1 or more"),
+        (dict(scales=(1.0, 0.0)), r"updater.scales=\(1.0, 0.0\) must be above 0"),
+        (dict(scales=(-1.0, 1.0), size=6), r"updater.scales=\(-1.0, 1.0\) must be above 0"),
         (dict(algorithm=ALGORITHM._replace(normalize_observations=True), size=6), "read plain observations"),
     ],
 )

@@ -148,5 +148,7 @@ def test_what_does_not_fit_is_refused():
         envs.load("objectives/treasure", columns=11)
     with pytest.raises(ValueError, match="kind='both' is none of weights, directions"):
         objectives.preference_grid(2, "both")
+    with pytest.raises(ValueError, match="env.preferences.parts=0 must be 1 or more"):
+        objectives.preference_grid(2, "weights", 0)
     with pytest.raises(ValueError, match="several objectives"):
         envs.conditioned(envs.load_vector("probes/matching", 2))
