@@ -257,7 +257,9 @@ def _make_round(agent, env, optimizer: optax.GradientTransformation, scale: chex
         moments = restarted(jax.vmap(optimizer.init)(params), train.opt_state)
         search = Search(MeanReturns(points, jnp.ones(count)), bounds_of(points, stages.share), archive)
         train = train._replace(params=params, opt_state=moments, trackers={"search": search})
-        return train, jax.vmap(lambda key: start(env, key, worlds.memory))(jax.random.split(worlds_key, count))
+        return train, jax.vmap(lambda key: start(env, key, agent.initial_state(env.num_envs)))(
+            jax.random.split(worlds_key, count)
+        )
 
     return next_round
 
