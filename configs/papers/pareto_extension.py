@@ -2,8 +2,9 @@
 
     python -m experiments.ablation pareto_extension
 
-The bandit of two aims: policies with fixed weights end at the aims, and the way between them is the front. As many
-updates with fixed weights, the two stages, and one policy that is conditioned on the weights.
+The bandit of two aims: policies with fixed weights end at the aims, and the way between them is the front. `stage1` and
+`c_morl` make as many updates of as many policies. `conditioned` is one policy that sees the weights, shown beside them:
+it has a sixth of their episodes, and its front is of 11 weights, not of 24 policies, so the claim says nothing of it.
 """
 
 from ml_collections import ConfigDict
@@ -29,7 +30,6 @@ def get_ablation() -> ConfigDict:
             metric="hypervolume",
             expected=(
                 dict(metric="hypervolume", increasing=("stage1", "c_morl"), by=0.02),
-                dict(metric="hypervolume", increasing=("conditioned", "c_morl"), by=0.02),
                 dict(metric="missing", arm="c_morl", at_least=0.0, at_most=0.06),
             ),
             smoke=dict(seeds=(0, 1), settings=dict(updates=140, first=60, length=10, share=0.8)),

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rl_jax import envs
 from rl_jax.control import fronts
@@ -70,18 +71,20 @@ def front_metrics(config, returns: jax.Array) -> dict[str, jax.Array]:
       the G policies or weights, eval/front, how many of them no other one dominates.
 
     Raises:
-      ValueError: if there are fewer episodes than G.
+      ValueError: if there are fewer episodes than G, eval.reference is not K numbers, or eval.parts below 1.
     """
     size, groups = returns.shape[1], groups_of(config, returns.shape[1])
+    if not len(config.eval.reference):  # the hypervolume has no reference of its own
+        raise ValueError(f"eval.reference=() must be {size} numbers: returns that every policy of a front is above")
+    reference = pareto.check_weights("eval.reference", config.eval.reference, size)
+    weights = pareto.weight_grid(size, config.eval.parts, name="eval.parts").astype(np.float32)
     if len(returns) < groups or len(returns) % groups:
         raise ValueError(f"eval.num_episodes={len(returns)} must be a multiple of {groups}, the policies or weights")
     points = jnp.mean(returns.reshape(-1, groups, size), axis=0)
     kept = fronts.nondominated(points, jnp.ones(groups, bool))
-    reference = pareto.check_weights("eval.reference", config.eval.reference, size)
-    weights = jnp.asarray(pareto.weight_grid(size, config.eval.parts), jnp.float32)
     result = {f"eval/objective_{k}": jnp.mean(returns[:, k]) for k in range(size)}
     return result | {
         "eval/hypervolume": fronts.hypervolume(points, kept, jnp.asarray(reference)),
-        "eval/expected_utility": fronts.expected_utility(points, kept, weights),
+        "eval/expected_utility": fronts.expected_utility(points, kept, jnp.asarray(weights)),
         "eval/front": jnp.sum(kept).astype(jnp.float32),
     }

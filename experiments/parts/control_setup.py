@@ -77,7 +77,8 @@ def make_network(config, env: envs.Vector, num_values: int):
       num_values: outputs of the value head, for each objective.
 
     Raises:
-      ValueError: if the kind is unknown, or actor_features meets stacked frames.
+      ValueError: if the kind is unknown or has a memory beside several objectives, or actor_features meets stacked
+        frames or weights at the end of the observations.
     """
     space, fields = env.action_space, config.network.to_dict()
     bounded = bind(fields.pop("distribution"), distributions)
@@ -87,6 +88,13 @@ def make_network(config, env: envs.Vector, num_values: int):
         distribution = bounded(space.low, space.high)
     if config.network.kind not in NETWORKS:
         raise ValueError(f"network.kind={config.network.kind!r} is none of {', '.join(NETWORKS)}")
+    if env.objectives and "learner" in NETWORKS[config.network.kind][1]:
+        raise ValueError(f"network.kind={config.network.kind!r} has a memory: several objectives need network.kind=mlp")
+    if config.network.actor_features and config.env.get("preferences"):
+        raise ValueError(
+            f"network.actor_features={config.network.actor_features} keeps the first features and hides the weights, "
+            "which env.preferences puts last: set it to 0"
+        )
     if config.network.actor_features and config.env.frame_stack > 1:
         raise ValueError("network.actor_features counts from the oldest frame: it does not go with env.frame_stack")
     if config.network.kind == "denoiser" and config.algorithm.get("normalize_observations"):

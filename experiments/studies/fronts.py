@@ -16,8 +16,10 @@ def front_stages(
 ) -> Outcome:
     """Trains the fronts of configs/control/objectives.py on the bandit of two aims, whose front is known.
 
-    Metrics: hypervolume above (0, 0); missing, what it lacks of the exact front's; utility, the expected one. All arms
-    make the same number of updates of as many policies. Source: arXiv 2410.02236.
+    Metrics: hypervolume above (0, 0); missing, what it lacks of the exact front's; utility, the expected one. Each
+    policy makes the same number of updates of as many episodes. stage1 and c_morl train a policy for each weight of a
+    grid, and the front is that of their archive; conditioned trains one, and its front is that of eval's weights.
+    Source: arXiv 2410.02236.
 
     Args:
       seeds: of the runs.

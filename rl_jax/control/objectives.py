@@ -244,10 +244,11 @@ def make_objectives_update(
     check(env, algorithm, num_steps, axis_name)
     if utility not in UTILITIES:
         raise ValueError(f"updater.utility={utility!r} is none of {', '.join(UTILITIES)}")
-    w, z, scale = (
+    w, z = (
         jnp.asarray(pareto.check_weights(f"updater.{name}", x, env.objectives))
-        for name, x in (("weights", weights), ("ideal", ideal), ("scales", scales))
+        for name, x in (("weights", weights), ("ideal", ideal))
     )
+    scale = jnp.asarray(pareto.check_scales("updater.scales", scales, env.objectives))
     parts, advance = make_member(agent, env, algorithm, optimizer, num_steps=num_steps, scales=scale)
 
     def init(key: chex.PRNGKey) -> ControlState:

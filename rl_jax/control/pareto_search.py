@@ -4,7 +4,7 @@
     archive    all policies so far, of these the front, of these the N least crowded
     stage 2    from the least crowded, for each objective i in turn:        constrained extension
                J_i + 1 / t sum_{j != i} log(J_j - b_j),   b_j = J_j - (1 - beta) |J_j| at the start
-               after `length` updates they are archived, and the next round starts
+               after `length` updates they are archived, and the next round starts in new episodes
 
 Every policy is a row of params [M, P] with optimizer, environments and returns of its own; the M updates are one vmap.
 Departures: b_j is beta J_j of the paper if J_j is positive, and the same slack below it if it is not; the slope of the
@@ -27,7 +27,7 @@ from rl_jax.control.objectives import MeanReturns, check, make_member, remember
 from rl_jax.control.update import ControlState, unraveler
 from rl_jax.control.vector import barrier
 from rl_jax.core.masked import Max, Mean
-from rl_jax.rollout.envs.steps import evaluate, memoryless
+from rl_jax.rollout.envs.steps import Worlds, evaluate, memoryless, start
 from rl_jax.stats import pareto
 from rl_jax.training.step import TrainState
 
@@ -62,7 +62,7 @@ class Search(NamedTuple):
 
 def spread_weights(objectives: int, parts: int) -> np.ndarray:
     """The weights of stage 1: all i / parts that sum to 1, float32 [M, K]."""
-    return pareto.weight_grid(objectives, parts).astype(np.float32)
+    return pareto.weight_grid(objectives, parts, name="updater.parts").astype(np.float32)
 
 
 def archived(archive: Archive, params: chex.Array, points: chex.Array) -> Archive:
@@ -151,7 +151,7 @@ def make_front_update(
     if algorithm.normalize_observations:
         raise ValueError("the policies of a front read plain observations: set algorithm.normalize_observations=False")
     weights = spread_weights(env.objectives, parts)
-    scale = jnp.asarray(pareto.check_weights("updater.scales", scales, env.objectives))
+    scale = jnp.asarray(pareto.check_scales("updater.scales", scales, env.objectives))
     stages = Stages(first, length, extend, share, sharpness, size, max_steps)
     if size < len(weights) or min(first, length) < 1:
         raise ValueError(
@@ -174,10 +174,11 @@ def make_front_update(
         metrics = {name: _joined(x) for name, x in metrics.items()}
         train = moved.train._replace(step=moved.train.step[0], rng=train.rng, trackers={"search": search})
         done = updates + 1 - first
-        train = jax.lax.cond((done >= 0) & (done % length == 0), next_round, lambda train: train, train)
+        ends = (done >= 0) & (done % length == 0)
+        train, worlds = jax.lax.cond(ends, next_round, lambda *kept: kept, train, moved.worlds)
         kept = jnp.sum(train.trackers["search"].archive.kept).astype(jnp.float32)
         metrics["front/size"] = Mean(kept, jnp.float32(1.0))
-        return ControlState(train, moved.worlds, ()), metrics
+        return ControlState(train, worlds, ()), metrics
 
     def policy_of(state: ControlState) -> Callable:
         training, params = state.train.params, state.train.trackers["search"].archive.params
@@ -218,18 +219,21 @@ def mixed_policy(agent, params: chex.Array) -> Callable:
 
 def _begin(init: Callable, count: int, size: int, objectives: int, key: chex.PRNGKey) -> ControlState:
     """The state of `count` new policies, and an empty archive of `size`."""
-    states = jax.vmap(init)(jax.random.split(key, count))
+    init_key, rng = jax.random.split(key)  # apart: split(key, M)[m] is fold_in(key, m), from which updates draw
+    states = jax.vmap(init)(jax.random.split(init_key, count))
     places = states.train.params[jnp.arange(size) % count]
     archive = Archive(places, jnp.full((size, objectives), -jnp.inf), jnp.zeros(size, bool))
     nothing = MeanReturns(jnp.zeros((count, objectives)), jnp.zeros(count))
     search = Search(nothing, jnp.zeros((count, objectives)), archive)
     return ControlState(
-        states.train._replace(step=jnp.int32(0), rng=key, trackers={"search": search}), states.worlds, ()
+        states.train._replace(step=jnp.int32(0), rng=rng, trackers={"search": search}), states.worlds, ()
     )
 
 
 def _make_round(agent, env, optimizer: optax.GradientTransformation, scale: chex.Array, stages: Stages) -> Callable:
-    """TrainState -> TrainState at the end of a round: policies are judged and archived, and others take their place.
+    """(TrainState, Worlds) -> both after a round's end: policies are judged and archived, others take their place.
+
+    Those begin new episodes: a return would be that of two policies otherwise.
 
     Arguments as in make_front_update; scale: float32 [K].
     """
@@ -240,23 +244,40 @@ def _make_round(agent, env, optimizer: optax.GradientTransformation, scale: chex
         found, _ = evaluate(policy, agent.distribution, env, key, max_steps=stages.max_steps)
         return jnp.mean(found, axis=0) / scale
 
-    def next_round(train: TrainState) -> TrainState:
+    def next_round(train: TrainState, worlds: Worlds) -> tuple[TrainState, Worlds]:
         search, key = train.trackers["search"], jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 4), train.step)
-        archive = archived(search.archive, train.params, jax.vmap(lambda x: judged(x, key))(train.params))
+        judge_key, worlds_key = jax.random.split(key)
+        archive = archived(search.archive, train.params, jax.vmap(lambda x: judged(x, judge_key))(train.params))
         if not stages.extend:
-            return train._replace(trackers={"search": search._replace(archive=archive)})
+            return train._replace(trackers={"search": search._replace(archive=archive)}), worlds
         # The archive is in the order of its crowding: place m starts from policy m // K, for objective m % K.
         count, objectives = search.bounds.shape
         chosen = (jnp.arange(count) // objectives) % jnp.maximum(jnp.sum(archive.kept), 1)
         params, points = archive.params[chosen], archive.points[chosen]
-        fresh = jax.vmap(optimizer.init)(params)
-        moments = jax.tree.map(  # the counts go on, so the learning rate does
-            lambda new, old: old if jnp.issubdtype(old.dtype, jnp.integer) else new, fresh, train.opt_state
-        )
+        moments = restarted(jax.vmap(optimizer.init)(params), train.opt_state)
         search = Search(MeanReturns(points, jnp.ones(count)), bounds_of(points, stages.share), archive)
-        return train._replace(params=params, opt_state=moments, trackers={"search": search})
+        train = train._replace(params=params, opt_state=moments, trackers={"search": search})
+        return train, jax.vmap(lambda key: start(env, key, agent.initial_state(env.num_envs)))(
+            jax.random.split(worlds_key, count)
+        )
 
     return next_round
+
+
+def restarted(fresh: Any, old: Any) -> Any:
+    """The state of an optimizer for other params: new, but the schedule of the learning rate goes on.
+
+    Adam's own count starts again with its moments, whose bias it corrects.
+
+    Args:
+      fresh: as from optimizer.init.
+      old: of the same optimizer. Its optax.ScaleByScheduleState are kept, wherever they are.
+    """
+
+    def scheduled(node: Any) -> bool:
+        return isinstance(node, optax.ScaleByScheduleState)
+
+    return jax.tree.map(lambda new, was: was if scheduled(was) else new, fresh, old, is_leaf=scheduled)
 
 
 def _joined(x: Mean | Max) -> Mean | Max:

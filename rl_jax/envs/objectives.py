@@ -18,6 +18,7 @@ from rl_jax.envs.protocol import Box, Vector, where
 from rl_jax.stats import pareto
 
 KINDS = ("weights", "directions")
+OWN_KEY = 2**31 - 2  # in place of an environment's number: split(key, B)[b] is fold_in(key, b)
 
 
 class Preferring(NamedTuple):
@@ -57,7 +58,7 @@ def conditioned(env: Vector, *, kind: str = "weights", parts: int = 10, drawn: b
         over.
 
     Raises:
-      ValueError: for another kind, without objectives, or if the observations are not flat.
+      ValueError: for another kind, parts below 1, without objectives, or if the observations are not flat.
     """
     size = env.objectives
     if not size or len(env.observation_space.shape) != 1:
@@ -73,11 +74,11 @@ def conditioned(env: Vector, *, kind: str = "weights", parts: int = 10, drawn: b
 
     def reset(key: chex.PRNGKey):
         state, observation = env.reset(key)
-        weights = draw(jax.random.fold_in(key, 2), (env.num_envs,)) if drawn else fixed
+        weights = draw(jax.random.fold_in(key, OWN_KEY), (env.num_envs,)) if drawn else fixed
         return Preferring(state, weights), jnp.concatenate([observation, weights], axis=-1)
 
     def ahead(key: chex.PRNGKey, num_steps: int):
-        weights = draw(jax.random.fold_in(key, 2), (num_steps, env.num_envs)) if drawn else ()
+        weights = draw(jax.random.fold_in(key, OWN_KEY), (num_steps, env.num_envs)) if drawn else ()
         return env.ahead(key, num_steps), weights
 
     def step(state: Preferring, action: chex.Array, noise: Any):
@@ -96,11 +97,11 @@ def preference_grid(objectives: int, kind: str = "weights", parts: int = 10) -> 
     """All preferences of a grid, float32 [W, K]: i / parts that sum to 1, or the same scaled to length 1.
 
     Raises:
-      ValueError: for a kind that is not in KINDS.
+      ValueError: for a kind that is not in KINDS, or parts below 1.
     """
     if kind not in KINDS:
         raise ValueError(f"env.preferences.kind={kind!r} is none of {', '.join(KINDS)}")
-    grid = pareto.weight_grid(objectives, parts)
+    grid = pareto.weight_grid(objectives, parts, name="env.preferences.parts")
     if kind == "directions":  # two objectives: evenly spaced angles
         angles = np.pi / 2 * grid[:, 1]
         grid = np.stack([np.cos(angles), np.sin(angles)], 1) if objectives == 2 else grid

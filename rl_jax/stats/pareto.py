@@ -45,8 +45,19 @@ def hypervolume(points: np.ndarray, reference: Sequence[float]) -> float:
     )
 
 
-def weight_grid(objectives: int, parts: int) -> np.ndarray:
-    """All weights i / parts that sum to 1, float [W, K]: from integer compositions, so that rounding loses none."""
+def weight_grid(objectives: int, parts: int, *, name: str = "parts") -> np.ndarray:
+    """All weights i / parts that sum to 1, float [W, K]: from integer compositions, so that rounding loses none.
+
+    Args:
+      objectives: K.
+      parts: of 1, at least one.
+      name: of the config's field that has the parts.
+
+    Raises:
+      ValueError: if parts is below 1.
+    """
+    if parts < 1:
+        raise ValueError(f"{name}={parts} must be 1 or more")
     cuts = itertools.combinations(range(parts + objectives - 1), objectives - 1)
     bars = [(-1, *cut, parts + objectives - 1) for cut in cuts]
     return np.array([[b - a - 1 for a, b in itertools.pairwise(bar)] for bar in bars]) / parts
@@ -95,3 +106,15 @@ def check_weights(name: str, weights: Sequence[float], objectives: int) -> np.nd
     if len(weights) not in (0, objectives):
         raise ValueError(f"{name}={tuple(weights)} must be {objectives} numbers, one for each objective")
     return np.asarray(weights, np.float32) if len(weights) else np.ones(objectives, np.float32)
+
+
+def check_scales(name: str, scales: Sequence[float], objectives: int) -> np.ndarray:
+    """check_weights for numbers that divide rewards, float32 [K].
+
+    Raises:
+      ValueError: also if one of them is not a finite number above 0: a negative one turns an objective around.
+    """
+    found = check_weights(name, scales, objectives)
+    if not ((found > 0) & np.isfinite(found)).all():
+        raise ValueError(f"{name}={tuple(scales)} must be above 0, each of them: rewards are divided by it")
+    return found

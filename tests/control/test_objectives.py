@@ -162,6 +162,47 @@ def test_the_archive_is_the_front_of_all_policies_so_far():
     np.testing.assert_allclose(ends, whole.max(axis=0))  # the ends are the least crowded: they are never dropped
 
 
+def test_a_schedule_goes_on_and_adam_starts_again():
+    """The first step of Adam is the learning rate of its time, whatever the gradient."""
+    optimizer = optax.chain(optax.clip(9.0), optax.adam(optax.linear_schedule(0.1, 0.0, 10), b2=0.9, eps=0.0))
+    params, slope = jnp.zeros(2), jnp.array([2.0, -0.5])
+    old = optimizer.init(params)
+    for _ in range(5):
+        _, old = optimizer.update(slope, old)
+    moved, new = optimizer.update(slope, pareto_search.restarted(optimizer.init(params), old))
+    np.testing.assert_allclose(moved, [-0.05, 0.05], rtol=1e-5)
+    assert (new[1][0].count, new[1][1].count) == (1, 6)
+
+
+def sea_of(agent):
+    """(init, update) of three policies in a small sea, whose first round ends with the first update."""
+    env = envs.vectorize(treasure.environment(columns=2, limit=50), 4)
+    keywords = dict(num_steps=1, parts=2, first=1, length=1, size=3, max_steps=2)
+    optimizer = optax.adam(optax.linear_schedule(0.1, 0.0, 10))
+    return control.make_front_update(agent(env), env, ALGORITHM, optimizer, **keywords)[:2]
+
+
+def sea_agent(env):
+    return make_agent(env.observation_space.shape, categorical(4), num_values=2, hidden=(4,))
+
+
+def test_updates_draw_from_other_keys_than_the_first_params():
+    key = jax.random.key(0)
+    began = jax.jit(sea_of(sea_agent)[0], compiler_options=QUICK)(key)
+    drawn = {tuple(jax.random.key_data(jax.random.fold_in(began.train.rng, m)).tolist()) for m in range(3)}
+    for first in (key, jax.random.split(key)[0]):
+        assert not drawn & {tuple(x) for x in jax.random.key_data(jax.random.split(first, 3)).tolist()}
+
+
+@pytest.mark.slow
+def test_a_round_starts_with_new_episodes_and_optimizers():
+    init, update = sea_of(sea_agent)
+    state = jax.jit(lambda key: update(init(key))[0], compiler_options=QUICK)(jax.random.key(0))
+    assert not state.worlds.episode_length.any() and not state.worlds.episode_return.any()
+    adam, schedule = state.train.opt_state
+    assert not adam.count.any() and set(schedule.count.tolist()) == {int(state.train.step)} == {2}
+
+
 def test_bounds_lie_below_the_start_whatever_its_sign():
     found = pareto_search.bounds_of(jnp.array([10.0, -10.0, 0.0]), 0.9)
     np.testing.assert_allclose(found, [9.0, -11.0, 0.0])
@@ -183,6 +224,9 @@ def test_the_barriers_slope_pulls_back_outside_of_the_bound():
         (dict(algorithm=ALGORITHM._replace(minibatches=3)), "do not divide into 3"),
         (dict(env="probes/matching"), "vector of rewards"),
         (dict(parts=5, size=4), "size=4 must be 6 or more"),
+        (dict(parts=0, size=4), "updater.parts=0 must be 1 or more"),
+        (dict(scales=(1.0, 0.0)), r"updater.scales=\(1.0, 0.0\) must be above 0"),
+        (dict(scales=(-1.0, 1.0), size=6), r"updater.scales=\(-1.0, 1.0\) must be above 0"),
         (dict(algorithm=ALGORITHM._replace(normalize_observations=True), size=6), "read plain observations"),
     ],
 )

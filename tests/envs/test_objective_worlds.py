@@ -120,6 +120,18 @@ def test_each_episode_has_its_own_weights_and_keeps_them_to_its_end(kind):
     assert (seen >= 0).all() and env.observation_space.shape == (first.shape[1],)
 
 
+def test_weights_are_drawn_apart_from_the_environments():
+    """An environment that begins with a direction of its own: none of them is that of the weights."""
+
+    def reset(key):
+        return (), jnp.abs(jax.random.normal(key, (2,)))
+
+    plain = envs.Environment(reset, None, envs.Box(np.zeros(2), np.ones(2)), envs.Discrete(2), objectives=2)
+    _, first = envs.conditioned(envs.vectorize(plain, 4), kind="directions").reset(jax.random.key(0))
+    own, drawn = first[:, :2] / np.linalg.norm(first[:, :2], axis=1, keepdims=True), first[:, 2:]
+    assert np.abs(own[:, None] - drawn[None]).max(axis=-1).min() > 1e-4
+
+
 def test_an_evaluation_has_the_weights_of_the_grid():
     env = envs.conditioned(envs.vectorize(treasure.arms(), 7), parts=2, drawn=False)
     _, first = env.reset(jax.random.key(0))
@@ -136,5 +148,7 @@ def test_what_does_not_fit_is_refused():
         envs.load("objectives/treasure", columns=11)
     with pytest.raises(ValueError, match="kind='both' is none of weights, directions"):
         objectives.preference_grid(2, "both")
+    with pytest.raises(ValueError, match="env.preferences.parts=0 must be 1 or more"):
+        objectives.preference_grid(2, "weights", 0)
     with pytest.raises(ValueError, match="several objectives"):
         envs.conditioned(envs.load_vector("probes/matching", 2))

@@ -47,6 +47,34 @@ def test_metrics_of_a_front_are_those_of_numpy():
         control_objectives.front_metrics(config, returns[:13])
 
 
+def test_an_evaluation_needs_its_reference_and_its_grid():
+    returns = np.ones((24, 2), np.float32)
+    for fields, message in (
+        (dict(reference=()), r"eval.reference=\(\) must be 2 numbers"),
+        (dict(parts=0), "eval.parts=0 must be 1 or more"),
+    ):
+        config = configs.get_config("two_aims,c_morl")
+        config.eval.update(fields)
+        with pytest.raises(ValueError, match=message):
+            control_objectives.front_metrics(config, returns)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (dict(actor_features=2), "network.actor_features=2 .* hides the weights"),
+        (dict(kind="gru"), "network.kind='gru'.*several objectives need network.kind=mlp"),
+        (dict(kind="transformer"), "network.kind='transformer'.*several objectives need network.kind=mlp"),
+    ],
+)
+def test_networks_that_do_not_fit_several_objectives_are_refused(fields, message):
+    config = configs.get_config("arms,conditioned")
+    env = control_setup.load_env(config, 2, learning=True)
+    config.network.update(fields)
+    with pytest.raises(ValueError, match=message):
+        control_setup.make_network(config, env, 1)
+
+
 def test_objectives_and_updaters_that_do_not_fit_are_refused():
     config = configs.get_config("treasure")
     config.algorithm.updater = dict(fn="make_update")
@@ -80,12 +108,14 @@ def test_constrained_extension_raises_the_hypervolume():
     best = pareto.hypervolume(treasure.two_aims_front(), (0.0, 0.0))
     assert (second > 1.2 * first).all()
     assert (second > 0.8 * best).all() and (second < best).all()
-    # The last round: bounds below the start, which is of the archive, and the optimizers' counts went on.
+    # The last round: bounds below the start, which is of the archive; Adam starts again, its schedule goes on.
     search, train = state.train.trackers["search"], state.train
     starts = np.asarray(search.archive.points)[:, np.arange(6) // 2]
     np.testing.assert_allclose(search.bounds, pareto_search.bounds_of(starts, 0.8), rtol=1e-5)
     np.testing.assert_array_equal(train.params, np.asarray(search.archive.params)[:, np.arange(6) // 2])
-    assert set(np.ravel(train.opt_state[0].count)) == set(np.ravel(train.step)) == {140 * 16}
+    adam, schedule = train.opt_state
+    assert set(np.ravel(adam.count)) == {0}
+    assert set(np.ravel(schedule.count)) == set(np.ravel(train.step)) == {140 * 16}
 
 
 @pytest.mark.slow
