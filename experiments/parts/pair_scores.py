@@ -17,6 +17,7 @@ from rl_jax.core.types import Params, TokenBatch
 from rl_jax.credit import ensembles
 from rl_jax.data import pipeline
 from rl_jax.losses.reward_model.implicit import implicit_rewards
+from rl_jax.preferences.records import prompt_of
 from rl_jax.training.scoring import make_score
 
 PREFERENCE_PROGRAMS = ("dpo", "online_dpo")
@@ -104,9 +105,11 @@ def read_pairs(name: str, path: str, split: str, limit: int = 0, data_dir: str =
 
 
 def gaps(model: RewardModel, records: Sequence[dict]) -> np.ndarray:
-    """r(first response) - r(second) of each pair, float32 [N]."""
-    prompts = [record["prompt"] for record in records]
-    first, second = (model.score_texts(prompts, [record["responses"][k] for record in records]) for k in (0, 1))
+    """r(first response) - r(second) of each pair, float32 [N]; each after its own prompt (records.prompt_of)."""
+    first, second = (
+        model.score_texts([prompt_of(record, k) for record in records], [record["responses"][k] for record in records])
+        for k in (0, 1)
+    )
     return first - second
 
 
