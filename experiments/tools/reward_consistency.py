@@ -95,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data_dir", default="", help="where the pairs are prepared")
     options = parser.parse_args(arguments)
     try:
-        records = pair_scores.read_pairs(options.data, options.path, options.split, data_dir=options.data_dir)
+        more = dict(data_dir=options.data_dir, one_prompt=True)
+        records = pair_scores.read_pairs(options.data, options.path, options.split, **more)
         if any(not isinstance(record["prompt"], str) for record in records):
             raise ValueError(f"{options.data}: prompts are chats; contrasts are found in texts")
         prompts, chosen = [r["prompt"] for r in records], [r["responses"][0] for r in records]

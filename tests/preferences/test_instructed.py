@@ -8,7 +8,7 @@ import pytest
 
 from configs.preferences import mapl
 from experiments.parts import check_config, pair_scores
-from experiments.tools import reward_probe
+from experiments.tools import preference_strength, reward_consistency, reward_probe, split_pairs
 from rl_jax import preferences
 from rl_jax.losses.reward_model import rankings
 from rl_jax.preferences import instructed, judge_task
@@ -105,6 +105,22 @@ def test_tools_read_each_response_after_its_own_prompt(records):
     plain = [record for record in records if record["info"]["part"] == "inter"]
     states = reward_probe.states_of(lambda prompts, _: np.array(prompts), plain)
     assert states.tolist() == [record["prompt"] for record in plain for _ in (0, 1)]
+
+
+def test_what_writes_pairs_refuses_prompts_per_response(tmp_path, monkeypatch, capsys):
+    """Red before: both responses were written after the better one's prompt."""
+    data = preferences.load("instructed", parts=("intra",), num_prompts=10, data_dir=str(tmp_path))
+    monkeypatch.setattr(preferences, "load", lambda *_, **__: data)
+    monkeypatch.setattr(pair_scores, "load_scorer", lambda run: pytest.fail("a model was loaded"))
+    out = str(tmp_path / "out.jsonl")
+    for tool, more in (
+        (split_pairs, ["--gamma=0", f"--easy={out}", f"--hard={out}"]),
+        (preference_strength, [f"--out={out}"]),
+        (reward_consistency, [f"--convex={out}"]),
+    ):
+        assert tool.main(["run", "--data=instructed", *more]) == 2
+        assert "the responses of record 0 have prompts of their own (`prompts`)" in capsys.readouterr().err
+    assert len(pair_scores.read_pairs("instructed", "", "train")) == len(data.data_source("train"))
 
 
 def test_a_question_to_a_judge_has_one_prompt(tmp_path):
