@@ -7,7 +7,8 @@
 Departs from GRPO: answers to several questions share an advantage, so that hard questions still give a signal; failing
 bundles weigh most; no KL. Bundles of 4 (5 in the paper) divide the tasks' prompts. Equation: README of RTkenny/RiskPO,
 a bundle's advantage shared, where its scripts split it; levels .2 and .8 of its script of DAPO's prompts (.9 in that of
-MATH), which leaves q_.2 - q_.8 out (natural_baseline=False).
+MATH), which leaves q_.2 - q_.8 out (natural_baseline=False). With it, as here, no advantage is above 0: bundles are
+pushed down or left alone, none is pushed up; natural_baseline=False pushes up all above q_.2.
 
     python -m experiments.grpo --config=configs/methods/riskpo.py
 """

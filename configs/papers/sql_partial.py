@@ -42,7 +42,7 @@ def get_ablation() -> ConfigDict:
                 dict(metric="execution", increasing=("execution_weak", "partial_weak"), by=0.0),
                 dict(metric="execution", increasing=("execution_middling", "partial_middling"), by=0.0),
             ),
-            tried=2,  # 100 and 400 steps; a third start beside
+            tried=3,  # 100 and 400 steps; a third start beside
             smoke=dict(seeds=(0, 1), settings=dict(samples=2, recipe=dict(steps=2))),
         )
     )

@@ -4,7 +4,8 @@
 
 Stages: `judge` (SFT on grades from 1 to 5 of four answers, by experiments.sft), `judge_rl` (GRPO: the rank correlation
 of the grades with the label, -1 without a grade for each), and without a word GRPO on lists, with one question per
-group and the principle config.task.principle, which another run may change without a new judge. The paper's reward of
+group (4 samples, as many as the judge has learned to grade at once: grades of two questions are not comparable) and
+the principle config.task.principle, which another run may change without a new judge. The paper's reward of
 the judge (format, accuracy and margins of its ranking) could not be read: Kendall's tau is ours. No reasoning is
 written before the grades. Arguments: `judge`, `judge_rl`, `short` (the opposite principle), `smoke`.
 
@@ -36,5 +37,6 @@ def get_config(arg: str | None = None):
     asked = dict(name="generated", kind="rankings", **data)
     config.task = dict(name="rl_jax.preferences.prompt_task:load", data=asked, principle=PRINCIPLES["short" in words])
     config.rollout.update(completion_length=16, prompt_buckets=(24,))
+    config.sample.group_size = 4  # at most what `most` answers hold
     config.judge = dict(listed=dict(fn="listwise", path=f"runs/{run}_judge", most=4, max_tokens=10))
     return config

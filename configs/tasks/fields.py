@@ -32,6 +32,7 @@ TASK = {
     "task.column": "restored_text: field of a JSONL file whose text is used.",
     "task.share": 'restored_text: share of the words of a text that kind "rest" shows.',
     "task.num_texts": "restored_text, labelled_text: generated texts.",
+    "task.num_steps": "restored_text: steps of a generated worked answer, which has one line more.",
     "task.tagged": "restored_text: targets stand in <answer>.",
     "task.think": "labelled_text: a thought before the label, or the bare label.",
     "task.steps": "random_calculation: numbers of operations.",

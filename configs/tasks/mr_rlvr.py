@@ -23,6 +23,7 @@ def task(*kinds: str, **changes) -> dict:
         column="answer",
         share=0.6,
         num_texts=4_000,
+        num_steps=2,
         seed=0,
         tagged=False,
         max_prompt_bytes=111,

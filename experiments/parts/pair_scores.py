@@ -17,6 +17,7 @@ from rl_jax.core.types import Params, TokenBatch
 from rl_jax.credit import ensembles
 from rl_jax.data import pipeline
 from rl_jax.losses.reward_model.implicit import implicit_rewards
+from rl_jax.preferences.records import prompt_of
 from rl_jax.training.scoring import make_score
 
 PREFERENCE_PROGRAMS = ("dpo", "online_dpo")
@@ -73,7 +74,9 @@ def _implicit(folder: pathlib.Path) -> RewardModel:
     )
 
 
-def read_pairs(name: str, path: str, split: str, limit: int = 0, data_dir: str = "") -> list[dict]:
+def read_pairs(
+    name: str, path: str, split: str, limit: int = 0, data_dir: str = "", *, one_prompt: bool = False
+) -> list[dict]:
     """Records of pairs.
 
     Args:
@@ -82,9 +85,10 @@ def read_pairs(name: str, path: str, split: str, limit: int = 0, data_dir: str =
       split: "train", "test", or "all" of them.
       limit: most records; 0: all.
       data_dir: where it is prepared; "": the usual place.
+      one_prompt: refuse records whose responses have prompts of their own, which a JSONL file of pairs cannot hold.
 
     Raises:
-      ValueError: if the records are no pairs, or there is none.
+      ValueError: if the records are no pairs, there is none, or one has a prompt per response with `one_prompt`.
     """
     options = ({"path": path} if path else {}) | ({"data_dir": data_dir} if data_dir else {})
     splits = [split]
@@ -100,13 +104,21 @@ def read_pairs(name: str, path: str, split: str, limit: int = 0, data_dir: str =
         records += [record for batch in pipeline.eval_batches(source, 256, len(source)) for record in batch]
     if not records:
         raise ValueError(f"{name} {path}: there is no record in the split {split!r}")
+    own = next((place for place, record in enumerate(records) if "prompts" in record), None)
+    if one_prompt and own is not None:
+        raise ValueError(
+            f"{name} {path}: the responses of record {own} have prompts of their own (`prompts`), and what is written "
+            "here has one prompt per pair: give other pairs"
+        )
     return records[:limit] if limit else records
 
 
 def gaps(model: RewardModel, records: Sequence[dict]) -> np.ndarray:
-    """r(first response) - r(second) of each pair, float32 [N]."""
-    prompts = [record["prompt"] for record in records]
-    first, second = (model.score_texts(prompts, [record["responses"][k] for record in records]) for k in (0, 1))
+    """r(first response) - r(second) of each pair, float32 [N]; each after its own prompt (records.prompt_of)."""
+    first, second = (
+        model.score_texts([prompt_of(record, k) for record in records], [record["responses"][k] for record in records])
+        for k in (0, 1)
+    )
     return first - second
 
 

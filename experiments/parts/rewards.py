@@ -183,6 +183,9 @@ def make_rewards(setup: Setup, *, judged: bool = True) -> Rewards | contextlib.n
       setup: of the run.
       judged: whether the judges of config.judge are part of it. Without them, terms are added up, since the
         composition may name a judge.
+
+    Raises:
+      ValueError: if a term is wrong, or a judge learns from labels that there are not.
     """
     settings, task = setup.config.reward, setup.task
     judges = Judges(setup) if judged else None
@@ -191,6 +194,8 @@ def make_rewards(setup: Setup, *, judged: bool = True) -> Rewards | contextlib.n
     alone = not judged and bool(setup.config.get("judge"))
     composition = {"fn": "weighted_sum"} if alone else None
     terms = load_terms(with_task(settings.terms.to_dict(), task), resolve)
+    if judges:
+        judges.check_labels([term.name for term in terms], verified=task.reward_fn is not None)
     return Rewards(settings, terms, task, judges, composition)
 
 

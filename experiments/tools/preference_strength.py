@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data_dir", default="", help="where the pairs are prepared")
     options = parser.parse_args(arguments)
     try:
-        records = pair_scores.read_pairs(options.data, options.path, options.split, data_dir=options.data_dir)
+        more = dict(data_dir=options.data_dir, one_prompt=True)
+        records = pair_scores.read_pairs(options.data, options.path, options.split, **more)
         gaps = [pair_scores.gaps(pair_scores.load_scorer(run)[0], records) for run in options.runs]
         rows = strength.relabel(records, np.stack(gaps), flip=options.flip, share=options.share)
         pair_scores.write_jsonl(options.out, rows)

@@ -58,17 +58,24 @@ def convex_pairs(embed: Embed, records: Sequence[dict], seed: int = 0) -> list[d
     return [row for row in rows if row["chosen"] != row["rejected"]]
 
 
-def found_contrasts(options, embed: Embed, prompts: Sequence[str], chosen: Sequence[str]) -> list[contrast.Contrast]:
-    """The contrasts among prompts, by words or by embeddings. Raises ValueError if there is none."""
+def found_contrasts(
+    options, embed: Embed | None, prompts: Sequence[str], chosen: Sequence[str]
+) -> list[contrast.Contrast]:
+    """The contrasts among prompts, by words or, with --embed, by embeddings. Raises ValueError if there is none."""
     least = options.at_least if options.at_least is not None else 0.75 if options.embed else 0.5
     if options.embed:
         texts = embed(prompts, [""] * len(prompts))
         bounds = dict(at_least=least, at_most=options.at_most)
         found = fusion.contrasts(texts - texts.mean(axis=0), prompts, chosen, **bounds)
+        none = (
+            f"no two prompts have embeddings with a cosine of {least} to {options.at_most}: lower --at_least or raise "
+            "--at_most"
+        )
     else:
         found = contrast.find_contrasts(prompts, chosen, at_least=least)
+        none = f"no two prompts share {least:.0%} of their words: lower --at_least"
     if not found:
-        raise ValueError(f"no two prompts share {least:.0%} of their words: lower --at_least")
+        raise ValueError(none)
     return found
 
 
@@ -88,12 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data_dir", default="", help="where the pairs are prepared")
     options = parser.parse_args(arguments)
     try:
-        records = pair_scores.read_pairs(options.data, options.path, options.split, data_dir=options.data_dir)
+        more = dict(data_dir=options.data_dir, one_prompt=True)
+        records = pair_scores.read_pairs(options.data, options.path, options.split, **more)
         if any(not isinstance(record["prompt"], str) for record in records):
             raise ValueError(f"{options.data}: prompts are chats; contrasts are found in texts")
         prompts, chosen = [r["prompt"] for r in records], [r["responses"][0] for r in records]
         models = {run: pair_scores.load_scorer(run)[0] for run in options.runs}
-        embed = make_embed(options.runs[0], models[options.runs[0]])
+        first, embed = options.runs[0], None
+        if options.embed or options.fuse or options.convex:  # it reads the first run's model once more
+            embed = make_embed(first, models[first])
         contrasts = found_contrasts(options, embed, prompts, chosen)
         rows = {run: contrast.consistency(rewards_of(model, contrasts)) for run, model in models.items()}
         for run, model in models.items() if options.fuse else ():

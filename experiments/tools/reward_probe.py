@@ -20,6 +20,7 @@ import numpy as np
 from experiments.parts import pair_scores
 from experiments.parts.hidden_states import Embed, make_embed
 from rl_jax.preferences import probing
+from rl_jax.preferences.records import prompt_of
 
 LENGTH = "length"
 
@@ -64,8 +65,8 @@ def measure(states: Sequence[np.ndarray], values: Sequence[np.ndarray], classes:
 
 
 def states_of(embed: Embed, records: Sequence[Mapping]) -> np.ndarray:
-    """The hidden states of all responses, record by record."""
-    prompts = [record["prompt"] for record in records for _ in record["responses"]]
+    """The hidden states of all responses, record by record, each after its own prompt."""
+    prompts = [prompt_of(record, place) for record in records for place in range(len(record["responses"]))]
     return embed(prompts, [text for record in records for text in record["responses"]])
 
 

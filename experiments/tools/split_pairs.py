@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data_dir", default="", help="where the pairs are prepared")
     options = parser.parse_args(arguments)
     try:
-        records = pair_scores.read_pairs(options.data, options.path, "all", data_dir=options.data_dir)
+        records = pair_scores.read_pairs(options.data, options.path, "all", data_dir=options.data_dir, one_prompt=True)
         easy, hard = split(records, pair_scores.gaps(pair_scores.load_scorer(options.run)[0], records), options.gamma)
         for path, rows in ((options.easy, easy), (options.hard, hard)):
             pair_scores.write_jsonl(path, rows)

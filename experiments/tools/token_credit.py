@@ -19,6 +19,7 @@ import numpy as np
 from experiments.parts import pair_scores
 from experiments.parts.judges.trained import RewardModel
 from rl_jax.credit.token_credit import implicit_credit
+from rl_jax.preferences.records import prompt_of
 from rl_jax.rollout.lm.beam import make_beam_search
 from rl_jax.training.scoring import make_score
 
@@ -99,7 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(f"{options.run} is a reward model with a head: tokens have no credit; give a run of dpo")
         records = pair_scores.read_pairs(options.data, options.path, options.split, options.limit, options.data_dir)
         prompts = [record["prompt"] for record in records]
-        sides = [credits_of(model, prompts, [record["responses"][k] for record in records]) for k in (0, 1)]
+        sides = [
+            credits_of(model, [prompt_of(r, k) for r in records], [r["responses"][k] for r in records]) for k in (0, 1)
+        ]
         beams = searched(model, prompts, options.beams) if options.beams else [[] for _ in records]
     except (ValueError, OSError) as error:
         print(f"experiments.tools.token_credit: {error}", file=sys.stderr)

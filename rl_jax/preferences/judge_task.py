@@ -127,12 +127,20 @@ class Questions:
         return len(self._source) * (1 if self._form in ("spans", "list") else 2)
 
     def __getitem__(self, index: int) -> dict[str, str]:
+        """The question at `index`. Raises ValueError if its record has a prompt per response."""
         index = range(len(self))[index]
+        place = index if self._form in ("spans", "list") else index // 2
+        record, turned = self._source[place], index % 2 == 1
+        if "prompts" in record:
+            raise ValueError(
+                f"{self.name}, {self.split}, record {place}: its responses have prompts of their own (`prompts`), and "
+                f"a question of form={self._form!r} has one prompt: leave such records out (of `instructed`: "
+                "parts=('original', 'inter'))"
+            )
         if self._form == "spans":
-            return self._about_spans(self._source[index])
+            return self._about_spans(record)
         if self._form == "list":
-            return self._about_list(self._source[index])
-        record, turned = self._source[index // 2], index % 2 == 1
+            return self._about_list(record)
         prompt, (better, worse) = _text(record["prompt"]), map(_text, record["responses"])
         if self._form == "follow_up":
             asked = fill(self._template, prompt=prompt, completion=worse if turned else better)

@@ -86,6 +86,7 @@ def take_responses(record: Mapping, places: Sequence[int]) -> dict:
     """The record with the responses at `places`, in that order, and with what it holds per response.
 
     Per response are the rewards, `prompts` if there are, and each list in `info` with as many entries as responses.
+    `prompt` is then the first of `prompts`.
     """
     count = len(record["responses"])
 
@@ -93,7 +94,14 @@ def take_responses(record: Mapping, places: Sequence[int]) -> dict:
         return [value[place] for place in places] if isinstance(value, list) and len(value) == count else value
 
     taken = {name: take(record[name]) for name in ("responses", "rewards", "prompts") if name in record}
+    if taken.get("prompts"):
+        taken["prompt"] = taken["prompts"][0]
     return {**record, **taken, "info": {name: take(value) for name, value in record.get("info", {}).items()}}
+
+
+def prompt_of(record: Mapping, place: int) -> str | list:
+    """What the response at `place` answers: its own of `prompts` if there are, else `prompt`."""
+    return record["prompts"][place] if "prompts" in record else record["prompt"]
 
 
 def split_pair(chosen: str, rejected: str, marker: str | None = None) -> tuple[str, str, str]:

@@ -5,7 +5,8 @@
 A term without a weight, or with weight 0, does not count, whatever it holds (nan too); gates and vetoes may still read
 it. Compositions nest: `of` names the one inside, as in dict(fn="clip", low=-1.0, of=dict(fn="saturation", scale=2.0)).
 A function that names `sources` (list of B names) or `infos` (list of B dicts) as required keyword-only arguments is
-given them (rl_jax.core.binding.supply); only `by_source` is, and it is the outermost.
+given them (rl_jax.core.binding.supply). `by_source` and rl_jax.rewards.constraints:mixture_of_judges are; only the
+outermost composition can be.
 """
 
 import sys

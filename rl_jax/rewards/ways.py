@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rl_jax.rewards import parsing
 from rl_jax.rewards.boxes import Point, read_points
 
-_TINY = 1e-9  # a step of this length has no direction
+_TINY = 1e-12  # a step of this length has no direction; EPS of VLA-R1's code
 
 
 def near(prompt: str, completion: str, info: dict, *, scale: float = 1.0) -> dict[str, float]:

@@ -21,11 +21,11 @@ STEPS = (
 )
 
 
-def word_problem(rng: random.Random) -> tuple[str, str, str]:
-    """(question, worked answer, answer) of two steps; numbers stay from 0 to 99."""
+def word_problem(rng: random.Random, num_steps: int = 2) -> tuple[str, str, str]:
+    """(question, worked answer, answer); its steps are lines before that of the answer. Numbers stay from 0 to 99."""
     (name, who), thing, total = rng.choice(NAMES), rng.choice(THINGS), rng.randint(2, 9)
     sentences, lines = [f"{name} has {total} {thing}."], []
-    while len(lines) < 2:
+    while len(lines) < num_steps:
         sign, sentence = rng.choice(STEPS)
         if sign == "-" and not total:
             continue

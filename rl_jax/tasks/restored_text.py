@@ -11,6 +11,7 @@ file: *.jsonl with the field `column` (its lines are the steps), or plain storie
 rl_jax.rewards.order, and the tokens are bytes unless the model brings its own tokenizer.
 """
 
+import functools
 import json
 import pathlib
 import random
@@ -97,6 +98,7 @@ def load(
     column: str = "answer",
     share: float = 0.6,
     num_texts: int = 4_000,
+    num_steps: int = 2,
     seed: int = 0,
     tagged: bool = False,
     max_prompt_bytes: int = 256,
@@ -112,6 +114,7 @@ def load(
       column: of a *.jsonl file.
       share: of a text's words that kind "rest" shows, in (0, 1).
       num_texts: generated ones.
+      num_steps: of a generated worked answer, 1 or more; it has one line more.
       seed: of the texts and of what is masked or shuffled.
       tagged: whether targets stand in <answer>.
       max_prompt_bytes: longest prompt; longer ones are left out and counted.
@@ -120,7 +123,7 @@ def load(
       data_dir: where the prepared dataset is stored.
 
     Raises:
-      ValueError: if a kind is unknown, or the share is outside of (0, 1).
+      ValueError: if a kind is unknown, the share is outside of (0, 1), or num_steps is below 1.
       readers.DataError: if a record is bad.
     """
     kinds = [kinds] if isinstance(kinds, str) else list(kinds)
@@ -128,15 +131,18 @@ def load(
         raise ValueError(f"kinds={kinds} must be of {', '.join(KINDS)}" + (f", not {unknown}" if kinds else ""))
     if not 0 < share < 1:
         raise ValueError(f"share must lie in (0, 1), got {share}")
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be at least 1, got {num_steps}")
     arguments = {"kinds": kinds, "share": float(share), "column": column}
-    arguments |= {"num_texts": int(num_texts), "seed": int(seed), "tagged": bool(tagged)}
+    arguments |= {"num_texts": int(num_texts), "num_steps": int(num_steps), "seed": int(seed)}
+    arguments |= {"tagged": bool(tagged)}
     longest = [int(max_prompt_bytes), int(max_completion_bytes)]
     arguments |= {"max": longest, "skip_bad_records": bool(skip_bad_records)}
 
     def make():
         bad, report = readers.BadRecords(skip=skip_bad_records), {"num_too_long": 0, "num_unfit": 0}
         kept, rng = {}, random.Random(seed)
-        for steps, text in _texts(path, column, num_texts, seed, bad, kinds):
+        for steps, text in _texts(path, column, num_texts, num_steps, seed, bad, kinds):
             for kind in kinds:
                 if steps is not None and steps != (kind in OF_STEPS):
                     continue
@@ -159,12 +165,14 @@ def load(
     return base.Task("restored_text", ByteTokenizer(), sources, order.restored, {"extract": extract})
 
 
-def _texts(path: str, column: str, count: int, seed: int, bad, kinds) -> Iterator[tuple[bool | None, str]]:
+def _texts(
+    path: str, column: str, count: int, num_steps: int, seed: int, bad, kinds
+) -> Iterator[tuple[bool | None, str]]:
     """(whether the text is one of steps, or None if both kinds fit, text)."""
     if not path:
         if set(kinds) & set(OF_STEPS):
-            yield from ((True, worked) for _, worked, _ in made_problems.distinct(
-                made_problems.word_problem, count=count, seed=seed))  # fmt: skip
+            make = functools.partial(made_problems.word_problem, num_steps=num_steps)
+            yield from ((True, worked) for _, worked, _ in made_problems.distinct(make, count=count, seed=seed))
         if set(kinds) - set(OF_STEPS):
             for record in moods.make_stories(num_stories=count, num_sentences=3, seed=seed):
                 yield False, record["prompt"] + record["completion"]

@@ -67,6 +67,54 @@ def test_a_judge_replaces_the_tasks_reward_which_is_logged(tmp_path):
     assert found.rollout.token_rewards is None
 
 
+class Lesson:
+    """A learner that is due in every step, or its judge: it keeps the labels that it is given."""
+
+    def __init__(self, needs_labels):
+        self.needs_labels, self.labels, self.learner = needs_labels, [], self
+
+    def due(self):
+        return True
+
+    def __call__(self, judged):
+        return Verdict(np.ones(len(judged.completions)))
+
+    def learn(self, judged, labels):
+        self.labels.append(labels)
+        return {"seen": float(len(self.labels))}
+
+
+def learns(setup, *, needs_labels):
+    return Lesson(needs_labels)
+
+
+def test_only_judges_that_read_labels_need_the_tasks_reward_and_before_the_first_step(tmp_path):
+    """Red before: every learner stopped the run at its first due step, MPO's rubric too."""
+    terms = {"sevens": {"fn": small.reward(small.sevens)}}
+    config = small_config(tmp_path, reward__terms=terms, judge={"rubric": spec(learns, needs_labels=False)})
+    verified = make_setup(config)
+    bare = verified._replace(task=verified.task._replace(reward_fn=None))
+    start = "judge.rubric.retrain_every: its labels are the task's own reward, which"
+    for setup, said in (
+        (verified, "is no term; leave reward.terms empty"),
+        (bare, "does not exist: it has no"),
+    ):
+        with make_rewards(setup) as rewards:
+            given = rows(list(COMPLETIONS), 2)
+            judged = rewards.finish(Judged(given.rollout, given.records, given.completions, rewards(given)))
+            assert "task" not in judged.result.components and rewards.learn(judged) == {"judge/rubric/seen": 1.0}
+        with config.unlocked():
+            config.judge.rubric.needs_labels = True
+        with pytest.raises(ValueError, match=f"{start} {said}"):
+            make_rewards(setup._replace(config=config))
+        with config.unlocked():
+            config.judge.rubric.needs_labels = False
+    reader = table.Judges(verified)
+    reader.by_name["rubric"].needs_labels = True
+    reader.check_labels(["task"], verified=True)
+    reader.check_labels([], verified=True)
+
+
 def test_a_judge_is_a_term_beside_others(tmp_path):
     terms = {"right": {"fn": "task", "weight": 10.0}}
     compose = dict(fn="gate", by="right", gated=("length",))  # style counts once the answer is right

@@ -205,6 +205,13 @@ def test_their_configs_can_run(module, arg):
     assert bool(config.judge) != ("judge" in (arg or ""))
 
 
+def test_a_group_of_reward_anything_is_one_question():
+    """Red before: groups of 8 became two questions, whose grades are not comparable."""
+    for arg in (None, "smoke", "short"):
+        config = reward_anything.get_config(arg)
+        assert config.sample.group_size == config.judge.listed.most == 4
+
+
 def test_a_policys_prompts_come_from_preferences(tmp_path):
     config = reward_anything.get_config("short")
     config.task.data.update(num_prompts=20, data_dir=str(tmp_path))

@@ -229,6 +229,29 @@ def test_contrasts_are_scored_and_written(folder, models, capsys):
     assert "no two prompts share 90%" in capsys.readouterr().err
 
 
+def test_embeddings_are_made_only_for_what_reads_them(monkeypatch, capsys):
+    """Red before: each call read the first model twice, and --embed without a contrast spoke of words."""
+    records = [{"prompt": p, "responses": [w, "n"]} for p, w in (("a b c", "x"), ("a b d", "y"), ("k", "z"))]
+    model, made = RewardsOfLengths(), []
+    monkeypatch.setattr(pair_scores, "read_pairs", lambda *_, **__: records)
+    monkeypatch.setattr(pair_scores, "load_scorer", lambda run: (model, "explicit"))
+    embed = lambda prompts, _: np.array([[len(p), p.count("b"), ord(p[-1])] for p in prompts], float)  # noqa: E731
+    monkeypatch.setattr(reward_consistency, "make_embed", lambda run, _: made.append(run) or embed)
+    assert reward_consistency.main(["run", "other"]) == 0 and made == []
+    assert capsys.readouterr().out.startswith("1 contrasts\n")
+    assert reward_consistency.main(["run", "other", "--fuse"]) == 0 and made == ["run"]
+    assert reward_consistency.main(["run", "--embed", "--at_least=1.5", "--at_most=2"]) == 2
+    said = capsys.readouterr().err
+    assert "no two prompts have embeddings with a cosine of 1.5 to 2.0: lower --at_least or raise --at_most" in said
+
+
+class RewardsOfLengths:
+    """A model whose reward is the length of both texts."""
+
+    def score_texts(self, prompts, responses):
+        return np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)], np.float32)
+
+
 @pytest.mark.slow
 def test_probes_of_a_run_are_printed(folder, models, capsys):
     command = [models[0], "--data=generated", "--labels=grades,length", "--limit=30", f"--data_dir={folder / 'data'}"]

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from configs.preferences import mapl
-from experiments.parts import check_config
+from experiments.parts import check_config, pair_scores
+from experiments.tools import preference_strength, reward_consistency, reward_probe, split_pairs
 from rl_jax import preferences
 from rl_jax.losses.reward_model import rankings
-from rl_jax.preferences import instructed
+from rl_jax.preferences import instructed, judge_task
 from rl_jax.preferences.records import take_responses
 from rl_jax.tokenizers import CharTokenizer
 
@@ -78,6 +79,7 @@ def test_each_response_stands_after_its_own_prompt(records):
         np.testing.assert_array_equal(mask[0], mask[1])
     turned = take_responses(pairs[0], (1, 0))
     assert turned["prompts"] == pairs[0]["prompts"][::-1] and turned["info"]["kept"] == pairs[0]["info"]["kept"][::-1]
+    assert turned["prompt"] == turned["prompts"][0] != pairs[0]["prompt"], "red before: it stayed"
     same = {**pairs[0], "prompts": [pairs[0]["prompt"]] * 2}
     with pytest.raises(ValueError, match="two of its responses are the same"):
         preferences.encode_preferences(tokenizer, [same], **options)
@@ -86,6 +88,49 @@ def test_each_response_stands_after_its_own_prompt(records):
     fits = {**pairs[0], "prompts": [pairs[0]["prompt"], pairs[0]["prompt"][1:]]}
     _, counts = preferences.encode_preferences(tokenizer, [long, fits], **short)
     assert counts["num_kept"] == 1 == counts["num_prompts_dropped"]
+
+
+def test_tools_read_each_response_after_its_own_prompt(records):
+    """Red before: both sides were read after the record's prompt, so that the gap of one answer with itself was 0."""
+
+    class Lengths:
+        def score_texts(self, prompts, responses):
+            return np.array([len(p) + 1000.0 * len(r) for p, r in zip(prompts, responses, strict=True)])
+
+    pairs = [record for record in records if record["info"]["part"] == "intra"]
+    gaps = [len(record["prompts"][0]) - len(record["prompts"][1]) for record in pairs]
+    assert pair_scores.gaps(Lengths(), pairs).tolist() == gaps and any(gaps)
+    states = reward_probe.states_of(lambda prompts, _: np.array(prompts), pairs)
+    assert states.tolist() == [prompt for record in pairs for prompt in record["prompts"]]
+    plain = [record for record in records if record["info"]["part"] == "inter"]
+    states = reward_probe.states_of(lambda prompts, _: np.array(prompts), plain)
+    assert states.tolist() == [record["prompt"] for record in plain for _ in (0, 1)]
+
+
+def test_what_writes_pairs_refuses_prompts_per_response(tmp_path, monkeypatch, capsys):
+    """Red before: both responses were written after the better one's prompt."""
+    data = preferences.load("instructed", parts=("intra",), num_prompts=10, data_dir=str(tmp_path))
+    monkeypatch.setattr(preferences, "load", lambda *_, **__: data)
+    monkeypatch.setattr(pair_scores, "load_scorer", lambda run: pytest.fail("a model was loaded"))
+    out = str(tmp_path / "out.jsonl")
+    for tool, more in (
+        (split_pairs, ["--gamma=0", f"--easy={out}", f"--hard={out}"]),
+        (preference_strength, [f"--out={out}"]),
+        (reward_consistency, [f"--convex={out}"]),
+    ):
+        assert tool.main(["run", "--data=instructed", *more]) == 2
+        assert "the responses of record 0 have prompts of their own (`prompts`)" in capsys.readouterr().err
+    assert len(pair_scores.read_pairs("instructed", "", "train")) == len(data.data_source("train"))
+
+
+def test_a_question_to_a_judge_has_one_prompt(tmp_path):
+    """Red before: it asked which of two equal answers is better."""
+    data = dict(name="instructed", parts=("intra",), num_prompts=10, data_dir=str(tmp_path))
+    source = judge_task.load(data=data).data_source("train")
+    with pytest.raises(ValueError, match="instructed, train, record 0: its responses have prompts of their own"):
+        source[1]
+    parts = judge_task.load(data=data | dict(parts=("original", "inter"))).data_source("train")
+    assert all("Answer A" in parts[i]["prompt"] for i in range(len(parts)))
 
 
 def test_a_reward_that_does_not_read_the_prompt_loses_log_2():

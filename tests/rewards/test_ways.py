@@ -64,7 +64,7 @@ def test_frechet_against_all_walks():
         ("(0, 1), (1, 1), (2, 1)", 0.5),  # beside it
         ("(2, 0), (1, 0), (0, 0)", 1.0 + 0.25 * math.pi),  # the way back
         ("(0, 0), (2, 0)", 0.5 + 0.1 * math.log(2)),  # in one step
-        ("(0, 0)", 1.0 + 0.1 * math.log(0.5 / 1e-9)),  # a point has no direction
+        ("(0, 0)", 1.0 + 0.1 * math.log(0.5 / 1e-12)),  # a point has no direction
     ],
 )
 def test_a_way_is_worth_its_distance(completion, distance):
@@ -74,6 +74,12 @@ def test_a_way_is_worth_its_distance(completion, distance):
     found = ways.oriented("", completion, line, size=2.0)
     assert found == {"reward": pytest.approx(1 - min(1, distance / largest)), "format": 1.0}
     assert ways.oriented("", "nowhere", line) == {"reward": 0.0, "format": 0.0}
+
+
+def test_a_point_is_worth_nothing_on_a_short_way_either():
+    """Red before, .19: a step of no length counted as 1e-9, where VLA-R1's code has 1e-12."""
+    line = {"points": [[place / 16, 0] for place in range(3)]}
+    assert ways.oriented("", "(0, 0)", line) == {"reward": 0.0, "format": 1.0}
 
 
 def test_near_is_the_plain_distance():

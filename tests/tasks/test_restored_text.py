@@ -34,7 +34,7 @@ def total(config, task, row, completion):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "arg", "best"),
-    [(mr_rlvr, None, 1.0), (visual_jigsaw, None, 1.1), (visual_jigsaw, "exact", 1.1), (rlpt, None, 1.0),
+    [(mr_rlvr, None, 1.0), (visual_jigsaw, None, 1.2), (visual_jigsaw, "exact", 1.2), (rlpt, None, 1.0),
      (rlpt, "exact", 1.0), (partial_prompts, None, 1.0), (cls_rl, None, 2.0), (cls_rl, "no_think", 1.0)],
 )  # fmt: skip
 def test_targets_fit_their_config_and_earn_everything(tmp_path, module, arg, best):
@@ -47,6 +47,22 @@ def test_targets_fit_their_config_and_earn_everything(tmp_path, module, arg, bes
         assert total(config, task, row, "?") == total(config, task, row, "") == 0.0
         assert len(task.tokenizer.encode(row["prompt"], bos=True)) <= max(config.rollout.prompt_buckets)
         assert len(task.tokenizer.encode(row["completion"], eos=True)) <= config.rollout.completion_length
+
+
+def test_a_partly_right_order_is_paid_unless_it_has_to_be_exact(tmp_path):
+    """Red before: texts had three lines and the credit is for five or more, so that it was never paid."""
+    default, exact = visual_jigsaw.get_config(), visual_jigsaw.get_config("exact")
+    task = tasks.load(**default.task.to_dict() | {"num_texts": 20, "data_dir": str(tmp_path)})
+    found = rows(task, "train")
+    assert len(found) > 10
+    for row in found[:4]:
+        first, second, *others = json.loads(row["info"])["answer"]
+        assert len(others) == 3
+        turned = f"<answer>{', '.join(map(str, (second, first, *others)))}</answer>"
+        assert total(default, task, row, turned) == pytest.approx(0.2 + 0.2 * 3 / 5)
+        assert total(exact, task, row, turned) == pytest.approx(0.2)
+        assert total(default, task, row, row["completion"]) == pytest.approx(1.2)
+        assert total(default, task, row, f"<answer>{first}</answer>") == pytest.approx(0.2)
 
 
 def test_masks_and_orders_are_undone_by_their_answers():
@@ -84,6 +100,8 @@ def test_the_rest_of_a_text():
     assert restored_text.rest("a", random.Random(0)) is None
     with pytest.raises(ValueError, match="share must lie in"):
         tasks.load("restored_text", share=1.0)
+    with pytest.raises(ValueError, match="num_steps must be at least 1, got 0"):
+        tasks.load("restored_text", num_steps=0)
 
 
 def test_files_are_read_and_bad_ones_named(tmp_path):

@@ -100,7 +100,10 @@ class Rubric:
     Attributes:
       criteria: texts.
       seen: steps so far.
+      needs_labels: False, the meta judge is the teacher.
     """
+
+    needs_labels = False
 
     def __init__(self, setup: Setup, criteria: Sequence[str], every: int):
         self._setup, self._every, self.seen = setup, every, 0
@@ -153,7 +156,7 @@ class _Evolving:
         parts["criteria"] = np.full(shape[0], shape[1], np.float32)
         return Verdict(grades.reshape(shape).mean(axis=1), components=parts)
 
-    def learn(self, judged: Rows, labels: np.ndarray) -> dict[str, float]:
+    def learn(self, judged: Rows, labels: np.ndarray | None) -> dict[str, float]:
         """Rewrites the rubric by the step's rows. labels: not read. Returns metrics."""
         samples, most, _ = self._numbers
         rubric = listed(self.learner.criteria)

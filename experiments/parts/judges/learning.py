@@ -36,7 +36,10 @@ class Learner:
     Attributes:
       state: TrainState.
       seen: steps so far.
+      needs_labels: whether the judge's `learn` reads the task's own reward.
     """
+
+    needs_labels = True
 
     def __init__(self, setup: Setup, params: Params, loss: Callable, *, learning_rate: float, every: int):
         """Makes the optimizer; nothing is compiled before the first update."""
@@ -72,14 +75,17 @@ class Learner:
 
 
 class Learning(Protocol):
-    """A judge that can be trained; `learner` is None if it is not."""
+    """A judge that can be trained; `learner` is None if it is not.
+
+    A learner of another class says `needs_labels`, too (True by default). If it needs none, `learn` may be given None.
+    """
 
     learner: Learner | None
 
     def __call__(self, judged: Rows, /) -> Verdict:
         """The verdict on all rows."""
 
-    def learn(self, judged: Rows, labels: np.ndarray) -> dict[str, float]:
+    def learn(self, judged: Rows, labels: np.ndarray | None) -> dict[str, float]:
         """One update. labels: float [B], the task's own rewards. Returns metrics."""
 
 

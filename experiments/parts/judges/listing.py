@@ -29,7 +29,8 @@ def listwise(
 
     The question has the principle, the prompt and the answers, numbered, in an order that depends on them alone; the
     judge says a number for each. Equal answers are asked about once. Without a number for each answer all rows of the
-    prompt get `fallback`, which teaches nothing (`unparsed`).
+    question get `fallback` (`unparsed`): it teaches nothing if they are the whole group, and counts as a grade like any
+    other beside those of another question to the same prompt. With `most` below sample.group_size there may be several.
 
     Args:
       setup: of the run.
@@ -38,7 +39,7 @@ def listwise(
       template: the question, with {prompt} and {answers}.
       low: worst grade.
       high: best grade.
-      most: answers of one question; more are asked about in several.
+      most: answers of one question; more are asked about in several, whose grades are not comparable.
       fallback: grade where the judge gives none.
       max_tokens: longest answer of the judge.
       batch_size: questions per call of the sampler.

@@ -5,7 +5,7 @@ of the task's own reward, which is then only logged, as `task`. A judge of token
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,23 +69,35 @@ class Judges:
         """Trains the judges that are due, on a step's rows. Returns judge/NAME/METRIC.
 
         Args:
-          judged: a judging.Judged, whose components have the task's own reward.
-
-        Raises:
-          ValueError: if they do not.
+          judged: a judging.Judged, whose components have the task's own reward, unless no learner needs labels.
         """
         metrics = {}
         for name, learner in self.learners.items():
             if not learner.due():
                 continue
-            if TASK not in judged.result.components:
-                raise ValueError(
-                    f"judge.{name}.retrain_every: its labels are the task's own reward, which is no term: leave "
-                    "reward.terms empty, or add {'task': {'fn': 'task'}}"
-                )
-            found = self.by_name[name].learn(judged, judged.result.components[TASK])
+            found = self.by_name[name].learn(judged, judged.result.components.get(TASK))
             metrics |= {f"judge/{name}/{key}": value for key, value in found.items()}
         return metrics
+
+    def check_labels(self, terms: Collection[str], *, verified: bool) -> None:
+        """Checks before the first step that judges which learn from labels get them.
+
+        Args:
+          terms: names of config.reward.terms.
+          verified: whether the task has a reward of its own.
+
+        Raises:
+          ValueError: if the task's own reward is no component.
+        """
+        if TASK in terms or (verified and not terms):
+            return
+        mend = "leave reward.terms empty, or add {'task': {'fn': 'task'}} to it" if verified else "leave it at 0"
+        why = "is no term" if verified else "does not exist: it has no verifier"
+        for name, learner in self.learners.items():
+            if getattr(learner, "needs_labels", True):  # a learner of your own may lack it
+                raise ValueError(
+                    f"judge.{name}.retrain_every: its labels are the task's own reward, which {why}; {mend}"
+                )
 
     def __call__(self, judged: Rows) -> Opinion:
         """All verdicts on the rows.
