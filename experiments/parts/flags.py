@@ -17,12 +17,12 @@ FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file("config", None, "configs/FILE.py:arguments; override fields with --config.a.b=value")
 flags.DEFINE_string("workdir", None, "folder of the run; the same command resumes it. Default: runs/NAME")
 flags.DEFINE_string(
-    "fork", None, "folder of a new run with the new settings, from the newest checkpoint of the run in --workdir"
+    "fork", None, "folder of a new run, begun from the newest checkpoint of the one in --workdir"
 )
 flags.DEFINE_string(
     "compile_cache",
     "~/.cache/rl_jax/xla",
-    "folder of compiled programs; '' turns it off. JAX_COMPILATION_CACHE_DIR decides before it",
+    "folder of compiled programs, for the next start; '' turns it off",
 )
 flags.DEFINE_string("profile", None, "FROM:TO: jax's profiler traces these steps into WORKDIR/profile")
 flags.DEFINE_bool("skip_bad_records", False, "skip and report bad records instead of stopping at the first")
