@@ -16,9 +16,7 @@ from rl_jax.training import compilation, distributed
 FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file("config", None, "configs/FILE.py:arguments; override fields with --config.a.b=value")
 flags.DEFINE_string("workdir", None, "folder of the run; the same command resumes it. Default: runs/NAME")
-flags.DEFINE_string(
-    "fork", None, "folder of a new run, begun from the newest checkpoint of the one in --workdir"
-)
+flags.DEFINE_string("fork", None, "folder of a new run, from the newest checkpoint of the one in --workdir")
 flags.DEFINE_string(
     "compile_cache",
     "~/.cache/rl_jax/xla",
