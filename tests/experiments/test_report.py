@@ -234,7 +234,8 @@ def test_medians_and_the_last_steps_memory_are_told_apart():
 
 def test_sampling_beside_the_updates_is_a_stage():
     rows = [{"step": n, "step_s": 4.0, "train_s": 1.0, "beside_s": 3.0} for n in (1, 2)]
-    assert [share for _, share, _ in run_page.timing_summary(rows)["stages"]] == [0.25, 0.75]
+    stages = run_page.timing_summary(rows)["stages"]
+    assert [(label, share) for label, share, _ in stages] == [("train", 0.25), (run_page.STAGES["beside_s"], 0.75)]
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,7 @@ def test_the_meter_and_the_record_have_the_devices_that_only_sample(tmp_path, mo
     monkeypatch.setattr(run_module, "describe", str)
     monkeypatch.setattr(run_module, "claim", lambda *_: None)
     loop = Run(config(), tmp_path, "sum", config().train)
+    made.clear()  # one without devices, until `record`
     for rollout in (separate, shared, None):
         loop.record(setup._replace(rollout=rollout))
     loop.record(["a"])
