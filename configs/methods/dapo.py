@@ -4,7 +4,9 @@
     loss = 1/(sum_i n_i) sum_i sum_t max(-A r, -A clip(r, 1 - .2, 1 + .28)),   A = (R' - mean_g) / (std_g + 1e-6)
 
 Departs from GRPO: more room above than below, for rare tokens to rise; a mean over all tokens; prompts are drawn until
-every group has right and wrong answers; overlong answers are punished softly; no KL.
+every group has right and wrong answers; overlong answers are punished softly; no KL. The paper's R is 1 or -1, and so
+verl's (math_dapo); the tasks here give 1 or 0, beside which the same punishment, at most 1, weighs twice as much.
+--config.algorithm.shaping.penalty=0.5 gives it the paper's weight.
 
     python -m experiments.grpo --config=configs/methods/dapo.py
 """

@@ -1,8 +1,9 @@
-"""Asynchronous GRPO with Qwen3-8B on DAPO-Math-17k: rows at most four versions old, AReaL's decoupled loss.
+"""Asynchronous GRPO with Qwen3-8B on DAPO-Math-17k: sampling at most four versions ahead, AReaL's loss.
 
     python -m experiments.grpo_async --config=configs/recipes/async_8b.py --workdir=runs/async_8b
 
-One process: four devices train and four sample. Needs pip install -e '.[hub]'. On GPUs add
+A row is at most eight versions old (flow.age; AReaL bounds only how far sampling runs ahead, flow.eta). One process:
+four devices train and four sample. Needs pip install -e '.[hub]'. On GPUs add
 --config.model.attention=dot_product. Arguments: `smoke` (a laptop, after
 `python -m experiments.tools.tiny_model qwen3`).
 """

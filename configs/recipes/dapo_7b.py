@@ -3,8 +3,9 @@
     python -m experiments.grpo --config=configs/recipes/dapo_7b.py --workdir=runs/dapo_7b --distributed=auto
 
 Needs pip install -e '.[hub]'. The data are the 14,000 English problems of the deduplicated set. 512 prompts x 16 in
-minibatches of 32 prompts, prompts of 2,048 and completions of 8,192 tokens, the last 4,096 punished. Arguments: `smoke`
-(a laptop, after `python -m experiments.tools.tiny_model qwen2`).
+minibatches of 32 prompts, prompts of 2,048 and completions of 8,192 tokens, the last 4,096 punished by .5 at most: verl
+punishes by 1 beside scores of 1 and -1, here they are 1 and 0. Arguments: `smoke` (a laptop, after
+`python -m experiments.tools.tiny_model qwen2`).
 """
 
 from configs import common
@@ -29,7 +30,7 @@ def get_config(arg: str | None = None):
     config.rollout.update(completion_length=8192, prompt_buckets=(2048,))
     config.algorithm.advantage = dict(fn="group_relative", ddof=1, eps=1e-6)
     config.algorithm.surrogate = dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.28)
-    config.algorithm.shaping = dict(fn="overlong", buffer=4096)
+    config.algorithm.shaping = dict(fn="overlong", buffer=4096, penalty=0.5)
     config.algorithm.update(kl_coef=0.0, measure_kl=False, aggregate=dict(fn="token_mean"))
     config.sample.update(prompts_per_step=512, group_size=16)
     config.sample.dynamic_sampling.max_batches = 10

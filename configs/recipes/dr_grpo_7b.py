@@ -32,6 +32,6 @@ def get_config(arg: str | None = None):
     config.train.update(steps=500, minibatches=8, micro_batches=2)
     config.train.optimizer = common.optimizer(learning_rate=1e-6)
     config.score.update(micro_batches=8)
-    config.eval.update(every=16, num_prompts=448, batch_size=448, top_k=1)
+    config.eval.update(every=16, num_prompts=500, batch_size=512, top_k=1)
     config.checkpoint.every = 16
     return _start.smoke(config, "qwen2", kind="math") if "smoke" in words else config

@@ -34,6 +34,6 @@ def get_config(arg: str | None = None):
     config.sample.update(prompts_per_step=64, group_size=5)
     config.train.update(steps=1750, minibatches=1, micro_batches=5)
     config.train.optimizer = common.optimizer(learning_rate=3e-6)
-    config.eval.update(every=50, num_prompts=1312, batch_size=328, top_k=1)
+    config.eval.update(every=50, num_prompts=1319, batch_size=264, top_k=1)
     config.checkpoint.every = 50
     return _start.smoke(config, "qwen2") if "smoke" in words else config

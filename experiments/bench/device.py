@@ -8,10 +8,10 @@ Shapes: 1b is Llama 3.2 1B, whole; 8b has the widths of Llama 3.1 8B and 4 of it
 is 128 GB. bfloat16 over float32 masters with AdamW. First the rates beside which all else is read: a bfloat16 product
 and reading memory. Then a train step for each remat, attention and head chunk, prefill, and decode at 1 to 512 rows.
 
-Every point is a line of the file as soon as it is measured; points that the file has are left out, so the same command
-goes on after an interruption. A point that does not fit or does not compile is a line with "error". New points begin
-until --seconds are over. mfu is of the device's stated peak (experiments.parts.peaks), share of the product's measured
-rate; both count model FLOPs (experiments.parts.meter), not those of rematerialisation.
+Every point is a line of the file as soon as it is measured; points that the file has of this kind of device are left
+out, so the same command goes on after an interruption. A point that does not fit or does not compile is a line with
+"error". New points begin until --seconds are over. mfu is of the device's stated peak (experiments.parts.peaks), share
+of the product's measured rate; both count model FLOPs (experiments.parts.meter), not those of rematerialisation.
 """
 
 import argparse
@@ -229,7 +229,7 @@ def _allocated() -> dict[str, float]:
 
 
 def measure(file: pathlib.Path, todo: Iterator[Point], rates: dict[str, float], seconds: float) -> list[dict]:
-    """Measures the points that the file lacks, and appends each at once.
+    """Measures the points that the file lacks for this kind of device, and appends each at once.
 
     Args:
       file: JSON lines; may be there already.
@@ -240,9 +240,10 @@ def measure(file: pathlib.Path, todo: Iterator[Point], rates: dict[str, float], 
     Returns:
       The lines that were appended.
     """
+    kind = {"device": jax.devices()[0].device_kind}
     done, made, start = _keys(file), [], time.monotonic()
     for point in todo:
-        if json.dumps(point.key, sort_keys=True) in done:
+        if json.dumps(point.key | kind, sort_keys=True) in done:
             continue
         if time.monotonic() - start > seconds:
             print(f"{seconds:.0f} s are over: the same command goes on with the other points", flush=True)
@@ -252,17 +253,22 @@ def measure(file: pathlib.Path, todo: Iterator[Point], rates: dict[str, float], 
         except Exception as error:  # noqa: BLE001 - out of memory, or a kernel that the device lacks: the next point
             found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
         gc.collect()  # what the point held on the device
-        made.append(point.key | found)
+        made.append(point.key | kind | found)
         _append(file, made[-1])
     return made
 
 
 def _keys(file: pathlib.Path) -> set[str]:
-    """The keys of the points that a file has."""
-    names = ("point", "model", "attention", "remat", "chunk", "rows")
+    """The keys of the points that a file has. A point without a device is of the head before it (older files)."""
+    names = ("point", "model", "attention", "remat", "chunk", "rows", "device")
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     rows = [json.loads(line) for line in lines if line.endswith("}")]  # a killed run may have left half a line
-    return {json.dumps({n: row[n] for n in names if n in row}, sort_keys=True) for row in rows}
+    found, kind = set(), jax.devices()[0].device_kind
+    for row in rows:
+        kind = row.get("kind", kind)
+        row = {"device": kind} | row
+        found.add(json.dumps({n: row[n] for n in names if n in row}, sort_keys=True))
+    return found
 
 
 def _append(file: pathlib.Path, row: dict[str, Any]) -> None:

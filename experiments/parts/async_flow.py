@@ -79,6 +79,7 @@ class Flow:
         self._pool = concurrent.futures.ThreadPoolExecutor(1) if self._free else None
         self._event: dict[str, Any] = {}
         self._dropped: list[int] = []
+        self._train_s = 0.0
 
     def __enter__(self) -> "Flow":
         return self
@@ -94,8 +95,12 @@ class Flow:
         return step.evaluates or (self._settings.measure and self.rule.bound > 0)
 
     def timings(self, step: Step, collected: Collected, programs: policy.PolicyPrograms) -> dict[str, float]:
-        """The timings of one step; the engine's programs are counted in the place of the sampler's."""
-        return policy.timings(step, collected, programs._replace(generate=self))
+        """The timings of one step; the engine's programs are counted in the place of the sampler's.
+
+        Of the lap train_s, which is that of `beside`, train_s keeps the updates; beside_s is what they did not cover.
+        """
+        found = policy.timings(step, collected, programs._replace(generate=self))
+        return found | {"train_s": self._train_s, "beside_s": max(found["train_s"] - self._train_s, 0.0)}
 
     def _cache_size(self) -> int:
         return self._engine.compile_count()
@@ -147,7 +152,7 @@ class Flow:
         """
         start, result = self.ticks, None
         if self._free:
-            future = self._pool.submit(train, *arguments)
+            future = self._pool.submit(self._timed, train, *arguments)
             while not future.done():
                 if not self._call(idle_ok=True):
                     time.sleep(PAUSE_S)
@@ -159,7 +164,14 @@ class Flow:
         self._event["beside"] = self.ticks - start
         self._drain()
         self._log()
-        return result if self._free else train(*arguments)
+        return result if self._free else self._timed(train, *arguments)
+
+    def _timed(self, train: Callable, *arguments) -> Any:
+        """Trains. With the free schedule the seconds are those of its own thread, slower for the sampling beside it."""
+        start = time.perf_counter()
+        result = jax.block_until_ready(train(*arguments))
+        self._train_s = time.perf_counter() - start
+        return result
 
     def _calls_beside(self) -> int:
         """How many decode calls fit beside this train step."""

@@ -2,11 +2,12 @@
 
     forward  = 2 N tokens + sum over layers of 4 H h pairs + 2 D V scored
     step     = 3 forward;  with adapters (LoRA) 2 (forward - attention) + 3 attention
-    MFU      = step / seconds in updates / devices / peak FLOP/s of a device
+    MFU      = step / seconds in updates / devices that train / peak FLOP/s of a device
 
 N are the weights of the layers' products, H h the width of the query heads, D V the head's weights. Pairs are queries
-with a key that they see. Padding does not count, nor do recomputation (remat), a reference's forward and the optimizer:
-these are model FLOPs, as in arXiv 2204.02311, appendix B. Seconds are those of the phase train_s, packing included.
+with a key that they see. Padding and absent responses do not count, nor do recomputation (remat), a reference's forward
+and the optimizer: these are model FLOPs, as in arXiv 2204.02311, appendix B. Seconds are those of train_s, packing
+included.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -55,32 +56,41 @@ def work_of(batch: Any, windows: Iterable[int]) -> tuple[float, float, float] | 
       batch: of any program; on the mesh, or numpy arrays.
       windows: of each layer; 0 is none.
     """
-    inputs, mask = _inputs_of(batch)
+    inputs, mask, present = _inputs_of(batch)
     if inputs is None:
         return None
     rows = inputs.rows if isinstance(inputs, Packed) else inputs
     segments, more = _local(rows.segment_ids)
-    seen = np.where(segments != 0, _local(rows.positions)[0].astype(np.int64) + 1, 0)
+    real = segments != 0
+    if present is not None and not isinstance(inputs, Packed):  # rows of absent responses hold a copy, or nothing
+        there = _local(present)[0].reshape(-1, 1)
+        real = (real.reshape(len(there), -1) & there).reshape(real.shape)
+        mask = _local(mask)[0].reshape(len(there), -1) & there if mask is not None else None
+    seen = np.where(real, _local(rows.positions)[0].astype(np.int64) + 1, 0)
     layers: dict[int, int] = {}
     for window in windows:
         layers[window] = layers.get(window, 0) + 1
     pairs = sum(count * np.minimum(seen, window or seen.max(initial=0)).sum() for window, count in layers.items())
     scored = _local(inputs.counts if isinstance(inputs, Packed) else mask)[0].sum() if mask is not None else 0
-    return more * float((segments != 0).sum()), more * float(pairs), more * float(scored)
+    return more * float(real.sum()), more * float(pairs), more * float(scored)
 
 
-def _inputs_of(batch: Any) -> tuple[TokenBatch | Packed | None, Any]:
-    """(what the model reads, the mask of what is scored) of a batch: of a NamedTuple, or of the SFT's pair."""
+def _inputs_of(batch: Any) -> tuple[TokenBatch | Packed | None, Any, Any]:
+    """(what the model reads, the mask of what is scored, that of the rows that are there) of a batch.
+
+    It is a NamedTuple, or the SFT's pair. The last two are None if the batch has none.
+    """
     if isinstance(batch, (TokenBatch, Packed)):
-        return batch, None
+        return batch, None, None
     if not isinstance(batch, tuple):
-        return None, None
+        return None, None, None
     for part in batch:
-        inputs, mask = _inputs_of(part)
+        inputs, mask, present = _inputs_of(part)
         if inputs is not None:
             of_pair = None if hasattr(batch, "_fields") or len(batch) < 2 else batch[1]
-            return inputs, mask if mask is not None else getattr(batch, "completion_mask", of_pair)
-    return None, None
+            mask = mask if mask is not None else getattr(batch, "completion_mask", of_pair)
+            return inputs, mask, present if present is not None else getattr(batch, "present", None)
+    return None, None, None
 
 
 def _local(x: Any) -> tuple[np.ndarray, float]:
@@ -99,6 +109,7 @@ class Meter:
         self,
         devices: Iterable[jax.Device],
         sizes: Callable[[], TransformerConfig] | None,
+        others: Iterable[jax.Device] = (),
         *,
         only_adapters: bool = False,
         peak: float = 0.0,
@@ -106,12 +117,13 @@ class Meter:
         """A meter with nothing counted.
 
         Args:
-          devices: of the run.
+          devices: that train.
           sizes: () -> those of the trained model; None if it is no transformer, or not known.
+          others: devices of the run that only sample. They count in the rates of a whole step and in the memory.
           only_adapters: as in train_flops.
           peak: FLOP/s of one device; 0: that of its kind (peaks.PEAKS), if it is known.
         """
-        self._devices = list(devices)
+        self._devices, self._others = list(devices), list(others)
         self._sizes, self._model = sizes, None
         self._only_adapters = only_adapters
         self._peak = peak_flops(self._devices[0].device_kind, peak) if self._devices else 0.0
@@ -146,16 +158,16 @@ class Meter:
           and completions), train_flops_per_s_per_device and, if the devices' peak is known, mfu; bytes_in_use and
           peak_bytes_in_use of this process's fullest device, if the backend tells.
         """
-        count, (tokens, flops) = max(len(self._devices), 1), (self._tokens, self._flops)
+        every, (tokens, flops) = self._devices + self._others, (self._tokens, self._flops)
         self._tokens = self._flops = 0.0
-        result = {f"{name}_per_device": timings[name] / count for name in RATES if timings.get(name)}
+        result = {f"{name}_per_device": timings[name] / max(len(every), 1) for name in RATES if timings.get(name)}
         if tokens and timings.get("train_s"):
-            per_device = 1.0 / timings["train_s"] / count
+            per_device = 1.0 / timings["train_s"] / max(len(self._devices), 1)
             result["train_tokens_per_s_per_device"] = tokens * per_device
             result["train_flops_per_s_per_device"] = flops * per_device
             if self._peak:
                 result["mfu"] = flops * per_device / self._peak
-        return result | memory(self._devices)
+        return result | memory(every)
 
 
 def memory(devices: Iterable[jax.Device]) -> dict[str, float]:

@@ -101,12 +101,16 @@ class Run:
     def record(self, where: Setup | Iterable[jax.Device]) -> None:
         """Writes config.json and run.json, in the first process. Says where the run runs, and where its results go.
 
-        where: the devices; or the Setup, from whose model the FLOPs of an update are counted.
+        where: the devices; or the Setup, from whose model the FLOPs of an update are counted. Its devices are those
+          that train, and those of rollout.mesh that only sample.
         """
         setup = where if isinstance(where, Setup) else None
-        devices = list(setup.mesh.devices.flat if setup else where)
+        training = list(setup.mesh.devices.flat if setup else where)
+        sampling = setup.rollout.mesh.devices.flat if setup and setup.rollout else ()
+        others = [device for device in sampling if device not in training]
         options = {"only_adapters": bool(setup and setup.merged), "peak": self.config.log.get("peak_flops", 0.0)}
-        self.meter = Meter(devices, functools.partial(model_config, setup) if setup else None, **options)
+        self.meter = Meter(training, functools.partial(model_config, setup) if setup else None, others, **options)
+        devices = training + others
         record_run(self.config, self.workdir, self.program, devices)
         if self._whole:
             self.say(f"{self.program} on {describe(devices)}; results go to {self.workdir}")
@@ -192,7 +196,7 @@ class Run:
     def steps(self) -> Iterator["Step"]:
         """The steps left, until the last one or a stop signal. Each must be ended by `Step.end`."""
         stopping, main = distributed.any_process(self.stop.received), distributed.is_main()
-        if said := self._trace.check(self.step, self.total) if main and not self.done else "":
+        if said := "" if self.done else self._trace.check(self.step, self.total):  # every process: it may raise
             self.say(said)
         while not self.done and not stopping:
             self.step += self._stride

@@ -44,6 +44,7 @@ STAGES = {
     "score_s": "score",
     "prepare_s": "prepare",
     "train_s": "train",
+    "beside_s": "sampling, beyond the updates beside it",
 }
 RATES = {
     "tokens_per_s": "tokens/s",
@@ -199,7 +200,7 @@ def seconds_of(row: Mapping[str, Any]) -> float:
 
 
 def timing_summary(timing: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Where the time went: stages (name, share, seconds per step), the bar, rates, compilations.
+    """Where the time went: stages (name, share, seconds per step), the bar, rates, memory at last, compilations.
 
     The first step compiles, so it is left out if there are others.
 
@@ -221,6 +222,7 @@ def timing_summary(timing: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None
         "bar": charts.share_bar({label: value / whole for label, value in seconds.items()}),
         "step_s": total / len(rows),
         "rates": rates_of(rows),
+        "memory": memory_of(rows[-1]),
         "compile_count": counts[-1][1] if counts else None,
         "last_compile": max(
             (s for (_, before), (s, after) in zip(counts, counts[1:], strict=False) if after > before),
@@ -231,7 +233,7 @@ def timing_summary(timing: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None
 
 
 def rates_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Rates, MFU and memory of some steps as (value, what it is): medians, of memory the last row's."""
+    """Rates and MFU of some steps as (value, what it is), medians."""
     said = []
     for name, unit in RATES.items():
         values = sorted(row[name] for row in rows if row.get(name) is not None)
@@ -240,10 +242,13 @@ def rates_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
             said.append((charts.short_number(values[len(values) // 2]), unit))
     if shares := sorted(row["mfu"] for row in rows if row.get("mfu") is not None):
         said.append((f"{100 * shares[len(shares) // 2]:.1f} %", "MFU in updates"))
-    for name, what in MEMORY.items():
-        if (held := rows[-1].get(name)) is not None:
-            said.append((f"{held / 2**30:.2f} GiB", what))
     return said
+
+
+def memory_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Memory of one step as (value, what it is)."""
+    held = {what: row[name] for name, what in MEMORY.items() if row.get(name) is not None}
+    return [(f"{value / 2**30:.2f} GiB", what) for what, value in held.items()]
 
 
 def before_and_after(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

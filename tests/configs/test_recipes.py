@@ -63,6 +63,33 @@ def test_a_recipe_has_the_method_of_its_paper(name, method, fields):
     assert {field: found[field] for field in fields} == {field: wanted[field] for field in fields}
 
 
+def test_tulus_command_is_that_of_the_model_whose_results_stand_beside_it():
+    """open-instruct docs/tulu3.md, Llama-3.1-Tulu-3-8B: 32 prompts on each of 7 GPUs, 4 epochs; not the 405B's."""
+    config, episodes = module_of("tulu3_rlvr").get_config(), 10_000_000
+    rows, train = config.sample.prompts_per_step * config.sample.group_size, config.train
+    assert (rows, train.epochs, train.minibatches, train.steps) == (32 * 7, 4, 1, episodes // 224)
+    assert (train.optimizer.learning_rate, train.optimizer.decay_steps) == (3e-7, 4 * train.steps)
+    assert (config.algorithm.reward_kl_coef, config.algorithm.reward_kl.fn) == (0.05, "k1")
+
+
+@pytest.mark.parametrize(("name", "count"), [("dr_grpo_7b", 500), ("grpo_gsm8k", 1319), ("tulu3_rlvr", 1319)])
+def test_a_named_test_set_is_evaluated_whole(name, count):
+    """The last batch may be shorter: the evaluator fills it."""
+    settings = module_of(name).get_config().eval
+    assert settings.num_prompts == count and -count % settings.batch_size < 64, "little is filled"
+
+
+def test_the_overlong_punishment_weighs_as_verls():
+    """There the scores are 1 and -1 beside a punishment of 1 at most; here 1 and 0."""
+    assert module_of("dapo_7b").get_config().algorithm.shaping.penalty == (1 - 0) / (1 - -1)
+
+
+def test_the_asynchronous_recipe_tells_its_bounds():
+    module, words = module_of("async_8b"), {4: "four versions ahead", 8: "eight versions old"}
+    flow = module.get_config().flow
+    assert flow.order == "ready" and words[flow.eta] in module.__doc__ and words[flow.age] in module.__doc__
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_tells_what_the_recipe_says(name):
     module = module_of(name)

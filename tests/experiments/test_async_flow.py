@@ -1,5 +1,9 @@
 """Flow without a trainer: rows in flight under new weights, orders of batches, a snapshot, what is thrown away."""
 
+import concurrent.futures
+import threading
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -72,6 +76,53 @@ def gaps(setup, weights, rows):
     own = np.take_along_axis(scores, rollout.versions[None], axis=0)[0]
     gap = np.where(rollout.completion_mask, np.abs(own - rollout.sampled_log_probs), 0.0)
     return gap.max(), max(len(set(row.versions.tolist())) for row in rows)
+
+
+class Timed(async_flow.Flow):
+    """A flow with a clock of its own and no engine: two decode calls of 5 s while it trains, then 3 s to drain."""
+
+    def __init__(self, workdir, *, free):
+        self._free, self._recorded, self._event, self._path = free, None, {}, workdir / async_flow.LOG
+        self._settings = types.SimpleNamespace(train_ticks=2, in_flight="drain")
+        self._groups, self.counters, self.ticks = types.SimpleNamespace(idle=True), Counters(), 0
+        self._pool = concurrent.futures.ThreadPoolExecutor(1) if free else None
+        self.now, self._begun, self._sampled = 0.0, threading.Event(), threading.Event()
+        self._train_s = 0.0
+
+    def train(self, seconds):
+        """Trains for `seconds`; beside the sampling, if the schedule is free, which begins after it and ends before."""
+        self._begun.set()
+        if self._free:
+            self._sampled.wait(60)
+        self.now += seconds
+        return "trained"
+
+    def _call(self, *, idle_ok=False):
+        if self._free:
+            self._begun.wait(60)
+        if self.ticks == 2:
+            return False
+        self.ticks, self.now = self.ticks + 1, self.now + 5.0
+        if self.ticks == 2:
+            self._groups.idle = False
+            self._sampled.set()
+        return True
+
+    def _step(self):
+        self._groups.idle, self.now = True, self.now + 3.0
+
+
+@pytest.mark.parametrize(("free", "train_s", "beside_s"), [(False, 2.0, 13.0), (True, 12.0, 3.0)])
+def test_seconds_in_updates_are_not_those_of_the_sampling_beside_them(tmp_path, monkeypatch, free, train_s, beside_s):
+    """The free schedule trains while it samples, the counted one after it."""
+    flow = Timed(tmp_path, free=free)
+    monkeypatch.setattr(async_flow.time, "perf_counter", lambda: flow.now)
+    assert flow.beside(flow.train, 2.0) == "trained"
+    monkeypatch.setattr(async_flow.policy, "timings", lambda *_: {"train_s": flow.now, "step_s": flow.now})
+    programs = types.SimpleNamespace(_replace=lambda **_: None)
+    assert flow.timings(None, None, programs) == {"train_s": train_s, "beside_s": beside_s, "step_s": 15.0}
+    if flow._pool is not None:
+        flow._pool.shutdown()
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """experiments.bench.device at toy size: points go to the file one by one, are not repeated, and an error is a line."""
 
 import json
+import types
 
 import pytest
 
@@ -46,6 +47,20 @@ def test_half_a_line_of_a_killed_run_is_measured_again(tmp_path, capsys):
     made = device.measure(file, iter([point(1, fails), point(2, lambda rates: {"step_s": 1.0})]), {}, 1e9)
     assert [row["rows"] for row in made] == [2]
     assert json.loads(file.read_text().splitlines()[-1])["rows"] == 2
+
+
+def test_another_device_measures_its_own_points(tmp_path, capsys, monkeypatch):
+    """Also beside points that were written without a device, which are of the head before them."""
+    file = tmp_path / "device.jsonl"
+    head, first = {"point": "device", "kind": "old"}, {"point": "decode", "model": "toy", "rows": 1, "step_s": 2.0}
+    file.write_text(f"{json.dumps(head)}\n{json.dumps(first)}\n")
+    made = {}
+    for kind in ("old", "new", "old", "new"):
+        monkeypatch.setattr(device.jax, "devices", lambda kind=kind: [types.SimpleNamespace(device_kind=kind)])
+        todo = [point(n, lambda rates: {"step_s": 1.0}) for n in (1, 2)]
+        found = device.measure(file, iter(todo), {}, 1e9)
+        made.setdefault(kind, []).append([(row["device"], row["rows"]) for row in found])
+    assert made == {"old": [[("old", 2)], []], "new": [[("new", 1), ("new", 2)], []]}
 
 
 def test_after_the_time_no_point_begins(tmp_path, capsys):

@@ -94,6 +94,17 @@ def test_what_is_counted_of_each_programs_batch(name):
     assert work_of(batches()[name], (0, 0)) == (8, 2 * (15 + 6), 3)
 
 
+def test_absent_responses_do_not_count():
+    """They are rows like others (preference_data.take_rows repeats a record), of which only `present` tells."""
+    batch = batches()["preference"]
+    of_two = jax.tree.map(lambda x: np.concatenate([x, x]), batch)
+    assert work_of(of_two, (0,)) == (16, 2 * (15 + 6), 6)
+    whole = of_two._replace(present=np.array([[True, True], [False, False]]))
+    assert work_of(whole, (0,)) == work_of(jax.tree.map(jnp.asarray, whole), (0,)) == (8, 15 + 6, 3)
+    assert work_of(of_two._replace(present=np.array([[True, False], [False, True]])), (0,)) == (8, 15 + 6, 3)
+    assert work_of(batch._replace(present=np.array([[False, True]])), (0,)) == (3, 6, 1)
+
+
 def test_windows_shared_prompts_and_what_reads_no_tokens():
     assert work_of((rows(5, 3), np.ones((2, 1))), (0, 2))[1] == (15 + 6) + (9 + 5)
     # A prompt of 3 tokens, once for two completions of 2: each of their tokens sees the prompt and itself.
@@ -120,6 +131,16 @@ def test_rates_are_of_one_step_and_one_device():
     found.count(given, head=False)
     only = train_flops(SMALL, tokens=tokens, pairs=pairs, scored=0)
     assert found.rates({"train_s": 1.0})["train_flops_per_s_per_device"] == pytest.approx(only / 2)
+
+
+def test_devices_that_only_sample_count_in_the_whole_step_and_not_in_the_updates():
+    full = types.SimpleNamespace(**vars(CPU) | {"memory_stats": lambda: {"bytes_in_use": 9, "peak_bytes_in_use": 9}})
+    part = types.SimpleNamespace(**vars(CPU) | {"memory_stats": lambda: {"bytes_in_use": 1, "peak_bytes_in_use": 1}})
+    found = Meter([part], lambda: SMALL, [full, full, full], peak=1e9)
+    found.count(batches()["sft"])
+    told = found.rates({"train_s": 2.0, "tokens_per_s": 32.0})
+    assert (told["tokens_per_s_per_device"], told["train_tokens_per_s_per_device"]) == (8.0, 4.0)
+    assert told["mfu"] == pytest.approx(told["train_flops_per_s_per_device"] / 1e9) and told["bytes_in_use"] == 9.0
 
 
 def test_mfu_needs_a_peak():

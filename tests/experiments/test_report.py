@@ -3,8 +3,10 @@
 import html.parser
 import json
 import math
+import pathlib
 import re
 
+import jinja2
 import pytest
 
 from experiments.report import cli, run_page
@@ -213,11 +215,27 @@ def test_timing_leaves_the_compiling_step_out():
 def test_utilisation_and_memory_are_among_the_rates():
     one = {"step": 1, "step_s": 2.0, "train_s": 1.0, "tokens_per_s": 800.0, "tokens_per_s_per_device": 100.0}
     one |= {"train_flops_per_s_per_device": 4e14, "mfu": 0.404, "peak_bytes_in_use": 3 * 2.0**30}
-    said = dict((what, value) for value, what in run_page.timing_summary([one])["rates"])
+    summary = run_page.timing_summary([one])
+    said = dict((what, value) for value, what in summary["rates"])
     assert said == {
         "tokens/s": "800", "sampled tokens/s per device": "100", "model FLOP/s per device in updates": "400T",
-        "MFU in updates": "40.4 %", "at most": "3.00 GiB",
+        "MFU in updates": "40.4 %",
     }  # fmt: skip
+    assert summary["memory"] == [("3.00 GiB", "at most")]
+
+
+def test_medians_and_the_last_steps_memory_are_told_apart():
+    rows = [{"step": n, "step_s": 2.0, "tokens_per_s": 8.0, "bytes_in_use": n * 2.0**30} for n in (1, 2, 3)]
+    templates = jinja2.FileSystemLoader(pathlib.Path(cli.__file__).with_name("templates"))
+    macros = jinja2.Environment(loader=templates, undefined=jinja2.StrictUndefined).get_template("parts.html").module
+    page = macros.timing({"timing": run_page.timing_summary(rows), "acts": False})
+    assert "; 8 tokens/s (medians); 3.00 GiB in use on the fullest device (after the last step)." in page
+
+
+def test_sampling_beside_the_updates_is_a_stage():
+    rows = [{"step": n, "step_s": 4.0, "train_s": 1.0, "beside_s": 3.0} for n in (1, 2)]
+    stages = run_page.timing_summary(rows)["stages"]
+    assert [(label, share) for label, share, _ in stages] == [("train", 0.25), (run_page.STAGES["beside_s"], 0.75)]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
 """experiments/parts/run.py: steps, saves, stops and restarts, once for all programs."""
 
 import json
+import types
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from experiments.parts import run as run_module
 from experiments.parts.run import Run
+from experiments.parts.setup import Setup
 from rl_jax.training import checkpoint
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
@@ -205,6 +208,36 @@ def test_a_step_that_counts_many_is_profiled_if_it_reaches_the_first(tmp_path, m
     log = dict(progress=False, tensorboard=False, profile_steps=(3, 5))
     run(tmp_path, config(log=log), stride=2, total=8)
     assert events == ["start", 6]
+
+
+def test_the_meter_and_the_record_have_the_devices_that_only_sample(tmp_path, monkeypatch):
+    def mesh(*devices):
+        return types.SimpleNamespace(devices=np.array(devices, object))
+
+    setup = Setup(*[None] * len(Setup._fields))._replace(mesh=mesh("a", "b"))
+    separate, shared = (types.SimpleNamespace(mesh=mesh(*names)) for names in (("c", "d"), ("b", "a")))
+    made, said = [], []
+    monkeypatch.setattr(run_module, "Meter", lambda devices, sizes, others=(), **_: made.append((devices, others)))
+    monkeypatch.setattr(run_module, "record_run", lambda *arguments: said.append(arguments[-1]))
+    monkeypatch.setattr(run_module, "describe", str)
+    monkeypatch.setattr(run_module, "claim", lambda *_: None)
+    loop = Run(config(), tmp_path, "sum", config().train)
+    made.clear()  # one without devices, until `record`
+    for rollout in (separate, shared, None):
+        loop.record(setup._replace(rollout=rollout))
+    loop.record(["a"])
+    assert made == [(["a", "b"], ["c", "d"]), *[(["a", "b"], [])] * 2, (["a"], [])]
+    assert said == [["a", "b", "c", "d"], ["a", "b"], ["a", "b"], ["a"]]
+
+
+def test_every_process_refuses_steps_that_cannot_be_profiled(tmp_path, monkeypatch):
+    """Or the first one would raise, and the others wait for it."""
+    loop = Run(
+        config(log=dict(progress=False, tensorboard=False, profile_steps=(8, 9))), tmp_path, "sum", config().train
+    )
+    monkeypatch.setattr(run_module.distributed, "is_main", lambda: False)
+    with pytest.raises(ValueError, match="the run ends at step 7"):
+        next(loop.steps())
 
 
 def test_steps_after_the_end_cannot_be_profiled(tmp_path):
