@@ -86,7 +86,7 @@ def test_candidates_train_in_one_program(monkeypatch):
     config.sample.update(num_envs=4, num_steps=8)
     config.network.hidden = (8,)
     config.train.update(total_steps=4 * 32, epochs=1, minibatches=1)
-    found = reward_search.trained(config, [{"effort": 0.0, "own": 1.0}, {"effort": 9.0, "own": 0.0}], [0, 7])
+    found = reward_search.trained(config, [{"effort": 0.0, "upright": 1.0}, {"effort": 9.0, "upright": 0.0}], [0, 7])
     assert [row["weights"]["effort"] for row in found] == [0.0, 9.0]
-    assert all(set(row["terms"]) == {"own", "effort"} and len(row["scores"]) == 2 for row in found)
+    assert all(set(row["terms"]) == {"upright", "effort"} and len(row["scores"]) == 2 for row in found)
     assert found[0]["scores"] != found[1]["scores"]
