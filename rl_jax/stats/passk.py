@@ -1,7 +1,7 @@
 """pass@k, pass^k and maj@k from n >= k samples per problem: the exact mean over all subsets of k, hence unbiased."""
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
@@ -24,13 +24,7 @@ def pass_at_k(samples: int | Sequence[int], correct: int | Sequence[int], k: int
     Raises:
       ValueError: if k is not in 1..n or c not in 0..n.
     """
-    samples, correct = np.broadcast_arrays(np.asarray(samples), np.asarray(correct))
-    result = []
-    for n, c in zip(samples.ravel().tolist(), correct.ravel().tolist(), strict=True):
-        if not 1 <= k <= n or not 0 <= c <= n:
-            raise ValueError(f"pass@{k} of {c} correct ones of {n} samples: needs 1 <= k <= n and 0 <= c <= n")
-        result.append(1.0 - math.comb(n - c, k) / math.comb(n, k))  # exact integers: no product loses small terms
-    return np.array(result).reshape(samples.shape)
+    return _of_each(samples, correct, k, "pass@", lambda n, c: 1.0 - math.comb(n - c, k) / math.comb(n, k))
 
 
 def pass_hat_k(samples: int | Sequence[int], correct: int | Sequence[int], k: int) -> np.ndarray:
@@ -49,12 +43,19 @@ def pass_hat_k(samples: int | Sequence[int], correct: int | Sequence[int], k: in
     Raises:
       ValueError: if k is not in 1..n or c not in 0..n.
     """
+    return _of_each(samples, correct, k, "pass^", lambda n, c: math.comb(c, k) / math.comb(n, k))
+
+
+def _of_each(
+    samples: int | Sequence[int], correct: int | Sequence[int], k: int, name: str, value: Callable[[int, int], float]
+) -> np.ndarray:
+    """value(n, c) of each problem, on exact integers: no product loses small terms. name: for the message."""
     samples, correct = np.broadcast_arrays(np.asarray(samples), np.asarray(correct))
     result = []
     for n, c in zip(samples.ravel().tolist(), correct.ravel().tolist(), strict=True):
         if not 1 <= k <= n or not 0 <= c <= n:
-            raise ValueError(f"pass^{k} of {c} correct ones of {n} samples: needs 1 <= k <= n and 0 <= c <= n")
-        result.append(math.comb(c, k) / math.comb(n, k))
+            raise ValueError(f"{name}{k} of {c} correct ones of {n} samples: needs 1 <= k <= n and 0 <= c <= n")
+        result.append(value(n, c))
     return np.array(result).reshape(samples.shape)
 
 
