@@ -8,7 +8,7 @@ Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a pr
 `laser` (a pulse to shorten), `restless` (coupled arms), `docking`. A method, of choices: `dqn` (with a double
 target, the default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`, `rainbow` (all of these with c51),
 `discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `residual` (a correction of a fixed policy; in
-`docking`). `smoke` (seconds, for CI).
+`docking`), `hil_serl` (somebody intervenes; in `docking`). `smoke` (seconds, for CI).
 """
 
 import math
@@ -165,7 +165,20 @@ METHODS["residual"] = dict(
     ),
     train=dict(actor_every=4),
 )
-OF_NUMBERS = ("residual", "ddpg", "td3", "sac", "redq")
+# arXiv 2410.21845 (HIL-SERL): somebody takes over, and their steps are drawn like the demonstrations; RLPD's SAC. A
+# gripper's own critic and the classifier of images, which pays 1 at the goal, are not here: the environment pays.
+METHODS["hil_serl"] = dict(
+    env=dict(radius=0.15),
+    replay=dict(kept=128),  # the expert's, as demonstrations
+    network=dict(members=10, layer_norm=True),
+    algorithm=dict(
+        method=dict(fn="sac", temperature=0.01, subset=2, reads="mean"),
+        intervention=dict(fn="guide", margin=0.0),
+    ),
+    train=dict(actor_every=4),
+)
+IN_DOCKING = ("residual", "hil_serl")  # what they need is written for it alone
+OF_NUMBERS = ("residual", "hil_serl", "ddpg", "td3", "sac", "redq")
 # The range of discounted returns, for c51 and rainbow.
 RANGES = {"cartpole": (0.0, 100.0), "breakout": (0.0, 30.0), "matching": (-1.0, 1.0), "corridor": (0.0, 1.0)}
 RANGES["restless"] = (0.0, 10.0)
@@ -177,9 +190,10 @@ def get_config(arg: str | None = None):
     if max(len(places), len(methods)) > 1:
         raise ValueError(f"choose at most one environment and one method, not {', '.join(places + methods)}")
     method = methods[0] if methods else "sac" if set(places) & set(CONTINUOUS) else "dqn"
-    if method == "residual" and places not in ([], ["docking"]):
-        raise ValueError(f"residual corrects the controller of docking; there is none for {places[0]}")
-    usual = "docking" if method == "residual" else "pendulum"
+    if method in IN_DOCKING and places not in ([], ["docking"]):
+        what = "corrects" if method == "residual" else "is helped by"
+        raise ValueError(f"{method} {what} the controller of docking; there is none for {places[0]}")
+    usual = "docking" if method in IN_DOCKING else "pendulum"
     place = places[0] if places else usual if method in OF_NUMBERS else "cartpole"
     if (place in CONTINUOUS) != (method in OF_NUMBERS):
         kind = "numbers: ddpg, td3, sac or redq" if place in CONTINUOUS else "choices: dqn and its kin, discrete_sac"

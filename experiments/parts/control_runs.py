@@ -188,7 +188,7 @@ def state_specs(state: control.ControlState) -> control.ControlState:
 
     def spec(path, _) -> PartitionSpec:
         per_env = of_worlds(path) or any(
-            getattr(key, "name", "") == "replay" or getattr(key, "key", "") == "kept" for key in path
+            getattr(key, "name", "") == "replay" or getattr(key, "key", "") in ("kept", "taken") for key in path
         )
         return PartitionSpec("seeds", "envs") if per_env else PartitionSpec("seeds")
 

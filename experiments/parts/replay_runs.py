@@ -13,7 +13,7 @@ from experiments.parts.control_setup import load_env, num_updates, settings_of, 
 from experiments.parts.episodes import episode_row
 from experiments.parts.processes import to_host
 from rl_jax import envs
-from rl_jax.control import replay_methods
+from rl_jax.control import interventions, replay_methods
 from rl_jax.control.off_policy import make_replay_update
 from rl_jax.control.replay import Priority
 from rl_jax.control.replay_methods import ReplayParts
@@ -34,11 +34,14 @@ class Built(NamedTuple):
 
     Attributes:
       method: off_policy.OffPolicy.
-      distribution: of the actions, with the probability of a uniform one as its last output.
+      distribution: of the actions, with the probability of a uniform one as its last output, before those of an
+        intervention.
+      intervention: as at off_policy.make_replay_update, or None.
     """
 
     method: Any
     distribution: Any
+    intervention: Callable | None = None
 
 
 def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
@@ -85,7 +88,20 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
         parts = parts._replace(critic=critic, actor=actor, smoothing=smoothing)
     method = bind(algorithm["method"], replay_methods)(parts)
     uniform = exploration.uniform_actions(law, *bounds, stored_before_squash=name == "sac")
-    return Built(method, exploration.exploring(law, uniform, around=around))
+    law = exploration.exploring(law, uniform, around=around)
+    watching = algorithm.get("intervention", {"fn": ""})
+    if not watching["fn"]:
+        return Built(method, law)
+    if whole or config.env.name != "probes/docking":
+        raise ValueError(f"algorithm.intervention: {watching['fn']} watches probes/docking, not {config.env.name}")
+    watch = bind(watching, docking)
+    stored = interventions.to_stored(*bounds, before_squash=name == "sac")
+
+    def intervention(observations: jax.Array):
+        actions, flags = watch(observations)
+        return stored(actions), flags
+
+    return Built(method, interventions.intervened(law, len(space.low)), intervention)
 
 
 # Environments whose actions are combinations, and the vectors of their parts.
@@ -221,6 +237,7 @@ def make_replay_run(config, *, parts: int = 1, axis_name: str | None = None) -> 
             make_optimizers(groups["train"], steps),
             num_steps=config.sample.num_steps,
             axis_name=axis_name,
+            intervention=built.intervention,
         )
         return built.distribution, *functions
 
@@ -264,7 +281,8 @@ def make_replay_recorder(config) -> Callable:
 
         def policy(worlds):
             outputs = built.method.policy(params, worlds.observation)
-            return jnp.concatenate([outputs, jnp.zeros((len(outputs), 1))], axis=1), worlds.memory
+            unused = built.distribution.num_outputs - outputs.shape[1]  # no random actions and no interventions
+            return jnp.concatenate([outputs, jnp.zeros((len(outputs), unused))], axis=1), worlds.memory
 
         key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 2), train.step)
         options = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy)

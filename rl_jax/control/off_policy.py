@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
+from rl_jax.control import interventions
 from rl_jax.control.replay import Replay, add, empty
 from rl_jax.control.replay_learning import make_learner
 from rl_jax.control.replay_types import OffPolicy, ReplaySettings, ReplayState, check, opener
@@ -41,6 +42,7 @@ def make_replay_update(
     num_steps: int,
     axis_name=None,
     learn_from: Callable | None = None,
+    intervention: Callable | None = None,
 ) -> tuple[Callable, Callable, Callable]:
     """Builds the pure functions of a training run from replay.
 
@@ -55,6 +57,8 @@ def make_replay_update(
       axis_name: mapped axis over which the environments are spread. Gradients are summed over it; draws are each
         part's own.
       learn_from: (state, key) -> ReplayBatch, instead of a draw from the replay alone.
+      intervention: observations [B, ...] -> (the expert's actions [B, D] as the distribution stores them, bool [B]
+        whether it takes over). The distribution is then one of control.interventions.intervened.
 
     Returns:
       (init, update, policy_of), see update.make_update; init(key) -> ReplayState.
@@ -62,20 +66,25 @@ def make_replay_update(
     Raises:
       ValueError: if numbers do not divide.
     """
-    check(settings, num_steps, method)
+    check(settings, num_steps, method, intervening=intervention is not None)
     opened = opener(method)
     learn = make_learner(method, settings, optimizers, axis_name=axis_name, learn_from=learn_from)
 
-    def acting(params: dict[str, Any], share: chex.Array) -> Callable:
+    def acting(params: dict[str, Any], share: chex.Array, helped: str = "never") -> Callable:
         def policy(observations: chex.Array) -> chex.Array:
             outputs = method.policy(params, observations)
             column = jnp.broadcast_to(jnp.asarray(share, outputs.dtype), (len(outputs), 1))
-            return jnp.concatenate([outputs, column], axis=1)
+            if intervention is None:
+                return jnp.concatenate([outputs, column], axis=1)
+            actions, flags = intervention(observations)
+            flags = {"never": jnp.zeros_like(flags), "when due": flags, "always": jnp.ones_like(flags)}[helped]
+            return jnp.concatenate([outputs, column, actions, flags[:, None]], axis=1)
 
         return memoryless(policy)
 
-    def gathered(params: dict[str, Any], worlds: Worlds, key: chex.PRNGKey, share: chex.Array, count: int):
-        worlds, rows, metrics = collect(acting(params, share), distribution, env, worlds, key, num_steps=count)
+    def gathered(params, worlds: Worlds, key: chex.PRNGKey, share: chex.Array, count: int, helped: str = "when due"):
+        policy = acting(params, share, helped)
+        worlds, rows, metrics = collect(policy, distribution, env, worlds, key, num_steps=count)
         kept = Transitions(
             observations=rows.observations,
             actions=distribution.to_env(rows.actions),
@@ -84,7 +93,8 @@ def make_replay_update(
             terminated=rows.terminated,
             truncated=rows.truncated,
         )
-        return worlds, kept, metrics
+        taken = rows.outputs[..., -1] if intervention is not None else ()
+        return worlds, kept, taken, metrics
 
     def init(key: chex.PRNGKey) -> ReplayState:
         params_key, worlds_key, train_key, warmup_key = jax.random.split(key, 4)
@@ -92,19 +102,26 @@ def make_replay_update(
         worlds = start(env, own_key(worlds_key, axis_name))
         warmup_key, kept_key = jax.random.split(own_key(warmup_key, axis_name))
         if settings.kept:
-            untrained = opened(train.params)
-            worlds, rows, _ = gathered(untrained, worlds, kept_key, jnp.float32(0.0), settings.kept)
+            untrained = opened(train.params), worlds, kept_key, jnp.float32(0.0), settings.kept
+            worlds, rows, _, _ = gathered(*untrained, helped="always")
             kept = _holding(rows, settings._replace(slots=settings.kept))
             train = train._replace(trackers=train.trackers | {"kept": kept})
         keys = warmup_key, jnp.float32(1.0)
-        worlds, rows, _ = gathered(opened(train.params), worlds, *keys, settings.warmup)
+        worlds, rows, taken, _ = gathered(opened(train.params), worlds, *keys, settings.warmup)
+        if intervention is not None:
+            flags = interventions.write(jnp.zeros((len(taken), settings.slots)), jnp.int32(0), taken)
+            train = train._replace(trackers=train.trackers | {"taken": flags})
         return ReplayState(train, worlds, _holding(rows, settings), jnp.int32(settings.warmup), jnp.int32(0))
 
     def update(state: ReplayState):
         key = own_key(jax.random.fold_in(state.train.rng, state.updates), axis_name)
         act_key, learn_key = jax.random.split(key)
         share = settings.random_share(state.updates)
-        worlds, rows, metrics = gathered(opened(state.train.params), state.worlds, act_key, share, num_steps)
+        worlds, rows, taken, metrics = gathered(opened(state.train.params), state.worlds, act_key, share, num_steps)
+        if intervention is not None:
+            flags = interventions.write(state.train.trackers["taken"], state.written, taken)
+            state = state._replace(train=state.train._replace(trackers=state.train.trackers | {"taken": flags}))
+            metrics["intervention/share"] = Mean(jnp.sum(taken), jnp.float32(taken.size))
         replay = add(state.replay, state.written, rows)
         state = state._replace(worlds=worlds, replay=replay, written=state.written + num_steps)
         state, learned = learn(state, learn_key)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rl_jax.control.interventions import draw_shown
 from rl_jax.control.replay import ReplayBatch, draw, join, with_priorities
 from rl_jax.control.replay_types import OffPolicy, ReplaySettings, ReplayState, opener
 from rl_jax.core.masked import Mean
@@ -44,6 +45,9 @@ def make_learner(
         own_key, kept_key = jax.random.split(key)
         half, kept = settings.batch_size // 2, state.train.trackers["kept"]
         mine = draw(state.replay, state.written, own_key, half, **options)
+        if "taken" in state.train.trackers:
+            taken = state.train.trackers["taken"]
+            return join(mine, draw_shown(kept, state.replay, taken, kept_key, half, discount=settings.discount))
         return join(mine, draw(kept, jnp.int32(settings.kept), kept_key, half, **options))
 
     next_batch = learn_from or draws

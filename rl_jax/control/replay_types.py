@@ -38,8 +38,9 @@ class ReplaySettings(NamedTuple):
       slots: R, steps that are kept of each environment.
       warmup: random steps of each environment before the first update.
       batch_size: N, draws of one gradient step.
-      kept: steps of each environment by the untrained policy, before the warm-up, which are never overwritten; half of
-        each batch is drawn from them. 0 is none. Source: arXiv 2302.02948 (RLPD), symmetric sampling.
+      kept: steps of each environment by the untrained policy (with interventions: by the expert), before the warm-up,
+        which are never overwritten; half of each batch is drawn from them. 0 is none. Source: arXiv 2302.02948 (RLPD),
+        symmetric sampling.
       steps: n, rewards that are summed before the value.
       discount: gamma, float.
       tau: share of the newest params in the slow copy, float; 1 copies.
@@ -71,7 +72,8 @@ class ReplayState(NamedTuple):
 
     Attributes:
       train: TrainState. params and opt_state are {"critic": one flat vector, "actor": ...}; trackers is {"slow": ...},
-        the slow copies, and {"kept": Replay} if there is one. Its step counts gradient steps of the critics.
+        the slow copies, with {"kept": Replay} and {"taken": float32 [B, R]}, the flags of interventions, if there are
+        such. Its step counts gradient steps of the critics.
       worlds: state of the environments.
       replay: Replay.
       written: int32 []. Steps of each environment in the replay so far, those that were overwritten included.
@@ -100,8 +102,14 @@ def opener(method: OffPolicy) -> Callable:
     return lambda vectors: {name: unravel[name](x) for name, x in vectors.items()}
 
 
-def check(settings: ReplaySettings, num_steps: int, method: OffPolicy) -> None:
+def check(settings: ReplaySettings, num_steps: int, method: OffPolicy, *, intervening: bool = False) -> None:
     """Checks the numbers of an update against each other.
+
+    Args:
+      settings: the numbers.
+      num_steps: T.
+      method: the losses.
+      intervening: whether an expert takes over.
 
     Raises:
       ValueError: if they do not divide, or the warm-up is too short for a draw or too long for the replay.
@@ -120,6 +128,11 @@ def check(settings: ReplaySettings, num_steps: int, method: OffPolicy) -> None:
         raise ValueError(
             f"replay: {settings.kept} kept steps of each environment need an even batch_size={settings.batch_size}, at "
             f"least n_step={settings.steps} of them, and draws without priority"
+        )
+    if intervening and (settings.steps != 1 or not settings.kept):
+        raise ValueError(
+            f"algorithm.intervention needs demonstrations, replay.kept={settings.kept} above 0, and draws of single "
+            f"steps: set algorithm.n_step={settings.steps} to 1"
         )
     if not max(settings.steps, 1) <= settings.warmup <= settings.slots:
         raise ValueError(

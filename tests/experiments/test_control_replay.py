@@ -46,7 +46,7 @@ def trained(config):
 @pytest.mark.parametrize("method", configs.METHODS)
 def test_every_method_builds(method):
     """Its networks and losses, down to their shapes; every field is one that is read."""
-    place = "docking" if method == "residual" else "aim" if method in configs.OF_NUMBERS else "matching"
+    place = "docking" if method in configs.IN_DOCKING else "aim" if method in configs.OF_NUMBERS else "matching"
     config = configs.get_config(f"{place},{method},smoke")
     groups = control_setup.settings_of(config)
     env = control_setup.load_env(config, config.sample.num_envs)

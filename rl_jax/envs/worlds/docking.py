@@ -10,11 +10,12 @@ from rl_jax.envs.protocol import Box, Environment, Step, time_limit
 NO = np.bool_(False)
 
 
-def environment(*, periods: int = 40) -> Environment:
+def environment(*, periods: int = 40, radius: float = 0.0) -> Environment:
     """Position and velocity in a plane, v' = .8 v + .2 a, p' = p + .3 v', reward -|p'|^2, actions in [-1, 1]^2.
 
     Args:
       periods: steps after which an episode is truncated.
+      radius: above 0, the reward is 1 where |p'| is less, which ends the episode, and 0 elsewhere.
     """
 
     def reset(key: chex.PRNGKey):
@@ -25,7 +26,11 @@ def environment(*, periods: int = 40) -> Environment:
         velocity = 0.8 * state[2:] + 0.2 * action
         place = jnp.clip(state[:2] + 0.3 * velocity, -2.0, 2.0)
         state = jnp.concatenate([place, velocity])
-        return state, Step(state, -jnp.sum(jnp.square(place)), NO, NO)
+        squared = jnp.sum(jnp.square(place))
+        if radius:
+            there = squared < radius**2
+            return state, Step(state, there.astype(jnp.float32), there, NO)
+        return state, Step(state, -squared, NO, NO)
 
     wide = np.full(4, 2.0, np.float32)
     unit = np.ones(2, np.float32)
@@ -38,3 +43,16 @@ def biased_pd(observations: chex.Array, *, bias: float = 0.3) -> chex.Array:
     a = clip(-2 (p - bias) - 1.5 v, -1, 1)
     """
     return jnp.clip(-2.0 * (observations[:, :2] - bias) - 1.5 * observations[:, 2:], -1.0, 1.0)
+
+
+def guide(observations: chex.Array, *, margin: float = 0.0) -> tuple[chex.Array, chex.Array]:
+    """Somebody who watches: (the controller's actions without its bias [N, 2], whether they take over, bool [N]).
+
+    They do while the point moves away from the origin: p . v > margin.
+
+    Args:
+      observations: float [N, 4].
+      margin: of p . v.
+    """
+    away = jnp.sum(observations[:, :2] * observations[:, 2:], axis=1)
+    return biased_pd(observations, bias=0.0), away > margin

@@ -218,9 +218,9 @@ def restless(*, single: float = 0.2, pair: float = 1.0, refill: float = 0.3, per
     return arms.environment(single=single, pair=pair, refill=refill, periods=periods)
 
 
-def docking(*, periods: int = 40) -> Environment:
+def docking(*, periods: int = 40, radius: float = 0.0) -> Environment:
     """A point to push to the origin; arguments as in envs.worlds.docking.environment."""
-    return dockings.environment(periods=periods)
+    return dockings.environment(periods=periods, radius=radius)
 
 
 def behaviours(*, count: int = 3) -> Environment:
