@@ -13,7 +13,7 @@ from experiments.parts.control_setup import load_env, num_updates, settings_of, 
 from experiments.parts.episodes import episode_row
 from experiments.parts.processes import to_host
 from rl_jax import envs
-from rl_jax.control import interventions, replay_methods
+from rl_jax.control import replay_methods
 from rl_jax.control.off_policy import make_replay_update
 from rl_jax.control.replay import Priority
 from rl_jax.control.replay_methods import ReplayParts
@@ -95,13 +95,13 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
     if whole or config.env.name != "probes/docking":
         raise ValueError(f"algorithm.intervention: {watching['fn']} watches probes/docking, not {config.env.name}")
     watch = bind(watching, docking)
-    stored = interventions.to_stored(*bounds, before_squash=name == "sac")
+    stored = exploration.to_stored(*bounds, before_squash=name == "sac")
 
     def intervention(observations: jax.Array):
         actions, flags = watch(observations)
         return stored(actions), flags
 
-    return Built(method, interventions.intervened(law, len(space.low)), intervention)
+    return Built(method, exploration.intervened(law, len(space.low)), intervention)
 
 
 # Environments whose actions are combinations, and the vectors of their parts.

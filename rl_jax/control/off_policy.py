@@ -58,7 +58,7 @@ def make_replay_update(
         part's own.
       learn_from: (state, key) -> ReplayBatch, instead of a draw from the replay alone.
       intervention: observations [B, ...] -> (the expert's actions [B, D] as the distribution stores them, bool [B]
-        whether it takes over). The distribution is then one of control.interventions.intervened.
+        whether it takes over). The distribution is then one of models.agents.exploration.intervened.
 
     Returns:
       (init, update, policy_of), see update.make_update; init(key) -> ReplayState.
@@ -70,31 +70,8 @@ def make_replay_update(
     opened = opener(method)
     learn = make_learner(method, settings, optimizers, axis_name=axis_name, learn_from=learn_from)
 
-    def acting(params: dict[str, Any], share: chex.Array, helped: str = "never") -> Callable:
-        def policy(observations: chex.Array) -> chex.Array:
-            outputs = method.policy(params, observations)
-            column = jnp.broadcast_to(jnp.asarray(share, outputs.dtype), (len(outputs), 1))
-            if intervention is None:
-                return jnp.concatenate([outputs, column], axis=1)
-            actions, flags = intervention(observations)
-            flags = {"never": jnp.zeros_like(flags), "when due": flags, "always": jnp.ones_like(flags)}[helped]
-            return jnp.concatenate([outputs, column, actions, flags[:, None]], axis=1)
-
-        return memoryless(policy)
-
-    def gathered(params, worlds: Worlds, key: chex.PRNGKey, share: chex.Array, count: int, helped: str = "when due"):
-        policy = acting(params, share, helped)
-        worlds, rows, metrics = collect(policy, distribution, env, worlds, key, num_steps=count)
-        kept = Transitions(
-            observations=rows.observations,
-            actions=distribution.to_env(rows.actions),
-            rewards=rows.rewards,
-            next_observations=rows.next_observations,
-            terminated=rows.terminated,
-            truncated=rows.truncated,
-        )
-        taken = rows.outputs[..., -1] if intervention is not None else ()
-        return worlds, kept, taken, metrics
+    acting = _make_acting(method, intervention)
+    gathered = _make_gathered(acting, distribution, env, intervention is not None)
 
     def init(key: chex.PRNGKey) -> ReplayState:
         params_key, worlds_key, train_key, warmup_key = jax.random.split(key, 4)
@@ -134,6 +111,43 @@ def make_replay_update(
         return acting(opened(state.train.params), jnp.float32(0.0))
 
     return init, update, policy_of
+
+
+def _make_acting(method: OffPolicy, intervention: Callable | None) -> Callable:
+    """(params, share of random actions, when the expert takes over) -> the policy of `collect`."""
+
+    def acting(params: dict[str, Any], share: chex.Array, helped: str = "never") -> Callable:
+        def policy(observations: chex.Array) -> chex.Array:
+            outputs = method.policy(params, observations)
+            column = jnp.broadcast_to(jnp.asarray(share, outputs.dtype), (len(outputs), 1))
+            if intervention is None:
+                return jnp.concatenate([outputs, column], axis=1)
+            actions, flags = intervention(observations)
+            flags = {"never": jnp.zeros_like(flags), "when due": flags, "always": jnp.ones_like(flags)}[helped]
+            return jnp.concatenate([outputs, column, actions, flags[:, None]], axis=1)
+
+        return memoryless(policy)
+
+    return acting
+
+
+def _make_gathered(acting: Callable, distribution, env, intervening: bool) -> Callable:
+    """(params, worlds, key, share, T) -> (worlds, Transitions [B, T], which the expert took [B, T] or (), metrics)."""
+
+    def gathered(params, worlds: Worlds, key: chex.PRNGKey, share: chex.Array, count: int, helped: str = "when due"):
+        policy = acting(params, share, helped)
+        worlds, rows, metrics = collect(policy, distribution, env, worlds, key, num_steps=count)
+        kept = Transitions(
+            observations=rows.observations,
+            actions=distribution.to_env(rows.actions),
+            rewards=rows.rewards,
+            next_observations=rows.next_observations,
+            terminated=rows.terminated,
+            truncated=rows.truncated,
+        )
+        return worlds, kept, rows.outputs[..., -1] if intervening else (), metrics
+
+    return gathered
 
 
 def _first(method: OffPolicy, optimizers, params_key: chex.PRNGKey, train_key: chex.PRNGKey) -> TrainState:

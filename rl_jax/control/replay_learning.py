@@ -36,21 +36,7 @@ def make_learner(
     turns, per_turn = _turns(settings, method)
     common = dict(opened=opened, optimizers=optimizers, settings=settings, axis_name=axis_name)
 
-    def draws(state: ReplayState, key: chex.PRNGKey) -> ReplayBatch:
-        options = dict(
-            discount=settings.discount, steps=settings.steps, priority=settings.priority, axis_name=axis_name
-        )
-        if not settings.kept:
-            return draw(state.replay, state.written, key, settings.batch_size, **options)
-        own_key, kept_key = jax.random.split(key)
-        half, kept = settings.batch_size // 2, state.train.trackers["kept"]
-        mine = draw(state.replay, state.written, own_key, half, **options)
-        if "taken" in state.train.trackers:
-            taken = state.train.trackers["taken"]
-            return join(mine, draw_shown(kept, state.replay, taken, kept_key, half, discount=settings.discount))
-        return join(mine, draw(kept, jnp.int32(settings.kept), kept_key, half, **options))
-
-    next_batch = learn_from or draws
+    next_batch = learn_from or _make_draws(settings, axis_name)
 
     def critic_step(state: ReplayState, key: chex.PRNGKey):
         draw_key, loss_key = jax.random.split(key)
@@ -105,6 +91,26 @@ def make_learner(
         return state, jax.tree.map(lambda x: jnp.sum(x, axis=0), learned)
 
     return learn
+
+
+def _make_draws(settings: ReplaySettings, axis_name) -> Callable:
+    """(state, key) -> ReplayBatch: of the replay, or half of it and half of what is kept."""
+
+    def draws(state: ReplayState, key: chex.PRNGKey) -> ReplayBatch:
+        options = dict(
+            discount=settings.discount, steps=settings.steps, priority=settings.priority, axis_name=axis_name
+        )
+        if not settings.kept:
+            return draw(state.replay, state.written, key, settings.batch_size, **options)
+        own_key, kept_key = jax.random.split(key)
+        half, kept = settings.batch_size // 2, state.train.trackers["kept"]
+        mine = draw(state.replay, state.written, own_key, half, **options)
+        if "taken" in state.train.trackers:
+            taken = state.train.trackers["taken"]
+            return join(mine, draw_shown(kept, state.replay, taken, kept_key, half, discount=settings.discount))
+        return join(mine, draw(kept, jnp.int32(settings.kept), kept_key, half, **options))
+
+    return draws
 
 
 def _means(metrics: dict[str, chex.Array], count: chex.Array) -> dict[str, Mean]:

@@ -27,11 +27,11 @@ def ring(first, envs, slots):
 
 def test_the_experts_action_is_taken_where_the_flag_is_set():
     law = exploration.squashed(LOW, HIGH)
-    helped = interventions.intervened(law, 2)
-    stored = interventions.to_stored(LOW, HIGH, before_squash=True)
+    helped = exploration.intervened(law, 2)
+    stored = exploration.to_stored(LOW, HIGH, before_squash=True)
     wanted = jnp.array([[0.5, 3.0], [-0.5, -1.0]])
     np.testing.assert_allclose(law.to_env(stored(wanted)), wanted, atol=1e-5)
-    assert interventions.to_stored(LOW, HIGH, before_squash=False)(wanted) is wanted
+    assert exploration.to_stored(LOW, HIGH, before_squash=False)(wanted) is wanted
     own = jax.random.normal(jax.random.key(0), (2, law.num_outputs))
     outputs = jnp.concatenate([own, stored(wanted), jnp.array([[1.0], [0.0]])], axis=1)
     assert helped.num_outputs == outputs.shape[1]

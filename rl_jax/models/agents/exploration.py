@@ -181,3 +181,40 @@ def exploring(distribution: Distribution, uniform: Callable, *, around: Callable
         entropy=_no_density,
         kl=_no_density,
     )
+
+
+def to_stored(low: np.ndarray, high: np.ndarray, *, before_squash: bool) -> Callable:
+    """The function from the environment's actions [..., D] to those that a distribution stores.
+
+    Args:
+      low: finite, [D].
+      high: finite, [D].
+      before_squash: of `squashed`, which stores arctanh of the action scaled to [-1, 1].
+    """
+
+    def stored(actions: chex.Array) -> chex.Array:
+        if not before_squash:
+            return actions
+        middle, half = (jnp.broadcast_to(x, actions.shape) for x in (0.5 * (high + low), 0.5 * (high - low)))
+        unit = (actions - middle) / half
+        return jnp.arctanh(jnp.clip(unit, -0.9999, 0.9999))
+
+    return stored
+
+
+def intervened(distribution: Distribution, size: int) -> Distribution:
+    """`distribution` with D + 1 more outputs, the last: the expert's action as it is stored, and 1 if it is taken.
+
+    Args:
+      distribution: of real actions.
+      size: D.
+    """
+    own = -(size + 1)
+
+    def sample(outputs: chex.Array, noise) -> chex.Array:
+        return jnp.where(outputs[..., -1:] > 0, outputs[..., own:-1], distribution.sample(outputs[..., :own], noise))
+
+    def mode(outputs: chex.Array) -> chex.Array:
+        return jnp.where(outputs[..., -1:] > 0, outputs[..., own:-1], distribution.mode(outputs[..., :own]))
+
+    return distribution._replace(num_outputs=distribution.num_outputs + size + 1, sample=sample, mode=mode)
