@@ -8,6 +8,7 @@ from experiments.studies.base import Outcome
 from experiments.studies.criteria import hackable_criterion
 from experiments.studies.fronts import front_stages
 from experiments.studies.games import last_iterate
+from experiments.studies.horizons import effective_horizon
 from experiments.studies.judges import judge_cotraining
 from experiments.studies.length import length_bias
 from experiments.studies.noise import deterministic_preferences, label_noise
@@ -30,6 +31,7 @@ __all__ = [
     "best_of_n_limit",
     "best_of_seeds",
     "deterministic_preferences",
+    "effective_horizon",
     "ensemble_overoptimization",
     "few_seeds",
     "label_noise",
