@@ -39,30 +39,30 @@ def corridor(depth: int, actions: int, near: float, slip: float) -> tuple[jax.Ar
 def effective_horizon(
     seeds: Sequence[int],
     *,
+    arms: Mapping[str, int],
     depth: int,
     actions: int,
     slip: float,
     near: Mapping[str, float],
-    lookahead: Sequence[int],
     episodes: int,
 ) -> Outcome:
     """SQIRL with several k in corridors that need several k. Source: arXiv 2312.08369 section 4.
 
-    Arms: k1, k2, ... of `lookahead`. Metrics, one per corridor: the return of the policy found, as a share of the best.
+    Metrics, one per corridor: the return of the policy found, as a share of the best.
 
     Args:
       seeds: of the episodes.
+      arms: name -> k.
       depth: of every corridor, and its number of steps.
       actions: in every state.
       slip: probability that an action is a random one.
       near: corridor -> its reward at the start.
-      lookahead: values of k.
       episodes: per step and policy.
     """
     worlds = [corridor(depth, actions, paid, slip) for paid in near.values()]
     needed = [sqirl.steps_needed(*world, horizon=depth) for world in worlds]
     values = {}
-    for k in lookahead:
+    for arm, k in arms.items():
 
         def share(key, *world, k=k):
             best = jnp.argmax(sqirl.exact_values(*world[:2], horizon=depth, k=depth), axis=2)
@@ -71,6 +71,6 @@ def effective_horizon(
 
         shares = jax.vmap(jax.vmap(share, (0, None, None, None)), (None, 0, 0, 0))
         found = jax.jit(shares)(seed_keys(seeds), *map(jnp.stack, zip(*worlds, strict=True)))
-        values[f"k{k}"] = per_seed(dict(zip(near, found, strict=True)))
+        values[arm] = per_seed(dict(zip(near, found, strict=True)))
     listed = ", ".join(f"{name} {k}" for name, k in zip(near, needed, strict=True))
     return Outcome(values, note=f"k that the exact tables need: {listed}")

@@ -99,7 +99,7 @@ def test_corridors_need_as_many_steps_as_their_near_reward_hides():
 @pytest.mark.slow
 def test_sqirl_solves_a_corridor_with_enough_steps_and_not_with_one_fewer():
     found = studies.effective_horizon(
-        (0, 1, 2), depth=3, actions=3, slip=0.1, near=dict(a=0.2, b=0.5), lookahead=(1, 2, 3), episodes=200
+        (0, 1, 2), arms=dict(k1=1, k2=2, k3=3), depth=3, actions=3, slip=0.1, near=dict(a=0.2, b=0.5), episodes=200
     )
     assert found.note.endswith("a 2, b 3")
     solved = {arm: {name: shares.min() > 0.99 for name, shares in row.items()} for arm, row in found.values.items()}
