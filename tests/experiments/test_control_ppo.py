@@ -201,8 +201,8 @@ def test_only_numbers_can_be_swept():
         control_runs.make_program(config)
 
 
-# Those of brax, craftax and playground take up to a quarter of a minute to trace, and navix is not traced down to shapes
-# alone; tests/envs/test_libraries.py steps all of these libraries. Of the others, what tests/control trains or
+# Those of brax, craftax and playground take up to a quarter of a minute to trace; navix is not traced down to shapes
+# alone. tests/envs/test_libraries.py steps all of these libraries. Of the others, what tests/control trains or
 # test_a_long_corridor_is_walked_... (test_control_levels.py) is not traced here, too.
 STEPPED = ("ant", "cartpole_balance", "craftax", "craftax_classic", "empty_room")
 TRAINED = ("matching", "recall", "privileged", "hdpo", "corridor")
