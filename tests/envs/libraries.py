@@ -57,6 +57,7 @@ class Row(NamedTuple):
         step(key, state, action) -> (state, observation, reward, done)), by the library itself.
     actions: [limit, 2]; world 0 lives to the limit, and world 1 terminates before it, if `dies`.
     harm: makes a state of the library's one after which the next step terminates.
+    compiled: () -> (class of the library's environment, its methods that reset and step).
     """
 
     keywords: dict
@@ -65,6 +66,7 @@ class Row(NamedTuple):
     actions: np.ndarray
     dies: bool = True
     harm: Callable[[Any], Any] | None = None
+    compiled: Callable | None = None
 
 
 def _rows(first, second, limit: int) -> np.ndarray:
@@ -72,30 +74,42 @@ def _rows(first, second, limit: int) -> np.ndarray:
     return np.stack([np.resize(np.asarray(x), (limit, *np.shape(x)[1:])) for x in (first, second)], axis=1)
 
 
-def _brax():
+def _brax_env():
     import brax.envs
 
-    env = brax.envs.create("inverted_pendulum", episode_length=12, auto_reset=False, backend="spring")
-    return _of_states(env)
+    return brax.envs.get_environment("inverted_pendulum", backend="spring")
 
 
-def _playground():
-    from brax.envs.wrappers.training import EpisodeWrapper
+def _playground_env():
     from mujoco_playground import registry
 
-    return _of_states(EpisodeWrapper(registry.load("CartpoleBalance", config_overrides={"impl": "jax"}), 3, 1))
+    return registry.load("CartpoleBalance", config_overrides={"impl": "jax"})
 
 
-def _of_states(env):
+def _of_states(env, limit: int):
+    """As brax's EpisodeWrapper ends episodes: it loops over each step, which would be compiled once more."""
+
     def reset(key):
         state = env.reset(key)
-        return state, state.obs
+        return (state, 0), state.obs
 
-    def step(key, state, action):
-        state = env.step(state, action)
-        return state, state.obs, state.reward, state.done == 1.0
+    def step(key, counted, action):
+        state, count = env.step(counted[0], action), counted[1] + 1
+        return (state, count), state.obs, state.reward, (state.done == 1.0) | (count >= limit)
 
     return reset, step
+
+
+def _methods(make):
+    """() -> (class of an environment of brax's interface, its methods)."""
+    return lambda: (type(make()), ("reset", "step"))
+
+
+def _craftax_methods():
+    from craftax.craftax_env import make_craftax_env_from_name
+
+    kind = type(make_craftax_env_from_name("Craftax-Classic-Symbolic-v1", auto_reset=False))
+    return kind, ("reset_env", "step_env")
 
 
 def _jumanji():
@@ -147,18 +161,24 @@ def _navix():
 
 
 ROWS = {
-    "brax/inverted_pendulum": Row(
-        dict(backend="spring", episode_length=12), 12, _brax, _rows([[0.0]], [[1.0]], 12).astype(np.float32)
-    ),
-    "playground/CartpoleBalance": Row(
-        dict(episode_length=3), 3, _playground, _rows([[0.5]], [[-1.0]], 3).astype(np.float32), dies=False
-    ),
     "jumanji/Snake-v1": Row(
         dict(observation="grid", num_rows=5, num_cols=5, time_limit=8), 8, _jumanji, _rows([0, 1, 2, 3], [0], 8)
     ),
+    "navix/Navix-Empty-Random-5x5-v0": Row(dict(max_steps=10), 10, _navix, _rows([0], [2, 2, 1], 10)),
+}
+# Compiling a step of these takes seconds, and twice as long of two worlds: the methods are compiled, of one world, and
+# what is around them, ours and theirs, is not. What rl_jax.envs.vectorize adds is held by test_protocol.py and by ROWS.
+ALONE = {
+    "brax/inverted_pendulum": Row(
+        dict(backend="spring", episode_length=12), 12, lambda: _of_states(_brax_env(), 12),
+        _rows([[0.0]], [[1.0]], 12).astype(np.float32), compiled=_methods(_brax_env),
+    ),
+    "playground/CartpoleBalance": Row(
+        dict(episode_length=3), 3, lambda: _of_states(_playground_env(), 3),
+        _rows([[0.5]], [[-1.0]], 3).astype(np.float32), dies=False, compiled=_methods(_playground_env),
+    ),
     "craftax/Craftax-Classic-Symbolic-v1": Row(
         dict(max_timesteps=3), 3, _craftax, _rows([0, 1], [2, 3], 3), dies=False,
-        harm=lambda state: state.replace(player_health=jnp.zeros_like(state.player_health)),
+        harm=lambda state: state.replace(player_health=jnp.zeros_like(state.player_health)), compiled=_craftax_methods,
     ),
-    "navix/Navix-Empty-Random-5x5-v0": Row(dict(max_steps=10), 10, _navix, _rows([0], [2, 2, 1], 10)),
 }  # fmt: skip

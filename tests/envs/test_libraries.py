@@ -1,15 +1,16 @@
 """Every library of environments through one protocol: its own steps, resets where an episode ends, time limits."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rl_jax import envs
-from tests.envs.libraries import ROWS, adapter, foreign
+from tests.envs.libraries import ALONE, ROWS, adapter, foreign
 
 QUICK = {"xla_backend_optimization_level": 0}  # compiling is nearly all of the time
-SLOW = {"brax", "playground", "craftax"}
 SEED = 4  # of starts from which the worlds of libraries.ROWS end as these say
 
 
@@ -19,17 +20,10 @@ def program(fn, *args):
     return lambda *args: jax.device_get(found(*args))
 
 
-def hurt(state, harm, harmed):
-    """`state` after `harm`, if it is harmed."""
-    return state if harm is None else jax.tree.map(lambda x, y: jnp.where(harmed, x, y), harm(state), state)
-
-
-def vector(env, row, key, actions, harmed):
+def vector(env, key, actions):
     """(first observations, starts drawn ahead, observations to act on [T, B, ...], Steps [T, B]) of two worlds."""
     start_key, ahead_key = jax.random.split(key)
     state, first = env.reset(start_key)
-    if row.harm:
-        state = state._replace(state=hurt(state.state, row.harm, harmed))
     drawn = env.ahead(ahead_key, len(actions))
 
     def step(state, now):
@@ -39,7 +33,7 @@ def vector(env, row, key, actions, harmed):
     return first, drawn[1][1], *jax.lax.scan(step, state, (actions, drawn))[1]
 
 
-def alone(own, row, key, world, actions, harmed):
+def alone(own, key, world, actions):
     """(first observation, observations, rewards, done) of one of these worlds, as the library itself steps."""
     start_key, ahead_key = jax.random.split(key)
     keys = jax.random.split(jax.random.split(ahead_key)[0], (len(actions), 2))[:, world]
@@ -49,13 +43,11 @@ def alone(own, row, key, world, actions, harmed):
         state, *out = own[1](now[0], state, now[1])
         return state, tuple(out)
 
-    return first, *jax.lax.scan(step, hurt(state, row.harm, harmed), (keys, actions))[1]
+    return first, *jax.lax.scan(step, state, (keys, actions))[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name.partition("/")[0] in SLOW)) for name in ROWS]
-)
+@pytest.mark.parametrize("name", ROWS)
 def test_it_steps_as_the_library_does_and_starts_again_by_itself(name):
     row = ROWS[name]
     adapter(name.partition("/")[0])
@@ -63,16 +55,12 @@ def test_it_steps_as_the_library_does_and_starts_again_by_itself(name):
         env = envs.load(name, **row.keywords)
         many, own = envs.vectorize(env, 2), row.own()
         actions = jnp.asarray(np.concatenate([row.actions, row.actions[:2]]))
-        whole, healthy = jnp.asarray(True), jnp.asarray(False)
         key = jax.random.key(SEED)
-        walk = program(lambda key, harmed: vector(many, row, key, actions, harmed), key, whole)
-        single = program(
-            lambda world, actions, harmed: alone(own, row, key, world, actions, harmed), 0, actions[:, 0], whole
-        )
-        first, starts, observation, step = walk(key, healthy)
-        again, other = walk(key, healthy), walk(jax.random.key(0), healthy)
-        theirs = [single(world, actions[:, world], healthy) for world in range(2)]
-        wounded, theirs_wounded = walk(key, whole), single(0, actions[:, 0], whole)
+        walk = program(lambda key: vector(many, key, actions), key)
+        single = program(lambda world, actions: alone(own, key, world, actions), 0, actions[:, 0])
+        first, starts, observation, step = walk(key)
+        again, other = walk(key), walk(jax.random.key(0))
+        theirs = [single(world, actions[:, world]) for world in range(2)]
     check_shapes(env, first, observation, step)
     done = step.done
     jax.tree.map(np.testing.assert_array_equal, (first, starts, observation, step), again)  # a key gives what it gave
@@ -84,9 +72,73 @@ def test_it_steps_as_the_library_does_and_starts_again_by_itself(name):
     assert step.terminated[over[1], 1] == row.dies and (over[1] < row.limit - 1) == row.dies
     for world in range(2):
         same_steps((first, step), theirs[world], world, over[world] + 1)
+
+
+def strong(x):
+    """In numpy, unless it is traced or a key: a number of weak type would be another program."""
+    dtype = getattr(x, "dtype", None)
+    kept = isinstance(x, jax.core.Tracer) or (dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+    return x if kept else np.asarray(x)
+
+
+def compiled(kind: type, names: tuple[str, ...], patch: pytest.MonkeyPatch) -> None:
+    """These methods become programs of their own, which all instances share."""
+    for name in names:
+        original, made = getattr(kind, name), []
+
+        def call(self, *args, original=original, made=made):
+            if not made:
+                made.append(jax.jit(functools.partial(original, self)))
+            return made[0](*jax.tree.map(strong, args))
+
+        patch.setattr(kind, name, call)
+
+
+def walked(reset, step, key, actions, harm=None):
+    """(first, what each step gives [T]), stepped from here; harm: as in Row, of the state at the start."""
+    start_key, step_key = jax.random.split(key)
+    state, first = reset(start_key)
+    state, given = state if harm is None else harm(state), []
+    for now, action in zip(jax.random.split(step_key, len(actions)), actions, strict=True):
+        state, *out = step(now, state, jnp.asarray(action))
+        given.append(out)
+    return jax.device_get((first, jax.tree.map(lambda *x: np.stack(x), *given)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALONE)
+def test_a_world_of_it_steps_as_the_library_does(name, monkeypatch):
+    row = ALONE[name]
+    adapter(name.partition("/")[0])
+    with foreign():
+        compiled(*row.compiled(), monkeypatch)
+        env, own, key = envs.load(name, **row.keywords), row.own(), jax.random.key(SEED)
+        ours = [walked(env.reset, env.step, key, actions) for actions in row.actions.swapaxes(0, 1)]
+        theirs = [walked(*own, key, actions) for actions in row.actions.swapaxes(0, 1)]
+        again, other = (walked(env.reset, env.step, x, row.actions[:1, 0]) for x in (key, jax.random.key(0)))
+        if row.harm:
+            on_timed = lambda state: state._replace(state=row.harm(state.state))  # noqa: E731
+            hurt = walked(env.reset, env.step, key, row.actions[:1, 0], on_timed)
+            hurt_theirs = walked(*own, key, row.actions[:1, 0], row.harm)
+        many, actions = envs.vectorize(env, 2), jnp.asarray(row.actions)
+        first, starts, *shapes = jax.eval_shape(lambda key: vector(many, key, actions), key)
+    both = jax.tree.map(lambda *x: np.stack(x, axis=1), *(steps for _, (steps,) in ours))
+    check_shapes(env, np.stack([ours[0][0]] * 2), both.observation, both)
+    assert (starts.shape, starts.dtype) == (both.observation.shape, np.float32) and first.shape == starts.shape[1:]
+    expected = jax.tree.map(lambda x: (x.shape, x.dtype), [both.observation, both])
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), shapes) == expected
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[:1], y), ours[0][1], again[1])  # a key gives what it gave
+    assert not np.array_equal(again[0], other[0])  # another gives other starts
+    over = np.argmax(both.done, axis=0)
+    assert over[0] == row.limit - 1 and both.truncated[over[0], 0]
+    assert both.terminated[over[1], 1] == row.dies and (over[1] < row.limit - 1) == row.dies
+    for world in range(2):
+        first, steps = theirs[world]
+        same_steps((np.stack([ours[world][0]] * 2), both), (first, *steps), world, over[world] + 1)
     if row.harm:
-        same_steps((first, wounded[3]), theirs_wounded, 0, 1)
-        assert wounded[3].terminated[0, 0] and not wounded[3].truncated[0, 0]
+        (first, (step,)), (their_first, their_steps) = hurt, hurt_theirs
+        same_steps((first[None], jax.tree.map(lambda x: x[:, None], step)), (their_first, *their_steps), 0, 1)
+        assert step.terminated[0] and not step.truncated[0]
 
 
 def same_steps(ours, theirs, world: int, count: int):

@@ -1,6 +1,7 @@
 """experiments/control_ppo.py: the same runs by jit and pmap over devices, resumed, swept, and on a user's gymnasium."""
 
 import contextlib
+import functools
 import json
 import pathlib
 
@@ -14,6 +15,7 @@ from experiments import control_ppo
 from experiments.parts import control_runs, control_setup
 from rl_jax.training import checkpoint
 from tests.envs.libraries import adapter, foreign
+from tests.experiments.one_program import one_program  # noqa: F401  a fixture
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
@@ -53,58 +55,77 @@ def assert_same(left, right, rtol=0.0):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=0.1 * rtol), left, right)
 
 
+@functools.cache
+def swept(**fields):
+    """(params, metrics) of 4 seeds with each of 2 x 2 swept values."""
+    sweep = (("algorithm.entropy_coef", (0.0, 0.3)), ("algorithm.surrogate.clip_low", (0.0, 0.2)))
+    return trained(small(num_seeds=4, sweep=sweep, algorithm__normalize_rewards=True, **fields))
+
+
 @pytest.mark.slow
 def test_pmap_over_eight_devices_is_jit_over_the_mesh(monkeypatch):
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)  # pmap takes none, and both shall be the same to the bit
-    whole = dict(num_seeds=8, mesh="seeds:8", algorithm__normalize_rewards=True)
-    by_jit, by_pmap = trained(small(**whole)), trained(small(**whole, spread="pmap"))
+    by_jit, by_pmap = swept(mesh="seeds:8"), swept(mesh="seeds:8", spread="pmap")
     assert_same(by_jit, by_pmap)
-    assert len({float(x) for x in by_jit[0]["actor"]["head"]["kernel"][:, 0, 0]}) == 8  # each seed is its own
-    one_device = trained(small(**(whole | dict(mesh=""))))
-    assert_same(by_jit, one_device, rtol=1e-4)
+    assert by_jit[1]["loss"].shape == (16,)
+    assert len({float(x) for x in by_jit[0]["actor"]["head"]["kernel"][:, 0, 0]}) == 16  # each run is its own
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["matching", "recall,gru"])
-def test_worlds_over_eight_devices_by_jit_and_pmap(words, monkeypatch):
-    """The gradients, the whitening and the running statistics are those of all the worlds together."""
+def test_what_is_swept_is_what_a_run_of_its_own_has(monkeypatch):
+    """Which here is on one device, of four such runs: two in lockstep, and then two."""
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)
-    whole = dict(mesh="envs:8", algorithm__normalize_observations=True, algorithm__normalize_rewards=True)
-    if words != "matching":  # minibatches are whole worlds, of which each device has one
-        whole["train__minibatches"] = 1
-    by_jit, by_pmap = trained(small(words, **whole)), trained(small(words, **whole, spread="pmap"))
-    assert_same(by_jit, by_pmap)
-    program = control_runs.make_program(small(words, **whole, spread="pmap"))
-    state, _ = program.advance(program.init())
-    params = np.asarray(state.train.params)  # [devices, runs, all params]
-    np.testing.assert_array_equal(params, np.broadcast_to(params[:1], params.shape))
-    assert state.train.trackers["observations"].count[0, 0] == 4 * 64
+    params, metrics = swept(mesh="seeds:8")
+    alone = dict(algorithm__normalize_rewards=True, algorithm__entropy_coef=0.3, algorithm__surrogate__clip_low=0.0)
+    expected = trained(small(num_seeds=4, group=2, **alone))
+    # Runs are in the order seed, entropy, clip: the third of each four is (.3, 0).
+    assert_same(jax.tree.map(lambda x: x[2::4], (params, metrics)), expected, rtol=1e-4)
+
+
+def one_of_all_worlds(state):
+    """Checks 4 updates of 64 steps over eight devices: what is learned is that of all the worlds together.
+
+    The policy hardly moves: each update takes a fifth of 64 / 2048 off the KL's coefficient, wherever the worlds are.
+    """
+    np.testing.assert_allclose(state.train.trackers["kl"].coef, (1 - 0.2 * 64 / 2048) ** 4, rtol=1e-5)
+    assert (np.asarray(state.train.trackers["observations"].count) == 4 * 64).all()
+    parts = [np.asarray(x.data).ravel() for x in state.train.params.addressable_shards]
+    assert len(parts) == 8
+    for part in parts[1:]:
+        np.testing.assert_array_equal(part, parts[0])
     assert len(np.unique(np.asarray(state.worlds.observation))) == 2  # each device has worlds of its own
 
 
-@pytest.mark.slow
-def test_what_is_swept_is_what_a_run_of_its_own_has():
-    config = small(num_seeds=2)
-    config.sweep = (("algorithm.entropy_coef", (0.0, 0.3)), ("algorithm.surrogate.clip_low", (0.1, 0.2)))
-    params, metrics = trained(config)
-    assert metrics["loss"].shape == (8,)
-    # Runs are in the order seed, entropy, clip: the seventh is (seed 1, .3, .1).
-    alone = small(num_seeds=2, algorithm__entropy_coef=0.3, algorithm__surrogate__clip_low=0.1)
-    expected, _ = trained(alone)
-    assert_same(jax.tree.map(lambda x: x[6], params), jax.tree.map(lambda x: x[1], expected), rtol=1e-4)
+SPREAD = dict(mesh="envs:8", algorithm__normalize_observations=True, algorithm__normalize_rewards=True)
+SPREAD |= dict(train__optimizer__learning_rate=1e-3)
 
 
 @pytest.mark.slow
-def test_a_group_in_lockstep_is_one_after_the_other():
-    left, right = trained(small(num_seeds=4)), trained(small(num_seeds=4, group=2))
-    assert_same(left, right, rtol=1e-4)
+def test_worlds_over_eight_devices_by_jit_and_pmap(monkeypatch):
+    """The gradients, the whitening and the running statistics are those of all the worlds together."""
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)
+    found = []
+    for spread in ("jit", "pmap"):
+        program = control_runs.make_program(small("matching,ppo_kl", **SPREAD, spread=spread))
+        state, metrics = program.advance(program.init())
+        one_of_all_worlds(state)
+        found.append(jax.device_get((program.finals(state), metrics)))
+    assert_same(*found)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("words", ["matching,ppo_kl", "recall,gru,ppo_kl"])
-def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
-    config = small(words, num_seeds=2, algorithm__normalize_observations=True)
+def test_rows_of_a_memory_over_eight_devices():
+    """Minibatches are whole worlds, of which each device has one."""
+    program = control_runs.make_program(small("recall,gru,ppo_kl", **SPREAD, train__minibatches=1))
+    one_of_all_worlds(program.advance(program.init())[0])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals", "one_program")
+def test_a_run_and_its_resumption(tmp_path, monkeypatch):
+    """With all that a state can have: a memory, a KL's coefficient and running statistics."""
+    rate = dict(train__optimizer__learning_rate=1e-3)  # the KL stays far below its target
+    config = small("recall,gru,ppo_kl", num_seeds=2, algorithm__normalize_observations=True, **rate)
     control_ppo.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "StopSignal", StopAfter())
@@ -116,6 +137,8 @@ def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [4, 8] and rows[1]["env_steps"] == 512
     assert {"eval/return", "runs/worst", "runs/1", "kl/coef", "entropy", "loss"} <= set(rows[1])
+    each = (1 - 0.2 * 64 / 2048) ** np.arange(8).reshape(2, 4)  # the KL is far below its target: see one_of_all_worlds
+    np.testing.assert_allclose([row["kl/coef"] for row in rows], each.mean(axis=1), rtol=1e-5)
     control_ppo.run(config, tmp_path / "whole")  # of a finished run nothing is left to do
     assert json.loads((tmp_path / "whole" / "final.json").read_text())["step"] == 8
 
@@ -135,30 +158,17 @@ class Pays(gymnasium.Env):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["", "envs:8"])
-def test_a_kl_far_from_its_target_moves_its_coefficient_by_all_samples(mesh, monkeypatch):
-    """Seven of eight updates move it by 1 -+ .2 x 64 / 2048, wherever the worlds are."""
-    monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)
-    config = small("matching,ppo_kl", mesh=mesh, log_every=8, checkpoint__every=8)
-    config.train.optimizer.learning_rate = 1e-6  # the policy stays
-    program = control_runs.make_program(config)
-    state, _ = program.advance(program.init())
-    coef = np.asarray(state.train.trackers["kl"].coef).ravel()
-    np.testing.assert_allclose(coef, (1 - 0.2 * 64 / 2048) ** 8, rtol=1e-5)
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_a_users_gymnasium_environment_is_learned_unchanged(tmp_path):
     gymnasium.register("TestPays-v0", Pays)
     try:
-        config = small(train__total_steps=2048, train__optimizer__learning_rate=0.03)
+        config = small(train__total_steps=2048, train__optimizer__learning_rate=0.03, checkpoint__every=16)
         config.env.name = "gymnasium/TestPays-v0"
         control_ppo.run(config, tmp_path)
         rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
         assert rows[0]["episode/return"] < 0.8 and rows[-1]["episode/return"] > 0.9
         recorded = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
-        assert [row["step"] for row in recorded] == list(range(0, 33, 4))
+        assert [row["step"] for row in recorded] == [0, 16, 32]
         assert recorded[-1]["actions"] == [1] and recorded[-1]["rewards"] == [1.0] and recorded[-1]["terminated"]
         with pytest.raises(ValueError, match="one run, on one device"):
             control_runs.make_program(small(num_seeds=2, env__name="gymnasium/TestPays-v0"))
@@ -191,10 +201,12 @@ def test_only_numbers_can_be_swept():
         control_runs.make_program(config)
 
 
-# Those of craftax and playground take a quarter of a minute to trace, and navix is not traced down to shapes alone;
-# tests/envs/test_libraries.py steps all of them.
-STEPPED = ("cartpole_balance", "craftax", "craftax_classic", "empty_room")
-PLACES = [place for place in configs.ENVIRONMENTS if place not in STEPPED]
+# Those of brax, craftax and playground take up to a quarter of a minute to trace; navix is not traced down to shapes
+# alone. tests/envs/test_libraries.py steps all of these libraries. Of the others, what tests/control trains or
+# test_a_long_corridor_is_walked_... (test_control_levels.py) is not traced here, too.
+STEPPED = ("ant", "cartpole_balance", "craftax", "craftax_classic", "empty_room")
+TRAINED = ("matching", "recall", "privileged", "hdpo", "corridor")
+PLACES = [place for place in configs.ENVIRONMENTS if place not in STEPPED + TRAINED]
 CONFIGS = [*PLACES, *(f"matching,{method}" for method in configs.METHODS), "cartpole,smoke"]
 
 

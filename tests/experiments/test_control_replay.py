@@ -1,5 +1,6 @@
 """experiments/control_replay.py: every config builds, runs resume bit for bit with their replay, sweep, and spread."""
 
+import functools
 import json
 import pathlib
 
@@ -14,6 +15,7 @@ from experiments.parts import control_runs, control_setup, replay_runs
 from rl_jax.control import replay_types
 from rl_jax.envs.worlds import restless
 from rl_jax.training import checkpoint
+from tests.experiments.one_program import one_program  # noqa: F401  a fixture
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
@@ -59,15 +61,13 @@ def test_every_method_builds(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["matching,rainbow", "aim,sac"])
-def test_rainbow_and_sac_solve_their_probes_from_every_seed(words):
-    config = configs.get_config(words)
-    updates = 150
+def test_sac_solves_its_probe_from_every_seed():
+    config = configs.get_config("aim,sac")
+    config.replay.batch_size, updates = 32, 200
     config.train.total_steps = updates * config.sample.num_envs * config.sample.num_steps
     config.log_every = config.checkpoint.every = updates
     metrics = trained(config)[1]
-    best = 0.9 if "matching" in words else -0.05
-    assert metrics["eval/return"].shape == (3,) and (metrics["eval/return"] > best).all(), metrics["eval/return"]
+    assert metrics["eval/return"].shape == (3,) and (metrics["eval/return"] > -0.05).all(), metrics["eval/return"]
     assert not metrics["nonfinite/skipped"].any()
 
 
@@ -75,8 +75,8 @@ def test_rainbow_and_sac_solve_their_probes_from_every_seed(words):
 def test_enumerated_dqn_beats_looking_one_step_ahead():
     """Coupled arms: the myopic and the best policy's mean returns over 40 steps, by their tables, are the ends."""
     config = configs.get_config("restless")
-    config.replay.update(capacity=8192)
-    config.train.total_steps, config.log_every, config.checkpoint.every = 400 * 32, 400, 400
+    config.replay.update(capacity=8192, batch_size=32)
+    config.train.total_steps, config.log_every, config.checkpoint.every = 250 * 32, 250, 250
     found = trained(config)[1]["eval/return"]
     rng, vectors = np.random.default_rng(0), restless.action_vectors()
     means = {}
@@ -93,29 +93,48 @@ def test_enumerated_dqn_beats_looking_one_step_ahead():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "one_program")
 def test_a_run_that_is_stopped_goes_on_bit_for_bit_with_its_replay(tmp_path, monkeypatch):
-    fields = dict(num_seeds=2, algorithm__n_step=2, algorithm__priority__exponent=0.6)
-    control_replay.run(small(**fields), tmp_path / "whole")
+    """And rainbow, which has everything that a replay can have, solves its probe from every seed."""
+    config = configs.get_config("matching,rainbow")
+    config.train.total_steps, config.log_every, config.checkpoint.every = 80 * 32, 40, 40
+    config.log.update(progress=False, tensorboard=False)
+    control_replay.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "StopSignal", StopAfter())
-        control_replay.run(small(**fields), tmp_path / "halves")
+        control_replay.run(config, tmp_path / "halves")
     assert not (tmp_path / "halves" / "final.json").exists()
-    control_replay.run(small(**fields), tmp_path / "halves")
+    control_replay.run(config, tmp_path / "halves")
     for name in ("metrics.jsonl", "episodes.jsonl", "final.json"):
         assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [4, 8] and rows[-1]["env_steps"] == 8 * 32
+    assert [row["step"] for row in rows] == [40, 80] and rows[-1]["env_steps"] == 80 * 32
     assert {"eval/return", "runs/worst", "loss", "value/mean", "explore/share"} <= set(rows[1])
+    found = json.loads((tmp_path / "whole" / "final.json").read_text())["metrics"]
+    assert len(found["eval/return"]) == 3 and min(found["eval/return"]) > 0.9, found["eval/return"]
+    assert not any(found["nonfinite/skipped"])
+
+
+SPREAD = dict(mesh="envs:2", algorithm__priority__exponent=0.6)
+
+
+@functools.cache
+def swept():
+    """(program, its state and metrics at the end) of two discounts with each of two rates, on two devices."""
+    config = small(**SPREAD)
+    config.sweep = (("algorithm.discount", (0.5, 0.9)), ("train.optimizer.learning_rate", (1e-3, 1e-2)))
+    program = control_runs.make_program(config, replay_runs.make_replay_run)
+    state, metrics = program.advance(program.advance(program.init())[0])
+    return program, state, metrics
 
 
 @pytest.mark.slow
-def test_what_is_swept_is_what_a_run_of_its_own_has():
-    config = small()
-    config.sweep = (("algorithm.discount", (0.5, 0.9)), ("train.optimizer.learning_rate", (1e-3, 1e-2)))
-    params, metrics = trained(config)
+def test_what_is_swept_is_what_a_run_of_its_own_has(monkeypatch):
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)
+    program, state, metrics = swept()
+    params = jax.device_get(program.finals(state))
     assert metrics["loss"].shape == (4,)
-    alone, _ = trained(small(algorithm__discount=0.9, train__optimizer__learning_rate=1e-3))
+    alone, _ = trained(small(**SPREAD, algorithm__discount=0.9, train__optimizer__learning_rate=1e-3))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x[2], y[0], rtol=1e-5, atol=1e-6), params, alone)
     different = np.unique(np.asarray(params["critic"]["head"]["kernel"]).reshape(4, -1), axis=0)
     assert len(different) == 2, "in episodes of one step the discount moves nothing"
@@ -125,11 +144,11 @@ def test_what_is_swept_is_what_a_run_of_its_own_has():
 def test_environments_and_replay_over_two_devices(monkeypatch):
     """Each device has its own steps and draws; the params stay equal on both."""
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)
-    config = small(num_seeds=2, mesh="envs:2", algorithm__priority__exponent=0.6)
-    program = control_runs.make_program(config, replay_runs.make_replay_run)
-    state, metrics = program.advance(program.init())
+    _, state, metrics = swept()
     rows = state.replay.rows.rewards
-    assert rows.shape == (2, 8, 16) and {x.data.shape for x in rows.addressable_shards} == {(2, 4, 16)}
+    assert rows.shape == (4, 8, 16) and {x.data.shape for x in rows.addressable_shards} == {(4, 4, 16)}
+    one, two = (np.asarray(x.data) for x in rows.addressable_shards)
+    assert (one != two).any()
     np.testing.assert_array_equal(*(np.asarray(x.data) for x in state.train.params["critic"].addressable_shards))
     assert np.isfinite(metrics["loss"]).all()
 
