@@ -285,18 +285,17 @@ def test_the_reference_is_scored_only_if_something_reads_it(tmp_path, measured):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("shared", [False, True])
-def test_eight_devices_walk_the_path_of_one(tmp_path, shared):
-    """The shared critic's rows are packed there."""
-    rows, more = {}, dict(train__epochs=2, train__minibatches=2, eval__every=3, reward__function=reward(has_a_seven))
+def test_eight_devices_walk_the_path_of_one(tmp_path):
+    """With a critic of its own, whose state is split, too; the rows of the eight are packed (test_packed.py: alone)."""
+    rows, more = {}, dict(train__epochs=2, train__minibatches=2, eval__every=100, reward__function=reward(has_a_seven))
     for mesh in ("", "data:2,fsdp:2,tensor:2"):
-        packed = dict(packing__mode="shared_prefix") if mesh and shared else {}
-        config = small_config(tmp_path, mesh=mesh, train__steps=3, **more, **packed)
+        packed = dict(packing__mode="shared_prefix") if mesh else {}
+        config = small_config(tmp_path, mesh=mesh, train__steps=3, checkpoint__every=100, **more, **packed)
         rate = ppo_common.common.optimizer(learning_rate=1e-2, eps=1e-3)  # the usual eps blows rounding up
         with config.unlocked():
             config.train.update(optimizer=rate)
             config.algorithm.update(reward_kl_coef=0.1)
-        ppo.run(with_critic(config, shared=shared, optimizer=rate), tmp_path / f"run{mesh}")
+        ppo.run(with_critic(config, optimizer=rate), tmp_path / f"run{mesh}")
         rows[mesh] = read(tmp_path / f"run{mesh}" / "metrics.jsonl")
     one, eight = rows.values()
     assert len(one) == len(eight) == 4 and one[-1]["kl/k3"] > 1e-5 and one[-1]["value/loss"] > 1e-3
