@@ -94,6 +94,7 @@ def test_a_run_scores_what_it_samples(tmp_path):
     config = config_of(tmp_path, train__steps=3, train__optimizer__learning_rate=1e-2, eval__every=100)
     with config.unlocked():
         config.sft.update(steps=40, batch_size=32, eval_every=100)
+        config.checkpoint.every = 100  # of the warm start, too
         config.sft.loss = dict(fn="one_token_rollout", samples=64)
         config.sft.optimizer.update(learning_rate=1e-2, warmup_steps=0, decay_steps=0)
     ppo.run(config, tmp_path / "run")
@@ -151,6 +152,7 @@ def test_mirror_descent_starts_each_step_at_its_own_policy(tmp_path):
         train__epochs=2,
         train__optimizer__learning_rate=1e-2,
         eval__every=100,
+        checkpoint__every=100,
     )
     with config.unlocked():
         config.algorithm.mirror_step = 1.0

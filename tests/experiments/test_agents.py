@@ -20,6 +20,7 @@ from rl_jax.experience import trajectory as t
 from rl_jax.rollout.lm.episodes import as_rollout
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
 
 SHARED = "final.json"
@@ -38,7 +39,7 @@ def calculator(tmp_path, **fields):
     config.eval.update(every=2, num_prompts=4, batch_size=4)
     config.log.update(progress=False, tensorboard=False)
     config.agent.record = True
-    config.checkpoint.every = 1
+    config.checkpoint.every = 3  # and after the fourth step, the last
     for name, value in fields.items():
         *groups, last = name.split("__")
         group = config

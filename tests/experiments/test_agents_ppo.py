@@ -21,6 +21,7 @@ from rl_jax.credit.rule import CreditRule
 from rl_jax.losses import turn_critics as turn_losses
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
 
 LOCK_STEP = dict(name="continuous", slots=4, url="", model="", timeout_s=1.0, sync=dict(fn=""))
@@ -57,11 +58,11 @@ def tiny(folder, words="maze,turn_ppo", **agent):
     config = agents_ppo.get_config(f"{words},smoke")
     config.task.update(data_dir=str(folder / "data"), num_train=20, num_test=4)
     config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
-    config.sft.update(steps=30, batch_size=8)
+    config.sft.update(steps=2, batch_size=8, eval_every=2)
     config.train.steps = 3
     config.sample.update(prompts_per_step=4, group_size=1)
     config.eval.update(every=3, num_prompts=4, batch_size=4)
-    config.checkpoint.every = 1
+    config.checkpoint.every = 2  # a save costs more than a step
     config.log.update(progress=False, tensorboard=False)
     config.agent.update(agent)
     return config.lock()
@@ -69,20 +70,12 @@ def tiny(folder, words="maze,turn_ppo", **agent):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_a_critic_of_turns_trains_and_resumes_to_the_bit(tmp_path):
-    config = tiny(tmp_path, record=True)
-    ppo.run(config, tmp_path / "run")
+def test_a_critic_of_turns_trains(tmp_path):
+    """ArCHer's test has the resuming: of this state, and of a slow copy more."""
+    ppo.run(tiny(tmp_path), tmp_path / "run")
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["step"] == 3 and rows[-1]["episode/end/error"] == 0 and rows[-1]["episode/turns"] > 1
     assert rows[-1]["value/loss"] > 0 and rows[-1]["grad_norm"] > 0 and "eval/episode/turns" in rows[-1]
-    again = tmp_path / "again"
-    shutil.copytree(tmp_path / "run", again)
-    shutil.rmtree(again / "checkpoints/3")
-    (again / "final.json").unlink()
-    (again / "trajectories/00000003.parquet").unlink()
-    ppo.run(config, again)
-    for name in ("final.json", "metrics.jsonl", "samples.jsonl", "trajectories/00000003.parquet"):
-        assert (again / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
 
 
 # --- Two rows by hand: turns of tokens 0-1 and 3-4 (rewards -1 and 2), and one turn of tokens 0-2 (reward 1) ----------
@@ -261,7 +254,7 @@ def test_archers_policy_has_the_advantage_of_its_turn_on_each_token():
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path, monkeypatch):
-    config = tiny(tmp_path, "maze,archer")
+    config = tiny(tmp_path, "maze,archer", record=True)
     with config.unlocked():
         config.critic.update(epochs=2, target_rate=0.5)
     updates, followed = [], []
@@ -294,8 +287,9 @@ def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path, monkeypatc
     shutil.copytree(tmp_path / "run", again)
     shutil.rmtree(again / "checkpoints/3")
     (again / "final.json").unlink()
+    (again / "trajectories/00000003.parquet").unlink()
     ppo.run(config, again)
-    for name in ("final.json", "metrics.jsonl", "samples.jsonl"):
+    for name in ("final.json", "metrics.jsonl", "samples.jsonl", "trajectories/00000003.parquet"):
         assert (again / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
 
 

@@ -11,6 +11,7 @@ from experiments import agents
 from experiments.parts import players, policy
 from rl_jax.envs.text.recorded import play
 from rl_jax.runs.logging import read_jsonl
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 
@@ -87,12 +88,12 @@ def test_a_hand_of_poker_against_an_older_version(tmp_path):
     config = agents_worlds.get_config("kuhn,older,smoke")
     config.task.update(data_dir=str(tmp_path / "data"), num_train=20, num_test=4)
     config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
-    config.sft.update(steps=30, batch_size=8)
+    config.sft.update(steps=2, batch_size=8)
     config.train.steps = 3
     config.algorithm.reference_schedule.every = 2
     config.sample.update(prompts_per_step=2, group_size=2)
     config.eval.update(every=3, num_prompts=4, batch_size=4)
-    config.checkpoint.every = 1
+    config.checkpoint.every = 2
     config.log.update(progress=False, tensorboard=False)
     agents.run(config.lock(), tmp_path / "run")
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
@@ -119,7 +120,7 @@ def test_a_run_with_credit_from_the_environments_counts(tmp_path):
     config.task.update(data_dir=str(tmp_path / "data"), num_train=20, num_test=4)
     config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
     config.sft.update(steps=30, batch_size=8)
-    config.train.steps = 2
+    config.train.steps, config.checkpoint.every = 2, 100
     config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.turns:turn_clip")
     config.sample.update(prompts_per_step=2, group_size=2)
     config.eval.update(every=2, num_prompts=4, batch_size=4)
@@ -139,7 +140,7 @@ def test_rounds_that_begin_anew_are_trained_on(tmp_path):
     config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
     config.sft.steps = 0  # a policy that knows nothing begins anew, too
     config.rollout.completion_length, config.agent.max_turns = 128, 3
-    config.train.steps = 2
+    config.train.steps, config.checkpoint.every = 2, 100
     config.sample.update(prompts_per_step=2, group_size=2)
     config.eval.update(every=2, num_prompts=4, batch_size=4)
     config.log.update(progress=False, tensorboard=False)

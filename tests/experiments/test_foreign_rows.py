@@ -1,6 +1,7 @@
 """config.foreign: what goes into the groups, with which log-probs, and that a run of all kinds resumes exactly."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from experiments.parts.setup import make_setup
 from rl_jax.credit import CreditRule, rule
 from rl_jax.selection import foreign_rows as rows_of
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
 from tests.experiments.small import kept_signals, reward  # noqa: F401  a fixture
 
@@ -342,7 +344,7 @@ def read(path):
 @pytest.mark.usefixtures("kept_signals")
 def test_a_run_with_all_kinds_resumes_bit_for_bit(tmp_path):
     config = small_config(
-        tmp_path, reward__function=reward(small.has_a_seven), checkpoint__every=1, train__minibatches=2
+        tmp_path, reward__function=reward(small.has_a_seven), checkpoint__every=2, train__minibatches=2
     )
     told = dict(fn="verdict", if_wrong="7", if_right="7")
     with config.unlocked():
@@ -360,9 +362,8 @@ def test_a_run_with_all_kinds_resumes_bit_for_bit(tmp_path):
     assert [row["schedule/hint"] for row in rows] == [1.0, 0.5, 0.0, 0.0]
     assert sum(row["foreign/d/rows"] for row in rows) > 0 and sum(row["foreign/a/rows"] for row in rows) > 0
     assert all(np.isfinite(row["loss"]) and row["sampler/ess"] > 0 for row in rows)
-    config.train.steps = 2
-    grpo.run(config, tmp_path / "halves")
-    config.train.steps = 4
+    shutil.copytree(tmp_path / "whole", tmp_path / "halves")  # the second half again
+    shutil.rmtree(tmp_path / "halves" / "checkpoints" / "4")
     (tmp_path / "halves" / "final.json").unlink()
     grpo.run(config, tmp_path / "halves")
     assert read(tmp_path / "halves" / "metrics.jsonl")[1:] == rows

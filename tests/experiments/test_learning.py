@@ -12,6 +12,7 @@ import pytest
 
 from experiments import grpo
 from rl_jax import advantages
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
 from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 

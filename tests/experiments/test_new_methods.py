@@ -16,7 +16,7 @@ from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 @pytest.mark.usefixtures("kept_signals")
 def test_they_run(tmp_path):
     """One run of two steps with the slots of all three that do not exclude each other."""
-    config = small.config(tmp_path, train__steps=2, eval__every=100)
+    config = small.config(tmp_path, train__steps=2, eval__every=100, checkpoint__every=100)
     first, second, third = dcpo.get_config("smoke"), d3s.get_config("smoke"), copo.get_config("smoke")
     with config.unlocked():
         for name in ("surrogate", "aggregate", "advantage"):

@@ -11,6 +11,7 @@ from configs import ppo_common
 from experiments import grpo, ppo
 from experiments.parts import packers
 from rl_jax.core.types import TokenBatch
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
 from tests.experiments.small import kept_signals, reward, sevens  # noqa: F401  a fixture
 
@@ -22,7 +23,8 @@ LOOSE = dict(rel_tol=1e-3, abs_tol=1e-5)
 def test_a_run_is_the_same_padded_and_with_shared_prefixes(tmp_path):
     settings = dict(
         reward__function=reward(sevens),
-        train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1, train__steps=2
+        train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1, train__steps=2,
+        checkpoint__every=100,
     )
     logged = {}
     for mode in ("padded", "shared_prefix"):
@@ -47,7 +49,8 @@ def test_a_run_of_ppo_is_the_same_padded_and_packed(tmp_path, shared, mode):
     """A separate critic splits a minibatch in another number of micro-batches than the policy."""
     settings = dict(
         reward__function=reward(sevens),
-        train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__reward_kl_coef=0.1, train__steps=2
+        train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__reward_kl_coef=0.1, train__steps=2,
+        checkpoint__every=100,
     )
     rate, logged = ppo_common.common.optimizer(learning_rate=1e-2, eps=1e-3), {}  # Adam would divide rounding by itself
     for name in ("padded", mode):

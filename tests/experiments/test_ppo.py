@@ -1,7 +1,7 @@
 """experiments.ppo: it learns and only from the advantages, it resumes bit for bit, and its pieces."""
 
 import json
-import signal
+import shutil
 import types
 
 import jax
@@ -11,7 +11,7 @@ import pytest
 
 from configs import ppo_common
 from configs.tasks import arithmetic, arithmetic_ppo
-from experiments import grpo, ppo
+from experiments import ppo, sft
 from experiments.parts.judging import Judged
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import load_params, make_setup
@@ -22,11 +22,9 @@ from rl_jax.losses import value
 from rl_jax.models import heads
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.training import checkpoint
-from tests.experiments import programs
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import StopAfter, has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 from tests.experiments.small import config as small_config
-from tests.experiments.test_resume import Runner, logged, saving
 from tests.tiny import max_difference
 
 SUPPORT = dict(low=-0.5, high=1.0, num_bins=21, padding=3)
@@ -121,17 +119,17 @@ def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path):
 # --- Learning: arithmetic at a small size, from GRPO's warm start ----------------------------------------------------
 
 
-def small_arithmetic(config, folder, **train_fields):
-    """64 sums and differences of two digits, a model of one layer, 40 steps of imitation, then 60 of RL."""
+def small_arithmetic(config, folder):
+    """64 sums and differences of two digits, a model of one layer, 40 steps of imitation, then 30 of RL."""
     config.task.update(num_operands=(2, 2), unfinished_share=0.0, num_train=64, num_test=16, data_dir=str(folder))
     config.model.update(num_layers=1, num_heads=2, num_kv_heads=2)
     config.rollout.update(completion_length=4, prompt_buckets=(5,))
-    config.sft.update(steps=40, eval_every=40)
+    config.sft.update(steps=40, eval_every=40, batch_size=64)
     config.sft.optimizer.update(warmup_steps=10, decay_steps=30)
-    config.train.update(steps=60, minibatches=2, **train_fields)
+    config.train.update(steps=30, minibatches=2)
     config.train.optimizer.update(learning_rate=1e-3, warmup_steps=0, decay_steps=0)
-    config.eval.update(every=60, num_prompts=16, batch_size=16)
-    config.checkpoint.every = 60
+    config.eval.update(every=100, num_prompts=16, batch_size=16)
+    config.checkpoint.every = 100
     config.reward.num_workers = 0
     config.log.update(progress=False, tensorboard=False)
     return config
@@ -140,74 +138,113 @@ def small_arithmetic(config, folder, **train_fields):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_ppo_learns_arithmetic_from_the_warm_start_of_grpo(tmp_path):
-    """0.38 -> 0.72 with GRPO; 0.42 -> 0.76 to 0.80 with PPO, whatever its critic's loss (seed 0)."""
-    grpo.run(small_arithmetic(arithmetic.get_config(), tmp_path), tmp_path / "grpo")
+    """The imitation is that of GRPO's config; that GRPO goes on from there is test_learning.py's and .ci/run's."""
+    imitation = small_arithmetic(arithmetic.get_config(), tmp_path)
+    assert sft.run(imitation, tmp_path / "sft")
     config = small_arithmetic(arithmetic_ppo.get_config("hl_gauss"), tmp_path)
-    config.init_from = str(tmp_path / "grpo" / "sft")
-    config.critic.update(warmup_steps=5)
+    config.init_from = str(tmp_path / "sft")
+    config.critic.update(warmup_steps=3)
     ppo.run(config, tmp_path / "ppo")
-    rows = {name: read(tmp_path / name / "metrics.jsonl")[1:] for name in ("grpo", "ppo")}
-    rewards = {name: [row["reward/mean"] for row in rows[name]] for name in rows}
-    for name, curve in rewards.items():
-        assert np.mean(curve[-5:]) - np.mean(curve[:5]) > 0.2, name
-    assert rewards["ppo"][0] == pytest.approx(rewards["grpo"][0], abs=0.1), "not the same start"
+    curve = [row["reward/mean"] for row in read(tmp_path / "ppo" / "metrics.jsonl")[1:]]
+    assert np.mean(curve[-5:]) - np.mean(curve[:5]) > 0.2
+    assert curve[0] > 0.1, "it did not start from the imitation"
 
 
-# --- Adapters --------------------------------------------------------------------------------------------------------
+# --- Adapters, and resuming: one run for each kind of critic ---------------------------------------------------------
+
+RESULTS = ("final.json", "metrics.jsonl", "samples.jsonl", "group_view.jsonl")
+FULL_STEPS = 6
+
+
+def full(folder, shared):
+    """A run with all that has a state of its own: adapters after SFT, two epochs of two minibatches, KL in the reward,
+    and first the critic alone, where it is one of its own."""
+    rate = ppo_common.common.optimizer(learning_rate=1e-2, weight_decay=0.1)  # moves all that is not frozen
+    config = small_config(
+        folder,
+        reward__function=reward(has_a_seven),
+        train__steps=FULL_STEPS,
+        train__epochs=2,
+        train__minibatches=2,
+        train__optimizer=rate,
+        sft__steps=2,
+        sft__batch_size=8,
+        sft__eval_every=2,
+        algorithm__reward_kl_coef=0.1,
+        model__lora=dict(rank=2, alpha=16.0, targets="layers/(q|v)", variant="lora"),
+        eval__every=3,
+        checkpoint__every=2,
+        checkpoint__keep=3,
+    )
+    return with_critic(config, shared=shared, optimizer=rate, warmup_steps=0 if shared else 3)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["separate", "shared"])
+def undisturbed(request, tmp_path_factory):
+    """(the config, the workdir) of a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("full")
+    config = full(folder, request.param)
+    ppo.run(config, folder / "run")
+    return config, folder / "run"
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("shared", [False, True], ids=["separate", "shared"])
-def test_adapters_are_trained_on_a_frozen_base(tmp_path, shared):
-    """After SFT of the adapters; and a run that was cut off ends where the whole one does."""
-
-    rate = ppo_common.common.optimizer(learning_rate=1e-2, weight_decay=0.1)  # moves all that is not frozen
-
-    def run(steps, workdir):
-        config = small_config(
-            tmp_path,
-            reward__function=reward(has_a_seven),
-            train__steps=steps,
-            train__epochs=2,
-            train__optimizer=rate,
-            sft__steps=2,
-            sft__batch_size=8,
-            sft__eval_every=2,
-            algorithm__reward_kl_coef=0.1,
-            model__lora=dict(rank=2, alpha=16.0, targets="layers/(q|v)", variant="lora"),
-            eval__every=2,
-        )
-        config = with_critic(config, shared=shared, optimizer=rate, warmup_steps=0 if shared else 1)
-        ppo.run(config, workdir)
-        return make_setup(config)
-
-    setup = run(4, tmp_path / "run")
+def test_adapters_are_trained_on_a_frozen_base(undisturbed):
+    """After SFT of the adapters."""
+    config, workdir = undisturbed
+    setup = make_setup(config)
     start = setup.init_params()
-    sft, end = (load_params(setup, tmp_path / folder) for folder in ("run/sft", "run"))
+    sft, end = (load_params(setup, folder) for folder in (workdir / "sft", workdir))
     for tree in (sft, end):
         jax.tree.map(np.testing.assert_array_equal, tree["base"], start["base"])
     for earlier, later in ((start, sft), (sft, end)):
         moved = jax.tree.map(lambda x, y: np.abs(x - y).max(), later["adapters"], earlier["adapters"])
         assert min(jax.tree.leaves(moved)) > 1e-5
-    rows = read(tmp_path / "run/metrics.jsonl")
+    rows = read(workdir / "metrics.jsonl")
     assert rows[-1]["kl/k3"] > 1e-6 and abs(rows[-1]["value/mean"]) > 1e-3
     # The critic: the same base; of its own adapters and head, or the policy's adapters and a head.
     _, learner = ppo.build(setup, setup.init_params())
     like = learner.checkpoint_items(setup.init_params())
-    with checkpoint.Checkpointer(tmp_path / "run/checkpoints", every=1) as found:
+    with checkpoint.Checkpointer(workdir / "checkpoints", every=1) as found:
         items = found.restore(like)[0]
     critic = ppo.LearnerState.of(items).critic_params()
     assert set(critic) == {"base", "adapters", heads.NAME}
     jax.tree.map(np.testing.assert_array_equal, critic["base"], start["base"])
     jax.tree.map(np.testing.assert_array_equal, items["reference"], sft)
-    assert (max_difference(critic["adapters"], end["adapters"]) == 0.0) is shared
+    assert (max_difference(critic["adapters"], end["adapters"]) == 0.0) is config.critic.shared
     assert max_difference(critic["adapters"], sft["adapters"]) > 1e-4
     assert min(float(np.abs(x).max()) for x in jax.tree.leaves(critic[heads.NAME])) > 1e-4
-    run(2, tmp_path / "part")
-    (tmp_path / "part/final.json").unlink()
-    run(4, tmp_path / "part")
-    assert (tmp_path / "part/final.json").read_bytes() == (tmp_path / "run/final.json").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_cut_off_it_ends_where_an_undisturbed_run_ends(undisturbed, tmp_path, monkeypatch):
+    """Started from a checkpoint of the critic's warm-up with two steps logged behind it, as after SIGKILL, stopped by a
+    signal behind the warm-up, and started again. Kills of the process, in saves too, are test_resume.py's: this loop is
+    that one, Run and Checkpointer are the same."""
+    config, whole = undisturbed
+    cut = tmp_path / "cut"
+    shutil.copytree(whole, cut)
+    (cut / "final.json").unlink()
+    for step in (4, 6):
+        shutil.rmtree(cut / "checkpoints" / str(step))
+    rows = (cut / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (cut / "metrics.jsonl").write_bytes(b"".join(rows[:5]))
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "StopSignal", StopAfter(4))
+        ppo.run(config, cut)
+    assert read(cut / "metrics.jsonl")[-1]["step"] == 5 and not (cut / "final.json").exists()
+    ppo.run(config, cut)
+    for file in RESULTS:
+        assert (cut / file).read_bytes() == (whole / file).read_bytes(), f"{file} differs"
+    assert len(json.loads((cut / "run.json").read_text())["resumed"]) == 2
+    rows = read(whole / "metrics.jsonl")  # equal contents are not equal for lack of contents
+    trained = FULL_STEPS - config.critic.warmup_steps
+    assert [row["step"] for row in rows] == list(range(FULL_STEPS + 1))
+    assert len({row["value/loss"] for row in rows[1:]}) == FULL_STEPS
+    assert len({row["loss"] for row in rows if "loss" in row}) == trained
+    assert rows[-1]["grad_norm"] > 1e-4 and rows[-1]["kl/k3"] > 0
 
 
 def test_the_estimator_of_grpo_is_refused(tmp_path):
@@ -248,18 +285,17 @@ def test_the_reference_is_scored_only_if_something_reads_it(tmp_path, measured):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("shared", [False, True])
-def test_eight_devices_walk_the_path_of_one(tmp_path, shared):
-    """The shared critic's rows are packed there."""
-    rows, more = {}, dict(train__epochs=2, train__minibatches=2, eval__every=3, reward__function=reward(has_a_seven))
+def test_eight_devices_walk_the_path_of_one(tmp_path):
+    """With a critic of its own, whose state is split, too; the rows of the eight are packed (test_packed.py: alone)."""
+    rows, more = {}, dict(train__epochs=2, train__minibatches=2, eval__every=100, reward__function=reward(has_a_seven))
     for mesh in ("", "data:2,fsdp:2,tensor:2"):
-        packed = dict(packing__mode="shared_prefix") if mesh and shared else {}
-        config = small_config(tmp_path, mesh=mesh, train__steps=3, **more, **packed)
+        packed = dict(packing__mode="shared_prefix") if mesh else {}
+        config = small_config(tmp_path, mesh=mesh, train__steps=3, checkpoint__every=100, **more, **packed)
         rate = ppo_common.common.optimizer(learning_rate=1e-2, eps=1e-3)  # the usual eps blows rounding up
         with config.unlocked():
             config.train.update(optimizer=rate)
             config.algorithm.update(reward_kl_coef=0.1)
-        ppo.run(with_critic(config, shared=shared, optimizer=rate), tmp_path / f"run{mesh}")
+        ppo.run(with_critic(config, optimizer=rate), tmp_path / f"run{mesh}")
         rows[mesh] = read(tmp_path / f"run{mesh}" / "metrics.jsonl")
     one, eight = rows.values()
     assert len(one) == len(eight) == 4 and one[-1]["kl/k3"] > 1e-5 and one[-1]["value/loss"] > 1e-3
@@ -270,63 +306,6 @@ def test_eight_devices_walk_the_path_of_one(tmp_path, shared):
         assert left.keys() == right.keys() - {"packing/occupancy"}
         for name in names:
             assert left[name] == pytest.approx(right[name], rel=2e-3, abs=1e-5), (name, left["step"])
-
-
-# --- Resuming --------------------------------------------------------------------------------------------------------
-
-RESULTS = ("final.json", "metrics.jsonl", "samples.jsonl", "group_view.jsonl")
-# Two epochs of two minibatches, the critic alone at first; the warm start's rewards are not all 0.
-EXTRA = "train.steps=10 train.epochs=2 train.minibatches=2 algorithm.reward_kl_coef=0.05 checkpoint.every=3".split()
-
-
-class PPORunner(Runner):
-    """Starts experiments.ppo."""
-
-    def start(self, workdir):
-        """The process of one start."""
-        extra = [*EXTRA, "critic.warmup_steps=4"]
-        command = programs.command(workdir, *extra, program="ppo", config="tasks/arithmetic_ppo.py:smoke")
-        return programs.start(command, self.variables, self.log)
-
-
-def assert_equal_results(left, right):
-    for file in RESULTS:
-        assert (left / file).read_bytes() == (right / file).read_bytes(), f"{file} differs"
-
-
-@pytest.mark.slow
-def test_killed_with_9_it_ends_where_an_undisturbed_run_ends(tmp_path):
-    runner, moments = PPORunner(tmp_path), (logged("", 2), saving(6))  # in the critic's warm-up, and behind it
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    runner.to_the_end(undisturbed)
-    for moment in moments:
-        assert runner.until(killed, moment, signal.SIGKILL) == -signal.SIGKILL
-    assert not (killed / "final.json").exists(), "it was done before the last kill: nothing was resumed"
-    runner.to_the_end(killed)
-    assert_equal_results(killed, undisturbed)
-    assert len(json.loads((killed / "run.json").read_text())["resumed"]) == len(moments)
-    rows = read(undisturbed / "metrics.jsonl")  # equal contents are not equal for lack of contents
-    assert [row["step"] for row in rows] == list(range(11))
-    assert len({row["value/loss"] for row in rows[1:]}) == 10
-    assert len({row["loss"] for row in rows if "loss" in row}) == 6
-    assert rows[-1]["grad_norm"] > 1e-4 and rows[-1]["kl/k3"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
-def test_with_a_shared_critic_a_stopped_run_goes_on(tmp_path, monkeypatch):
-    more = dict(train__steps=4, train__epochs=2, train__minibatches=2, reward__function=reward(has_a_seven))
-    config = with_critic(small_config(tmp_path, checkpoint__every=3, **more), shared=True)
-    ppo.run(config, tmp_path / "whole")
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "StopSignal", StopAfter(2))
-        ppo.run(config, tmp_path / "parts")
-    assert read(tmp_path / "parts" / "metrics.jsonl")[-1]["step"] == 2
-    assert not (tmp_path / "parts" / "final.json").exists()
-    ppo.run(config, tmp_path / "parts")
-    assert_equal_results(tmp_path / "parts", tmp_path / "whole")
-    rows = read(tmp_path / "whole" / "metrics.jsonl")[1:]
-    assert len({row["value/loss"] for row in rows}) == len({row["loss"] for row in rows}) == 4
 
 
 # --- Pieces ----------------------------------------------------------------------------------------------------------

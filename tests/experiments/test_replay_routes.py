@@ -15,7 +15,7 @@ EXPERTS = dict(model__num_experts=4, model__experts_per_token=2)
 
 
 def config_of(tmp_path, **fields):
-    fields = dict(train__steps=1, reward__function=reward(sevens_and_even)) | EXPERTS | fields
+    fields = dict(train__steps=1, checkpoint__every=100, reward__function=reward(sevens_and_even)) | EXPERTS | fields
     return small.config(tmp_path, **fields)
 
 

@@ -1,6 +1,7 @@
 """config.schedules and the references of grpo and ppo: in the pieces, and in whole runs that are resumed."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from experiments.parts.check_config import check
 from experiments.parts.setup import make_setup
 from rl_jax.core.types import PolicyBatch, TokenScores
 from rl_jax.training import checkpoint
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
 from tests.experiments.small import kept_signals, reward, sevens  # noqa: F401  a fixture
 
@@ -169,7 +171,7 @@ def test_a_run_logs_its_schedules_compiles_once_and_resumes(tmp_path, program):
     if program is ppo:
         specs |= dict(lam=KL | dict(field="critic.advantage.lam", start=0.5, end=1.0), value=CLIP | dict(
             field="critic.loss.value_clip"))
-    config = small_config(tmp_path, reward__function=reward(sevens), train__minibatches=2, checkpoint__every=1)
+    config = small_config(tmp_path, reward__function=reward(sevens), train__minibatches=2, checkpoint__every=2)
     with config.unlocked():
         config.algorithm.shaping = dict(fn="length_penalty", free_length=1, penalty=0.5)
         config.algorithm.reference_schedule = dict(fn="moving_average", rate=0.5)
@@ -184,9 +186,8 @@ def test_a_run_logs_its_schedules_compiles_once_and_resumes(tmp_path, program):
     counts = [row["compile_count"] for row in read(tmp_path / "whole" / "timing.jsonl")]
     assert len(set(counts)) == 1, "a value that changes must not compile anything again"
 
-    config.train.steps = 2  # the same run in two halves
-    program.run(config, tmp_path / "halves")
-    config.train.steps = 4
+    shutil.copytree(tmp_path / "whole", tmp_path / "halves")  # the second half again
+    shutil.rmtree(tmp_path / "halves" / "checkpoints" / "4")
     (tmp_path / "halves" / "final.json").unlink()
     program.run(config, tmp_path / "halves")
     assert read(tmp_path / "halves" / "metrics.jsonl")[1:] == rows

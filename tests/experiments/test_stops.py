@@ -12,6 +12,7 @@ from rl_jax import tokenizers
 from rl_jax.rollout.lm.sampling import Sampling
 from tests import tiny_tokenizers
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 
@@ -21,6 +22,7 @@ from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 def test_completions_end_at_their_stop_strings(tmp_path, engine, capsys):
     config = small.config(
         tmp_path, train__steps=2, eval__every=1, eval__num_prompts=64, eval__batch_size=64, log__sample_rows=64,
+        checkpoint__every=100,
         rollout__completion_length=8, rollout__engine__name=engine,
         reward__function=small.reward(small.sevens), rollout__stop_strings=("7", "=+"), eval__stop_strings=("1",),
         rollout__repetition_penalty=1.5, eval__completion_length=3, log__print_completions=2,

@@ -105,14 +105,20 @@ def test_the_right_answers_probability_is_the_models(run):
     assert player.answers(played) == ["ab"] * 8
     priors, after = turn_signals.Signals(setup, player)._answer_probs(params, played)
     answer = setup.task.tokenizer.encode_continuation("ab", eos=True)
+    width = rollout.batch.tokens.shape[1] + len(answer)
+
+    @jax.jit
+    def log_probs_of(ids):  # one width for all contexts, compiled once: what stands behind changes nothing
+        batch = rollout.batch._replace(
+            tokens=ids, positions=jnp.arange(width)[None], segment_ids=jnp.ones_like(ids)
+        )
+        return jax.nn.log_softmax(setup.model.unembed(params, setup.model.apply(params, batch))[0])
+
     for row in (0, 3):
         for turn, context in turn_signals.contexts(played[row]):
-            ids = jnp.asarray([*context, *answer])[None]
-            batch = rollout.batch._replace(
-                tokens=ids, positions=jnp.arange(ids.size)[None], segment_ids=jnp.ones_like(ids)
-            )
-            logits = setup.model.unembed(params, setup.model.apply(params, batch))[0]
-            log_probs = jax.nn.log_softmax(logits)[len(context) - 1 : -1]
+            ids = [*context, *answer]
+            ids = jnp.asarray([*ids, *[0] * (width - len(ids))])[None]
+            log_probs = log_probs_of(ids)[len(context) - 1 :]
             expected = np.exp(np.mean([log_probs[i, token] for i, token in enumerate(answer)]))
             found = priors[row] if turn < 0 else after[row][turn]
             np.testing.assert_allclose(found, expected, rtol=1e-4)

@@ -114,7 +114,7 @@ def test_votes_need_no_label(tmp_path):
 def test_two_steps_of_a_mixture(tmp_path):
     config = tiny("mixed_r1", tmp_path / "data")
     with config.unlocked():
-        config.train.steps = 2
+        config.train.steps, config.checkpoint.every = 2, 100
         config.eval.update(every=2, num_prompts=8, batch_size=8)
         config.sample.update(prompts_per_step=4)
     grpo.run(config, tmp_path / "run")

@@ -15,6 +15,7 @@ from experiments.parts.sample_groups import Collector
 from experiments.parts.setup import make_setup
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.sampling import Sampling
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
 from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
 from tests.experiments.test_ppo import with_critic

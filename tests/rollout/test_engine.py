@@ -13,9 +13,13 @@ from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm.engine import make_generate, prompt_batch
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training.scoring import make_score
-from tests.tiny import CONFIG, counting_model, prompts, random_params, stories_path
+from tests.tiny import CONFIG, counting_model, prompts, stories_path
+from tests.tiny import random_params as make_params
 
 TINY = make_transformer(CONFIG)
+LENGTH = 80
+TOP_P = Sampling(temperature=0.7, top_p=0.9)
+random_params = functools.cache(make_params)  # nothing here writes into them
 
 
 @functools.cache
@@ -28,32 +32,39 @@ def _network(name):
     return _stories() if name == "stories" else (TINY, random_params())
 
 
-def _rollout(name, sampling, *, completion_length, seed=0, group_size=2, eos_ids=()):
-    """8 or 16 ragged rows; () for EOS, so that every row has completion_length tokens."""
+@functools.cache
+def _rollout(name, sampling):
+    """16 ragged rows; () for EOS, so that every row has LENGTH tokens."""
     model, params = _network(name)
     tokens, mask = prompts([12, 5, 1, 9, 16, 7, 3, 11], 16, model.vocab_size)
-    generate = make_generate(
-        model, completion_length=completion_length, group_size=group_size, sampling=sampling, eos_ids=eos_ids
-    )
-    return jax.jit(generate)(params, tokens, mask, jax.random.key(seed))
+    generate = make_generate(model, completion_length=LENGTH, group_size=2, sampling=sampling, eos_ids=())
+    return jax.jit(generate)(params, tokens, mask, jax.random.key(0))
 
 
+@functools.cache
+def _scorer(name, sampling):
+    return jax.jit(make_score(_network(name)[0], completion_length=LENGTH, sampling=sampling))
+
+
+# The rules do not depend on the model: one of them on a large one, whose raw log-probs are the plain rule's.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tiny", "stories"])
 @pytest.mark.parametrize(
-    "sampling",
-    [Sampling(), Sampling(temperature=0.7, top_p=0.9), Sampling(temperature=0.7, top_k=20)],
-    ids=["plain", "top_p", "top_k"],
+    "name, sampling",
+    [
+        ("tiny", Sampling()),
+        ("tiny", TOP_P),
+        ("tiny", Sampling(temperature=0.7, top_k=20)),
+        ("stories", TOP_P),
+    ],
+    ids=["plain-tiny", "top_p-tiny", "top_k-tiny", "top_p-stories"],
 )
 def test_sampler_and_scorer_agree(name, sampling):
     """The KV-cache forward and the full forward are two programs; log-probs within 1e-4 over > 1000 tokens."""
-    length = 80
-    rollout = _rollout(name, sampling, completion_length=length)
-    model, params = _network(name)
+    rollout = _rollout(name, sampling)
+    params = _network(name)[1]
     assert rollout.completion_mask.size >= 1000 and np.all(rollout.completion_mask)
     for rule, ours in ((sampling, rollout.sampled_log_probs), (Sampling(), rollout.raw_log_probs)):
-        score = jax.jit(make_score(model, completion_length=length, sampling=rule))
-        gap = np.max(np.abs(np.asarray(score(params, rollout.batch).log_probs) - np.asarray(ours)))
+        gap = np.max(np.abs(np.asarray(_scorer(name, rule)(params, rollout.batch).log_probs) - np.asarray(ours)))
         print(f"{name} {sampling} scored {rule}: largest gap {gap:.2e}")
         assert gap < 1e-4
     if sampling == Sampling():
@@ -66,10 +77,10 @@ def test_sampler_and_scorer_agree(name, sampling):
 @pytest.mark.parametrize("name", ["tiny", "stories"])
 def test_ratio_of_the_first_update_is_one(name):
     """old from the jitted scorer, new from inside jax.grad: exp(new - old) is 1 to 1e-5."""
-    rollout = _rollout(name, Sampling(), completion_length=80)
+    rollout = _rollout(name, TOP_P)
     model, params = _network(name)
-    score = make_score(model, completion_length=80)
-    old = jax.jit(score)(params, rollout.batch).log_probs
+    score = make_score(model, completion_length=LENGTH)
+    old = _scorer(name, Sampling())(params, rollout.batch).log_probs
 
     @jax.jit
     def deviation(params):
@@ -85,10 +96,8 @@ def test_ratio_of_the_first_update_is_one(name):
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
 
 
-def _greedy_loop(model, params, prompt, number):
+def _greedy_loop(model, params, width):
     """The plain reference: no cache, no left padding, the whole row forward for every token."""
-    width = len(prompt) + number
-    row = list(prompt)
 
     @jax.jit
     def next_token(tokens, length):
@@ -97,10 +106,14 @@ def _greedy_loop(model, params, prompt, number):
         hidden = model.apply(params, TokenBatch(tokens[None], columns[None], segments[None]))
         return jnp.argmax(model.unembed(params, hidden[0, length - 1]))
 
-    for _ in range(number):
-        padded = jnp.array(row + [0] * (width - len(row)), jnp.int32)
-        row.append(int(next_token(padded, len(row))))
-    return row[len(prompt) :]
+    def complete(prompt, number):
+        row = list(prompt)
+        for _ in range(number):
+            padded = np.array(row + [0] * (width - len(row)), np.int32)
+            row.append(int(next_token(padded, len(row))))
+        return row[len(prompt) :]
+
+    return complete
 
 
 @pytest.mark.slow
@@ -110,10 +123,10 @@ def test_greedy_tokens_equal_a_loop_without_a_cache(name):
     tokens, mask = prompts([6, 2, 8], 8, model.vocab_size)
     generate = make_generate(model, completion_length=24, sampling=Sampling(top_k=1), eos_ids=())
     rollout = jax.jit(generate)(params, tokens, mask, jax.random.key(0))
-    completions = np.asarray(rollout.batch.tokens[:, 8:])
+    completions, complete = np.asarray(rollout.batch.tokens[:, 8:]), _greedy_loop(model, params, 8 + 24)
     for row in range(3):
         prompt = np.asarray(tokens[row])[np.asarray(mask[row])].tolist()
-        assert completions[row].tolist() == _greedy_loop(model, params, prompt, 24)
+        assert completions[row].tolist() == complete(prompt, 24)
     assert len(np.unique(completions)) > 6, "too monotonous a text to notice a wrong column"
 
 

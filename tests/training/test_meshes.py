@@ -20,11 +20,10 @@ MODELS = {
     "dense": dataclasses.replace(CONFIG, num_layers=1),
     "experts": dataclasses.replace(CONFIG, num_layers=1, num_experts=4, experts_per_token=2, mlp_dim=40, qk_norm=True),
 }
-# Each axis with others and, where eight devices divide what it splits, alone.
+# Each axis with others and, where eight devices divide what it splits, alone; data:2,fsdp:2,tensor:2 is in
+# test_packing.py and rollout/test_continuous.py.
 SHAPES = [
-    ("dense", "data:8"),
     ("dense", "fsdp:8"),
-    ("dense", "data:2,fsdp:2,tensor:2"),
     ("dense", "fsdp:2,tensor:4"),
     ("dense", "context:8"),
     ("dense", "context:2,fsdp:4"),
