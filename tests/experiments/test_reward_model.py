@@ -2,7 +2,6 @@
 loader."""
 
 import json
-import shutil
 from unittest import mock
 
 import jax
@@ -18,6 +17,7 @@ from experiments.parts.setup import load_params, make_setup
 from rl_jax import preferences
 from rl_jax.rewards.benchmarks import pair_accuracy
 from rl_jax.training import checkpoint
+from tests.experiments import small as small_runs
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
@@ -203,14 +203,10 @@ def test_log_ratios_of_adapters_are_learned_in_packed_rows(tmp_path, capsys):
     # Accuracy: signs of log-ratios that are 0 but for rounding.
     same_path(whole, tmp_path / "padded", rel=1e-3, but="reward/accuracy")
     # The reference is that of the beginning again, not what the checkpoint holds.
-    part = tmp_path / "part"
-    shutil.copytree(whole, part)
-    (part / "final.json").unlink()
-    shutil.rmtree(part / "checkpoints" / "40")
-    again = config(40, "packed")
-    again.log.progress = True
+    part, again = tmp_path / "part", config(40, "packed")
+    step, again.log.progress = small_runs.cut_off(whole, part), True
     reward_model.run(again, part)
-    assert "resumes from step 20" in capsys.readouterr().out
+    assert f"resumes from step {step}" in capsys.readouterr().out
     for name in ("metrics.jsonl", "final.json", "evaluation.json"):
         assert (part / name).read_bytes() == (whole / name).read_bytes(), name
 
