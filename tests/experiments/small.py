@@ -1,5 +1,6 @@
 """A small in-process run: the smallest model, one device, a reward function that the test gives."""
 
+import shutil
 import signal
 
 import pytest
@@ -93,3 +94,15 @@ class StopAfter:
     def received(self) -> bool:
         self._left -= 1
         return self._left < 0
+
+
+def cut_off(workdir, part) -> int:
+    """Copies a run's folder without its end and its newest checkpoint: a run that died. Gives the step it resumes from.
+
+    What the run says of later steps stays in its files, as when it dies between two checkpoints.
+    """
+    shutil.copytree(workdir, part)
+    (part / "final.json").unlink()
+    before, newest = sorted(int(path.name) for path in (part / "checkpoints").iterdir() if path.name.isdigit())[-2:]
+    shutil.rmtree(part / "checkpoints" / str(newest))
+    return before

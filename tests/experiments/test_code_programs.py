@@ -12,7 +12,6 @@ from configs.preferences import rrhf_code
 from experiments import online_dpo
 from rl_jax.rewards.sandbox import landlock
 from tests.experiments import test_configs_started as starting
-from tests.experiments.judge_runs import SMALL
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 pytestmark = [
@@ -35,9 +34,7 @@ def test_grpo(tmp_path, name):
 
 def test_rrhf_on_run_time(tmp_path, monkeypatch):
     monkeypatch.setattr(online_dpo, "make_evaluate", lambda setup, rewards: lambda params: ({}, []))
-    config = rrhf_code.get_config("smoke")
-    config.model.update(SMALL)
-    config.task.data_dir = str(tmp_path / "data")
+    config = starting.with_few_records(rrhf_code.get_config("smoke"), tmp_path)
     config.rollout.update(completion_length=40)
     config.sft.update(steps=0)
     config.train.update(steps=1)

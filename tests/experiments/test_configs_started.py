@@ -25,13 +25,19 @@ def without_evaluation(monkeypatch):
         monkeypatch.setattr(module, "make_evaluate", lambda setup, rewards: lambda params: ({}, []))
 
 
-def started(config, tmp_path, **rollout):
-    """(the last row of metrics.jsonl of one step, the rows of samples.jsonl)."""
-    config.model.update(SMALL)  # of the runs that judge and that a critic starts from
+def with_few_records(config, tmp_path):
+    """The small model of the runs that judge, and few records: tens of thousands take longer than a run."""
+    config.model.update(SMALL)
     config.task.data_dir = str(tmp_path / "data")
     for name in ("num_train", "num_test", "num_texts", "num_problems"):
         if name in config.task:
             config.task[name] = 200
+    return config
+
+
+def started(config, tmp_path, **rollout):
+    """(the last row of metrics.jsonl of one step, the rows of samples.jsonl)."""
+    with_few_records(config, tmp_path)
     config.rollout.update(**rollout)
     config.sft.steps = 0
     config.train.steps = 1
@@ -87,9 +93,7 @@ def test_rewards_of_steps(tmp_path, word):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_a_reward_without_labels(tmp_path):
-    config = intuitor.get_config("smoke")
-    config.model.update(SMALL)
-    config.task.data_dir = str(tmp_path / "data")
+    config = with_few_records(intuitor.get_config("smoke"), tmp_path)
     config.init_from = config.judge.sure.path = model_run(tmp_path / "start", config.copy_and_resolve_references())
     row, _ = started(config, tmp_path, completion_length=8, prompt_buckets=(24,))
     assert row["reward/mean"] == row["reward/sure"] > 0.0 and "reward/task" in row

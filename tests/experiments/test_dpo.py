@@ -13,11 +13,9 @@ from experiments.parts.preference_data import Best, Encoder, records_of
 from rl_jax import preferences
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.tokenizers import CharTokenizer
-from rl_jax.training import checkpoint
-from tests.experiments import small
+from tests.experiments import small, tiny_folder
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401
-from tests.experiments.test_hf import folder  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("kept_signals")
 
@@ -61,7 +59,7 @@ def config(files, kind="pairs", /, **slots):
     found.train.update(steps=6, batch_size=16)
     found.train.optimizer.learning_rate = 1e-2
     found.eval.update(every=3, batch_size=8, num_prompts=32)
-    found.checkpoint.every = 2
+    found.checkpoint.every = 6  # the end: a checkpoint costs more than a step
     found.log.update(progress=False, tensorboard=False)
     for name, value in slots.items():
         group = found.train if name in found.train else found.algorithm
@@ -211,81 +209,66 @@ def test_mismatched_pairs_of_a_part_of_a_batch(files, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, monkeypatch):
-    """With a running mean that is carried from batch to batch."""
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    dpo.run(config(files, **BCO), whole)
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "StopSignal", small.StopAfter(4))
-        dpo.run(config(files, **BCO), parts)
-    stopped = read_jsonl(parts / "metrics.jsonl")[-1]["step"]
-    assert 1 <= stopped < 6 and not (parts / "final.json").exists()
-    dpo.run(config(files, **BCO), parts)
-    assert len(set(losses(whole))) == 6
+def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, capsys):
+    """With a running mean that is carried from batch to batch, and adapters beside a frozen model."""
+
+    def bco():
+        found = config(files, **BCO)
+        found.model.lora.rank = 2
+        found.checkpoint.every = 4
+        found.log.progress = True
+        return found
+
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    dpo.run(bco(), whole)
+    assert small.cut_off(whole, part) == 4
+    dpo.run(bco(), part)
+    assert "this run resumes from step 4" in capsys.readouterr().out
+    assert len(set(losses(whole))) == 6 and losses(whole)[-1] < losses(whole)[0] - 1e-3
     for name in ("metrics.jsonl", "final.json"):
-        assert (parts / name).read_bytes() == (whole / name).read_bytes()
+        assert (part / name).read_bytes() == (whole / name).read_bytes()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "change",
-    [
-        dict(train=dict(micro_batches=4)),
-        dict(train=dict(micro_batches=2), packing=dict(mode="shared_prefix")),
-        dict(mesh="data:2,fsdp:2,tensor:2", train=dict(micro_batches=2)),
-        dict(mesh="data:4,fsdp:2", packing=dict(mode="packed"), train=dict(micro_batches=2)),
-    ],
-    ids=["micro-batches", "shared prefix", "mesh", "packed on a mesh"],
-)
-def test_no_split_changes_the_losses(plain, files, tmp_path, change):
-    found = config(files)
+def test_no_split_changes_the_losses(plain, files, tmp_path):
+    """Of the rows over devices, into micro-batches and by packing, of the weights over devices: all in one run."""
+    found = config(files, micro_batches=2)
     found.init_from = str(plain / "sft")
-    for group, value in change.items():
-        if isinstance(value, dict):
-            found[group].update(value)
-        else:
-            found[group] = value
+    found.mesh, found.packing.mode = "data:2,fsdp:2,tensor:2", "shared_prefix"
     dpo.run(found, tmp_path / "run")
     np.testing.assert_allclose(losses(tmp_path / "run"), losses(plain), rtol=2e-4)
 
 
+# One of each kind: labels and an anchor, all of a vocabulary with weights, lists without a reference.
+# tests/step_checks/test_dpo_step.py has one step of the program by hand, tests/recipes/test_dpo.py every loss.
+LIPO = dict(responses=3, compare=dict(fn="lambda_pairs"), reference={})
 RUNS = {
     "kto": ("pairs", KTO),
-    "lipo": ("rankings", dict(responses=3, compare=dict(fn="lambda_pairs"))),
-    "tdpo": ("pairs", dict(score_map=dict(fn="token_level"))),
-    "aot": ("pairs", dict(compare=dict(fn="sorted_pairs"), batch_stats=dict(fn="aot_partners"))),
-    "wpo": ("pairs", dict(weight=dict(fn="policy_likelihood"))),
-    "cpo": ("pairs", dict(reference={}, regularizer=dict(fn="chosen_token_nll"), regularizer_coef=1.0)),
+    "tdpo": ("pairs", dict(score_map=dict(fn="token_level"), weight=dict(fn="policy_likelihood"))),
+    "lipo": ("rankings", LIPO | dict(regularizer=dict(fn="chosen_token_nll"), regularizer_coef=0.1)),
 }
-QUICK = ("kto", "tdpo")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in RUNS])
+@pytest.mark.parametrize("name", RUNS)
 def test_methods_of_other_kinds_learn(name, files, tmp_path):
     kind, slots = RUNS[name]
-    dpo.run(config(files, kind, **slots), tmp_path / "run")
+    found = config(files, kind, **slots)
+    found.eval.every = 6
+    found.packing.mode = "packed" if name == "kto" else "padded"
+    dpo.run(found, tmp_path / "run")
     rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     good, bad = rows[-1]["eval/rewards/chosen"], rows[-1]["eval/rewards/rejected"]
     assert good > bad + 0.05
-    assert (tmp_path / "run" / "reference").exists() == (name != "cpo")
+    assert (tmp_path / "run" / "reference").exists() == (name != "lipo")
 
 
 @pytest.mark.slow
-def test_adapters_are_trained_beside_a_frozen_model(files, tmp_path):
+def test_a_folder_with_a_chat_template_goes_in_and_comes_out(files, tmp_path):
     found = config(files)
-    found.model.lora.rank = 2
-    dpo.run(found, tmp_path / "run")
-    values = losses(tmp_path / "run")
-    np.testing.assert_allclose(values[0], np.log(2), rtol=1e-5)
-    assert values[-1] < values[0] - 1e-3
-
-
-@pytest.mark.slow
-def test_a_folder_with_a_chat_template_goes_in_and_comes_out(files, folder, tmp_path):  # noqa: F811
-    found = config(files)
-    found.model.update(path=str(folder), chat=True)
-    found.rollout.update(prompt_buckets=(32,))
+    found.model.update(path=str(tiny_folder.qwen3(tmp_path / "qwen3")), chat=True)
+    found.rollout.update(prompt_buckets=(48,))
+    found.eval.every = 6
     found.sft.update(steps=1, batch_size=8)
     dpo.run(found, tmp_path / "run")
     assert losses(tmp_path / "run")[-1] < np.log(2) - 0.01

@@ -129,6 +129,7 @@ def test_a_damaged_line_stops_or_is_counted(damaged, tmp_path):
 
 @pytest.mark.slow
 def test_the_flag_counts_it_in_the_metrics(damaged, tmp_path):
+    """Without it the program stops as the task does (above)."""
     log, home = tmp_path / "log.txt", tmp_path / "home"
     home.mkdir()
     sizes = [field for field in programs.TINY if not field.startswith(("task.", "rollout.prompt_buckets"))]
@@ -136,8 +137,6 @@ def test_the_flag_counts_it_in_the_metrics(damaged, tmp_path):
     command = programs.command(tmp_path / "run", config="tasks/game24.py:smoke")
     command = [argument for argument in command if not argument.startswith("--config.")]
     command += [f"--config.{field}" for field in fields]
-    process = programs.start(command, programs.environment(home), log)
-    assert programs.finish(process, log, 120) != 0 and "game24_train.jsonl.gz, line 3" in programs.tail(log)
     process = programs.start([*command, "--skip_bad_records"], programs.environment(home), log)
     assert programs.finish(process, log, 120) == 0, programs.tail(log)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -319,58 +319,46 @@ def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monke
     assert losses[0] == losses[1] and losses[0]["grad_norm"] > 0 and losses[0]["log_ratio"] != 0
 
 
+# Each turns on several things that others do not, so that each way through the program is gone once. What a single slot
+# computes is held by tests/recipes/test_dpo.py and tests/selection.
 RUNS = {
-    "pairs": {},
-    "iterated": dict(
-        sample__group_size=4,
-        algorithm__pair_selection=dict(fn="best_worst"),
+    "inpo": dict(
         train__epochs=2,
         train__batch_size=4,
-        algorithm__reference_schedule=dict(fn="per_iteration", every=2),
-    ),
-    "sppo": dict(
-        sample__group_size=4,
-        algorithm__pair_selection=dict(fn="best_worst"),
-        algorithm__candidate_value=dict(fn="win_rate"),
-        algorithm__compare=dict(fn="win_rates"),
-        algorithm__reference=dict(prev=1.0),
-    ),
-    "inpo": dict(
         sample__group_size=4,
         algorithm__pair_selection=dict(fn="best_worst"),
         algorithm__beta=1.0,
         algorithm__link=dict(fn="square"),
         algorithm__reference=dict(ref=1 / 3, prev=2 / 3),
-        train__epochs=2,
+        algorithm__reference_schedule=dict(fn="extrapolated", rate=0.3),
     ),
+    # RSO's two lists of a prompt, with XPO's candidates of the reference and its optimism.
     "rso": dict(
-        sample__group_size=6,
-        sample__share=1.0,
+        sample__group_size=4,
+        sample__opponents=dict(samples=2, share=1.0, candidates=True),
         algorithm__pair_selection=dict(fn="rejection_sampled", num_samples=4),
         algorithm__link=dict(fn="hinge"),
+        algorithm__regularizer=dict(fn="optimism"),
+        algorithm__regularizer_coef=1e-2,
     ),
+    # KTO's labelled responses, with SPIN's data.
     "kto": dict(
+        sample__data="completion",
+        algorithm__pair_selection=dict(fn="data_first"),
         algorithm__responses=1,
         algorithm__compare=dict(fn="anchored"),
         algorithm__link=dict(fn="saturating"),
         algorithm__batch_stats=dict(fn="kto_anchor"),
-    ),
-    "xpo": dict(
-        sample__group_size=1,
-        sample__opponents=dict(samples=1, share=1.0, candidates=True),
-        algorithm__regularizer=dict(fn="optimism"),
-        algorithm__regularizer_coef=1e-2,
+        algorithm__reference_schedule=dict(fn="per_iteration", every=2),
     ),
     "nash_md": dict(
+        train__epochs=2,
         sample__opponents=dict(samples=2, share=0.25, candidates=False),
         algorithm__candidate_value=dict(fn="win_rate_against"),
         algorithm__pair_selection=dict(fn="ranking"),
         algorithm__compare=dict(fn="nash_md"),
-    ),
-    "spin": dict(
-        sample__data="completion",
-        algorithm__pair_selection=dict(fn="data_first"),
-        algorithm__reference_schedule=dict(fn="per_iteration"),
+        algorithm__reference_schedule=dict(fn="moving_average", rate=0.5),
+        train__optimizer__eps=1e-3,  # another split of the rows is compared with it
     ),
     "egpo": dict(
         sample__share=1.0,
@@ -381,9 +369,8 @@ RUNS = {
         algorithm__link=dict(fn="square", target=0.0),
         algorithm__offset=dict(fn="reward_gap", eta=2.0),
     ),
-    "tr_dpo": dict(algorithm__reference_schedule=dict(fn="moving_average", rate=0.5)),
-    "accelerated": dict(algorithm__reference_schedule=dict(fn="extrapolated", rate=0.3)),
 }
+RESUMED = ("inpo", "kto")
 
 
 @pytest.fixture
@@ -392,7 +379,9 @@ def run(tmp_path, kept_signals):  # noqa: F811
 
     def of(name, workdir=None, **fields):
         workdir = workdir or tmp_path / name
-        online_dpo.run(config(tmp_path, **(RUNS[name] | fields)), workdir)
+        online_dpo.run(
+            config(tmp_path, **(RUNS.get(name, {}) | dict(checkpoint__every=4, eval__every=4) | fields)), workdir
+        )
         return workdir
 
     return of
@@ -405,7 +394,9 @@ def whole(tmp_path_factory, kept_signals):  # noqa: F811
     def of(name):
         folder = tmp_path_factory.getbasetemp() / "whole_online_dpo"
         if not (folder / name / "final.json").exists():
-            online_dpo.run(config(folder, **RUNS[name]), folder / name)
+            saves = 2 if name in RESUMED else 4
+            fields = dict(checkpoint__every=saves, eval__every=4)
+            online_dpo.run(config(folder, **RUNS[name], **fields), folder / name)
         return folder / name
 
     return of
@@ -443,7 +434,7 @@ def test_each_kind_of_run_trains(whole, tmp_path, name):
     for row in rows[1:]:
         assert np.isfinite(row["loss"]) and row["nonfinite/skipped"] == 0 and 0 <= row["selection/kept"] <= 1
     assert max(row["grad_norm"] for row in rows[1:]) > 1e-6
-    assert len({row["reward/mean"] for row in rows[1:]}) > 1 or name == "spin"
+    assert len({row["reward/mean"] for row in rows[1:]}) > 1 or name == "kto"
     first, policy, ref = (jax.tree.leaves(tree) for tree in restored(workdir, config(tmp_path, **RUNS[name])))
     schedule = RUNS[name].get("algorithm__reference_schedule", {"fn": "fixed"})["fn"]
     for then, now, compared in zip(first, policy, ref, strict=True):
@@ -465,34 +456,25 @@ def restored(workdir, settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["iterated", "accelerated", "spin"])
-def test_a_run_that_was_cut_off_resumes_bit_for_bit(run, whole, tmp_path, name):
-    undisturbed = whole(name)
-    part = run(name, tmp_path / "part", train__steps=2)
-    assert json.loads((part / "final.json").read_text()) != json.loads((undisturbed / "final.json").read_text())
-    (part / "final.json").unlink()
-    run(name, part)
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_run_that_was_cut_off_resumes_bit_for_bit(whole, tmp_path, capsys, name):
+    undisturbed, part = whole(name), tmp_path / "part"
+    assert small.cut_off(undisturbed, part) == 2
+    fields = dict(checkpoint__every=2, eval__every=4, log__progress=True)
+    online_dpo.run(config(undisturbed.parent, **RUNS[name], **fields), part)
+    assert "resumes from step 2" in capsys.readouterr().out
     assert json.loads((part / "final.json").read_text()) == json.loads((undisturbed / "final.json").read_text())
-    columns = ("loss", "reward/mean", "rewards/margin")
-    assert rows_of(part, *columns) == rows_of(undisturbed, *columns)
+    assert rows_of(part) == rows_of(undisturbed)
 
 
 @pytest.mark.slow
-def test_a_mesh_changes_nothing(run, tmp_path):
+def test_packed_rows_on_a_mesh_change_nothing(run, whole, tmp_path):
+    """Nor do micro-batches: one run with all three."""
     columns = ("loss", "reward/mean", "rewards/margin", "grad_norm")
-    meshes = {"alone": "", "sharded": "data:2,fsdp:2"}
-    alone, sharded = (rows_of(run("nash_md", tmp_path / at, mesh=mesh), *columns) for at, mesh in meshes.items())
-    np.testing.assert_allclose(sharded, alone, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_packed_rows_change_nothing(run, tmp_path):
-    columns = ("loss", "reward/mean", "rewards/margin", "grad_norm")
-    fields = dict(train__batch_size=4, train__micro_batches=2, train__optimizer__eps=1e-3)
-    modes = ("padded", "shared_prefix")
-    padded, packed = (rows_of(run("inpo", tmp_path / mode, packing__mode=mode, **fields), *columns) for mode in modes)
-    np.testing.assert_allclose(packed, padded, rtol=1e-3, atol=1e-5)
-    assert min(abs(row[2]) for row in padded[1:]) > 1e-4, "nothing moved, so nothing was compared"
+    fields = dict(mesh="data:2,fsdp:2", packing__mode="shared_prefix", train__micro_batches=2)
+    packed, alone = rows_of(run("nash_md", **fields), *columns), rows_of(whole("nash_md"), *columns)
+    np.testing.assert_allclose(packed, alone, rtol=1e-3, atol=1e-5)
+    assert min(abs(row[2]) for row in alone) > 1e-4, "nothing moved, so nothing was compared"
 
 
 @pytest.mark.slow

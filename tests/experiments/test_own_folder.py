@@ -1,20 +1,21 @@
 """A folder of one's own beside the checkout: its config, its functions, its reward, by the checkout's programs."""
 
 import ast
+import importlib
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from experiments.parts import own_folder
-from experiments.sweep import points
+from experiments.sweep import cli, points
 from rl_jax.core.binding import bind
 from rl_jax.losses import policy
 from rl_jax.rewards.pool import RewardPool
 from tests.experiments import programs
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.paths import REPO_ROOT
 
 CONFIG = '''"""My surrogate on sums of two digits."""
@@ -29,8 +30,9 @@ def get_config(arg=None):
     config.task.update(num_train=100, num_test=20, digits=1, num_operands=(2, 2), unfinished_share=0.0)
     config.model.update(embed_dim=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16, mlp_dim=64)
     config.rollout.update(completion_length=4, prompt_buckets=(8,))
-    config.sft.update(steps=4, eval_every=4, batch_size=16)
-    config.train.steps = 2
+    config.sft.steps = 0
+    config.train.steps = 1
+    config.eval.update(every=0, num_prompts=16, batch_size=16)
     config.log.update(tensorboard=False, progress=False)
     config.reward.update(num_workers=1, time_limit_s=60.0)
     config.algorithm.surrogate = dict(fn="{losses}:my_surrogate", width={losses}.WIDTH)
@@ -120,49 +122,37 @@ def test_a_reward_of_the_folder_runs_in_the_workers(folder):
     assert result.rewards.tolist() == [1.5, 0.0] and result.first_error is None
 
 
-def run(*arguments: str, home: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=REPO_ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=programs.environment(home),
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    return done.stdout + done.stderr
-
-
 @pytest.mark.slow
-def test_a_folder_trains_by_the_programs_of_the_checkout(folder):
+def test_a_folder_trains_by_the_programs_of_the_checkout(folder, monkeypatch):
+    """By a sweep, which starts the program as its user would, in a process of its own."""
     path, losses = folder
-    home, config = path / "home", f"--config={path}/my_config.py"
-    run("experiments.grpo", config, f"--workdir={path}/run", home=home)
-    recorded = json.loads((path / "run" / "config.json").read_text())
-    assert recorded["algorithm"]["surrogate"] == {"fn": f"{losses}:my_surrogate", "width": 0.3}
-    assert (path / "called").read_text() == "0.3"
-    assert json.loads((path / "run" / "final.json").read_text())
-    # And by a sweep, which starts the same program.
-    more = ("--subsample=1", "--config.train.steps=1", f"--workdir={path}/sweep", "--no-pin")
-    run("experiments.sweep", config, "--sweep=loss", *more, home=home)
-    states = [json.loads(file.read_text()) for file in (path / "sweep" / "points").glob("*/final.json")]
-    assert len(states) == 1
+    for name, value in programs.environment(path / "home").items():
+        monkeypatch.setenv(name, value)
+    config = (f"--config={path}/my_config.py", "--sweep=width", "--subsample=1")
+    assert cli.main([*config, f"--workdir={path}/sweep", "--no-pin"]) == 0
+    (point,) = (path / "sweep" / "points").iterdir()
+    recorded = json.loads((point / "config.json").read_text())
+    width = recorded["algorithm"]["surrogate"]["width"]
+    assert recorded["algorithm"]["surrogate"]["fn"] == f"{losses}:my_surrogate"
+    assert point.name == f"width={width}" and (path / "called").read_text() == str(width)
+    assert json.loads((point / "final.json").read_text())
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
 def test_a_fork_of_the_loop_trains(folder):
     """A copy of the program, in a file of one's own."""
-    path, _ = folder
+    path, losses = folder
     source = (REPO_ROOT / "experiments" / "grpo.py").read_text()
-    fork = path / "my_grpo.py"
+    fork = path / f"{losses}_grpo.py"
     call = "metrics |= policy.step_metrics("
     fork.write_text(source.replace(call, call.replace("|= ", "|= {'mine': 1.0} | ")))
     assert fork.read_text() != source
-    command = [sys.executable, str(fork), f"--config={path}/my_config.py", f"--workdir={path}/run"]
-    variables = {"PYTHONPATH": str(REPO_ROOT), "JAX_PLATFORMS": "cpu", "HOME": str(path / "home")}
-    options = dict(cwd=path, capture_output=True, text=True, timeout=600, env={**os.environ, **variables})
-    done = subprocess.run([*command, "--config.train.steps=1"], **options)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    own_folder.put_on_path(str(path / "my_config.py"))
+    config = points.load_config(str(path / "my_config.py"))
+    config.task.data_dir = str(path / "data")
+    config.reward.num_workers = 0
+    importlib.import_module(fork.stem).run(config, path / "run")
     rows = [json.loads(line) for line in (path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["mine"] == 1.0 and (path / "run" / "final.json").exists()
 
@@ -176,17 +166,18 @@ def test_a_fork_needs_the_parts_and_little_else():
 
 @pytest.mark.slow
 def test_a_misspelt_function_ends_the_program_with_the_nearest_name(folder):
+    """Started in the folder, as its user may: what is on the path is the checkout, by name."""
     path, losses = folder
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "experiments.grpo", f"--config={path}/my_config.py", f"--workdir={path}/run"),
+            *(sys.executable, "-m", "experiments.grpo", "--config=my_config.py", "--workdir=run"),
             f"--config.algorithm.surrogate.fn={losses}:my_surogate",
         ],
-        cwd=REPO_ROOT,
+        cwd=path,
         capture_output=True,
         text=True,
         timeout=300,
-        env=programs.environment(path / "home"),
+        env=programs.environment(path / "home") | {"PYTHONPATH": str(REPO_ROOT)},
     )
     assert done.returncode != 0
     assert f"'{losses}:my_surogate': {losses} has no 'my_surogate'; nearest: 'my_surrogate'" in done.stderr

@@ -2,8 +2,7 @@
 
 import importlib
 import json
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,16 +18,17 @@ from experiments.parts.encoding import encode_prompts
 from experiments.parts.setup import make_setup
 from experiments.sweep import points
 from rl_jax.data import readers
-from tests.experiments import programs, tiny_folder
+from tests.experiments import tiny_folder
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.paths import REPO_ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # ml_collections calls it
-REWARD = '''
+REWARD = """
 def brief(prompt, completion, info, *, per_character=0.01):
     return {"reward": 1.0 - per_character * len(completion), "even": float(len(completion) % 2 == 0)}
-'''
-TASK = '''
+"""
+TASK = """
 from rl_jax.tasks import Task
 from rl_jax.tokenizers import CharTokenizer
 
@@ -41,7 +41,7 @@ def load(*, shift=0):
 
 def score(prompt, completion, info):
     return {"reward": float(completion == str(int(prompt[0]) + 1))}
-'''
+"""
 # What a user sets: the files, their columns, the folder, the reward. The rest makes it small.
 FILES = ["task.path=prompts.jsonl", "task.prompt=question", "task.answer=solution", "task.source=kind"]
 FILES += ["task.test_share=0.4"]
@@ -53,7 +53,7 @@ SMALL = (
 ).split()
 POLICY = (
     "sample.prompts_per_step=4 train.minibatches=1 train.optimizer.learning_rate=0.01 train.optimizer.warmup_steps=0 "
-    "reward.num_workers=1 reward.time_limit_s=60.0"
+    "reward.time_limit_s=60.0"
 ).split()
 
 
@@ -80,7 +80,7 @@ def mine(tmp_path_factory):
 def inside(mine, monkeypatch):
     """The test is in the folder, as `python -m` is when it is started there."""
     monkeypatch.chdir(mine)
-    monkeypatch.setattr(sys, "path", [str(mine), *sys.path])
+    monkeypatch.syspath_prepend(mine)  # not setattr: it would end the sharing of programs
     return mine
 
 
@@ -107,15 +107,12 @@ def metrics(workdir):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_prompts_a_model_and_a_reward_of_ones_own(inside, tmp_path):
-    """GRPO in a process of its own, started in the folder; then PPO, evaluate, DPO and a reward model in this one."""
+    """GRPO, its evaluation, PPO, DPO and a reward model. tests/experiments/test_own_folder.py starts processes."""
     data = f"data_dir={tmp_path / 'data'}"
     terms = "reward.terms=rewards_of_mine:brief,0.5*task"
-    shared = [*FILES, f"task.{data}", *FOLDER, terms, *POLICY]
-    command = [sys.executable, "-m", "experiments.grpo", "--config=configs/task.py", "--workdir=runs/grpo"]
-    command += [f"--config.{field}" for field in (*shared, "sample.group_size=4", *SMALL)]
-    environment = programs.environment(tmp_path / "home") | {"PYTHONPATH": str(REPO_ROOT)}
-    done = subprocess.run(command, cwd=inside, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    here = [*FILES, f"task.{data}", *FOLDER, terms, *POLICY]
+    run("grpo", "configs/task.py", [*here, "sample.group_size=4", "reward.num_workers=1"], Path("runs/grpo"))
+    shared = [*here, "reward.num_workers=0"]
     rows = metrics(inside / "runs" / "grpo")
     assert rows[1]["grad_norm"] > 0 and {"reward/brief", "reward/brief/even", "reward/task"} <= set(rows[1])
     assert {"eval/reward/source/easy", "eval/reward/source/hard", "eval/pass@1/source/easy"} <= set(rows[-1])
@@ -190,7 +187,7 @@ def small(inside, tmp_path, **rollout):
 
 
 def test_prompts_over_the_widest_bucket_stop_are_dropped_or_cut(inside, tmp_path, capsys):
-    """"What is 9 + 1?" has 15 tokens with its BOS, two digits one more."""
+    """ "What is 9 + 1?" has 15 tokens with its BOS, two digits one more."""
     limits = dict(prompt_buckets=(15,))
     stopped = make_setup(small(inside, tmp_path, **limits))
     with pytest.raises(readers.DataError, match="prompts of train have over 15 tokens .the longest 16.: the"):
@@ -271,7 +268,7 @@ def test_preferences_are_prompts_for_sft_and_evaluation(inside, tmp_path):
     chat = f"<|im_start|>user\n{number} + 1?<|im_end|>\n<|im_start|>assistant\n"
     assert setup.task.tokenizer.decode(tokens, keep_special=True).endswith(chat)
     plain = arithmetic.get_config("smoke")
-    plain.task.data_dir = str(tmp_path)
+    plain.task.update(data_dir=str(tmp_path), num_train=100, num_test=20)
     setup = make_setup(plain)
     assert preference_data.with_data(setup) is setup
 

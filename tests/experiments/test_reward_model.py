@@ -2,6 +2,7 @@
 loader."""
 
 import json
+from unittest import mock
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ from experiments.parts.setup import load_params, make_setup
 from rl_jax import preferences
 from rl_jax.rewards.benchmarks import pair_accuracy
 from rl_jax.training import checkpoint
+from tests.experiments import small as small_runs
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
@@ -67,10 +69,42 @@ def rows(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
+def judged_right(workdir):
+    """The share of unseen pairs that the loader's judge orders as they were made."""
+    judge, (prompts, good, bad) = load_reward_model(workdir), zip(*texts(20, seed=5), strict=True)
+    return pair_accuracy(judge.score_texts(prompts, good), judge.score_texts(prompts, bad))
+
+
+def comparable(config):
+    """The config with what a run of 3 steps needs to be held against the first 3 steps of a longer one."""
+    config.train.micro_batches = 2
+    config.train.optimizer.update(eps=1e-3)  # the usual eps blows rounding up
+    config.eval.every = 3
+    return config
+
+
+def same_path(longer, short, rel, but=""):
+    """The 3 steps of a run in workdir `short` are the first ones of `longer`, in all metrics `but` one."""
+    found = rows(longer)[:4], rows(short)
+    for one, other in zip(*found, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert name == but or one[name] == pytest.approx(other[name], rel=rel, abs=1e-5), (name, one["step"])
+    assert len({row["loss"] for row in found[1][1:]}) == 3
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """(folder, workdir) of a run on pairs: two heads, on one device, in padded rows."""
+    folder = tmp_path_factory.mktemp("whole")
+    config = comparable(small(folder, members=2, regularizer_coef=0.1))
+    reward_model.run(config, folder / "run")
+    return folder, folder / "run"
+
+
 @pytest.mark.slow
-def test_pairs_are_learned_and_the_loader_judges_as_the_run_did(tmp_path):
-    workdir = tmp_path / "run"
-    reward_model.run(small(tmp_path, members=2), workdir)
+def test_pairs_are_learned_and_the_loader_judges_as_the_run_did(whole):
+    folder, workdir = whole
     last, report = rows(workdir)[-1], json.loads((workdir / "evaluation.json").read_text())
     assert last["eval/accuracy"] == 1.0 and report["held_out"]["accuracy"] == 1.0 and last["loss"] < 0.3
     assert rows(workdir)[0]["data/num_kept"] > 50 and (workdir / "final.json").exists()
@@ -90,48 +124,100 @@ def test_pairs_are_learned_and_the_loader_judges_as_the_run_did(tmp_path):
     two = load_reward_model([workdir, workdir])
     np.testing.assert_allclose(jax.jit(two.members)(two.params, batch), np.tile(both, 2), rtol=1e-5)
     # The run's params are a language model that other programs load.
-    config = small(tmp_path)
-    setup = make_setup(config)
+    setup = make_setup(small(folder))
     assert set(load_params(setup, workdir)) == set(setup.init_params())
 
 
 @pytest.mark.slow
-def test_a_run_that_died_ends_where_an_undisturbed_one_ends(tmp_path, monkeypatch):
-    fields = dict(steps=6, save_every=2, loss=dict(fn="bradley_terry_soft"), micro_batches=2, regularizer_coef=0.01)
-    reward_model.run(small(tmp_path, **fields), tmp_path / "whole")
+def test_four_devices_and_shared_prompts_walk_the_path_of_one(whole):
+    """In one run: each splits the rows in its own way, and a prompt that two responses share is computed once."""
+    folder, workdir = whole
+    config = comparable(small(folder, steps=3, members=2, regularizer_coef=0.1))
+    config.mesh, config.packing.mode = "data:2,fsdp:2", "shared_prefix"
+    reward_model.run(config, folder / "four")
+    same_path(workdir, folder / "four", rel=2e-3)
+
+
+@pytest.mark.slow
+def test_a_run_that_died_ends_where_an_undisturbed_one_ends(tmp_path, capsys):
+    """With adapters and a head on a frozen base: what the loader judges with is the merged model."""
+
+    def config():
+        fields = dict(save_every=16, loss=dict(fn="bradley_terry_soft"), micro_batches=2, regularizer_coef=0.01)
+        found = small(tmp_path, **fields)
+        found.model.lora.update(rank=2, targets="layers/(q|v|down)")
+        found.train.optimizer.weight_decay = 0.01  # moves all that is not frozen
+        return found
+
+    reward_model.run(config(), tmp_path / "whole")
+    adapters_alone_have_moved(config(), tmp_path / "whole")
+    assert judged_right(tmp_path / "whole") > 0.9
     save = checkpoint.Checkpointer.save
 
     def die(self, step, *saved):
         save(self, step, *saved)
-        if step == 4:
+        if step == 16:
             self.close()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint.Checkpointer, "save", die)
-    with pytest.raises(KeyboardInterrupt):
-        reward_model.run(small(tmp_path, **fields), tmp_path / "killed")
-    monkeypatch.undo()
-    assert rows(tmp_path / "killed")[-1]["step"] == 4 and not (tmp_path / "killed/final.json").exists()
-    reward_model.run(small(tmp_path, **fields), tmp_path / "killed")
+    # Not by `monkeypatch`, which ends the sharing of programs: no program reads this.
+    with mock.patch.object(checkpoint.Checkpointer, "save", die), pytest.raises(KeyboardInterrupt):
+        reward_model.run(config(), tmp_path / "killed")
+    assert rows(tmp_path / "killed")[-1]["step"] == 16 and not (tmp_path / "killed/final.json").exists()
+    again = config()
+    again.log.progress = True
+    reward_model.run(again, tmp_path / "killed")
+    assert "resumes from step 16" in capsys.readouterr().out
     for name in ("metrics.jsonl", "final.json", "evaluation.json", "rewards.json"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    assert len({row["loss"] for row in rows(tmp_path / "whole")[1:]}) == 6
+    assert len({row["loss"] for row in rows(tmp_path / "whole")[1:]}) == 30
+
+
+def adapters_alone_have_moved(config, workdir):
+    setup = make_setup(config)
+    start, end = setup.init_params(), load_params(setup, workdir)
+    jax.tree.map(np.testing.assert_array_equal, end["base"], start["base"])
+    moved = jax.tree.map(lambda x, y: np.abs(x - y).max(), end["adapters"], start["adapters"])
+    assert min(jax.tree.leaves(moved)) > 1e-4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["hl_gauss", "mse", "implicit", "k_wise", "plackett_luce"])
-def test_other_losses_learn_the_same(tmp_path, words):
-    """On labels 1 and 0 where the loss grades a response, and by log-ratios where there is no head."""
-    responses = 1 if words == "implicit" else 2
-    beta = dict(beta=1.0) if words == "implicit" else {}
-    reward_model.run(small(tmp_path, words, responses=responses, steps=60, **beta), tmp_path / "run")
-    report = json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]
+def test_log_ratios_of_adapters_are_learned_in_packed_rows(tmp_path, capsys):
+    """Labels 1 and 0 where there is no head. Padded rows change nothing, nor does an end at step 20."""
+
+    def config(steps, mode):
+        found = comparable(small(tmp_path, "implicit", steps=steps, save_every=20, responses=1, beta=1.0))
+        found.model.lora.update(rank=2, targets="layers/(q|v|down)")
+        found.train.optimizer.weight_decay = 0.01
+        found.packing.mode = mode
+        return found
+
+    whole = tmp_path / "run"
+    reward_model.run(config(40, "packed"), whole)
+    adapters_alone_have_moved(config(40, "packed"), whole)
+    report = json.loads((whole / "evaluation.json").read_text())["held_out"]
     # Labels of one prompt come in twos, a right and a wrong one: `auc` is there where both sides are.
-    assert report["auc" if words == "implicit" else "accuracy"] > 0.9, report
-    assert ("log_loss" in report) == (words not in ("hl_gauss", "mse"))
-    judge = load_reward_model(tmp_path / "run")
-    prompts, good, bad = zip(*texts(20, seed=5), strict=True)
-    assert pair_accuracy(judge.score_texts(prompts, good), judge.score_texts(prompts, bad)) > 0.9
+    assert report["auc"] > 0.9 and "log_loss" in report, report
+    assert judged_right(whole) > 0.9
+    reward_model.run(config(3, "padded"), tmp_path / "padded")
+    # Accuracy: signs of log-ratios that are 0 but for rounding.
+    same_path(whole, tmp_path / "padded", rel=1e-3, but="reward/accuracy")
+    # The reference is that of the beginning again, not what the checkpoint holds.
+    part, again = tmp_path / "part", config(40, "packed")
+    step, again.log.progress = small_runs.cut_off(whole, part), True
+    reward_model.run(again, part)
+    assert f"resumes from step {step}" in capsys.readouterr().out
+    for name in ("metrics.jsonl", "final.json", "evaluation.json"):
+        assert (part / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_another_loss_learns_the_same(tmp_path):
+    """The one whose head has bins and grades responses; tests/recipes/test_reward_model.py has every loss learn."""
+    reward_model.run(small(tmp_path, "hl_gauss", steps=60), tmp_path / "run")
+    report = json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]
+    assert report["accuracy"] > 0.9 and "log_loss" not in report, report
+    assert judged_right(tmp_path / "run") > 0.9
 
 
 def steps_file(tmp_path):
@@ -148,17 +234,25 @@ def steps_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_steps_are_learned(tmp_path):
-    config = small(tmp_path, "steps", data="steps", steps=60)
-    config.data.path = steps_file(tmp_path)
-    config.rollout.update(completion_length=16)
-    reward_model.run(config, tmp_path / "run")
+def test_steps_are_learned_in_packed_rows(tmp_path):
+    """And padded rows change nothing."""
+
+    def config(steps, mode):
+        found = comparable(small(tmp_path, "steps", data="steps", steps=steps))
+        found.data.path = steps_file(tmp_path)
+        found.rollout.update(completion_length=16)
+        found.packing.mode = mode
+        return found
+
+    reward_model.run(config(60, "packed"), tmp_path / "run")
     report = json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]
     assert report["accuracy"] > 0.9 > report["always_right"] and report["first_mistake"] > 0.8
     judge = load_reward_model(tmp_path / "run")
     prompts = ["000:", "000:"]
     right, wrong = judge.score_texts(prompts, ["aac\naac\n", "aac\nbbc\n"])
     assert right > wrong
+    reward_model.run(config(3, "padded"), tmp_path / "padded")
+    same_path(tmp_path / "run", tmp_path / "padded", rel=1e-3)
 
 
 @pytest.mark.slow
@@ -179,72 +273,6 @@ def test_attributes_are_learned_from_labels_with_gaps(tmp_path):
     config.data.path = lines(tmp_path / "broken.jsonl", records)
     with pytest.raises(ValueError, match="lacks 'attribute_targets', which record"):
         reward_model.run(config, tmp_path / "broken")
-
-
-@pytest.mark.slow
-def test_four_devices_walk_the_path_of_one(tmp_path):
-    found = {}
-    for mesh in ("", "data:2,fsdp:2"):
-        config = small(tmp_path, steps=3, members=2, regularizer_coef=0.1, micro_batches=2)
-        config.mesh = mesh
-        config.train.optimizer.update(eps=1e-3)  # the usual eps blows rounding up
-        reward_model.run(config, tmp_path / f"run{mesh}")
-        found[mesh] = rows(tmp_path / f"run{mesh}")
-    for one, four in zip(*found.values(), strict=True):
-        assert one.keys() == four.keys()
-        for name in one:
-            assert one[name] == pytest.approx(four[name], rel=2e-3, abs=1e-5), (name, one["step"])
-    assert len({row["loss"] for row in found[""][1:]}) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("words", "mode"), [("", "shared_prefix"), ("steps", "packed"), ("implicit", "packed")])
-def test_packed_rows_change_nothing(tmp_path, words, mode):
-    found, data = {}, "steps" if words == "steps" else "pairs"
-    for name in ("padded", mode):
-        config = small(tmp_path, words, data=data, steps=3, micro_batches=2)
-        config.train.optimizer.update(eps=1e-3)  # the usual eps blows rounding up
-        config.packing.mode = name
-        if words == "steps":
-            config.data.path = steps_file(tmp_path)
-            config.rollout.update(completion_length=16)
-        reward_model.run(config, tmp_path / name)
-        found[name] = rows(tmp_path / name)
-    for plain, packed in zip(*found.values(), strict=True):
-        assert plain.keys() == packed.keys()
-        for name in plain:
-            if words == "implicit" and name == "reward/accuracy":
-                continue  # signs of log-ratios that are 0 but for rounding
-            assert plain[name] == pytest.approx(packed[name], rel=1e-3, abs=1e-5), (name, plain["step"])
-    assert len({row["loss"] for row in found["padded"][1:]}) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", ["", "implicit"])
-def test_adapters_and_the_head_are_trained_on_a_frozen_base(tmp_path, words):
-    """What the loader judges with is the merged model; and a run that was cut off ends where the whole one does."""
-
-    def config(steps):
-        found = small(tmp_path, words, steps=steps, **dict(responses=1, beta=1.0) if words else {})
-        found.model.lora.update(rank=2, targets="layers/(q|v|down)")
-        found.train.optimizer.weight_decay = 0.01  # moves all that is not frozen
-        return found
-
-    reward_model.run(config(30), tmp_path / "run")
-    setup = make_setup(config(30))
-    start, end = setup.init_params(), load_params(setup, tmp_path / "run")
-    jax.tree.map(np.testing.assert_array_equal, end["base"], start["base"])
-    moved = jax.tree.map(lambda x, y: np.abs(x - y).max(), end["adapters"], start["adapters"])
-    assert min(jax.tree.leaves(moved)) > 1e-4
-    report = json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]
-    assert report["auc" if words else "accuracy"] > 0.9
-    judge = load_reward_model(tmp_path / "run")
-    prompts, good, bad = zip(*texts(20, seed=5), strict=True)
-    assert pair_accuracy(judge.score_texts(prompts, good), judge.score_texts(prompts, bad)) > 0.9
-    reward_model.run(config(20), tmp_path / "part")
-    (tmp_path / "part/final.json").unlink()
-    reward_model.run(config(30), tmp_path / "part")
-    assert (tmp_path / "part/final.json").read_bytes() == (tmp_path / "run/final.json").read_bytes()
 
 
 # --- Data and numbers ------------------------------------------------------------------------------------------------

@@ -14,11 +14,18 @@ from experiments.studies import base, games, length
 from tests.paths import REPO_ROOT
 
 
-def run(key: str, seeds=(0, 1, 2), **settings) -> dict:
-    """arm -> metric -> [S] of the ablation's study at its smoke size, with other settings where they are given."""
+def run(key: str, seeds=(0, 1, 2), arms: dict | tuple = (), **settings) -> dict:
+    """arm -> metric -> [S] of the ablation's study at its smoke size, with other settings where they are given.
+
+    arms: in place of all of its own; or the names of some of its own. Each is another program to compile.
+    """
     paper = cli.load(key, smoke=True)
     paper.seeds = tuple(seeds)
     with paper.settings.unlocked():
+        if arms:
+            found = arms if isinstance(arms, dict) else {name: paper.settings.arms[name] for name in arms}
+            del paper.settings.arms
+            paper.settings.arms = found
         paper.settings.update(settings)
     return cli.run_study(paper)[0]
 
@@ -153,7 +160,7 @@ def test_length_metrics():
 
 @pytest.mark.slow
 def test_length_bias_on_pairs_where_length_is_all_there_is(tmp_path):
-    """The longer response always wins: a sum of log-ratios shows it, and every arm sees more than chance."""
+    """The longer response always wins: a sum of log-ratios shows it."""
     data = REPO_ROOT.parent / "shared" / "data" / "models"
     if not data.exists():
         pytest.skip(f"needs the model files of {data}")
@@ -168,6 +175,7 @@ def test_length_bias_on_pairs_where_length_is_all_there_is(tmp_path):
     found = run(
         "length_bias",
         seeds=(0,),
+        arms=("dpo",),
         data=dict(name="jsonl", path=str(tmp_path / "pairs.jsonl"), kind="pairs", data_dir=str(tmp_path / "tfds")),
         checkpoint=str(data / "stories260K.bin"),
         tokenizer_path=str(data / "tok512.bin"),

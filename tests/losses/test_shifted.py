@@ -29,8 +29,9 @@ def contrast_by_loops(hidden, keep, live, tau):
 def test_views_are_contrasted_as_in_simcse():
     rng = np.random.default_rng(0)
     hidden, keep = rng.normal(size=(5, 2, 8)), rng.random((5, 2, 2, 8)) > 0.1
+    contrast = jax.jit(functools.partial(shifted.view_contrast, temperature=0.5))
     for live in (np.ones(5, bool), np.array([True, False, True, True, False])):
-        found = shifted.view_contrast(jnp.float32(hidden), jnp.asarray(keep), jnp.asarray(live), temperature=0.5)
+        found = contrast(jnp.float32(hidden), jnp.asarray(keep), jnp.asarray(live))
         np.testing.assert_allclose(found.loss, contrast_by_loops(hidden, keep, live, 0.5), rtol=2e-5)
         np.testing.assert_array_equal(found.live, live)
     same = jnp.ones((4, 2, 8)) * jnp.array([1.0, 0.0])[None, :, None]
@@ -79,7 +80,7 @@ def test_metarm_takes_the_gradient_at_the_ascended_params(monkeypatch):
     monkeypatch.setattr(reward_shift.preferences, "load", lambda *_, **__: Data)
     config, reader, params, batch = run("metarm")
     total = lambda of: lambda params: of(params)[0].total  # noqa: E731
-    own = jax.grad(total(lambda params: reader.loss(params, batch)))(params)
+    own = jax.jit(jax.grad(total(lambda params: reader.loss(params, batch))))(params)
 
     config.algorithm.meta.step_size = 0.0
     plain = reward_readers.make_reader(make_setup(config))
@@ -92,17 +93,19 @@ def test_metarm_takes_the_gradient_at_the_ascended_params(monkeypatch):
         rewards = plain.rewards(params, meta)[..., 0]
         return jnp.mean(shifted.difference(rewards, meta.present).loss)
 
-    ascended = jax.tree.map(lambda x, g: x + 0.01 * g, params, jax.grad(spread)(params))
-    expected = jax.grad(total(lambda params: plain.loss(params, batch)))(ascended)
+    slope = jax.jit(jax.value_and_grad(spread))
+    before, direction = slope(params)
+    ascended = jax.tree.map(lambda x, g: x + 0.01 * g, params, direction)
+    expected = jax.jit(jax.grad(total(lambda params: plain.loss(params, batch))))(ascended)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), own, expected)
-    assert spread(ascended) > spread(params)
+    assert slope(ascended)[0] > before
     config.algorithm.meta.step_size = 0.01
 
 
 @pytest.mark.slow
 def test_the_contrast_is_added_with_its_weight():
     config, reader, params, batch = run("contrast")
-    result, metrics = reader.loss(params, batch)
+    result, metrics = jax.jit(reader.loss)(params, batch)
     assert float(metrics["views"].count) == 3, "the absent row is no candidate"
     expected = float(metrics["compare"].total) + 0.1 * float(metrics["views"].total)
     np.testing.assert_allclose(float(result.total), expected, rtol=1e-5)
