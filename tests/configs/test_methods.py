@@ -4,7 +4,7 @@ import functools
 import json
 import pathlib
 import re
-import subprocess
+import runpy
 import sys
 
 import jax
@@ -311,6 +311,20 @@ def test_the_table_has_every_method_and_each_has_a_test():
         assert bool(row.changes) == (row.key != "grpo")
 
 
+@pytest.mark.slow
+def test_the_table_has_every_preference_method_and_each_function_has_a_test():
+    family = methods.FAMILIES["preference"]
+    for key in methods.keys("preference"):
+        row = methods.method(key)
+        assert f"{family.test}[{key}]" in row.tests and row.family == "preference"
+        assert bool(row.changes) == (key != "dpo")
+        for fn in methods.own_functions(key):
+            if fn.__name__ in ("uniform", "identity"):  # they return ones, and what they are given
+                continue
+            held = [file for file, said in methods.test_files().items() if said.has(fn) and "methods" not in file]
+            assert held, f"no test names {fn.__module__}.{fn.__name__} of {key}"
+
+
 def test_the_changes_are_the_difference_of_two_configs():
     row = methods.method("luspo")
     assert row.changes == {
@@ -355,7 +369,7 @@ def test_arms_of_ablations_are_read():
 
 @pytest.mark.slow
 def test_all_the_forms_say_the_same(tmp_path, monkeypatch):
-    """In this process, where the tests' files are read already: a test below starts it as users do."""
+    """In this process, where the tests' files are read already."""
     paths = {name: tmp_path / f"methods.{name}" for name in ("html", "markdown", "json")}
     monkeypatch.setattr(sys, "argv", ["methods", *(f"--{name}={path}" for name, path in paths.items())])
     monkeypatch.chdir(REPO_ROOT)
@@ -384,11 +398,14 @@ def test_the_terminal_shows_the_table_and_a_page(width, capsys):
     assert rows()[1].key in shown and "Departs from GRPO" in shown and "3 online methods" in shown
 
 
-@pytest.mark.slow
-def test_a_method_that_is_not_there_is_refused():
-    command = [sys.executable, "-m", "experiments.tools.methods", "--method=grpoo"]
-    done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "invalid choice: 'grpoo'" in done.stderr and "gspo" in done.stderr
+def test_a_method_that_is_not_there_is_refused(monkeypatch, capsys):
+    """As users start it, but in this process."""
+    monkeypatch.setattr(sys, "argv", ["methods", "--method=grpoo"])
+    monkeypatch.delitem(sys.modules, methods.__name__)  # it is run anew, under the name of a program
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module(methods.__name__, run_name="__main__")
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and "invalid choice: 'grpoo'" in said and "gspo" in said
 
 
 def test_paths_are_files():

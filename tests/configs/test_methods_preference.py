@@ -258,20 +258,7 @@ def test_the_probe_measures_what_it_draws():
     np.testing.assert_allclose(probes.good(probes.start()), 0.5, atol=0.15)
 
 
-# The table.
-
-
-@pytest.mark.slow
-def test_the_table_has_every_method_and_each_function_has_a_test():
-    for key in KEYS:
-        row = methods.method(key)
-        assert f"{FAMILY.test}[{key}]" in row.tests and row.family == "preference"
-        assert bool(row.changes) == (key != "dpo")
-        for fn in methods.own_functions(key):
-            if fn.__name__ in ("uniform", "identity"):  # they return ones, and what they are given
-                continue
-            held = [file for file, said in methods.test_files().items() if said.has(fn) and "methods" not in file]
-            assert held, f"no test names {fn.__module__}.{fn.__name__} of {key}"
+# The table: that it has every method is held in test_methods.py, which reads all tests for its own family already.
 
 
 def test_the_changes_are_the_difference_of_two_configs():
