@@ -130,6 +130,7 @@ def test_every_keyword_is_one_that_the_function_has(key):
 
 # That they learn.
 
+STEPS = 30  # most methods gain .7 in them, the slowest, riskpo, .38
 GAIN = 0.3  # in the probability of a right answer, which starts at .23
 # It learns from groups with one right answer alone, so it stops where most have two: its aim is one right answer of 8.
 LESS = {"passk_best": 0.15}
@@ -239,7 +240,7 @@ def test_one_step_is_finite_and_does_not_look_behind_the_mask(key):
 @every_method
 def test_learns(key):
     probe, programs = made(key)
-    outcome = probes.train(probe, programs=programs)
+    outcome = probes.train(probe, steps=STEPS, programs=programs)
     assert np.all(outcome.gain() > LESS.get(key, GAIN)), outcome
 
 
@@ -287,7 +288,7 @@ FAULTS += [("gspo", flipped), ("ppo", detached), ("ppo", unsampled)]
 @pytest.mark.slow
 @pytest.mark.parametrize(("key", "fault"), FAULTS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_broken_method_does_not_learn(key, fault):
-    outcome = probes.train(fault(probe_of(key)))
+    outcome = probes.train(fault(probe_of(key)), steps=STEPS)
     assert np.all(outcome.gain() < min(LESS.values())), outcome
 
 
