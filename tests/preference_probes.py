@@ -24,7 +24,8 @@ def of_config(config) -> probes.Probe:
         return statistics.update(state, before, jax.random.key(0))
 
     sample = (lambda rng, logits: sampled(config, rng, logits)) if "sample" in config else None
-    return probes.Probe(objective, config.algorithm.responses, sample, statistics.init, batch_stats)
+    measured = batch_stats if statistics.reads_batch else None  # as experiments.parts.preference_steps does
+    return probes.Probe(objective, config.algorithm.responses, sample, statistics.init, measured)
 
 
 def sampled(config, rng, logits) -> probes.ProbeBatch:

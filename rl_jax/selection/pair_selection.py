@@ -5,6 +5,7 @@ shape: a dropped pair (a tie) is kept but marked absent, so that nothing is comp
 it. These functions need rewards only, no tokens and no models; a new choice is a new function.
 """
 
+import functools
 from typing import NamedTuple
 
 import chex
@@ -173,6 +174,7 @@ def rejection_sampled(
     return _ordered(rewards, dealt.reshape(rewards.shape[0], num_samples // 2, 2), ties)
 
 
+@functools.partial(jax.jit, static_argnames="num_samples")  # un-jitted, its loop is compiled anew at every call
 def rejection_sample(rewards: chex.Array, key: chex.PRNGKey, *, num_samples: int, beta: float) -> chex.Array:
     """The candidates that statistical rejection sampling keeps, in the order of acceptance.
 

@@ -24,6 +24,7 @@ GAIN = 0.1  # in the probability of a good answer, which starts at a half
 # Each prompt has its own order of the answers; the good half of them is 4 to 7 here.
 ORDER = np.stack([np.random.default_rng(prompt).permutation(ACTIONS) for prompt in range(PROMPTS)])
 REWARDS = np.linspace(-2.0, 2.0, ACTIONS)[ORDER]
+OPTIMIZER = optax.adam(0.07)
 
 
 class ProbeBatch(NamedTuple):
@@ -154,33 +155,60 @@ def vocabulary(logits, rows: ProbeBatch) -> dict[str, jax.Array]:
     return {"sequence_kl": jnp.broadcast_to(kl[:, None], rows.actions.shape), "response_weights": aligned}
 
 
-def train(probe: Probe, *, steps: int = 40, lead: float = 0.0) -> np.ndarray:
+@jax.jit
+def forward(logits, prompts, actions) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """All that the losses differentiate: (log_probs, vocabulary) of the answers."""
+    rows = ProbeBatch(None, prompts, actions)
+    return log_probs(logits, prompts, actions), vocabulary(logits, rows)
+
+
+def make_gradient(objective: dpo.Objective) -> Callable:
+    """Makes gradient(table, more, batch) -> (total, count, gradients of the total by table and more).
+
+    table and more are what `forward` returns. Compiled, and all of a probe that is its objective's own: sampling, the
+    forward, its transpose and the optimizer are the same programs for every objective.
+    """
+
+    @jax.jit
+    def gradient(table, more, batch):
+        def total(table, more):
+            scores = table.reshape(-1, LENGTH)
+            mean = dpo.loss(TokenScores(scores, jnp.zeros_like(scores)), batch, objective, more)[0]
+            return mean.total, mean.count
+
+        (value, count), gradients = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(table, more)
+        return value, count, gradients
+
+    return gradient
+
+
+@jax.jit
+def _update(logits, state, prompts, actions, count, gradients):
+    """One step of Adam along the gradients of a total, by what `forward` returns."""
+    means = jax.tree.map(lambda g: jnp.where(count == 0, 0.0, g / jnp.maximum(count, 1.0)), gradients)
+    (by_logits,) = jax.vjp(lambda x: forward(x, prompts, actions), logits)[1](means)
+    updates, state = OPTIMIZER.update(by_logits, state)
+    return optax.apply_updates(logits, updates), state
+
+
+def train(probe: Probe, *, steps: int = 40, lead: float = 0.0, gradient: Callable | None = None) -> np.ndarray:
     """What the method adds to the probability of a good answer, by prompt: float [S].
 
     Args:
       probe: what is trained.
       steps: updates, each on ROWS prompts.
       lead: of the good answers' logits over the reference's, at the first step.
+      gradient: of the probe's objective, by make_gradient, if it was compiled before.
     """
-    rng, optimizer = np.random.default_rng(0), optax.adam(0.07)
+    rng, gradient = np.random.default_rng(0), gradient or make_gradient(probe.objective)
     first = logits = start() + lead * (REWARDS > 0)
-    state, coupled = optimizer.init(logits), probe.init()
-
-    @jax.jit
-    def update(logits, state, batch, prompts, actions):
-        rows = ProbeBatch(batch, prompts, actions)
-
-        def loss(logits):
-            more = vocabulary(logits, rows)
-            return dpo.loss(scores_of(logits, rows), batch, probe.objective, more)[0].value()
-
-        updates, state = optimizer.update(jax.grad(loss)(logits), state)
-        return optax.apply_updates(logits, updates), state
-
+    state, coupled = OPTIMIZER.init(logits), probe.init()
     for _ in range(steps):
         rows = given(rng, probe.responses) if probe.sample is None else probe.sample(rng, logits)
         rows, coupled = complete(probe, rows, logits, coupled)
-        logits, state = update(logits, state, rows.batch, rows.prompts, rows.actions)
+        table, more = forward(logits, rows.prompts, rows.actions)
+        _, count, gradients = gradient(table, more, rows.batch)
+        logits, state = _update(logits, state, rows.prompts, rows.actions, count, gradients)
     return good(logits) - good(first)
 
 

@@ -25,7 +25,7 @@ from rl_jax import grpo, ppo
 from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
 from rl_jax.testing import holding
-from rl_jax.training.step import init_state, make_train_step
+from rl_jax.training.step import init_state, make_apply, make_gradient
 
 ANSWERS = ((0,), (2, 1), (1, 0), (2, 2, 1))  # the tokens of each prompt's answer
 EOS = 3
@@ -270,89 +270,153 @@ def chances(key: jax.Array, count: int, training: Training) -> Chance:
     return jax.vmap(one)(jax.random.split(key, count))
 
 
-def make_batch(probe: Probe, params, tracked, reference, chance: Chance):
-    """One step's PolicyBatch, or PPOBatch if there is a critic; the state of the memory, and the rewards.
+class Seen(NamedTuple):
+    """A batch of rollouts, and what the policies and the judge say of it, before it is trained on."""
 
-    params: {"policy": logits, "critic": table}. tracked: the memory's state before the step.
+    rollout: Rollout
+    rewards: jax.Array  # float [B]
+    components: jax.Array  # float [B, 2]
+    scores: TokenScores  # of the policy
+    ref_log_probs: jax.Array  # float [B, LENGTH]
+    greedy_rewards: jax.Array  # float [B]
+
+
+def look(logits: jax.Array, reference: jax.Array, batches: list[Drawn]) -> Seen:
+    """The rollouts of a step, seen by the policy and by the reference."""
+    rollout = _collect(logits, batches)
+    greedy = greedy_rewards(logits, rollout.batch.tokens[:, 0])
+    ref_log_probs = score(reference, rollout.batch).log_probs
+    return Seen(rollout, *judge(rollout), score(logits, rollout.batch), ref_log_probs, greedy)
+
+
+def assign(probe: Probe, seen: Seen, outputs: jax.Array | None, tracked, key_data: jax.Array):
+    """One step's PolicyBatch, or PPOBatch if there is a critic, and the state of the memory.
+
+    outputs: of the critic's head, float [B, LENGTH + 1, K]. tracked: the memory's state before the step.
     """
-    logits = params["policy"]
-    rollout = _collect(logits, chance.batches)
-    rewards, components = judge(rollout)
-    before = score(logits, rollout.batch)
+    rollout, rewards = seen.rollout, seen.rewards
     tracked = probe.memory.see_rewards(tracked, rewards)
     available = probe.memory.known(tracked) | dict(
         group_size=GROUP_SIZE,
-        key=chance.credit_key,
-        ref_log_probs=score(reference, rollout.batch).log_probs,
-        log_probs=before.log_probs,
-        entropy=before.entropy,
+        key=jax.random.wrap_key_data(key_data),
+        ref_log_probs=seen.ref_log_probs,
+        log_probs=seen.scores.log_probs,
+        entropy=seen.scores.entropy,
     )
     if probe.critic is None:
-        greedy = greedy_rewards(logits, rollout.batch.tokens[:, 0])
-        available |= {"greedy_rewards": greedy, "components": components}
+        available |= {"greedy_rewards": seen.greedy_rewards, "components": seen.components}
         batch = rule.assign(probe.credit, rollout, rewards, **available)
-        return probe.memory.weigh(batch._replace(old_log_probs=before.log_probs), tracked), tracked, rewards
-    values = probe.critic.values(predict(params["critic"], rollout.batch))
-    batch, _ = ppo.assign(probe.credit, probe.estimator, rollout, rewards, values, **available)
-    policy = probe.memory.weigh(batch.policy._replace(old_log_probs=before.log_probs), tracked)
-    return batch._replace(policy=policy), tracked, rewards
+        return probe.memory.weigh(batch._replace(old_log_probs=seen.scores.log_probs), tracked), tracked
+    batch, _ = ppo.assign(probe.credit, probe.estimator, rollout, rewards, probe.critic.values(outputs), **available)
+    policy = probe.memory.weigh(batch.policy._replace(old_log_probs=seen.scores.log_probs), tracked)
+    return batch._replace(policy=policy), tracked
 
 
-def make_steps(probe: Probe) -> dict[str, tuple]:
-    """Name of the params -> (optimizer, train step)."""
+class Programs(NamedTuple):
+    """The compiled parts of a probe that are its own; all have the seeds as a first axis.
 
-    def policy_loss(logits, batch):
-        batch = batch if probe.critic is None else batch.policy
-        return grpo.loss(score(logits, batch.batch), batch, probe.policy)
+    assign: as the function of that name, without the probe.
+    gradient: ({name: what the forward returns}, batch) -> {name: (gradient of the loss's total by it, metrics)}.
+    """
 
-    def critic_loss(table, batch):
-        return ppo.value_loss(predict(table, batch.policy.batch)[:, :-1], batch, probe.critic)
-
-    losses = {"policy": (policy_loss, LEARNING_RATE), "critic": (critic_loss, CRITIC_LEARNING_RATE)}
-    result = {}
-    for name, (loss, rate) in losses.items():
-        if name == "policy" or probe.critic is not None:
-            optimizer = optax.adam(rate)
-            result[name] = optimizer, make_train_step(loss, optimizer, max_grad_norm=probe.training.max_grad_norm)
-    return result
+    assign: Callable
+    gradient: Callable
 
 
-def train(probe: Probe, *, seeds: int = 3) -> Outcome:
-    """Trains `seeds` policies side by side, from the same start."""
-    steps = make_steps(probe)
+def make_programs(probe: Probe) -> Programs:
+    """Compiles nothing yet. To sample, to score and to update are the same programs for all probes."""
+
+    def policy_loss(scores, batch):
+        return grpo.loss(scores, batch if probe.critic is None else batch.policy, probe.policy)
+
+    def critic_loss(outputs, batch):
+        return ppo.value_loss(outputs, batch, probe.critic)
+
+    losses = {"policy": policy_loss} | ({} if probe.critic is None else {"critic": critic_loss})
+
+    def gradient(outputs, batch):
+        found = {name: make_gradient(loss)(outputs[name], batch) for name, loss in losses.items()}
+        if probe.memory.observe is not Memory().observe:
+            return found
+        return {name: (by, {"loss": means["loss"]}) for name, (by, means) in found.items()}
+
+    def assigned(seen, outputs, tracked, key_data):
+        return assign(probe, seen, outputs, tracked, key_data)
+
+    return Programs(_side_by_side(assigned), _side_by_side(gradient))
+
+
+def _side_by_side(function: Callable) -> Callable:
+    return jax.jit(jax.vmap(function), compiler_options=QUICK)
+
+
+OPTIMIZERS = {"policy": optax.adam(LEARNING_RATE), "critic": optax.adam(CRITIC_LEARNING_RATE)}
+FORWARDS = {"policy": score, "critic": lambda table, batch: predict(table, batch)[:, :-1]}
+
+
+def _forward(params: dict, rows: TokenBatch) -> dict:
+    return {name: FORWARDS[name](x, rows) for name, x in params.items()}
+
+
+_look, _predict, _score_all = _side_by_side(look), _side_by_side(predict), _side_by_side(_forward)
+
+
+@functools.cache
+def _make_update(max_grad_norm: float) -> Callable:
+    """The rest of a train step, from the gradients by what the forward returns."""
+
+    def update(states, rows, found):
+        result = {}
+        for name, state in states.items():
+            gradient, means = found[name]
+            _, pull = jax.vjp(lambda params, name=name: FORWARDS[name](params, rows), state.params)
+            result[name] = make_apply(OPTIMIZERS[name], max_grad_norm=max_grad_norm)(state, *pull(gradient), means)
+        return result
+
+    return _side_by_side(update)
+
+
+def train(probe: Probe, *, seeds: int = 3, steps: int = STEPS, programs: Programs | None = None) -> Outcome:
+    """Trains `seeds` policies side by side, from the same start.
+
+    Args:
+      probe: what is trained.
+      seeds: policies.
+      steps: of training, after those of the critic alone.
+      programs: of the probe, if they were made before.
+    """
+    programs, update = programs or make_programs(probe), _make_update(probe.training.max_grad_norm)
     params = {"policy": start()}
     if probe.critic is not None:
         params["critic"] = jnp.zeros((len(ANSWERS), LENGTH + 1, 2, probe.critic.num_outputs()))
-
-    def update(states, batch, only_critic):
-        new = {name: steps[name][1](state, batch) for name, state in states.items()}
-        kept = jax.tree.map(lambda x, y: jnp.where(only_critic, x, y), states["policy"], new["policy"][0])
-        return {name: state for name, (state, _) in new.items()} | {"policy": kept}, new["policy"][1]
-
-    def step(carry, now):
-        (states, tracked), (chance, only_critic) = carry, now
-        current = {name: state.params for name, state in states.items()}
-        batch, tracked, rewards = make_batch(probe, current, tracked, params["policy"], chance)
-
-        def turn(states, chosen):
-            return update(states, jax.tree.map(lambda x: x[chosen], batch), only_critic)
-
-        states, metrics = jax.lax.scan(turn, states, chance.orders)
-        return (states, probe.memory.observe(tracked, rewards, jax.tree.map(jnp.mean, metrics))), None
-
     warmup = 0 if probe.critic is None else CRITIC_STEPS
-    count = warmup + STEPS
+    keys, count = jax.random.split(jax.random.key(0), seeds), warmup + steps
+    drawn = probe.training._replace(max_grad_norm=1.0)  # draws nothing, and would be another program
+    chance = jax.vmap(lambda key: chances(key, count, drawn))(keys)
+    chance = jax.tree.map(np.asarray, chance._replace(credit_key=jax.random.key_data(chance.credit_key)))
 
     def begin(key):
-        return {name: init_state(params[name], steps[name][0], key) for name in params}, probe.memory.init()
+        return {name: init_state(x, OPTIMIZERS[name], key) for name, x in params.items()}, probe.memory.init()
 
-    def run(carry, chance):
-        return accuracy(jax.lax.scan(step, carry, (chance, jnp.arange(count) < warmup))[0][0]["policy"].params)
-
-    def side_by_side(keys, chance):  # whose start has the axis of the seeds already: no scan is traced twice
-        return jax.vmap(run)(jax.vmap(begin)(keys), chance)
-
-    keys = jax.random.split(jax.random.key(0), seeds)
-    chance = jax.vmap(lambda key: chances(key, count, probe.training))(keys)
-    after = np.asarray(jax.jit(side_by_side, compiler_options=QUICK)(keys, chance))
+    (states, tracked), each = jax.vmap(begin)(keys), np.arange(seeds)[:, None]
+    reference, observe = jnp.broadcast_to(start(), (seeds, *start().shape)), _side_by_side(probe.memory.observe)
+    for step in range(count):
+        now = jax.tree.map(lambda x, step=step: x[:, step], chance)
+        seen = _look(states["policy"].params, reference, now.batches)
+        outputs = None if probe.critic is None else _predict(states["critic"].params, seen.rollout.batch)
+        batch, tracked = programs.assign(seen, outputs, tracked, now.credit_key)
+        batch, seen_metrics = jax.tree.map(np.asarray, batch), []
+        for turn in range(now.orders.shape[1]):
+            chosen = each, now.orders[:, turn]
+            part = jax.tree.map(lambda x, chosen=chosen: x[chosen], batch)
+            rows = part.batch if probe.critic is None else part.policy.batch
+            found = programs.gradient(_score_all({name: x.params for name, x in states.items()}, rows), part)
+            new = update(states, rows, found)
+            kept = {"policy": states["policy"]} if step < warmup else {}
+            states = {name: state for name, (state, _) in new.items()} | kept
+            seen_metrics.append(new["policy"][1])
+        if jax.tree.leaves(tracked):
+            means = jax.tree.map(lambda *x: np.mean(np.stack(x), axis=0), *seen_metrics)
+            tracked = observe(tracked, seen.rewards, means)
+    after = np.asarray(jax.vmap(accuracy)(states["policy"].params))
     return Outcome(np.full(seeds, accuracy(start())), after)

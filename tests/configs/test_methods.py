@@ -4,7 +4,7 @@ import functools
 import json
 import pathlib
 import re
-import subprocess
+import runpy
 import sys
 
 import jax
@@ -12,25 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import ppo as ppo_program
-from experiments.parts import policy as program
-from experiments.parts import trackers
 from experiments.tools import methods
-from rl_jax import grpo, ppo, token_weights
+from rl_jax import token_weights
 from rl_jax.core.binding import needs
 from rl_jax.core.masked import zero_masked
 from rl_jax.core.types import Rollout, TokenBatch, TokenScores
-from rl_jax.credit import rule
 from rl_jax.testing import probes
 from rl_jax.testing.batches import ragged_batch
 from tests.paths import REPO_ROOT
-from tests.probes import Prompts, counted, of_config
+from tests.probes import of_config
 
 KEYS = methods.keys()
 FAMILY = methods.FAMILIES["online"]
 FOLDER = REPO_ROOT / "configs" / "methods"
 GROUP = 8
-ROWS = 16
 every_method = pytest.mark.parametrize("key", KEYS)
 
 
@@ -133,63 +128,9 @@ def test_every_keyword_is_one_that_the_function_has(key):
         assert callable(fn), slot
 
 
-def rollout_of(batch, mask, *, poison=False) -> Rollout:
-    """The Rollout of a ragged batch; its last row was cut off. poison: nan behind the mask."""
-    blank = np.zeros(mask.shape, np.int32)
-    cut = np.arange(len(mask)) == len(mask) - 1
-    sampled = batch.old_log_probs + 0.1 * np.sin(batch.ref_log_probs * 20).astype(np.float32)
-    sampled = np.where(mask, sampled, np.nan) if poison else sampled
-    return Rollout(TokenBatch(blank, blank, blank), mask, sampled, sampled, ~cut, cut)
-
-
-def one_step(key: str, *, poison: bool = False):
-    """(loss, gradient [B, T]) of the assembled method on a ragged batch, off-policy, rewards of 0 and 1."""
-    config, batch = methods.load(key), ragged_batch(3, rows=ROWS)
-    mask = batch.mask
-    config.rollout.completion_length = mask.shape[1]
-    hide = (lambda x: np.where(mask, x, np.nan)) if poison else (lambda x: x)
-    # The second group has a single right answer; some methods learn from such groups only.
-    rewards = jnp.asarray([1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0] + [0.0, 0.0, 1.0] + [0.0] * 5)
-    entropy = hide(np.abs(batch.advantages))
-    old, reference = hide(batch.old_log_probs), hide(batch.ref_log_probs)
-    made = trackers.make_trackers(config, Prompts(2))
-    states = trackers.see_rewards(made, trackers.init(made), rewards)
-    available = trackers.known(config, states, {"prompt_ids": np.repeat(np.arange(2), GROUP)}) | dict(
-        group_size=GROUP, key=jax.random.key(0), ref_log_probs=reference, log_probs=old, entropy=entropy
-    )
-    rollout, chosen = rollout_of(batch, mask, poison=poison), program.make_credit(config)
-    if has_critic(config):
-        values = 0.3 + 0.1 * np.sin(np.arange(mask.size + len(mask), dtype=np.float32)).reshape(len(mask), -1)
-        critic, _ = ppo.assign(chosen, ppo_program.make_estimator(config), rollout, rewards, values, **available)
-        data = critic.policy
-        assert np.isfinite(critic.returns).all()
-    else:
-        components = jnp.stack([rewards, jnp.asarray([1.0, 1.0, 0.0, 1.0] * 4)], axis=1)
-        extras = {"greedy_rewards": jnp.asarray([0.0] * GROUP + [1.0] * GROUP), "components": components}
-        data = rule.assign(chosen, rollout, rewards, **available, **extras)
-    data = counted(trackers.weigh(data._replace(old_log_probs=old), states), ROWS)
-    objective = program.make_objective(config)
-
-    def loss(log_probs):
-        return grpo.loss(TokenScores(log_probs, entropy), data, objective)[0].value()
-
-    return jax.value_and_grad(loss)(hide(batch.log_probs))
-
-
-@pytest.mark.slow
-@every_method
-def test_one_step_is_finite_and_does_not_look_behind_the_mask(key):
-    value, gradient = one_step(key)
-    assert np.isfinite(value) and np.isfinite(gradient).all()
-    assert np.abs(gradient).max() > 1e-4
-    poisoned_value, poisoned = one_step(key, poison=True)
-    np.testing.assert_array_equal(poisoned_value, value)
-    np.testing.assert_array_equal(poisoned, gradient)
-    np.testing.assert_array_equal(zero_masked(gradient, ~ragged_batch(3, rows=ROWS).mask), 0)
-
-
 # That they learn.
 
+STEPS = 30  # most methods gain .7 in them, the slowest, riskpo, .38
 GAIN = 0.3  # in the probability of a right answer, which starts at .23
 # It learns from groups with one right answer alone, so it stops where most have two: its aim is one right answer of 8.
 LESS = {"passk_best": 0.15}
@@ -205,10 +146,101 @@ def probe_of(key: str) -> probes.Probe:
     return of_config(config)
 
 
+def identity(choice):
+    """The same for two choices that compute the same: what is bound to which function, or a number."""
+    if isinstance(choice, functools.partial):
+        return choice.func, choice.args, tuple(sorted(choice.keywords.items()))
+    return choice
+
+
+COMPILED = {}
+
+
+@functools.cache
+def made(key: str) -> tuple[probes.Probe, probes.Programs]:
+    """A method's probe and its programs, which methods with the same loss or the same credit share."""
+    probe = probe_of(key)
+    programs = probes.make_programs(probe)
+    if probe.critic is not None or jax.tree.leaves(probe.memory.init()):
+        return probe, programs
+    loss = tuple(identity(choice) for choice in probe.policy)
+    credit = tuple(identity(choice) for choice in probe.credit)
+    carried = tuple(sorted(probe.memory.known({}).items())), probe.training.minibatches
+    assign = COMPILED.setdefault(("assign", credit, carried), programs.assign)
+    return probe, probes.Programs(assign, COMPILED.setdefault(("gradient", loss), programs.gradient))
+
+
+NAN_BEHIND = 1  # of the three batches that run side by side, the one with nan behind the mask
+
+
+def ragged_seen() -> probes.Seen:
+    """Three ragged batches of rewards 0 and 1, off-policy, of two that are the same but behind the mask; numpy.
+
+    The last row was cut off. The second group has a single right answer; some methods learn from such groups only.
+    """
+    rows = probes.GROUPS * GROUP
+    batch = ragged_batch(3, rows=rows, length=probes.LENGTH)
+    mask, cut = batch.mask, np.arange(rows) == rows - 1
+    sampled = batch.old_log_probs + 0.1 * np.sin(batch.ref_log_probs * 20).astype(np.float32)
+    first = [1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0] + [0.0, 0.0, 1.0] + [0.0] * 5
+    rewards = np.tile(np.asarray(first, np.float32), rows // len(first))
+    components = np.stack([rewards, np.tile(np.asarray([1.0, 1.0, 0.0, 1.0], np.float32), rows // 4)], axis=1)
+    greedy = np.tile(np.repeat(np.asarray([0.0, 1.0], np.float32), GROUP), rows // (2 * GROUP))
+
+    def three(x, hidden=False):
+        return np.stack([np.where(mask, x, np.nan) if hidden and i == NAN_BEHIND else x for i in range(3)])
+
+    columns = np.concatenate([np.repeat(probes.PROMPTS, GROUP)[:, None], np.zeros(mask.shape, int)], axis=1)
+    blank = np.zeros_like(columns)
+    tokens = TokenBatch(*(three(x.astype(np.int32)) for x in (columns, blank, blank)))
+    rollout = Rollout(tokens, three(mask), *[three(sampled, True)] * 2, three(~cut), three(cut))
+    scores = TokenScores(three(batch.old_log_probs, True), three(np.abs(batch.advantages), True))
+    reference = three(batch.ref_log_probs, True)
+    return probes.Seen(rollout, three(rewards), three(components), scores, reference, three(greedy))
+
+
+def one_step(key: str):
+    """(loss, gradient [R, T], mask) of the first update of the assembled method: clean, with nan behind the mask."""
+    (probe, programs), seen = made(key), ragged_seen()
+    carried = jax.tree.map(lambda x: np.stack([x] * 3), probe.memory.init())
+    outputs = None
+    if probe.critic is not None:
+        shape = (*seen.rewards.shape, probes.LENGTH + 1, probe.critic.num_outputs())
+        values = 0.3 + 0.1 * np.sin(np.arange(np.prod(shape[1:]), dtype=np.float32))
+        outputs = np.broadcast_to(values.reshape(shape[1:]), shape)
+    keys = np.stack([jax.random.key_data(jax.random.key(0))] * 3)
+    batch = jax.tree.map(np.asarray, programs.assign(seen, outputs, carried, keys)[0])
+    if probe.critic is not None:
+        assert np.isfinite(batch.returns).all()
+    rows = probes.GROUPS * GROUP // probe.training.minibatches
+    part, mask = jax.tree.map(lambda x: x[:, :rows], (batch, seen.rollout.completion_mask))
+    log_probs = ragged_batch(3, rows=len(seen.rewards[0]), length=probes.LENGTH).log_probs[:rows]
+    hidden = np.where(mask | (np.arange(3) != NAN_BEHIND)[:, None, None], log_probs, np.nan)
+    given = {"policy": TokenScores(hidden, seen.scores.entropy[:, :rows])}
+    if probe.critic is not None:
+        given["critic"] = outputs[:, :rows, :-1]
+    gradient, metrics = programs.gradient(given, part)["policy"]
+    value = np.asarray(metrics["loss"].value())
+    return [(value[i], np.asarray(gradient.log_probs)[i], mask[i]) for i in (0, NAN_BEHIND)]
+
+
+@pytest.mark.slow
+@every_method
+def test_one_step_is_finite_and_does_not_look_behind_the_mask(key):
+    """By the programs that train the probe: nothing is compiled for it."""
+    (value, gradient, mask), (poisoned_value, poisoned, _) = one_step(key)
+    assert np.isfinite(value) and np.isfinite(gradient).all()
+    assert np.abs(gradient).max() > 1e-4
+    np.testing.assert_array_equal(poisoned_value, value)
+    np.testing.assert_array_equal(poisoned, gradient)
+    np.testing.assert_array_equal(zero_masked(gradient, ~mask), 0)
+
+
 @pytest.mark.slow
 @every_method
 def test_learns(key):
-    outcome = probes.train(probe_of(key))
+    probe, programs = made(key)
+    outcome = probes.train(probe, steps=STEPS, programs=programs)
     assert np.all(outcome.gain() > LESS.get(key, GAIN)), outcome
 
 
@@ -256,7 +288,7 @@ FAULTS += [("gspo", flipped), ("ppo", detached), ("ppo", unsampled)]
 @pytest.mark.slow
 @pytest.mark.parametrize(("key", "fault"), FAULTS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_broken_method_does_not_learn(key, fault):
-    outcome = probes.train(fault(probe_of(key)))
+    outcome = probes.train(fault(probe_of(key)), steps=STEPS)
     assert np.all(outcome.gain() < min(LESS.values())), outcome
 
 
@@ -311,6 +343,20 @@ def test_the_table_has_every_method_and_each_has_a_test():
         assert bool(row.changes) == (row.key != "grpo")
 
 
+@pytest.mark.slow
+def test_the_table_has_every_preference_method_and_each_function_has_a_test():
+    family = methods.FAMILIES["preference"]
+    for key in methods.keys("preference"):
+        row = methods.method(key)
+        assert f"{family.test}[{key}]" in row.tests and row.family == "preference"
+        assert bool(row.changes) == (key != "dpo")
+        for fn in methods.own_functions(key):
+            if fn.__name__ in ("uniform", "identity"):  # they return ones, and what they are given
+                continue
+            held = [file for file, said in methods.test_files().items() if said.has(fn) and "methods" not in file]
+            assert held, f"no test names {fn.__module__}.{fn.__name__} of {key}"
+
+
 def test_the_changes_are_the_difference_of_two_configs():
     row = methods.method("luspo")
     assert row.changes == {
@@ -355,7 +401,7 @@ def test_arms_of_ablations_are_read():
 
 @pytest.mark.slow
 def test_all_the_forms_say_the_same(tmp_path, monkeypatch):
-    """In this process, where the tests' files are read already: a test below starts it as users do."""
+    """In this process, where the tests' files are read already."""
     paths = {name: tmp_path / f"methods.{name}" for name in ("html", "markdown", "json")}
     monkeypatch.setattr(sys, "argv", ["methods", *(f"--{name}={path}" for name, path in paths.items())])
     monkeypatch.chdir(REPO_ROOT)
@@ -384,11 +430,14 @@ def test_the_terminal_shows_the_table_and_a_page(width, capsys):
     assert rows()[1].key in shown and "Departs from GRPO" in shown and "3 online methods" in shown
 
 
-@pytest.mark.slow
-def test_a_method_that_is_not_there_is_refused():
-    command = [sys.executable, "-m", "experiments.tools.methods", "--method=grpoo"]
-    done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "invalid choice: 'grpoo'" in done.stderr and "gspo" in done.stderr
+def test_a_method_that_is_not_there_is_refused(monkeypatch, capsys):
+    """As users start it, but in this process."""
+    monkeypatch.setattr(sys, "argv", ["methods", "--method=grpoo"])
+    monkeypatch.delitem(sys.modules, methods.__name__)  # it is run anew, under the name of a program
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module(methods.__name__, run_name="__main__")
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and "invalid choice: 'grpoo'" in said and "gspo" in said
 
 
 def test_paths_are_files():

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -11,13 +12,16 @@ import pytest
 
 from experiments.tools import methods
 from rl_jax import dpo
-from rl_jax.core.types import TokenScores
+from rl_jax.core.types import PreferenceBatch
 from rl_jax.testing import preference_probes as probes
 from tests.preference_probes import of_config
 
 FAMILY = methods.FAMILIES["preference"]
 KEYS = methods.keys("preference")
 every_method = pytest.mark.parametrize("key", KEYS)
+# One of each kind without waiting; the others with the slow tests.
+QUICK = ("dpo", "ipo", "simpo", "orpo", "kto", "bco", "aot", "beta_dpo", "tdpo2", "wpo", "lipo", "sppo", "nash_md")
+EACH = [pytest.param(key, marks=() if key in QUICK else pytest.mark.slow) for key in KEYS]
 
 
 # What the files say.
@@ -99,71 +103,106 @@ def test_a_misspelt_field_is_refused():
 # The assembled loss.
 
 
-class Step(NamedTuple):
-    """The assembled loss and its gradient [N, K, C] by the log-probs: of the rows, of the same rows with nan behind
-    the mask, and of the same in two micro-batches. mask: bool [N, K, C]."""
+class Made(NamedTuple):
+    """A method's probe and its compiled gradient: one program for a step's tests and for training."""
 
-    clean: tuple
-    poisoned: tuple
-    in_parts: tuple
+    probe: probes.Probe
+    gradient: Callable
+
+
+# Weights for a table in which each answer is the chosen one of some pairs: published ones hold it where it is.
+WEIGHTS = {"cpl_bc": {"regularizer_coef": 0.02}, "dpop": {"score_map": {"fn": "positive", "penalty": 0.5}}}
+
+
+def config_of(key: str):
+    """A method's config with the weights of the probe."""
+    config = methods.load(key)
+    for name, value in WEIGHTS.get(key, {}).items():
+        config.algorithm[name] = value
+    return config
+
+
+@functools.cache
+def made(key: str) -> Made:
+    probe = of_config(config_of(key))
+    return Made(probe, probes.make_gradient(probe.objective))
+
+
+class Step(NamedTuple):
+    """A batch of the assembled method, off the reference, a row cut short.
+
+    table: float [N, K, C], log-probs, nan behind the mask, as are those of the batch. clean: the batch without nan.
+    """
+
+    table: np.ndarray
+    more: dict
+    batch: PreferenceBatch
+    clean: PreferenceBatch
     mask: np.ndarray
 
 
 @functools.cache
 def one_step(key: str) -> Step:
-    """A step of the assembled method, off the reference, a row cut short."""
-    config, rng = methods.load(key), np.random.default_rng(7)
+    rng, probe = np.random.default_rng(7), made(key).probe
     logits = probes.start() + jnp.asarray(rng.normal(0, 0.5, probes.REWARDS.shape), jnp.float32)
-    probe = of_config(config)
     rows = probe.sample(rng, logits) if probe.sample else probes.given(rng, probe.responses)
     present = np.array(rows.batch.present)
     if present.shape[1] > 2:
         present[0, -1] = False
     rows = rows._replace(batch=rows.batch._replace(present=present))
     before = probes.start() + 0.7 * (logits - probes.start())
-    objective, more = probe.objective, probes.vocabulary(logits, rows)
-    table = probes.log_probs(logits, rows.prompts, rows.actions)
-
-    @jax.jit  # traced once for micro-batches of one size
-    def mean_of(log_probs, batch, beside):
-        scores = log_probs.reshape(-1, probes.LENGTH)
-        return dpo.loss(TokenScores(scores, jnp.zeros_like(scores)), batch, objective, beside)[0]
-
-    @functools.partial(jax.jit, static_argnames="parts")  # op by op, the 73 methods take minutes
-    def step(table, batch, parts=1):
-        def loss(table):
-            total = []
-            for part in range(parts):
-                # As train._deal does it: row i goes to part i % parts.
-                chosen, beside, found = jax.tree.map(lambda x, i=part: x[i::parts], (batch, more, table))
-                total.append(mean_of(found, chosen, beside))
-            return sum(mean.total for mean in total) / sum(mean.count for mean in total)
-
-        return jax.value_and_grad(loss)(table)
-
     clean = probes.complete(probe, rows, before, probe.init(), poison=False)[0].batch
     poisoned = probes.complete(probe, rows, before, probe.init())[0].batch
-    found = step(jnp.nan_to_num(table), clean), step(table, poisoned), step(table, poisoned, parts=2)
-    return Step(*jax.tree.map(np.asarray, found), np.asarray(clean.completion_mask & present[:, :, None]))
+    table, more = jax.tree.map(np.asarray, probes.forward(logits, rows.prompts, rows.actions))
+    return Step(table, more, poisoned, clean, np.asarray(clean.completion_mask & present[:, :, None]))
+
+
+def assert_sums(whole, parts):
+    """Totals, counts and gradients of the parts, each [N, ...], give those of the whole."""
+    (total, count, gradient), (totals, counts, gradients) = whole, zip(*parts, strict=True)
+    np.testing.assert_allclose(sum(totals) / sum(counts), total / count, rtol=1e-5)
+    assert sum(counts) == count
+    largest = np.abs(gradient[0]).max()
+    np.testing.assert_allclose(sum(x[0] for x in gradients), gradient[0], rtol=1e-4, atol=1e-5 * largest)
 
 
 @pytest.mark.slow
 @every_method
 def test_one_step_is_finite_and_does_not_look_behind_the_mask(key):
-    found = one_step(key)
-    value, gradient = found.clean
-    assert np.isfinite(value) and np.isfinite(gradient).all()
-    assert np.abs(gradient).max() > 1e-6
-    np.testing.assert_array_equal(found.poisoned[0], value)
-    np.testing.assert_array_equal(found.poisoned[1], gradient)
-    np.testing.assert_array_equal(gradient[~found.mask], 0)
+    step, gradient = one_step(key), made(key).gradient
+    value, count, (by_table, _) = gradient(np.nan_to_num(step.table), step.more, step.clean)
+    assert np.isfinite(value) and np.isfinite(by_table).all()
+    assert np.abs(by_table / count).max() > 1e-6
+    poisoned, _, (poisoned_by_table, _) = gradient(step.table, step.more, step.batch)
+    np.testing.assert_array_equal(poisoned, value)
+    np.testing.assert_array_equal(poisoned_by_table, by_table)
+    np.testing.assert_array_equal(np.asarray(by_table)[~step.mask], 0)
 
 
 @every_method
 def test_micro_batches_change_nothing(key):
-    whole, parts = one_step(key).poisoned, one_step(key).in_parts
-    np.testing.assert_allclose(parts[0], whole[0], rtol=1e-5)
-    np.testing.assert_allclose(parts[1], whole[1], rtol=1e-4, atol=1e-5 * np.abs(whole[1]).max())
+    """Of the same program, so that nothing is compiled for it: the rows of the other micro-batches are absent."""
+    step, gradient = one_step(key), made(key).gradient
+    parts = []
+    for part in range(2):
+        mine = np.arange(len(step.table)) % 2 == part  # as train._deal does it: row i goes to part i % parts
+        present = step.batch.present & mine[:, None]
+        parts.append(gradient(step.table, step.more, step.batch._replace(present=present)))
+    assert_sums(gradient(step.table, step.more, step.batch), parts)
+
+
+@pytest.mark.parametrize("key", QUICK)
+def test_micro_batches_of_fewer_rows_change_nothing(key):
+    """Really half as many rows, for one method of each kind: another program each."""
+    step, gradient = one_step(key), made(key).gradient
+    given = step.table, step.more, step.batch
+    halves = [gradient(*jax.tree.map(lambda x, i=part: x[i::2], given)) for part in range(2)]
+    total, count, (by_table, _) = gradient(*given)
+    joined = np.stack([by_table[0::2], by_table[1::2]])
+    np.testing.assert_allclose(sum(half[0] for half in halves), total, rtol=1e-5)
+    assert sum(half[1] for half in halves) == count
+    found = np.stack([half[2][0] for half in halves])
+    np.testing.assert_allclose(found, joined, rtol=1e-4, atol=1e-5 * np.abs(joined).max())
 
 
 # That they learn.
@@ -171,25 +210,15 @@ def test_micro_batches_change_nothing(key):
 GAIN = 0.1  # in the probability of a good answer, which starts at a half
 # Where the pull of the pairs is bent or held: a likelihood of all answers, a clip, rewards that flatten.
 LESS = {"alphapo": 0.05}
-# Weights for a table in which each answer is the chosen one of some pairs: published ones hold it where it is.
-WEIGHTS = {"cpl_bc": {"regularizer_coef": 0.02}, "dpop": {"score_map": {"fn": "positive", "penalty": 0.5}}}
 # The lead of good answers over the reference at the start, and what they gain from there. DiscoPOP is not monotone: it
 # pushes the other way below a margin of 0.1. What APO-down takes from both sides goes to whatever is likeliest.
 LEAD = {"discopop": (2.5, 0.02), "apo_down": (1.0, 0.1)}
 
 
-# One of each kind without waiting; the others with the slow tests.
-QUICK = ("dpo", "ipo", "simpo", "orpo", "kto", "bco", "aot", "beta_dpo", "tdpo2", "wpo", "lipo", "sppo", "nash_md")
-EACH = [pytest.param(key, marks=() if key in QUICK else pytest.mark.slow) for key in KEYS]
-
-
 @pytest.mark.parametrize("key", EACH)
 def test_learns(key):
-    config = methods.load(key)
-    for name, value in WEIGHTS.get(key, {}).items():
-        config.algorithm[name] = value
-    lead, least = LEAD.get(key, (0.0, LESS.get(key, GAIN)))
-    gain = probes.train(of_config(config), lead=lead)
+    (probe, gradient), (lead, least) = made(key), LEAD.get(key, (0.0, LESS.get(key, GAIN)))
+    gain = probes.train(probe, lead=lead, gradient=gradient)
     assert np.all(gain > least), gain
 
 
@@ -229,20 +258,7 @@ def test_the_probe_measures_what_it_draws():
     np.testing.assert_allclose(probes.good(probes.start()), 0.5, atol=0.15)
 
 
-# The table.
-
-
-@pytest.mark.slow
-def test_the_table_has_every_method_and_each_function_has_a_test():
-    for key in KEYS:
-        row = methods.method(key)
-        assert f"{FAMILY.test}[{key}]" in row.tests and row.family == "preference"
-        assert bool(row.changes) == (key != "dpo")
-        for fn in methods.own_functions(key):
-            if fn.__name__ in ("uniform", "identity"):  # they return ones, and what they are given
-                continue
-            held = [file for file, said in methods.test_files().items() if said.has(fn) and "methods" not in file]
-            assert held, f"no test names {fn.__module__}.{fn.__name__} of {key}"
+# The table: that it has every method is held in test_methods.py, which reads all tests for its own family already.
 
 
 def test_the_changes_are_the_difference_of_two_configs():

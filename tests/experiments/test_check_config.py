@@ -1,5 +1,6 @@
 """What cannot be is found in the config, by the field's name, before anything is loaded; what is shipped can be."""
 
+import functools
 import importlib
 import math
 import re
@@ -29,6 +30,12 @@ FILES = sorted(
 UNFINISHED = {"configs/task.py": "--config.task.path="} | {
     f"configs/prompts/fleming_r1.py:{word}": "--config.task.path=" for word in ("own", "scratch", "lora")
 }
+
+
+@functools.cache
+def shipped() -> list[ConfigDict]:
+    """Every shipped config, to be read only."""
+    return [importlib.import_module(".".join(path.with_suffix("").parts)).get_config() for path in FILES]
 
 
 def with_fields(config: ConfigDict, **values) -> ConfigDict:
@@ -221,8 +228,7 @@ def test_every_field_that_names_a_function_is_bound_early(program):
     for module in set(known.values()):
         assert public_functions(importlib.import_module(module))
     found = set()
-    for path in FILES:
-        config = importlib.import_module(".".join(path.with_suffix("").parts)).get_config()
+    for config in shipped():
         if config.program == program:
             own = {name for name in groups_with_fn(config) if not name.startswith(check_config.OUTSIDE)}
             found |= own

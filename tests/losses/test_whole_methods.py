@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -307,78 +306,98 @@ def config_of(row: Row):
     return config
 
 
-def case_of(row: Row, seed: int) -> Case:
-    case = make_case(seed)
-    return case._replace(rewards=2 * case.rewards - 1) if row.signed else case
+def cases_of(row: Row) -> list[Case]:
+    cases = [make_case(seed) for seed in SEEDS]
+    return [case._replace(rewards=2 * case.rewards - 1) for case in cases] if row.signed else cases
 
 
-def assigned(config, case: Case):
-    """(PolicyBatch, PPOBatch or None) of the case, after the steps of its history, as the loops of experiments do."""
+def stacked(trees: list):
+    return jax.tree.map(lambda *x: np.stack(x), *trees)
+
+
+def assigned(config, cases: list[Case]):
+    """(PolicyBatch, PPOBatch or None) of the cases, after the steps of their history, as the loops of experiments do.
+
+    Side by side, the cases first: op by op, three cases cost as much as one.
+    """
     made, named = trackers.make_trackers(config, Prompts(GROUPS)), {"prompt_ids": np.repeat(np.arange(GROUPS), GROUP)}
-    states = trackers.init(made)
-    for rewards, measured in case.history:
-        states = trackers.observe(made, trackers.see_rewards(made, states, rewards), rewards, measured, named)
-    states = trackers.see_rewards(made, states, case.rewards)
-    blank = jnp.asarray(case.tokens)
-    sampled = jnp.asarray(case.behavior_log_probs)
-    mask, cut = jnp.asarray(case.mask), jnp.asarray(case.truncated)
-    rollout = Rollout(TokenBatch(blank, blank, blank), mask, sampled, sampled, ~cut, cut)
-    arrays = {"ref_log_probs": case.ref_log_probs, "log_probs": case.old_log_probs, "entropy": case.entropy}
-    available = {name: jnp.asarray(x) for name, x in arrays.items()} | trackers.known(config, states, named)
-    available |= {"group_size": GROUP, "key": jax.random.key(0)}
-    chosen, rewards = program.make_credit(config), jnp.asarray(case.rewards)
-    if "critic" in config:
-        values = jnp.asarray(case.values)
-        critic, _ = ppo.assign(chosen, ppo_program.make_estimator(config), rollout, rewards, values, **available)
-        batch = critic.policy
-    else:
-        extras = {"greedy_rewards": jnp.asarray(case.greedy_rewards), "components": jnp.asarray(case.components)}
-        critic, batch = None, rule.assign(chosen, rollout, rewards, **available, **extras)
-    batch = trackers.weigh(batch._replace(old_log_probs=jnp.asarray(case.old_log_probs)), states)
-    return counted(batch, parts.ROWS), critic
+
+    def states_of(case):
+        states = trackers.init(made)
+        for rewards, measured in case.history:
+            states = trackers.observe(made, trackers.see_rewards(made, states, rewards), rewards, measured, named)
+        return jax.device_get(trackers.see_rewards(made, states, case.rewards))
+
+    def one(states, case):
+        rollout = Rollout(
+            TokenBatch(case.tokens, case.tokens, case.tokens),
+            case.mask,
+            case.behavior_log_probs,
+            case.behavior_log_probs,
+            ~case.truncated,
+            case.truncated,
+        )
+        available = {"ref_log_probs": case.ref_log_probs, "log_probs": case.old_log_probs, "entropy": case.entropy}
+        available |= trackers.known(config, states, named) | {"group_size": GROUP, "key": jax.random.key(0)}
+        chosen = program.make_credit(config)
+        if "critic" in config:
+            estimator = ppo_program.make_estimator(config)
+            critic, _ = ppo.assign(chosen, estimator, rollout, case.rewards, case.values, **available)
+            batch = critic.policy
+        else:
+            extras = {"greedy_rewards": case.greedy_rewards, "components": case.components}
+            critic, batch = None, rule.assign(chosen, rollout, case.rewards, **available, **extras)
+        batch = trackers.weigh(batch._replace(old_log_probs=case.old_log_probs), states)
+        return counted(batch, parts.ROWS), critic
+
+    states = stacked([states_of(case) for case in cases])
+    return jax.vmap(one)(states, stacked([case._replace(history=()) for case in cases]))
 
 
-def close(found, expected):
+def close(found, expected, seed):
     (value, gradient), (expected, expected_gradient) = found, expected
-    np.testing.assert_allclose(value, expected, rtol=1e-4)
-    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(value, expected, rtol=1e-4, err_msg=f"seed {seed}")
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-7, err_msg=f"seed {seed}")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @each_row
-def test_the_whole_method_is_theirs(row, seed):
-    config, case = config_of(row), case_of(row, seed)
-    batch, _ = assigned(config, case)
+def test_the_whole_method_is_theirs(row):
+    config, cases = config_of(row), cases_of(row)
+    batches, _ = assigned(config, cases)
     objective = program.make_objective(config)
 
-    def loss(log_probs):
-        mean, metrics = grpo.loss(TokenScores(log_probs, jnp.asarray(case.entropy)), batch, objective)
-        return mean.value(), metrics
+    def loss(log_probs, entropy, batch):
+        mean, metrics = grpo.loss(TokenScores(log_probs, entropy), batch, objective)
+        return mean.value(), [metrics[name].value() for name in ("clip/low", "clip/high")]
 
-    (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(jnp.asarray(case.log_probs))
-    close((value, gradient), row.loss(case))
-    # What the comparison has gone through.
-    assert (float(metrics["clip/low"].value()) > 0, float(metrics["clip/high"].value()) > 0) == row.clips
-    advantages, weights = np.asarray(batch.advantages), np.asarray(batch.token_weights)[case.mask]
-    assert (advantages.max() > 0) == (row.key != "riskpo") and (advantages.min() < 0) == (row.key != "passk_best")
-    weighted = config.algorithm.behavior_weight.fn != "none" or config.algorithm.token_weight.fn != "none"
-    assert (np.ptp(weights[weights > 0]) > 0 or weights.min() == 0) == (weighted or config.algorithm.mask_truncated)
+    given = stacked([(case.log_probs, case.entropy) for case in cases])
+    found = jax.vmap(jax.value_and_grad(loss, has_aux=True))(*given, batches)
+    found, batches = jax.tree.map(np.asarray, (found, batches))
+    for i, (seed, case) in enumerate(zip(SEEDS, cases, strict=True)):
+        ((value, clipped), gradient), batch = jax.tree.map(lambda x, i=i: x[i], (found, batches))
+        close((value, gradient), row.loss(case), seed)
+        # What the comparison has gone through.
+        assert tuple(share > 0 for share in clipped) == row.clips, seed
+        advantages, weights = batch.advantages, batch.token_weights[case.mask]
+        assert (advantages.max() > 0) == (row.key != "riskpo") and (advantages.min() < 0) == (row.key != "passk_best")
+        weighted = config.algorithm.behavior_weight.fn != "none" or config.algorithm.token_weight.fn != "none"
+        assert (np.ptp(weights[weights > 0]) > 0 or weights.min() == 0) == (weighted or config.algorithm.mask_truncated)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("row", [row for row in TABLE if row.critic], ids=lambda row: row.key)
-def test_the_critic_is_theirs(row, seed):
-    config, case = config_of(row), case_of(row, seed)
-    _, batch = assigned(config, case)
+def test_the_critic_is_theirs(row):
+    config, cases = config_of(row), cases_of(row)
+    _, batches = assigned(config, cases)
     objective = ppo_program.make_objective(config)
-    outputs = case.predictions[..., None] if objective.support is None else case.logits
+    outputs = [case.predictions[..., None] if objective.support is None else case.logits for case in cases]
 
-    def loss(outputs):
+    def loss(outputs, batch):
         return ppo.value_loss(outputs, batch, objective)[0].value()
 
-    value, gradient = jax.value_and_grad(loss)(jnp.asarray(outputs))
-    expected = row.critic(case)
-    close((value, gradient), (expected[0], expected[1].reshape(gradient.shape)))
+    values, gradients = jax.vmap(jax.value_and_grad(loss))(np.stack(outputs), batches)
+    for i, (seed, case) in enumerate(zip(SEEDS, cases, strict=True)):
+        expected = row.critic(case)
+        close((values[i], gradients[i]), (expected[0], expected[1].reshape(gradients[i].shape)), seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
