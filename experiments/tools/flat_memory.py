@@ -141,6 +141,8 @@ def tiny(program: str, folder: pathlib.Path, steps: int, *, workers: int = 1, sa
     for group in ("task", "data"):
         if "data_dir" in config.get(group, {}):
             config[group].data_dir = str(folder / "data")
+    if "num_train" in config.get("task", {}):
+        config.task.update(num_train=100, num_test=20)  # of tens of thousands, making them is most of a short run
     config.eval.every = every
     config.reward.num_workers = workers
     config.sft.update(steps=0, stop_at=1.1, eval_every=every, batch_size=8)

@@ -5,10 +5,12 @@
 A job is a method below. What it writes lies in FOLDER, one folder a job.
 """
 
+import contextlib
 import json
 import math
 import os
 import pathlib
+import shutil
 import signal
 import sys
 import time
@@ -18,25 +20,23 @@ import numpy as np
 from absl import flags
 from jax._src import cache_key, compiler
 
-from configs import ppo_common
-from configs.control import environments
-from configs.preferences import given, online, reward_models
-from experiments import control_ppo, dpo, grpo, online_dpo, ppo, reward_model
-from experiments.parts import control_loop, encoding, processes
-from experiments.parts.encoding import encode_prompts
-from experiments.parts.setup import make_setup
-from rl_jax.models.transformer.model import make_transformer
-from rl_jax.training import checkpoint, distributed, sharding
-from tests.experiments import small
-from tests.tiny import CONFIG, token_batch
+# What only some jobs call is imported by them: four processes that look at the seam alone start in half the time.
+from experiments.parts import processes
+from rl_jax.training import distributed, sharding
 
 # Adam divides by the gradient's own size: with the usual eps, rounding alone drives two runs apart.
 OPTIMIZER = dict(learning_rate=0.02, eps=1e-3)
+MESH_OF_RUNS = "seeds:2,envs:2"  # each of two processes has two of four runs
 LENGTHS = [3, 5, 8, 2, 7, 8, 1, 4]  # of the rows whose logits are compared
 
 
 def policy_config(folder: pathlib.Path, mesh: str):
-    """A GRPO run with everything in it that is coupled over the batch or carried from step to step."""
+    """A GRPO run with everything in it that is coupled over the batch or carried from step to step.
+
+    It evaluates with the program that it samples with: one less to compile. 12 prompts fill its second batch by half.
+    """
+    from tests.experiments import small
+
     found = small.config(
         folder.parent,
         mesh=mesh,
@@ -48,17 +48,24 @@ def policy_config(folder: pathlib.Path, mesh: str):
         train__minibatches=2,
         algorithm__kl_coef=0.05,
         algorithm__entropy_coef=0.01,
-        eval__every=2,
-        checkpoint__every=2,
+        rollout__prompt_buckets=(12,),
+        eval__every=4,
+        eval__batch_size=8,
+        eval__num_prompts=12,
+        eval__samples_per_prompt=4,
+        eval__temperature=1.0,
+        checkpoint__every=4,
     ).unlock()
     found.train.optimizer.update(OPTIMIZER)
     return found
 
 
-def control_config(mesh: str, *, rates: tuple[float, ...]):
+def control_config(*, rates: tuple[float, ...]):
     """12 updates in 3 calls of 8 envs x 8 steps, of 2 seeds with each learning rate; with all trackers."""
+    from configs.control import environments
+
     config = environments.get_config("matching,ppo_kl")
-    config.update(num_seeds=2, log_every=4, mesh=mesh)
+    config.update(num_seeds=2, log_every=4, mesh=MESH_OF_RUNS)
     config.sample.update(num_envs=8, num_steps=8)
     config.sweep = (("train.optimizer.learning_rate", rates),)
     config.network.hidden = (8,)
@@ -77,7 +84,12 @@ class Jobs:
         self.folder, self.mesh = folder, mesh
 
     def grpo(self) -> None:
-        """Dynamic sampling, trackers, a schedule, prompts chosen by what became of them, foreign rows of all kinds."""
+        """Dynamic sampling, trackers, a schedule, prompts chosen by what became of them, foreign rows.
+
+        Not refinements, which ask for a program of their own: they are drawn as hinted rows are.
+        """
+        from experiments import grpo
+
         config = policy_config(self.folder, self.mesh)
         config.sample.update(prompts=dict(fn="by_success"), memory=dict(on=True, successes=0))
         config.sample.dynamic_sampling.max_batches = 2
@@ -87,44 +99,81 @@ class Jobs:
             reward_scale=dict(fn="running_moments"),
         )
         config.algorithm.shaping = dict(fn="scaled")
-        config.algorithm.reference_schedule = dict(fn="moving_average", rate=0.5)
         config.schedules = dict(bonus=dict(field="algorithm.entropy_coef", fn="linear", start=0.02, end=0.0, steps=3))
-        config.rollout.prompt_buckets = (12,)
-        told = dict(fn="verdict", if_wrong="0", if_right="1")
         config.foreign = dict(
             a=dict(fn="demonstrations", at_most=4, share=0.5),
             b=dict(fn="hints", at_most=4, share=0.5, level=0.5, train_on="original", until_right=False),
-            c=dict(fn="refinements", at_most=4, share=0.5, critique=told, template="{prompt}{answer}={critique}"),
-            d=dict(fn="replay", at_most=4, replace="last", behavior="drawn"),
+            c=dict(fn="replay", at_most=4, replace="last", behavior="drawn"),
         )
         grpo.run(config.lock(), self.folder / "grpo")
 
     def ppo(self) -> None:
-        """A critic of its own, whitened advantages; without evaluations, which are those of GRPO."""
+        """A critic on the policy: one of its own is a program more. Without evaluations, which are those of GRPO."""
+        from configs import ppo_common
+        from experiments import ppo
+
         ppo.play_groups.make_evaluate = lambda setup, pool: lambda params: ({}, [])
         config = ppo_common.with_critic(policy_config(self.folder, self.mesh))
-        config.train.steps = config.critic.warmup_steps + 2
-        config.eval.every = 2
-        config.critic.optimizer.update(OPTIMIZER)
+        config.critic.update(shared=True, warmup_steps=0)
         ppo.run(config.lock(), self.folder / "ppo")
 
-    def dpo(self) -> None:
+    def dpo(self, name: str = "dpo") -> None:
         """A warm start, packed pairs, and a statistic of the whole batch."""
+        from configs.preferences import given
+        from experiments import dpo
+
         config = given.get_config("smoke")
         self._read_pairs(config)
-        # Many quick steps: some tests end a run in the middle.
-        config.train.update(steps=24, batch_size=8, micro_batches=2)
+        # Enough steps for two that end in the middle, the second of them after a checkpoint that is not its last step.
+        config.train.update(steps=8, batch_size=8, micro_batches=2)
         config.algorithm.update(compare=dict(fn="anchored"))
         config.algorithm.batch_stats = dict(fn="bco_anchor")
         config.train.optimizer.update(OPTIMIZER, learning_rate=5e-3)
         config.sft.update(steps=2, batch_size=8)
         config.packing.mode = "shared_prefix"
-        config.eval.update(every=12, batch_size=8, num_prompts=10)
-        config.checkpoint.every = 4
-        dpo.run(config.lock(), self.folder / "dpo")
+        config.eval.update(every=4, batch_size=8, num_prompts=10)
+        config.checkpoint.every = 3
+        dpo.run(config.lock(), self.folder / name)
+
+    def stopped(self) -> None:
+        """dpo in a folder of its own, ended by a signal to the last process alone; a copy of what was saved."""
+        with self._signal_after(4, signal.SIGTERM):
+            self.dpo("stopped")
+        if distributed.is_main():
+            shutil.copytree(self.folder / "stopped", self.folder / "saved")
+
+    def killed(self) -> None:
+        """The same run goes on, until the last process dies without a word."""
+        with self._signal_after(7, signal.SIGKILL):
+            self.dpo("stopped")
+
+    def goes_on(self) -> None:
+        """The same run to its end, in however many processes."""
+        self.dpo("stopped")
+
+    @contextlib.contextmanager
+    def _signal_after(self, step: int, number: signal.Signals):
+        """The last process gets the signal at the end of this step of the run."""
+        from experiments.parts import run
+
+        end = run.Step.end
+
+        def signalled(ended, *args, **options):
+            if ended.number == step and jax.process_index() == jax.process_count() - 1:
+                os.kill(os.getpid(), number)
+            end(ended, *args, **options)
+
+        run.Step.end = signalled
+        try:
+            yield
+        finally:
+            run.Step.end = end
 
     def online_dpo(self) -> None:
         """Samples, their opponents, and a reference that moves."""
+        from configs.preferences import online
+        from experiments import online_dpo
+
         config = online.of(policy_config(self.folder, self.mesh))
         config.train.update(steps=3, batch_size=8, epochs=2)
         config.train.optimizer.update(OPTIMIZER)
@@ -132,27 +181,18 @@ class Jobs:
         config.algorithm.reference_schedule = dict(fn="per_iteration")
         online_dpo.run(config.lock(), self.folder / "online_dpo")
 
-    def reward_model(self) -> None:
-        """A head on pairs."""
-        config = reward_models.base("reward_model")
-        self._read_pairs(config)
-        config.train.update(steps=4, batch_size=8, micro_batches=2)
-        config.train.optimizer.update(OPTIMIZER)
-        config.eval.update(every=2, batch_size=8, num_prompts=10)
-        config.checkpoint.every = 2
-        reward_model.run(config.lock(), self.folder / "reward_model")
-
     def control_seeds(self) -> None:
-        """Four runs in environments, one per device."""
-        control_ppo.run(control_config("seeds:4", rates=(0.003, 0.01)).lock(), self.folder / "control_seeds")
+        """Four runs in environments, two per process."""
+        from experiments import control_ppo
 
-    def control_envs(self) -> None:
-        """Two runs in environments, each with two of its environments on each device."""
-        control_ppo.run(control_config("envs:4", rates=(0.003,)).lock(), self.folder / "control_envs")
+        control_ppo.run(control_config(rates=(0.003, 0.01)).lock(), self.folder / "control_seeds")
 
     def control_halves(self) -> None:
         """control_seeds, ended by a signal to the last process alone, and resumed."""
-        config, folder = control_config("seeds:4", rates=(0.003, 0.01)).lock(), self.folder / "control_halves"
+        from experiments import control_ppo
+        from experiments.parts import control_loop
+
+        config, folder = control_config(rates=(0.003, 0.01)).lock(), self.folder / "control_halves"
 
         def record(config):
             recorded = control_loop.make_recorder(config)
@@ -170,7 +210,9 @@ class Jobs:
 
     def control_diverges(self) -> None:
         """The same program with learning rates at which no run has finite gradients: all processes raise."""
-        config = control_config("seeds:4", rates=(math.inf, math.inf))
+        from experiments import control_ppo
+
+        config = control_config(rates=(math.inf, math.inf))
         config.max_nonfinite_in_a_row = 3
         try:
             control_ppo.run(config.lock(), self.folder / "control_diverges")
@@ -178,8 +220,8 @@ class Jobs:
             print(json.dumps({"diverged": str(error)}), flush=True)
 
     def _read_pairs(self, config) -> None:
-        """A config that reads FOLDER/pairs.jsonl with a model of one layer."""
-        path = self.folder / "pairs.jsonl"
+        """A config that reads the pairs of all folders with a model of one layer."""
+        path = self.folder.parent / "pairs.jsonl"
         config.data.update(path=str(path), kind="pairs", name="jsonl", data_dir=str(self.folder.parent / "data"))
         config.task.alphabet = "abcxyz"
         config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=16)
@@ -224,11 +266,14 @@ class Jobs:
 
     def widths(self) -> None:
         """One process has a longer prompt than the others: all pad to it."""
+        from experiments.parts import encoding
+        from experiments.parts.setup import make_setup
+
         config = policy_config(self.folder, self.mesh)
         config.rollout.prompt_buckets = (4, 5, 8)
         setup = make_setup(config.lock())
         long = jax.process_index() == jax.process_count() - 1
-        tokens, mask = encode_prompts(setup, [{"prompt": "1+12=" if long else "1+="}] * 2)
+        tokens, mask = encoding.encode_prompts(setup, [{"prompt": "1+12=" if long else "1+="}] * 2)
         assert tokens.shape == (2, 8) and mask.sum() == (12 if long else 8), (tokens.shape, mask.sum())
         record = {"prompt": "1+12=" if long else "1+=", "completion": "3", "info": "{}"}
         batch, _ = encoding.encode_sft(setup, [record])
@@ -237,6 +282,10 @@ class Jobs:
 
     def logits(self) -> None:
         """Logits of the params in FOLDER/params, to FOLDER/logits.npy."""
+        from rl_jax.models.transformer.model import make_transformer
+        from rl_jax.training import checkpoint
+        from tests.tiny import CONFIG, token_batch
+
         mesh = self._mesh()
         model = make_transformer(CONFIG)
         shapes = jax.eval_shape(model.init, jax.random.key(0))
@@ -255,7 +304,7 @@ class Jobs:
         return sharding.make_mesh(sizes)
 
 
-def share_programs(give_up_s: float = 60.0) -> None:
+def read_programs(give_up_s: float = 60.0) -> None:
     """What the first process compiles for all of them the others read from the shared folder of compiled programs.
 
     jax's key of a program has a CPU process's own view of the devices in it, so the others would find nothing. If the
@@ -285,15 +334,25 @@ def share_programs(give_up_s: float = 60.0) -> None:
         compiler._compile_and_write_cache = wait
 
 
+def share_programs() -> None:
+    """Jits what the jobs of this process have in common once."""
+    from tests.experiments.shared_programs import Sharing
+
+    if not isinstance(jax.jit, Sharing):
+        jax.jit = Sharing(jax.jit)
+
+
 def main() -> None:
     """The jobs that the command line names, in their order."""
     split = sys.argv.index("--")
     folder, mesh, *names = sys.argv[1:split]
     flags.FLAGS(["worker", *sys.argv[split + 1 :]])
     processes.start(supported=True)
-    share_programs()
+    read_programs()
     jobs = Jobs(pathlib.Path(folder), mesh)
     for name in names:
+        if name != "seam":
+            share_programs()
         getattr(jobs, name)()
         distributed.barrier(name)
         print(json.dumps({"done": name}), flush=True)

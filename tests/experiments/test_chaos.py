@@ -69,7 +69,8 @@ def test_only_the_newest_complete_checkpoint_is_named(tmp_path):
 @pytest.mark.slow
 def test_two_kills_end_where_none_do(tmp_path):
     """One of them waits for a save. The log of 20 is experiments/chaos_20.txt."""
-    small = ("sft.steps=0", "train.steps=8", "checkpoint.every=2", "eval.every=8")
+    small = ("sft.steps=0", "train.steps=8", "checkpoint.every=2", "eval.every=8", "eval.samples_per_prompt=4")
+    small += ("eval.batch_size=8", "eval.temperature=1.0", "reward.num_workers=0")  # sampled by the rollouts' program
     command = [part for part in programs.command(tmp_path, *small) if not part.startswith("--workdir")]
     options = [f"--folder={tmp_path / 'chaos'}", "--kills=2", "--in_save=0.5", "--in_start=0.0", "--timeout_s=1800"]
     done = subprocess.run(

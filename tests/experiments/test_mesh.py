@@ -15,8 +15,10 @@ pytestmark = pytest.mark.slow
 # A pod's program must not hang a laptop: simulated devices that wait for each other can, and then this is a failure.
 TIMEOUT_S = 600.0
 EXTRA = (
-    "sft.steps=60 sft.eval_every=30 sft.optimizer.learning_rate=0.02 "  # long enough for rewards other than 0
-    "train.steps=6 eval.every=3 train.epochs=2 train.minibatches=2 "
+    "sft.steps=60 sft.eval_every=60 sft.optimizer.learning_rate=0.02 "  # long enough for rewards other than 0
+    "train.steps=6 eval.every=6 train.epochs=2 train.minibatches=2 checkpoint.every=100 "
+    # The test set is sampled by the program that the rollouts are sampled by: one less to compile for eight devices.
+    "eval.batch_size=8 eval.samples_per_prompt=4 eval.temperature=1.0 "
     # Adam divides by the gradient's own size: with the usual eps, rounding alone drives two runs apart.
     "sft.optimizer.eps=1e-3 train.optimizer.eps=1e-3"
 ).split()

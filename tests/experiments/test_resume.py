@@ -97,11 +97,6 @@ def saving(step: int):
     return lambda workdir: any((workdir / "checkpoints").glob(f"{step}*"))
 
 
-def saved(step: int):
-    """The moment when the checkpoint of `step` is complete."""
-    return lambda workdir: (workdir / "checkpoints" / str(step)).exists()
-
-
 def assert_equal_results(workdir: Path, undisturbed: Path) -> None:
     for name in RESULTS:
         assert (workdir / name).read_bytes() == (undisturbed / name).read_bytes(), f"{name} differs"
@@ -137,32 +132,40 @@ def damage_newest(folder: Path) -> tuple[Path, int]:
     return folder / str(newest), before
 
 
-def test_killed_with_9_at_several_moments_and_its_newest_checkpoint_damaged(runner, undisturbed):
-    workdir = runner.folder / "killed"
-    moments = [logged("sft", 5), logged("sft", 11), logged("", 2), saving(8), saved(12)]
-    for moment in moments:
-        assert runner.until(workdir, moment, signal.SIGKILL) == -signal.SIGKILL
+@pytest.fixture(scope="module")
+def disturbed(runner):
+    """(The workdir of a run that signals end again and again, what each of two SIGTERMs left.)
+
+    One run for all of them: each start costs as much as a whole run.
+    """
+    workdir, left = runner.folder / "disturbed", {}
+    for name, then in (("sft", logged("sft", 11)), ("", saving(12))):
+        status = runner.until(workdir, logged(name, 5), signal.SIGTERM)
+        steps = [int(path.name) for path in (workdir / name / "checkpoints").iterdir() if path.name.isdecimal()]
+        files = {path.name for path in workdir.iterdir()}
+        left[name] = status, max(steps), last_step(workdir / name / "metrics.jsonl"), files, programs.tail(runner.log)
+        assert runner.until(workdir, then, signal.SIGKILL) == -signal.SIGKILL
+    return workdir, left
+
+
+def test_killed_with_9_at_several_moments_and_its_newest_checkpoint_damaged(runner, undisturbed, disturbed):
+    workdir, left = disturbed
     assert not (workdir / "final.json").exists(), "it was done before the last kill: nothing was resumed"
     newest, before = damage_newest(workdir / "checkpoints")
     runner.to_the_end(workdir)
     told = runner.log.read_text(errors="replace")  # not its tail: orbax may print a traceback after it
     assert f"checkpoint {newest} is damaged" in told and f"step {before} is used instead" in told
     assert_equal_results(workdir, undisturbed)
-    assert len(json.loads((workdir / "run.json").read_text())["resumed"]) == len(moments)
+    assert len(json.loads((workdir / "run.json").read_text())["resumed"]) == 2 * len(left)
 
 
-def test_sigterm_saves_and_exits_with_a_status_of_its_own(runner, undisturbed, tmp_path):
+def test_sigterm_saves_and_exits_with_a_status_of_its_own(disturbed):
     """In the warm start, and in GRPO. A scheduler must not take it for a complete run."""
-    workdir = tmp_path / "terminated"
-    for name in ("sft", ""):
-        assert runner.until(workdir, logged(name, 5), signal.SIGTERM) == stops.STOPPED, programs.tail(runner.log)
-        assert not (workdir / "final.json").exists()
-        part = workdir / name
-        newest = max(int(path.name) for path in (part / "checkpoints").iterdir() if path.name.isdecimal())
-        assert newest == last_step(part / "metrics.jsonl"), "the last step was not saved"
-        assert name == "" or not (workdir / "metrics.jsonl").exists(), "it ended in GRPO"
-    runner.to_the_end(workdir)
-    assert_equal_results(workdir, undisturbed)
+    for name, (status, newest, last, files, tail) in disturbed[1].items():
+        assert status == stops.STOPPED, tail
+        assert "final.json" not in files
+        assert newest == last >= 5, "the last step was not saved"
+        assert name == "" or "metrics.jsonl" not in files, "it ended in GRPO"
 
 
 def test_a_finished_run_started_again_changes_nothing(runner, undisturbed, tmp_path):
