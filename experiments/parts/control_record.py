@@ -47,7 +47,7 @@ def make_recorder(config) -> Callable:
 
 def make_gather(config) -> Callable:
     """Makes state of all runs -> rollout.envs.steps.Transitions [B, T] of the first run's policy, on the host."""
-    env = load_env(config, config.record.num_envs)
+    env = load_env(config, config.record.num_envs, learning=True)
     algorithm = make_algorithm(settings_of(config))._replace(minibatches=1)
     agent = make_network(config, env, algorithm.objective.num_outputs())
     agent = with_auxiliary(config, config.algorithm.auxiliary.to_dict(), agent, env)[0]

@@ -148,7 +148,7 @@ def make_gather(config, setup: AgentSetup) -> Callable:
     """
     check_labels(config)
     settings, agent = config.segments, setup.agent
-    teach, env = make_teacher(config, agent), control_setup.load_env(config, settings.num_envs)
+    teach, env = make_teacher(config, agent), control_setup.load_env(config, settings.num_envs, learning=True)
     annotator = dict(beta=settings.beta, flip_rate=settings.flip_rate)
 
     def rollout(teacher, untrained, env_key: jax.Array, act_key: jax.Array) -> Transitions:

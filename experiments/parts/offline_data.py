@@ -78,7 +78,7 @@ def scripted_distribution(name: str, space, mixture: scripted.Behaviour):
 def collected(config) -> Callable:
     """Makes key -> (Transitions [N], behaviour int32 [N]) of the config's scripted behaviours; episodes in a row."""
     settings = config.dataset
-    env = control_setup.load_env(config, settings.num_envs)
+    env = control_setup.load_env(config, settings.num_envs, learning=True)
     rows = rows_of(settings.behaviours, settings.shares, settings.num_envs)
     mixture = scripted.behaviour(tuple(settings.behaviours[i] for i in rows))
     distribution = scripted_distribution(config.env.name, env.action_space, mixture)

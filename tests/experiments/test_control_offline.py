@@ -1,15 +1,25 @@
 """experiments/control_offline.py: a run and its resumption, data from files and from control_ppo, and refusals."""
 
+import functools
 import json
+from unittest import mock
 
 import jax
 import numpy as np
 import pytest
 
-from configs.control import environments
+from configs.control import environments, preferences
 from configs.control import offline as configs
 from experiments import control_offline, control_ppo
-from experiments.parts import budgets, control_runs, control_setup, offline_data
+from experiments.parts import (
+    budgets,
+    control_record,
+    control_runs,
+    control_segments,
+    control_setup,
+    offline_data,
+)
+from rl_jax import envs
 from rl_jax.data import transitions
 from rl_jax.training import checkpoint
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
@@ -145,3 +155,29 @@ def test_words_that_do_not_go_together():
         configs.get_config("bc,iql")
     with pytest.raises(ValueError, match="td3_bc is for continuous actions, cartpole has a finite set"):
         configs.get_config("cartpole,td3_bc")
+
+
+@pytest.mark.parametrize("make", ["dataset", "record", "segments"])
+def test_what_is_trained_on_is_of_the_environment_that_is_trained_in(make, monkeypatch):
+    """Not of the one with env.judged, which evaluations have."""
+
+    class SeenError(Exception):
+        """Carries the environment's own keywords."""
+
+    def load(name, count, **fields):
+        raise SeenError(fields)
+
+    monkeypatch.setattr(envs, "load_vector", load)
+    monkeypatch.setattr(control_segments, "make_teacher", lambda *args: None)
+    if make == "dataset":
+        config, call = configs.get_config("pointmass,td3_bc,smoke"), offline_data.collected
+    elif make == "record":
+        config, call = environments.get_config("matching,smoke"), control_record.make_gather
+    else:
+        config = preferences.get_config("matching,smoke")
+        call = functools.partial(control_segments.make_gather, setup=mock.Mock())
+    with config.unlocked():
+        config.env.judged = dict(wind=7.0)
+    with pytest.raises(SeenError) as seen:
+        call(config)
+    assert "wind" not in seen.value.args[0]
