@@ -83,6 +83,13 @@ def lines(credited: Credited, name: str) -> list[str]:
     return result
 
 
+def shown(chosen: Credited, rejected: Credited) -> list[str]:
+    """A pair as text; the prompt once, or above each response if each has one of its own."""
+    first, second = f"prompt: {chosen.prompt!r}", f"prompt: {rejected.prompt!r}"
+    between = [] if first == second else [second]
+    return [first, *lines(chosen, "chosen"), *between, *lines(rejected, "rejected")]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -107,8 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"experiments.tools.token_credit: {error}", file=sys.stderr)
         return 2
-    for prompt, chosen, rejected, found in zip(prompts, *sides, beams, strict=True):
-        print("\n".join([f"prompt: {prompt!r}", *lines(chosen, "chosen"), *lines(rejected, "rejected")]))
+    for chosen, rejected, found in zip(*sides, beams, strict=True):
+        print("\n".join(shown(chosen, rejected)))
         print("".join(f"beam {log_prob:+.4f} {text!r}\n" for text, log_prob in found))
     return 0
 

@@ -279,3 +279,11 @@ def test_the_split_is_written_once(folder, pairs, models, capsys):
     gaps = pair_scores.gaps(pair_scores.load_scorer(models[0])[0], read(folder, pairs))
     assert f"{(gaps > 0).sum()} easy pairs, {(gaps <= 0).sum()} hard prompts" in capsys.readouterr().out
     assert split_pairs.main(command) == 2
+
+
+def test_a_prompt_of_each_response_stands_above_it():
+    first, second = (token_credit.Credited(prompt, ["x"], [1.0], 1.0) for prompt in ("a", "b"))
+    for prompts, pair in ((["'a'"], (first, first)), (["'a'", "'b'"], (first, second))):
+        shown = token_credit.shown(*pair)
+        assert [line.removeprefix("prompt: ") for line in shown if line.startswith("prompt")] == prompts
+        assert shown[0] == "prompt: 'a'" and shown.index("rejected: gain +1.0000") == 2 + len(prompts)
