@@ -7,9 +7,8 @@
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
 `machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `counts`, `contrast`, `annotator`, `ranking`,
 `novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`,
-`liayn`, `ads`, `stages`; auxiliary losses `temporal`, `views`,
-`robust_views`; starts from `snapshots` of a teacher;
-`smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
+`liayn`, `likelihood`, `ads`, `stages`; auxiliary losses `temporal`, `views`, `robust_views`; starts from `snapshots`
+of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
 and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own reward.
 """
 
@@ -131,6 +130,8 @@ PLACES = {
     "gail": (_TOUR, dict(fn="by_discriminator", demos="", kind="gail")),
     "airl": (_TOUR, dict(fn="by_discriminator", demos="", kind="airl")),
     "liayn": (_TOUR, dict(fn="by_discriminator", demos="", kind="liayn")),
+    # arXiv 2404.18896 (AIME-v2): how likely a model of the demonstrations finds the next observation.
+    "likelihood": (_TOUR, dict(fn="by_likelihood", demos="")),
     "ads": (_TOUR, dict(fn="by_transport", demos="", scale=1.0)),
     "stages": (_TOUR, dict(fn="by_stages", demos="", stages=5)),
     # Auxiliary losses on the actor's layers; the reward stays the environment's.

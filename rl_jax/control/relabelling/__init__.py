@@ -8,6 +8,7 @@ named by its import path, "my_rewards:by_mine", with the same keywords.
 from rl_jax.control.relabelling.annotated import by_annotator
 from rl_jax.control.relabelling.hindsight import by_hindsight
 from rl_jax.control.relabelling.imitation import by_discriminator
+from rl_jax.control.relabelling.likelihood import by_likelihood
 from rl_jax.control.relabelling.novelty import by_archive, by_distillation, by_elliptical
 from rl_jax.control.relabelling.shaping import by_lagrange, by_machine, by_potential, by_terms
 from rl_jax.control.relabelling.transport import by_stages, by_transport
@@ -20,6 +21,7 @@ __all__ = [
     "by_elliptical",
     "by_hindsight",
     "by_lagrange",
+    "by_likelihood",
     "by_machine",
     "by_potential",
     "by_stages",
