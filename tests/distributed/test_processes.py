@@ -29,8 +29,9 @@ MESH = "data:2,fsdp:2"
 COUNTED = "reward/mean reward/std completion_length finished truncated group/zero_variance mask_occupancy".split()
 NOISE = "sampler/gap_max ratio/first_max_dev".split()  # differences of nearly equal numbers
 
-# One for each kind of loop. A reward model's is that of DPO, on a mesh in tests/experiments/test_reward_model.py.
-PROGRAMS = ("grpo", "ppo", "dpo", "online_dpo")
+# One for each kind of loop: PPO's is GRPO's, a reward model's is DPO's. Those two are on a mesh of one process in
+# tests/experiments/test_ppo.py and test_reward_model.py.
+PROGRAMS = ("grpo", "dpo", "online_dpo")
 
 
 class Group:
@@ -144,7 +145,7 @@ def assert_equal_metrics(left, right):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_two_processes_walk_the_path_of_one(one, two, program):
     assert_equal_metrics(one / program, two / program)
-    if program in ("grpo", "ppo", "online_dpo"):  # every sampled token, and whose prompt it answers
+    if program in ("grpo", "online_dpo"):  # every sampled token, and whose prompt it answers
         samples = rows(one / program / "samples.jsonl")
         assert samples == rows(two / program / "samples.jsonl") and len(samples) >= 8
 

@@ -107,16 +107,6 @@ class Jobs:
         )
         grpo.run(config.lock(), self.folder / "grpo")
 
-    def ppo(self) -> None:
-        """A critic on the policy: one of its own is a program more. Without evaluations, which are those of GRPO."""
-        from configs import ppo_common
-        from experiments import ppo
-
-        ppo.play_groups.make_evaluate = lambda setup, pool: lambda params: ({}, [])
-        config = ppo_common.with_critic(policy_config(self.folder, self.mesh))
-        config.critic.update(shared=True, warmup_steps=0)
-        ppo.run(config.lock(), self.folder / "ppo")
-
     def dpo(self, name: str = "dpo") -> None:
         """A warm start, packed pairs, and a statistic of the whole batch."""
         from configs.preferences import given

@@ -10,6 +10,7 @@ from experiments import grpo_async
 from experiments.parts.async_shares import Share, check_several, share_of
 from rl_jax.flow import Folder
 from rl_jax.runs.logging import read_jsonl
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.experiments.test_grpo_async import Died, Mortal, of, train_to_the_end
 

@@ -21,6 +21,7 @@ from rl_jax.rollout.actors.workers import LostError, ThreadWorker
 from rl_jax.rollout.envs.steps import Transitions
 from rl_jax.training import checkpoint
 from tests.advantages.test_steps import loop_vtrace
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 from tests.paths import REPO_ROOT
 
@@ -142,6 +143,7 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit_with_weights_of_three_updates
 def test_processes_give_the_bits_of_threads_after_kills_of_an_actor_and_of_the_trainer(whole, tmp_path):
     command = [sys.executable, "-m", "experiments.control_async"]
     command += ["--config=configs/control/asynchronous.py:smoke,processes", f"--workdir={tmp_path / 'run'}"]
+    command += ["--config.actors.count=1"]  # the start of a process is what costs here
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(REPO_ROOT)}
 
     def start():

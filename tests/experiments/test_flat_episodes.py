@@ -10,8 +10,8 @@ from experiments.tools import flat_episodes, flat_memory
 @pytest.mark.slow
 def test_many_episodes_at_once_compile_once_and_leave_nothing(tmp_path):
     """None lost or doubled (play_round raises), no program after the first round, no array after the second."""
-    readings, told = flat_episodes.watch(tmp_path, 16, 3)
-    assert told["episodes"] == 48 and told["full"] > 0.9 and 7 < told["turns"] <= 8
+    readings, told = flat_episodes.watch(tmp_path, 8, 3)
+    assert told["episodes"] == 24 and told["full"] > 0.9 and 7 < told["turns"] <= 8
     assert len({reading.programs for reading in readings}) == 1, readings
     assert len({reading.arrays for reading in readings[1:]}) == 1, readings
 

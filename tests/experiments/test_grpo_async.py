@@ -12,6 +12,7 @@ from experiments.parts import run as run_part
 from rl_jax.flow import Folder
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
 
 FILES = ("metrics.jsonl", "samples.jsonl", "final.json", "groups.jsonl")

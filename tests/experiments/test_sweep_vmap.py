@@ -4,11 +4,13 @@ import math
 
 import pytest
 
+from experiments import control_ppo
 from experiments.parts import control_setup
 from experiments.sweep import cli as program
 from experiments.sweep import fold, folder, points
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.runs.run_record import read_json
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.paths import REPO_ROOT
 
 CONFIG = "configs/control/environments.py:matching,smoke"
@@ -49,11 +51,12 @@ def test_one_process_trains_all_and_each_point_gets_its_run_directory(folded):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
 def test_a_point_is_what_it_is_alone(folded, tmp_path):
     name = "lr=0.003,entropy=0.01,seed=1"
-    fixed = ["--config.seed=1", "--config.num_seeds=1"]
-    assert program.main([SWEEP[0], "--sweep=lr:3e-3,entropy:0.01", *fixed, f"--workdir={tmp_path}"]) == 0
-    alone = read_jsonl(tmp_path / "points/lr=0.003,entropy=0.01/metrics.jsonl")
+    fields = {"train.optimizer.learning_rate": 0.003, "algorithm.entropy_coef": 0.01, "seed": 1, "num_seeds": 1}
+    control_ppo.run(points.set_fields(points.load_config(CONFIG), fields), tmp_path)
+    alone = read_jsonl(tmp_path / "metrics.jsonl")
     together = read_jsonl(folded / "points" / name / "metrics.jsonl")
     for mine, other in zip(together, alone, strict=True):
         assert set(other) - set(mine) == {"env_steps"}

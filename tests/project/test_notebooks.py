@@ -5,6 +5,7 @@
 runs them all and writes their outputs, without what differs between two runs, to be committed.
 """
 
+import gc
 import os
 import pathlib
 import re
@@ -28,12 +29,20 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+XLA_FLAGS = os.environ.get("XLA_FLAGS", "")
 # A path of the machine that ran it: it changes with each, and says who that was.
 ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:home|Users|root|work|tmp|usr|opt|var|private|mnt)/|\b[A-Z]:\\\\")
 
-# Run by the kernel before the first cell and after the last one.
-CLOCK = """
-import time as _time
+# Run by the kernel before the first cell and after the last one. The flags of conftest.py go behind those that a
+# notebook sets: most of what its cells take is compiling programs that run once.
+CLOCK = f"""
+import gc as _gc, os as _os, sys as _sys, time as _time
+_gc.set_threshold{gc.get_threshold()}
+def _quick(info):
+    known = _os.environ.get("XLA_FLAGS", "")
+    if "jax" not in _sys.modules and {XLA_FLAGS!r} not in known:
+        _os.environ["XLA_FLAGS"] = known + " " + {XLA_FLAGS!r}
+get_ipython().events.register("pre_run_cell", _quick)
 _used = []
 get_ipython().events.register("pre_run_cell", lambda info: _used.append(-_time.process_time()))
 get_ipython().events.register("post_run_cell", lambda _: _used and _used.append(_used.pop() + _time.process_time()))
