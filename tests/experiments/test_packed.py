@@ -23,7 +23,11 @@ LOOSE = dict(rel_tol=1e-3, abs_tol=1e-5)
 def test_a_run_is_the_same_padded_and_with_shared_prefixes(tmp_path):
     settings = dict(
         reward__function=reward(sevens),
-        train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1, train__steps=2,
+        train__epochs=2,
+        train__minibatches=2,
+        train__micro_batches=2,
+        algorithm__kl_coef=0.1,
+        train__steps=2,
         checkpoint__every=100,
     )
     logged = {}
@@ -49,7 +53,11 @@ def test_a_run_of_ppo_is_the_same_padded_and_packed(tmp_path, shared, mode):
     """A separate critic splits a minibatch in another number of micro-batches than the policy."""
     settings = dict(
         reward__function=reward(sevens),
-        train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__reward_kl_coef=0.1, train__steps=2,
+        train__epochs=2,
+        train__minibatches=2,
+        train__micro_batches=2,
+        algorithm__reward_kl_coef=0.1,
+        train__steps=2,
         checkpoint__every=100,
     )
     rate, logged = ppo_common.common.optimizer(learning_rate=1e-2, eps=1e-3), {}  # Adam would divide rounding by itself
