@@ -81,6 +81,17 @@ def kept_signals():
         signal.signal(number, handler)
 
 
+@pytest.fixture
+def no_evaluations(monkeypatch):
+    """For tests that read nothing of them: grpo and ppo sample no held-out prompts, which compiles a sampler more."""
+    from experiments import grpo  # here: workers that score rewards import this file, too
+    from experiments.parts import play_groups
+
+    nothing = lambda *_: lambda params: ({}, [])  # noqa: E731
+    monkeypatch.setattr(grpo, "make_evaluate", nothing)
+    monkeypatch.setattr(play_groups, "make_loop_evaluate", nothing)
+
+
 class StopAfter:
     """In place of checkpoint.StopSignal: a signal that has come when it is looked for once more than `count` times."""
 

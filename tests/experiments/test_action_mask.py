@@ -21,7 +21,7 @@ from rl_jax.core.types import TokenBatch
 from rl_jax.losses import aggregate
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
-from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
+from tests.experiments.small import has_a_seven, kept_signals, no_evaluations, reward  # noqa: F401  a fixture
 from tests.experiments.test_ppo import with_critic
 from tests.training.test_full_kl import Table
 
@@ -87,7 +87,7 @@ def test_greedy_samples_stay_inside_the_mask(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_a_run_scores_what_it_samples(tmp_path):
     """After a warm start of one-token rollouts. Also after updates, when policy and mask policy differ, the sampler's
     log-probs are the scorer's."""
@@ -142,7 +142,7 @@ def test_the_kl_to_the_step_s_start_is_divided_by_the_step_size():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_mirror_descent_starts_each_step_at_its_own_policy(tmp_path):
     """The first update of a step has no KL, later ones have; the step size falls. With PAPO's terms beside it."""
     config = small_config(

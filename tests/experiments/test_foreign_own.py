@@ -11,7 +11,7 @@ from rl_jax.selection import own_rows, self_play
 from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, reward  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, no_evaluations, reward  # noqa: F401  a fixture
 from tests.experiments.test_foreign_rows import GROUPS, LENGTH, SIZE, Step
 
 VERIFICATION = dict(
@@ -162,7 +162,7 @@ def test_self_play_needs_whole_groups_of_groups(step):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_a_run_has_both(tmp_path):
     fields = dict(train__steps=2, eval__every=100, checkpoint__every=100)
     config = small_config(tmp_path, reward__function=reward(small.has_a_seven), **fields)

@@ -21,7 +21,7 @@ from rl_jax.selection import foreign_rows as rows_of
 from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, reward  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, no_evaluations, reward  # noqa: F401  a fixture
 
 SIZE, GROUPS, LENGTH = 4, 8, 4
 
@@ -341,7 +341,7 @@ def read(path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_a_run_with_all_kinds_resumes_bit_for_bit(tmp_path):
     config = small_config(
         tmp_path, reward__function=reward(small.has_a_seven), checkpoint__every=2, train__minibatches=2

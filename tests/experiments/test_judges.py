@@ -78,9 +78,8 @@ def test_a_judge_is_spread_over_the_mesh_of_the_run(setup, runs):
     config = setup.config.copy_and_resolve_references().unlock()
     config.mesh = "data:2,fsdp:2"
     spread, rows = make_setup(config), judged_rows(setup.task.tokenizer)  # 4 rows; batches of 3 become 4
-    for spec in (dict(path=runs["rm"], batch_size=3), dict(path=runs["rm"], rows="texts", retrain_every=1)):
-        alone, together = (judges.reward_model(s, **spec) for s in (setup, spread))
-        np.testing.assert_allclose(together(rows).rewards, alone(rows).rewards, rtol=1e-4, atol=1e-5)
+    alone, together = (judges.reward_model(s, path=runs["rm"], batch_size=3, retrain_every=1) for s in (setup, spread))
+    np.testing.assert_allclose(together(rows).rewards, alone(rows).rewards, rtol=1e-4, atol=1e-5)
     assert together.learn(rows, sevens(rows))["loss"] == pytest.approx(
         alone.learn(rows, sevens(rows))["loss"], rel=1e-3
     )

@@ -14,9 +14,9 @@ from experiments import grpo
 from rl_jax import advantages
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
-from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
+from tests.experiments.small import has_a_seven, kept_signals, no_evaluations, reward  # noqa: F401  a fixture
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_signals")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_signals", "no_evaluations")]
 
 MARGIN = 0.5
 STEPS = 40

@@ -9,11 +9,11 @@ from configs.methods import dcpo
 from experiments import grpo
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments import small
-from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, no_evaluations  # noqa: F401  a fixture
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_they_run(tmp_path):
     """One run of two steps with the slots of all three that do not exclude each other."""
     config = small.config(tmp_path, train__steps=2, eval__every=100, checkpoint__every=100)

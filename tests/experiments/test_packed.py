@@ -13,17 +13,21 @@ from experiments.parts import packers
 from rl_jax.core.types import TokenBatch
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, reward, sevens  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, no_evaluations, reward, sevens  # noqa: F401  a fixture
 
 LOOSE = dict(rel_tol=1e-3, abs_tol=1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_a_run_is_the_same_padded_and_with_shared_prefixes(tmp_path):
     settings = dict(
         reward__function=reward(sevens),
-        train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__kl_coef=0.1, train__steps=2,
+        train__epochs=2,
+        train__minibatches=2,
+        train__micro_batches=2,
+        algorithm__kl_coef=0.1,
+        train__steps=2,
         checkpoint__every=100,
     )
     logged = {}
@@ -43,13 +47,17 @@ def test_a_run_is_the_same_padded_and_with_shared_prefixes(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 @pytest.mark.parametrize(("shared", "mode"), [(False, "shared_prefix"), (True, "packed")], ids=["separate", "shared"])
 def test_a_run_of_ppo_is_the_same_padded_and_packed(tmp_path, shared, mode):
     """A separate critic splits a minibatch in another number of micro-batches than the policy."""
     settings = dict(
         reward__function=reward(sevens),
-        train__epochs=2, train__minibatches=2, train__micro_batches=2, algorithm__reward_kl_coef=0.1, train__steps=2,
+        train__epochs=2,
+        train__minibatches=2,
+        train__micro_batches=2,
+        algorithm__reward_kl_coef=0.1,
+        train__steps=2,
         checkpoint__every=100,
     )
     rate, logged = ppo_common.common.optimizer(learning_rate=1e-2, eps=1e-3), {}  # Adam would divide rounding by itself

@@ -23,7 +23,7 @@ from rl_jax.models import heads
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.training import checkpoint
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
-from tests.experiments.small import StopAfter, has_a_seven, kept_signals, reward  # noqa: F401  a fixture
+from tests.experiments.small import StopAfter, has_a_seven, kept_signals, no_evaluations, reward  # noqa: F401  a fixture
 from tests.experiments.small import config as small_config
 from tests.tiny import max_difference
 
@@ -83,7 +83,7 @@ CRITICS = {
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 @pytest.mark.parametrize("name", CRITICS)
 def test_reward_rises(tmp_path, name):
     rows = learn(tmp_path, **CRITICS[name])
@@ -99,14 +99,14 @@ def test_reward_rises(tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_the_wrong_sign_does_not_learn(tmp_path):
     rows = learn(tmp_path, advantage=dict(fn=against))
     assert gain(rows) < 0.0
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path):
     rows = learn(tmp_path, warmup_steps=STEPS, loss=dict(fn="mse"))
     explained = [row["value/explained_variance"] for row in rows]
@@ -136,7 +136,7 @@ def small_arithmetic(config, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_ppo_learns_arithmetic_from_the_warm_start_of_grpo(tmp_path):
     """The imitation is that of GRPO's config; that GRPO goes on from there is test_learning.py's and .ci/run's."""
     imitation = small_arithmetic(arithmetic.get_config(), tmp_path)
@@ -284,7 +284,7 @@ def test_the_reference_is_scored_only_if_something_reads_it(tmp_path, measured):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_eight_devices_walk_the_path_of_one(tmp_path):
     """With a critic of its own, whose state is split, too; the rows of the eight are packed (test_packed.py: alone)."""
     rows, more = {}, dict(train__epochs=2, train__minibatches=2, eval__every=100, reward__function=reward(has_a_seven))

@@ -9,7 +9,7 @@ from experiments.parts.encoding import pad_prompts
 from experiments.parts.setup import replays_routes
 from rl_jax.core.types import TokenBatch
 from tests.experiments import small
-from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, no_evaluations, reward, sevens_and_even  # noqa: F401  a fixture
 
 EXPERTS = dict(model__num_experts=4, model__experts_per_token=2)
 
@@ -20,7 +20,7 @@ def config_of(tmp_path, **fields):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_a_run_replays_and_on_policy_nothing_changes(tmp_path, monkeypatch):
     """The same metrics as without, to the last digit: sampler and trainer are one program."""
     seen, real = [], policy_steps.score

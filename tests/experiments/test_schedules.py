@@ -39,7 +39,10 @@ def test_values_by_step_and_by_import_path(tmp_path):
     own = dict(field="algorithm.entropy_coef", fn=f"{__name__}:by_module", scale=0.5)
     config = scheduled(tmp_path, dict(kl=KL, bonus=own))
     assert [schedules.at(config, step) for step in (1, 2, 3, 9)] == [
-        dict(kl=0.2, bonus=0.5), dict(kl=0.1, bonus=1.0), dict(kl=0.0, bonus=1.5), dict(kl=0.0, bonus=4.5)
+        dict(kl=0.2, bonus=0.5),
+        dict(kl=0.1, bonus=1.0),
+        dict(kl=0.0, bonus=1.5),
+        dict(kl=0.0, bonus=4.5),
     ]
     check(config)
     config.schedules.bonus.scale = float("nan")
@@ -169,8 +172,10 @@ def read(path):
 def test_a_run_logs_its_schedules_compiles_once_and_resumes(tmp_path, program):
     specs = dict(kl=KL, clip=CLIP, shaped=KL | dict(field="algorithm.shaping.penalty", start=1.0))
     if program is ppo:
-        specs |= dict(lam=KL | dict(field="critic.advantage.lam", start=0.5, end=1.0), value=CLIP | dict(
-            field="critic.loss.value_clip"))
+        specs |= dict(
+            lam=KL | dict(field="critic.advantage.lam", start=0.5, end=1.0),
+            value=CLIP | dict(field="critic.loss.value_clip"),
+        )
     config = small_config(tmp_path, reward__function=reward(sevens), train__minibatches=2, checkpoint__every=2)
     with config.unlocked():
         config.algorithm.shaping = dict(fn="length_penalty", free_length=1, penalty=0.5)

@@ -109,9 +109,7 @@ def test_the_right_answers_probability_is_the_models(run):
 
     @jax.jit
     def log_probs_of(ids):  # one width for all contexts, compiled once: what stands behind changes nothing
-        batch = rollout.batch._replace(
-            tokens=ids, positions=jnp.arange(width)[None], segment_ids=jnp.ones_like(ids)
-        )
+        batch = rollout.batch._replace(tokens=ids, positions=jnp.arange(width)[None], segment_ids=jnp.ones_like(ids))
         return jax.nn.log_softmax(setup.model.unembed(params, setup.model.apply(params, batch))[0])
 
     for row in (0, 3):

@@ -17,7 +17,7 @@ from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.sampling import Sampling
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
-from tests.experiments.small import has_a_seven, kept_signals, reward  # noqa: F401  a fixture
+from tests.experiments.small import has_a_seven, kept_signals, no_evaluations, reward  # noqa: F401  a fixture
 from tests.experiments.test_ppo import with_critic
 
 LENGTH, WINDOW, ROWS = 4, 2, 8
@@ -146,7 +146,7 @@ def read(path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_a_run_goes_on_with_the_answers_in_flight(tmp_path):
     """Its policy and its critic train; after a restart no answer begins anew."""
     config = config_of(tmp_path, train__steps=2, checkpoint__every=1, train__minibatches=2, eval__every=100)
