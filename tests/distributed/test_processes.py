@@ -29,9 +29,8 @@ MESH = "data:2,fsdp:2"
 COUNTED = "reward/mean reward/std completion_length finished truncated group/zero_variance mask_occupancy".split()
 NOISE = "sampler/gap_max ratio/first_max_dev".split()  # differences of nearly equal numbers
 
-# One for each kind of loop: PPO's is GRPO's, a reward model's is DPO's. Those two are on a mesh of one process in
-# tests/experiments/test_ppo.py and test_reward_model.py.
-PROGRAMS = ("grpo", "dpo", "online_dpo")
+# A reward model's loop is DPO's, on a mesh of one process in tests/experiments/test_reward_model.py.
+PROGRAMS = ("grpo", "ppo", "dpo", "online_dpo")
 
 
 class Group:
@@ -95,7 +94,7 @@ def one(new_folder, two):
     """The folder of one process with four devices, which also goes on with a run that two have begun."""
     folder = new_folder("one")
     shutil.copytree(two / "saved", folder / "stopped")
-    return run(folder, 1, *PROGRAMS, "goes_on", "control_seeds")
+    return run(folder, 1, *PROGRAMS, "goes_on", "control_seeds", "control_envs")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +110,7 @@ def two(new_folder):
     assert any(leaf.addressable_shards[0].data.size * 8 == leaf.size for leaf in jax.tree.leaves(placed))
     with checkpoint.Checkpointer(folder / "params", every=1) as checkpoints:
         checkpoints.save(1, {"params": placed}, {})
-    control = ("control_halves", "control_diverges")
+    control = ("control_halves", "control_envs", "control_diverges")
     with Group(folder, 2, "seam", "widths", "logits", *PROGRAMS, *control, "stopped", "killed") as group:
         statuses = group.finish()
         said = [log.read_text(errors="replace") for log in group.logs]
@@ -142,10 +141,10 @@ def assert_equal_metrics(left, right):
     assert len({row["loss"] for row in left[1:]}) == len(left) - 1, "nothing moved, so nothing was compared"
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [*PROGRAMS, "control_envs"])
 def test_two_processes_walk_the_path_of_one(one, two, program):
     assert_equal_metrics(one / program, two / program)
-    if program in ("grpo", "online_dpo"):  # every sampled token, and whose prompt it answers
+    if program in ("grpo", "ppo", "online_dpo"):  # every sampled token, and whose prompt it answers
         samples = rows(one / program / "samples.jsonl")
         assert samples == rows(two / program / "samples.jsonl") and len(samples) >= 8
 

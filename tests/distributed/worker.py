@@ -60,12 +60,12 @@ def policy_config(folder: pathlib.Path, mesh: str):
     return found
 
 
-def control_config(*, rates: tuple[float, ...]):
+def control_config(*, rates: tuple[float, ...], mesh: str = MESH_OF_RUNS):
     """12 updates in 3 calls of 8 envs x 8 steps, of 2 seeds with each learning rate; with all trackers."""
     from configs.control import environments
 
     config = environments.get_config("matching,ppo_kl")
-    config.update(num_seeds=2, log_every=4, mesh=MESH_OF_RUNS)
+    config.update(num_seeds=2, log_every=4, mesh=mesh)
     config.sample.update(num_envs=8, num_steps=8)
     config.sweep = (("train.optimizer.learning_rate", rates),)
     config.network.hidden = (8,)
@@ -106,6 +106,17 @@ class Jobs:
             c=dict(fn="replay", at_most=4, replace="last", behavior="drawn"),
         )
         grpo.run(config.lock(), self.folder / "grpo")
+
+    def ppo(self) -> None:
+        """A critic of its own, whitened advantages; without evaluations, which are those of GRPO."""
+        from configs import ppo_common
+        from experiments import ppo
+
+        ppo.play_groups.make_evaluate = lambda setup, pool: lambda params: ({}, [])
+        config = ppo_common.with_critic(policy_config(self.folder, self.mesh))
+        config.train.steps = config.critic.warmup_steps + 2
+        config.critic.optimizer.update(OPTIMIZER)
+        ppo.run(config.lock(), self.folder / "ppo")
 
     def dpo(self, name: str = "dpo") -> None:
         """A warm start, packed pairs, and a statistic of the whole batch."""
@@ -176,6 +187,12 @@ class Jobs:
         from experiments import control_ppo
 
         control_ppo.run(control_config(rates=(0.003, 0.01)).lock(), self.folder / "control_seeds")
+
+    def control_envs(self) -> None:
+        """Environments over all processes: gradients are summed over them."""
+        from experiments import control_ppo
+
+        control_ppo.run(control_config(rates=(0.003,), mesh="envs:4").lock(), self.folder / "control_envs")
 
     def control_halves(self) -> None:
         """control_seeds, ended by a signal to the last process alone, and resumed."""
