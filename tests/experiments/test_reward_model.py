@@ -236,8 +236,8 @@ def steps_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_steps_are_learned_in_packed_rows(tmp_path):
-    """And padded rows change nothing."""
+def test_steps_are_learned(tmp_path):
+    """In packed rows; and padded rows change nothing."""
 
     def config(steps, mode):
         found = comparable(small(tmp_path, "steps", data="steps", steps=steps))
