@@ -64,7 +64,7 @@ def test_every_completion_has_its_probability():
 def test_samples_follow_the_policy():
     layout = Layout(3, 2)
     logits = jax.random.normal(jax.random.key(0), (1, layout.contexts, 3))
-    rollout = sample(jax.random.key(1), logits, jnp.zeros(20_000, jnp.int32), layout)
+    rollout = jax.jit(lambda key: sample(key, logits, jnp.zeros(20_000, jnp.int32), layout))(jax.random.key(1))
     shares = np.bincount(layout.completion_of(rollout.batch.tokens[:, 1:]), minlength=9) / 20_000
     np.testing.assert_allclose(shares, np.exp(layout.log_probs(logits)[0]), atol=0.015)
     assert rollout.completion_mask.all() and rollout.finished.all() and not rollout.truncated.any()
@@ -74,7 +74,7 @@ def test_samples_follow_the_policy():
 def test_completions_end_with_their_eos():
     layout = Layout(4, 6, sees="first", eos=0)
     logits = policy_length.start_logits(0.3, jnp.array([0.5, 0.5]), 6)
-    rollout = sample(jax.random.key(1), logits, jnp.zeros(4000, jnp.int32), layout)
+    rollout = jax.jit(lambda key: sample(key, logits, jnp.zeros(4000, jnp.int32), layout))(jax.random.key(1))
     tokens, mask = np.asarray(rollout.batch.tokens[:, 1:]), np.asarray(rollout.completion_mask)
     assert set(tokens[:, 0]) == {policy_length.RIGHT, policy_length.WRONG} and tokens[:, 1:].max() == 1
     lengths = mask.sum(axis=1)
@@ -258,8 +258,9 @@ def test_dynamic_sampling_takes_the_first_groups_that_differ():
         reward=lambda key, prompts, rollout: rates[prompts, rollout.batch.tokens[:, 1]],
         groups=2, group_size=32, minibatches=1, steps=1, learning_rate=1.0, candidates=5,
     )  # fmt: skip
+    step = jax.jit(lambda key: collect(key, jnp.zeros((5, 1, 2)), recipe, layout))
     for seed in range(5):
-        rollout, rewards, drawn = collect(jax.random.key(seed), jnp.zeros((5, 1, 2)), recipe, layout)
+        rollout, rewards, drawn = step(jax.random.key(seed))
         assert set(np.unique(rollout.batch.tokens[:, 0])) <= {1, 3, 4}
         assert np.ptp(rewards.reshape(2, 32), axis=1).min() == 1
         chosen = list(np.asarray(jax.random.permutation(jax.random.split(jax.random.key(seed), 3)[0], 5)))
