@@ -50,7 +50,7 @@ def test_every_completion_has_its_probability():
         for t, token in enumerate(row):
             expected[p, i] += np.log(softmax(logits[p, place])[token])
             place = 1 + token if t == 0 else 4 + 3 * row[0] + token
-    found = layout.log_probs(jnp.asarray(logits))
+    found = jax.jit(layout.log_probs)(jnp.asarray(logits))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     scores = score(jnp.asarray(logits), rows_of(jnp.ones(27, jnp.int32), jnp.asarray(tokens)), layout)
     np.testing.assert_allclose(scores.log_probs.sum(axis=1), expected[1], rtol=1e-5)
@@ -156,7 +156,8 @@ def test_slopes_of_questions_are_sums_over_binomials(rule):
         scales = {"group_relative": 1 / (r.std(ddof=1) + 1e-6), "group_centered": 1, "leave_one_out": size / (size - 1)}
         advantages = centered * (scales[rule] if np.ptp(r) else 0.0)
         expected += scipy.stats.binom.pmf(right, size, p) * np.mean(advantages * (r - p)) / (p * (1 - p))
-    found = policy_length.slope_on_question(make_method({"advantage": rule}), jnp.float32(p), size)
+    method = make_method({"advantage": rule})
+    found = jax.jit(lambda p: policy_length.slope_on_question(method, p, size))(jnp.float32(p))
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
@@ -167,14 +168,19 @@ def test_what_each_kl_term_pulls_at():
     pi, base = softmax(logits[0, 0]), softmax(ref[0, 0])
     d = np.log(pi / base)
     reverse, forward = pi * (d - pi @ d), pi - base
+
+    def gradient(method, in_reward):
+        pull = jax.jit(lambda x, y: policy_gradients._gradient_of_kl(x, y, method, in_reward, layout))
+        return pull(jnp.asarray(logits), jnp.asarray(ref))
+
     expected = {"k1": 0 * pi, "k2": reverse, "ratio_k3": reverse, "k3": forward}
     for name, slope in expected.items():
         method = make_method(dict(kl=name, surrogate="reinforce"))
-        found = policy_gradients._gradient_of_kl(jnp.asarray(logits), jnp.asarray(ref), method, False, layout)
+        found = gradient(method, False)
         np.testing.assert_allclose(found[0, 0], slope, atol=1e-5)
     for name, slope in {"k1": reverse, "k2": pi * (d**2 - pi @ d**2) / 2}.items():
         method = make_method(dict(reward_kl=name, surrogate="reinforce"))
-        found = policy_gradients._gradient_of_kl(jnp.asarray(logits), jnp.asarray(ref), method, True, layout)
+        found = gradient(method, True)
         np.testing.assert_allclose(found[0, 0], slope, atol=1e-5)
 
 
