@@ -156,10 +156,10 @@ def metrics_of(workdir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("advantage", ["process_supervised", "prime"])
-def test_token_rewards_are_all_that_grpo_learns_from(tmp_path, advantage):
+def test_token_rewards_are_all_that_grpo_learns_from(tmp_path):
+    """By the advantage that needs the ends of steps as well; tests/advantages/test_returns.py has the others."""
     fields = dict(
-        algorithm__advantage=dict(fn=advantage),
+        algorithm__advantage=dict(fn="process_supervised"),
         algorithm__entropy_coef=0.0,
         train__steps=2,
         reward__function=f"{__name__}:nothing",
@@ -171,9 +171,8 @@ def test_token_rewards_are_all_that_grpo_learns_from(tmp_path, advantage):
         assert row["reward/mean"] == row["reward/task"] == 0 < row["reward/sevens"]
         assert row["grad_norm"] > 0
     config = small_config(tmp_path, **fields | dict(judge={}))
-    if advantage == "process_supervised":
-        with pytest.raises(ValueError, match="needs step_ends.*Nothing in this config supplies it: a judge of tokens"):
-            policy.check_choices(config)
+    with pytest.raises(ValueError, match="needs step_ends.*Nothing in this config supplies it: a judge of tokens"):
+        policy.check_choices(config)
 
 
 @pytest.mark.slow

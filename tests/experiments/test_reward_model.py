@@ -217,6 +217,8 @@ def test_another_loss_learns_the_same(tmp_path):
     reward_model.run(small(tmp_path, "hl_gauss", steps=60), tmp_path / "run")
     report = json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]
     assert report["accuracy"] > 0.9 and "log_loss" not in report, report
+    losses = [row["loss"] for row in rows(tmp_path / "run")[1:]]
+    assert losses[-1] < losses[0] - 0.5, "of the wrong sign it orders them right all the same"
     assert judged_right(tmp_path / "run") > 0.9
 
 
@@ -234,8 +236,8 @@ def steps_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_steps_are_learned_in_packed_rows(tmp_path):
-    """And padded rows change nothing."""
+def test_steps_are_learned(tmp_path):
+    """In packed rows; and padded rows change nothing."""
 
     def config(steps, mode):
         found = comparable(small(tmp_path, "steps", data="steps", steps=steps))

@@ -50,7 +50,7 @@ def test_every_completion_has_its_probability():
         for t, token in enumerate(row):
             expected[p, i] += np.log(softmax(logits[p, place])[token])
             place = 1 + token if t == 0 else 4 + 3 * row[0] + token
-    found = layout.log_probs(jnp.asarray(logits))
+    found = jax.jit(layout.log_probs)(jnp.asarray(logits))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     scores = score(jnp.asarray(logits), rows_of(jnp.ones(27, jnp.int32), jnp.asarray(tokens)), layout)
     np.testing.assert_allclose(scores.log_probs.sum(axis=1), expected[1], rtol=1e-5)
@@ -64,7 +64,7 @@ def test_every_completion_has_its_probability():
 def test_samples_follow_the_policy():
     layout = Layout(3, 2)
     logits = jax.random.normal(jax.random.key(0), (1, layout.contexts, 3))
-    rollout = sample(jax.random.key(1), logits, jnp.zeros(20_000, jnp.int32), layout)
+    rollout = jax.jit(lambda key: sample(key, logits, jnp.zeros(20_000, jnp.int32), layout))(jax.random.key(1))
     shares = np.bincount(layout.completion_of(rollout.batch.tokens[:, 1:]), minlength=9) / 20_000
     np.testing.assert_allclose(shares, np.exp(layout.log_probs(logits)[0]), atol=0.015)
     assert rollout.completion_mask.all() and rollout.finished.all() and not rollout.truncated.any()
@@ -74,7 +74,7 @@ def test_samples_follow_the_policy():
 def test_completions_end_with_their_eos():
     layout = Layout(4, 6, sees="first", eos=0)
     logits = policy_length.start_logits(0.3, jnp.array([0.5, 0.5]), 6)
-    rollout = sample(jax.random.key(1), logits, jnp.zeros(4000, jnp.int32), layout)
+    rollout = jax.jit(lambda key: sample(key, logits, jnp.zeros(4000, jnp.int32), layout))(jax.random.key(1))
     tokens, mask = np.asarray(rollout.batch.tokens[:, 1:]), np.asarray(rollout.completion_mask)
     assert set(tokens[:, 0]) == {policy_length.RIGHT, policy_length.WRONG} and tokens[:, 1:].max() == 1
     lengths = mask.sum(axis=1)
@@ -156,7 +156,8 @@ def test_slopes_of_questions_are_sums_over_binomials(rule):
         scales = {"group_relative": 1 / (r.std(ddof=1) + 1e-6), "group_centered": 1, "leave_one_out": size / (size - 1)}
         advantages = centered * (scales[rule] if np.ptp(r) else 0.0)
         expected += scipy.stats.binom.pmf(right, size, p) * np.mean(advantages * (r - p)) / (p * (1 - p))
-    found = policy_length.slope_on_question(make_method({"advantage": rule}), jnp.float32(p), size)
+    method = make_method({"advantage": rule})
+    found = jax.jit(lambda p: policy_length.slope_on_question(method, p, size))(jnp.float32(p))
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
@@ -167,14 +168,19 @@ def test_what_each_kl_term_pulls_at():
     pi, base = softmax(logits[0, 0]), softmax(ref[0, 0])
     d = np.log(pi / base)
     reverse, forward = pi * (d - pi @ d), pi - base
+
+    def gradient(method, in_reward):
+        pull = jax.jit(lambda x, y: policy_gradients._gradient_of_kl(x, y, method, in_reward, layout))
+        return pull(jnp.asarray(logits), jnp.asarray(ref))
+
     expected = {"k1": 0 * pi, "k2": reverse, "ratio_k3": reverse, "k3": forward}
     for name, slope in expected.items():
         method = make_method(dict(kl=name, surrogate="reinforce"))
-        found = policy_gradients._gradient_of_kl(jnp.asarray(logits), jnp.asarray(ref), method, False, layout)
+        found = gradient(method, False)
         np.testing.assert_allclose(found[0, 0], slope, atol=1e-5)
     for name, slope in {"k1": reverse, "k2": pi * (d**2 - pi @ d**2) / 2}.items():
         method = make_method(dict(reward_kl=name, surrogate="reinforce"))
-        found = policy_gradients._gradient_of_kl(jnp.asarray(logits), jnp.asarray(ref), method, True, layout)
+        found = gradient(method, True)
         np.testing.assert_allclose(found[0, 0], slope, atol=1e-5)
 
 
@@ -258,8 +264,9 @@ def test_dynamic_sampling_takes_the_first_groups_that_differ():
         reward=lambda key, prompts, rollout: rates[prompts, rollout.batch.tokens[:, 1]],
         groups=2, group_size=32, minibatches=1, steps=1, learning_rate=1.0, candidates=5,
     )  # fmt: skip
+    step = jax.jit(lambda key: collect(key, jnp.zeros((5, 1, 2)), recipe, layout))
     for seed in range(5):
-        rollout, rewards, drawn = collect(jax.random.key(seed), jnp.zeros((5, 1, 2)), recipe, layout)
+        rollout, rewards, drawn = step(jax.random.key(seed))
         assert set(np.unique(rollout.batch.tokens[:, 0])) <= {1, 3, 4}
         assert np.ptp(rewards.reshape(2, 32), axis=1).min() == 1
         chosen = list(np.asarray(jax.random.permutation(jax.random.split(jax.random.key(seed), 3)[0], 5)))

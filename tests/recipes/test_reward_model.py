@@ -109,13 +109,10 @@ def multi(key):
 
 
 Choice = reward_model.Objective
+# The regularizers stand beside a loss each; Bradley-Terry alone is what each member of the ensemble has.
 OBJECTIVES = {
-    "bradley_terry": (Choice(), pairs),
-    "centred": (Choice(regularizer_coef=0.01), pairs),
-    "squared": (Choice(regularizer=rankings.squared, regularizer_coef=0.005), pairs),
-    "smoothed": (Choice(functools.partial(losses.bradley_terry, label_smoothing=0.1)), pairs),
-    "margin": (
-        Choice(losses.bradley_terry_margin),
+    "margin, squared": (
+        Choice(losses.bradley_terry_margin, regularizer=rankings.squared, regularizer_coef=0.005),
         functools.partial(pairs, margins=lambda truth, _: truth[:, 0] - truth[:, 1]),
     ),
     "soft": (Choice(losses.bradley_terry_soft), noisy_soft),
@@ -125,7 +122,10 @@ OBJECTIVES = {
     "outcome": (Choice(losses.outcome), functools.partial(graded, binary=True)),
     "hl_gauss": (Choice(losses.hl_gauss, support=SUPPORT), graded),
     "attributes": (Choice(losses.attributes, attribute_weights=(1.0, -1.0)), multi),
-    "ensemble": (Choice(members=3), pairs),
+    "ensemble, centred, smoothed": (
+        Choice(functools.partial(losses.bradley_terry, label_smoothing=0.1), regularizer_coef=0.01, members=3),
+        pairs,
+    ),
 }
 
 
@@ -199,18 +199,24 @@ LAWS = [
 @pytest.mark.parametrize("objective", LAWS, ids=["pairs", "mse", "hl_gauss", "members"])
 def test_micro_batches_add_up_and_absent_responses_count_for_nothing(objective):
     outputs, batch = case(objective)
-    loss = quick_jit(lambda x, b: reward_model.loss(x, b, objective))
-    whole, metrics = loss(outputs, batch)
-    halves = [
-        loss(outputs[i::2], jax.tree.map(lambda x, i=i: x[i::2] if x.shape[0] == 8 else x, batch)) for i in range(2)
-    ]
+
+    @quick_jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def loss(x, present):
+        mean, metrics = reward_model.loss(x, batch._replace(present=present), objective)
+        return mean.total, (mean, metrics)
+
+    (_, (whole, metrics)), _ = loss(outputs, batch.present)
+    rows = jnp.arange(8)[:, None] % 2 == 0
+    # A half with the other one absent: nothing of an absent response is read (below), so it is a batch of four.
+    halves = [loss(outputs, batch.present & half)[0][1] for half in (rows, ~rows)]
     joined, both = merge(halves[0], halves[1])
     assert float(joined.value()) == pytest.approx(float(whole.value()), rel=1e-5)
+    assert float(halves[0][0].count) < float(whole.count)
     for name in metrics:
         assert float(both[name].value()) == pytest.approx(float(metrics[name].value()), rel=1e-4, abs=1e-6), name
     dirty = jnp.where(batch.present[:, :, None], outputs, jnp.nan)
-    total = quick_jit(jax.value_and_grad(lambda x: reward_model.loss(x, batch, objective)[0].total))
-    found, gradient = total(dirty)
+    (found, _), gradient = loss(dirty, batch.present)
     assert float(found) == pytest.approx(float(whole.total), rel=1e-6)
     assert np.isfinite(np.asarray(gradient)).all()
     np.testing.assert_array_equal(np.asarray(gradient)[1, -1], 0.0)
