@@ -170,9 +170,13 @@ def see(estimators: dict[str, Tracker], state: TrainState, collected: Collected,
     states = see_rewards(estimators, state.trackers, collected.judged.result.rewards)
     if schedules.PLACE in estimators:
         values = estimators[schedules.PLACE].update(states[schedules.PLACE], step)
-        # Where the train step leaves them: a number in another place would be another program to jit.
         states = states | {schedules.PLACE: jax.device_put(values, state.step.sharding)}
-    return state._replace(trackers=states)
+    return state._replace(trackers=_as_trained(states, state))
+
+
+def _as_trained(states: States, state: TrainState) -> States:
+    """The states where the train step leaves them: a number in another place would be another program to jit."""
+    return states if jax.process_count() > 1 else jax.device_put(states, state.step.sharding)
 
 
 def observe_step(
@@ -198,4 +202,5 @@ def observe_step(
     """
     rewards = collected.judged.result.rewards if earned is None else earned
     states = observe(estimators, state.trackers, rewards, metrics, collected.named)
-    return state._replace(trackers=processes.replicate(mesh, states)), metrics | metrics_of(states)
+    placed = _as_trained(processes.replicate(mesh, states), state)
+    return state._replace(trackers=placed), metrics | metrics_of(states)

@@ -25,25 +25,30 @@ from rl_jax import grpo, ppo
 from rl_jax.core.types import Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule
 from rl_jax.testing import holding
-from rl_jax.testing.probe_prompts import (
+from rl_jax.testing.copy_task import (  # noqa: F401  the probe's task is part of it
     ANSWERS,
+    EOS,
     GROUP_SIZE,
     GROUPS,
     LENGTH,
+    PROMPTS,
+    SAMPLER_NOISE,
+    VOCAB,
+    WARM,
     Drawn,
     accuracy,
     answers,
-    collect_with,
+    collect,
+    collect_drawn,
+    draw,
     draw_batches,
     greedy_rewards,
     judge,
+    ragged,
+    sample,
     score,
     start,
 )
-from rl_jax.testing.probe_prompts import PROMPTS as PROMPTS  # these four for who imports `probes`
-from rl_jax.testing.probe_prompts import collect as collect
-from rl_jax.testing.probe_prompts import draw as draw
-from rl_jax.testing.probe_prompts import sample as sample
 from rl_jax.training.step import init_state, make_apply, make_gradient
 
 STEPS = 50
@@ -188,7 +193,7 @@ class Seen(NamedTuple):
 
 def look(logits: jax.Array, reference: jax.Array, batches: list[Drawn]) -> Seen:
     """The rollouts of a step, seen by the policy and by the reference."""
-    rollout = collect_with(logits, batches)
+    rollout = collect_drawn(logits, batches)
     greedy = greedy_rewards(logits, rollout.batch.tokens[:, 0])
     ref_log_probs = score(reference, rollout.batch).log_probs
     return Seen(rollout, *judge(rollout), score(logits, rollout.batch), ref_log_probs, greedy)

@@ -2,12 +2,16 @@
 
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from experiments.parts import trackers
 from rl_jax.core.types import PolicyBatch
+from rl_jax.training import sharding
+from rl_jax.training.step import init_state
 from tests.experiments.small import config as small_config
 
 REWARDS = np.float32([1.0, 0.0, 3.0, 0.0])
@@ -117,3 +121,20 @@ def test_a_baseline_of_each_prompt_is_that_of_the_steps_before(tmp_path):
     np.testing.assert_allclose(after, [1.45 / 2.9, 1.45 / 1.9, 0.45 / 1.9, 0.5], rtol=1e-6)
     metrics = trackers.metrics_of(states)
     np.testing.assert_allclose(metrics["tracker/baseline/successes"], (1.45 * 2 + 0.45 + 1.5) / 6, rtol=1e-6)
+
+
+def test_the_states_stay_where_the_train_step_leaves_them(tmp_path):
+    """A number in another place would be another program: the whole train step would be compiled again."""
+    specs = {"reward_kl": dict(fn="adaptive_kl"), "reward_scale": dict(fn="running_moments")}
+    config, made, states = _run(tmp_path, 0, **specs)
+    mesh = sharding.make_mesh(sharding.parse_mesh("data:2"), jax.devices()[:2])
+    fresh = init_state({"w": jnp.zeros(2)}, optax.sgd(1.0), jax.random.key(0), states)
+    state = jax.device_put(fresh, sharding.replicated(mesh))
+    judged = types.SimpleNamespace(result=types.SimpleNamespace(rewards=REWARDS))
+    collected = types.SimpleNamespace(judged=judged, named={})
+    step = jax.jit(lambda state: state)
+    for number in (1, 2):
+        state = step(trackers.see(made, state, collected, number))
+        state, _ = trackers.observe_step(mesh, made, state, collected, METRICS)
+        assert all(x.sharding == state.step.sharding for x in jax.tree.leaves(state.trackers))
+    assert step._cache_size() == 1 and float(state.trackers["reward_scale"].count) == 8

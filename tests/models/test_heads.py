@@ -186,15 +186,23 @@ def rows_by_part(num_parts=1, num_micro_batches=1, **_):
     return np.arange(8).reshape(shape).transpose(0, 2, 1).ravel()
 
 
-def value_and_gradient(predict, params, weights, *inputs):
-    """(outputs, gradient of their weighted sum)."""
-
-    def loss(params):
+@functools.cache
+def _compiled(predict):
+    def loss(params, weights, *inputs):
         outputs = predict(params, *inputs)
         return jnp.sum(jnp.where(weights[..., None] != 0, outputs * weights[..., None], 0.0)), outputs
 
-    (_, outputs), gradient = quick_jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return quick_jit(jax.value_and_grad(loss, has_aux=True))
+
+
+def value_and_gradient(predict, params, weights, *inputs):
+    """(outputs, gradient of their weighted sum). The same `predict` and shapes are the same program."""
+    (_, outputs), gradient = _compiled(predict)(params, weights, *inputs)
     return np.asarray(outputs), gradient
+
+
+VALUES, REWARDS = heads.make_predict(MODEL, completion_length=COMPLETION), heads.make_predict_last(MODEL)
+HIDDEN = quick_jit(heads.make_hidden_last(MODEL))
 
 
 def assert_alike(padded, packed, weights):
@@ -215,9 +223,9 @@ def test_values_of_packed_rows_are_those_of_padded_ones(settings):
     batch, mask = jax.tree.map(lambda x: x[order], (batch, mask))
     there = np.concatenate([mask.any(axis=1, keepdims=True), mask], axis=1)
     weights = np.where(there, np.random.default_rng(1).normal(size=there.shape), 0).astype(np.float32)
-    predict, params = heads.make_predict(MODEL, completion_length=COMPLETION), critic_params(3)
-    padded = value_and_gradient(predict, params, weights, batch)
-    packed = value_and_gradient(predict, params, weights, rows)
+    params = critic_params(3)
+    padded = value_and_gradient(VALUES, params, weights, batch)
+    packed = value_and_gradient(VALUES, params, weights, rows)
     assert there[:, -1].sum() == 3 and (padded[0][weights != 0] != 0).all()
     assert_alike(padded, packed, weights)
     assert packed[0].shape == (8, COMPLETION + 1, 3) and not packed[0][~there].any()
@@ -230,11 +238,10 @@ def test_rewards_of_packed_rows_are_those_of_padded_ones(settings):
     rows, order = pack(batch, mask, **settings), rows_by_part(**settings)
     batch, mask = jax.tree.map(lambda x: x[order], (batch, mask))
     weights = np.where(mask.any(axis=1), np.random.default_rng(1).normal(size=8), 0).astype(np.float32)
-    predict, params = heads.make_predict_last(MODEL), reward_params(2)
-    padded = value_and_gradient(predict, params, weights, batch)
-    assert_alike(padded, value_and_gradient(predict, params, weights, rows), weights)
-    hidden = heads.make_hidden_last(MODEL)
-    np.testing.assert_allclose(hidden(params, rows)[weights != 0], hidden(params, batch)[weights != 0], atol=1e-4)
+    params = reward_params(2)
+    padded = value_and_gradient(REWARDS, params, weights, batch)
+    assert_alike(padded, value_and_gradient(REWARDS, params, weights, rows), weights)
+    np.testing.assert_allclose(HIDDEN(params, rows)[weights != 0], HIDDEN(params, batch)[weights != 0], atol=1e-4)
 
 
 @pytest.mark.slow

@@ -18,18 +18,25 @@ from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
 
-def _loss(model, params, batch):
-    """Mean next-token NLL over pairs of real tokens."""
-    log_probs = jax.nn.log_softmax(model.unembed(params, model.apply(params, batch))[:, :-1])
+def _loss_and_logits(model, params, batch):
+    """(mean next-token NLL over pairs of real tokens, the logits)."""
+    logits = model.unembed(params, model.apply(params, batch))
+    log_probs = jax.nn.log_softmax(logits[:, :-1])
     picked = jnp.take_along_axis(log_probs, batch.tokens[:, 1:, None], axis=-1)[..., 0]
     segments = batch.segment_ids
     live = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0)
-    return -jnp.sum(jnp.where(live, picked, 0.0)) / jnp.sum(live)
+    return -jnp.sum(jnp.where(live, picked, 0.0)) / jnp.sum(live), logits
 
 
 @functools.cache
-def _value_and_gradient(config):
-    return jax.jit(jax.value_and_grad(functools.partial(_loss, make_transformer(config))))
+def _compiled(config):
+    return jax.jit(jax.value_and_grad(functools.partial(_loss_and_logits, make_transformer(config)), has_aux=True))
+
+
+def _step(config, params, batch):
+    """(logits, (loss, gradient)), of one program: logits alone would be another one to compile."""
+    (value, logits), gradient = _compiled(config)(params, batch)
+    return np.asarray(logits), (value, gradient)
 
 
 @functools.cache
@@ -43,10 +50,8 @@ def test_width_of_the_left_padding_changes_nothing():
     params, lengths = random_params(), [8, 5, 1]
     narrow, wide = token_batch(lengths, 8), token_batch(lengths, 13)
     real = np.asarray(narrow.segment_ids) > 0
-    logits = np.asarray(_logits(CONFIG)(params, narrow))
-    padded = np.asarray(_logits(CONFIG)(params, wide))[:, -8:]
-    np.testing.assert_allclose(padded[real], logits[real], atol=1e-5)
-    left, right = (_value_and_gradient(CONFIG)(params, b) for b in (narrow, wide))
+    (logits, left), (padded, right) = (_step(CONFIG, params, b) for b in (narrow, wide))
+    np.testing.assert_allclose(padded[:, -8:][real], logits[real], atol=1e-5)
     assert max_difference(left, right) < 1e-5
 
 
@@ -65,12 +70,9 @@ def test_contents_of_the_padding_change_nothing():
     untied = dataclasses.replace(CONFIG, tied_head=False)
     params["head"] = {"kernel": params["embed"]["embedding"].T}
     params["embed"]["embedding"] = params["embed"]["embedding"].at[2].multiply(1e6)
-    junk = batch._replace(
-        tokens=jnp.where(real, batch.tokens, 2), positions=jnp.where(real, batch.positions, 77)
-    )
-    before, after = (np.asarray(_logits(untied)(params, b))[real] for b in (batch, junk))
-    np.testing.assert_array_equal(before, after)
-    (_, clean), (_, gradient) = (_value_and_gradient(untied)(params, b) for b in (batch, junk))
+    junk = batch._replace(tokens=jnp.where(real, batch.tokens, 2), positions=jnp.where(real, batch.positions, 77))
+    (before, (_, clean)), (after, (_, gradient)) = (_step(untied, params, b) for b in (batch, junk))
+    np.testing.assert_array_equal(before[real], after[real])
     assert not np.any(gradient["embed"]["embedding"][2])
     assert max_difference(clean, gradient) < 1e-6
 
@@ -84,11 +86,9 @@ def test_packed_rows_equal_separate_rows():
     positions = jnp.concatenate([jnp.arange(7), jnp.arange(5), jnp.zeros(2, jnp.int32)])[None].astype(jnp.int32)
     segments = jnp.array([[1] * 7 + [2] * 5 + [0] * 2], jnp.int32)
     packed = TokenBatch(tokens, positions, segments)
-    separate = np.asarray(_logits(CONFIG)(params, apart))
-    together = np.asarray(_logits(CONFIG)(params, packed))[0]
+    (separate, left), ((together,), right) = (_step(CONFIG, params, b) for b in (apart, packed))
     np.testing.assert_allclose(together[:7], separate[0], atol=1e-5)
     np.testing.assert_allclose(together[7:12], separate[1, :5], atol=1e-5)
-    left, right = (_value_and_gradient(CONFIG)(params, b) for b in (apart, packed))
     assert max_difference(left, right) < 1e-5
 
 
@@ -173,10 +173,10 @@ def test_a_position_past_the_learned_table_gives_nan():
 @pytest.mark.parametrize("policy", ["full", "dots"])
 def test_rematerialisation_changes_nothing(policy):
     params, batch = random_params(), token_batch([8, 5], 8)
-    plain = _value_and_gradient(CONFIG)(params, batch)
+    _, plain = _step(CONFIG, params, batch)
     config = dataclasses.replace(CONFIG, remat=policy)
-    assert max_difference(_value_and_gradient(config)(params, batch), plain) < 1e-6
-    jaxpr = str(jax.make_jaxpr(jax.grad(functools.partial(_loss, make_transformer(config))))(params, batch))
+    assert max_difference(_step(config, params, batch)[1], plain) < 1e-6
+    jaxpr = str(_compiled(config).trace(params, batch).jaxpr)
     assert "remat" in jaxpr or "checkpoint" in jaxpr, "the policy is not applied"
 
 
@@ -188,7 +188,9 @@ def test_the_scan_equals_a_loop_over_the_layers():
     for i in range(CONFIG.num_layers):
         layer = jax.tree.map(lambda p, i=i: p[i], params["layers"])
         x, _, _ = Block(CONFIG).apply(
-            {"params": layer}, x, rotation(layer_kinds(CONFIG)[0][0], batch.positions),
+            {"params": layer},
+            x,
+            rotation(layer_kinds(CONFIG)[0][0], batch.positions),
             lambda q, k, v: (jax.nn.dot_product_attention(q, k, v, mask=mask), None),
         )
     x = RMSNorm(CONFIG.norm_eps, "float32").apply({"params": params["final_norm"]}, x)
@@ -201,14 +203,13 @@ def test_bfloat16_computes_in_bfloat16_and_gives_float32_logits():
     model, params, batch = make_transformer(config), random_params(), token_batch([8, 5], 8)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
     assert jax.eval_shape(model.apply, params, batch).dtype == jnp.bfloat16
-    logits = _logits(config)(params, batch)
+    logits, (value, gradient) = _step(config, params, batch)
     assert logits.dtype == jnp.float32
     real = np.asarray(batch.segment_ids) > 0
-    wide = np.asarray(_logits(CONFIG)(params, batch))[real]
-    assert 1e-4 < np.max(np.abs(np.asarray(logits)[real] - wide)) < 0.3
+    wide = _step(CONFIG, params, batch)[0][real]
+    assert 1e-4 < np.max(np.abs(logits[real] - wide)) < 0.3
     rounded = logits.astype(jnp.bfloat16).astype(jnp.float32)
-    assert np.mean(np.asarray(logits != rounded)) > 0.5, "the logits were rounded to bfloat16 on their way"
-    value, gradient = _value_and_gradient(config)(params, batch)
+    assert np.mean(logits != rounded) > 0.5, "the logits were rounded to bfloat16 on their way"
     assert value.dtype == jnp.float32
     assert all(g.dtype == jnp.float32 and np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
     stored = dataclasses.replace(config, param_dtype="bfloat16")

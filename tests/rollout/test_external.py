@@ -25,6 +25,7 @@ from rl_jax.rollout.lm.requests import cut_at_stops
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training.scoring import make_score
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.tiny import CONFIG, prompts, random_params
 

@@ -18,6 +18,7 @@ from rl_jax.models.partition import freeze
 from rl_jax.training import optimizers, sharding
 from rl_jax.training.step import make_schedule
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 RATE = 0.1
@@ -154,7 +155,7 @@ def test_a_config_names_it():
 @pytest.mark.usefixtures("kept_signals")
 def test_a_run_with_muon_is_resumed_bit_for_bit(tmp_path):
     def run(name, steps):
-        fields = dict(sft__steps=steps, sft__batch_size=8, sft__eval_every=4, checkpoint__every=1)
+        fields = dict(sft__steps=steps, sft__batch_size=8, sft__eval_every=4, checkpoint__every=100)
         config = small.config(tmp_path, sft__optimizer__decay="sqrt", sft__optimizer__decay_steps=4, **fields)
         config.sft.optimizer.rule.fn = "muon"
         sft.run(config, tmp_path / name)

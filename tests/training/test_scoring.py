@@ -28,6 +28,11 @@ def _case():
     return random_params(), token_batch([14, 11, 12], 14)
 
 
+@functools.cache
+def _logits():
+    return jax.jit(lambda params, batch: MODEL.unembed(params, MODEL.apply(params, batch)))(*_case())
+
+
 def _plain(params, batch, temperature=1.0, completion_length=COMPLETION):
     """log_softmax, gather and entropy of all logits at once."""
     logits = MODEL.unembed(params, MODEL.apply(params, batch)) / temperature
@@ -82,7 +87,7 @@ def test_the_sum_of_squared_probabilities():
     score = make_score(MODEL, completion_length=COMPLETION, sampling=sampling, chunk=4, sum_pi_squared=True)
     found, expected = jax.jit(score)(params, batch), jax.jit(plain)(params, batch)
     np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-6)
-    logits = np.asarray(MODEL.unembed(params, MODEL.apply(params, batch)), np.float64) / 0.7
+    logits = np.asarray(_logits(), np.float64) / 0.7
     probs = np.exp(logits - logits.max(-1, keepdims=True))
     squares = np.square(probs / probs.sum(-1, keepdims=True)).sum(-1)[:, -COMPLETION - 1 : -1]
     np.testing.assert_allclose(found.sum_pi_squared, squares, rtol=1e-4)
@@ -96,7 +101,7 @@ def test_temperature_and_entropy_against_numpy():
     params, batch = _case()
     rule = Sampling(temperature=0.5)
     scores = jax.jit(make_score(MODEL, completion_length=COMPLETION, sampling=rule, chunk=4))(params, batch)
-    logits = np.asarray(MODEL.unembed(params, MODEL.apply(params, batch)), np.float64)[:, -COMPLETION - 1 : -1]
+    logits = np.asarray(_logits(), np.float64)[:, -COMPLETION - 1 : -1]
     exponent = np.exp(2 * (logits - logits.max(-1, keepdims=True)))
     probs = exponent / exponent.sum(-1, keepdims=True)
     tokens = np.asarray(batch.tokens)[:, -COMPLETION:]
@@ -113,7 +118,7 @@ def test_a_token_that_is_cut_off_is_minus_infinity_and_leaves_the_gradient_finit
     cut = np.isneginf(scores.log_probs)
     assert 0 < cut.sum() < cut.size and not np.any(np.isnan(scores.log_probs))
     assert np.all(np.isfinite(scores.entropy)) and np.all(scores.entropy >= 0)
-    plain = _plain(params, batch)[0]
+    plain = jax.jit(_plain)(params, batch)[0]
     assert np.all(np.asarray(scores.log_probs)[~cut] > np.asarray(plain)[~cut])  # renormalised over fewer tokens
 
     def total(params):
@@ -222,25 +227,29 @@ def _head(params, hidden, tokens):
     return TokenScores(picked, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1))
 
 
+@functools.cache
+def _differentiated(chunk, counted):
+    """_head itself (chunk None) or mapped, compiled once for all counts: (weights, hidden, tokens, wanted, count)."""
+    cotangent = np.cos(np.arange(14, dtype=np.float32)).reshape(2, 7)
+
+    def total(weights, hidden, tokens, wanted, count):
+        if chunk is None:
+            scores = _head(weights, hidden, tokens)
+        else:
+            scores = map_columns(_head, weights, hidden, tokens, chunk, count if counted else None)
+        return jnp.sum(jnp.where(wanted, cotangent * (scores.log_probs + 0.3 * scores.entropy), 0.0)), scores
+
+    return jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 3, 5, 7, 100])
 @pytest.mark.parametrize("count", [None, 0, 4, 7])
 def test_map_columns_equals_the_head_on_the_columns_that_count(chunk, count):
     hidden, tokens, weights = _head_case()
-    cotangent = np.cos(np.arange(14, dtype=np.float32)).reshape(2, 7)
     wanted = np.arange(7)[None] < (7 if count is None else count)
-
-    def total(weights, hidden, function):
-        scores = function(weights, hidden, tokens)
-        return jnp.sum(jnp.where(wanted, cotangent * (scores.log_probs + 0.3 * scores.entropy), 0.0)), scores
-
-    def mapped(weights, hidden, tokens):
-        return map_columns(_head, weights, hidden, tokens, chunk, None if count is None else jnp.int32(count))
-
-    plain, found = (
-        jax.jit(jax.value_and_grad(functools.partial(total, function=f), argnums=(0, 1), has_aux=True))(weights, hidden)
-        for f in (_head, mapped)
-    )
+    given = weights, hidden, tokens, wanted, jnp.int32(count or 0)
+    plain, found = _differentiated(None, False)(*given), _differentiated(chunk, count is not None)(*given)
     np.testing.assert_allclose(found[0][1].log_probs[:, wanted[0]], plain[0][1].log_probs[:, wanted[0]], rtol=1e-5)
     np.testing.assert_allclose(found[0][0], plain[0][0], rtol=1e-5, atol=1e-6)
     assert max_difference(found[1], plain[1]) < 1e-5

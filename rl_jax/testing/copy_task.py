@@ -1,6 +1,6 @@
-"""The task of the learning probe: prompts to copy, a sampler beside the trainer's policy, and who judges.
+"""The task of the learning probe: to copy the prompt, for a policy that is a table of logits.
 
-A policy is a table of logits [prompts, LENGTH, VOCAB]. Rows are ragged, and one that goes on for too long is cut off.
+Its samples, its judge and its exact accuracy; rl_jax.testing.probes trains on it.
 """
 
 from typing import NamedTuple
@@ -90,11 +90,10 @@ def draw(key: jax.Array) -> Drawn:
 
 def sample(logits: jax.Array, key: jax.Array) -> Rollout:
     """GROUP_SIZE samples of each prompt, neighbours, from the sampler's logits."""
-    return sample_with(logits, draw(key))
+    return _sample(logits, draw(key))
 
 
-def sample_with(logits: jax.Array, drawn: Drawn) -> Rollout:
-    """`sample` by random numbers that were drawn before."""
+def _sample(logits: jax.Array, drawn: Drawn) -> Rollout:
     prompts = jnp.repeat(jnp.asarray(PROMPTS), GROUP_SIZE)
     sampler = jax.nn.log_softmax(logits + SAMPLER_NOISE * drawn.noise)[prompts]
     tokens = jnp.argmax(sampler + drawn.gumbel, axis=2)
@@ -104,17 +103,17 @@ def sample_with(logits: jax.Array, drawn: Drawn) -> Rollout:
 
 def collect(logits: jax.Array, key: jax.Array, *, dynamic: bool) -> Rollout:
     """A step's rollouts. dynamic: two batches are drawn, and the groups whose rewards are all the same go last."""
-    return collect_with(logits, draw_batches(key, dynamic))
+    return collect_drawn(logits, draw_batches(key, dynamic))
 
 
 def draw_batches(key: jax.Array, dynamic: bool) -> list[Drawn]:
-    """What the batches of one step are drawn with: two if sampling is dynamic."""
+    """The random numbers of the batches that a step draws: two of them if dynamic, as in `collect`."""
     return [draw(k) for k in jax.random.split(key)] if dynamic else [draw(key)]
 
 
-def collect_with(logits: jax.Array, batches: list[Drawn]) -> Rollout:
-    """`collect` by random numbers that were drawn before."""
-    halves = [sample_with(logits, drawn) for drawn in batches]
+def collect_drawn(logits: jax.Array, batches: list[Drawn]) -> Rollout:
+    """`collect`, with random numbers that were drawn before."""
+    halves = [_sample(logits, drawn) for drawn in batches]
     if len(halves) == 1:
         return halves[0]
     both = jax.tree.map(lambda *xs: jnp.concatenate(xs), *halves)
