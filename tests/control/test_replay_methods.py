@@ -198,13 +198,12 @@ def chosen(parts, method):
     ("method", "parts"),
     [
         (functools.partial(methods.td3, reads="first"), dict(std=0.02)),
-        (functools.partial(methods.sac, temperature=0.02, learn_temperature=False), dict(soft=True)),
-        (
+        (  # sac with less of it learns in tests/experiments/test_control_replay.py
             functools.partial(methods.sac, temperature=0.02, target_entropy=-2.0, subset=2, reads="mean"),
             dict(soft=True, members=5),
         ),
     ],
-    ids=["td3", "sac", "redq"],
+    ids=["td3", "redq"],
 )
 def test_actors_of_numbers_find_the_best_action_and_its_value(method, parts):
     parts = numbers(**parts)

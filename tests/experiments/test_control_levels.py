@@ -14,6 +14,7 @@ from experiments.report import cli
 from experiments.tools import control_levels
 from rl_jax.runs.logging import RunLogger
 from rl_jax.runs.run_record import write_run_record
+from tests.experiments.one_program import one_program  # noqa: F401  a fixture
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 EACH = Level("cartpole", "CartPole-v1", 475.0, "seeds", "here")
@@ -91,14 +92,14 @@ def returns(config, updates):
 
 @pytest.mark.slow
 def test_a_long_corridor_is_walked_where_the_reward_travels_all_the_way_back():
-    """30 steps to the only reward, which chance meets once in 100 episodes: lambda 1 tells every step of it at once,
+    """25 steps to the only reward, which chance rarely meets: lambda 1 tells every step of it at once,
     lambda 0 the last one. (A seed that does not meet it early has no way to it at any lambda.)"""
     config = configs.get_config("corridor")
     config.update(num_seeds=3, sweep=(("algorithm.advantage.lam", (0.0, 1.0)),))
-    config.sample.num_envs, config.train.total_steps = 64, 20 * 64 * 64
+    config.sample.num_envs, config.train.total_steps = 32, 15 * 32 * 64
     config.train.optimizer.learning_rate = 5e-4
-    config.env.length, config.eval.max_steps = 30, 120
-    solved = returns(config, 20).reshape(3, 2).sum(axis=0)
+    config.env.length, config.eval.max_steps = 25, 100
+    solved = returns(config, 15).reshape(3, 2).sum(axis=0)
     assert solved[0] == 0 and solved[1] >= 2, solved
 
 
@@ -117,12 +118,12 @@ def test_a_critic_that_classifies_learns_cartpole():
     """A support that the returns do not fit, such as (-2, -1), leaves it at 10 and 57."""
     config = configs.get_config("cartpole,hl_gauss")
     config.num_seeds, config.train.total_steps = 2, 60 * 1024
-    config.eval.num_episodes = 16
+    config.eval.num_episodes = 8
     assert (returns(config, 60) > 300).all()
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "one_program")
 def test_it_runs_and_a_finished_run_is_not_made_again(tmp_path, monkeypatch, capsys):
     """The program of each run in this process; what a run of its own process adds is held by the ablations' tests."""
     made = []

@@ -101,7 +101,7 @@ def small(words, **fields):
 @pytest.mark.slow
 def test_constrained_extension_raises_the_hypervolume():
     """C-MORL's claim, on a front that is not concave: weighted sums find its ends, the second stage goes between."""
-    config = small("two_aims,c_morl", num_seeds=2, train__total_steps=140 * 64)
+    config = small("two_aims,c_morl", train__total_steps=140 * 64)
     config.algorithm.updater.update(first=60, length=10, share=0.8)
     rows, state = measured(config)
     first, second = (rows[i]["eval/hypervolume"] for i in (2, -1))  # after updates 60 and 140

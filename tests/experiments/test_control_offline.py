@@ -22,6 +22,7 @@ from experiments.parts import (
 from rl_jax import envs
 from rl_jax.data import transitions
 from rl_jax.training import checkpoint
+from tests.experiments.one_program import one_program  # noqa: F401  a fixture
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
@@ -41,7 +42,7 @@ def tiny(words, **fields):
     return config
 
 
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "one_program")
 @pytest.mark.slow
 def test_a_run_and_its_resumption(tmp_path, monkeypatch):
     """td3_bc on pointmass: target networks, a delayed policy, and the data are all restored."""

@@ -205,7 +205,7 @@ def test_only_numbers_can_be_swept():
 # alone. tests/envs/test_libraries.py steps all of these libraries. Of the others, what tests/control trains or
 # test_a_long_corridor_is_walked_... (test_control_levels.py) is not traced here, too.
 STEPPED = ("ant", "cartpole_balance", "craftax", "craftax_classic", "empty_room")
-TRAINED = ("matching", "recall", "privileged", "hdpo", "corridor")
+TRAINED = ("matching", "recall", "privileged", "corridor")
 PLACES = [place for place in configs.ENVIRONMENTS if place not in STEPPED + TRAINED]
 CONFIGS = [*PLACES, *(f"matching,{method}" for method in configs.METHODS), "cartpole,smoke"]
 

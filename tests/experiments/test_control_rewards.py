@@ -15,6 +15,7 @@ from experiments.parts import check_config, control_relabel, control_runs, contr
 from rl_jax.rollout.envs.steps import collect, memoryless, start
 from rl_jax.training import checkpoint
 from tests.control.relabelling.rows import random_rows
+from tests.experiments.one_program import one_program  # noqa: F401  a fixture
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
@@ -112,13 +113,11 @@ def test_weights_are_swept_inside_one_program():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
-@pytest.mark.parametrize("word", ["liayn"])
-def test_a_run_and_its_resumption(word, tmp_path, monkeypatch):
-    config = small(word, num_seeds=1)
-    if word == "liayn":
-        with config.unlocked():
-            config.algorithm.relabel.update(hidden=(8,), steps=1)
+@pytest.mark.usefixtures("kept_signals", "one_program")
+def test_a_run_and_its_resumption(tmp_path, monkeypatch):
+    config = small("liayn", num_seeds=1)
+    with config.unlocked():
+        config.algorithm.relabel.update(hidden=(8,), steps=1)
     control_ppo.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "StopSignal", StopAfter())
@@ -128,7 +127,7 @@ def test_a_run_and_its_resumption(word, tmp_path, monkeypatch):
     for name in ("metrics.jsonl", "final.json"):
         assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     last = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert ({"relabel/own", "relabel/expert"} if word == "liayn" else {"auxiliary"}) <= set(last)
+    assert {"relabel/own", "relabel/expert"} <= set(last)
 
 
 def test_a_reward_of_ones_own_and_what_is_refused():

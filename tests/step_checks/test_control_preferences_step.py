@@ -67,7 +67,7 @@ def config(method: str):
         surrogate=dict(fn="clipped_surrogate", clip_low=s.clip, clip_high=s.clip),
         value_loss=dict(fn="clipped", value_clip=s.value_clip),
     )  # fmt: skip
-    found.eval.update(num_episodes=1, max_steps=2)
+    found.eval.update(num_episodes=0 if method == "spo" else 1, max_steps=2)
     found.checkpoint.every = 2
     if method == "spo":
         found.spo.update(preference=dict(fn="bradley_terry", temperature=TAU), queue_size=QUEUE)

@@ -57,7 +57,7 @@ def compiled():
         state = init(key, values)
         steps = state.loaded.data.steps
         data = state.loaded.data._replace(steps=steps._replace(rewards=sign * steps.rewards))
-        return advance(state._replace(loaded=state.loaded._replace(data=data)), values, 400)[1]["eval/normalized"]
+        return advance(state._replace(loaded=state.loaded._replace(data=data)), values, 250)[1]["eval/normalized"]
 
     keys, values = control_setup.runs_of(config)
     program = jax.jit(lambda *args: jax.lax.map(run, args), compiler_options=QUICK)

@@ -111,7 +111,7 @@ def test_a_return_that_is_asked_for():
     init, advance, _ = offline_runs.make_offline_run(config)
 
     def run(args):
-        return advance(init(*args), args[1], 400)[1]
+        return advance(init(*args), args[1], 300)[1]
 
     keys, values = control_setup.runs_of(config)
     found = jax.jit(lambda *args: jax.lax.map(run, args), compiler_options=QUICK)(keys, values)["eval/normalized"]
