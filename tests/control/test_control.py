@@ -20,11 +20,9 @@ from rl_jax.rollout.envs.steps import Transitions
 
 # What takes time in tests this small is LLVM; the threads could wait for each other.
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
-# The riskiest: actors that lag behind, and a KL whose weight comes from a tracker. The others are traced in
-# tests/experiments/test_control_ppo.py, and what they bind is held alone: a2c and reinforce are vtrace's loss on other
-# advantages; trpo learns in test_control_trust_region.py, hl_gauss in test_a_categorical_critic_finds_the_value and in
-# test_control_levels.py, and two_hot differs from it by its targets; ppo_kl from mdpo by its tracker.
-METHODS = ["vtrace", "mdpo"]
+# PPO is below; trpo learns in test_control_trust_region.py, hl_gauss in test_a_categorical_critic_finds_the_value and in
+# test_control_levels.py.
+METHODS = ["vtrace", "mdpo", "a2c", "reinforce", "ppo_kl", "two_hot"]
 
 
 def train(config, updates):
