@@ -13,7 +13,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 VENV_TPU ?= .venv-tpu
-JOBS ?= 2
+# Workers of the tests, 2 GB each: one per core, from 2 to 4.
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); [ $$cores -gt 4 ] && cores=4; [ $$cores -lt 2 ] && cores=2; echo $$cores)
 MESH ?= seeds:2
 
 ifdef SMOKE
@@ -74,7 +75,7 @@ ablations: $(VENV)/.installed
 control-levels: $(VENV)/.installed-control
 	$(PY) -m experiments.tools.control_levels $(LEVELS) --config.mesh=$(MESH)
 
-# A worker per core of a small machine; loadfile keeps a file's fixtures and compiled functions in one process,
+# loadfile keeps a file's fixtures and compiled functions in one process,
 # and tests/conftest.py puts the files with slow tests first.
 test: $(VENV)/.installed-dev
 	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
