@@ -81,12 +81,9 @@ def test_what_has_no_use_for_a_memory_says_so():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["gru", "stacked"])
+@pytest.mark.parametrize("memory", ["gru", "transformer", "stacked"])
 def test_a_cue_is_remembered(memory):
-    """In evaluations, and in the rollouts, whose rows are begun in the middle of an episode.
-
-    The transformer's part in it is held by the tests of credit below and by tests/models/test_memory.py.
-    """
+    """In evaluations, and in the rollouts, whose rows are begun in the middle of an episode."""
     metrics = trained(f"recall,{memory}")
     assert (metrics["eval/return"] > 0.95).all(), metrics["eval/return"]
     assert (metrics["episode/return"] > 0.9).all(), metrics["episode/return"]

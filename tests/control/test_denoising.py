@@ -179,12 +179,13 @@ def reached(word, updates, **fields):
 @pytest.mark.parametrize(
     ("word", "least", "spread"),
     [
+        ("ddpo", 0.7, 0.1),
+        ("grpo_guard", 0.6, 0.1),
         ("b2_diffurl", 0.5, 0.1),
         ("d3po", 0.6, 0.1),
     ],
 )
 def test_the_reward_rises_from_a_quarter_and_the_samples_stay_apart(word, least, spread):
-    """Branches on ddpo's loss, and pairs. (grpo_guard's loss and ddpo without branches are held above.)"""
     metrics = reached(word, 20)
     assert np.min(metrics["eval/return"]) > least and np.min(metrics["episode/spread"]) > spread
 
