@@ -134,7 +134,8 @@ def test_the_states_stay_where_the_train_step_leaves_them(tmp_path):
     collected = types.SimpleNamespace(judged=judged, named={})
     step = jax.jit(lambda state: state)
     for number in (1, 2):
-        state = step(trackers.see(made, state, collected, number))
-        state, _ = trackers.observe_step(mesh, made, state, collected, METRICS)
-        assert all(x.sharding == state.step.sharding for x in jax.tree.leaves(state.trackers))
-    assert step._cache_size() == 1 and float(state.trackers["reward_scale"].count) == 8
+        seen = trackers.see(made, state, collected, number)
+        state, _ = trackers.observe_step(mesh, made, step(seen), collected, METRICS)
+        for left in (seen, state):
+            assert all(x.sharding == state.step.sharding for x in jax.tree.leaves(left.trackers))
+    assert float(state.trackers["reward_scale"].count) == 8
