@@ -20,8 +20,8 @@ from rl_jax.rollout.envs.steps import Transitions
 
 # What takes time in tests this small is LLVM; the threads could wait for each other.
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
-# PPO is below; trpo learns in test_control_trust_region.py, hl_gauss in test_a_categorical_critic_finds_the_value and in
-# test_control_levels.py.
+# PPO is below; trpo learns in test_control_trust_region.py, hl_gauss in test_control_levels.py and in
+# test_a_categorical_critic_finds_the_value.
 METHODS = ["vtrace", "mdpo", "a2c", "reinforce", "ppo_kl", "two_hot"]
 
 
