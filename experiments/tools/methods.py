@@ -154,13 +154,20 @@ def defaults(fn: Callable) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
 
 
-def own_functions(key: str) -> list[Callable]:
+@functools.cache
+def _loaded(key: str) -> ConfigDict:
+    """The config of a method, read once: not to be changed."""
+    return load(key)
+
+
+@functools.cache
+def own_functions(key: str) -> tuple[Callable, ...]:
     """The functions of the slots in which a method differs from its baseline; all functions for a baseline."""
     family = family_of(key)
-    config, baseline = load(key), load(family.baseline)
+    config, baseline = _loaded(key), _loaded(family.baseline)
     changed = changes(config, baseline, family)
     result = [unwrapped(fn) for slot, fn in bound_functions(config).items() if slot in changed]
-    return list(dict.fromkeys(result or (unwrapped(fn) for fn in bound_functions(baseline).values())))
+    return tuple(dict.fromkeys(result or (unwrapped(fn) for fn in bound_functions(baseline).values())))
 
 
 class Named(NamedTuple):
@@ -171,17 +178,19 @@ class Named(NamedTuple):
       attributes: (local name, attribute).
       imported: (module, name).
       strings: string constants, which include function names in configs and test parameters.
+      names: all but the modules, without where they come from: most files name few functions.
     """
 
     modules: dict[str, str]
     attributes: set[tuple[str, str]]
     imported: set[tuple[str, str]]
     strings: set[str]
+    names: set[str]
 
     @classmethod
     def of(cls, tree: ast.AST) -> "Named":
         """The names in a syntax tree."""
-        result = cls({}, set(), set(), set())
+        result = cls({}, set(), set(), set(), set())
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
                 result.imported.update((node.module or "", alias.name) for alias in node.names)
@@ -192,10 +201,15 @@ class Named(NamedTuple):
                 result.attributes.add((node.value.id, node.attr))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 result.strings.add(node.value)
+        result.names.update(
+            result.strings, *((name for _, name in pairs) for pairs in (result.attributes, result.imported))
+        )
         return result
 
     def has(self, fn: Callable) -> bool:
         """Whether it names `fn`: imported, as an attribute of its module, or as a string next to that module."""
+        if fn.__name__ not in self.names:
+            return False
         parts = fn.__module__.split(".")
         homes = {".".join(parts[:count]) for count in range(2, len(parts) + 1)}  # re-exported by its packages
         local = {name for name, module in self.modules.items() if module in homes}
@@ -245,7 +259,7 @@ def method(key: str) -> Method:
         family=family.name,
         papers=re.findall(r"arXiv (\d{4}\.\d{5})", said.source),
         **said._asdict(),
-        changes=changes(load(key), load(family.baseline), family),
+        changes=changes(_loaded(key), _loaded(family.baseline), family),
         defaults={fn.__name__: values for fn in functions if (values := defaults(fn))},
         tests=tests_of(key, functions),
         ablations=ablated().get(file, []),
