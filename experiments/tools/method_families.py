@@ -129,6 +129,6 @@ def _bound_preference(config: ConfigDict) -> dict[str, Callable]:
     modules = {
         "candidate_value": candidate_values, "pair_selection": pair_selection, "reference_schedule": reference_policy
     }
-    for slot in set(modules) & set(config.algorithm):
+    for slot in filter(config.algorithm.__contains__, modules):
         chosen[slot] = bind(config.algorithm[slot].to_dict(), modules[slot])
     return {slot: fn for slot, fn in chosen.items() if callable(fn)}
