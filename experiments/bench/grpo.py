@@ -120,6 +120,11 @@ def make_setup(work: dict) -> Setup:
     config.algorithm.update(kl_coef=work["beta"])
     config.train.update(max_grad_norm=1e9)
     config.train.optimizer.learning_rate = 1e-5
+    return assemble_small(config, sizes)
+
+
+def assemble_small(config, sizes: dict) -> Setup:
+    """The setup of a config with a random model of these sizes, on one device."""
     model = make_transformer(
         TransformerConfig(
             vocab_size=sizes["vocab"], embed_dim=sizes["d"], num_layers=sizes["layers"], num_heads=sizes["heads"],
@@ -176,12 +181,17 @@ def update_flops(work: dict) -> float:
 
     Prompts count once per group; attention is left out.
     """
-    s = work["sizes"]
-    heads = 2 * s["heads"] + 2 * s["kv"]
-    body = s["layers"] * (s["d"] * heads * s["head_dim"] + 3 * s["d"] * s["ff"])
+    body, head = weights(work["sizes"])
     completions = np.mean([sum(row) for row in work["lengths"]])
     prompts = np.mean([sum(map(len, batch)) for batch in work["prompts"]])
-    return float(6 * (body * (prompts + completions) + s["vocab"] * s["d"] * completions))
+    return float(6 * (body * (prompts + completions) + head * completions))
+
+
+def weights(sizes: dict) -> tuple[int, int]:
+    """Weights that multiply each token: (of the layers, of the head)."""
+    heads = 2 * sizes["heads"] + 2 * sizes["kv"]
+    body = sizes["layers"] * (sizes["d"] * heads * sizes["head_dim"] + 3 * sizes["d"] * sizes["ff"])
+    return body, sizes["vocab"] * sizes["d"]
 
 
 def matmul_rate(size: int = 2048, repeats: int = 10) -> float:
