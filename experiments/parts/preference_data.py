@@ -99,9 +99,7 @@ class Best(Prompts):
         return super().__getitem__(self._kept[index])
 
 
-def records_of(
-    pairs: preferences.Preferences, split: str, responses: int, *, limit: int | None = None
-) -> list[dict]:
+def records_of(pairs: preferences.Preferences, split: str, responses: int, *, limit: int | None = None) -> list[dict]:
     """A split's records with at most `responses` responses each.
 
     Args:
@@ -287,4 +285,8 @@ class PreferencePacker:
         order = order.swapaxes(1, 2).reshape(-1)
         tokens = TokenBatch(*(np.asarray(x)[order] for x in flat(batch.batch)[:3]))
         mask = np.asarray(batch.completion_mask).reshape(-1, length)[order]
-        return batch._replace(batch=self._packing.pack(tokens, mask, micro_batches))
+        # A whole group in a row, if it is shorter than the two padded rows of which the second would stay half empty.
+        width = tokens.tokens.shape[1]
+        group = width + (responses - 1) * length
+        row_length = group if self._packing.share_prefix and group < 2 * width else 0
+        return batch._replace(batch=self._packing.pack(tokens, mask, micro_batches, row_length=row_length))
