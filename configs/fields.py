@@ -7,6 +7,7 @@ ones are here too. tests/configs/test_fields.py checks that no field is missing 
 """
 
 from configs.control.fields import CONTROL
+from configs.masked_diffusion_fields import MASKED_DIFFUSION
 from configs.preferences.fields import PREFERENCES
 from configs.tasks.fields import TASK
 
@@ -293,7 +294,7 @@ POLICY = {
     "critic.value_coef": "Weight of the value loss if the trunk is shared.",
 }
 
-FIELDS = RUN | TASK | MODEL | TRAINING | POLICY | PREFERENCES | CONTROL
+FIELDS = RUN | TASK | MODEL | TRAINING | POLICY | PREFERENCES | CONTROL | MASKED_DIFFUSION
 FIELDS |= _under("fit.optimizer", {"learning_rate": "Learning rate of Adam."} | ADAM)
 
 
