@@ -57,7 +57,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     )
     config.model.update(embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16, mlp_dim=256)
     config.model.tied_head = False
-    config.rollout.update(completion_length=4, prompt_buckets=(6,))
+    config.rollout.update(completion_length=4, prompt_buckets=(7,))
     config.denoise.update(steps=4, block_length=4)
     config.sft.update(steps=2_000, batch_size=128, eval_every=100, stop_at=0.4)
     config.sft.optimizer = common.optimizer(learning_rate=2e-3, warmup_steps=20)

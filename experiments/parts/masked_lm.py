@@ -94,14 +94,14 @@ def filled_up(batch: TokenBatch, completion_mask: jax.Array, eos_id: int) -> Tok
 
 def own(setup: Setup) -> Own:
     """How the model is fine-tuned (minus the ELBO per token, one draw of masks per row and step) and evaluated."""
-    tokenizer, masking = setup.task.tokenizer, setup.config.algorithm.masking
-    score = make_masked_score(setup.model, mask_id=tokenizer.mask_id)
+    masking, mask_id, eos_id = setup.config.algorithm.masking, setup.task.tokenizer.mask_id, setup.task.tokenizer.eos_id
+    score = make_masked_score(setup.model, mask_id=mask_id)
 
     def loss_fn(params, batch):
         tokens, completion_mask, seeds = batch
-        whole = filled_up(tokens, completion_mask, tokenizer.eos_id)
+        whole = filled_up(tokens, completion_mask, eos_id)
         masked, weights = draw_masks(jax.vmap(jax.random.key)(seeds), 1, completion_mask.shape[1], how=masking)
-        scores = score(params, corrupted(whole, masked, tokenizer.mask_id))
+        scores = score(params, corrupted(whole, masked, mask_id))
         terms = elbo_terms(scores.log_probs[:, None], masked, weights)
         metrics = {"entropy": masked_mean(scores.entropy, masked[:, 0])}
         return masked_mean(-terms, jnp.ones_like(terms, bool)), jax.lax.stop_gradient(metrics)
