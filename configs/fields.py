@@ -88,8 +88,7 @@ RUN = {
     "log.sample_rows": "Completions written to samples.jsonl per evaluation.",
 }
 MODEL = {
-    "model.path": 'Hugging Face folder: sizes, weights, tokenizer. Or hf://ORG/NAME@REVISION. "": the model that the '
-    "fields below describe.",
+    "model.path": 'Hugging Face folder: sizes, weights, tokenizer. Or hf://ORG/NAME@REVISION. "": the fields below.',
     "model.chat": "Put prompts that are texts into the chat template of model.path. Chats always are.",
     "model.template": "Arguments of the chat template, as in {'enable_thinking': False}.",
     "model.checkpoint": 'llama2.c file to start from. It gives the sizes; "": random params.',

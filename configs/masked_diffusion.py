@@ -59,7 +59,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.model.tied_head = False
     config.rollout.update(completion_length=4, prompt_buckets=(7,))
     config.denoise.update(steps=4, block_length=4)
-    config.sft.update(steps=2_000, batch_size=128, eval_every=100, stop_at=0.4)
+    config.sft.update(steps=1_000, batch_size=128, eval_every=50, stop_at=0.3)
     config.sft.optimizer = common.optimizer(learning_rate=2e-3, warmup_steps=20)
     config.train.update(steps=100, epochs=1, minibatches=2, micro_batches=4)  # of bgpo: one draw of masks at a time
     config.train.optimizer = common.optimizer(learning_rate=5e-4, warmup_steps=10)

@@ -103,7 +103,7 @@ MAIN: dict[str, tuple[str, ...]] = {
         "mesh seed",
     ),
     "masked_diffusion": (
-        _START,
+        "task.name init_from sft.steps sft.stop_at",
         _ROLLOUTS + " denoise.steps denoise.block_length denoise.order",
         "algorithm.objective algorithm.samples algorithm.masking algorithm.advantage "
         "hints.on hints.low hints.high hints.replaced hints.entropy_share",

@@ -240,7 +240,7 @@ CASES = [
     bad("masked_diffusion", f"--config={CONFIGS['grpo']}", "this config is for experiments.grpo"),
     bad("masked_diffusion", "algorithm.objective=ppo", "objective='ppo' must be 'bgpo', 'elbo' or 'diffu_grpo'"),
     bad("masked_diffusion", "algorithm.masking=all", "algorithm.masking='all' must be 'count' or 'uniform'"),
-    bad("masked_diffusion", "denoise.steps=3", "denoise.steps=3 must be", "block_length"),
+    bad("masked_diffusion", "denoise.steps=5", "denoise.steps=5 must be a multiple of the 1 blocks and 4 at most"),
     bad("masked_diffusion", "model.causal=True", "model.causal=True must be False"),
     bad("masked_diffusion", "model.checkpoint=x.bin", "model.checkpoint='x.bin' must be ''", "no family"),
     bad("masked_diffusion", "algorithm.prompt_masking=0.1", "algorithm.prompt_masking=0.1 is for diffu_grpo"),

@@ -6,6 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from rl_jax.losses import masked_diffusion as ours
@@ -78,8 +79,8 @@ def test_masks_have_the_same_expectation_of_each_set(how):
 
 def test_masks_of_a_row_depend_on_its_key_only_and_bad_names_are_refused():
     keys = jax.random.split(jax.random.key(1), 4)
-    whole, part = ours.draw_masks(keys, 2, 5), ours.draw_masks(keys[2:], 2, 5)
-    np.testing.assert_array_equal(whole[0][2:], part[0])
+    draw = jax.jit(lambda keys: ours.draw_masks(keys, 2, 5)[0])
+    np.testing.assert_array_equal(draw(keys)[2:], draw(keys[::-1])[1::-1])
     masked, weights = ours.draw_masks(keys, 1, 5, how="all")
     assert np.all(masked) and np.all(weights == 1.0)
     with pytest.raises(ValueError, match="masking='some' is none of count"):
@@ -106,10 +107,12 @@ def case(spread: float):
     return old + rng.normal(0.0, spread, old.shape), old, np.array([1.5, 0.7, 0.0, -0.4, -1.1, -2.0])
 
 
+@jax.jit
 def ratio(terms, old, advantages):
     return ours.elbo_ratio(terms, old, advantages, clip_low=math.inf, clip_high=math.inf)[0]
 
 
+@jax.jit
 def bound(terms, old, advantages):
     return ours.linear_bound(terms, old, advantages)[0]
 
@@ -122,9 +125,8 @@ def test_the_bound_is_below_the_objective_off_policy_for_both_signs():
     assert signed == [True, True, False, True, True, True]  # strictly, but where the advantage is 0
     np.testing.assert_allclose(-ratio(*arrays).value(), np.mean(exact), rtol=1e-5)
     np.testing.assert_allclose(-bound(*arrays).value(), np.mean(below), rtol=1e-5)
-    for n in range(6):  # row by row
-        one = [x[n : n + 1] for x in arrays]
-        np.testing.assert_allclose(-bound(*one).value(), below[n], rtol=1e-5)
+    of_rows = jax.vmap(lambda *row: -bound(*row).value())(*(x[:, None] for x in arrays))
+    np.testing.assert_allclose(of_rows, below, rtol=1e-5)
 
 
 def test_on_policy_the_bound_has_the_value_and_the_gradient_of_the_objective():
@@ -167,8 +169,6 @@ def test_draws_add_up_in_micro_batches_of_the_bound_but_not_of_the_ratio():
     whole = make_gradient(make_loss(bound))(jnp.float32(1.1), (terms, old, advantages))
     divided = float(whole[0]) / float(whole[1]["loss"].count)
     flat = tuple(jnp.repeat(x, 4, axis=0) if x.ndim == 1 else x.reshape(24, 1) for x in (terms, old, advantages))
-    import optax
-
     for f, equal in ((bound, True), (ratio, False)):
         step = jax.jit(make_train_step(make_loss(f), optax.sgd(1.0), num_micro_batches=24))
         state, _ = step(init_state(jnp.float32(1.1), optax.sgd(1.0), jax.random.key(0)), flat)
@@ -180,11 +180,11 @@ def test_draws_add_up_in_micro_batches_of_the_bound_but_not_of_the_ratio():
 
 def test_the_filter_keeps_the_uncertain_hints_and_nothing_else():
     entropy = jnp.array([[0.1, 0.9, 0.2, 0.8, 0.3, 0.7], [0.5, 0.1, 0.9, 0.0, 0.0, 0.0], [1.0] * 6])
+    keep = jax.jit(ours.keep_uncertain)
     hinted = jnp.array([[True] * 5 + [False], [True, True, False, False, False, False], [False] * 6])
     np.testing.assert_array_equal(
-        ours.keep_uncertain(entropy, hinted, 0.4),
+        keep(entropy, hinted, 0.4),
         [[False, True, False, True, False, False], [True] + [False] * 5, [False] * 6],
     )
-    one = ours.keep_uncertain(entropy, hinted, 0.2)  # int(0.2 x 5) = 1
-    np.testing.assert_array_equal(one.sum(1), [1, 1, 0])
-    np.testing.assert_array_equal(ours.keep_uncertain(entropy, hinted, 1.0), hinted)
+    np.testing.assert_array_equal(keep(entropy, hinted, 0.2).sum(1), [1, 1, 0])  # int(0.2 x 5) = 1
+    np.testing.assert_array_equal(keep(entropy, hinted, 1.0), hinted)

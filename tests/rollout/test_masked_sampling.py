@@ -84,36 +84,39 @@ def test_schedules_that_cannot_be(fields, words):
         compiled(**fields)
 
 
-def slow_sample(model, params, tokens, mask, given, steps, block_length):
-    """Greedy sampling of one row by loops: the answer, and the log-prob of each token when it was filled in."""
-    answer, log_probs = list(given), np.zeros(LENGTH)
+@pytest.fixture(scope="module")
+def logits_of(model):
+    return jax.jit(lambda params, batch: model.unembed(params, model.apply(params, batch)[:, -LENGTH:]))
+
+
+def slow_sample(logits_of, params, given, steps, block_length):
+    """Greedy sampling by loops: the answers, and the log-prob of each token when it was filled in."""
+    answers, log_probs = given.copy(), np.zeros(given.shape)
     turns = steps // (LENGTH // block_length)
+    join = jax.jit(joined)
     for step in range(steps):
-        batch = joined(tokens[None], mask[None], jnp.array([answer], jnp.int32))
-        logits = np.array(model.unembed(params, model.apply(params, batch)[:, -LENGTH:])[0], np.float64)
-        logits[:, MASK] = -np.inf
+        logits = np.array(logits_of(params, join(PROMPTS, PROMPT_MASK, answers)), np.float64)
+        logits[..., MASK] = -np.inf
         probs = np.exp(logits - logits.max(-1, keepdims=True))
         probs /= probs.sum(-1, keepdims=True)
         block = range(step // turns * block_length, (step // turns + 1) * block_length)
-        masked = sorted((i for i in block if answer[i] == MASK), key=lambda i: -probs[i].max())
-        left = turns - step % turns
-        for place in masked[: -(-len(masked) // left)]:
-            answer[place], log_probs[place] = int(probs[place].argmax()), np.log(probs[place].max())
-    return answer, log_probs
+        for row in range(2):
+            of_row = probs[row]
+            masked = sorted((i for i in block if answers[row, i] == MASK), key=lambda i: -of_row[i].max())  # noqa: B023
+            for place in masked[: -(-len(masked) // (turns - step % turns))]:
+                answers[row, place], log_probs[row, place] = of_row[place].argmax(), np.log(of_row[place].max())
+    return answers, log_probs
 
 
 @pytest.mark.parametrize("steps", [4, 2])
-def test_the_most_confident_positions_are_filled_in_first_as_by_loops(model, params, steps):
+def test_the_most_confident_positions_are_filled_in_first_as_by_loops(logits_of, params, steps):
     given = np.full((2, LENGTH), MASK, np.int32)
     given[1, 2] = 5  # inpainted: it stays, and the others are spread over the steps
     generate = compiled(steps=steps, block_length=2 if steps == 4 else 4, sampling=Sampling(top_k=1))
     rollout = generate(params, PROMPTS, PROMPT_MASK, jax.random.key(3), jnp.array(given))
-    for row in range(2):
-        answer, log_probs = slow_sample(
-            model, params, PROMPTS[row], PROMPT_MASK[row], given[row], steps, 2 if steps == 4 else 4
-        )
-        assert rollout.batch.tokens[row, -LENGTH:].tolist() == answer
-        np.testing.assert_allclose(rollout.raw_log_probs[row], log_probs, atol=1e-5)
+    answers, log_probs = slow_sample(logits_of, params, given, steps, 2 if steps == 4 else 4)
+    np.testing.assert_array_equal(rollout.batch.tokens[:, -LENGTH:], answers)
+    np.testing.assert_allclose(rollout.raw_log_probs, log_probs, atol=1e-5)
     assert rollout.batch.tokens[1, -2] == 5 and rollout.raw_log_probs[1, 2] == 0.0
 
 
@@ -131,14 +134,14 @@ def test_rows_end_at_the_first_eos_have_no_masks_and_do_not_depend_on_each_other
     np.testing.assert_array_equal(other.batch.tokens[:8], rollout.batch.tokens[:8])
 
 
-def test_scores_are_those_of_the_masked_row_and_the_mask_has_no_probability(model, params):
+def test_scores_are_those_of_the_masked_row_and_the_mask_has_no_probability(model, logits_of, params):
     batch = joined(PROMPTS, PROMPT_MASK, jnp.array([[3, 4, 2, 2], [5, 5, 2, 2]], jnp.int32))
     masked = jnp.array([[[True, False, True, False], [True] * 4]] * 2)
     rows = corrupted(batch, masked, MASK)
     assert rows.batch.tokens[:, -LENGTH:].tolist()[:2] == [[6, 4, 6, 2], [6, 6, 6, 6]]
     assert rows.targets.tolist()[:2] == [[3, 4, 2, 2]] * 2 and rows.batch.tokens[2, 0] == 5
     scores = jax.jit(make_masked_score(model, mask_id=MASK))(params, rows)
-    logits = np.array(model.unembed(params, model.apply(params, rows.batch)[:, -LENGTH:]), np.float64)[..., :MASK]
+    logits = np.array(logits_of(params, rows.batch), np.float64)[..., :MASK]
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     wanted = np.take_along_axis(log_probs, np.asarray(rows.targets)[..., None], -1)[..., 0]
     np.testing.assert_allclose(scores.log_probs, wanted, atol=1e-5)

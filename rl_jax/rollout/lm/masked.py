@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.core.types import Model, Params, Rollout, TokenBatch
-from rl_jax.rollout.lm.engine import fold_rows, prompt_batch
+from rl_jax.rollout.lm.engine import fold_rows, is_any, prompt_batch
 from rl_jax.rollout.lm.sampling import Sampling, check_counts, sampled_log_softmax, take_log_probs
 
 ORDERS = ("confidence", "random")
@@ -42,6 +42,19 @@ def check_schedule(length: int, steps: int, block_length: int, order: str) -> No
         raise ValueError(
             f"denoise.steps={steps} must be a multiple of the {blocks} blocks and {length} at most, one token per step"
         )
+
+
+def most_confident(confidence: chex.Array, is_open: chex.Array, steps_left: chex.Array) -> chex.Array:
+    """The ceil(n / steps_left) open positions of the highest confidence, of the n of each row. bool [B, C].
+
+    Args:
+      confidence: float [B, C].
+      is_open: bool [B, C].
+      steps_left: int [], 1 or more; after that many steps none is open.
+    """
+    number = -(-jnp.sum(is_open, axis=1, keepdims=True) // steps_left)
+    rank = jnp.argsort(jnp.argsort(jnp.where(is_open, -confidence, jnp.inf), axis=1), axis=1)
+    return is_open & (rank < number)
 
 
 def make_masked_generate(
@@ -84,13 +97,7 @@ def make_masked_generate(
     Raises:
       ValueError: if an argument is out of its range, or the model is causal.
     """
-    if model.causal:
-        raise ValueError("make_masked_generate: this model is causal and cannot fill in masks: set model.causal=False")
-    sampling.check(model.vocab_size)
-    check_counts(completion_length, group_size)
-    check_schedule(completion_length, steps, block_length, order)
-    if sampling.repetition_penalty != 1.0:
-        raise ValueError(f"repetition_penalty={sampling.repetition_penalty} must be 1: tokens have no order here")
+    _check(model, completion_length, steps, block_length, order, group_size, sampling)
     turns = steps // (completion_length // block_length)
     blocks = jnp.arange(completion_length) // block_length
 
@@ -121,19 +128,26 @@ def make_masked_generate(
             else:
                 confidence = own
             is_open = (answers == mask_id) & (blocks == step // turns)[None]
-            left = turns - step % turns
-            number = -(-jnp.sum(is_open, axis=1, keepdims=True) // left)
-            rank = jnp.argsort(jnp.argsort(jnp.where(is_open, -confidence, jnp.inf), axis=1), axis=1)
-            taken = is_open & (rank < number)
+            taken = most_confident(confidence, is_open, turns - step % turns)
             new = (drawn, take_log_probs(rule, drawn), own)
             return tuple(jnp.where(taken, x, old) for x, old in zip(new, carry, strict=True)), None
 
         blank = jnp.zeros(shape, jnp.float32)
         (answers, sampled, raw), _ = jax.lax.scan(turn, (given, blank, blank), jnp.arange(steps))
-        ends = jnp.isin(answers, jnp.array(eos_ids, jnp.int32)) if eos_ids else jnp.zeros(shape, bool)
+        ends = is_any(answers, eos_ids)
         completion_mask = jnp.cumsum(ends, axis=1) - ends == 0
         finished = jnp.any(ends, axis=1)
         batch = joined(tokens, prompt_mask, answers)
         return Rollout(batch, completion_mask, sampled, raw, finished, ~finished)
 
     return generate
+
+
+def _check(model, completion_length, steps, block_length, order, group_size, sampling) -> None:
+    if model.causal:
+        raise ValueError("make_masked_generate: this model is causal and cannot fill in masks: set model.causal=False")
+    sampling.check(model.vocab_size)
+    check_counts(completion_length, group_size)
+    check_schedule(completion_length, steps, block_length, order)
+    if sampling.repetition_penalty != 1.0:
+        raise ValueError(f"repetition_penalty={sampling.repetition_penalty} must be 1: tokens have no order here")
