@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,8 +18,8 @@ from rl_jax.training.scoring import make_score
 
 VOCAB, MASK, EOS, LENGTH = 7, 6, 2, 4
 SIZES = dict(vocab_size=VOCAB, embed_dim=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=16)
-PROMPTS = jnp.array([[0, 3, 4], [5, 3, 4]], jnp.int32)
-PROMPT_MASK = jnp.array([[False, True, True], [True, True, True]])
+PROMPTS = np.array([[0, 3, 4], [5, 3, 4]], np.int32)
+PROMPT_MASK = np.array([[False, True, True], [True, True, True]])
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def params(model):
-    return model.init(jax.random.key(0))
+    return jax.jit(model.init)(jax.random.key(0))
 
 
 @functools.cache
@@ -40,9 +39,9 @@ def compiled(**keywords):
 
 
 def test_a_token_sees_its_whole_segment_and_no_padding(model, params):
-    tokens = jnp.array([[0, 3, 4, 5, 3], [0, 3, 4, 5, 4], [1, 3, 4, 5, 3]], jnp.int32)
-    inside = jnp.array([[False, True, True, True, True]] * 3)
-    batch = TokenBatch(tokens, jnp.array([[0, 0, 1, 2, 3]] * 3, jnp.int32), inside.astype(jnp.int32))
+    tokens = np.array([[0, 3, 4, 5, 3], [0, 3, 4, 5, 4], [1, 3, 4, 5, 3]], np.int32)
+    inside = np.array([[0, 1, 1, 1, 1]] * 3, np.int32)
+    batch = TokenBatch(tokens, np.array([[0, 0, 1, 2, 3]] * 3, np.int32), inside)
     hidden = np.asarray(jax.jit(model.apply)(params, batch))
     assert np.all(np.abs(hidden[0, 1:4] - hidden[1, 1:4]).max(-1) > 1e-4)  # the last token changes those before it
     np.testing.assert_allclose(hidden[0, 1:], hidden[2, 1:], atol=1e-6)  # what stands in the padding changes nothing
@@ -113,7 +112,7 @@ def test_the_most_confident_positions_are_filled_in_first_as_by_loops(logits_of,
     given = np.full((2, LENGTH), MASK, np.int32)
     given[1, 2] = 5  # inpainted: it stays, and the others are spread over the steps
     generate = compiled(steps=steps, block_length=2 if steps == 4 else 4, sampling=Sampling(top_k=1))
-    rollout = generate(params, PROMPTS, PROMPT_MASK, jax.random.key(3), jnp.array(given))
+    rollout = jax.tree.map(np.asarray, generate(params, PROMPTS, PROMPT_MASK, jax.random.key(3), given))
     answers, log_probs = slow_sample(logits_of, params, given, steps, 2 if steps == 4 else 4)
     np.testing.assert_array_equal(rollout.batch.tokens[:, -LENGTH:], answers)
     np.testing.assert_allclose(rollout.raw_log_probs, log_probs, atol=1e-5)
@@ -122,22 +121,23 @@ def test_the_most_confident_positions_are_filled_in_first_as_by_loops(logits_of,
 
 def test_rows_end_at_the_first_eos_have_no_masks_and_do_not_depend_on_each_other(params):
     generate = compiled(order="random", group_size=8)
-    rollout = generate(params, PROMPTS, PROMPT_MASK, jax.random.key(1))
-    answers = np.asarray(rollout.batch.tokens[:, -LENGTH:])
+    rollout = jax.tree.map(np.asarray, generate(params, PROMPTS, PROMPT_MASK, jax.random.key(1)))
+    answers = rollout.batch.tokens[:, -LENGTH:]
     assert answers.shape == (16, LENGTH) and not np.any(answers == MASK)
     for row, answer in enumerate(answers.tolist()):
         end = answer.index(EOS) + 1 if EOS in answer else LENGTH
         assert rollout.completion_mask[row].tolist() == [i < end for i in range(LENGTH)]
         assert bool(rollout.finished[row]) is (EOS in answer) and rollout.truncated[row] != rollout.finished[row]
     assert np.all(rollout.raw_log_probs < 0.0) and len({tuple(a) for a in answers.tolist()}) > 4
-    other = generate(params, PROMPTS.at[1].set(1), PROMPT_MASK, jax.random.key(1))
-    np.testing.assert_array_equal(other.batch.tokens[:8], rollout.batch.tokens[:8])
+    other = generate(params, np.stack([PROMPTS[0], PROMPTS[0] * 0 + 1]), PROMPT_MASK, jax.random.key(1))
+    np.testing.assert_array_equal(np.asarray(other.batch.tokens)[:8], np.asarray(rollout.batch.tokens)[:8])
 
 
 def test_scores_are_those_of_the_masked_row_and_the_mask_has_no_probability(model, logits_of, params):
-    batch = joined(PROMPTS, PROMPT_MASK, jnp.array([[3, 4, 2, 2], [5, 5, 2, 2]], jnp.int32))
-    masked = jnp.array([[[True, False, True, False], [True] * 4]] * 2)
-    rows = corrupted(batch, masked, MASK)
+    answers = np.array([[3, 4, 2, 2], [5, 5, 2, 2]], np.int32)
+    masked = np.array([[[True, False, True, False], [True] * 4]] * 2)
+    put = jax.jit(lambda answers, masked: corrupted(joined(PROMPTS, PROMPT_MASK, answers), masked, MASK))
+    rows = jax.tree.map(np.asarray, put(answers, masked))
     assert rows.batch.tokens[:, -LENGTH:].tolist()[:2] == [[6, 4, 6, 2], [6, 6, 6, 6]]
     assert rows.targets.tolist()[:2] == [[3, 4, 2, 2]] * 2 and rows.batch.tokens[2, 0] == 5
     scores = jax.jit(make_masked_score(model, mask_id=MASK))(params, rows)
