@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rl_jax.core.types import TokenBatch
+from rl_jax.models.hf import families
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.masked import joined, make_masked_generate
@@ -64,6 +65,8 @@ def test_what_needs_a_causal_model_refuses_this_one_and_the_other_way_round(mode
         make_masked_score(causal, mask_id=MASK)
     with pytest.raises(ValueError, match="cannot fill in masks"):
         make_masked_generate(causal, mask_id=MASK, completion_length=2, steps=2, block_length=2, eos_ids=())
+    with pytest.raises(ValueError, match="no family of llama.* describes this model: .*causal=False"):
+        families.write_config(TransformerConfig(**SIZES, causal=False))  # an export would be read as a causal model
     with pytest.raises(ValueError, match="causal=False takes attention='dot_product' and no windows"):
         TransformerConfig(**SIZES, causal=False, windows=(2,))
 
