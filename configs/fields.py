@@ -7,6 +7,7 @@ ones are here too. tests/configs/test_fields.py checks that no field is missing 
 """
 
 from configs.control.fields import CONTROL
+from configs.masked_diffusion_fields import MASKED_DIFFUSION
 from configs.preferences.fields import PREFERENCES
 from configs.tasks.fields import TASK
 
@@ -87,8 +88,7 @@ RUN = {
     "log.sample_rows": "Completions written to samples.jsonl per evaluation.",
 }
 MODEL = {
-    "model.path": 'Hugging Face folder: sizes, weights, tokenizer. Or hf://ORG/NAME@REVISION. "": the model that the '
-    "fields below describe.",
+    "model.path": 'Hugging Face folder: sizes, weights, tokenizer. Or hf://ORG/NAME@REVISION. "": the fields below.',
     "model.chat": "Put prompts that are texts into the chat template of model.path. Chats always are.",
     "model.template": "Arguments of the chat template, as in {'enable_thinking': False}.",
     "model.checkpoint": 'llama2.c file to start from. It gives the sizes; "": random params.',
@@ -293,7 +293,7 @@ POLICY = {
     "critic.value_coef": "Weight of the value loss if the trunk is shared.",
 }
 
-FIELDS = RUN | TASK | MODEL | TRAINING | POLICY | PREFERENCES | CONTROL
+FIELDS = RUN | TASK | MODEL | TRAINING | POLICY | PREFERENCES | CONTROL | MASKED_DIFFUSION
 FIELDS |= _under("fit.optimizer", {"learning_rate": "Learning rate of Adam."} | ADAM)
 
 

@@ -45,6 +45,7 @@ SAMPLES: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "grpo": _completions,
     "grpo_async": _completions,
     "agents": _completions,
+    "masked_diffusion": _completions,
     "ppo": _completions,
     "online_dpo": _completions,
     "dpo": _responses,

@@ -76,6 +76,7 @@ FUNCTIONS = {
     "grpo": _POLICY,
     "grpo_async": _POLICY,
     "agents": _POLICY | _AGENT,
+    "masked_diffusion": _PROMPTS | _REWARD | {"algorithm.advantage": "rl_jax.advantages"},
     "ppo": {name: module for name, module in _POLICY.items() if name != "algorithm.advantage"}
     | _AGENT
     | {"critic.advantage": "rl_jax.advantages.tokens", "critic.loss": "rl_jax.losses.value"},

@@ -102,6 +102,14 @@ MAIN: dict[str, tuple[str, ...]] = {
         "best_of_n.combine best_of_n.label_noise",
         "mesh seed",
     ),
+    "masked_diffusion": (
+        "task.name init_from sft.steps sft.stop_at",
+        _ROLLOUTS + " denoise.steps denoise.block_length denoise.order",
+        "algorithm.objective algorithm.samples algorithm.masking algorithm.advantage "
+        "hints.on hints.low hints.high hints.replaced hints.entropy_share",
+        _TRAIN,
+        _END,
+    ),
     "control_ppo": (*_CONTROL, _CONTROL_END),
     "control_replay": (
         "env.name sample.num_envs sample.num_steps train.total_steps num_seeds mesh seed",

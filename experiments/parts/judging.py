@@ -171,7 +171,7 @@ def sample_rows(judged: Judged, split: str, limit: int) -> list[dict]:
     ]
 
 
-def make_evaluate(setup: Setup, score: Callable | None) -> Callable:
+def make_evaluate(setup: Setup, score: Callable | None, sample: Callable | None = None) -> Callable:
     """Makes evaluate(params) -> (metrics, sample rows), with the same prompts and random numbers at every call.
 
     Metrics: eval/reward, eval/pass@1 (mean of the reward component `correct`, if the task has it),
@@ -180,13 +180,15 @@ def make_evaluate(setup: Setup, score: Callable | None) -> Callable:
     Args:
       setup: of the run.
       score: Rows -> RewardResult (rewards.make_rewards). None: evaluate returns ({}, []).
+      sample: (params, tokens, prompt_mask, key) -> Rollout of config.eval. None: that of a causal language model.
     """
     if score is None:
         return lambda params: ({}, [])
     config = setup.config.eval
     rollout = setup.config.rollout
     generate = jit_generate(
-        make_generate(
+        sample
+        or make_generate(
             setup.model,
             completion_length=config.completion_length or rollout.completion_length,
             group_size=config.samples_per_prompt,
@@ -208,9 +210,7 @@ def make_evaluate(setup: Setup, score: Callable | None) -> Callable:
             mine = [full[i] for i in own_prompts]
             prompts = processes.own_to_mesh(setup.mesh, encode_prompts(setup, mine))
             rollout = generate(params, *prompts, jax.random.fold_in(key, index))
-            judged = judge(
-                setup, score, rollout, mine, own_prompts, len(records), stop_strings=config.stop_strings
-            )
+            judged = judge(setup, score, rollout, mine, own_prompts, len(records), stop_strings=config.stop_strings)
             batch = {"reward": judged.result.rewards, **judged.result.components}
             batch["completion_length"] = judged.rollout.completion_mask.sum(axis=1)
             batch["truncated"] = judged.rollout.truncated

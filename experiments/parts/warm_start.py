@@ -1,6 +1,8 @@
 """Supervised fine-tuning on a task's own solutions, and the params that other programs start from."""
 
 import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -23,16 +25,29 @@ from rl_jax.losses.aggregate import token_mean
 from rl_jax.training import checkpoint, token_rollouts
 from rl_jax.training.scoring import make_score
 
+
+class Own(NamedTuple):
+    """How a model that is no causal language model is fine-tuned and sampled."""
+
+    loss_fn: Callable
+    """(params, (TokenBatch, completion_mask, uint32 seeds [B])) -> (Mean, metrics)."""
+    sample: Callable
+    """(params, tokens, prompt_mask, key) -> Rollout of config.eval."""
+
+
 HARMFUL = 1e-4  # a learning rate above which fine-tuning all weights of a pretrained model is taken for a mistake
 
 
-def warm_start(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal) -> Params | None:
+def warm_start(
+    setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal, own: Own | None = None
+) -> Params | None:
     """The params that a program starts from: a finished run's, those of the SFT in workdir/sft, or the model's own.
 
     Args:
       setup: of the run.
       workdir: its folder.
       stop: of the run, shared with the SFT.
+      own: as in fine_tune.
 
     Returns:
       params on the mesh, or None if a signal ended the SFT.
@@ -44,7 +59,7 @@ def warm_start(setup: Setup, workdir: pathlib.Path, stop: checkpoint.StopSignal)
         return setup.init_params()
     loop = sft_run(config, workdir / "sft", stop)
     loop.say(f"the warm start comes first: up to {config.sft.steps} steps of SFT in {workdir / 'sft'}")
-    return load_params(setup, workdir / "sft") if fine_tune(setup, loop) else None
+    return load_params(setup, workdir / "sft") if fine_tune(setup, loop, own) else None
 
 
 def sft_run(config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None) -> Run:
@@ -53,7 +68,7 @@ def sft_run(config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = 
     return Run(config, workdir, "sft", settings, eval_every=settings.eval_every, stop=stop, checkpoints=every)
 
 
-def fine_tune(setup: Setup, loop: Run) -> bool:
+def fine_tune(setup: Setup, loop: Run, own: Own | None = None) -> bool:
     """Runs config.sft.steps steps, or until the evaluated pass@1 reaches config.sft.stop_at.
 
     A task without a reward_fn is not evaluated.
@@ -61,6 +76,7 @@ def fine_tune(setup: Setup, loop: Run) -> bool:
     Args:
       setup: of the run.
       loop: from sft_run.
+      own: of a model that is no causal language model. None: make_loss.
 
     Returns:
       Whether the SFT is complete.
@@ -70,17 +86,17 @@ def fine_tune(setup: Setup, loop: Run) -> bool:
         logging.warning(said)
     check_rows(setup, **{"sft.batch_size": settings.batch_size})
     loop.record(setup)
-    train_step, state = make_trainer(setup, settings, make_loss(setup), setup.init_params())
+    train_step, state = make_trainer(setup, settings, own.loss_fn if own else make_loss(setup), setup.init_params())
     source = setup.task.data_source("sft_train")
     batches = processes.own_batches(setup.mesh, source, batch_size=settings.batch_size, seed=config.seed)
     state = state_of(loop.restore(checkpoint_items(state), batches))
     with loop, make_rewards(setup, judged=False) as rewards:
-        evaluate = make_evaluate(setup, rewards)
+        evaluate = make_evaluate(setup, rewards, own and own.sample)
         if not loop.done:
-            first = _with_seeds(setup, encode_sft(setup, pipeline.peek(batches)), 0)
+            first = _with_seeds(setup, encode_sft(setup, pipeline.peek(batches)), 0, own)
             loop.ahead("train_step", train_step)(state, processes.own_to_mesh(setup.mesh, first))
         for step in loop.steps():
-            batch = _with_seeds(setup, encode_sft(setup, next(batches)), step.number)
+            batch = _with_seeds(setup, encode_sft(setup, next(batches)), step.number, own)
             batch = processes.own_to_mesh(setup.mesh, batch)
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
@@ -136,10 +152,10 @@ def _make_drawn_loss(setup: Setup, length: int, chunk: int):
     return loss_fn
 
 
-def _with_seeds(setup: Setup, batch: tuple, step: int) -> tuple:
+def _with_seeds(setup: Setup, batch: tuple, step: int, own: Own | None) -> tuple:
     """The batch (tokens, mask) with a seed per row of this process, if config.sft.loss draws."""
     config = setup.config
-    if not config.sft.loss.fn:
+    if not config.sft.loss.fn and own is None:
         return batch
     seeds = np.random.default_rng([config.seed, step]).integers(0, 2**32, config.sft.batch_size, dtype=np.uint32)
     return *batch, seeds[processes.rows_here(setup.mesh, config.sft.batch_size)]

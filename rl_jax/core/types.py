@@ -248,3 +248,5 @@ class Model(NamedTuple):
     routes: Callable | None = None
     """cache -> int16 [B, S, L, k], the experts that ran for the token of each column; -1 if there was none yet. None if
     the cache does not record them."""
+    causal: bool = True
+    """Whether hidden states read only tokens before them. False: log-probs of next tokens and caches are refused."""

@@ -49,10 +49,10 @@ def make_score(
       unscored tokens get 0.
 
     Raises:
-      ValueError: when traced, if the rows are not longer than C: the first completion token would have nothing before
-        it.
+      ValueError: if the model is not causal. When traced, if the rows are not longer than C: the first completion token
+        would have nothing before it.
     """
-    sampling.check(model.vocab_size)
+    sampling.check(_causal(model).vocab_size)
 
     def of_logits(logits, tokens):
         log_probs = sampled_log_softmax(logits, sampling)
@@ -110,6 +110,15 @@ def make_score(
         return (score_packed if isinstance(batch, Packed) else score_padded)(params, batch)
 
     return score
+
+
+def _causal(model: Model) -> Model:
+    if not model.causal:
+        raise ValueError(
+            "make_score: this model is not causal (model.causal=False), it would read the tokens that it scores; use "
+            "rl_jax.training.masked_scoring.make_masked_score (python -m experiments.masked_diffusion)"
+        )
+    return model
 
 
 def in_micro_batches(fn: Callable, count: int) -> Callable:

@@ -7,7 +7,7 @@ import re
 import pytest
 from ml_collections import ConfigDict
 
-from configs import agents, common, grpo_async, ppo_common
+from configs import agents, common, grpo_async, masked_diffusion, ppo_common
 from configs.preferences import given, online, reward_models
 from tests.paths import REPO_ROOT
 
@@ -55,6 +55,7 @@ BASES = {
     "grpo": common.base,
     "grpo_async": grpo_async.base,
     "agents": agents.base,
+    "masked_diffusion": masked_diffusion.base,
     "ppo": common.base,
     "best_of_n": common.base,
     "dpo": given.base,

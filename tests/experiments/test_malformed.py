@@ -42,6 +42,7 @@ CONFIGS = {
     "ppo": "configs/tasks/arithmetic_ppo.py:smoke",
     "dpo": "configs/preferences/given.py:smoke",
     "online_dpo": "configs/preferences/online.py:smoke",
+    "masked_diffusion": "configs/masked_diffusion.py:smoke",
     "sft": "configs/tasks/arithmetic.py:smoke",
     "reward_model": "configs/preferences/reward_models.py:smoke",
     "evaluate": "configs/tasks/arithmetic.py:smoke",
@@ -236,6 +237,17 @@ CASES = [
     bad("grpo_async", "rollout.engine.name=lockstep", "rollout.engine.name='lockstep' does not work", "new weights"),
     bad("grpo_async", "algorithm.behavior_weight={'fn': 'none'}", "rows are stale", "behavior_weight.fn=truncated"),
     bad("grpo_async", ["--num_processes=2", "--coordinator=h:1"], "this program runs in one process"),
+    bad("masked_diffusion", f"--config={CONFIGS['grpo']}", "this config is for experiments.grpo"),
+    bad("masked_diffusion", "algorithm.objective=ppo", "objective='ppo' must be 'bgpo', 'elbo' or 'diffu_grpo'"),
+    bad("masked_diffusion", "algorithm.masking=all", "algorithm.masking='all' must be 'count' or 'uniform'"),
+    bad("masked_diffusion", "denoise.steps=5", "denoise.steps=5 must be a multiple of the 1 blocks and 4 at most"),
+    bad("masked_diffusion", "model.causal=True", "model.causal=True must be False"),
+    bad("masked_diffusion", "model.checkpoint=x.bin", "model.checkpoint='x.bin' must be ''", "no family"),
+    bad("masked_diffusion", "algorithm.prompt_masking=0.1", "algorithm.prompt_masking=0.1 is for diffu_grpo"),
+    bad("masked_diffusion", ["algorithm.objective=diffu_grpo"], "algorithm.samples=4 must be 1"),
+    bad("masked_diffusion", ["hints.on=True", "hints.low=0.9"], "hints.low=0.9", "high=0.6"),
+    bad("masked_diffusion", ["--num_processes=2", "--coordinator=h:1"], "this program runs in one process"),
+    bad("sft", f"--config={CONFIGS['masked_diffusion']}", "this config is for experiments.masked_diffusion"),
     bad("best_of_n", "best_of_n.combine.fn=men", "best_of_n.combine", "nearest: 'mean'"),
     bad("control_ppo", "algorithm.surrogate.fn=x", "algorithm.surrogate", "clipped_surrogate"),
     bad("control_ppo", "--config=configs/control/rewards.py:gail,smoke", "algorithm.relabel.demos=RUN/episodes.jsonl"),
@@ -511,7 +523,8 @@ def run_program(case: Case, monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", argv)
     monkeypatch.setattr(app, "run", lambda start, flags_parser: start(flags_parser(sys.argv)))
     monkeypatch.setattr(flags, "mark_flag_as_required", lambda name: None)  # it is, in the copy
-    program_flags.main(module.run, several_processes=case.program not in ("best_of_n", "grpo_async"))
+    alone = ("best_of_n", "grpo_async", "masked_diffusion")
+    program_flags.main(module.run, several_processes=case.program not in alone)
 
 
 def copy_of_flags(argv: list[str]) -> flags.FlagValues:

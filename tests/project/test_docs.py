@@ -129,6 +129,7 @@ def fields() -> set[str]:
         "configs/control/",
         "configs/plans.py",
         "configs/grpo_async.py",
+        "configs/masked_diffusion.py",
     )
     with_config = [f for f in files if f.startswith(folders) and "def get_config" in (REPO_ROOT / f).read_text()]
     assert len(with_config) > 10

@@ -91,7 +91,7 @@ def rotate(x: chex.Array, angles: tuple[chex.Array, chex.Array] | None) -> chex.
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
-def attention_mask(batch: TokenBatch, window: int = 0) -> chex.Array:
+def attention_mask(batch: TokenBatch, window: int = 0, *, causal: bool = True) -> chex.Array:
     """Causal mask within a token's own segment or its prefix. TokenBatch [B, T] -> bool [B, 1, T, T].
 
     Padding, segment 0, attends to padding, so that no row of the softmax is empty; a prefix of 0 is none.
@@ -100,6 +100,7 @@ def attention_mask(batch: TokenBatch, window: int = 0) -> chex.Array:
       batch: the rows.
       window: only keys less than that many positions back; 0 is any. Positions count, not columns: a completion placed
         after other completions of its prompt is as close to the prompt as they are.
+      causal: False also shows the keys after the query.
     """
     segments, length = batch.segment_ids, batch.segment_ids.shape[1]
     seen = segments[:, :, None] == segments[:, None, :]
@@ -108,8 +109,9 @@ def attention_mask(batch: TokenBatch, window: int = 0) -> chex.Array:
         seen |= (prefixes == segments[:, None, :]) & (prefixes != 0)
     if window:
         seen &= batch.positions[:, :, None] - batch.positions[:, None, :] < window
-    seen = (seen & jnp.tril(jnp.ones((length, length), bool))[None])[:, None]
-    return constrain(seen, "rows", None, "tokens", None)
+    if causal:
+        seen &= jnp.tril(jnp.ones((length, length), bool))[None]
+    return constrain(seen[:, None], "rows", None, "tokens", None)
 
 
 def attend(
@@ -160,3 +162,10 @@ def attend_causally(q: chex.Array, k: chex.Array, v: chex.Array, mask: chex.Arra
     return jnp.concatenate(
         [attend(q[:, b], k[:, : b.stop], v[:, : b.stop], mask[:, :, b, : b.stop], **keywords) for b in blocks], axis=1
     )
+
+
+def attend_both_ways(q: chex.Array, k: chex.Array, v: chex.Array, mask: chex.Array, **keywords) -> chex.Array:
+    """`attend` where a query sees keys before and after it, T = S: no block of keys can be skipped."""
+    chex.assert_equal_shape_prefix([q, k], 2)
+    q = constrain(q, "rows", "tokens", "heads", None)
+    return attend(q, *(constrain(x, "rows", None, "heads", None) for x in (k, v)), mask, **keywords)

@@ -59,6 +59,7 @@ class TransformerConfig:
       num_experts: 0 is a dense MLP.
       experts_per_token: number of experts per token, weighted by the router's probabilities.
       norm_topk_prob: make these weights sum to 1.
+      causal: False lets each token see its whole segment (masked diffusion). Such a model has no KV cache.
     """
 
     vocab_size: int
@@ -99,6 +100,7 @@ class TransformerConfig:
     num_experts: int = 0
     experts_per_token: int = 0
     norm_topk_prob: bool = True
+    causal: bool = True
 
     def __post_init__(self):
         # A list, as read from JSON, is not hashable; windows of 0 everywhere are the same model as none.
@@ -126,6 +128,10 @@ class TransformerConfig:
             raise ValueError(f"windows={self.windows} must hold {self.num_layers} lengths of at least 0, one per layer")
         if self.attention == "splash" and len(set(self.windows)) > 1:
             raise ValueError(f"attention='splash' takes one window for all layers, not windows={self.windows}")
+        if not self.causal and (self.windows or self.attention == "splash"):
+            raise ValueError(
+                f"causal=False takes attention='dot_product' and no windows, not {self.attention!r} and {self.windows}"
+            )
         if self.num_experts and not 1 <= self.experts_per_token <= self.num_experts:
             raise ValueError(f"experts_per_token={self.experts_per_token} is not in 1..num_experts={self.num_experts}")
         if self.num_experts and (self.mlp_bias or not self.gated_mlp):

@@ -18,7 +18,13 @@ import jax.numpy as jnp
 from rl_jax.core.axis_table import constrain, devices_over
 from rl_jax.core.split_head import SplitHead, split_head
 from rl_jax.core.types import Model, Params, TokenBatch
-from rl_jax.models.transformer.attention import attend_causally, attention_mask, layer_kinds, rotation
+from rl_jax.models.transformer.attention import (
+    attend_both_ways,
+    attend_causally,
+    attention_mask,
+    layer_kinds,
+    rotation,
+)
 from rl_jax.models.transformer.blocks import Block, make_norm
 from rl_jax.models.transformer.config import REMAT_POLICIES, TransformerConfig
 from rl_jax.models.transformer.decoding import as_cache, make_decode, routes_of, unstack
@@ -98,7 +104,7 @@ def _forward(
         raise ValueError(
             "attention='splash' does not support shared prefixes: set packing.mode=packed or attention='dot_product'"
         )
-    masks = [None if splash else attention_mask(batch, kind.window) for kind in kinds]
+    masks = [None if splash else attention_mask(batch, kind.window, causal=config.causal) for kind in kinds]
     shared = [(mask, rotation(kind, batch.positions)) for mask, kind in zip(masks, kinds, strict=True)]
     if len(kinds) == 1:
         (of_kind,), per_layer = shared, None
@@ -115,7 +121,8 @@ def _forward(
             keywords = {"scale": config.attention_scale, "softcap": config.attention_softcap}
             if splash:
                 return splash_attend(q, k, v, batch.segment_ids, window=kinds[0].window, **keywords), (k, v)
-            return attend_causally(q, k, v, mask, **keywords), (k, v)
+            attend = attend_causally if config.causal else attend_both_ways
+            return attend(q, k, v, mask, **keywords), (k, v)
 
         x, cache, routing = block.apply({"params": layer_params}, x, angles, full_attention, layer_chosen)
         return x, keep(cache, routing)
@@ -188,8 +195,18 @@ def make_transformer(config: TransformerConfig, *, record_routes: bool = False) 
     embed = functools.partial(_embed, config)
     extend, decode, init_cache = make_decode(config, embed, run_layer, normed, record_routes=record_routes)
     init = functools.partial(init_params, config)
+    routes = routes_of if record_routes else None
+    if not config.causal:
+        prefill = decode = extend = init_cache = _no_cache
     functions = (init, apply, unembed, prefill, decode, init_cache)
-    return Model(*functions, config.vocab_size, extend, unstack, own_split_head, routes_of if record_routes else None)
+    return Model(*functions, config.vocab_size, extend, unstack, own_split_head, routes, config.causal)
+
+
+def _no_cache(*_, **__):
+    raise ValueError(
+        "causal=False: what a token's keys and values are changes with the tokens after it, so there is no KV cache. "
+        "Sample this model with rl_jax.rollout.lm.masked.make_masked_generate (python -m experiments.masked_diffusion)"
+    )
 
 
 def make_routed_apply(config: TransformerConfig) -> Callable:

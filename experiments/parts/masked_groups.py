@@ -1,0 +1,150 @@
+"""The answers of one step of experiments.masked_diffusion: sampled, judged, with hints where all are wrong."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.parts.clock import Clock
+from experiments.parts.encoding import encode_prompts
+from experiments.parts.judging import Judged, judge
+from experiments.parts.masked_lm import jit_sampler
+from experiments.parts.prompts import feedback_of
+from experiments.parts.setup import Setup
+from experiments.parts.training import to_mesh
+from rl_jax.core.types import Params
+from rl_jax.experience import PromptStream
+from rl_jax.selection import inpainting
+
+
+class Answers(NamedTuple):
+    """The rows of one step.
+
+    Attributes:
+      judged: Judged of B rows.
+      hinted: bool [B, C]. Tokens that a hint gave.
+      metrics: of the rows.
+    """
+
+    judged: Judged
+    hinted: np.ndarray
+    metrics: dict[str, float]
+
+
+class Collector:
+    """Samples the rows of each step.
+
+    Args:
+      setup: of the run.
+      score: Rows -> RewardResult (rewards.make_rewards).
+      prompts: their stream.
+    """
+
+    def __init__(self, setup: Setup, score: Callable, prompts: PromptStream):
+        self._setup, self._score, self._prompts = setup, score, prompts
+        self._generate = jit_sampler(setup)
+
+    def __call__(self, params: Params, key: jax.Array, step: int, clock: Clock) -> Answers:
+        """The rows of one step.
+
+        Args:
+          params: of the sampler.
+          key: a typed key.
+          step: its number; seeds the hints.
+          clock: its laps are rollout_s and reward_s.
+        """
+        config = self._setup.config
+        group_size, records = config.sample.group_size, next(self._prompts)
+        shape = (len(records) * group_size, config.rollout.completion_length)
+        given = np.full(shape, self._setup.task.tokenizer.mask_id, np.int32)
+        judged = self._sample(records, params, key, given, clock)
+        seen = feedback_of([judged], group_size)
+        self._prompts.feedback(seen)
+        hopeless = inpainting.hopeless_groups(seen.success.reshape(-1), group_size)
+        metrics = {"group/all_wrong": float(hopeless.mean())} | self._prompts.metrics()
+        hinted = np.zeros(shape, bool)
+        if config.hints.on and hopeless.any():
+            rng = np.random.default_rng([config.seed, step])
+            given = self._hints(judged.records, hopeless, rng)
+            again = self._sample(records, params, jax.random.fold_in(key, 1), given, clock)
+            success = feedback_of([again], group_size).success.reshape(-1)
+            pairs = inpainting.replacements(success, hopeless, group_size, config.hints.replaced, rng)
+            if pairs:
+                rows, sources = (list(x) for x in zip(*pairs, strict=True))
+                judged = replaced(judged, again, rows, sources)
+                hinted[rows] = given[sources] != self._setup.task.tokenizer.mask_id
+            rescued = len({row // group_size for row, _ in pairs})
+            metrics |= {"hints/rescued": rescued / hopeless.sum(), "hints/rows": len(pairs) / len(hinted)}
+        return Answers(judged, hinted, metrics | metrics_of(judged, group_size))
+
+    def _sample(self, records, params, key, given: np.ndarray, clock: Clock) -> Judged:
+        prompts = to_mesh(self._setup, encode_prompts(self._setup, records))
+        rollout = self._generate(params, *prompts, key, to_mesh(self._setup, given))
+        clock.lap("rollout_s", rollout)
+        judged = judge(self._setup, self._score, rollout, records)
+        clock.lap("reward_s")
+        return judged
+
+    def _hints(self, records: list[dict], hopeless: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """What is given to each row, int32 [B, C]: chunks of the reference answer in the hopeless groups.
+
+        Raises:
+          ValueError: if a record has no reference answer.
+        """
+        config, tokenizer = self._setup.config, self._setup.task.tokenizer
+        settings, length, size = config.hints, config.rollout.completion_length, config.sample.group_size
+        result = np.full((len(records), length), tokenizer.mask_id, np.int32)
+        for group in np.flatnonzero(hopeless):
+            record = records[group * size]
+            if not record.get("completion"):
+                raise ValueError(
+                    f"hints.on: the record of prompt {record['prompt']!r:.80} has no completion to take a hint from; "
+                    "set hints.on=False or give the task's records reference answers"
+                )
+            reference = np.array(tokenizer.encode_continuation(record["completion"], eos=True))
+            for row in range(group * size, (group + 1) * size):
+                share = rng.uniform(settings.low, settings.high)
+                sizes = dict(min_chunk=settings.min_chunk, max_chunk=settings.max_chunk)
+                result[row] = inpainting.hint(reference, share, length, mask_id=tokenizer.mask_id, rng=rng, **sizes)
+        return result
+
+
+def replaced(judged: Judged, by: Judged, rows: list[int], sources: list[int]) -> Judged:
+    """`judged` with the given rows, their texts and rewards, from `by`. Both have the same columns."""
+
+    def put(old, new):
+        old = np.array(old)
+        old[rows] = np.asarray(new)[sources]
+        return old
+
+    completions = list(judged.completions)
+    for row, source in zip(rows, sources, strict=True):
+        completions[row] = by.completions[source]
+    result, other = judged.result, by.result
+    names = sorted(set(result.components) & set(other.components))
+    result = result._replace(
+        rewards=put(result.rewards, other.rewards),
+        components={name: put(result.components[name], other.components[name]) for name in names},
+        num_timeouts=result.num_timeouts + other.num_timeouts,
+        num_errors=result.num_errors + other.num_errors,
+        failed=None if result.failed is None or other.failed is None else put(result.failed, other.failed),
+    )
+    rollout = jax.tree.map(put, judged.rollout, by.rollout)
+    return judged._replace(rollout=rollout, completions=completions, result=result)
+
+
+def metrics_of(judged: Judged, group_size: int) -> dict[str, float]:
+    """Metrics of a step's rows, by the names that the other programs give them."""
+    result, rollout = judged.result, judged.rollout
+    groups = result.rewards.reshape(-1, group_size)
+    metrics = {
+        "reward/mean": result.rewards.mean(),
+        "reward/std": result.rewards.std(),
+        "reward/timeouts": result.num_timeouts,
+        "reward/errors": result.num_errors,
+        "group/zero_variance": np.mean(np.ptp(groups, axis=1) == 0),
+        "finished": rollout.finished.mean(),
+        "completion_length": rollout.completion_mask.sum(axis=1).mean(),
+    }
+    return metrics | {f"reward/{name}": column.mean() for name, column in result.components.items()}
