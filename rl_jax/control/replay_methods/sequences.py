@@ -92,7 +92,8 @@ def sequence_sac(
             found = read(head.values(critic.apply(params["critic"]["q"], observations, actions)), reads)
             loss += actor_losses.soft(log_probs[j], found, alpha)
             if j + 1 < length:
-                observations = model.apply(slow["critic"]["model"], *jax.lax.stop_gradient((observations, actions)))
+                following = model.apply(slow["critic"]["model"], observations, actions)
+                observations = jax.lax.stop_gradient(following)
         entropies = -jnp.mean(log_probs, axis=0)
         if learn_temperature:
             loss += actor_losses.temperature(own["log_temperature"], entropies, wanted)
