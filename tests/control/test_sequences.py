@@ -38,13 +38,17 @@ def batch_of(key, rows=7):
 
 
 def test_a_plan_of_one_action_is_sac():
-    """The losses and their gradients, of an actor that is the first step of the planner."""
-    own = parts()
+    """The losses, and the actor's gradient, of an actor that is the first step of the planner."""
+    inner = value_networks.make_actor((3,), LAW, **SMALL)  # reads (s, the action before)
+
+    def step(params, state, before):
+        return inner.apply(params, jnp.concatenate([state, before], axis=1)), 0.5 * state
 
     def first_step(params, observations):
-        return own.actor.step(params, own.actor.begin(params, observations), jnp.zeros((len(observations), 1)))[0]
+        return inner.apply(params, jnp.pad(observations, ((0, 0), (0, 1))))
 
-    sac = methods.sac(own._replace(actor=value_networks.Actor(own.actor.init, first_step, LAW)), temperature=0.3)
+    own = parts()._replace(actor=plans.planner_of(inner.init, lambda params, seen: seen, step, LAW))
+    sac = methods.sac(own._replace(actor=value_networks.Actor(inner.init, first_step, LAW)), temperature=0.3)
     srl = methods.sequence_sac(own, length=1, temperature=0.3)
 
     def run(key):
@@ -62,29 +66,23 @@ def test_a_plan_of_one_action_is_sac():
         def actors(method, params, slow):
             return method.actor_loss(params, slow, batch, key)[0]
 
-        found = {}
-        for loss in (critics, actors):
-            for name, function in (
-                ("loss", loss),
-                ("slope", jax.grad(lambda method, params, slow, loss=loss: jnp.sum(loss(method, params, slow)), 1)),
-            ):
-                pair = function(srl, params, slow), function(sac, plain(params), plain(slow))
-                found[loss.__name__, name] = pair
-        return found, jnp.mean(jnp.square(missed), axis=1)
+        slope = [
+            jax.grad(lambda own, params=params, method=method: jnp.sum(actors(method, own, params)))(params)["actor"]
+            for method, params in ((srl, params), (sac, plain(params)))
+        ]
+        pairs = [(loss(srl, params, slow), loss(sac, plain(params), plain(slow))) for loss in (critics, actors)]
+        return pairs, slope, jnp.mean(jnp.square(missed), axis=1)
 
-    found, missed = jax.jit(run, compiler_options=QUICK)(jax.random.key(0))
-    np.testing.assert_allclose(found["critics", "loss"][0] - missed, found["critics", "loss"][1], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(*found["actors", "loss"], rtol=1e-5, atol=1e-6)
-    for name in ("critics", "actors"):
-        mine, theirs = found[name, "slope"]
-        mine = mine | {"critic": mine["critic"]["q"]}
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), mine, theirs)
+    (critic, actor), slope, missed = jax.jit(run, compiler_options=QUICK)(jax.random.key(0))
+    np.testing.assert_allclose(critic[0] - missed, critic[1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(*actor, rtol=1e-5, atol=1e-6)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), *slope)
 
 
 class Simple:
     """Without networks: the state counts the steps, an action's mean is 0.1 s + 0.2 steps - 0.3 a_before."""
 
-    planner = plans.Planner(
+    planner = plans.planner_of(
         init=lambda key: jnp.float32([0.1, 0.2, -0.3]),
         begin=lambda params, seen: params[0] * seen,
         step=lambda params, state, before: (
@@ -92,7 +90,6 @@ class Simple:
             state + params[1],
         ),
         distribution=LAW,
-        size=1,
     )
     critic = value_networks.Critic(
         lambda key: jnp.float32([1.0, 0.5]),
@@ -158,11 +155,11 @@ def test_a_plan_is_carried_out_without_looking_and_its_last_action_is_held():
 def test_a_plan_of_four_actions_does_what_the_first_of_them_held_cannot():
     """A mass is pushed to the origin, with one look per four steps."""
     own = parts(width=32, members=1)
-    method, held, looking = (
+    method, held = (
         methods.sequence_sac(own, temperature=0.02, learn_temperature=False, **more)
-        for more in (dict(length=4), dict(length=1, decide_every=4), dict(length=1))
+        for more in (dict(length=4), dict(length=1, decide_every=4))
     )
-    count, adam = 600, optax.adam(optax.linear_schedule(1e-2, 1e-3, 600))
+    count, adam = 400, optax.adam(optax.linear_schedule(1e-2, 1e-3, 400))
 
     def push(seen, actions):
         speed = 0.7 * seen[:, 1] + 0.5 * actions[:, 0]
@@ -206,11 +203,12 @@ def test_a_plan_of_four_actions_does_what_the_first_of_them_held_cannot():
 
             return jnp.sum(jax.lax.scan(step, (start, method.memory(key, 32)), jnp.arange(8))[1])
 
-        return [evaluated(method) for method in (method, held, looking)]
+        return [evaluated(method) for method in (method, held)]
 
-    found = jax.jit(jax.vmap(run), compiler_options=QUICK)(jax.random.split(jax.random.key(0), 3))
-    plan, held, looking = (np.asarray(x) for x in found)
-    assert (plan > held + 0.2).all() and (plan > looking - 0.1).all(), (plan, held, looking)
+    with jax.default_prng_impl("unsafe_rbg"):  # compiles in half the time
+        found = jax.jit(jax.vmap(run), compiler_options=QUICK)(jax.random.split(jax.random.key(0), 3))
+    plan, held = (np.asarray(x) for x in found)
+    assert (plan > -0.6).all() and (plan > held + 1.0).all(), (plan, held)  # standing still has -2.8
 
 
 def test_refusals():

@@ -12,7 +12,8 @@ rate for all slow copies (there .005, and .001 for the base); edited actions are
 does that. Not confirmed: N = 8 of the paper; the code's default is 32. An adaptive beta of that code is left out.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -57,54 +58,16 @@ def expo(
     if samples < 1 or (isinstance(beta, int | float) and not 0 <= beta <= 2):
         raise ValueError(f"algorithm.method: samples={samples} must be 1 or more, and beta={beta} from 0 to 2")
 
-    def edit(params, observations: chex.Array, actions: chex.Array, noise: chex.Array):
-        """(edited actions [N, D], log pi_e of the edit before its scale [N])."""
-        flat = jnp.concatenate([observations.reshape(len(actions), -1), actions], axis=1)
-        outputs = editor.apply(params["edit"], flat)
-        stored = law.sample(outputs, noise)
-        return jnp.clip(actions + beta * law.to_env(stored), -1.0, 1.0), law.log_prob(outputs, stored)
-
-    def propose(base_params, params, observations: chex.Array, noise: chex.Array, edit_noise: chex.Array) -> chex.Array:
-        """The N actions of each state, and their edits: [B, 2 N, D]. noise [T, B N, D], edit_noise [B N, D]."""
-        repeated = jnp.repeat(observations, samples, axis=0)
-        actions = base.sample(base_params, repeated, noise)
-        found = [actions.reshape(-1, samples, size)]
-        if edits:
-            found.append(edit(params, repeated, actions, edit_noise)[0].reshape(-1, samples, size))
-        return jnp.concatenate(found, axis=1)
-
-    def values_of(critic_params, observations: chex.Array, actions: chex.Array, key: chex.PRNGKey) -> chex.Array:
-        """Q'(s, a), the least member's, of actions [B, M, D]: [B, M]."""
-        rows, count = actions.shape[:2]
-        flat = base.to_env(actions.reshape(rows * count, size))
-        outputs = critic.apply(critic_params, jnp.repeat(observations, count, axis=0), flat)
-        return head.values(least(head, outputs, key, subset)).reshape(rows, count)
-
-    def best(critic_params, observations: chex.Array, actions: chex.Array, key: chex.PRNGKey) -> chex.Array:
-        chosen = jnp.argmax(values_of(critic_params, observations, actions, key), axis=1)
-        return jnp.take_along_axis(actions, chosen[:, None, None], axis=1)[:, 0]
-
-    def acting(params, slow, worlds: Worlds):
-        keys = jax.vmap(lambda key: jax.random.split(jax.random.wrap_key_data(key), 4))(worlds.memory)
-        shapes = (base.steps, samples, size), (samples, size)
-        noise, edit_noise = (
-            jax.vmap(lambda key, shape=shape: jax.random.normal(key, shape))(keys[:, i])
-            for i, shape in enumerate(shapes)
-        )
-        noise = jnp.moveaxis(noise, 1, 0).reshape(base.steps, -1, size)
-        observations = worlds.observation
-        actions = propose(slow["actor"]["base"], params["actor"], observations, noise, edit_noise.reshape(-1, size))
-        # One subset of the critics for all environments: that of the first one's key.
-        chosen = base.to_env(best(slow["critic"], observations, actions, keys[0, 2]))
-        return jnp.concatenate([chosen, chosen], axis=1), jax.random.key_data(keys[:, 3])
+    fly = _fly(parts, samples, beta if edits else None, subset)
 
     def critic_loss(params, slow, batch: ReplayBatch, key: chex.PRNGKey):
         steps, (noise_key, edit_key, first_key, second_key) = batch.steps, jax.random.split(key, 4)
         rows = len(steps.rewards) * samples
         noise = jax.random.normal(noise_key, (base.steps, rows, size))
         edit_noise = jax.random.normal(edit_key, (rows, size))
-        actions = propose(params["actor"]["base"], params["actor"], steps.next_observations, noise, edit_noise)
-        chosen = base.to_env(best(slow["critic"], steps.next_observations, actions, first_key))
+        own = params["actor"]
+        actions = fly.propose(own["base"], own["edit"], steps.next_observations, noise, edit_noise)
+        chosen = base.to_env(fly.best(slow["critic"], steps.next_observations, actions, first_key))
         following = critic.apply(slow["critic"], steps.next_observations, chosen)
         target = least(head, following, second_key, subset)
         outputs = critic.apply(params["critic"], steps.observations, steps.actions)
@@ -118,7 +81,7 @@ def expo(
         metrics = {"base/loss": jnp.mean(loss)}
         if not edits:
             return loss, metrics
-        edited, log_probs = edit(own, observations, actions, law.noise(edit_key, (len(actions),)))
+        edited, log_probs = fly.edit(own["edit"], observations, actions, law.noise(edit_key, (len(actions),)))
         log_probs = log_probs - size * jnp.log(beta)
         found = jnp.mean(head.values(critic.apply(params["critic"], observations, base.to_env(edited))), axis=0)
         loss += actor_losses.soft(log_probs, found, jnp.exp(own["log_temperature"]))
@@ -139,6 +102,72 @@ def expo(
         critic_loss=critic_loss,
         actor_loss=actor_loss,
         slow=("critic", "actor"),
-        acting=acting,
+        acting=_make_acting(fly, base, samples),
         memory=lambda key, rows: jax.random.key_data(jax.random.split(key, rows)),
     )
+
+
+class OnTheFly(NamedTuple):
+    """The choice among the clone's actions and their edits.
+
+    Attributes:
+      edit: (editor's params, observations [N, ...], actions [N, D], noise [N, D]) -> (edited actions [N, D], log pi_e
+        of the edit before its scale [N]).
+      propose: (base's params, editor's, observations [B, ...], noise [T, B N, D], edit noise [B N, D]) -> the N actions
+        of each state and their edits, [B, 2 N, D]; without edits [B, N, D].
+      best: (critics' params, observations [B, ...], actions [B, M, D], key) -> [B, D], by the least member's value.
+    """
+
+    edit: Callable
+    propose: Callable
+    best: Callable
+
+
+def _fly(parts: ReplayParts, samples: int, beta, subset: int) -> OnTheFly:
+    """beta: None for no edits."""
+    critic, head, editor, base = parts.critic, parts.head, parts.actor, parts.base
+    law, size = editor.distribution, base.size
+
+    def edit(params, observations: chex.Array, actions: chex.Array, noise: chex.Array):
+        flat = jnp.concatenate([observations.reshape(len(actions), -1), actions], axis=1)
+        outputs = editor.apply(params, flat)
+        stored = law.sample(outputs, noise)
+        return jnp.clip(actions + beta * law.to_env(stored), -1.0, 1.0), law.log_prob(outputs, stored)
+
+    def propose(base_params, params, observations: chex.Array, noise: chex.Array, edit_noise: chex.Array) -> chex.Array:
+        repeated = jnp.repeat(observations, samples, axis=0)
+        actions = base.sample(base_params, repeated, noise)
+        found = [actions.reshape(-1, samples, size)]
+        if beta is not None:
+            found.append(edit(params, repeated, actions, edit_noise)[0].reshape(-1, samples, size))
+        return jnp.concatenate(found, axis=1)
+
+    def best(critic_params, observations: chex.Array, actions: chex.Array, key: chex.PRNGKey) -> chex.Array:
+        rows, count = actions.shape[:2]
+        flat = base.to_env(actions.reshape(rows * count, size))
+        outputs = critic.apply(critic_params, jnp.repeat(observations, count, axis=0), flat)
+        values = head.values(least(head, outputs, key, subset)).reshape(rows, count)
+        return jnp.take_along_axis(actions, jnp.argmax(values, axis=1)[:, None, None], axis=1)[:, 0]
+
+    return OnTheFly(edit, propose, best)
+
+
+def _make_acting(fly: OnTheFly, base, samples: int) -> Callable:
+    """OffPolicy.acting: the best of the slow base's actions and their edits; each environment has a key of its own."""
+    size = base.size
+
+    def acting(params, slow, worlds: Worlds):
+        keys = jax.vmap(lambda key: jax.random.split(jax.random.wrap_key_data(key), 4))(worlds.memory)
+        shapes = (base.steps, samples, size), (samples, size)
+        noise, edit_noise = (
+            jax.vmap(lambda key, shape=shape: jax.random.normal(key, shape))(keys[:, i])
+            for i, shape in enumerate(shapes)
+        )
+        noise = jnp.moveaxis(noise, 1, 0).reshape(base.steps, -1, size)
+        flat = edit_noise.reshape(-1, size)
+        actions = fly.propose(slow["actor"]["base"], params["actor"]["edit"], worlds.observation, noise, flat)
+        # One subset of the critics for all environments: that of the first one's key.
+        chosen = base.to_env(fly.best(slow["critic"], worlds.observation, actions, keys[0, 2]))
+        return jnp.concatenate([chosen, chosen], axis=1), jax.random.key_data(keys[:, 3])
+
+    return acting

@@ -29,7 +29,6 @@ from rl_jax.control.replay_methods.parts import (
 )
 from rl_jax.control.replay_types import OffPolicy
 from rl_jax.losses import actor as actor_losses
-from rl_jax.models.agents.plans import make_plan
 from rl_jax.rollout.envs.steps import Worlds
 
 
@@ -72,7 +71,7 @@ def sequence_sac(
     def critic_loss(params, slow, batch: ReplayBatch, key: chex.PRNGKey):
         steps, (act_key, member_key) = batch.steps, jax.random.split(key)
         noise = law.noise(act_key, (len(steps.rewards),))[None]
-        plan, log_probs = make_plan(planner, params["actor"]["policy"], steps.next_observations, noise, length=1)
+        plan, log_probs = planner.plan(params["actor"]["policy"], steps.next_observations, noise, 1)
         following = critic.apply(slow["critic"]["q"], steps.next_observations, law.to_env(plan[0]))
         target = least(head, following, member_key, subset)
         rewards = steps.rewards - batch.discounts * jnp.exp(params["actor"]["log_temperature"]) * log_probs[0]
@@ -85,7 +84,7 @@ def sequence_sac(
     def actor_loss(params, slow, batch: ReplayBatch, key: chex.PRNGKey):
         own, observations = params["actor"], batch.steps.observations
         noise = _noise(law, key, len(observations), length)
-        plan, log_probs = make_plan(planner, own["policy"], observations, noise, length=length)
+        plan, log_probs = planner.plan(own["policy"], observations, noise, length)
         alpha, loss = jnp.exp(own["log_temperature"]), jnp.zeros(len(observations))
         for j in range(length):
             actions = law.to_env(plan[j])
@@ -98,21 +97,6 @@ def sequence_sac(
         if learn_temperature:
             loss += actor_losses.temperature(own["log_temperature"], entropies, wanted)
         return loss, soft_metrics(own, jnp.mean(entropies))
-
-    def acting(params, slow, worlds: Worlds):
-        policy, observations = params["actor"]["policy"], worlds.observation
-        keys = jax.vmap(lambda key: jax.random.split(jax.random.wrap_key_data(key)))(worlds.memory["keys"])
-        noise = jax.vmap(lambda key: law.noise(key, (length,)))(keys[:, 0])
-        options = dict(length=length)
-        plans = (
-            make_plan(planner, policy, observations, jnp.swapaxes(noise, 0, 1), **options)[0],
-            make_plan(planner, policy, observations, None, **options)[0],
-        )
-        new = jnp.swapaxes(jnp.concatenate(plans, axis=-1), 0, 1)
-        at = worlds.episode_length % every
-        plan = jnp.where((at == 0)[:, None, None], new, worlds.memory["plan"])
-        now = jnp.take_along_axis(plan, jnp.minimum(at, length - 1)[:, None, None], axis=1)[:, 0]
-        return now, {"keys": jax.random.key_data(keys[:, 1]), "plan": plan}
 
     def memory(key: chex.PRNGKey, rows: int) -> dict[str, chex.Array]:
         keys = jax.random.key_data(jax.random.split(key, rows))
@@ -128,9 +112,26 @@ def sequence_sac(
         critic_loss=critic_loss,
         actor_loss=actor_loss,
         slow=("critic",),
-        acting=acting,
+        acting=_make_acting(planner, length, every),
         memory=memory,
     )
+
+
+def _make_acting(planner, length: int, every: int):
+    """OffPolicy.acting: the plans' actions one by one, a new plan each `every` steps of an episode."""
+
+    def acting(params, slow, worlds: Worlds):
+        policy, observations = params["actor"]["policy"], worlds.observation
+        keys = jax.vmap(lambda key: jax.random.split(jax.random.wrap_key_data(key)))(worlds.memory["keys"])
+        noise = jax.vmap(lambda key: planner.distribution.noise(key, (length,)))(keys[:, 0])
+        drawn, mode = (planner.plan(policy, observations, own, length)[0] for own in (jnp.swapaxes(noise, 0, 1), None))
+        new = jnp.swapaxes(jnp.concatenate([drawn, mode], axis=-1), 0, 1)
+        at = worlds.episode_length % every
+        plan = jnp.where((at == 0)[:, None, None], new, worlds.memory["plan"])
+        now = jnp.take_along_axis(plan, jnp.minimum(at, length - 1)[:, None, None], axis=1)[:, 0]
+        return now, {"keys": jax.random.key_data(keys[:, 1]), "plan": plan}
+
+    return acting
 
 
 def _noise(law, key: chex.PRNGKey, rows: int, length: int) -> chex.Array:

@@ -25,15 +25,14 @@ class Planner(NamedTuple):
 
     Attributes:
       init: (key) -> params.
-      begin: (params, observations [N, ...]) -> state [N, W].
-      step: (params, state, the action before, [N, D] in [-1, 1]) -> (outputs [N, distribution.num_outputs], state).
+      plan: (params, observations [N, ...], noise [J, N, D] or None, J) -> (actions float32 [J, N, D] as they are
+        stored, log-probs [J, N]). Without noise each action is the mode, and that is fed back.
       distribution: of one action, models.agents.exploration.squashed.
       size: D.
     """
 
     init: Callable
-    begin: Callable
-    step: Callable
+    plan: Callable
     distribution: Distribution
     size: int
 
@@ -50,6 +49,31 @@ class StateModel(NamedTuple):
     apply: Callable
 
 
+def planner_of(init: Callable, begin: Callable, step: Callable, distribution: Distribution) -> Planner:
+    """A Planner of a recurrence.
+
+    Args:
+      init: (key) -> params.
+      begin: (params, observations [N, ...]) -> state [N, W].
+      step: (params, state, the action before, [N, D] in [-1, 1]) -> (outputs [N, distribution.num_outputs], state).
+      distribution: models.agents.exploration.squashed.
+    """
+    law, size = distribution, distribution.num_outputs // 2
+
+    def plan(params: Params, observations: chex.Array, noise: chex.Array | None, length: int):
+        state = begin(params, observations)
+        before, actions, log_probs = jnp.zeros((len(observations), size)), [], []
+        for j in range(length):
+            outputs, state = step(params, state, before)
+            stored = law.mode(outputs) if noise is None else law.sample(outputs, noise[j])
+            actions.append(stored)
+            log_probs.append(law.log_prob(outputs, stored))
+            before = jnp.tanh(stored)
+        return jnp.stack(actions), jnp.stack(log_probs)
+
+    return Planner(init, plan, law, size)
+
+
 def make_planner(observation_shape: tuple[int, ...], distribution: Distribution, **layers: Any) -> Planner:
     """A Planner whose GRU is as wide as the last hidden layer.
 
@@ -58,10 +82,9 @@ def make_planner(observation_shape: tuple[int, ...], distribution: Distribution,
       distribution: models.agents.exploration.squashed.
       **layers: hidden, activation, channels, layer_norm, as in models.agents.value_networks.
     """
-    size = distribution.num_outputs // 2
     _, torso = make_layers(observation_shape, layers | dict(members=1))
     width = torso.size
-    cell = gru(size, width)
+    cell = gru(distribution.num_outputs // 2, width)
 
     def init(key: chex.PRNGKey) -> Params:
         params, head_key = torso.init(key)
@@ -72,35 +95,12 @@ def make_planner(observation_shape: tuple[int, ...], distribution: Distribution,
     def begin(params: Params, observations: chex.Array) -> chex.Array:
         return linear(torso.apply(params, observations), params["into"])
 
-    def step(params: Params, state: chex.Array, previous: chex.Array) -> tuple[chex.Array, chex.Array]:
+    def step(params: Params, state: chex.Array, before: chex.Array) -> tuple[chex.Array, chex.Array]:
         nobody = jnp.zeros((len(state), 1), bool)  # no state is cleared
-        _, state, _ = cell.run(params["gru"], previous[:, None], state, nobody)
+        _, state, _ = cell.run(params["gru"], before[:, None], state, nobody)
         return linear(state, params["head"]), state
 
-    return Planner(init, begin, step, distribution, size)
-
-
-def make_plan(
-    planner: Planner, params: Params, observations: chex.Array, noise: chex.Array | None, *, length: int
-) -> tuple[chex.Array, chex.Array]:
-    """A plan for each observation: (actions float32 [J, N, D] as the distribution stores them, log-probs [J, N]).
-
-    Args:
-      planner: the actor.
-      params: its params.
-      observations: [N, ...].
-      noise: [J, N, D], of the distribution; None takes the mode of each, and feeds that back.
-      length: J.
-    """
-    law, state = planner.distribution, planner.begin(params, observations)
-    previous, plan, log_probs = jnp.zeros((len(observations), planner.size)), [], []
-    for j in range(length):
-        outputs, state = planner.step(params, state, previous)
-        stored = law.mode(outputs) if noise is None else law.sample(outputs, noise[j])
-        plan.append(stored)
-        log_probs.append(law.log_prob(outputs, stored))
-        previous = jnp.tanh(stored)
-    return jnp.stack(plan), jnp.stack(log_probs)
+    return planner_of(init, begin, step, distribution)
 
 
 def make_state_model(size: int, low: Any, high: Any, **layers: Any) -> StateModel:
