@@ -49,6 +49,7 @@ CONTROL = {
     "network.dueling": "Heads for the state and for the actions. Of critics of all actions.",
     "network.layer_norm": "LayerNorm before each activation.",
     "network.enumerated": "One network that reads each combined action, instead of an output for each.",
+    "network.denoising_steps": "expo: denoising steps of the cloned policy.",
     "algorithm.base": "Fixed policy to correct (rl_jax.envs.worlds.docking), and the scale of the correction.",
     "algorithm.intervention": "Somebody who takes over where the policy goes wrong (rl_jax.envs.worlds.docking).",
     "algorithm.method": "Off-policy method (rl_jax.control.replay_methods).",

@@ -7,8 +7,9 @@
 Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a probe, `matching`, `corridor`, `aim`,
 `laser` (a pulse to shorten), `restless` (coupled arms), `docking`. A method, of choices: `dqn` (with a double
 target, the default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`, `rainbow` (all of these with c51),
-`discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `residual` (a correction of a fixed policy; in
-`docking`), `hil_serl` (somebody intervenes; in `docking`). `smoke` (seconds, for CI).
+`discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `srl` (four actions per decision), `held_sac`
+(its comparison), and in `docking` `residual` (a correction of a fixed policy), `hil_serl` (somebody intervenes), `expo`
+(edits of a cloned diffusion policy). `smoke` (seconds, for CI).
 """
 
 import math
@@ -145,6 +146,16 @@ METHODS = {
     ),
     # arXiv 1812.05905.
     "sac": dict(network=dict(members=2), algorithm=dict(method=dict(fn="sac", temperature=1.0))),
+    # arXiv 2410.08979 (SRL): a plan of 4 actions per decision.
+    "srl": dict(
+        network=dict(members=2),
+        algorithm=dict(method=dict(fn="sequence_sac", temperature=1.0, length=4, decide_every=0)),
+    ),
+    # Its comparison: SAC whose actions are held for 4 steps when it acts.
+    "held_sac": dict(
+        network=dict(members=2),
+        algorithm=dict(method=dict(fn="sequence_sac", temperature=1.0, length=1, decide_every=4)),
+    ),
     # arXiv 2101.05982: 10 critics, the least of 2 of them, 20 gradient steps per step.
     "redq": dict(
         network=dict(members=10),
@@ -177,8 +188,22 @@ METHODS["hil_serl"] = dict(
     ),
     train=dict(actor_every=4),
 )
-IN_DOCKING = ("residual", "hil_serl")  # what they need is written for it alone
-OF_NUMBERS = ("residual", "hil_serl", "ddpg", "td3", "sac", "redq")
+# arXiv 2507.07986 (EXPO): a cloned diffusion policy, edits of its actions, the best of both by Q. The demonstrations
+# aim beside the goal; the edits are larger than the published ones (.05 to .3 by task, not confirmed).
+METHODS["expo"] = dict(
+    replay=dict(kept=1024),  # of the demonstrator: half of each batch
+    network=dict(members=10, layer_norm=True, denoising_steps=10),
+    algorithm=dict(
+        method=dict(fn="expo", samples=8, beta=0.3, temperature=0.1, subset=2),
+        intervention=dict(fn="demonstrator", bias=0.3),
+    ),
+    train=dict(actor_every=4),
+    eval=dict(greedy=False),  # the policy is its samples
+)
+# What they need is written for it alone.
+IN_DOCKING = {"residual": "corrects the controller", "hil_serl": "is helped by the controller"}
+IN_DOCKING["expo"] = "is shown the controller"
+OF_NUMBERS = (*IN_DOCKING, "ddpg", "td3", "sac", "srl", "held_sac", "redq")
 # The range of discounted returns, for c51 and rainbow.
 RANGES = {"cartpole": (0.0, 100.0), "breakout": (0.0, 30.0), "matching": (-1.0, 1.0), "corridor": (0.0, 1.0)}
 RANGES["restless"] = (0.0, 10.0)
@@ -191,8 +216,7 @@ def get_config(arg: str | None = None):
         raise ValueError(f"choose at most one environment and one method, not {', '.join(places + methods)}")
     method = methods[0] if methods else "sac" if set(places) & set(CONTINUOUS) else "dqn"
     if method in IN_DOCKING and places not in ([], ["docking"]):
-        what = "corrects" if method == "residual" else "is helped by"
-        raise ValueError(f"{method} {what} the controller of docking; there is none for {places[0]}")
+        raise ValueError(f"{method} {IN_DOCKING[method]} of docking; there is none for {places[0]}")
     usual = "docking" if method in IN_DOCKING else "pendulum"
     place = places[0] if places else usual if method in OF_NUMBERS else "cartpole"
     if (place in CONTINUOUS) != (method in OF_NUMBERS):

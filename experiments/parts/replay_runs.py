@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from experiments.parts.control_runs import judge
@@ -14,19 +15,20 @@ from experiments.parts.episodes import episode_row
 from experiments.parts.processes import to_host
 from rl_jax import envs
 from rl_jax.control import replay_methods
-from rl_jax.control.off_policy import make_replay_update
+from rl_jax.control.off_policy import make_acting, make_replay_update
 from rl_jax.control.replay import Priority
 from rl_jax.control.replay_methods import ReplayParts
-from rl_jax.control.replay_types import ReplaySettings, ReplayState, unravelers
+from rl_jax.control.replay_types import ReplaySettings, ReplayState, first_memory, opener, unravelers
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import all_reduce, empty_like, merge
 from rl_jax.envs.worlds import docking, restless
 from rl_jax.losses import value_heads
-from rl_jax.models.agents import exploration, value_networks
+from rl_jax.models.agents import diffusion, exploration, plans, value_networks
 from rl_jax.models.agents.distributions import categorical
 from rl_jax.rollout.envs.episode import record_episode
 
 CHOICES = ("dqn", "discrete_sac")  # methods of whole-number actions; the others take real ones
+BEFORE_SQUASH = ("sac", "sequence_sac")  # methods whose actions are stored before the squash
 
 
 class Built(NamedTuple):
@@ -59,7 +61,7 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
     space, shape, name = env.action_space, env.observation_space.shape, algorithm["method"]["fn"]
     layers = config.network.to_dict()
     dueling, members, kind = layers.pop("dueling"), layers.pop("members"), layers.pop("kind")
-    enumerated = layers.pop("enumerated")
+    enumerated, denoising = layers.pop("enumerated"), layers.pop("denoising_steps", 0)
     if kind != "mlp":
         raise ValueError(f"network.kind={kind!r}: replay draws single steps, which an mlp reads; set it to 'mlp'")
     head = bind(algorithm["head"], value_heads)()
@@ -84,10 +86,15 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
     else:
         bounds = (space.low, space.high)
         critic = value_networks.make_q_function(shape, *bounds, head.num_outputs, members=members, **layers)
-        law, actor, smoothing, around = _actor_of_numbers(algorithm, shape, bounds, layers)
-        parts = parts._replace(critic=critic, actor=actor, smoothing=smoothing)
+        more = {"expo": _edited, "sequence_sac": _planned}.get(name)
+        if more is None:
+            law, actor, smoothing, around = _actor_of_numbers(algorithm, shape, bounds, layers)
+            parts = parts._replace(critic=critic, actor=actor, smoothing=smoothing)
+        else:
+            law, parts = more(parts._replace(critic=critic), shape, bounds, layers, denoising)
+            around = None
     method = bind(algorithm["method"], replay_methods)(parts)
-    uniform = exploration.uniform_actions(law, *bounds, stored_before_squash=name == "sac")
+    uniform = exploration.uniform_actions(law, *bounds, stored_before_squash=name in BEFORE_SQUASH)
     law = exploration.exploring(law, uniform, around=around)
     watching = algorithm.get("intervention", {"fn": ""})
     if not watching["fn"]:
@@ -95,7 +102,7 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
     if whole or config.env.name != "probes/docking":
         raise ValueError(f"algorithm.intervention: {watching['fn']} watches probes/docking, not {config.env.name}")
     watch = bind(watching, docking)
-    stored = exploration.to_stored(*bounds, before_squash=name == "sac")
+    stored = exploration.to_stored(*bounds, before_squash=name in BEFORE_SQUASH)
 
     def intervention(observations: jax.Array):
         actions, flags = watch(observations)
@@ -143,6 +150,25 @@ def _actor_of_numbers(algorithm: dict[str, Any], shape: tuple[int, ...], bounds,
         return jnp.clip(outputs[..., : random.shape[-1]] + scale * random, -1.0, 1.0)
 
     return law, actor, exploration.residual(*bounds, scale=scale, **target), around
+
+
+def _edited(parts: ReplayParts, shape: tuple[int, ...], bounds, layers: dict[str, Any], denoising: int):
+    """(how expo acts, its parts): an actor of edits, and the base policy."""
+    size = len(bounds[0])
+    ones = np.ones(size, np.float32)
+    editor = value_networks.make_actor((math.prod(shape) + size,), exploration.squashed(-ones, ones), **layers)
+    base = diffusion.make_diffusion(shape, *bounds, steps=denoising or 10, **layers)
+    return exploration.drawn(size, lambda actions: actions), parts._replace(actor=editor, base=base)
+
+
+def _planned(parts: ReplayParts, shape: tuple[int, ...], bounds, layers: dict[str, Any], denoising: int):
+    """(how sequence_sac acts, its parts): an actor of sequences, and the model of the next state."""
+    if len(shape) != 1:
+        raise ValueError(f"algorithm.method.fn='sequence_sac' learns the next state of vectors, not of images {shape}")
+    law = exploration.squashed(*bounds)
+    planner = plans.make_planner(shape, law, **layers)
+    model = plans.make_state_model(*shape, *bounds, **layers)
+    return exploration.drawn(len(bounds[0]), law.to_env), parts._replace(actor=planner, model=model)
 
 
 def make_settings(config, groups: dict[str, Any], parts: int) -> ReplaySettings:
@@ -239,7 +265,7 @@ def make_replay_run(config, *, parts: int = 1, axis_name: str | None = None) -> 
             axis_name=axis_name,
             intervention=built.intervention,
         )
-        return built.distribution, *functions
+        return built, *functions
 
     parts_of({})  # what is wrong with the numbers is said here, outside of a trace
 
@@ -247,7 +273,7 @@ def make_replay_run(config, *, parts: int = 1, axis_name: str | None = None) -> 
         return parts_of(values)[1](key)
 
     def advance(state: ReplayState, values: dict[str, jax.Array], count: int):
-        distribution, _, update, policy_of = parts_of(values)
+        built, _, update, policy_of = parts_of(values)
 
         def step(carry, _):
             state, metrics = update(carry[0])
@@ -259,7 +285,9 @@ def make_replay_run(config, *, parts: int = 1, axis_name: str | None = None) -> 
             metrics = all_reduce(metrics, axis_name)
         metrics = {name: mean.value() for name, mean in metrics.items()}
         if judged is not None:
-            metrics |= judge(config, policy_of(state), distribution, judged, state.train)
+            key = jax.random.fold_in(jax.random.fold_in(state.train.rng, 2**31 - 3), state.train.step)
+            memory = first_memory(built.method, key, judged.num_envs)
+            metrics |= judge(config, policy_of(state), built.distribution, judged, state.train, memory)
         return state, metrics
 
     def params(state: ReplayState):
@@ -274,18 +302,19 @@ def make_replay_recorder(config) -> Callable:
         return lambda state, step: []
     env = load_env(config, 1, fresh_starts=0)
     built = build(config, settings_of(config)["algorithm"], env)
-    unravel = unravelers(built.method)
+    opened, acting = opener(built.method), make_acting(built.method)
 
     def record(train) -> Any:
-        params = {name: unravel[name](x) for name, x in train.params.items()}
+        own = acting(opened(train.params), opened(train.trackers["slow"]), jnp.float32(0.0))
 
         def policy(worlds):
-            outputs = built.method.policy(params, worlds.observation)
-            unused = built.distribution.num_outputs - outputs.shape[1]  # no random actions and no interventions
-            return jnp.concatenate([outputs, jnp.zeros((len(outputs), unused))], axis=1), worlds.memory
+            outputs, memory = own(worlds)
+            unused = built.distribution.num_outputs - outputs.shape[1]  # no interventions
+            return jnp.concatenate([outputs, jnp.zeros((len(outputs), unused))], axis=1), memory
 
         key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 2), train.step)
-        options = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy)
+        memory = first_memory(built.method, jax.random.fold_in(key, 1), 1)
+        options = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
         return record_episode(policy, built.distribution, env, key, **options)
 
     options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None  # compiles faster

@@ -11,6 +11,7 @@ from experiments.studies.games import last_iterate
 from experiments.studies.horizons import effective_horizon
 from experiments.studies.judges import judge_cotraining
 from experiments.studies.length import length_bias
+from experiments.studies.mismatch import objective_mismatch
 from experiments.studies.noise import deterministic_preferences, label_noise
 from experiments.studies.offline_values import value_outliers
 from experiments.studies.policy_gradients import gradient_noise, kl_placement
@@ -45,6 +46,7 @@ __all__ = [
     "judge_cotraining",
     "kl_placement",
     "maze_steps",
+    "objective_mismatch",
     "question_weights",
     "online_offline",
     "pair_origin",

@@ -24,11 +24,11 @@ from jax.flatten_util import ravel_pytree
 from rl_jax.control import interventions
 from rl_jax.control.replay import Replay, add, empty
 from rl_jax.control.replay_learning import make_learner
-from rl_jax.control.replay_types import OffPolicy, ReplaySettings, ReplayState, check, opener
+from rl_jax.control.replay_types import OffPolicy, ReplaySettings, ReplayState, check, first_memory, opener
 from rl_jax.control.transitions import Transitions
 from rl_jax.control.update import own_key
 from rl_jax.core.masked import Max, Mean
-from rl_jax.rollout.envs.steps import Worlds, collect, memoryless, start
+from rl_jax.rollout.envs.steps import Worlds, collect, start
 from rl_jax.training.step import TrainState
 
 
@@ -70,21 +70,27 @@ def make_replay_update(
     opened = opener(method)
     learn = make_learner(method, settings, optimizers, axis_name=axis_name, learn_from=learn_from)
 
-    acting = _make_acting(method, intervention)
+    acting = make_acting(method, intervention)
     gathered = _make_gathered(acting, distribution, env, intervention is not None)
+
+    def both(train: TrainState):
+        """(params, slow copies) as the method's pytrees."""
+        return opened(train.params), opened(train.trackers["slow"])
 
     def init(key: chex.PRNGKey) -> ReplayState:
         params_key, worlds_key, train_key, warmup_key = jax.random.split(key, 4)
         train = _first(method, optimizers, params_key, train_key)
-        worlds = start(env, own_key(worlds_key, axis_name))
+        memory_key = jax.random.fold_in(own_key(worlds_key, axis_name), 1)
+        memory = first_memory(method, memory_key, env.num_envs)
+        worlds = start(env, own_key(worlds_key, axis_name), memory)
         warmup_key, kept_key = jax.random.split(own_key(warmup_key, axis_name))
         if settings.kept:
-            untrained = opened(train.params), worlds, kept_key, jnp.float32(0.0), settings.kept
+            untrained = *both(train), worlds, kept_key, jnp.float32(0.0), settings.kept
             worlds, rows, _, _ = gathered(*untrained, helped="always")
             kept = _holding(rows, settings._replace(slots=settings.kept))
             train = train._replace(trackers=train.trackers | {"kept": kept})
         keys = warmup_key, jnp.float32(1.0)
-        worlds, rows, taken, _ = gathered(opened(train.params), worlds, *keys, settings.warmup)
+        worlds, rows, taken, _ = gathered(*both(train), worlds, *keys, settings.warmup)
         if intervention is not None:
             flags = interventions.write(jnp.zeros((len(taken), settings.slots)), jnp.int32(0), taken)
             train = train._replace(trackers=train.trackers | {"taken": flags})
@@ -94,7 +100,7 @@ def make_replay_update(
         key = own_key(jax.random.fold_in(state.train.rng, state.updates), axis_name)
         act_key, learn_key = jax.random.split(key)
         share = settings.random_share(state.updates)
-        worlds, rows, taken, metrics = gathered(opened(state.train.params), state.worlds, act_key, share, num_steps)
+        worlds, rows, taken, metrics = gathered(*both(state.train), state.worlds, act_key, share, num_steps)
         if intervention is not None:
             flags = interventions.write(state.train.trackers["taken"], state.written, taken)
             state = state._replace(train=state.train._replace(trackers=state.train.trackers | {"taken": flags}))
@@ -108,34 +114,42 @@ def make_replay_update(
         return state._replace(updates=state.updates + 1), metrics
 
     def policy_of(state: ReplayState) -> Callable:
-        return acting(opened(state.train.params), jnp.float32(0.0))
+        return acting(*both(state.train), jnp.float32(0.0))
 
     return init, update, policy_of
 
 
-def _make_acting(method: OffPolicy, intervention: Callable | None) -> Callable:
-    """(params, share of random actions, when the expert takes over) -> the policy of `collect`."""
+def make_acting(method: OffPolicy, intervention: Callable | None = None) -> Callable:
+    """(params, slow, share of random actions, when the expert takes over) -> the policy of `collect`.
 
-    def acting(params: dict[str, Any], share: chex.Array, helped: str = "never") -> Callable:
-        def policy(observations: chex.Array) -> chex.Array:
-            outputs = method.policy(params, observations)
+    Args:
+      method: with `policy`, which needs no memory, or `acting`.
+      intervention: as at make_replay_update.
+    """
+
+    def acting(params: dict[str, Any], slow: dict[str, Any], share: chex.Array, helped: str = "never") -> Callable:
+        def policy(worlds: Worlds):
+            if method.acting is None:
+                outputs, memory = method.policy(params, worlds.observation), worlds.memory
+            else:
+                outputs, memory = method.acting(params, slow, worlds)
             column = jnp.broadcast_to(jnp.asarray(share, outputs.dtype), (len(outputs), 1))
             if intervention is None:
-                return jnp.concatenate([outputs, column], axis=1)
-            actions, flags = intervention(observations)
+                return jnp.concatenate([outputs, column], axis=1), memory
+            actions, flags = intervention(worlds.observation)
             flags = {"never": jnp.zeros_like(flags), "when due": flags, "always": jnp.ones_like(flags)}[helped]
-            return jnp.concatenate([outputs, column, actions, flags[:, None]], axis=1)
+            return jnp.concatenate([outputs, column, actions, flags[:, None]], axis=1), memory
 
-        return memoryless(policy)
+        return policy
 
     return acting
 
 
 def _make_gathered(acting: Callable, distribution, env, intervening: bool) -> Callable:
-    """(params, worlds, key, share, T) -> (worlds, Transitions [B, T], which the expert took [B, T] or (), metrics)."""
+    """(params, slow, worlds, key, share, T) -> (worlds, Transitions [B, T], which the expert took or (), metrics)."""
 
-    def gathered(params, worlds: Worlds, key: chex.PRNGKey, share: chex.Array, count: int, helped: str = "when due"):
-        policy = acting(params, share, helped)
+    def gathered(params, slow, worlds: Worlds, key, share: chex.Array, count: int, helped: str = "when due"):
+        policy = acting(params, slow, share, helped)
         worlds, rows, metrics = collect(policy, distribution, env, worlds, key, num_steps=count)
         kept = Transitions(
             observations=rows.observations,

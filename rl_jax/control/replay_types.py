@@ -18,17 +18,22 @@ class OffPolicy(NamedTuple):
 
     Attributes:
       init: (key) -> params.
-      policy: (params, observations [N, ...]) -> outputs [N, ...] of the distribution.
+      policy: (params, observations [N, ...]) -> outputs [N, ...] of the distribution. None if it has `acting`.
       critic_loss: (params, slow, ReplayBatch [N], key) -> (loss [N], size of the errors [N], {name: float []}).
       actor_loss: (params, slow, ReplayBatch [N], key) -> (loss [N], {name: float []}), or None without an actor.
       slow: the groups of which a slow copy is kept.
+      acting: (params, slow, Worlds [B]) -> (outputs [B, ...], memory), for a method that acts with more than its
+        newest params and the observation.
+      memory: (key, B) -> the memory at the start, a pytree with B first; () without it.
     """
 
     init: Callable
-    policy: Callable
+    policy: Callable | None
     critic_loss: Callable
     actor_loss: Callable | None
     slow: tuple[str, ...]
+    acting: Callable | None = None
+    memory: Callable | None = None
 
 
 class ReplaySettings(NamedTuple):
@@ -100,6 +105,11 @@ def opener(method: OffPolicy) -> Callable:
     """{group: flat vector} -> {group: pytree}, for any of the method's groups."""
     unravel = unravelers(method)
     return lambda vectors: {name: unravel[name](x) for name, x in vectors.items()}
+
+
+def first_memory(method: OffPolicy, key: chex.PRNGKey, num_envs: int) -> Any:
+    """The memory of a method's policy at the start of `num_envs` environments; () if it has none."""
+    return () if method.memory is None else method.memory(key, num_envs)
 
 
 def check(settings: ReplaySettings, num_steps: int, method: OffPolicy, *, intervening: bool = False) -> None:

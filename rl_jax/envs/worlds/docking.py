@@ -56,3 +56,13 @@ def guide(observations: chex.Array, *, margin: float = 0.0) -> tuple[chex.Array,
     """
     away = jnp.sum(observations[:, :2] * observations[:, 2:], axis=1)
     return biased_pd(observations, bias=0.0), away > margin
+
+
+def demonstrator(observations: chex.Array, *, bias: float = 0.3) -> tuple[chex.Array, chex.Array]:
+    """Somebody who has shown what they do and then only watches: (`biased_pd`'s actions [N, 2], False [N]).
+
+    Args:
+      observations: float [N, 4].
+      bias: of biased_pd; 0 is its best.
+    """
+    return biased_pd(observations, bias=bias), jnp.zeros(len(observations), bool)

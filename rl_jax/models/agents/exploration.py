@@ -109,6 +109,26 @@ def residual(
     return own._replace(num_outputs=2 * size, sample=sample, mode=mode)
 
 
+def drawn(size: int, to_env: Callable) -> Distribution:
+    """The actions of a policy that has drawn them itself: outputs are (the drawn action, its mode), 2 D, as stored.
+
+    Args:
+      size: D.
+      to_env: actions as they are stored -> in the environment's units.
+    """
+
+    def sample(outputs: chex.Array, noise: chex.Array) -> chex.Array:
+        return outputs[..., :size]
+
+    def noise(key: chex.PRNGKey, shape: tuple[int, ...]) -> chex.Array:
+        return jnp.zeros(shape)
+
+    def mode(outputs: chex.Array) -> chex.Array:
+        return outputs[..., size:]
+
+    return Distribution(2 * size, noise, sample, mode, _no_density, _no_density, to_env, _no_density)
+
+
 def squashed(low: np.ndarray, high: np.ndarray) -> Distribution:
     """`tanh_gaussian` whose densities are those of the action scaled to [-1, 1], as SAC's target entropy counts them.
 

@@ -57,9 +57,9 @@ def make_action_values(
       num_actions: A.
       num_outputs: H.
       dueling: two heads, for the state and for the actions. Source: arXiv 1511.06581.
-      **layers: members, hidden, activation, channels, layer_norm; see `_network`.
+      **layers: members, hidden, activation, channels, layer_norm; see `make_layers`.
     """
-    members, torso = _network(observation_shape, layers)
+    members, torso = make_layers(observation_shape, layers)
 
     def init(key: chex.PRNGKey) -> Params:
         params, head_key = torso.init(key)
@@ -91,7 +91,7 @@ def make_enumerated_values(
       observation_shape: (D,).
       action_vectors: float [A, n].
       num_outputs: H.
-      **layers: members, hidden, activation, layer_norm; see `_network`.
+      **layers: members, hidden, activation, layer_norm; see `make_layers`.
     """
     count, size = action_vectors.shape
     low, high = -jnp.ones(size), jnp.ones(size)
@@ -114,13 +114,13 @@ def make_q_function(observation_shape: tuple[int, ...], low: Any, high: Any, num
       low: of the actions, finite, [D].
       high: of the actions, finite, [D].
       num_outputs: H.
-      **layers: members, hidden, activation, layer_norm; see `_network`.
+      **layers: members, hidden, activation, layer_norm; see `make_layers`.
     """
     size = len(low)
     seen = 1
     for length in observation_shape:
         seen *= length
-    members, torso = _network((seen + size,), layers | dict(channels=0))
+    members, torso = make_layers((seen + size,), layers | dict(channels=0))
     half, middle = 0.5 * (high - low), 0.5 * (high + low)
 
     def init(key: chex.PRNGKey) -> Params:
@@ -137,7 +137,7 @@ def make_q_function(observation_shape: tuple[int, ...], low: Any, high: Any, num
 
 def make_actor(observation_shape: tuple[int, ...], distribution: Distribution, **layers) -> Actor:
     """An Actor: a torso and a linear head. **layers: as in `make_action_values`, less members."""
-    _, torso = _network(observation_shape, layers | dict(members=1))
+    _, torso = make_layers(observation_shape, layers | dict(members=1))
 
     def init(key: chex.PRNGKey) -> Params:
         params, head_key = torso.init(key)
@@ -161,7 +161,7 @@ def make_residual_actor(
       **layers: as in `make_action_values`, less members.
     """
     size = distribution.num_outputs // 2
-    _, torso = _network((observation_shape[0] + size,), layers | dict(members=1))
+    _, torso = make_layers((observation_shape[0] + size,), layers | dict(members=1))
 
     def init(key: chex.PRNGKey) -> Params:
         params, _ = torso.init(key)
@@ -185,8 +185,16 @@ def uniform_dense(key: chex.PRNGKey, inputs: int, outputs: int) -> dict[str, che
     }
 
 
-def _network(shape: tuple[int, ...], layers: dict[str, Any]):
-    """(members, Torso) of hidden, activation, channels and layer_norm: LayerNorm before each activation."""
+def make_layers(shape: tuple[int, ...], layers: dict[str, Any]):
+    """(members, Torso) of the layers that a config gives, their weights uniform in +- 1 / sqrt(inputs).
+
+    Args:
+      shape: of the observations.
+      layers: members, hidden, activation, channels, and layer_norm: LayerNorm before each activation.
+
+    Raises:
+      ValueError: if layer_norm is set for images.
+    """
     hidden, activation = tuple(layers.get("hidden", (64, 64))), layers.get("activation", "relu")
     torso = make_torso(shape, hidden=hidden, activation=activation, channels=layers.get("channels", 16))
     shapes = jax.eval_shape(torso.init, jax.random.key(0))[0]
