@@ -15,8 +15,8 @@ def get_ablation() -> ConfigDict:
     return ConfigDict(
         dict(
             paper="arXiv 2506.20520",
-            claim="on samples of a fixed policy a baseline below the mean learns and keeps its entropy, one above loses both",
-            scaled_down="64 completions of 3 tokens, 8 questions; the paper has a bandit of 100 arms, Llama-8B and Qwen-3B",
+            claim="on samples of a fixed policy a baseline below the mean learns and keeps entropy, one above does not",
+            scaled_down="64 completions of 3 tokens, 8 questions; the paper has a bandit of 100 arms and Llama-8B",
             study="answers_by_policy_gradient",
             settings=dict(
                 arms={

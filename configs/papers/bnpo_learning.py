@@ -15,7 +15,7 @@ def get_ablation() -> ConfigDict:
         dict(
             paper="arXiv 2506.02864",
             claim="BNPO learns more than GRPO, REINFORCE++ and REINFORCE with a baseline",
-            scaled_down="64 completions of 3 tokens, 16 questions of all difficulties; the paper has Qwen2.5 of 1.5B and 7B",
+            scaled_down="64 completions of 3 tokens, 16 questions of all difficulties; the paper has Qwen2.5-7B",
             study="answers_by_policy_gradient",
             settings=dict(
                 arms={arm: dict(slots=dict(advantage=name)) for arm, name in names.items()},

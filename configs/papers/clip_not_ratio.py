@@ -17,8 +17,8 @@ def get_ablation() -> ConfigDict:
     return ConfigDict(
         dict(
             paper="arXiv 2509.24203",
-            claim="on stale samples REINFORCE needs PPO's clip and not its ratio: with the clip alone it learns as much",
-            scaled_down="256 completions of 4 tokens, 8 questions, samples 8 steps old; the paper has Qwen2.5 and Llama",
+            claim="on stale samples REINFORCE needs PPO's clip, not its ratio: with the clip alone it learns as much",
+            scaled_down="256 completions of 4 tokens, 8 questions, samples 8 steps old; the paper has Qwen2.5",
             study="answers_by_policy_gradient",
             settings=dict(
                 arms={arm: dict(slots=dict(surrogate=name, **COMMON)) for arm, name in names.items()},

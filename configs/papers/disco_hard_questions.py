@@ -17,7 +17,7 @@ def get_ablation() -> ConfigDict:
     return ConfigDict(
         dict(
             paper="arXiv 2505.12366",
-            claim="DisCO learns hard questions better than GRPO and Dr. GRPO, keeps more entropy and learns more overall",
+            claim="DisCO learns hard questions better than GRPO and Dr. GRPO, keeps more entropy and ends higher",
             scaled_down="64 completions of 3 tokens, 16 questions; the paper has Qwen of 1.5B to 8B",
             study="answers_by_policy_gradient",
             settings=dict(

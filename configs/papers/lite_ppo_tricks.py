@@ -16,7 +16,7 @@ def get_ablation() -> ConfigDict:
         dict(
             paper="arXiv 2508.08221",
             claim="Lite PPO, of two tricks, learns more from as many samples than GRPO and than DAPO",
-            scaled_down="64 completions of 3 tokens, 16 questions of all difficulties; the paper has Qwen3 of 4B and 8B",
+            scaled_down="64 completions of 3 tokens, 16 questions of all difficulties; the paper has Qwen3-8B",
             study="answers_by_policy_gradient",
             settings=dict(
                 arms={

@@ -2,7 +2,7 @@
 
     python -m experiments.ablation passk_training
 
-16 hard questions; k = 4 of groups of 16. Nothing ties the questions to each other here: what is measured is exploration.
+16 hard questions; k = 4 of groups of 16. Nothing ties the questions to each other here: that measures exploration.
 """
 
 from ml_collections import ConfigDict

@@ -2,7 +2,7 @@
 
     python -m experiments.ablation riskpo_pass_k
 
-16 hard questions in bundles of 4. `riskpo` is configs/methods/riskpo.py, `riskpo_up` without its natural baseline, which
+16 hard questions in bundles of 4. `riskpo` is configs/methods/riskpo.py; `riskpo_up`, without its natural baseline,
 pushes up what is above the lower quantile.
 """
 
