@@ -28,6 +28,7 @@ from experiments.studies.statistics import best_of_seeds, few_seeds, tuning_seed
 from experiments.studies.suboptimal import suboptimal_data
 from experiments.studies.theory import best_of_n_limit, reward_distances
 from experiments.studies.turn_credit import maze_steps
+from experiments.studies.worlds import trained_in_worlds
 
 __all__ = [
     "Outcome",
@@ -62,6 +63,7 @@ __all__ = [
     "reward_distances",
     "sat_levels",
     "suboptimal_data",
+    "trained_in_worlds",
     "tuning_seeds",
     "value_outliers",
     "wrong_somewhere",

@@ -72,9 +72,9 @@ def partial_coverage(
     """DPO and its relatives on few pairs of a part of the actions; the policy generalises to the others.
 
     The policy adds a linear function of the features to the reference's logits; with fewer pairs than would fix it,
-    it also moves what no pair has shown. Each update sees all pairs and, for losses that ask for it, a
-    new sample of the policy for each. Metrics: kl = KL(pi || ref); reward = E_pi[r] - E_ref[r]; value = reward - beta kl; chosen,
-    the mean growth of log pi of the chosen responses; covered, the growth of the probability of the covered actions.
+    it also moves what no pair has shown. Each update sees all pairs and, for losses that ask for it, a new sample of
+    the policy for each. Metrics: kl = KL(pi || ref); reward = E_pi[r] - E_ref[r]; value = reward - beta kl; chosen, the
+    mean growth of log pi of the chosen responses; covered, the growth of the probability of the covered actions.
 
     Args:
       seeds: of the bandits and the samples.
